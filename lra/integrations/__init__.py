@@ -1,4 +1,7 @@
-"""The mechanisms inside other libraries. The rest of the suite does not import this package."""
+"""Other libraries: CUR attention in Hugging Face transformers, and logging to Weights & Biases.
+
+The report and the studies import this package; nothing below them does.
+"""
 
 import contextlib
 import sys
@@ -9,9 +12,9 @@ from ..console import pip_install
 
 @contextlib.contextmanager
 def needs(extra: str, module: str) -> Iterator[None]:
-    """Name the extra that installs a package in one line, if an import of the block fails.
+    """Report the extra to install if an import in the block fails.
 
-    The line ends a program (``python -m``); elsewhere it is an ImportError.
+    The message ends a program (``python -m``); elsewhere it is an ImportError.
 
     Args:
         extra: extra of pyproject.toml.
@@ -23,7 +26,7 @@ def needs(extra: str, module: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        line = f"{error.name} is not installed, or too old: {pip_install(extra)}"
+        message = f"{error.name} is not installed, or too old: {pip_install(extra)}"
         if module == "__main__":
-            sys.exit(f"lra: {line}")
-        raise ImportError(line, name=error.name) from None
+            sys.exit(f"lra: {message}")
+        raise ImportError(message, name=error.name) from None

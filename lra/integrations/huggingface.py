@@ -8,7 +8,7 @@
     model.config.cur = {"count": 32}            # options of one model, see lra.ops.cur.cur_attention
     register("mine", count=16, pairing="same_k")  # or under another name
 
-docs/huggingface.md says how a model is saved with its attention, and which models are supported.
+docs/huggingface.md lists the supported models and explains how a model is saved with its attention.
 """
 
 import inspect
@@ -30,32 +30,40 @@ with needs("hf", __name__):
 
 _PARAMETERS = inspect.signature(cur_attention).parameters.values()
 OPTIONS = [p.name for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY and p.name != "scale"]
-# Options of cur_attention by the rest of the name after cur_.
-SELECTIONS = {score: {"score": score} for score in SCORES} | {"plus": {"columns": "cells", "score": "farthest"}}
-# Arguments that some models pass to their attention and that CUR does not have.
+# Name after "cur_" -> options of cur_attention.
+SELECTIONS = {score: {"score": score} for score in SCORES}
+SELECTIONS["plus"] = {"columns": "cells", "score": "farthest"}
+# Arguments that change the scores of some models and that CUR does not support.
 UNSUPPORTED = ("position_bias", "softcap", "sliding_window", "s_aux", "head_mask", "cache", "output_attentions")
 
 
 def register(name: str | None = None, **options) -> None:
     """Register CUR attention as ``attn_implementation=name``.
 
-    Position 0, the class token of ViT, DINOv2 or BERT, is always kept unless ``class_token=False``.
+    Position 0, the class token of ViT, DINOv2 or BERT, is always selected unless ``class_token=False``.
 
     Args:
-        name: None registers ``cur`` with the defaults, ``cur_<score>`` for every selection, ``cur_plus`` and, if the
-            kernels are installed, ``cur_flash``, which needs a GPU.
+        name: name to register. None registers ``cur`` with the defaults, ``cur_<score>`` for every selection,
+            ``cur_plus`` and, if the kernels are installed, ``cur_flash``, which needs a GPU.
         options: options of ``lra.ops.cur.cur_attention``.
 
     Raises:
         ValueError: an option is unknown.
     """
-    names = {name: {}} if name else {"cur": {}, **{f"cur_{word}": own for word, own in SELECTIONS.items()}}
-    if not name and find_spec("triton"):
-        names["cur_flash"] = {"impl": "triton"}
-    for key, own in names.items():
-        chosen = _checked({"class_token": True} | own | options, "register")
-        AttentionInterface.register(key, partial(attend, chosen))
+    # Name -> its options.
+    if name:
+        names = {name: {}}
+    else:
+        names = {"cur": {}}
+        names |= {f"cur_{selection}": defaults for selection, defaults in SELECTIONS.items()}
+        if find_spec("triton"):
+            names["cur_flash"] = {"impl": "triton"}
+    for key, defaults in names.items():
+        merged = _checked({"class_token": True} | defaults | options, "register")
+        AttentionInterface.register(key, partial(attend, merged))
         AttentionMaskInterface.register(key, padding)
+
+    # A loaded model whose configuration asks for CUR but computes exact attention gets a warning.
     exact = AttentionInterface()["sdpa"]
     if getattr(exact, "func", None) is not attend_exactly:
         AttentionInterface.register("sdpa", partial(attend_exactly, exact))
@@ -71,7 +79,7 @@ def attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
-    **others,
+    **arguments,
 ) -> tuple[Tensor, None]:
     """Compute CUR attention behind the interface of transformers: (N,H,L,D) -> (N,L,H,E), without weights.
 
@@ -79,39 +87,50 @@ def attend(
         options: options of ``lra.ops.cur.cur_attention``.
         module: the attention layer, whose ``config.cur`` may hold further options.
         query, key, value: (N,H,L,D), (N,H,L,D), (N,H,L,E).
-        attention_mask: real keys, None if all are.
+        attention_mask: real keys; None if all are real.
         dropout: must be 0.
-        scaling: factor of the scores, None for 1 / √D.
+        scaling: factor of the scores; None for 1 / √D.
         is_causal: must be false.
-        others: further arguments of the model.
+        arguments: further arguments of the model.
 
     Raises:
         ValueError: the model is a decoder, or asks for cross-attention, dropout or arguments that change the scores.
     """
     kind = type(module).__name__
-    if is_causal if is_causal is not None else getattr(module, "is_causal", True):
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if is_causal:
         raise ValueError(f"{kind} is causal; CUR attention is for encoders, load this model with another one")
     if dropout:
         raise ValueError(
             f"{kind} asks for attention dropout {dropout:g} in training, which CUR does not have; "
             "set the model's attention dropout to 0"
         )
-    if wrong := [name for name in UNSUPPORTED if others.get(name) is not None and others[name] is not False]:
-        raise ValueError(f"{kind} asks for {', '.join(wrong)}, which CUR attention does not have")
-    chosen = options | _checked(getattr(getattr(module, "config", None), "cur", None) or {}, "config.cur")
-    out = cur_attention(query, key, value, _keys(attention_mask, kind), scale=scaling, **chosen)
+    unsupported = [name for name in UNSUPPORTED if arguments.get(name) is not None and arguments[name] is not False]
+    if unsupported:
+        raise ValueError(f"{kind} asks for {', '.join(unsupported)}, which CUR attention does not have")
+
+    # Options of the model's configuration override the registered ones.
+    merged = options | _checked(_config_options(module), "config.cur")
+    out = cur_attention(query, key, value, _keys(attention_mask, kind), scale=scaling, **merged)  # (N,H,L,E)
     return out.transpose(1, 2).contiguous(), None
 
 
+def _config_options(module: nn.Module) -> dict:
+    """Return ``config.cur`` of a layer; empty without one."""
+    config = getattr(module, "config", None)
+    return getattr(config, "cur", None) or {}
+
+
 def attend_exactly(exact: Callable, module: nn.Module, *args, **kwargs) -> tuple[Tensor, Tensor | None]:
-    """Compute transformers' sdpa, with a warning if the model's configuration asks for CUR attention.
+    """Compute transformers' sdpa, with a warning if the configuration of the model asks for CUR attention.
 
     Args:
         exact: function of transformers.
         module: the attention layer.
         args, kwargs: further arguments of ``exact``.
     """
-    if not torch.compiler.is_compiling() and getattr(getattr(module, "config", None), "cur", None):
+    if not torch.compiler.is_compiling() and _config_options(module):
         warnings.warn(
             "config.cur is set but the model computes exact attention: "
             "call model.set_attn_implementation('cur'), or delete model.config.cur",
@@ -123,13 +142,13 @@ def attend_exactly(exact: Callable, module: nn.Module, *args, **kwargs) -> tuple
 def padding(
     *, mask_function: Callable, attention_mask: Tensor | None = None, config=None, local_size: int | None = None, **_
 ) -> Tensor | None:
-    """Shape the tokenizer's mask (N,L) as (N,1,1,L), without the (N,1,L,L) of other implementations.
+    """Reshape the mask of the tokenizer (N,L) to (N,1,1,L); other implementations expand it to (N,1,L,L).
 
     Args:
         mask_function: mask function of the model; only the bidirectional one is supported.
-        attention_mask: (N,L), None if all tokens are real.
+        attention_mask: (N,L); None if all tokens are real.
         config: configuration of the model.
-        local_size: window of ``mask_function``, None for all tokens. ModernBERT asks for a window's mask even if none
+        local_size: window of ``mask_function``; None for all tokens. ModernBERT asks for a window's mask even if none
             of its layers uses it.
 
     Raises:
@@ -146,15 +165,17 @@ def padding(
         raise ValueError(f"{kind} is a decoder or masks keys query by query; CUR attention is for encoders that do not")
     if attention_mask is None:
         return None
-    if not torch.compiler.is_compiling() and attention_mask.all():  # a compiler does not know the values
+    # A compiler does not know the values of the mask.
+    if not torch.compiler.is_compiling() and attention_mask.all():
         return None
     return attention_mask.bool()[:, None, None]
 
 
 def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
-    """The real keys (N,1,1,L) of a model's own mask, which is bool or added to the scores."""
+    """Return the real keys (N,1,1,L) of a mask, which is bool or added to the scores."""
     if mask is None:
         return None
+    # An additive mask has the most negative value at padding.
     if mask.dtype is not torch.bool:
         mask = mask > torch.finfo(mask.dtype).min / 2
     keys = mask[:, :1, :1]
@@ -164,6 +185,8 @@ def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
 
 
 def _checked(options: dict, where: str) -> dict:
-    if wrong := sorted(options.keys() - set(OPTIONS)):
-        raise ValueError(f"{where}: no option {', '.join(wrong)}; there is {', '.join(OPTIONS)}")
+    """Raise ValueError for an unknown option; ``where`` tells where it was set."""
+    unknown = sorted(options.keys() - set(OPTIONS))
+    if unknown:
+        raise ValueError(f"{where}: no option {', '.join(unknown)}; there is {', '.join(OPTIONS)}")
     return options

@@ -1,4 +1,4 @@
-"""python -m lra.report: tables and figures of the records of every study, beside the published values."""
+"""python -m lra.report: tables and figures of the records of every study, next to the published values."""
 
 if __name__ == "__main__":
     from lra.startup import begin
@@ -17,15 +17,19 @@ from ..console import log
 from ..disk.atomic import below
 from ..options import Range
 from ..runs import bench_record
-from . import bench_plots, bench_tables, board, repository
+from ..runs.bench_record import BenchRecord
+from . import bench_figures, bench_tables, repository
+from .board import chapter as board
 from .export import LEGEND, every_table, export
 from .results import finding
-from .summary import collect
+from .summary import Row, collect
 from .table import Chapter, show
 from .wandb import publish
 
 
 class ReportOptions(Options):
+    """The options of ``lra.report``, see conf/report.yaml."""
+
     conf: ClassVar[str] = "report"
 
     runs: Path
@@ -48,38 +52,81 @@ def report(options: ReportOptions) -> None:
     if options.published:
         print(f"written: {', '.join(map(str, repository.save()))}")
         return
-    runs = options.runs
-    measured, broken = bench_record.scan(runs) if options.study is None else ([], [])
+
+    # Read runs and benchmarks, write the folder, then print.
+    studies, benchmarks, damaged = _read(options)
+    out = options.out or below(options.runs, "report")
     try:
-        studies, damaged = collect(runs, options.study, board.published() if options.board else ())
-    except ValueError as error:
-        if not measured:
-            raise ValueError("; ".join([str(error), *broken])) from None
-        studies, damaged = {}, []
-    out = options.out or below(runs, "report")
-    try:
-        efficiency = []
-        if measured:
-            pictures = bench_plots.pictures(measured, below(out, "efficiency"), studies, options.width)
-            efficiency = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
-        boards = board.chapters(studies, measured, below(out, "board"), options.width)
-        damaged += broken
+        efficiency = _efficiency(benchmarks, below(out, "efficiency"), studies, options.width)
+        boards = board.chapters(studies, benchmarks, below(out, "board"), options.width)
         damaged += export(out, studies, damaged, efficiency + boards, width=options.width, show=options.show)
     except OSError as error:
         path = error.filename or out
         raise ValueError(f"cannot write {path}: {error.strerror}; name a folder with out=<folder>") from None
-    for line in damaged:
-        log(f"skipped: {line}")
-    for study, rows in studies.items():
-        if line := finding(rows):
-            print(f"{study}, {rows[0].task}: {line}")
-    own = {name: rows for name, rows in studies.items() if not options.board or not board.is_published(rows)}
-    show(every_table(own, boards), LEGEND)
-    for chapter in efficiency:
-        show(chapter.tables, chapter.about)
-    print(f"written to {out}: index.html, report.md, main.tex, tables, figures{', efficiency' if measured else ''}")
+
+    for message in damaged:
+        log(f"skipped: {message}")
+    _print_tables(options, studies, boards, efficiency)
+    files = "index.html, report.md, main.tex, tables, figures"
+    print(f"written to {out}: {files}, efficiency" if benchmarks else f"written to {out}: {files}")
     if "wandb" in options.logger:
         publish(options.logger["wandb"].options, studies, efficiency + boards, out)
+
+
+def _read(options: ReportOptions) -> tuple[dict[str, list[Row]], list[BenchRecord], list[str]]:
+    """Read the runs and benchmarks below ``options.runs``.
+
+    Returns:
+        The rows of each study, the benchmarks, and a message for each damaged file.
+    """
+    benchmarks = []
+    broken = []
+    if options.study is None:
+        benchmarks, broken = bench_record.scan(options.runs)
+    published = board.published() if options.board else ()
+    try:
+        studies, damaged = collect(options.runs, options.study, published)
+    except ValueError as error:
+        # A folder with benchmarks alone has a report too.
+        if not benchmarks:
+            raise ValueError("; ".join([str(error), *broken])) from None
+        return {}, benchmarks, broken
+    return studies, benchmarks, damaged + broken
+
+
+def _efficiency(
+    benchmarks: list[BenchRecord],
+    folder: Path,
+    studies: dict[str, list[Row]],
+    width: float,
+) -> list[Chapter]:
+    """Make the chapter on the cost of mechanisms; none without a benchmark."""
+    if not benchmarks:
+        return []
+    pictures = bench_figures.pictures(benchmarks, folder, studies, width)
+    return [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(benchmarks), pictures)]
+
+
+def _print_tables(
+    options: ReportOptions,
+    studies: dict[str, list[Row]],
+    boards: list[Chapter],
+    efficiency: list[Chapter],
+) -> None:
+    """Print the finding and the tables of each study; the published board has a chapter instead."""
+    for study, rows in studies.items():
+        sentence = finding(rows)
+        if sentence:
+            print(f"{study}, {rows[0].task}: {sentence}")
+
+    # The details of the published board would bury your own tables.
+    printed = {}
+    for name, rows in studies.items():
+        if not (options.board and board.is_published(rows)):
+            printed[name] = rows
+    show(every_table(printed, boards), LEGEND)
+    for chapter in efficiency:
+        show(chapter.tables, chapter.about)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The files beside a record that the report shows: curves, configuration and maps, read as untrusted input."""
+"""The files in a run directory that the report shows: curves, configuration and maps, read as untrusted input."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class Artifacts(NamedTuple):
-    """The files of one run: ``curves`` by column and step, ``config`` flat, ``pictures`` by the stem of their file."""
+    """The files of one run: ``curves`` by column and step, flat ``config``, ``pictures`` by file stem."""
 
     curves: dict[str, dict[int, float]]
     config: dict[str, Any]
@@ -21,24 +21,31 @@ def read(folder: Path) -> tuple[Artifacts, list[str]]:
     """Read the files of a run.
 
     Args:
-        folder: folder of the seed.
+        folder: run directory.
 
     Returns:
-        The files, each part empty if the folder never had it, and one line for each file that cannot be shown.
+        The files, each part empty if the run never had it, and a message for each file that cannot be shown.
     """
-    made, lines = Artifacts({}, {}, {}), []
-    for part, load in ((made.curves, reader.read_curves), (made.config, reader.read_choices)):
+    artifacts = Artifacts({}, {}, {})
+    messages = []
+    for part, load in ((artifacts.curves, reader.read_curves), (artifacts.config, reader.read_choices)):
         try:
             part |= load(folder)
         except ValueError as error:
-            lines.append(str(error))
+            messages.append(str(error))
     for path in sorted((folder / "maps").glob("*.png")):
         try:
-            if path.resolve() != folder.resolve() / "maps" / path.name:  # its target would be published with the page
-                raise Unreadable("it is a link to another file")
-            if not (data := content(path)).startswith(PNG):
-                raise Unreadable("it is no PNG")
-            made.pictures[path.stem] = data
+            artifacts.pictures[path.stem] = _picture(folder, path)
         except Unreadable as error:
-            lines.append(f"{path} is not shown: {error}")
-    return made, lines
+            messages.append(f"{path} is not shown: {error}")
+    return artifacts, messages
+
+
+def _picture(folder: Path, path: Path) -> bytes:
+    # The target of a link would be published with the page.
+    if path.resolve() != folder.resolve() / "maps" / path.name:
+        raise Unreadable("it is a link to another file")
+    data = content(path)
+    if not data.startswith(PNG):
+        raise Unreadable("it is no PNG")
+    return data

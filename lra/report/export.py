@@ -1,28 +1,31 @@
 """The report's folder: index.html, report.md, main.tex, tables/*.csv and *.tex, figures/*.png and *.pdf."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ..disk.atomic import below, write
-from . import artifacts, extensions, figures, latex, page, paper_tables, plots, published, results, strips
+from ..names import unique_names
+from . import artifacts, details, extensions, figures, latex, page, paper_tables, published, results
+from .lr_search import SEARCH_SUFFIX, lr_table
 from .palette import Palette
+from .plots import learning_curves, seed_points, speed_accuracy
 from .pretraining import pretraining
-from .rates import RATES, rates
+from .score_cells import MARKS
 from .summary import Row
-from .table import Chapter, Table, stem
+from .table import Chapter, Table
 
+# Shown once per page: everything that the tables have in common.
 LEGEND = (
-    "Scores in percent. test: mean ± sample standard deviation over n seeds, each at its best dev checkpoint; (+k): k "
-    "more seeds without a result, not in the mean; constant: score of the best constant answer; "
-    "ms: median milliseconds a step. Published values come from the papers' own settings."
+    "Scores are percentages: mean ± sample standard deviation over n seeds, each tested at its best validation "
+    "checkpoint. (+k): k failed seeds, excluded from the mean. (collapsed k/n): k of n seeds give every example the "
+    f"same answer; the mean includes them. {MARKS} constant: score of the best constant answer. ms: median "
+    "milliseconds per step. Published values come from the papers' own settings."
 )
-
-CAPTIONS = {
-    "curves": "dev score over steps, mean and a band of one sample standard deviation over seeds",
-    "speed": "test score over milliseconds of a training step; the area is the peak memory, if a GPU counted it",
-}
+PAPERS_ABOUT = "Rows as printed, in their order; below each row are our runs of the mechanism that it names."
+CURVES_CAPTION = "validation score over steps, mean and a band of one sample standard deviation over seeds"
+SPEED_CAPTION = "test score over milliseconds per step; the area is the peak memory, if measured on a GPU"
 
 
 def export(
@@ -38,95 +41,190 @@ def export(
 
     Args:
         out: folder of the report.
-        studies: their rows by name.
-        damaged: lines on records that could not be read, for the page.
+        studies: rows of each study by name.
+        damaged: messages about records that could not be read, for the page.
         chapters: further chapters; the files of their pictures are already written.
-        width: width of the tables of LaTeX and of the figures, in inches.
+        width: width of LaTeX tables and figures, in inches.
         show: names of the tables and figures in main.tex; None for all.
 
     Returns:
-        One line for each file beside a record that could not be read.
+        A message for each file in a run directory that could not be read.
 
     Raises:
         ValueError: ``show`` has a name that no table and no figure has.
         OSError: the folder cannot be written.
     """
-    parts, unread = [], []
-    for name, rows in studies.items():
-        runs = {}
-        for folder in (folder for row in rows for folder in row.runs):
-            runs[folder], lines = artifacts.read(folder)
-            unread += lines
-        curves = plots.by_task(rows, {folder: found.curves for folder, found in runs.items()})
-        # The labels of a search are rates of the same mechanisms, too many at one place for a picture of their speed.
-        bubbles = {} if name.endswith(RATES) else plots.bubbles(rows)
-        parts.append(page.Study(name, rows, *tables(rows), curves, bubbles, runs))
     for name in ("tables", "figures"):
         below(out, name).mkdir(exist_ok=True)
-    seeds = itertools.chain.from_iterable(map(strips.pictures, studies.values()))
-    about = "Lines as printed, in their order; below each the runs of the mechanism that it names."
+
+    # Read the runs, then make the chapters about all studies.
+    contents, unreadable = _read_studies(studies)
+    seed_pictures = itertools.chain.from_iterable(map(seed_points.pictures, studies.values()))
+    seed_files = figures.save(seed_pictures, out / "figures", width)
     chapters = [
         *chapters,
-        Chapter("Seeds and rates", strips.ABOUT, [], figures.save(seeds, out / "figures", width)),
-        Chapter("Published tables", about, paper_tables.tables(studies)),
+        Chapter("Seeds and learning rates", seed_points.ABOUT, [], seed_files),
+        Chapter("Published tables", PAPERS_ABOUT, paper_tables.tables(studies)),
     ]
-    every = [
-        replace(table, title=table.title if table.title == part.name else f"{part.name}: {table.title}")
-        for part in parts
-        for table in (*part.results, *part.details)
-    ] + [table for chapter in chapters for table in chapter.tables]
-    for table in every:
+    contents, chapters = _with_file_names(contents, chapters)
+
+    # Tables as CSV and LaTeX, figures as PDF, and the document that shows them.
+    tables = _titled_tables(contents, chapters)
+    for table in tables:
         write(out / "tables" / f"{table.name}.csv", table.csv())
         write(out / "tables" / f"{table.name}.tex", latex.table(table, width))
-    drawn = {path.with_suffix(".pdf"): f"{c.title}: {path.stem}" for c in chapters for path in c.pictures}
-    for part in parts:
-        palette = Palette(sorted({row.label for row in studies[part.name]}))
-        trades = {" on ".join(place): group for place, group in part.bubbles.items()}
-        for kind, panels, draw in (("curves", part.curves, plots.learning), ("speed", trades, plots.trade)):
-            if panels:
-                figure = figures.charts(panels, draw, palette, width)
-                path = figures.write(figure, out / "figures" / stem(f"{part.name}-{kind}"), ("png", "pdf"))
-                drawn[path.with_suffix(".pdf")] = f"{part.name}: {CAPTIONS[kind]}"
-    names = [*(table.name for table in every), *(path.stem for path in drawn)]
-    shown = names if show is None else show
-    if unknown := set(shown) - set(names):
-        raise ValueError(f"show: there is no {', '.join(sorted(unknown))}; there is {', '.join(names)}")
-    floats = [table.name for table in every if table.name in shown]
-    pictures = {path.relative_to(out): text for path, text in drawn.items() if path.stem in shown}
-    write(out / "main.tex", latex.document(floats, pictures, width))
+    captions = {}
+    for chapter in chapters:
+        captions |= {path.with_suffix(".pdf"): f"{chapter.title}: {path.stem}" for path in chapter.pictures}
+    captions |= _draw_studies(contents, out / "figures", width)
+    _write_document(out, tables, captions, width, show)
+
+    # The page and its Markdown version.
     values = [value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper)]
-    notes = published.notes(values + [value for rows in studies.values() for row in rows for value in row.published])
-    write(out / "report.md", markdown(parts, chapters, notes))
-    write(out / "index.html", page.render(parts, chapters, LEGEND, notes, damaged + unread, out))
-    return unread
+    values += [value for rows in studies.values() for row in rows for value in row.published]
+    notes = published.notes(values)
+    write(out / "report.md", markdown(contents, chapters, notes))
+    write(out / "index.html", page.render(contents, chapters, LEGEND, notes, damaged + unreadable, out))
+    return unreadable
+
+
+def _read_studies(studies: dict[str, list[Row]]) -> tuple[list[page.Study], list[str]]:
+    """Read the files of all runs, and make the tables and charts of each study.
+
+    Returns:
+        The contents of the studies, and a message for each file that could not be read.
+    """
+    contents = []
+    unreadable = []
+    for name, rows in studies.items():
+        # Curves, configuration and maps of every run.
+        runs = {}
+        for folder in itertools.chain.from_iterable(row.runs for row in rows):
+            runs[folder], messages = artifacts.read(folder)
+            unreadable += messages
+        curves = learning_curves.by_task(rows, {folder: files.curves for folder, files in runs.items()})
+        # The trials of a search all have the same speed: their bubbles would cover each other.
+        is_search = name.endswith(SEARCH_SUFFIX)
+        bubbles = {} if is_search else speed_accuracy.by_task_and_device(rows)
+        contents.append(page.Study(name, rows, *tables(rows), curves, bubbles, runs))
+    return contents, unreadable
+
+
+def _with_file_names(contents: list[page.Study], chapters: list[Chapter]) -> tuple[list[page.Study], list[Chapter]]:
+    """Replace the names of all tables by unique file names.
+
+    Raises:
+        ValueError: two tables have the same name.
+    """
+    # Names are unique over the whole folder, not for each study.
+    all_tables: list[Table] = []
+    for study in contents:
+        all_tables += [*study.results, *study.details]
+    for chapter in chapters:
+        all_tables += chapter.tables
+    names = unique_names(table.name for table in all_tables)
+
+    def renamed(tables: Iterable[Table]) -> list[Table]:
+        return [replace(table, name=names[table.name]) for table in tables]
+
+    renamed_contents = []
+    for study in contents:
+        renamed_contents.append(study._replace(results=renamed(study.results), details=renamed(study.details)))
+    renamed_chapters = [chapter._replace(tables=renamed(chapter.tables)) for chapter in chapters]
+    return renamed_contents, renamed_chapters
+
+
+def _titled_tables(contents: list[page.Study], chapters: Sequence[Chapter]) -> list[Table]:
+    """List all tables; the titles of a study's tables begin with its name."""
+    # A table file stands alone, so that its title has to name the study.
+    titled = []
+    for study in contents:
+        for table in (*study.results, *study.details):
+            title = table.title if table.title == study.name else f"{study.name}: {table.title}"
+            titled.append(replace(table, title=title))
+    for chapter in chapters:
+        titled += chapter.tables
+    return titled
+
+
+def _draw_studies(contents: list[page.Study], folder: Path, width: float) -> dict[Path, str]:
+    """Draw the learning curves and the speed of each study; returns the captions of the PDF files."""
+    titles = []
+    for study in contents:
+        titles += [f"{study.name}/curves", f"{study.name}/speed"]
+    names = unique_names(titles)
+
+    captions = {}
+    for study in contents:
+        # Both figures of a study use the same colours.
+        palette = Palette(sorted({row.label for row in study.rows}))
+        if study.curves:
+            figure = figures.charts(study.curves, learning_curves.draw, palette, width)
+            path = figures.write(figure, folder / names[f"{study.name}/curves"], ("png", "pdf"))
+            captions[path.with_suffix(".pdf")] = f"{study.name}: {CURVES_CAPTION}"
+        if study.bubbles:
+            panels = {" on ".join(key): bubbles for key, bubbles in study.bubbles.items()}
+            figure = figures.charts(panels, speed_accuracy.draw, palette, width, markers=True)
+            path = figures.write(figure, folder / names[f"{study.name}/speed"], ("png", "pdf"))
+            captions[path.with_suffix(".pdf")] = f"{study.name}: {SPEED_CAPTION}"
+    return captions
+
+
+def _write_document(
+    out: Path,
+    tables: list[Table],
+    captions: dict[Path, str],
+    width: float,
+    show: Sequence[str] | None,
+) -> None:
+    """Write main.tex with the tables and figures named by ``show``."""
+    names = [*(table.name for table in tables), *(path.stem for path in captions)]
+    # By default the document shows everything.
+    if show is None:
+        show = names
+    unknown = set(show) - set(names)
+    if unknown:
+        raise ValueError(f"show: there is no {', '.join(sorted(unknown))}; there is {', '.join(names)}")
+    shown_tables = [table.name for table in tables if table.name in show]
+    pictures = {path.relative_to(out): caption for path, caption in captions.items() if path.stem in show}
+    write(out / "main.tex", latex.document(shown_tables, pictures, width))
 
 
 def tables(rows: list[Row]) -> tuple[list[Table], list[Table]]:
-    """Make the tables of a study over all of its tasks, and those of each task; of a search only the best rates."""
-    study, searched = rows[0].study, rates(rows)
-    if searched and study.endswith(RATES):
-        return [replace(searched, title=study)], []
-    main = (results.results(rows), results.over_control(rows), searched, pretraining(rows))
-    return [*filter(None, main), *extensions.tables(rows)], results.details(rows)
+    """Make the tables of a study over all of its tasks, and the tables of each task.
+
+    A learning-rate search has only the table of the best rates.
+    """
+    study = rows[0].study
+    search = lr_table(rows)
+    if search and study.endswith(SEARCH_SUFFIX):
+        return [replace(search, title=study)], []
+    overview = [results.results(rows), results.over_control(rows), search, pretraining(rows)]
+    overview = [table for table in overview if table]
+    return overview + extensions.tables(rows), details.details(rows)
 
 
 def every_table(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> list[Table]:
-    """List the tables of studies, titled by their names, then those of chapters."""
-    made = [
-        replace(table, title=f"{name}: {table.title}")
-        for name, rows in studies.items()
-        for table in itertools.chain(*reversed(tables(rows)))
-    ]
-    return made + [table for chapter in chapters for table in chapter.tables]
+    """List the tables of studies, titled by their names, details first, then the tables of chapters."""
+    all_tables = []
+    for name, rows in studies.items():
+        overview, by_task = tables(rows)
+        all_tables += [replace(table, title=f"{name}: {table.title}") for table in (*by_task, *overview)]
+    for chapter in chapters:
+        all_tables += chapter.tables
+    return all_tables
 
 
 def markdown(studies: list[page.Study], chapters: Sequence[Chapter], notes: list[str]) -> str:
-    """Format the report as Markdown: the tables, and the sources of the published values."""
-    out = ["# Results", LEGEND]
+    """Format the report as Markdown: legend, tables, and the sources of the published values."""
+    sections = ["# Results", LEGEND]
     for study in studies:
-        first, *others = *study.results, *study.details
-        out += [first.section(2), *(table.section() for table in others)]
+        # The first table has the name of the study as its heading.
+        first, *further = *study.results, *study.details
+        sections.append(first.section(2))
+        sections += [table.section() for table in further]
     for chapter in chapters:
-        out += [f"## {chapter.title}", chapter.about, *(table.section() for table in chapter.tables)]
-        out += [f"![{picture.stem}]({picture.parent.name}/{picture.name})" for picture in chapter.pictures]
-    return "\n\n".join([*out, "## Notes on published values", "\n".join(notes)]) + "\n"
+        sections += [f"## {chapter.title}", chapter.about]
+        sections += [table.section() for table in chapter.tables]
+        sections += [f"![{picture.stem}]({picture.parent.name}/{picture.name})" for picture in chapter.pictures]
+    return "\n\n".join([*sections, "## Notes on published values", "\n".join(notes)]) + "\n"

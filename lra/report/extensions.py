@@ -1,4 +1,8 @@
-"""The tables and columns that studies add by a module ``report`` with these two functions; its file registers it."""
+"""Tables and columns that studies add to the report.
+
+A folder of ``lra.studies`` takes part by having a module ``report`` with two functions: ``tables(study, rows)`` and
+``columns(rows)``.
+"""
 
 from functools import cache
 from importlib import import_module
@@ -16,10 +20,16 @@ def _modules() -> list[ModuleType]:
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Make the further tables over all tasks of a study's runs."""
-    return [table for module in _modules() for table in module.tables(rows[0].study, rows)]
+    """Make the additional tables over all tasks of a study's runs."""
+    added = []
+    for module in _modules():
+        added += module.tables(rows[0].study, rows)
+    return added
 
 
 def columns(rows: list[Row]) -> list[Column]:
-    """Make the further columns of the table of one task, with a cell for each row."""
-    return [column for module in _modules() for column in module.columns(rows)]
+    """Make the additional columns of the table of one task, with a cell for each row."""
+    added = []
+    for module in _modules():
+        added += module.columns(rows)
+    return added

@@ -1,29 +1,30 @@
-"""Tables for print: floats of LaTeX with caption, label, legend and footnotes, and a document that holds them."""
+"""Tables for print: LaTeX floats with caption, label, legend and footnotes, and a document that holds them."""
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from string import Template, ascii_lowercase
-from typing import NamedTuple
 
 import pandas as pd
 
-from ..console import visible
 from .figures import COLUMN, TEXT
-from .table import Cell, Table
+from .latex_columns import LETTER, PrintColumn, column, superscript, tex, wrapped
+from .score_cells import MARKS
+from .table import Table
 
-LETTER, SPACE = 4 / 72, 6 / 72  # inches: a letter of a table, and the space between two columns
-LONG = 24  # letters of a text that stands in a footnote rather than in a column
-WIDEST = 0.4  # share of the width that the first column may have
-LINES, PAGE_LINES, HEAD = 48, 58, 4  # lines of a float, of a page with legend and footnotes, of a tabular's head
-LETTERS = ["".join(letters) for n in (1, 2) for letters in product(ascii_lowercase, repeat=n)]
-NUMBER = re.compile(r"([+-]?)(\d[\d,]*)(?:\.(\d+))?(?:e([+-]?\d+))?(?![\d.])(.*)", re.DOTALL)
-TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
-    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$", "≈": r"$\approx$",
-    "×": r"$\times$", "√": r"$\surd$", "·": r"$\cdot$", "²": r"$^2$", "≤": r"$\le$", "≥": r"$\ge$",
-}  # fmt: skip
+# Inches between two columns.
+SPACE = 6 / 72
+# A text column with longer texts becomes footnotes.
+MAX_TEXT = 24
+# Largest share of the width for the first column.
+MAX_FIRST_COLUMN = 0.4
+# Lines of a float, of a page including legend and footnotes, and of a tabular's head.
+FLOAT_LINES = 48
+PAGE_LINES = 58
+HEAD_LINES = 4
+FLOATS_PER_PAGE_BREAK = 8
+FOOTNOTE_MARKS = ["".join(letters) for n in (1, 2) for letters in product(ascii_lowercase, repeat=n)]
 DOCUMENT = Template(r"""% pdflatex main.tex, twice for the numbers of the tables
 \documentclass[twocolumn]{article}
 \usepackage[T1]{fontenc}
@@ -43,113 +44,141 @@ $body
 """)
 
 
-class PrintColumn(NamedTuple):
-    """A column of a printed table: the argument of tabular, its cells as LaTeX, and its width in inches."""
+@dataclass
+class Footnotes:
+    """The footnotes of a table, each with its mark."""
 
-    form: str
-    cells: list[str]
-    width: float
+    marks: dict[str, str] = field(default_factory=dict)
+
+    def mark(self, note: str) -> str:
+        """Return the mark of a note, a new one for a new note; "" for no note."""
+        if not note:
+            return ""
+        return self.marks.setdefault(note, FOOTNOTE_MARKS[len(self.marks)])
+
+    def length(self) -> int:
+        """Return the number of characters of all notes."""
+        return sum(map(len, self.marks))
 
 
-def tex(text: str) -> str:
-    """Escape a text for LaTeX; a character that its fonts may lack becomes its number."""
-    known = lambda c: c.isascii() or "À" <= c <= "ſ"  # in Latin fonts
-    return "".join(TEX.get(c, c if known(c) else f"[U+{ord(c):04X}]") for c in " ".join(visible(text).split()))
-
-
-def table(made: Table, width: float = TEXT) -> str:
+def table(table: Table, width: float = TEXT) -> str:
     """Format a table as one or more floats, which need booktabs and siunitx.
 
-    Columns that the width has no room for stand below the others, with the first columns again. Long texts and the
-    notes on published values are footnotes.
+    Columns beyond the width go below the others, next to the first column again. Long texts and the notes on published
+    values become footnotes.
 
     Args:
-        made: the table.
-        width: width in inches; a table of more than one column of a paper goes over both.
+        table: the table.
+        width: width in inches; beyond one column of a paper the float spans both columns.
     """
-    notes: dict[str, str] = {}
-    mark = lambda note: notes.setdefault(note, LETTERS[len(notes)]) if note else ""
-    first, *others = made.head
-    long = made.cells.map(lambda cell: len(cell.text)).max() > LONG
-    aside = [name for name in others if name in made.below or (name in made.words and long[name])]
-    marks = {name: [] for name in made.head if name not in aside}
-    for (_, label, _), line in made.cells.iterrows():
-        texts = [f"{name}: {', '.join(line[name].text.splitlines())}" for name in aside if line[name].text]
-        marks[first].append(mark("; ".join(texts)))
+    # Columns first: they decide which texts become footnotes.
+    footnotes = Footnotes()
+    columns = _print_columns(table, footnotes, width)
+    legend = table.about
+    if any(cell.mark for cell in table.cells.to_numpy().ravel()):
+        legend = f"{legend} {MARKS}"
+
+    floats, height = _paginate(columns, table.words, width)
+    # Move the last tabular to another float if the legend does not fit below it.
+    foot = (len(legend) + footnotes.length()) * 0.75 * LETTER / width
+    if height + foot > PAGE_LINES and len(floats[-1]) > 1:
+        floats.append([floats[-1].pop()])
+
+    written = []
+    for i, tabulars in enumerate(floats):
+        foot_text = _foot(legend, footnotes) if i == len(floats) - 1 else ""
+        written.append(_float(table, tabulars, width, foot_text, is_continued=i > 0))
+    return "\n".join(written)
+
+
+def _print_columns(table: Table, footnotes: Footnotes, width: float) -> dict[str, PrintColumn]:
+    """Format the columns of a table; text columns that are too long become footnotes of the first column."""
+    first, *other_names = table.head
+    is_long = table.cells.map(lambda cell: len(cell.text)).max() > MAX_TEXT
+    in_footnotes = []
+    for name in other_names:
+        if name in table.below or (name in table.words and is_long[name]):
+            in_footnotes.append(name)
+
+    # Footnote marks are numbered row by row.
+    marks: dict[str, list[str]] = {name: [] for name in table.head if name not in in_footnotes}
+    for (_, label, _), cells in table.cells.iterrows():
+        texts = []
+        for name in in_footnotes:
+            if cells[name].text:
+                texts.append(f"{name}: {', '.join(cells[name].text.splitlines())}")
+        marks[first].append(footnotes.mark("; ".join(texts)))
         for name in list(marks)[1:]:
-            marks[name].append(mark("" if label else line[name].note))
-    columns = {name: _column(made.cells[name].tolist(), marks[name], name, name in made.words) for name in marks}
-    if columns[first].width > WIDEST * width:
-        narrow = f">{{\\raggedright\\arraybackslash}}p{{{WIDEST * width:.2f}in}}"
-        cells = [re.sub(r"([=_.])(?=[^\s}])", r"\1\\allowbreak{}", cell) for cell in columns[first].cells]
-        columns[first] = PrintColumn(narrow, cells, WIDEST * width)
-    floats, height = [[]], 0
-    for block in _blocks(columns, made.words, width):
-        forms = "".join(columns[name].form for name in block)
-        whole = pd.DataFrame({tex(name): columns[name].cells for name in block})
-        for start in range(0, max(len(whole), 1), LINES - HEAD):
-            rows = whole[start : start + LINES - HEAD]
-            if height + HEAD + len(rows) > LINES and floats[-1]:
+            # The notes on our cells are in the page only; notes on published values are printed.
+            marks[name].append(footnotes.mark("" if label else cells[name].note))
+
+    columns = {}
+    for name, column_marks in marks.items():
+        columns[name] = column(table.cells[name].tolist(), column_marks, name, name in table.words)
+    max_width = MAX_FIRST_COLUMN * width
+    if columns[first].width > max_width:
+        columns[first] = wrapped(columns[first], max_width)
+    return columns
+
+
+def _paginate(columns: dict[str, PrintColumn], words: Sequence[str], width: float) -> tuple[list[list[str]], int]:
+    """Distribute the tabulars of a table over floats of at most FLOAT_LINES lines.
+
+    Returns:
+        The tabulars of each float, and the lines of the last float.
+    """
+    floats: list[list[str]] = [[]]
+    height = 0
+    max_rows = FLOAT_LINES - HEAD_LINES
+    for names in _blocks(columns, words, width):
+        forms = "".join(columns[name].form for name in names)
+        cells = pd.DataFrame({tex(name): columns[name].cells for name in names})
+        for start in range(0, max(len(cells), 1), max_rows):
+            rows = cells[start : start + max_rows]
+            if height + HEAD_LINES + len(rows) > FLOAT_LINES and floats[-1]:
                 floats.append([])
                 height = 0
             style = rows.style.hide(axis="index")
             floats[-1].append(style.to_latex(column_format=forms, hrules=True, siunitx=True).rstrip())
-            height += HEAD + len(rows)
-    foot = sum(map(len, (made.about, *notes))) * 0.75 * LETTER / width
-    if height + foot > PAGE_LINES and len(floats[-1]) > 1:
-        floats.append([floats[-1].pop()])
-    return "\n".join(_float(made, tabulars, i, len(floats), notes, width) for i, tabulars in enumerate(floats))
-
-
-def _column(cells: Sequence[Cell], marks: Sequence[str], name: str, words: bool) -> PrintColumn:
-    """Align numbers at their decimal point; what follows a number, and other texts, are not parsed."""
-    numbers, behind, written = [], [], []
-    for cell, mark in zip(cells, marks, strict=True):
-        match = None if words else NUMBER.fullmatch(cell.text)
-        sign, whole, part, power, rest = match.groups("") if match else ("", "", "", "", cell.text)
-        bold, raised = r"\bfseries " * (cell.mark == "best"), r"\textsuperscript{%s}" if mark else "%s"
-        more = "~" * (bool(match) and rest.startswith(" ")) + tex(rest) + r" $\approx$" * (cell.mark == "tied")
-        text = bold + more + raised % mark
-        if match:
-            widest = "m" * len(mark)
-            behind.append((len(rest) + 2 * (cell.mark == "tied") + len(mark), more + raised % widest))
-            numbers.append((sign, whole.replace(",", ""), part, str(int(power)) if power else ""))
-            value = "".join(numbers[-1][:2]) + f".{part}" * bool(part) + f"e{numbers[-1][3]}" * bool(power)
-            written.append(f"{bold}{value}" + f" {{{text}}}" * (text != bold))
-        else:
-            written.append(text if words else f"{{{text}}}")
-    width = LETTER * max([len(name), *(len(cell.text) + len(mark) for cell, mark in zip(cells, marks, strict=True))])
-    if not numbers:
-        return PrintColumn("l" if words else "c", written, width)
-    signs, wholes, parts, powers = zip(*numbers, strict=True)
-    form = "+" * any(signs) + f"{max(map(len, wholes))}.{max(map(len, parts))}"
-    form += f"e-{max(map(len, powers))}" if any(powers) else ""
-    return PrintColumn(f"S[table-format={{{form}{{{max(behind)[1]}}}}}]", written, width)
+            height += HEAD_LINES + len(rows)
+    return floats, height
 
 
 def _blocks(columns: dict[str, PrintColumn], words: Sequence[str], width: float) -> list[list[str]]:
-    """Divide columns into blocks that are no wider than ``width``; the columns of words at the left are in each."""
+    """Divide columns into blocks that are no wider than ``width``; each repeats the text columns at the left."""
     names = list(columns)
-    lead = names[: 2 if len(names) > 2 and names[1] in words else 1]
-    blocks = [list(lead)]
-    for name in names[len(lead) :]:
-        wide = sum(columns[other].width + SPACE for other in (*blocks[-1], name))
-        if wide > width and len(blocks[-1]) > len(lead):
-            blocks.append(list(lead))
+    num_repeated = 2 if len(names) > 2 and names[1] in words else 1
+    repeated = names[:num_repeated]
+    blocks = [list(repeated)]
+    for name in names[num_repeated:]:
+        block_width = sum(columns[other].width + SPACE for other in (*blocks[-1], name))
+        if block_width > width and len(blocks[-1]) > num_repeated:
+            blocks.append(list(repeated))
         blocks[-1].append(name)
     return blocks
 
 
-def _float(made: Table, tabulars: list[str], i: int, of: int, notes: dict[str, str], width: float) -> str:
-    """Write the i-th float of a table: the first has the label, the last the legend and the footnotes."""
-    head = f"\\caption{{{tex(made.title)}.}}\\label{{tab:{made.name}}}"
-    if i:
-        head = f"\\addtocounter{{table}}{{-1}}\n\\caption{{{tex(made.title)} (continued).}}"
-    body = "\n\\par\\medskip\n".join(tabulars)
-    if i == of - 1:
-        marked = "".join(f"\n\\textsuperscript{{{letter}}}~{tex(note)}." for note, letter in notes.items())
-        body += f"\n\\par\\smallskip\n\\parbox{{\\linewidth}}{{\\scriptsize {tex(made.about)}{marked}}}"
-    return FLOAT.substitute(kind="table*" if width > 1.25 * COLUMN else "table", head=head, body=body)
+def _float(table: Table, tabulars: list[str], width: float, foot: str, *, is_continued: bool) -> str:
+    """Format one float of a table: the first has the label, the last the legend and the footnotes."""
+    # A continued float repeats the number of the table.
+    head = f"\\caption{{{tex(table.title)}.}}\\label{{tab:{table.name}}}"
+    if is_continued:
+        head = f"\\addtocounter{{table}}{{-1}}\n\\caption{{{tex(table.title)} (continued).}}"
+    body = "\n\\par\\medskip\n".join(tabulars) + foot
+    return FLOAT.substitute(kind=_environment("table", width), head=head, body=body)
+
+
+def _foot(legend: str, footnotes: Footnotes) -> str:
+    # Notes in the order of their marks.
+    notes = []
+    for note, mark in footnotes.marks.items():
+        notes.append(f"\n{superscript(mark)}~{tex(note)}.")
+    return f"\n\\par\\smallskip\n\\parbox{{\\linewidth}}{{\\scriptsize {tex(legend)}{''.join(notes)}}}"
+
+
+def _environment(name: str, width: float) -> str:
+    """Return the starred environment, over both columns, for a width beyond one column."""
+    return f"{name}*" if width > 1.25 * COLUMN else name
 
 
 def document(tables: Sequence[str], figures: Mapping[Path, str], width: float) -> str:
@@ -157,14 +186,18 @@ def document(tables: Sequence[str], figures: Mapping[Path, str], width: float) -
 
     Args:
         tables: names of tables, whose files are ``tables/<name>.tex``.
-        figures: captions of PDF files by their paths as seen from the document.
-        width: their width in inches.
+        figures: captions of PDF files by their paths relative to the document.
+        width: width of the figures in inches.
     """
-    kind = "figure*" if width > 1.25 * COLUMN else "figure"
+    kind = _environment("figure", width)
     floats = [f"\\input{{tables/{name}.tex}}" for name in tables]
     for path, text in figures.items():
         caption = f"\\caption{{{tex(text)}.}}\\label{{fig:{path.stem}}}"
         picture = f"\\includegraphics{{{path.as_posix()}}}"
         floats.append(f"\\begin{{{kind}}}[tbp]\n\\centering\n{picture}\n{caption}\n\\end{{{kind}}}")
-    several = ["\n".join(floats[i : i + 8]) for i in range(0, len(floats), 8)]
-    return DOCUMENT.substitute(text=max(TEXT, width), body="\n\\clearpage\n".join(several))
+
+    # LaTeX cannot hold many floats without a page break.
+    pages = []
+    for start in range(0, len(floats), FLOATS_PER_PAGE_BREAK):
+        pages.append("\n".join(floats[start : start + FLOATS_PER_PAGE_BREAK]))
+    return DOCUMENT.substitute(text=max(TEXT, width), body="\n\\clearpage\n".join(pages))

@@ -10,77 +10,132 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from . import plots
 from .artifacts import Artifacts
-from .figures import svg
+from .lr_search import base
 from .palette import COLOURS, Palette
-from .rates import base
+from .plots import learning_curves, seed_curves, speed_accuracy
+from .plots.learning_curves import Curve
+from .plots.speed_accuracy import Bubble
 from .summary import Row
+from .svg import svg
 from .table import Chapter, Table
 
 WEB = Path(__file__).with_name("web")
+# Files of a run that the page links to.
 FILES = ("config.yaml", "metrics.csv", "record.json", "best.ckpt", "last.ckpt")
+# Columns of metrics.csv -> titles of the charts of a run.
+RUN_CHARTS = {"val": "validation score", "train_loss": "training loss"}
 
 
 class Study(NamedTuple):
-    """The contents of one study: ``curves`` by task, ``bubbles`` by task and device, ``runs`` by folder."""
+    """The contents of one study.
+
+    Args:
+        name: name of the study.
+        rows: its results.
+        results: tables over all tasks.
+        details: tables of single tasks.
+        curves: learning curves by task.
+        bubbles: speed and accuracy by (task, device).
+        runs: files of each run by its run directory.
+    """
 
     name: str
     rows: list[Row]
     results: list[Table]
     details: list[Table]
-    curves: dict[str, list[plots.Curve]]
-    bubbles: dict[tuple[str, str], list[plots.Bubble]]
+    curves: dict[str, list[Curve]]
+    bubbles: dict[tuple[str, str], list[Bubble]]
     runs: dict[Path, Artifacts]
 
 
 def render(
-    studies: list[Study], chapters: Sequence[Chapter], legend: str, notes: list[str], damaged: list[str], out: Path
+    studies: list[Study],
+    chapters: Sequence[Chapter],
+    legend: str,
+    notes: list[str],
+    damaged: list[str],
+    out: Path,
 ) -> str:
     """Render the page.
 
     Args:
-        studies: their contents.
+        studies: contents of the studies.
         chapters: the other parts; the last one holds the papers' tables.
-        legend: meaning of the columns.
+        legend: meaning of the columns and marks of all tables.
         notes: Markdown items on the published values.
-        damaged: lines on files that could not be read.
+        damaged: messages about files that could not be read.
         out: folder of the page, to which links to files are relative.
     """
+
+    def link(path: Path) -> str:
+        # Quoting includes the colon: a folder named "javascript:..." stays a folder.
+        return quote(Path(os.path.relpath(path, out)).as_posix())
+
+    # Autoescape: names and messages may contain HTML.
     environment = Environment(
         loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.globals |= {
+        "colours": COLOURS,
+        "Palette": Palette,
+        "files": FILES,
+        "run": _run,
+        "link": link,
+        "inline": _inline_svg,
+        "chart": lambda *parts: Markup(svg(*parts)),
+        "draw_curves": learning_curves.draw,
+        "draw_seeds": seed_curves.draw,
+        "draw_speed": speed_accuracy.draw,
+    }
     rows = [row for study in studies for row in study.rows]
-    found = {row.label: (base(row) != row.label, row.label) for row in rows}
-    palette = Palette(sorted(found, key=found.get))  # first colours for labels without a rate
-    counts = {
+    return environment.get_template("page.html").render(
+        studies=studies,
+        chapters=chapters,
+        damaged=damaged,
+        notes=notes,
+        legend=legend,
+        counts=_counts(studies, rows),
+        palette=_palette(rows),
+    )
+
+
+def _palette(rows: Sequence[Row]) -> Palette:
+    """Give colours to all labels, labels without a learning rate first."""
+    order = {row.label: (base(row) != row.label, row.label) for row in rows}
+    return Palette(sorted(order, key=order.get))
+
+
+def _counts(studies: list[Study], rows: Sequence[Row]) -> dict[str, int]:
+    return {
         "runs": sum(len(row.runs) for row in rows),
         "mechanisms": len({base(row) for row in rows}),
         "tasks": len({row.task for row in rows}),
         "studies": len(studies),
     }
-    environment.globals |= {"colours": COLOURS, "Palette": Palette, "plots": plots, "files": FILES, "run": _run}
-    link = lambda path: quote(Path(os.path.relpath(path, out)).as_posix())  # also the colon of a javascript:... folder
-    inline = lambda picture: Markup("<svg" + picture.with_suffix(".svg").read_text("utf-8").partition("<svg")[2])
-    environment.globals |= {"link": link, "inline": inline, "chart": lambda *parts: Markup(svg(*parts))}
-    return environment.get_template("page.html").render(
-        studies=studies, chapters=chapters, damaged=damaged, notes=notes, legend=legend, counts=counts, palette=palette
-    )
+
+
+def _inline_svg(picture: Path) -> Markup:
+    """Read the SVG next to a PNG file, without its XML declaration."""
+    text = picture.with_suffix(".svg").read_text("utf-8")
+    return Markup(text[text.index("<svg") :])
 
 
 def _run(study: Study, row: Row) -> dict[str, Any]:
-    """The contents of one mechanism on one task: curves by seed, configuration, pictures."""
-    seeds = [(r, study.runs[folder]) for folder, r in row.runs.items()]
+    """Collect the contents of one mechanism on one task: curves by seed, configuration, pictures."""
+    # One chart for each column of metrics.csv, one line for each seed.
+    seeds = [(r.seed, study.runs[folder]) for folder, r in row.runs.items()]
     charts = {}
-    for column, name in (("val", "dev score"), ("train_loss", "train loss")):
-        if curves := {r.seed: found.curves[column] for r, found in seeds if found.curves.get(column)}:
-            charts[name] = curves
-    return {
-        "curves": charts,
-        "config": next((found.config for _, found in seeds if found.config), {}),
-        "pictures": [
-            (f"seed {r.seed}, {name}", "data:image/png;base64," + base64.b64encode(picture).decode())
-            for r, found in seeds
-            for name, picture in found.pictures.items()
-        ],
-    }
+    for column, title in RUN_CHARTS.items():
+        curves = {seed: files.curves[column] for seed, files in seeds if files.curves.get(column)}
+        if curves:
+            charts[title] = curves
+
+    # Pictures are part of the page.
+    pictures = []
+    for seed, files in seeds:
+        for name, picture in files.pictures.items():
+            data = base64.b64encode(picture).decode()
+            pictures.append((f"seed {seed}, {name}", f"data:image/png;base64,{data}"))
+    config = next((files.config for _, files in seeds if files.config), {})
+    return {"curves": charts, "config": config, "pictures": pictures}

@@ -1,11 +1,11 @@
-"""The colours of all figures, a look for each label of a picture, and one for each family of mechanisms.
+"""The colours of all figures: one for each label of a figure, and one for each family of mechanisms.
 
-No two labels of a picture have both colour and form in common.
+No two labels of a figure share both colour and shape (dash or marker).
 """
 
 from collections.abc import Iterable
 
-# (on a light ground, on a dark ground); they differ in lightness, and in hue for colour-blind readers too.
+# (on a light background, on a dark background). They differ in lightness, and in hue for colour-blind readers.
 COLOURS = (
     ("#0182ea", "#86b9fd"),
     ("#03522d", "#15bc8d"),
@@ -16,16 +16,24 @@ COLOURS = (
     ("#043858", "#fedff5"),
     ("#c2c91b", "#edc202"),
 )
-COLOURED = 12  # lines of a figure with a colour of their own, if there are too many
+# A figure with more lines gives this number of them a colour; the others are grey.
+COLOURED = 12
 MARKERS = "osD^vP*X<>hpd8"
-GROUND, INK, SOFT, RULE = "#ffffff", "#1b1b1a", "#66655f", "#e4e3de"
-# The page's style sheet gives each variable another value on a dark ground.
+GROUND = "#ffffff"
+INK = "#1b1b1a"
+SOFT = "#66655f"
+RULE = "#e4e3de"
+
+# Variables of the page's style sheet, which have other values on a dark background.
 VARIABLES = {light: f"var(--c{i})" for i, (light, _) in enumerate(COLOURS)}
 VARIABLES |= {GROUND: "var(--ground)", INK: "var(--ink)", SOFT: "var(--soft)", RULE: "var(--rule)"}
 
+# Label of exact attention.
+EXACT = "sdpa"
 OTHER = "other"
 CONTROL = "control"
-FAMILIES = {  # names of conf/attn; a later version of a name, nystrom_original, belongs to the family of its beginning
+# Names of conf/attn. A longer name, nystrom_original, belongs to the family of its beginning.
+FAMILIES = {
     "exact": ("sdpa", "softmax"),
     "CUR": ("cur", "flashcur"),
     "low rank": ("nystrom", "soft", "softpp", "linformer", "skyformer", "flare", "luna", "dba"),
@@ -40,50 +48,66 @@ FAMILIES = {  # names of conf/attn; a later version of a name, nystrom_original,
     CONTROL: ("none", "mean", "conv"),
 }
 KINDS = [*(kind for kind in FAMILIES if kind != CONTROL), OTHER, CONTROL]
+# Mechanisms without content-based lookup.
+CONTROLS = FAMILIES[CONTROL]
 
 
 class Palette:
-    """The look of each label; the ninth label has the first colour again, with another dash and marker.
+    """The look of each label of a figure.
 
-    The lines of other labels are thin and grey.
+    The ninth label has the first colour again, with another dash and marker. Lines of labels that are not in the
+    palette are thin and grey.
+
+    Args:
+        labels: labels in the order of their colours.
     """
 
     def __init__(self, labels: Iterable[str]):
         self.place = {label: i for i, label in enumerate(dict.fromkeys(labels))}
 
     def colour(self, label: str) -> int:
-        """Index of a label's colour in COLOURS."""
+        """Return the index of a label's colour in COLOURS."""
         return self.place[label] % len(COLOURS)
 
     def turn(self, label: str) -> int:
-        """The number of earlier labels of the same colour."""
+        """Return the number of earlier labels of the same colour."""
         return self.place[label] // len(COLOURS)
 
     def dash(self, label: str) -> str:
-        """The dash of a label, as in SVG: none, then dashes with ever more dots between them."""
+        """Return the dash of a label in SVG's notation: none, then dashes with a growing number of dots between."""
         turn = self.turn(label)
-        return "6 3" + " 2 3" * (turn - 1) if turn else ""
+        if turn == 0:
+            return ""
+        dots = " 2 3" * (turn - 1)
+        return f"6 3{dots}"
 
     def line(self, label: str) -> dict[str, object]:
-        """The colour and dash of a label as options of matplotlib."""
+        """Return the colour and dash of a label as options of matplotlib."""
         if label not in self.place:
             return {"color": "0.85", "lw": 0.8, "zorder": 1}
+        # SVG counts in pixels, matplotlib in line widths of 1.8 pixels.
         lengths = [float(length) / 1.8 for length in self.dash(label).split()]
-        return {"color": COLOURS[self.colour(label)][0], "linestyle": (0, lengths) if lengths else "-"}
+        dashes = (0, lengths) if lengths else "-"
+        return {"color": COLOURS[self.colour(label)][0], "linestyle": dashes}
 
     def marker(self, label: str) -> dict[str, object]:
-        """The colour and marker of a label as options of matplotlib."""
-        return {"color": COLOURS[self.colour(label)][0], "marker": MARKERS[self.turn(label) % len(MARKERS)]}
+        """Return the colour and marker of a label as options of matplotlib."""
+        marker = MARKERS[self.turn(label) % len(MARKERS)]
+        return {"color": COLOURS[self.colour(label)][0], "marker": marker}
 
 
 def family(label: str) -> str:
-    """The family of a label: of the longest name of ``FAMILIES`` that it begins with, ``other`` without one."""
-    kinds = {name: kind for kind, names in FAMILIES.items() for name in names}
-    starts = [name for name in kinds if label == name or label.startswith((f"{name}_", f"{name}-"))]
-    return kinds[max(starts, key=len)] if starts else OTHER
+    """Return the family of a label: the family of the longest name in ``FAMILIES`` that the label begins with."""
+    kind_of = {name: kind for kind, names in FAMILIES.items() for name in names}
+    matches = []
+    for name in kind_of:
+        if label == name or label.startswith((f"{name}_", f"{name}-")):
+            matches.append(name)
+    return kind_of[max(matches, key=len)] if matches else OTHER
 
 
 def look(kind: str) -> dict[str, str]:
-    """The colour and marker of a family as options of matplotlib."""
-    place = KINDS.index(kind)
-    return {"color": [*(light for light, _ in COLOURS), INK, SOFT][place], "marker": MARKERS[place]}
+    """Return the colour and marker of a family as options of matplotlib."""
+    index = KINDS.index(kind)
+    colours = [*(light for light, _ in COLOURS), INK, SOFT]
+    return {"color": colours[index], "marker": MARKERS[index]}

@@ -1,5 +1,6 @@
-"""The papers' tables as printed, with comparable runs of ours below each line that has a mechanism of ours."""
+"""The papers' tables as printed, with our comparable runs below each row of the same mechanism."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -8,15 +9,17 @@ from statistics import geometric_mean
 import yaml
 
 from . import published
+from .lr_search import base, without_search
 from .published import PrintedValue
-from .rates import base, untuned
 from .results import scores, seeds
-from .significance import MARKS
 from .summary import Row
 from .table import Cell, Table, frame
 
 AVERAGE = "average"
-NAMES = {"speedup_vs_transformer": "speed-up", "peak_memory_ratio_vs_transformer": "memory"}
+# Tables of ratios to the Transformer: metric -> column name.
+RATIOS = {"speedup_vs_transformer": "speed-up", "peak_memory_ratio_vs_transformer": "memory"}
+# (study, label, aliases), see ``frame``, and the cells of a row.
+Line = tuple[tuple[str, str, str], list[Cell | str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,90 +39,165 @@ PAPERS = [Paper(**entry) for entry in yaml.safe_load(Path(__file__).with_name("p
 
 def tables(studies: dict[str, list[Row]]) -> list[Table]:
     """Make every table of ``PAPERS`` with the rows of the studies, then the list of mechanisms that no paper names."""
-    keys = [(study, label, "") for study, rows in studies.items() for label in unnamed(rows)]
-    tasks = [", ".join(row.task for row in studies[study] if row.label == label) for study, label, _ in keys]
-    lines = [[label, study, on] for (study, label, _), on in zip(keys, tasks, strict=True)]
-    own = Table(
-        name="own-mechanisms",
-        title="Mechanisms that no paper names",
-        about="They stand last in the tables of papers that have one of their tasks.",
-        cells=frame(("mechanism", "run", "tasks"), lines, keys),
-        words=("mechanism", "run", "tasks"),
-    )
-    return [table(paper, studies) for paper in PAPERS] + [own] * bool(keys)
+    paper_tables = [table(paper, studies) for paper in PAPERS]
+
+    # Custom mechanisms, with the tasks they ran on.
+    keys = []
+    lines = []
+    for study, rows in studies.items():
+        for label in unnamed(rows):
+            tasks = [row.task for row in rows if row.label == label]
+            keys.append((study, label, ""))
+            lines.append([label, study, ", ".join(tasks)])
+    if keys:
+        custom = Table(
+            name="own-mechanisms",
+            title="Mechanisms that no paper names",
+            about="They are the last rows of the tables that have one of their tasks.",
+            cells=frame(("mechanism", "run", "tasks"), lines, keys),
+            words=("mechanism", "run", "tasks"),
+        )
+        paper_tables.append(custom)
+    return paper_tables
 
 
 def unnamed(rows: list[Row]) -> list[str]:
-    """The labels of rows, whatever their learning rate, that no line of a paper names."""
-    named = {word for value in published.read() for word in value.attn.split()}
-    return sorted({row.label for row in untuned(rows) if base(row) not in named})
+    """Return the labels, whatever their learning rate, that no published value corresponds to."""
+    published_names = set()
+    for value in published.read():
+        published_names.update(value.attn.split())
+    return sorted({row.label for row in without_search(rows) if base(row) not in published_names})
 
 
 def printed(paper: Paper) -> list[PrintedValue]:
-    """The values of a paper's table, in the order of its sources, within each in that of print."""
-    return [v for source in paper.sources for v in published.read() if [v.name, v.table] == source]
+    """Return the values of a paper's table in the order of its sources, within each in the order of print."""
+    values = []
+    for source in paper.sources:
+        values += [value for value in published.read() if [value.name, value.table] == source]
+    return values
 
 
 def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
-    """Make a paper's table: its lines in the order of print, ours below, then ours that no paper names.
+    """Make a paper's table: its rows in the order of print, each followed by our runs of the same mechanism.
+
+    Our runs of mechanisms that no paper names come last.
 
     Args:
         paper: the table.
-        studies: their rows by name.
+        studies: rows of each study by name.
     """
     values = printed(paper)
-    ratios = values[0].metric in NAMES
-    column_of = attrgetter("metric" if ratios else "task")
+    is_ratios = values[0].metric in RATIOS
+    column_of = attrgetter("metric" if is_ratios else "task")
     columns = list(dict.fromkeys(map(column_of, values)))
-    cell = lambda v: Cell(text=v.text, value=v.number, std=float(v.std) if v.std else None, note=v.note)
-    by_place = {(v.source, v.model, column_of(v)): cell(v) for v in values}
-    attn = {(v.source, v.model): v.attn for v in values}
-    words = set(" ".join(attn.values()).split())
-    # The benchmark's averages leave Path-X out, since hardly any mechanism learns it.
-    averaged = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
-    over = {column: averaged if column == AVERAGE else [column] for column in columns}
-    left_out, ours, last = "", [], set()
-    for study, rows in studies.items():
-        if choices := published.unlike(row.facts for row in rows):
-            left_out += f"Runs of {study} that do not compare with them are left out ({choices}). "
-        rows = [row for row in rows if not published.unlike([row.facts])]
-        if not ratios:
-            rows = [row for row in rows if row.task in columns and row.facts["metric"] == paper.metric]
-        labels = sorted({row.label for row in rows if row.label in words} | set(own := unnamed(rows)))
-        last.update(own)
-        found = _ratios(rows, labels, columns) if ratios else zip(*scores(rows, labels, over).values(), strict=True)
-        for label, cells in zip(labels, found, strict=True):
-            ours.append(((study, label, ""), [label, study, *cells]))
+
+    # Our runs, by the label of the mechanism.
+    our_lines, unnamed_labels, incomparable = _our_lines(paper, values, columns, studies)
+    # Printed rows in their order, each followed by our runs of the same mechanism.
     lines = []
-    for (source, model), names in attn.items():
-        cells = [by_place.get((source, model, column), Cell()) for column in columns]
-        lines.append((("", "", names), [model, "published" if len(paper.sources) == 1 else source, *cells]))
-        lines += [line for line in ours if line[0][1] in names.split()]
-    lines += [line for line in ours if line[0][1] in last]
+    for (source, model), attn in {(value.source, value.model): value.attn for value in values}.items():
+        cells = {column_of(v): _printed_cell(v) for v in values if (v.source, v.model) == (source, model)}
+        run = "published" if len(paper.sources) == 1 else source
+        lines.append((("", "", attn), [model, run, *(cells.get(column, Cell()) for column in columns)]))
+        lines += [line for line in our_lines if line[0][1] in attn.split()]
+    # Mechanisms that no paper names come last.
+    lines += [line for line in our_lines if line[0][1] in unnamed_labels]
+
     keys, rows = zip(*lines, strict=True)
-    n = "" if ratios else f"mean ± sample standard deviation over seeds ({seeds(rows)}). "
     return Table(
         name=paper.name,
         title=paper.title,
-        about=f"Published: {paper.protocol} Ours: {n}{paper.unlike} {left_out}{MARKS}",
-        cells=frame(("mechanism", "run", *(NAMES.get(column, column) for column in columns)), rows, keys),
+        about=_caption(paper, "" if is_ratios else seeds(rows), incomparable),
+        cells=frame(("mechanism", "run", *(RATIOS.get(column, column) for column in columns)), rows, keys),
         words=("mechanism", "run"),
     )
 
 
+def _caption(paper: Paper, num_seeds: str, incomparable: list[str]) -> str:
+    """Explain the measurement of the published values and of ours, and name studies that are left out."""
+    differences = [num_seeds, paper.unlike]
+    if incomparable:
+        differences.append(f"left out as not comparable: {', '.join(incomparable)}")
+    return f"Published: {paper.protocol}. Ours: {'; '.join(filter(None, differences))}."
+
+
+def _printed_cell(value: PrintedValue) -> Cell:
+    std = float(value.std) if value.std else None
+    return Cell(text=value.text, value=value.number, std=std, note=value.note)
+
+
+def _our_lines(
+    paper: Paper,
+    values: Sequence[PrintedValue],
+    columns: list[str],
+    studies: dict[str, list[Row]],
+) -> tuple[list[Line], set[str], list[str]]:
+    """Make the rows of our comparable runs.
+
+    Returns:
+        The rows, the labels that no paper names, and the studies with runs that are left out, with the reason.
+    """
+    is_ratios = values[0].metric in RATIOS
+    names = set(" ".join(value.attn for value in values).split())
+    lines = []
+    unnamed_labels = set()
+    incomparable = []
+    for study, rows in studies.items():
+        reason = published.unlike(row.facts for row in rows)
+        if reason:
+            incomparable.append(f"{study} ({reason})")
+
+        # Comparable runs on the tasks of the table.
+        rows = [row for row in rows if not published.unlike([row.facts])]
+        if not is_ratios:
+            rows = [row for row in rows if row.task in columns and row.facts["metric"] == paper.metric]
+        # Rows of the mechanisms in the table, and of mechanisms that no table has.
+        study_unnamed = unnamed(rows)
+        unnamed_labels.update(study_unnamed)
+        labels = sorted({row.label for row in rows if row.label in names} | set(study_unnamed))
+
+        if is_ratios:
+            cells_of_labels = _ratios(rows, labels, columns)
+        else:
+            cells_of_labels = zip(*scores(rows, labels, _tasks_of_columns(columns)).values(), strict=True)
+        for label, cells in zip(labels, cells_of_labels, strict=True):
+            lines.append(((study, label, ""), [label, study, *cells]))
+    return lines, unnamed_labels, incomparable
+
+
+def _tasks_of_columns(columns: list[str]) -> dict[str, list[str]]:
+    """Return the tasks that each column averages over."""
+    # The benchmark's averages leave Path-X out, since hardly any mechanism learns it.
+    averaged = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
+    tasks_of = {column: [column] for column in columns}
+    if AVERAGE in columns:
+        tasks_of[AVERAGE] = averaged
+    return tasks_of
+
+
 def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:
-    """Compute speed-up and memory against softmax, geometric means over the tasks that both have on one device."""
-    base = {(row.task, row.facts["device"]): row for row in rows if row.label == "softmax"}
+    """Compute speed-up and memory relative to softmax: geometric means over tasks measured on one device."""
+    references = {(row.task, row.facts["device"]): row for row in rows if row.label == "softmax"}
     lines = []
     for label in labels:
-        pairs = [(row, base.get((row.task, row.facts["device"]))) for row in rows if row.label == label]
-        times = {row.task: ref.ms / row.ms for row, ref in pairs if ref and row.ms and ref.ms}
-        sizes = {row.task: row.peak / ref.peak for row, ref in pairs if ref and row.peak and ref.peak}
-        ratios = dict(zip(NAMES, (times, sizes), strict=True))
-        lines.append([_ratio(ratios[column]) for column in columns])
+        # Ratios by task.
+        speed_ups = {}
+        memory_ratios = {}
+        for row in rows:
+            reference = references.get((row.task, row.facts["device"]))
+            if row.label != label or reference is None:
+                continue
+            if row.ms and reference.ms:
+                speed_ups[row.task] = reference.ms / row.ms
+            if row.peak and reference.peak:
+                memory_ratios[row.task] = row.peak / reference.peak
+        ratios = {"speedup_vs_transformer": speed_ups, "peak_memory_ratio_vs_transformer": memory_ratios}
+        lines.append([_ratio_cell(ratios[column]) for column in columns])
     return lines
 
 
-def _ratio(values: dict[str, float]) -> Cell:
-    note = "; ".join(f"{task} {x:.2f}" for task, x in values.items())
-    return Cell.of(geometric_mean(values.values()), note=note) if values else Cell()
+def _ratio_cell(ratios: dict[str, float]) -> Cell:
+    if not ratios:
+        return Cell()
+    note = "; ".join(f"{task} {ratio:.2f}" for task, ratio in ratios.items())
+    return Cell.of(geometric_mean(ratios.values()), note=note)

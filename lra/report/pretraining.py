@@ -1,59 +1,78 @@
-"""The table of each mechanism from scratch and after pretraining on its own inputs, and of both at equal cost."""
+"""The table of each mechanism from scratch, pretrained on the task's own inputs, and pretrained at equal cost."""
 
 import re
 from collections import defaultdict
 from dataclasses import replace
 
 from . import published
-from .significance import APART, difference
+from .score_cells import gain
 from .summary import Row
-from .table import Cell, Table, frame, stem
+from .table import Cell, Table, frame
 
 HEAD = ("mechanism", "task", "scratch", "pretrained", "gain", "matched", "gain matched", "cost", "published")
 WORDS = ("mechanism", "task", "cost", "published")
-OPTION = re.compile(r"-pretrain\.[\w.]+=.*?(?=-[a-z_]+[\w.]*=|$)")  # of the pretraining in a label
-PUBLISHED = {"masked": "masked", "next": "causal"}  # objective -> its name in the papers
-SAME = 0.02  # share of the tokens from scratch by which a matched run may differ, as rows differ in length
+# An option of the pretraining in a label, up to the next option.
+OPTION = re.compile(r"-pretrain\.[\w.]+=.*?(?=-[a-z_]+[\w.]*=|$)")
+# Objective -> its name in the papers.
+PUBLISHED = {"masked": "masked", "next": "causal"}
+# Two runs cost the same if their tokens differ by at most this share, since sequences differ in length.
+TOLERANCE = 0.02
+ABOUT = (
+    "Test scores from scratch, after pretraining, and after pretraining with the total number of tokens matched to the "
+    "run from scratch; gains over scratch ± standard error. Published: from scratch, pretrained (other model sizes)."
+)
 
 
 def pretraining(rows: list[Row]) -> Table | None:
-    """Make a line for each mechanism, objective and task with a pretrained run; None if the study has none."""
+    """Make the table, with a row for each mechanism, objective and task; None if no run is pretrained."""
     scratch = {(row.label, row.task): row for row in rows if not row.objective}
-    found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.objective:
-            unmatched = row.label.replace(f"+{row.objective}-matched", f"+{row.objective}")
-            found[row.task, unmatched, row.objective].append(row)
-    lines, keys = [], []
-    for (task, label, objective), mine in sorted(found.items()):
-        from_scratch = OPTION.sub("", label.replace(f"+{objective}", ""))
-        before = scratch.get((from_scratch, task))
-        matched = next((row for row in mine if before and _same_cost(row, before)), None)
-        longer = next((row for row in mine if row is not matched), None)
-        phases = {"scratch": before, "pretrained": longer, "matched": matched}
-        costs = "; ".join(f"{name} {row.cost}" for name, row in phases.items() if row and row.cost)
-        scores = [before.cell if before else Cell(), *_cells(longer, before), *_cells(matched, before)]
-        lines.append([label, task, *scores, costs, _published(label, objective, task)])
-        keys.append((mine[0].study, mine[0].label, ""))
+    lines = []
+    keys = []
+    for (task, label, objective), pretrained_rows in sorted(_by_mechanism(rows).items()):
+        # The run from scratch has the same label without the options of pretraining.
+        scratch_label = OPTION.sub("", label.replace(f"+{objective}", ""))
+        before = scratch.get((scratch_label, task))
+        matched = next((row for row in pretrained_rows if before and _same_cost(row, before)), None)
+        unmatched = next((row for row in pretrained_rows if row is not matched), None)
+
+        phases = {"scratch": before, "pretrained": unmatched, "matched": matched}
+        costs = [f"{name} {row.cost}" for name, row in phases.items() if row and row.cost]
+        cells = [before.cell if before else Cell(), *_cells(unmatched, before), *_cells(matched, before)]
+        lines.append([label, task, *cells, "; ".join(costs), _published(label, objective, task)])
+        keys.append((pretrained_rows[0].study, pretrained_rows[0].label, ""))
     if not lines:
         return None
+
+    unlike = published.unlike(row.facts for row in rows)
+    caption = ABOUT
+    if unlike:
+        # The published values are of another protocol or budget: part of the same sentence.
+        caption = f"{ABOUT.removesuffix(').')}; not comparable: {unlike})."
     return Table(
-        name=stem(f"pretraining-{rows[0].study}"),
+        name=f"pretraining/{rows[0].study}",
         title="Pretraining on the task's own inputs",
-        about="scratch: no pretraining; pretrained: phase one before the whole fine-tuning; matched: both phases "
-        "together see as many tokens as a run from scratch. gain: over scratch, ± standard error from the seeds of "
-        f"both; ≈: not told apart from it, below {APART} standard errors. cost: tokens of the phases and the time of "
-        "their steps. published: from scratch, then pretrained, of models of other sizes. "
-        f"{published.caution(row.facts for row in rows)}".rstrip(),
+        about=caption,
         cells=frame(HEAD, lines, keys),
         words=WORDS,
         errors=("gain", "gain matched"),
     )
 
 
+def _by_mechanism(rows: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
+    """Group the pretrained rows by task, label without "-matched", and objective."""
+    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.objective:
+            label = row.label.replace(f"+{row.objective}-matched", f"+{row.objective}")
+            groups[row.task, label, row.objective].append(row)
+    return groups
+
+
 def _same_cost(row: Row, scratch: Row) -> bool:
-    own, theirs = row.tokens, scratch.tokens
-    return bool(own and theirs) and abs(own - theirs) <= SAME * theirs
+    """Whether both rows trained on the same number of tokens."""
+    if not row.tokens or not scratch.tokens:
+        return False
+    return abs(row.tokens - scratch.tokens) <= TOLERANCE * scratch.tokens
 
 
 def _cells(row: Row | None, scratch: Row | None) -> list[Cell]:
@@ -61,17 +80,23 @@ def _cells(row: Row | None, scratch: Row | None) -> list[Cell]:
     if row is None:
         return [Cell(), Cell()]
     score = replace(row.cell, note=f"{row.cell.note}; {row.cost}")
-    return [score, difference(row.scores, scratch.scores) if scratch else Cell()]
+    return [score, gain(row.scores, scratch.scores) if scratch else Cell()]
 
 
 def _published(label: str, objective: str, task: str) -> str:
-    """Scores of the same mechanism from scratch and pretrained, of every paper that prints both."""
+    """Format the scores of the same mechanism from scratch and pretrained, of every paper that prints both."""
     name = re.split(r"[-+]", label)[0]
-    names = {name, "softmax"} if name == "sdpa" else {name}  # the same function
-    found = {(v.paper, v.model): v for v in published.read() if (v.task, v.metric) == (task, "accuracy_percent")}
-    pairs = [
-        (one, found.get((paper, f"{model}, {PUBLISHED[objective]} self-pretraining")))
-        for (paper, model), one in found.items()
-        if names & set(one.attn.split())
-    ]
-    return "; ".join(f"{two.source}: {one.text}, {two.text}" for one, two in pairs if two)
+    # sdpa and softmax compute the same function.
+    names = {name, "softmax"} if name == "sdpa" else {name}
+
+    values = {}
+    for value in published.read():
+        if value.task == task and value.metric == "accuracy_percent":
+            values[value.paper, value.model] = value
+
+    pairs = []
+    for (paper, model), scratch in values.items():
+        pretrained = values.get((paper, f"{model}, {PUBLISHED[objective]} self-pretraining"))
+        if pretrained and names & set(scratch.attn.split()):
+            pairs.append(f"{pretrained.source}: {scratch.text}, {pretrained.text}")
+    return "; ".join(pairs)

@@ -1,4 +1,4 @@
-"""Values printed in the papers: published.csv, and the selection that is shown beside ours."""
+"""Values printed in the papers: published.csv, and which of them may stand next to our runs."""
 
 import csv
 import functools
@@ -10,7 +10,11 @@ from pathlib import Path
 from statistics import mean
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x")
-COMPARABLE = {"protocol paper", "budget paper"}  # choices of runs that published values may stand beside
+# Runs with these choices may be compared with published values.
+COMPARABLE = {"protocol paper", "budget paper"}
+ACCURACY = "accuracy_percent"
+# Values of published.csv that are no numbers.
+NOT_A_NUMBER = ("FAIL", "NA")
 _SHORT = {"PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
 _LINKS = {
     "CURformer": "https://doi.org/10.1007/s10994-025-06768-3",
@@ -21,12 +25,19 @@ _LINKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedValue:
-    """One printed number, a row of published.csv; every column is text, as printed.
+    """One printed number, a row of published.csv. Every column is text, as printed.
 
-    ``table`` is LRA if the number of the paper's table is not known.
-    ``model`` is the paper's name of the mechanism, ``metric`` carries the unit. ``value`` may be FAIL (no better than
-    chance) or NA; ``std`` is empty if none is printed. ``attn`` holds the names of conf/attn that correspond to the
-    model, separated by spaces, a pretrained one with its objective (sdpa+masked); empty if there are none.
+    Args:
+        paper: title, authors, year and address of the paper.
+        table: table of the paper; LRA if its number is not known.
+        model: the paper's name of the mechanism.
+        task: name of the task.
+        metric: name of the metric, which includes its unit.
+        value: the number, FAIL (no better than chance) or NA.
+        std: its standard deviation; empty if none is printed.
+        note: remark on the value.
+        attn: the corresponding names of conf/attn, separated by spaces; a pretrained one has its objective
+            (sdpa+masked).
     """
 
     paper: str
@@ -41,26 +52,31 @@ class PrintedValue:
 
     @property
     def name(self) -> str:
-        """The paper's, without its authors and year."""
+        """Name of the paper without its authors and year."""
         return self.paper.split(" (")[0]
 
     @property
     def source(self) -> str:
         """Short name, such as ``CURformer T1``; ``PSF T3 (Xiong et al. 2021)`` if the table names an origin."""
-        short = _SHORT.get(self.name, self.name)
-        table = "" if self.table in ("leaderboard", "LRA") else " " + self.table.replace("Table ", "T")
+        source = _SHORT.get(self.name, self.name)
+        if self.table not in ("leaderboard", "LRA"):
+            source += " " + self.table.replace("Table ", "T")
         origin = re.search(r" \([^)]* \d{4}\)$", self.model)
-        return short + table + (origin[0] if origin else "")
+        return source + origin[0] if origin else source
 
     @property
     def link(self) -> str:
         """Address of the paper; an arXiv number is part of its name."""
-        return _LINKS.get(self.name) or f"https://arxiv.org/abs/{re.search(r'(?<=arXiv )[0-9.]+', self.paper)[0]}"
+        # Papers with a DOI or a repository.
+        if self.name in _LINKS:
+            return _LINKS[self.name]
+        arxiv_number = re.search(r"(?<=arXiv )[0-9.]+", self.paper)[0]
+        return f"https://arxiv.org/abs/{arxiv_number}"
 
     @property
     def number(self) -> float | None:
         """The value, None for FAIL and NA."""
-        return None if self.value in ("FAIL", "NA") else float(self.value)
+        return None if self.value in NOT_A_NUMBER else float(self.value)
 
     @property
     def text(self) -> str:
@@ -82,24 +98,30 @@ def accuracies(label: str, tasks: Collection[str]) -> list[PrintedValue]:
         label: label of a run; only a name of conf/attn without changed options has published values.
         tasks: tasks to list.
     """
-    wanted = set(tasks) & set(TASKS)
-    return [v for v in read() if label in v.attn.split() and v.metric == "accuracy_percent" and v.task in wanted]
+    values = []
+    for value in read():
+        is_asked = value.task in tasks and value.task in TASKS
+        if is_asked and value.metric == ACCURACY and label in value.attn.split():
+            values.append(value)
+    return values
 
 
 def unlike(facts: Iterable[Mapping[str, str]]) -> str:
-    """Name the choices that set runs apart from published values: budget quick, protocol clean; "" if there are none.
+    """List the choices that make runs incomparable with published values: "budget quick, protocol clean".
 
     Args:
         facts: facts of rows, with the keys protocol, budget and data, which is empty for the official data.
     """
-    words = {f"{key} {one[key]}" for one in facts for key in ("protocol", "budget", "data") if one[key]}
-    return ", ".join(sorted(words - COMPARABLE))
+    choices = set()
+    for row_facts in facts:
+        choices |= {f"{key} {row_facts[key]}" for key in ("protocol", "budget", "data") if row_facts[key]}
+    return ", ".join(sorted(choices - COMPARABLE))
 
 
 def caution(facts: Iterable[Mapping[str, str]]) -> str:
-    """Make a sentence of the choices that ``unlike`` names, "" if there are none."""
-    words = unlike(facts)
-    return f"Not comparable with the published values: {words}." if words else ""
+    """Make a sentence of the choices that ``unlike`` lists; "" if there are none."""
+    choices = unlike(facts)
+    return f"Not comparable with the published values: {choices}." if choices else ""
 
 
 def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:
@@ -115,20 +137,35 @@ def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:
         (source, mean) for each source that prints a number for every one of the tasks.
     """
     sources: dict[str, list[float]] = defaultdict(list)
-    for row in accuracies(label, tasks):
-        if row.number is not None:
-            sources[row.source].append(row.number)
-    return [(source, mean(values)) for source, values in sources.items() if len(values) == len(tasks)]
+    for value in accuracies(label, tasks):
+        if value.number is not None:
+            sources[value.source].append(value.number)
+    # A source that lacks a task would average over other tasks.
+    means = []
+    for source, numbers in sources.items():
+        if len(numbers) == len(tasks):
+            means.append((source, mean(numbers)))
+    return means
 
 
-def notes(shown: Iterable[PrintedValue]) -> list[str]:
-    """List each source in full as a Markdown item, and below it the notes on its values that are shown."""
+def notes(values: Iterable[PrintedValue]) -> list[str]:
+    """List each source in full as a Markdown item, and below it the notes on its values.
+
+    Args:
+        values: values that the report shows.
+    """
+    # Source -> (note, model) -> tasks.
     tree: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
-    for row in dict.fromkeys(shown):
-        table = "" if row.table == "leaderboard" else f", {row.table}"
-        tree[f"- {row.source}: {row.paper}{table}"][row.note, row.model].append(row.task)
+    for value in dict.fromkeys(values):
+        table = "" if value.table == "leaderboard" else f", {value.table}"
+        source = f"- {value.source}: {value.paper}{table}"
+        tree[source][value.note, value.model].append(value.task)
+
+    # Sources in alphabetical order, each with its notes.
     lines = []
-    for source, below in sorted(tree.items()):
+    for source, tasks_by_note in sorted(tree.items()):
         lines.append(source)
-        lines += [f"  - {note} ({model}: {', '.join(tasks)})" for (note, model), tasks in below.items() if note]
+        for (note, model), tasks in tasks_by_note.items():
+            if note:
+                lines.append(f"  - {note} ({model}: {', '.join(tasks)})")
     return lines

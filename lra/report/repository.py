@@ -1,41 +1,45 @@
-"""docs/results.md, its figures and the table of README.md, made from the runs in runs/published."""
+"""docs/results.md, its figures, and the generated blocks of README.md and docs/board.md, from runs/published."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ..config import CONF
 from ..disk.atomic import write
+from ..names import stem
 from ..runs import bench_record, reader
 from ..runs.published import HOME, About, about
-from . import board, board_picture, export, extensions, figures, plots, results, strips
+from . import export, extensions, figures, results
+from .board import chapter as board
+from .board import costs, score_over_cost
+from .board.results import BoardResults
 from .figures import Picture
+from .lr_search import SEARCH_SUFFIX
+from .plots import learning_curves, seed_points
 from .pretraining import pretraining
-from .rates import RATES
-from .standings import BoardResults
 from .summary import Row, collect
 from .table import Cell, Table
 
-BEGIN, END = "<!-- results: python -m lra.report published=true -->", "<!-- end of results -->"
-INTRO = """# Results of this repository
+# The generated block of a file goes between these lines.
+BEGIN = "<!-- results: python -m lra.report published=true -->"
+END = "<!-- end of results -->"
+INTRO = f"""# Results of this repository
 
-Runs of the suite itself, made by the commands that stand below and kept in `runs/published`. This page and the table in
-the README are written by
+This page is generated from the runs in `runs/published` by
 
 ```sh
 python -m lra.report published=true
 ```
 
-and a test fails if they differ from the records. `attn=mean` is a control: every query gets the mean of the values,
-whatever the query.
+and a test fails if it differs from the records. Each section gives the command and the hardware of its runs.
+`attn=mean` is the control without attention: every query gets the mean of the values.
 
-The results of adding, recall and temporal order, of pretraining, and of further mechanisms on quick ListOps were
-removed: that board measured heads whose ReLU units no row activates, one learning rate for all mechanisms, and tasks
-that need no mixing of tokens. It is built again as `sweep=board`."""
+{export.LEGEND}"""
 
 
 def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str], dict[Path, Picture]]:
-    """Render the files that show the runs of the repository, and compute the figures that docs/results.md shows.
+    """Render the files that show the runs of the repository, and compute the figures of docs/results.md.
 
     Args:
         root: folder of README.md and docs.
@@ -45,108 +49,188 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
         The texts and the figures by their paths.
 
     Raises:
-        ValueError: there are no runs, a record is damaged, or README.md lacks the marks between which the table goes.
+        ValueError: there are no runs, a record is damaged, or a file lacks the lines of its generated block.
     """
+    # Published runs must all be readable.
     studies, damaged = collect(home)
     if damaged:
         raise ValueError("; ".join(damaged))
-    readme, docs = root / "README.md", root / "docs"
-    before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
-    costs = home / board.STUDY / board.COSTS
-    boards = board.boards(studies, [bench_record.load(costs)] if costs.is_file() else [])
-    short, sections, drawn = [], [INTRO], {}
+    docs = root / "docs"
+    cost_file = home / board.STUDY / costs.FILE
+    benchmarks = [bench_record.load(cost_file)] if cost_file.is_file() else []
+    boards = board.boards(studies, benchmarks)
+
+    # A section for each study, and the studies that the README shows.
+    sections = [INTRO]
+    readme_blocks = []
+    drawings = {}
     for name, rows in studies.items():
-        says = about(home / name)
-        pictures = {f"results-{picture.name}.svg": picture for picture in _pictures(rows, says, boards)}
-        drawn |= {docs / file: picture for file, picture in pictures.items()}
-        sections.append(_section(rows, says, boards, pictures))
-        if shown := [row for row in rows if row.task in says.readme]:
-            short.append(_short(shown, boards, pictures))
-    page = "\n\n".join([*sections, export.LEGEND]) + "\n"
-    table = "\n\n".join(short)
-    return {docs / "results.md": page, readme: f"{before}{begin}\n{table}\n{end}{after}"}, drawn
+        info = about(home / name)
+        pictures = {_file_name(picture): picture for picture in _pictures(rows, info, boards)}
+        drawings |= {docs / file: picture for file, picture in pictures.items()}
+        sections.append(_section(rows, info, boards, pictures))
+        readme_rows = [row for row in rows if row.task in info.readme]
+        if readme_rows:
+            readme_blocks.append(_readme_block(readme_rows, boards, pictures))
+
+    # Pages that are generated as a whole, then generated blocks of pages.
+    texts = {docs / "results.md": "\n\n".join(sections) + "\n"}
+    texts[root / "README.md"] = _with_block(root / "README.md", "\n\n".join(readme_blocks))
+    board_page = docs / "board.md"
+    if board_page.exists():
+        texts[board_page] = _with_block(board_page, _board_block(boards))
+    return texts, drawings
 
 
-def _pictures(rows: list[Row], says: About, boards: dict[str, BoardResults]) -> list[Picture]:
-    """List the figures of a study: dev scores over steps, but of a search.
+def _file_name(picture: Picture) -> str:
+    return f"results-{stem(picture.name)}.svg"
 
-    A board has its scores over costs first, then also test scores of seeds, and rates. A study with more curves than
-    can be told apart names the mechanisms of its figure of dev scores in ``about.json``.
+
+def _with_block(path: Path, block: str) -> str:
+    """Return the text of a file with another generated block.
+
+    Raises:
+        ValueError: the file lacks the lines around the block.
+    """
+    before, begin, remainder = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = remainder.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path.name} must have the lines {BEGIN} and {END}, between which the table goes")
+    return f"{before}{begin}\n{block}\n{end}{after}"
+
+
+def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) -> list[Picture]:
+    """List the figures of a study: learning curves, and of a board also its scores, seeds and learning rates.
+
+    A study with too many curves for one chart names the mechanisms of its figure in ``about.json``.
     """
     name = rows[0].study
-    made = strips.pictures(rows) if name.removesuffix(RATES) in boards else []
-    if not name.endswith(RATES):
-        rows = [row for row in rows if not says.figure or row.label in says.figure]
-        runs = {folder: reader.read_curves(folder) for row in rows for folder in row.runs}
-        some = ", of some mechanisms" if says.figure else ""
-        caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
-        made.insert(0, Picture(name, caption, strips.draw_curves, plots.by_task(rows, runs)))
+    is_search = name.endswith(SEARCH_SUFFIX)
+    pictures = []
     if name in boards:
-        made = board_picture.pictures(boards[name]) + made
-    return [picture for picture in made if picture.panels]
+        pictures += board.pictures(boards[name])
+    if not is_search:
+        pictures.append(_curves(rows, info))
+    if name.removesuffix(SEARCH_SUFFIX) in boards:
+        pictures += seed_points.pictures(rows)
+    return [picture for picture in pictures if picture.panels]
 
 
-def about_figure(panels: dict[str, list]) -> str:
-    """Render the numbers of a figure as the description in its file, by which it is compared with the records."""
-    return json.dumps({task: [item._asdict() for item in content] for task, content in panels.items()})
+def _curves(rows: list[Row], info: About) -> Picture:
+    """Make the figure of the learning curves of a study."""
+    name = rows[0].study
+    # Some studies have more mechanisms than a chart can show.
+    drawn_rows = [row for row in rows if not info.figure or row.label in info.figure]
+    runs = {folder: reader.read_curves(folder) for row in drawn_rows for folder in row.runs}
+    selection = ", of some mechanisms" if info.figure else ""
+    caption = f"validation scores of {name} over steps{selection}, mean ± sample standard deviation over seeds"
+    return Picture(name, caption, learning_curves.draw_figure, learning_curves.by_task(drawn_rows, runs))
+
+
+def about_figure(panels: Mapping[str, list]) -> str:
+    """Render the numbers of a figure as the description in its file, by which a test compares it with the records."""
+    numbers = {}
+    for task, content in panels.items():
+        numbers[task] = [item._asdict() for item in content]
+    return json.dumps(numbers)
 
 
 def save() -> list[Path]:
-    """Write the files. Raises ValueError as ``pages`` does, OSError if one cannot be written."""
-    texts, drawn = pages()
+    """Write the files.
+
+    Raises:
+        ValueError: as ``pages`` does.
+        OSError: a file cannot be written.
+    """
+    texts, drawings = pages()
     for path, text in texts.items():
         write(path, text)
-    for path, picture in drawn.items():
-        about = about_figure(picture.panels)
-        figures.write(picture.draw(picture.panels, figures.TEXT), path.with_suffix(""), ["svg"], about)
-    return [*texts, *drawn]
+    for path, picture in drawings.items():
+        figure = picture.draw(picture.panels, figures.TEXT)
+        figures.write(figure, path.with_suffix(""), ["svg"], about_figure(picture.panels))
+    return [*texts, *drawings]
 
 
-def _short(rows: list[Row], boards: dict[str, BoardResults], pictures: dict[str, Picture]) -> str:
-    """Render a study for the README: a board as its picture, its table and what that says, others as a table."""
+def _readme_block(rows: list[Row], boards: Mapping[str, BoardResults], pictures: Mapping[str, Picture]) -> str:
+    """Render a study for the README: a board as its picture and its short table, other studies as a table."""
     name = rows[0].study
     if name in boards:
-        file, table = f"results-{name}-scores.svg", board.short(replace(boards[name], rows=rows))
-        drawn = [f"![{pictures[file].caption}](docs/{file})"] if file in pictures else []
-        return "\n\n".join([*drawn, table.markdown(), table.about])
+        return _short_board(replace(boards[name], rows=rows), "docs/")
     table = results.results(rows)
-    about = table.about.partition(". ")[0]
-    return f"{about}.\n\n{table.markdown()}"
+    return f"{table.about}\n\n{table.markdown()}"
 
 
-def _section(rows: list[Row], says: About, boards: dict[str, BoardResults], pictures: dict[str, Picture]) -> str:
-    """Render a study; a board, or its search as long as it is alone, has the tables of a board, not a study's."""
-    name = rows[0].study
-    made = boards.get(name.removesuffix(RATES))
-    if made and made.rows and name != made.name:
-        tables = []
-    elif made:
-        tables = board.tables(made) + extensions.tables(rows)
-    elif compared := pretraining(rows):
-        tables = [compared]
-    else:
-        (scores, *others), details = export.tables(rows)
-        gains = results.over_control(rows)
-        if len(details) > 1:
-            tables = [scores, *others, *details]
-        elif gains:  # the table of a task has the scores of all tasks too
-            tables = [_with_gains(details[0], gains), *others[1:]]
-        else:
-            tables = [*details, *others]
-    notes = "\n".join(f"* {note}" for note in says.notes)
-    parts = [f"## {name}", notes, f"Hardware: {says.hardware}.", f"```text\n{says.command}\n```"]
+def _board_block(boards: Mapping[str, BoardResults]) -> str:
+    """Render the boards with results for docs/board.md."""
+    return "\n\n".join(_short_board(board_results, "") for board_results in boards.values() if board_results.rows)
+
+
+def _short_board(board_results: BoardResults, folder: str) -> str:
+    """Render a board as its picture and its short table.
+
+    Args:
+        board_results: the board.
+        folder: folder of the picture, relative to the page.
+    """
+    # The picture, unless no mechanism was timed.
+    parts = []
+    picture = score_over_cost.picture(board_results)
+    if picture:
+        parts.append(f"![{picture.caption}]({folder}{_file_name(picture)})")
+        left_out = score_over_cost.not_timed(board_results)
+        if left_out:
+            parts.append(f"Not in the picture, since no benchmark timed them: {', '.join(left_out)}.")
+    table = board.short_table(board_results)
+    return "\n\n".join([*parts, table.about, table.markdown()])
+
+
+def _section(rows: list[Row], info: About, boards: Mapping[str, BoardResults], pictures: Mapping[str, Picture]) -> str:
+    """Render a study: notes, hardware, command, figures and tables."""
+    notes = [f"* {note}" for note in info.notes]
+    parts = [
+        f"## {rows[0].study}",
+        "\n".join(notes),
+        f"Hardware: {info.hardware}.",
+        f"```text\n{info.command}\n```",
+    ]
+    # Figures, then tables.
     parts += [f"![{picture.caption}]({file})" for file, picture in pictures.items()]
-    return "\n\n".join([*parts, *(table.section() for table in tables)])
+    parts += [table.section() for table in _tables(rows, boards)]
+    return "\n\n".join(parts)
+
+
+def _tables(rows: list[Row], boards: Mapping[str, BoardResults]) -> list[Table]:
+    """List the tables of a study."""
+    name = rows[0].study
+    board_results = boards.get(name.removesuffix(SEARCH_SUFFIX))
+    # The tables of a board hold its search too; a search alone shows which tasks are admitted.
+    if board_results and board_results.rows and name != board_results.name:
+        return []
+    if board_results:
+        return board.tables(board_results) + extensions.tables(rows)
+    compared = pretraining(rows)
+    if compared:
+        return [compared]
+
+    # A study of several tasks has an overview and the details of each task.
+    (scores, *further), details = export.tables(rows)
+    if len(details) > 1:
+        return [scores, *further, *details]
+    # With a single task its details contain the scores; the gains become a column.
+    gains = results.over_control(rows)
+    if gains:
+        return [_with_gains(details[0], gains), *further[1:]]
+    return [*details, *further]
 
 
 def _with_gains(table: Table, gains: Table) -> Table:
     """Add the gains over the control to the table of a task."""
-    (column,) = (gains.cells[task] for task in gains.errors)
+    (task,) = gains.errors
+    column = gains.cells[task]
+    # The gain stands next to the test score; the control has none.
     cells = table.cells.copy()
     cells.insert(2, "gain", [column.get(key, Cell()) for key in cells.index])
-    return replace(
-        table, cells=cells, about=f"{table.about} gain: {gains.about[0].lower()}{gains.about[1:]}", errors=("gain",)
-    )
+    # One sentence for all columns, then the caution of the table.
+    facts, _, caution = table.about.partition(". ")
+    explanation = f"{facts.removesuffix('.')}; gain over the control without attention, ± standard error."
+    return replace(table, cells=cells, about=f"{explanation} {caution}".rstrip(), errors=("gain",))

@@ -10,11 +10,11 @@ from ..runs import reader, record
 from ..runs.record import Pretraining, RunRecord
 from . import published
 from .published import PrintedValue
-from .significance import score
+from .score_cells import score
 from .table import Cell
 
 SEPARATOR = " / "
-# Stated once for a table if its rows agree, else in each row.
+# Facts about runs. A table states a fact once if its rows agree on it, else in the details of each row.
 FACTS = {
     "protocol": "protocol {}",
     "budget": "budget {}",
@@ -30,14 +30,23 @@ FACTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The seeds of one task and label of a study.
+    """All seeds of one mechanism on one task of a study.
 
-    ``done`` holds the finished seeds, ``scores`` the test score in percent of each, ``collapsed`` those that give every
-    dev example the same answer. ``cell`` shows the scores; it is linked to the runs and notes their pretraining.
-    ``test``, ``dev``, the median ``ms`` and the median ``peak`` (bytes on a GPU; of the whole process, hence None, on a
-    CPU) are over the ``n`` finished seeds, None without any; ``lost`` counts the others and ``remarks`` gives their
-    outcomes. ``facts`` has, by the keys of FACTS, the value that the seeds share, or all their values joined by " / ".
-    ``objective`` is that of pretraining, empty without one. ``runs`` holds the records by their folders.
+    Args:
+        study, task, label: identity of the row; the label names the mechanism and its changed options.
+        done: records of the finished seeds.
+        scores: test score of each finished seed, in percent.
+        collapsed: seeds that give every validation example the same answer.
+        cell: the scores as a table cell, linked to the runs.
+        test, val: mean scores over finished seeds, in percent; None without any.
+        n: number of finished seeds.
+        num_failed: number of seeds without a result.
+        remarks: what went wrong with failed and collapsed seeds.
+        ms: median milliseconds per step.
+        peak: median peak memory in bytes on a GPU; None on a CPU, where it is the memory of the whole process.
+        objective: objective of pretraining; "" without.
+        facts: values of FACTS shared by the seeds, or all values joined by " / ".
+        runs: records by run directory.
     """
 
     study: str
@@ -49,9 +58,9 @@ class Row:
     cell: Cell
     test: float | None
     n: int
-    lost: int
+    num_failed: int
     remarks: list[str]
-    dev: float | None
+    val: float | None
     ms: float | None
     peak: float | None
     objective: str
@@ -60,27 +69,44 @@ class Row:
 
     @property
     def published(self) -> list[PrintedValue]:
-        """The accuracies printed for the label on the task; none beside runs on other data than the official."""
+        """The accuracies printed for the label on the task; none if the runs used other data than the official."""
         return [] if self.facts["data"] else published.accuracies(self.label, [self.task])
 
     @property
+    def chance(self) -> float:
+        """The chance level in percent: the baseline score of the records, else the best constant answer."""
+        return max(r.constant_baseline if r.floor is None else r.floor for r in self.runs.values())
+
+    @property
     def tokens(self) -> float | None:
-        """Mean over finished seeds of the real tokens of all phases; None if a record does not say."""
+        """Mean number of real tokens per finished seed over all phases; None if a record does not have it."""
         if not self.done or any(r.tokens is None for r in self.done):
             return None
-        return mean(r.tokens + (r.pretrain.tokens if r.pretrain else 0) for r in self.done)
+        # Phase one counts too.
+        totals = [r.tokens + (r.pretrain.tokens if r.pretrain else 0) for r in self.done]
+        return mean(totals)
 
     @property
     def cost(self) -> str:
         """Tokens of each phase and the time of all steps: "3.1 + 3.2 M tokens, 41 s"."""
         if self.tokens is None:
             return ""
-        phases = [[r.pretrain for r in self.done], self.done] if self.objective else [self.done]
-        tokens = " + ".join(f"{mean(one.tokens for one in phase) / 1e6:.3g}" for phase in phases)
-        times = [(one.steps, one.step_ms) for phase in phases for one in phase]
-        if any(ms is None for _, ms in times):
-            return f"{tokens} M tokens"
-        return f"{tokens} M tokens, {sum(steps * ms for steps, ms in times) / 1000 / len(self.done):.3g} s"
+        phases = [self.done]
+        if self.objective:
+            phases = [[r.pretrain for r in self.done], self.done]
+
+        # Tokens in millions, averaged over seeds.
+        tokens = []
+        for phase in phases:
+            millions = mean(seed.tokens for seed in phase) / 1e6
+            tokens.append(f"{millions:.3g}")
+        text = f"{' + '.join(tokens)} M tokens"
+
+        seeds = [seed for phase in phases for seed in phase]
+        if any(seed.step_ms is None for seed in seeds):
+            return text
+        seconds = sum(seed.steps * seed.step_ms for seed in seeds) / 1000 / len(self.done)
+        return f"{text}, {seconds:.3g} s"
 
 
 def number(value: float | None) -> str:
@@ -89,23 +115,26 @@ def number(value: float | None) -> str:
 
 
 def joined(values: Iterable) -> str:
-    """Join the distinct values in order; whole numbers with thousands separators, scores with two digits."""
+    """Join the distinct values in order; integers with thousands separators, floats with two digits."""
     forms = {int: "{:,}".format, float: number}
-    return SEPARATOR.join(dict.fromkeys(forms.get(type(value), str)(value) for value in sorted(set(values))))
+    texts = [forms.get(type(value), str)(value) for value in sorted(set(values))]
+    return SEPARATOR.join(dict.fromkeys(texts))
 
 
 def collect(
-    runs: Path, study: str | None = None, beside: Sequence[Path] = ()
+    runs: Path,
+    study: str | None = None,
+    beside: Sequence[Path] = (),
 ) -> tuple[dict[str, list[Row]], list[str]]:
     """Summarise the records below a folder.
 
     Args:
-        runs: the folder.
-        study: only this one, None for all.
-        beside: folders of further studies, whose records stand beside those of the same name.
+        runs: folder of the runs.
+        study: name of the only study to read; None for all.
+        beside: folders of further studies, whose records join the records of the study of the same name.
 
     Returns:
-        The rows of each study, those of the folder first, and one line for each damaged record.
+        The rows of each study, the studies of ``runs`` first, and a message for each damaged record.
 
     Raises:
         ValueError: there is nothing to show.
@@ -113,53 +142,57 @@ def collect(
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")
     records, damaged = reader.scan(runs)
-    own = {r.study for r in records.values()}
+    # The studies of the folder itself come first, then the further ones.
+    first_studies = {r.study for r in records.values()}
     for folder in beside:
         records |= reader.scan(folder)[0]
+    if not records:
+        details = f" that can be read ({'; '.join(damaged)})" if damaged else ""
+        raise ValueError(f"{runs} has no record of a training run{details}; python -m lra.train makes them")
+
+    # Study -> (task, label) -> run directory -> record.
     groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = defaultdict(lambda: defaultdict(dict))
     for folder, r in records.items():
         groups[r.study][task_order(r.task), r.label][folder] = r
-    if not groups:
-        more = f" that can be read ({'; '.join(damaged)})" if damaged else ""
-        raise ValueError(f"{runs} has no record of a training run{more}; python -m lra.train makes them")
     if study is not None and study not in groups:
         raise ValueError(f"no study {study!r} in {runs}; there is {', '.join(sorted(groups))}")
-    wanted = sorted(groups, key=lambda name: (name not in own, name)) if study is None else [study]
-    return {name: [summarise(groups[name][key]) for key in sorted(groups[name])] for name in wanted}, damaged
+
+    # Summarise each group, tasks in the order of the benchmark.
+    names = [study]
+    if study is None:
+        names = sorted(groups, key=lambda name: (name not in first_studies, name))
+    studies = {}
+    for name in names:
+        studies[name] = [summarise(groups[name][key]) for key in sorted(groups[name])]
+    return studies, damaged
 
 
 def task_order(task: str) -> tuple[int, str]:
     """Sort key of a task: the order of the benchmark, then other tasks by name."""
-    return (published.TASKS.index(task) if task in published.TASKS else len(published.TASKS), task)
+    if task in published.TASKS:
+        return published.TASKS.index(task), task
+    return len(published.TASKS), task
 
 
 def summarise(runs: dict[Path, RunRecord]) -> Row:
-    """Summarise the records of one study, task and label; a copy of a result counts once."""
-    folders = {(r.seed, r.fingerprint, r.status, r.test): folder for folder, r in runs.items()}
-    runs = {folder: runs[folder] for folder in sorted(folders.values(), key=lambda folder: runs[folder].seed)}
+    """Summarise the records of one study, task and label; several copies of a result count once."""
+    runs = _without_copies(runs)
     results = list(runs.values())
     done = [r for r in results if r.status == "done"]
-    scores, devs = _by_seed(done, "test"), _by_seed(done, "val")
+    num_failed = len(results) - len(done)
+
+    # Scores of the finished seeds.
+    scores = _by_seed(done, "test")
+    val_scores = _by_seed(done, "val")
+    collapsed = {r.seed for r in done if r.collapsed}
     times = [r.step_ms for r in done if r.step_ms is not None]
-    peaks = [r.peak_bytes for r in done if not record.on_cpu(r.device)]
-    remarks = []
-    if steps := sorted(r.steps for r in results if r.status == "diverged"):
-        remarks.append(f"{len(steps)} diverged at step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}")
-    if collapsed := {r.seed for r in done if r.collapsed}:
-        living = [value for seed, value in scores.items() if seed not in collapsed]
-        remarks.append(f"collapsed {len(collapsed)}/{len(scores)}" + (f", others {mean(living):.2f}" if living else ""))
-    seeds = Counter(r.seed for r in results)
-    remarks += [f"{count} different results of seed {seed}" for seed, count in sorted(seeds.items()) if count > 1]
-    phases = [r.pretrain for r in results if r.pretrain]
-    facts = {
-        "steps": joined(r.steps for r in done),
-        "pretrained": _pretrained(phases) if phases else "",
-        "git": joined(r.git or "unknown" for r in results),
-        "data": joined(r.data or "the official" for r in results) if any(r.data for r in results) else "",
-    }
-    first, lost = results[0], len(results) - len(done)
-    cell = score(scores, lost, collapsed)
-    link = f"run-{first.study}-{first.task}-{first.label}"
+
+    # The cell links to the runs in the page.
+    first = results[0]
+    facts = _facts(results, done)
+    cell = score(scores, num_failed, collapsed)
+    notes = [note for note in (cell.note, facts["pretrained"]) if note]
+    link = f"run-{first.study}/{first.task}/{first.label}"
     return Row(
         study=first.study,
         task=first.task,
@@ -167,31 +200,95 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         done=done,
         scores=scores,
         collapsed=collapsed,
-        cell=replace(cell, link=link, note="; ".join(filter(None, [cell.note, facts["pretrained"]]))),
+        cell=replace(cell, link=link, note="; ".join(notes)),
         test=cell.value,
         n=len(scores),
-        lost=lost,
-        remarks=remarks,
-        dev=mean(devs.values()) if devs else None,
+        num_failed=num_failed,
+        remarks=_remarks(results, scores, collapsed),
+        val=mean(val_scores.values()) if val_scores else None,
         ms=median(times) if times else None,
-        peak=median(peaks) if peaks and None not in peaks else None,
+        peak=_peak(done),
         objective=first.pretrain.objective if first.pretrain else "",
-        facts=facts | {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in facts},
+        facts=facts,
         runs=runs,
     )
 
 
+def _without_copies(runs: dict[Path, RunRecord]) -> dict[Path, RunRecord]:
+    """Keep one run directory of each result, in the order of the seeds."""
+    # A published copy has the same seed, fingerprint and score as its source.
+    folder_of = {}
+    for folder, r in runs.items():
+        folder_of[r.seed, r.fingerprint, r.status, r.test] = folder
+    folders = sorted(folder_of.values(), key=lambda folder: runs[folder].seed)
+    return {folder: runs[folder] for folder in folders}
+
+
 def _by_seed(done: list[RunRecord], name: str) -> dict[int, float]:
-    """A score of each finished seed, the mean of its different results."""
-    found = defaultdict(list)
+    """Return a score of each finished seed, averaged if a seed has different results."""
+    # The same seed on another machine may give another score.
+    values: dict[int, list[float]] = defaultdict(list)
     for r in done:
-        found[r.seed].append(getattr(r, name))
-    return {seed: mean(values) for seed, values in found.items()}
+        values[r.seed].append(getattr(r, name))
+    return {seed: mean(results) for seed, results in values.items()}
+
+
+def _peak(done: list[RunRecord]) -> float | None:
+    """Return the median peak memory of the runs on a GPU; None without any, or if one does not know it."""
+    peaks = [r.peak_bytes for r in done if not record.on_cpu(r.device)]
+    if not peaks or None in peaks:
+        return None
+    return median(peaks)
+
+
+def _remarks(results: list[RunRecord], scores: dict[int, float], collapsed: set[int]) -> list[str]:
+    """Describe diverged, collapsed and contradictory seeds."""
+    remarks = []
+    # Seeds without a result.
+    diverged_steps = sorted(r.steps for r in results if r.status == "diverged")
+    if diverged_steps:
+        noun = "step" if len(diverged_steps) == 1 else "steps"
+        remarks.append(f"{len(diverged_steps)} diverged at {noun} {', '.join(map(str, diverged_steps))}")
+
+    # Seeds with a constant answer.
+    if collapsed:
+        remark = f"collapsed {len(collapsed)}/{len(scores)}"
+        trained = [value for seed, value in scores.items() if seed not in collapsed]
+        if trained:
+            remark += f", others {mean(trained):.2f}"
+        remarks.append(remark)
+
+    # Seeds with several results.
+    counts = Counter(r.seed for r in results)
+    for seed in sorted(counts):
+        if counts[seed] > 1:
+            remarks.append(f"{counts[seed]} different results of seed {seed}")
+    return remarks
+
+
+def _facts(results: list[RunRecord], done: list[RunRecord]) -> dict[str, str]:
+    """Collect the values of FACTS."""
+    facts = {}
+    for key in ("protocol", "budget", "metric", "n_test"):
+        facts[key] = joined(getattr(r, key) for r in results)
+    # A diverged run has fewer steps, which is not a setting.
+    facts["steps"] = joined(r.steps for r in done)
+    phases = [r.pretrain for r in results if r.pretrain]
+    facts["pretrained"] = _pretrained(phases) if phases else ""
+    facts["device"] = joined(r.device for r in results)
+    facts["git"] = joined(r.git or "unknown" for r in results)
+    # An empty value stands for the official data of all runs.
+    facts["data"] = ""
+    if any(r.data for r in results):
+        facts["data"] = joined(r.data or "the official" for r in results)
+    return facts
 
 
 def _pretrained(phases: list[Pretraining]) -> str:
-    """Objective, steps, and means of tokens and time of phase one over the seeds."""
+    """Describe the pretraining of all seeds: objective, steps, and mean tokens and time."""
+    objectives = joined(phase.objective for phase in phases)
+    steps = joined(phase.steps for phase in phases)
+    millions = mean(phase.tokens for phase in phases) / 1e6
+    text = f"pretrained ({objectives}) {steps} steps, {millions:.3g} M tokens"
     times = [phase.steps * phase.step_ms / 1000 for phase in phases if phase.step_ms is not None]
-    time = f", {mean(times):.3g} s" if times else ""
-    what, steps = joined(phase.objective for phase in phases), joined(phase.steps for phase in phases)
-    return f"pretrained ({what}) {steps} steps, {mean(phase.tokens for phase in phases) / 1e6:.3g} M tokens{time}"
+    return f"{text}, {mean(times):.3g} s" if times else text

@@ -1,6 +1,5 @@
 """The report's tables: a DataFrame of cells with a caption, written as Markdown, CSV or text for a terminal."""
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,9 @@ from rich.table import Table as RichTable
 
 from ..console import visible
 
-LONGEST = 120  # letters of a file name without its ending
+# Numbers of a cell, each with a separate CSV column.
+PARTS = ("std", "low", "high", "n", "collapsed")
+MARKDOWN_MARKS = {"best": "**{}**", "tied": "{} ≈", "": "{}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +23,13 @@ class Cell:
     """A cell of a table.
 
     Args:
-        text: shown.
+        text: text that is shown.
         value, std, n: the numbers behind it, for sorting and CSV.
-        low, high: ends of the interval of ``value``.
-        collapsed: number of seeds among ``n`` that give every example the same answer; None if there are none.
-        mark: ``best``, ``tied`` or empty.
-        note: explains the text.
-        link: an id in the page.
+        low, high: ends of the confidence interval of ``value``.
+        collapsed: number of collapsed seeds among ``n``, which give every example the same answer; None without any.
+        mark: "best", "tied" (no significant difference) or "".
+        note: tooltip or footnote.
+        link: id of an element of the page.
     """
 
     text: str = ""
@@ -48,25 +49,33 @@ class Cell:
 
         Args:
             value: the number.
-            form: a function that formats it.
+            form: function that formats it.
             fields: further fields of the cell.
         """
-        return cls(text="-") if value is None else cls(text=form(value), value=value, **fields)
+        if value is None:
+            return cls(text="-")
+        return cls(text=form(value), value=value, **fields)
 
 
 def frame(
-    head: Sequence[str], rows: Iterable[Sequence[Cell | str]], keys: Sequence[tuple[str, str, str]] = ()
+    head: Sequence[str],
+    rows: Iterable[Sequence[Cell | str]],
+    keys: Sequence[tuple[str, str, str]] = (),
 ) -> pd.DataFrame:
     """Make the DataFrame of a table.
 
     Args:
-        head: names of the columns.
-        rows: cells of each line; a string becomes a cell without a number.
-        keys: study and label of the runs of each line, both empty for a published line, and aliases: further names
-            by which the page's filter finds it.
+        head: column names.
+        rows: cells of each row; a string becomes a cell without a number.
+        keys: (study, label, aliases) of each row. Study and label are empty for a published row; aliases are further
+            names by which the page's filter finds the row.
     """
-    cells = [[cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row] for row in rows]
-    index = pd.MultiIndex.from_tuples(list(keys) or [("", "", "")] * len(cells), names=("study", "label", "aliases"))
+    # Strings become cells.
+    cells = []
+    for row in rows:
+        cells.append([cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row])
+    no_keys = [("", "", "")] * len(cells)
+    index = pd.MultiIndex.from_tuples(list(keys) or no_keys, names=("study", "label", "aliases"))
     return pd.DataFrame(cells, columns=list(head), index=index, dtype=object)
 
 
@@ -75,13 +84,13 @@ class Table:
     """A table.
 
     Args:
-        name: stem of its files.
+        name: file name without suffix, or "kind/study" from which ``export`` makes a unique one.
         title: heading.
-        about: one or more sentences.
+        about: caption, one or two sentences; the page's legend explains what all tables share.
         cells: cells of ``frame``.
-        words: columns of text; all others hold numbers.
-        below: columns of text that a terminal shows below each line.
-        errors: columns of numbers whose ± is a standard error, in CSV ``se``; elsewhere it is a standard deviation.
+        words: text columns; all others hold numbers.
+        below: text columns that a terminal shows below each row.
+        errors: number columns whose ± is a standard error ("se" in CSV); elsewhere it is a standard deviation.
     """
 
     name: str
@@ -94,66 +103,78 @@ class Table:
 
     @property
     def head(self) -> list[str]:
+        """Column names."""
         return list(self.cells.columns)
 
     def rows(self) -> list[tuple[tuple[str, str, str], list[Cell]]]:
-        """List (study, label, aliases) and the cells of each line."""
+        """List (study, label, aliases) and the cells of each row."""
         return list(zip(self.cells.index, self.cells.to_numpy().tolist(), strict=True))
 
     def markdown(self) -> str:
-        """Format as GitHub's Markdown: numbers on the right, the best in bold, our mechanisms as code."""
-        inside = lambda text: "<br>".join(in_markdown(line) for line in text.split("\n")).replace("|", "\\|")
-        # between backticks nothing but another backtick and a bar is acted on
-        code = lambda text: " ".join(visible(text).split()).replace("`", "'").replace("|", "\\|")
-        lines = [map(inside, self.head), ["---" if name in self.words else "---:" for name in self.head]]
-        form = {"best": "**{}**", "tied": "{} ≈", "": "{}"}
-        for (_, label, _), (first, *others) in self.rows():
-            name = f"`{code(first.text)}`" if label else inside(first.text)
-            lines.append([name, *(form[cell.mark].format(inside(cell.text)) for cell in others)])
-        return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        """Format as GitHub Markdown: numbers right-aligned, the best mean in bold, our mechanisms as code."""
+        alignments = ["---" if name in self.words else "---:" for name in self.head]
+        lines = [[_markdown_cell(name) for name in self.head], alignments]
+        # A row with a label is a run of ours.
+        for (_, label, _), cells in self.rows():
+            first, *numbers = cells
+            line = [_markdown_code(first.text) if label else _markdown_cell(first.text)]
+            for cell in numbers:
+                line.append(MARKDOWN_MARKS[cell.mark].format(_markdown_cell(cell.text)))
+            lines.append(line)
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def section(self, level: int = 3) -> str:
         """Format as Markdown below a heading of a level."""
         heading = f"{'#' * level} {in_markdown(' '.join(self.title.split()))}"
-        return "\n\n".join([heading, in_markdown(self.about), self.markdown()])
+        caption = [in_markdown(self.about)] if self.about else []
+        return "\n\n".join([heading, *caption, self.markdown()])
 
     def numbers(self) -> pd.DataFrame:
-        """Give the numbers in full: of each column of numbers the values and, if there are any, spread, ends and n."""
+        """Return the unrounded numbers: a column of values and, if present, of spreads, interval ends and n."""
         columns: dict[str, list] = {}
         for name, cells in self.cells.items():
             if name in self.words:
                 columns[name] = [cell.text for cell in cells]
                 continue
-            # FAIL of the leaderboard is not a number
-            columns[name] = [cell.text if cell.value is None else _plain(cell.value) for cell in cells]
-            for part in ("std", "low", "high", "n", "collapsed"):
+            # A cell without a value may hold text: FAIL in the official leaderboard.
+            columns[name] = [cell.text if cell.value is None else _rounded(cell.value) for cell in cells]
+            for part in PARTS:
                 values = [getattr(cell, part) for cell in cells]
-                if any(value is not None for value in values):
-                    called = "se" if part == "std" and name in self.errors else part
-                    columns[f"{name} {called}"] = [None if value is None else _plain(value) for value in values]
+                if all(value is None for value in values):
+                    continue
+                suffix = "se" if part == "std" and name in self.errors else part
+                columns[f"{name} {suffix}"] = [None if value is None else _rounded(value) for value in values]
         return pd.DataFrame(columns, dtype=object)
 
     def csv(self) -> str:
-        """Format as CSV; an apostrophe is put before texts that a spreadsheet would take for a formula."""
-        plain = {_inert(name): list(map(_inert, values)) for name, values in self.numbers().items()}
-        return pd.DataFrame(plain, dtype=object).to_csv(index=False, lineterminator="\n")
+        """Format as CSV; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
+        columns = {}
+        for name, values in self.numbers().items():
+            columns[_escape_formula(name)] = [_escape_formula(value) for value in values]
+        return pd.DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n")
 
     def terminal(self) -> RichTable:
-        """Format for a terminal of 80 columns: columns of ``below`` in lines of their own, as ``name: value``."""
+        """Format for a terminal of 80 columns; the columns of ``below`` are printed on separate lines."""
         table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        shown = [name for name in self.head if name not in self.below]
-        for name in shown:
-            table.add_column(visible(name), overflow="fold", justify="left" if name in self.words else "right")
+        columns = [name for name in self.head if name not in self.below]
+        # Texts are left-aligned, numbers right-aligned.
+        for name in columns:
+            alignment = "left" if name in self.words else "right"
+            table.add_column(visible(name), overflow="fold", justify=alignment)
+
+        style = "bold" if self.below else None
         for texts in self.cells.map(lambda cell: visible(cell.text)).to_dict("records"):
-            table.add_row(*(texts[name] for name in shown), style="bold" if self.below else None)
-            for line in filter(None, "\n".join(texts[name] for name in self.below).split("\n")):
+            table.add_row(*(texts[name] for name in columns), style=style)
+            # Details below the row, "source: value" in two columns.
+            details = "\n".join(texts[name] for name in self.below)
+            for line in filter(None, details.split("\n")):
                 text, _, value = line.partition(": ")
                 table.add_row(Padding(text, (0, 0, 0, 2)), value)
         return table
 
 
 class Column(NamedTuple):
-    """A further column of the table of one task: its name, a sentence about it and a cell for each line."""
+    """A further column of the table of one task: its name, a sentence about it and a cell for each row."""
 
     name: str
     about: str
@@ -161,7 +182,7 @@ class Column(NamedTuple):
 
 
 class Chapter(NamedTuple):
-    """A part of the report besides the studies: tables, and paths of PNG files with an SVG beside each."""
+    """A part of the report in addition to the studies: tables, and paths of PNG files, each with an SVG next to it."""
 
     title: str
     about: str
@@ -170,34 +191,43 @@ class Chapter(NamedTuple):
 
 
 def show(tables: Iterable[Table], legend: str) -> None:
-    """Print tables and the meaning of their columns, all text as it is; in a pipe no line is wrapped."""
+    """Print tables, then the legend. Text is printed verbatim; no line is wrapped if the output is a pipe."""
+    # Texts of strangers must not act as markup.
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 1000
     for table in tables:
         console.print(visible(table.title), style="bold underline")
-        console.print(visible(table.about), table.terminal(), "", sep="\n")
+        if table.about:
+            console.print(visible(table.about))
+        console.print(table.terminal(), "", sep="\n")
     console.print(legend)
 
 
 def in_markdown(text: str) -> str:
-    """Escape what Markdown and HTML would act on: tags, links and code."""
+    """Escape the characters of Markdown and HTML syntax: tags, links and code."""
     return re.sub(r"[][`]", r"\\\g<0>", visible(text)).replace("<", "&lt;")
 
 
-def stem(text: str) -> str:
-    """Turn a title into a file name; the end of a long one becomes its checksum."""
-    name = re.sub(r"[^\w.-]+", "-", text)
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+def _markdown_cell(text: str) -> str:
+    return "<br>".join(in_markdown(line) for line in text.split("\n")).replace("|", "\\|")
 
 
-def _plain(value: float) -> float:
-    """A number with eight significant digits, which small ones have too."""
+def _markdown_code(text: str) -> str:
+    # Inside a code span only a backtick and the bar of the table have a meaning.
+    escaped = " ".join(visible(text).split()).replace("`", "'").replace("|", "\\|")
+    return f"`{escaped}`"
+
+
+def _rounded(value: float) -> float:
+    """Round to eight significant digits, which also keeps small numbers."""
     return value if isinstance(value, int) else float(f"{value:.8g}")
 
 
-def _inert(value):
+def _escape_formula(value):
     if not isinstance(value, str):
         return value
-    text = value.replace("\r", "\n")  # the CSV writer would not quote it
-    return "'" + text if re.match(r"[=+\-@\t\n].", text, re.DOTALL) else text
+    # The CSV writer would not quote a carriage return.
+    text = value.replace("\r", "\n")
+    is_formula = re.match(r"[=+\-@\t\n].", text, re.DOTALL)
+    return f"'{text}" if is_formula else text

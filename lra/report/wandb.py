@@ -1,6 +1,7 @@
 """python -m lra.report logger=wandb: the report's tables and figures as a run and a Report of Weights & Biases."""
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,51 +10,60 @@ from typing import Any
 import pandas as pd
 
 from ..console import pip_install
-from ..integrations.wandb.run import first_line, open_run, tell
+from ..integrations.wandb.run import MAX_TAG, first_line, open_run, tell
+from ..names import shorten, unique_names
 from ..runs.record import git_commit
 from . import paper_tables, published
 from .export import LEGEND, every_table
 from .summary import Row
 from .table import Chapter, Table
 
-WIDTH = 24  # columns of W&B's grid
-CURVES = (("val", "dev"), ("train_loss", "training loss"))
+# Columns of W&B's grid, and the height of a panel.
+GRID_WIDTH = 24
+PANEL_HEIGHT = 10
+# Keys of a seed's run -> titles of their charts.
+CURVES = {"val": "validation score", "train_loss": "training loss"}
+FOLDERS = ("figures", "efficiency", "board")
 
 
 def publish(
-    options: Mapping[str, Any], studies: dict[str, list[Row]], chapters: Sequence[Chapter], folder: Path
+    options: Mapping[str, Any],
+    studies: dict[str, list[Row]],
+    chapters: Sequence[Chapter],
+    folder: Path,
 ) -> None:
     """Send the tables, the figures in ``folder`` and, if there is a connection, the Report.
 
-    The same studies are sent to the same run again. A failure of W&B is logged in one line.
+    The report of the same studies continues the same run. A failure of W&B is logged and stops nothing.
 
     Args:
         options: options of W&B: project, entity, tags, mode, timeout.
-        studies: their rows by name.
+        studies: rows of each study by name.
         chapters: further chapters of the report.
         folder: folder of the report.
 
     Raises:
         ValueError: as ``open_run`` does.
     """
-    found = tables(studies, chapters)
-    drawn = [path for place in ("figures", "efficiency", "board") for path in sorted(folder.glob(f"{place}/*.png"))]
-    pictures = {f"figures/{path.stem}": path for path in drawn}
+    named_tables = tables(studies, chapters)
+    pictures = _pictures(folder)
     name = f"report of {', '.join(studies)}"
-    about = {key: options[key] for key in ("project", "entity", "tags")}
-    about |= {"id": hashlib.sha256(name.encode()).hexdigest()[:16], "name": name, "group": "report"}
-    about |= {"job_type": "report", "config": {"studies": list(studies), "git": git_commit()}}
-    run = open_run(about, folder=folder, mode=options["mode"], timeout=options["timeout"], resume=True)
+    # Arguments of wandb.init.
+    init = {
+        **{key: options[key] for key in ("project", "entity", "tags")},
+        # A list keeps the studies "a, b" and "a", "b" apart.
+        "id": hashlib.sha256(json.dumps(list(studies)).encode()).hexdigest()[:16],
+        "name": name,
+        "group": "report",
+        "job_type": "report",
+        "config": {"studies": list(studies), "git": git_commit()},
+    }
+    run = open_run(init, folder=folder, mode=options["mode"], timeout=options["timeout"], resume=True)
     if run is None:
         return
     try:
-        import wandb
-
-        media = {key: wandb.Table(dataframe=numbers(table)) for key, table in found.items()}
-        run.log(media | {key: wandb.Image(str(path), caption=path.stem) for key, path in pictures.items()})
-        many = f"{len(found)} tables and {len(pictures)} picture{'s' if len(pictures) != 1 else ''}"
-        tell(f"{many} in {run.url or folder / 'wandb'}")
-        report = dashboard(run.project, run.entity or "", name, studies, found, list(pictures))
+        _log_media(run, named_tables, pictures, folder)
+        report = dashboard(run.project, run.entity or "", name, studies, named_tables, list(pictures))
         if report is None:
             tell(f"no dashboard, it needs a package that is not installed: {pip_install('wandb')}")
         elif run.offline:
@@ -65,20 +75,50 @@ def publish(
         tell(f"{first_line(error)}; not everything is in W&B, the report on disk is complete")
 
 
+def _pictures(folder: Path) -> dict[str, Path]:
+    """List the figures of a report by their keys in the run."""
+    paths = {}
+    for name in FOLDERS:
+        for path in sorted(folder.glob(f"{name}/*.png")):
+            paths[path.relative_to(folder).with_suffix("").as_posix()] = path
+    keys = unique_names(paths, lambda path: f"figures/{path.partition('/')[2]}")
+    return {keys[name]: path for name, path in paths.items()}
+
+
+def _log_media(run, named_tables: dict[str, Table], pictures: dict[str, Path], folder: Path) -> None:
+    """Log all tables and figures as one step."""
+    import wandb
+
+    media = {key: wandb.Table(dataframe=numbers(table)) for key, table in named_tables.items()}
+    for key, path in pictures.items():
+        media[key] = wandb.Image(str(path), caption=path.stem)
+    run.log(media)
+    noun = "picture" if len(pictures) == 1 else "pictures"
+    tell(f"{len(named_tables)} tables and {len(pictures)} {noun} in {run.url or folder / 'wandb'}")
+
+
 def tables(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> dict[str, Table]:
-    """List the tables of the report by their keys in the run; of the papers' tables those with lines of ours.
+    """List the tables of the report by their keys in the run; papers' tables only if they include our runs.
 
     Args:
-        studies: their rows by name.
+        studies: rows of each study by name.
         chapters: further chapters of the report.
     """
-    found = every_table(studies, chapters)
-    found += [table for table in paper_tables.tables(studies) if any(study for study, *_ in table.cells.index)]
-    return {re.sub(r"\W", "_", table.name): table for table in found}  # W&B's expressions know no other letters
+    all_tables = every_table(studies, chapters)
+    for table in paper_tables.tables(studies):
+        if any(study for study, *_ in table.cells.index):
+            all_tables.append(table)
+
+    # A key is a variable of W&B's expressions, which know only letters, digits and "_".
+    def simplify(name: str) -> str:
+        return re.sub(r"\W", "_", name)
+
+    keys = unique_names((table.name for table in all_tables), simplify)
+    return {keys[table.name]: table for table in all_tables}
 
 
 def numbers(table: Table) -> pd.DataFrame:
-    """Give the numbers of a table with None where there is none; a column without any keeps its texts."""
+    """Return the numbers of a table, None for missing ones; a column without numbers keeps its texts."""
     frame = table.numbers()
     for name in frame.columns.difference(table.words):
         column = pd.to_numeric(frame[name], errors="coerce")
@@ -88,7 +128,12 @@ def numbers(table: Table) -> pd.DataFrame:
 
 
 def dashboard(
-    project: str, entity: str, run: str, studies: dict[str, list[Row]], tables: dict[str, Table], pictures: list[str]
+    project: str,
+    entity: str,
+    run: str,
+    studies: dict[str, list[Row]],
+    tables: dict[str, Table],
+    pictures: list[str],
 ):
     """Build a Report of W&B without a connection; None if wandb_workspaces is not installed.
 
@@ -96,7 +141,7 @@ def dashboard(
         project: project of W&B.
         entity: entity of W&B, "" for the default one.
         run: name of the run that holds ``tables`` and ``pictures``.
-        studies: their rows by name.
+        studies: rows of each study by name.
         tables: tables by their keys in the run.
         pictures: keys in the run.
     """
@@ -106,29 +151,49 @@ def dashboard(
         return None
 
     def grid(name: str, filters: str, *panels, groupby: tuple[str, ...] = ()) -> wr.PanelGrid:
+        width = GRID_WIDTH // len(panels)
         for i, panel in enumerate(panels):
-            width = WIDTH // len(panels)
-            panel.layout = wr.Layout(x=i * width, y=0, w=width, h=10)
+            panel.layout = wr.Layout(x=i * width, y=0, w=width, h=PANEL_HEIGHT)
         runs = wr.Runset(project=project, entity=entity, name=name, filters=filters, groupby=list(groupby))
         return wr.PanelGrid(runsets=[runs], panels=list(panels))
 
-    ours, seeds = f"Name == {run!r}", "JobType == 'train'"
+    # Tables of the report's own run.
+    report_run = f"Name == {run!r}"
     blocks = [wr.P(LEGEND), wr.TableOfContents()]
     for key, table in tables.items():
-        blocks += [wr.H2(table.title), wr.P(table.about), grid(run, ours, wr.WeavePanelSummaryTable(table_name=key))]
-    speed, score = wr.SummaryMetric("record.step_ms"), wr.SummaryMetric("test")
-    points = wr.ScatterPlot(x=speed, y=score, z=wr.SummaryMetric("record.params"), log_x=True)
-    blocks += [wr.H2("Speed and accuracy"), grid("every seed", seeds, points)]
+        panel = wr.WeavePanelSummaryTable(table_name=key)
+        blocks += [wr.H2(table.title), wr.P(table.about), grid(run, report_run, panel)]
+
+    # Charts of the runs of all seeds.
+    seed_runs = "JobType == 'train'"
+    speed = wr.SummaryMetric("record.step_ms")
+    points = wr.ScatterPlot(x=speed, y=wr.SummaryMetric("test"), z=wr.SummaryMetric("record.params"), log_x=True)
+    blocks += [wr.H2("Speed and accuracy"), grid("every seed", seed_runs, points)]
     for study, rows in studies.items():
         blocks.append(wr.H2(study))
         for task in dict.fromkeys(row.task for row in rows):
-            filters = f"{seeds} and Tags in [{study!r}] and Tags in [{task!r}]"
-            lines = [wr.LinePlot(title=title, x="Step", y=[key], groupby_rangefunc="stddev") for key, title in CURVES]
-            blocks += [wr.H3(task), grid(f"{study}, {task}", filters, *lines, groupby=("Group",))]
+            # Tags are shortened in the same way when a seed is logged.
+            tags = f"Tags in [{shorten(study, MAX_TAG)!r}] and Tags in [{shorten(task, MAX_TAG)!r}]"
+            lines = []
+            for key, title in CURVES.items():
+                lines.append(wr.LinePlot(title=title, x="Step", y=[key], groupby_rangefunc="stddev"))
+            charts = grid(f"{study}, {task}", f"{seed_runs} and {tags}", *lines, groupby=("Group",))
+            blocks += [wr.H3(task), charts]
     if pictures:
-        blocks += [wr.H2("Pictures"), grid(run, ours, wr.MediaBrowser(media_keys=pictures))]
-    if values := list(dict.fromkeys(value for rows in studies.values() for row in rows for value in row.published)):
-        links = dict.fromkeys(f"- [{value.paper}]({value.link})" for value in values)
-        blocks += [wr.H2("Published values"), wr.MarkdownBlock("\n".join([*links, "", *published.notes(values)]))]
-    about = "Computed from the records on disk."
-    return wr.Report(project=project, entity=entity, title=run, description=about, blocks=blocks)
+        blocks += [wr.H2("Pictures"), grid(run, report_run, wr.MediaBrowser(media_keys=pictures))]
+
+    sources = _sources(studies)
+    if sources:
+        blocks += [wr.H2("Published values"), wr.MarkdownBlock(sources)]
+    description = "Computed from the records on disk."
+    return wr.Report(project=project, entity=entity, title=run, description=description, blocks=blocks)
+
+
+def _sources(studies: dict[str, list[Row]]) -> str:
+    """Format links to the papers, and the notes on their values, as Markdown; "" without published values."""
+    values = [value for rows in studies.values() for row in rows for value in row.published]
+    values = list(dict.fromkeys(values))
+    if not values:
+        return ""
+    links = dict.fromkeys(f"- [{value.paper}]({value.link})" for value in values)
+    return "\n".join([*links, "", *published.notes(values)])

@@ -10,9 +10,9 @@ from support.bench import MACHINE, MB, made, row
 from support.records import add, diverged, texts
 
 from lra.config.compose import compose
-from lra.report import bench_plots, bench_tables, summary
+from lra.report import bench_figures, bench_tables, summary
 from lra.report.__main__ import ReportOptions, report
-from lra.report.bench_tables import growth
+from lra.report.bench_groups import growth
 from lra.runs import bench_record
 
 OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("naive", 2.0), ("cur_abs", 1.0))]
@@ -68,7 +68,7 @@ def test_many_rows_make_only_the_table_over_lengths_and_one_picture(tmp_path):
     rows = [row(f"m{i}", n, 1.0) for i in range(31) for n in (16, 32)]
     (table,) = bench_tables.tables([made(rows)])
     assert len(table.rows()) == 31 and table.head[1:3] == ["16", "32"]
-    assert len(bench_plots.pictures([made(rows)], tmp_path, {})) == 1
+    assert len(bench_figures.pictures([made(rows)], tmp_path, {})) == 1
 
 
 def test_an_error_that_was_not_measured_at_a_length_is_a_dash():
@@ -87,7 +87,7 @@ def test_nothing_measured_is_a_table_and_no_picture(tmp_path):
     nothing = [row("naive", n, None, status="left out: no time") for n in (16, 32)]
     over, details = bench_tables.tables([made(nothing)])
     assert texts(over)["naive"]["16"] == "-" and texts(details)["naive"]["status"] == "left out: no time"
-    assert bench_plots.pictures([made(nothing)], tmp_path, {}) == []
+    assert bench_figures.pictures([made(nothing)], tmp_path, {}) == []
 
 
 def test_pictures_are_written_and_not_empty(tmp_path):
@@ -97,8 +97,8 @@ def test_pictures_are_written_and_not_empty(tmp_path):
     for label, seed in itertools.product(("naive", "cur_abs"), range(2)):
         add(runs, task="text", label=label, seed=seed, test=60.0 + seed)
     studies = summary.collect(runs)[0]
-    assert bench_plots.pictures([], out, studies) == []
-    drawn = bench_plots.pictures([made(OVER_N), made(STEPS)], out, studies)
+    assert bench_figures.pictures([], out, studies) == []
+    drawn = bench_figures.pictures([made(OVER_N), made(STEPS)], out, studies)
     assert len(drawn) == len(set(drawn)) == 4  # over n, growth, bars, speed against accuracy
     assert drawn[-1].name == "speed-and-accuracy-paper-paper.png"
     assert {path.with_suffix(kind) for path in drawn for kind in (".png", ".svg", ".pdf")} == set(out.iterdir())

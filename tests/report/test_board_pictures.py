@@ -5,14 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 from matplotlib.colors import to_hex
+from support.bench import made, row
 from support.records import add, add_seeds, diverged, of_study
 
 from lra.config import CONF
-from lra.report import strips
-from lra.report.board_picture import Point, costs, draw, pictures
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
+from lra.report.board.costs import LENGTH_PER_BUDGET, costs
+from lra.report.board.results import BoardResults
+from lra.report.board.score_over_cost import Point, draw, not_timed, picture
 from lra.report.palette import COLOURED, COLOURS, CONTROL, FAMILIES, OTHER, family
-from lra.report.standings import BoardResults
+from lra.report.plots import lr_curves, seed_points
 
 LABELS = "sdpa none mean conv cur_abs cur_step nystrom soft psf linear s4d_lin mega performer luna s5 longformer mine"
 
@@ -34,11 +39,41 @@ def test_without_a_benchmark_the_cost_is_the_median_step_of_the_tasks(tmp_path):
     assert found == {"linear": 11.0} and "median over tasks" in axis
 
 
+@pytest.mark.parametrize(
+    ("override", "counts"),
+    [
+        ("++budgets.paper.allowance=512", True),  # 4,096 / 8, as on the board
+        ("budgets.paper.allowance=64", False),
+        ("++budgets.quick.allowance=512", False),  # of another budget
+        (None, False),  # each mechanism's default
+    ],
+)
+def test_only_costs_at_the_token_budget_of_the_board_count(tmp_path, override, counts):
+    """The others leave the steps of the runs; a mechanism without a time is not in the picture, and named."""
+    for label, score in (("soft", 40.0), ("linear", 50.0), ("psf", 30.0)):
+        add_seeds(tmp_path, label, (score, score + 1), floor=20.0, step_ms=7.0)
+    timed = [row(label, 4096, ms, mode="training") for label, ms in (("soft", 300.0), ("linear", 8.0))]
+    choices = {"budget": "paper", "overrides": [override] if override else [], "clock": "cpu"}
+    board = BoardResults("board", of_study(tmp_path), measured=[made(timed, choices=choices)])
+    ms, axis = costs(board)
+    assert ms == ({"soft": 300.0, "linear": 8.0} if counts else dict.fromkeys(("soft", "linear", "psf"), 7.0))
+    assert ("token budget 512" in axis) == counts and not_timed(board) == (["psf"] if counts else [])
+    ((_, points),) = picture(board).panels.items()
+    (axes,) = draw({axis: points}).axes
+    assert ("psf" in {text.get_text() for text in axes.texts}) != counts
+
+
+def test_the_tasks_of_the_board_have_the_token_budget_at_which_costs_count():
+    for name in yaml.safe_load((CONF / "sweep" / "board.yaml").read_text())["sweep"]["tasks"]:
+        experiment = compose(Experiment, [f"experiment={name}", "attn=cur_abs"])
+        assert experiment.task.length == LENGTH_PER_BUDGET * experiment.choices({})["attn.count"]
+
+
 def test_a_board_of_controls_alone_has_no_picture(tmp_path):
     add_seeds(tmp_path, "mean", (20.0, 22.0), floor=20.0)
-    assert not pictures(BoardResults("board", of_study(tmp_path)))
+    assert not picture(BoardResults("board", of_study(tmp_path)))
     add_seeds(tmp_path, "mine", (30.0, 32.0), floor=20.0)
-    assert pictures(BoardResults("board", of_study(tmp_path)))
+    assert picture(BoardResults("board", of_study(tmp_path)))
 
 
 def test_labels_overlap_neither_each_other_nor_the_edge_and_controls_are_lines():
@@ -71,7 +106,7 @@ def rows(tmp_path):
 
 
 def test_every_seed_is_a_point_in_the_row_of_its_mechanism(rows):
-    figure = strips.draw_seeds(strips.seeds(rows))
+    figure = seed_points.draw_figure(seed_points.by_task(rows))
     listops, text = figure.axes
     assert [axes.get_title("left") for axes in figure.axes] == ["listops", "text"]
     assert [label.get_text() for label in listops.get_yticklabels()] == ["sdpa", "a$_$"]  # first, since on both tasks
@@ -82,16 +117,16 @@ def test_every_seed_is_a_point_in_the_row_of_its_mechanism(rows):
 
 
 def test_a_curve_over_rates_has_the_rate_of_the_budget_and_a_gap_where_it_diverged(rows):
-    (curve,) = strips.searches(rows)["listops"]
+    (curve,) = lr_curves.by_task(rows)["listops"]
     assert curve == ("sdpa", [3e-4, 1e-3, 3e-3, 1e-2], [30.0, 38.0, None, 40.0])
-    (axes,) = strips.draw_searches({"listops": [curve]}).axes
+    (axes,) = lr_curves.draw_figure({"listops": [curve]}).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0.0003", "0.001", "0.003", "0.01"]
 
 
 def test_of_many_mechanisms_the_best_and_the_reference_have_a_colour():
-    search = lambda label, dev: strips.plots.RateCurve(label, [1e-3, 1e-2], [dev, None])
+    search = lambda label, dev: lr_curves.LrCurve(label, [1e-3, 1e-2], [dev, None])
     many = [search("sdpa", 1.0), *(search(f"m{i:02}", float(i)) for i in range(60))]
-    (axes,) = strips.draw_searches({"recall": many}).axes
+    (axes,) = lr_curves.draw_figure({"recall": many}).axes
     coloured = [to_hex(line.get_color()) != to_hex("0.85") for line in axes.lines]
     assert coloured == [False] * (61 - COLOURED) + [True] * COLOURED
     first, *best = axes.lines[-COLOURED:]
@@ -100,7 +135,9 @@ def test_of_many_mechanisms_the_best_and_the_reference_have_a_colour():
 
 
 def test_a_search_has_no_strips_and_a_study_of_one_rate_no_curves(rows):
-    assert not strips.seeds([row for row in rows if "lr=" in row.label])
-    names = lambda rows, study: [made.name for made in strips.pictures([replace(row, study=study) for row in rows])]
-    assert names(rows, "x") == ["x-seeds", "x-rates"] and names(rows[:1], "x") == ["x-seeds"]
+    assert not seed_points.by_task([row for row in rows if "lr=" in row.label])
+    names = lambda rows, study: [
+        made.name for made in seed_points.pictures([replace(row, study=study) for row in rows])
+    ]
+    assert names(rows, "x") == ["x/seeds", "x/rates"] and names(rows[:1], "x") == ["x/seeds"]
     assert names(rows, "x-rates")[1:] == ["x-rates"]

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import unicodedata
 from html import escape
 from urllib.parse import unquote, urlsplit
 
@@ -11,10 +12,11 @@ from conftest import printed
 from support import records
 from support.records import add, diverged, metrics
 
-from lra.report import summary
+from lra.names import stem, unique_names
+from lra.report import paper_tables, summary
 from lra.report.__main__ import report
-from lra.report.export import export
-from lra.report.table import stem
+from lra.report.export import every_table, export
+from lra.report.table import Chapter
 
 
 def exported(runs, out):
@@ -69,7 +71,7 @@ def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path):
 def test_no_seed_finished_is_a_report_too(tmp_path):
     diverged(tmp_path, 3)
     _, page = exported(tmp_path, tmp_path / "report")
-    assert "No metrics.csv beside the records" in page and "no seed done" in page
+    assert "have no metrics.csv" in page and "no seed finished" in page
 
 
 def test_command(tmp_path, monkeypatch, capfd):
@@ -91,3 +93,50 @@ def test_a_file_name_has_an_end_and_names_stay_apart():
     names = ["mean of " + ", ".join(f"temporal_order_N{n}" for n in range(k)) for k in (20, 21)]
     stems = [stem(name) for name in names]
     assert len(set(stems)) == 2 and all(len(one) == 120 for one in stems) and stem("a, b") == "a-b"
+
+
+NAMES_THAT_COLLIDE = [
+    ("mine v2", "mine-v2"),  # characters that a file name cannot have
+    ("Mine", "mine"),  # a file system that ignores case
+    ("m\u00fcller", "mu\u0308ller"),  # one that normalises Unicode
+    ("a b", "a\tb", "a-b"),
+    ("a" * 130, "a" * 131),
+    ("a:b", "a?b"),
+]
+
+
+@pytest.mark.parametrize("studies", NAMES_THAT_COLLIDE)
+def test_studies_with_similar_names_have_files_of_their_own(studies):
+    for simplify in (stem, lambda title: re.sub(r"\W", "_", title)):
+        titles = [f"{kind}/{study}" for study in studies for kind in ("study", "over-mean")]
+        names = unique_names(titles, simplify)
+        assert names == unique_names(titles[::-1], simplify)  # whatever the order
+        folded = {unicodedata.normalize("NFKC", name).casefold() for name in names.values()}
+        assert len(folded) == len(titles) and all(simplify(name) == name for name in names.values())
+    with pytest.raises(ValueError, match="would both be written as"):
+        unique_names(["study/a", "study/a"])
+
+
+def test_a_study_and_task_are_not_taken_for_another_pair():
+    assert len(set(unique_names(["a-b/c", "a/b-c", "a-b-c"]).values())) == 3
+    assert unique_names(["a-b/c", "a-b-c"])["a-b-c"] == "a-b-c" and unique_names(["a/b.c"]) == {"a/b.c": "a-b.c"}
+
+
+def test_the_tables_of_studies_with_similar_names_are_all_written(tmp_path):
+    for study, test in (("mine v2", 30.0), ("mine-v2", 40.0)):
+        metrics(add(tmp_path, study=study, test=test), [1.0])
+    _, page = exported(tmp_path, tmp_path / "report")
+    files = list((tmp_path / "report" / "tables").glob("study-mine-v2*.csv"))
+    assert sorted(row["listops"] for path in files for row in csv.DictReader(path.open())) == ["30.0", "40.0"]
+    assert len(list((tmp_path / "report" / "figures").glob("mine-v2*curves*.pdf"))) == 2
+    assert {path.stem for path in files} <= set(re.findall('data-name="([^"]*)"', page))
+    (runs,) = {len(ids) for ids in [re.findall('id="(run-[^"]*)"', page)]}
+    assert runs == 2
+
+
+def test_the_legend_is_on_the_page_once_and_captions_are_short(written):
+    out = written[0] / "report"
+    for name in ("report.md", "index.html"):
+        assert (out / name).read_text().count("failed seeds, excluded from the mean") == 1
+    for table in every_table(summary.collect(written[0])[0], [Chapter("", "", paper_tables.tables({}))]):
+        assert len(re.findall(r"[^.]\. [A-Z]", table.about)) <= 1, table.about

@@ -45,7 +45,7 @@ def test_published_tables_are_whole_and_in_the_order_of_print(tmp_path):
         assert {(v.name, v.table) for v in values} == set(map(tuple, paper.sources))
         printed = {}
         for v in values:
-            column = paper_tables.NAMES.get(v.metric, v.task)
+            column = paper_tables.RATIOS.get(v.metric, v.task)
             printed.setdefault((v.source, v.model), {"mechanism": v.model})[column] = v.text
         shown = [line for (_, label, _), line in lines(tables[paper.name]) if not label]
         assert [{name: cell.text for name, cell in line.items() if cell.text and name != "run"} for line in shown] == [
@@ -106,7 +106,7 @@ def test_ours_stand_below_the_line_they_belong_to(tmp_path):
     cells = ours(grid)["cur_abs", "paper-paper"]
     assert cells["listops"].text == "38.01 ± 1.50" and cells["average"].n == 4
     assert cells["average"].value == pytest.approx(sum(TESTS) / 4)
-    assert "Runs of short that do not compare with them are left out (budget quick)." in grid.about
+    assert "left out as not comparable: short (budget quick)" in grid.about
     assert not any(cell.mark for (_, label, _), line in grid.rows() if not label for cell in line)
     for task in FIVE:
         add(tmp_path, task=task, label="bigbird")
@@ -140,7 +140,7 @@ def test_mechanisms_that_no_paper_names_stand_last_and_are_listed(tmp_path):
     grid = tables["curformer-table-1"]
     order = [cells[0].text for _, cells in grid.rows()]
     assert order[-2:] == ["cur_abs-count=32", "mine"] and order[order.index("CURformer") + 1] == "cur_abs"
-    assert ours(grid)["mine", "mine"]["listops"].value == RECORD.test and "over seeds (n = 1)" in grid.about
+    assert ours(grid)["mine", "mine"]["listops"].value == RECORD.test and "Ours: n = 1;" in grid.about
     assert "own-mechanisms" not in {table.name for table in paper_tables.tables({})}
 
 

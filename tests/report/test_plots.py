@@ -11,9 +11,11 @@ from matplotlib.figure import Figure
 from support.records import add, diverged, metrics, of_study
 
 from lra.config import CONF
-from lra.report import artifacts, figures, plots
+from lra.report import artifacts, figures
 from lra.report.palette import COLOURS, GROUND, INK, Palette
-from lra.report.plots import Bubble, Curve
+from lra.report.plots import learning_curves, speed_accuracy
+from lra.report.plots.learning_curves import Curve
+from lra.report.plots.speed_accuracy import Bubble
 
 # Machado et al. 2009, "A physiologically-based model for simulation of color vision deficiency", severity 1.0.
 SIGHT = {
@@ -39,7 +41,7 @@ def test_a_curve_is_the_mean_and_its_band_the_deviation(axes):
         Curve("b", [10, 20], [5.0, 6.0], [5.0, 6.0], [5.0, 6.0], 1),
     ]
     palette = Palette(["a", "b"])
-    notes = plots.learning(axes, curves, palette)
+    notes = learning_curves.draw(axes, curves, palette)
     assert [line.get_ydata().tolist() for line in axes.lines] == [[30.0, 40.0], [5.0, 6.0]]
     assert all(line.get_xdata().tolist() == [10, 20] for line in axes.lines)
     (band,) = axes.patches
@@ -51,12 +53,12 @@ def test_a_curve_is_the_mean_and_its_band_the_deviation(axes):
 
 def test_a_bubble_stands_at_its_time_and_score_and_its_area_is_the_memory(axes):
     group = [Bubble("small", 10.0, 60.0, 1.0, 5, 1 * 2**30), Bubble("large", 100.0, 80.0, None, 1, 4 * 2**30)]
-    plots.trade(axes, group, Palette(["large", "small"]))
+    speed_accuracy.draw(axes, group, Palette(["large", "small"]))
     large, small = axes.collections  # the larger ones are behind
     assert [mark.get_offsets()[0].tolist() for mark in (large, small)] == [[100.0, 80.0], [10.0, 60.0]]
     most, least = (mark.get_sizes()[0] - 0.4 * rcParams["font.size"] ** 2 for mark in (large, small))
     assert most / least == pytest.approx(4) and to_hex(large.get_facecolor()[0]) != to_hex(small.get_facecolor()[0])
-    figures.settle(axes.figure)
+    figures.place_labels(axes.figure)
     shown = {text.get_text(): axes.transData.transform(text.get_position()) for text in axes.texts}
     for name, mark in (("large", large), ("small", small)):
         at = axes.transData.transform(mark.get_offsets()[0])
@@ -65,8 +67,8 @@ def test_a_bubble_stands_at_its_time_and_score_and_its_area_is_the_memory(axes):
 
 def test_a_label_without_space_is_left_out(axes):
     group = [Bubble(f"{i:02} of some long names", 10.0 + i / 1e3, 60.0 + i % 2, None, 1, None) for i in range(24)]
-    plots.trade(axes, group, Palette(bubble.label for bubble in group))
-    figures.settle(axes.figure)
+    speed_accuracy.draw(axes, group, Palette(bubble.label for bubble in group))
+    figures.place_labels(axes.figure)
     boxes = [text.get_window_extent() for text in axes.texts]
     assert 1 < len(boxes) < 24 and not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
@@ -74,7 +76,7 @@ def test_a_label_without_space_is_left_out(axes):
 def test_the_key_of_a_figure_names_each_line_and_its_charts():
     palette = Palette(["first", "second"])
     panels = {"listops": [flat("second"), flat("first")], "text": [flat("second"), flat("third")]}
-    figure = figures.charts(panels, plots.learning, palette)
+    figure = figures.charts(panels, learning_curves.draw, palette)
     assert [axes.get_title("left") for axes in figure.axes] == ["listops", "text"]
     (key,) = figure.legends
     names = [text.get_text() for text in key.texts]
@@ -89,7 +91,9 @@ def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
         metrics(add(tmp_path, seed=seed), values)
     metrics(diverged(tmp_path, 20, seed=2), [100.0])
     (row,) = of_study(tmp_path)
-    (curve,) = plots.by_task([row], {folder: artifacts.read(folder)[0].curves for folder in row.runs})["listops"]
+    (curve,) = learning_curves.by_task([row], {folder: artifacts.read(folder)[0].curves for folder in row.runs})[
+        "listops"
+    ]
     assert (curve.steps, curve.mean, curve.n) == ([10, 20], [2.0, 4.0], 2)
     assert curve.high == pytest.approx([2 + math.sqrt(2), 4 + 2 * math.sqrt(2)])
 
@@ -131,7 +135,7 @@ def test_no_two_labels_of_a_picture_have_one_look(look):
 
 
 def test_fonts_of_a_file_are_truetype(tmp_path):
-    figure = figures.charts({"listops": [flat("a")]}, plots.learning, Palette("a"), figures.COLUMN)
+    figure = figures.charts({"listops": [flat("a")]}, learning_curves.draw, Palette("a"), figures.COLUMN)
     figures.write(figure, tmp_path / "x", ["pdf"])
     written = (tmp_path / "x.pdf").read_bytes()
     assert b"/FontFile2" in written and b"/Type3" not in written

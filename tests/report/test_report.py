@@ -20,9 +20,9 @@ def test_mean_and_deviation_are_over_finished_seeds_and_the_others_are_told(tmp_
     row = rows(tmp_path)["listops", "cur_abs"]
     assert row.test == pytest.approx(sum(TESTS) / 4)
     assert row.cell.std == pytest.approx(statistics.variance(TESTS) ** 0.5)
-    assert row.dev == pytest.approx(statistics.fmean(t + i for i, t in enumerate(TESTS)))
+    assert row.val == pytest.approx(statistics.fmean(t + i for i, t in enumerate(TESTS)))
     assert (row.n, row.ms) == (4, 12.5)
-    shown = {"test": "38.01 ± 1.50", "n": "4 (+1)", "dev": "39.51", "ms": "12.5"}
+    shown = {"test": "38.01 ± 1.50", "n": "4 (+1)", "val": "39.51", "ms": "12.5"}
     shown |= {"constant": "17.35", "params": "214,410", "details": "1 diverged at step 123"}
     lines = texts(table(tmp_path)["listops"])
     assert shown.items() <= lines["cur_abs"].items()
@@ -104,7 +104,7 @@ def test_nothing_is_cut_on_a_narrow_terminal(tmp_path, width):
         console.print(section.terminal())
     shown = capture.get()
     assert max(map(len, shown.splitlines())) <= width
-    content = "mechanismtestndevconstantmsparams"
+    content = "mechanismtestnvalconstantmsparams"
     for cells in texts(section).values():
         content += "".join(cells.values()).replace(": ", "")
     assert Counter(re.sub(r"[\s─]", "", shown)) == Counter(re.sub(r"\s", "", content))

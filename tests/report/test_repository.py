@@ -71,7 +71,10 @@ def test_a_board_of_many_mechanisms_is_two_tables_and_its_pictures(home):
         runs = [published_run(study, f"m{i}{rate}", task, floor=10.0) for i, rate, task in cases]
         published.save(home / "published" / study, [run._replace(evaluations=[]) for run in runs])
     about(home, "board", readme=["chain"])
+    (home / "docs" / "board.md").write_text(f"# The board\n{repository.BEGIN}\n{repository.END}\n")
     readme, after = pages(home)
+    page = repository.pages(home, home / "published")[0][home / "docs" / "board.md"]
+    assert "](results-board-scores.svg)" in page and len(re.findall(r"\| `m\d", page)) == 1
     assert len(re.findall(r"\| `m\d", readme)) == 1 and "](docs/results-board-scores.svg)" in readme
     assert 60 < len(after.splitlines()) - len(before.splitlines()) < 110 and after.count("| `m7` |") == 1
     assert re.findall(r"]\(results-board-(\w+).svg\)", after) == ["scores", "seeds", "rates"] and "of CUR" not in readme

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lra.report.significance import difference, mark, p_value, score
-from lra.report.statistics import holm, interquartile_mean, interval, mean_over_tasks, normalised, permutation_test
+from lra.report.score_cells import gain, mark, score
+from lra.report.statistics import (
+    holm,
+    interquartile_mean,
+    interval,
+    mean_over_tasks,
+    normalised,
+    p_value,
+    permutation_test,
+    rank_correlation,
+)
 
 
 def test_means_of_known_numbers():
@@ -106,5 +115,12 @@ def test_marks_are_corrected_for_the_number_of_comparisons():
 def test_two_standard_errors_tell_a_gain_apart(shift, mark):
     scores = {0: -1.0, 1: 1.0}  # variance 2, so that the error of the difference is sqrt(2)
     moved = {seed: score + shift * math.sqrt(2) for seed, score in scores.items()}
-    assert difference(moved, scores).mark == mark
-    assert difference({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).mark == "tied"
+    assert gain(moved, scores).mark == mark
+    assert gain({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).mark == "tied"
+
+
+def test_the_interval_holds_the_correlation_and_widens_with_fewer_mechanisms():
+    _, *many = rank_correlation(list(range(40)), [x + 10 * (x % 3) for x in range(40)])
+    _, *few = rank_correlation(list(range(6)), [x + 10 * (x % 3) for x in range(6)])
+    assert few[1] - few[0] > many[1] - many[0]
+    assert rank_correlation(range(5), range(5)) == pytest.approx((1.0, 1.0, 1.0))

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from lra.report import results, summary
+from lra.report import details, summary
 from lra.report.export import export
 from lra.runs import record
 
@@ -65,7 +65,7 @@ def rows(runs, study="paper-paper"):
 
 
 def table(runs, study="paper-paper"):
-    return {table.title: table for table in results.details(of_study(runs, study))}
+    return {table.title: table for table in details.details(of_study(runs, study))}
 
 
 def cells(table):

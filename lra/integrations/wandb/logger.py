@@ -1,4 +1,4 @@
-"""logger=wandb: each seed as a run of Weights & Biases, besides metrics.csv; a failure of W&B never stops training."""
+"""logger=wandb: each seed as a run of Weights & Biases. A failure of W&B never stops training."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,25 +15,25 @@ from ...runs import metrics_file
 from ...runs.record import RunRecord, git_commit
 from .run import Mode, check_installed, close_service, first_line, open_run, tell
 
-# Left out of the run's config.
+# Options that do not describe the run.
 MACHINERY = ("budgets", "masking", "data_overrides", "multirun", "logger", "runs", "seeds")
 
 
 class WandB(WandbLogger):
-    """The logger of one seed: its config at the start, a row for each evaluation, its record as the summary at the end.
+    """The logger of one seed: configuration at the start, metrics at each evaluation, record as summary at the end.
 
-    The run's id is a function of study, task, label and fingerprint, so that a killed seed continues the same run. Rows
-    of metrics.csv up to ``first_step`` that the run lacks are sent first; rows that it has are not sent again. If W&B
-    fails, a line is logged and the training continues; the whole seed is sent once more at its end.
+    The run's id is computed from study, task, label and fingerprint, so a killed seed continues the same run. On
+    resume, evaluations in metrics.csv that the run lacks are sent first. If W&B fails, a warning is logged, training
+    continues, and the whole seed is sent once more at its end.
 
     Args:
-        folder: folder of the seed.
+        folder: run directory.
         first_step: step from which the seed resumes.
         experiment: experiment of the run.
-        seed: seed of the run.
+        seed: random seed of the run.
         fingerprint: fingerprint of the run.
         project, entity, mode: options of W&B.
-        tags: besides those of the run.
+        tags: tags in addition to study, task, label, protocol and budget.
         timeout: seconds to wait for the service.
     """
 
@@ -53,8 +53,9 @@ class WandB(WandbLogger):
     ):
         check_installed()
         group = f"{experiment.study}/{experiment.task.name}/{experiment.label}"
-        shown = {k: v for k, v in experiment.to_dict().items() if k not in MACHINERY}
-        words = (experiment.study, experiment.task.name, experiment.label, experiment.protocol.name, experiment.budget)
+        config = {key: value for key, value in experiment.to_dict().items() if key not in MACHINERY}
+        run_tags = (experiment.study, experiment.task.name, experiment.label)
+        run_tags += (experiment.protocol.name, experiment.budget)
         self._about = {
             "project": project,
             "entity": entity,
@@ -62,35 +63,40 @@ class WandB(WandbLogger):
             "name": f"{experiment.task.name} {experiment.label} seed {seed}",
             "group": group,
             "job_type": "train",
-            "tags": list(dict.fromkeys((*words, *tags))),
-            "config": shown | {"seed": seed, "fingerprint": fingerprint, "git": git_commit()},
+            "tags": list(dict.fromkeys((*run_tags, *tags))),
+            "config": config | {"seed": seed, "fingerprint": fingerprint, "git": git_commit()},
         }
         super().__init__(save_dir=folder, **self._about)
-        self._folder, self._mode, self._timeout = Path(folder), mode, timeout
+        self._folder = Path(folder)
+        self._mode = mode
+        self._timeout = timeout
         self._open(first_step)
 
     @property
     def experiment(self):
-        """The run, None without one; Lightning's property would open one and let its errors through."""
+        """The run; None without one. Lightning's property would open one and raise its errors."""
         return self._experiment
 
     @rank_zero_only
     def _open(self, last_step: int) -> None:
-        """Start or resume the run and send what it lacks of the evaluations up to ``last_step``."""
+        """Start or resume the run and send the evaluations up to ``last_step`` that it lacks."""
         self._experiment = open_run(
             self._about, folder=self._folder, mode=self._mode, timeout=self._timeout, resume=last_step > 0
         )
         if last_step and (self._folder / metrics_file.NAME).exists():
-            for row in metrics_file.read(self._folder):
-                if (step := row.pop("step")) <= last_step:
-                    self.log_metrics(row, step)
+            for metrics in metrics_file.read(self._folder):
+                step = metrics.pop("step")
+                if step <= last_step:
+                    self.log_metrics(metrics, step)
 
     @rank_zero_only
     def log_metrics(self, metrics: dict, step: int | None = None) -> None:
+        """Send the metrics of an evaluation, unless the run has them."""
         if self._experiment is None:
             return
         try:
-            if self._experiment.step <= step:  # Lightning would count rows, and send those of a resumed run twice
+            # W&B's step prevents that a resumed run sends an evaluation twice.
+            if self._experiment.step <= step:
                 self._experiment.log(metrics, step=step, commit=True)
         except Exception as error:
             tell(f"{first_line(error)}; {self._name} is not logged until it ends, then sent whole")

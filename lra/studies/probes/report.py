@@ -10,7 +10,7 @@ from ...disk import atomic
 from ...report.palette import Palette
 from ...report.results import CONTROL
 from ...report.summary import Row
-from ...report.table import Cell, Column, Table, frame, show, stem
+from ...report.table import Cell, Column, Table, frame, show
 from ..figures import panels, save
 from . import record
 
@@ -85,7 +85,7 @@ def within(study: str, rows: list[Row]) -> list[Table]:
     ]
     head = ("mechanism", "task", "n", *(f"k = {reach}" for reach in reaches))
     table = Table(
-        name=stem(f"locality-{study}"),
+        name=f"locality/{study}",
         title="Scores within a reach",
         about="Test score of the trained weights if every layer is confined to tokens at most k positions away, mean "
         "over n seeds, on the examples that were probed.",
@@ -126,7 +126,7 @@ def matrix_table(study: str, path: Path) -> Table:
     task, label, own, *names = (found := record.table(path)).columns
     lines = [[of, by, *(_cell(float(text or "nan")) for text in texts)] for of, by, *texts in found.to_numpy()]
     cells = frame((task, label, own, *names), lines)
-    return Table(name=stem(f"{path.stem}-{study}"), title=title, about=about, cells=cells, words=(task, label))
+    return Table(name=f"{path.stem}/{study}", title=title, about=about, cells=cells, words=(task, label))
 
 
 def _cell(value: float) -> Cell:

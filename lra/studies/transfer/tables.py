@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from ...report.significance import score
+from ...report.score_cells import score
 from ...report.summary import joined
-from ...report.table import Table, frame, stem
+from ...report.table import Table, frame
 from .record import TransferRecord
 
 GROUP, POINT = ["study", "task", "source"], ["label", "tuned"]
@@ -89,7 +89,7 @@ def tables(some: pd.DataFrame) -> list[Table]:
     """Make a table of each group of points."""
     return [
         Table(
-            name=stem(f"transfer-{study}-{task}-{source}"),
+            name=f"transfer/{study}/{task}/{source}",
             title=f"{study}: {task}, {source}",
             about=about(group.record),
             cells=frame(HEAD, [cells(*point, seeds) for point, seeds in group.groupby(POINT, sort=False)]),

@@ -1,0 +1,114 @@
+"""Benchmark rows grouped for tables and figures: one group for each shape, with all mechanisms and lengths."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..console import visible
+from ..runs.bench_record import BenchRecord, BenchRow
+
+# Fields that the rows of a group share.
+KIND = ("what", "mode", "task", "batch", "heads", "head_dim")
+
+
+class Group(NamedTuple):
+    """The rows of one record that differ only in mechanism, padding and n."""
+
+    source: BenchRecord
+    title: str
+    rows: list[BenchRow]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Every n, in order."""
+        return sorted({row.n for row in self.rows})
+
+    def over_n(self) -> dict[str, list[BenchRow]]:
+        """Return the rows of each contestant that have a time, in order of length."""
+        # A contestant without any time keeps an empty list.
+        rows_of: dict[str, list[BenchRow]] = {label(row): [] for row in self.rows}
+        for row in sorted(self.rows, key=lambda row: row.n):
+            if row.ms is not None:
+                rows_of[label(row)].append(row)
+        return rows_of
+
+    def reference(self, n: int) -> BenchRow | None:
+        """Return the reference row of a length, preferably the one of fixed padding; None without one."""
+        name = self.source.choices.get("reference")
+        rows = [row for row in self.rows if row.n == n and row.mechanism == name and row.ms]
+        return min(rows, key=lambda row: row.pad != "fixed", default=None)
+
+
+def groups(records: Iterable[BenchRecord]) -> list[Group]:
+    """Group the rows of each record by everything except mechanism, padding and n.
+
+    Training steps in several dtypes were measured alternately and are one group: rows of later dtypes have theirs in
+    the name of the mechanism.
+
+    Args:
+        records: records of benchmarks.
+    """
+    grouped_records = []
+    for source in records:
+        grouped: dict[tuple, list[BenchRow]] = defaultdict(list)
+        dtypes = source.choices.get("dtype", [])
+        for row in source.rows:
+            # Steps of later dtypes join the group of the first one.
+            dtype = row.dtype
+            if row.what == "step" and dtype in dtypes[1:]:
+                row = replace(row, mechanism=f"{row.mechanism} in {dtype}")
+                dtype = dtypes[0]
+            kind = tuple(getattr(row, field) for field in KIND)
+            grouped[*kind, dtype].append(row)
+        for key, rows in grouped.items():
+            grouped_records.append(Group(source, _title(source, *key), rows))
+    return grouped_records
+
+
+def _title(
+    source: BenchRecord,
+    what: str,
+    mode: str,
+    task: str | None,
+    batch: int,
+    heads: int,
+    head_dim: int,
+    dtype: str,
+) -> str:
+    subject = f"{what} of {task}" if task else what
+    return f"{source.name}: {subject}, {mode}, batch {batch}, {heads} heads of {head_dim}, {dtype}"
+
+
+def label(row: BenchRow) -> str:
+    """Name a contestant: its mechanism and, for batches of real data, its padding."""
+    name = row.mechanism if row.pad is None else f"{row.mechanism}, {row.pad} padding"
+    return visible(name)
+
+
+def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
+    """Estimate the exponent of n over the last two doublings: log(value ratio) / log(n ratio).
+
+    Args:
+        points: (n, value) in order of n; points without a value are skipped.
+
+    Returns:
+        The exponent; None for fewer than three points.
+    """
+    measured = [(n, value) for n, value in points if value]
+    if len(measured) < 3:
+        return None
+    # Two doublings: three measurements.
+    first_n, first_value = measured[-3]
+    last_n, last_value = measured[-1]
+    return math.log(last_value / first_value) / math.log(last_n / first_n)
+
+
+def number(value: float) -> str:
+    """Format a number with three significant digits below 100."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.3g}"

@@ -1,0 +1,183 @@
+"""The admission of tasks to a board: whether a task measures the mixing of tokens."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..lr_search import best, trials
+from ..palette import CONTROLS, EXACT
+from ..statistics import SOLVED, normalised
+from ..summary import Row
+from ..table import Cell, Table, frame
+from .results import BoardResults, normalised_scores, percent_cell
+
+# Largest normalised score of a baseline that cannot mix tokens.
+MAX_BASELINE = 0.2
+# A mechanism within this many points of 100 is at the ceiling; this share of the mechanisms may be there.
+CEILING = 98
+MAX_AT_CEILING = 1 / 3
+# The task that nothing solves within minutes, and the lead of exact attention over the baselines that it needs.
+UNSOLVED_TASK = "listops"
+MIN_LEAD = 15
+ABOUT = (
+    f"A task is admitted if the controls and the bag-of-tokens baseline (bag) have normalised scores of at most "
+    f"{100 * MAX_BASELINE:.0f}, every seed of {EXACT} has at least {100 * SOLVED:.0f}, and at most a third of the "
+    f"mechanisms score {CEILING} or more; {UNSOLVED_TASK}, which nothing solves within minutes, needs a lead of "
+    f"{MIN_LEAD} points of {EXACT} instead. (search): best learning rate of the search, n = 1, until all seeds "
+    "are finished."
+)
+
+
+@dataclass(frozen=True)
+class TaskResults:
+    """The results of a board on one task.
+
+    Args:
+        task: name of the task.
+        rows: results by label: those at the chosen learning rate, else the best of the search.
+        searched: labels whose row comes from the search.
+    """
+
+    task: str
+    rows: Mapping[str, Row]
+    searched: frozenset[str]
+
+    @property
+    def chance(self) -> float | None:
+        """The chance level in percent; None without any row."""
+        return next((row.chance for row in self.rows.values()), None)
+
+    @property
+    def bag(self) -> float | None:
+        """The score of the bag-of-tokens baseline in percent; None if no record has it."""
+        scores = [r.bag for row in self.rows.values() for r in row.runs.values() if r.bag is not None]
+        return scores[0] if scores else None
+
+    @property
+    def num_at_ceiling(self) -> int:
+        """The number of mechanisms at the ceiling."""
+        return sum(row.test is not None and row.test >= CEILING for row in self.rows.values())
+
+    @property
+    def missing(self) -> list[str]:
+        """The controls and exact attention, as far as they have no run."""
+        return [name for name in (*CONTROLS, EXACT) if name not in self.rows]
+
+
+def admission_table(board: BoardResults) -> Table:
+    """Make the table that says for each task of a board whether it is admitted."""
+    tasks = dict.fromkeys(row.task for row in [*board.search, *board.rows])
+    head = ("task", "chance", *CONTROLS, "bag", EXACT, f"{EXACT} solved", f"{CEILING} or more", "admitted")
+    return Table(
+        name=f"admission/{board.name}",
+        title=f"{board.name}: tasks",
+        about=ABOUT,
+        cells=frame(head, [_line(_task_results(board, task)) for task in tasks]),
+        words=("task", "admitted"),
+    )
+
+
+def _task_results(board: BoardResults, task: str) -> TaskResults:
+    """Take the results of the search on a task, replaced by those at the chosen rate once there are several seeds."""
+    # The best trial of each mechanism.
+    rows = {}
+    for (label, search_task), by_rate in trials(board.search).items():
+        best_row = best(by_rate.values())
+        if search_task == task and best_row:
+            rows[label] = best_row
+    # Seeds at the chosen rate replace the trial of the search.
+    at_chosen_rate = {row.label: row for row in board.rows if row.task == task}
+    for label, row in at_chosen_rate.items():
+        if len(row.scores) + row.num_failed > 1:
+            rows[label] = row
+    return TaskResults(task, rows, frozenset(rows.keys() - at_chosen_rate.keys()))
+
+
+def _line(results: TaskResults) -> list[Cell | str]:
+    """Make the row of a task."""
+    solved = "-"
+    if EXACT in results.rows:
+        scores = normalised_scores(results.rows[EXACT])
+        solved = f"{(scores >= SOLVED).sum()}/{len(scores)}"
+    bag = Cell.of(None)
+    if results.bag is not None:
+        bag = percent_cell(np.array([normalised(results.bag, results.chance)]))
+    num_rows = len(results.rows)
+    at_ceiling = Cell(text=f"{results.num_at_ceiling}/{num_rows}", value=results.num_at_ceiling / max(num_rows, 1))
+    return [
+        results.task,
+        Cell.of(results.chance),
+        *(_score_cell(results, name) for name in CONTROLS),
+        bag,
+        _score_cell(results, EXACT),
+        solved,
+        at_ceiling,
+        _decision(results),
+    ]
+
+
+def _score_cell(results: TaskResults, label: str) -> Cell:
+    if label not in results.rows:
+        return Cell.of(None)
+    cell = percent_cell(normalised_scores(results.rows[label]))
+    if label in results.searched:
+        return replace(cell, text=f"{cell.text} (search)", std=None)
+    return cell
+
+
+def _decision(results: TaskResults) -> str:
+    """Return "yes", "no" with the reasons, or "open" with the mechanisms that have no run yet."""
+    missing = f"open: {', '.join(results.missing)} not run"
+    if EXACT not in results.rows:
+        return missing
+    if results.task == UNSOLVED_TASK:
+        reasons = _reasons_lead(results)
+    else:
+        reasons = _reasons_baselines(results) + _reasons_solved(results)
+    # One reason is enough to reject a task before everything has run.
+    if results.missing and not reasons:
+        return missing
+
+    # Too many mechanisms at the ceiling: the task does not separate them.
+    share = results.num_at_ceiling / len(results.rows)
+    if share > MAX_AT_CEILING:
+        reasons.append(f"{share:.0%} of the mechanisms at the ceiling")
+    return f"no: {', '.join(reasons)}" if reasons else "yes"
+
+
+def _reasons_lead(results: TaskResults) -> list[str]:
+    """Check the lead of exact attention over the best control and the bag-of-tokens baseline."""
+    # Without a bag-of-tokens baseline, chance replaces it.
+    baselines = [results.bag or results.chance]
+    for name in CONTROLS:
+        if name in results.rows:
+            baselines.append(_mean_score(results, name))
+    lead = _mean_score(results, EXACT) - max(baselines)
+    return [f"{EXACT} leads by {lead:.1f} points"] if lead < MIN_LEAD else []
+
+
+def _mean_score(results: TaskResults, label: str) -> float:
+    """Return the mean test score in percent; chance if all seeds failed."""
+    score = results.rows[label].test
+    return results.chance if score is None else score
+
+
+def _reasons_baselines(results: TaskResults) -> list[str]:
+    """List the baselines with a normalised score above MAX_BASELINE."""
+    scores = {}
+    for name in CONTROLS:
+        if name in results.rows:
+            scores[name] = float(normalised_scores(results.rows[name]).mean())
+    if results.bag is not None:
+        scores["bag"] = normalised(results.bag, results.chance)
+    return [f"{name} at {score:.0%}" for name, score in scores.items() if score > MAX_BASELINE]
+
+
+def _reasons_solved(results: TaskResults) -> list[str]:
+    """Count the seeds of exact attention that do not solve the task."""
+    scores = normalised_scores(results.rows[EXACT])
+    num_unsolved = int((scores < SOLVED).sum())
+    if num_unsolved == 0:
+        return []
+    return [f"{EXACT} below {SOLVED:.0%} with {num_unsolved} of {len(scores)} seeds"]

@@ -1,0 +1,110 @@
+"""The agreement of a board's ranking with published scores of the Long Range Arena."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from statistics import mean
+from typing import NamedTuple
+
+from .. import published
+from ..palette import EXACT
+from ..statistics import mean_over_tasks, rank_correlation
+from ..table import Cell, Table, frame
+from .results import BoardResults
+
+# A source is compared from this number of common mechanisms on: with fewer the interval covers nearly everything.
+MIN_MECHANISMS = 10
+# Without Path-X, which most sources leave out.
+TASKS = published.TASKS[:5]
+LISTOPS = "listops"
+ABOUT = (
+    "Spearman's rank correlation between the scores of this board and the mean accuracies of a published source, with "
+    "a 95 % bootstrap interval over mechanisms. Sources with fewer than "
+    f"{MIN_MECHANISMS} common mechanisms are left out."
+)
+
+
+class Pair(NamedTuple):
+    """A mechanism: its mean accuracy in a published source and its score on the board, both in percent."""
+
+    label: str
+    published: float
+    board: float
+
+
+def pairs(board: BoardResults) -> dict[tuple[str, str], list[Pair]]:
+    """Pair the scores of a board with the accuracies of each source, over all tasks and on ListOps alone.
+
+    Returns:
+        (source, "all" or "listops") -> the mechanisms that both have.
+    """
+    all_tasks = {label: float(mean_over_tasks(scores)) for label, scores in board.complete.items()}
+    listops = {}
+    for label, by_task in board.scores.items():
+        if LISTOPS in by_task:
+            listops[label] = float(by_task[LISTOPS].mean())
+
+    pairs_of = {}
+    for name, scores, tasks in (("all", all_tasks, TASKS), (LISTOPS, listops, (LISTOPS,))):
+        for source, accuracies in sorted(by_source(list(scores), tasks).items()):
+            common = [Pair(label, accuracies[label], 100 * scores[label]) for label in scores if label in accuracies]
+            if len(common) >= MIN_MECHANISMS:
+                pairs_of[source, name] = common
+    return pairs_of
+
+
+def agreement_table(board: BoardResults) -> Table | None:
+    """Make the table of rank correlations with each published source; None if no source has enough mechanisms."""
+    lines = []
+    for (source, tasks), common in pairs(board).items():
+        board_scores = [pair.board for pair in common]
+        accuracies = [pair.published for pair in common]
+        correlation, low, high = rank_correlation(board_scores, accuracies)
+        num_mechanisms = len(common)
+        lines.append(
+            [
+                source,
+                tasks,
+                Cell.of(num_mechanisms, str),
+                Cell.of(correlation, n=num_mechanisms),
+                f"{low:.2f} to {high:.2f}",
+            ]
+        )
+    if not lines:
+        return None
+    return Table(
+        name=f"agreement/{board.name}",
+        title=f"{board.name}: agreement with published scores",
+        about=ABOUT,
+        cells=frame(("source", "tasks", "mechanisms", "correlation", "interval"), lines),
+        words=("source", "tasks", "interval"),
+    )
+
+
+def by_source(labels: list[str], tasks: Collection[str]) -> dict[str, dict[str, float]]:
+    """Average the published accuracies of labels over the tasks that a source prints for all of them.
+
+    Args:
+        labels: labels on the board.
+        tasks: tasks that count.
+
+    Returns:
+        Source -> label -> mean accuracy in percent, without sources that have no task in common for their labels.
+    """
+    # Source -> label -> task -> accuracy.
+    printed: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for label in labels:
+        # sdpa and softmax compute the same function.
+        names = (label, "softmax") if label == EXACT else (label,)
+        values = [value for name in names for value in published.accuracies(name, tasks)]
+        for value in values:
+            if value.number is not None:
+                printed[value.source][label].setdefault(value.task, value.number)
+
+    averages = {}
+    for source, by_label in printed.items():
+        common_tasks = set.intersection(*map(set, by_label.values()))
+        if common_tasks:
+            averages[source] = {}
+            for label, accuracies in by_label.items():
+                averages[source][label] = mean(accuracies[task] for task in common_tasks)
+    return averages

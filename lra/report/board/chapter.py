@@ -1,0 +1,136 @@
+"""The board in the report: which studies are boards, their chapter, tables and pictures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...runs.bench_record import BenchRecord
+from ...runs.published import HOME
+from .. import figures
+from ..figures import TEXT, Picture
+from ..lr_search import SEARCH_SUFFIX
+from ..palette import CONTROL, family
+from ..statistics import SOLVED, mean_over_tasks
+from ..summary import Row
+from ..table import Cell, Chapter, Table
+from . import agreement_figure, score_over_cost
+from .admission import admission_table
+from .agreement import agreement_table
+from .costs import costs
+from .plateaus import plateau_table
+from .ranking import ranking_table, with_interval
+from .results import BoardResults
+
+STUDY = "board"
+ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best learning rate."
+# Columns of the ranking that the short table leaves out: collapsed seeds and both p-values.
+NUM_OMITTED = 3
+
+
+def published() -> list[Path]:
+    """List the folders of the published board.
+
+    Raises:
+        ValueError: this installation has none.
+    """
+    folders = [HOME / name for name in (STUDY, f"{STUDY}{SEARCH_SUFFIX}")]
+    folders = [folder for folder in folders if folder.is_dir()]
+    if not folders:
+        raise ValueError(f"board=true needs the runs of the published board, and {HOME} does not have them")
+    return folders
+
+
+def is_published(rows: list[Row]) -> bool:
+    """Whether all runs of the rows are published ones."""
+    return all(HOME in folder.parents for row in rows for folder in row.runs)
+
+
+def boards(studies: dict[str, list[Row]], measured: Sequence[BenchRecord]) -> dict[str, BoardResults]:
+    """Find the boards among studies: each learning-rate search with the seeds at the chosen rates.
+
+    Args:
+        studies: rows of each study by name.
+        measured: benchmarks, for the costs.
+    """
+    # A search may exist before the first seed at a chosen rate has finished.
+    found_boards = {}
+    for search_name, search in studies.items():
+        if search_name.endswith(SEARCH_SUFFIX):
+            name = search_name.removesuffix(SEARCH_SUFFIX)
+            found_boards[name] = BoardResults(name, studies.get(name, []), search, measured)
+    return found_boards
+
+
+def chapters(
+    studies: dict[str, list[Row]],
+    measured: Sequence[BenchRecord],
+    folder: Path,
+    width: float = TEXT,
+) -> list[Chapter]:
+    """Make a chapter of each board among studies.
+
+    Args:
+        studies: rows of each study by name.
+        measured: benchmarks, for the costs.
+        folder: folder of the pictures.
+        width: width of the pictures in inches.
+    """
+    board_chapters = []
+    for name, board in boards(studies, measured).items():
+        files = figures.save(pictures(board), folder, width)
+        title = "Board" if name == STUDY else f"Board {name}"
+        board_chapters.append(Chapter(title, ABOUT, tables(board), files))
+    return board_chapters
+
+
+def pictures(board: BoardResults) -> list[Picture]:
+    """List the pictures of a board."""
+    candidates = (score_over_cost.picture(board), agreement_figure.picture(board))
+    return [picture for picture in candidates if picture]
+
+
+def tables(board: BoardResults) -> list[Table]:
+    """Make the tables of a board: its tasks and, once seeds at the chosen rates are finished, its mechanisms."""
+    if not board.rows:
+        return [admission_table(board)]
+    all_tables = (admission_table(board), ranking_table(board), plateau_table(board), agreement_table(board))
+    return [table for table in all_tables if table]
+
+
+def short_table(board: BoardResults) -> Table:
+    """Make the table of the best mechanism of each family and of the controls, with their cost."""
+    # The order is by score, so the first mechanism of a family is its best one.
+    representatives: dict[str, str] = {}
+    for label in board.complete:
+        kind = family(label)
+        # Every control represents itself.
+        key = label if kind == CONTROL else kind
+        representatives.setdefault(key, label)
+
+    cells = ranking_table(board).cells
+    is_representative = cells.index.isin(representatives.values(), level="label")
+    cells = cells[is_representative].iloc[:, :-NUM_OMITTED]
+
+    ms, axis = costs(board)
+    cost_cells = [Cell.of(ms.get(label), "{:.1f}".format) for _, label, _ in cells.index]
+    return Table(
+        name=f"{board.name}/short",
+        title=board.name,
+        about=_short_caption(board, axis),
+        cells=cells.assign(ms=cost_cells),
+    )
+
+
+def _short_caption(board: BoardResults, cost: str) -> str:
+    """Explain the columns, and list the scores of CUR by selection."""
+    caption = (
+        "The best mechanism of each family and the controls, in normalised scores (chance = 0, perfect = 100) with "
+        f"95 % intervals, ± standard deviation per task; IQM: interquartile mean; solved: seeds of at least "
+        f"{100 * SOLVED:.0f}; {cost.replace(', ', ': ', 1)}."
+    )
+    selections = []
+    for label, scores in board.complete.items():
+        if family(label) == family("cur"):
+            selections.append(f"`{label}` {with_interval(scores, mean_over_tasks).text}")
+    if selections:
+        caption += f" CUR by selection: {', '.join(selections)}."
+    return caption

@@ -1,0 +1,101 @@
+"""Learning-rate searches: runs whose label holds their learning rate, and the table of the best one."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from .summary import Row, number
+from .table import Cell, Table, frame
+
+HEAD = ("mechanism", "task", "budget's rate", "best rate", "rate", "val at each rate")
+RATE = re.compile(r"-optim\.lr=(\d[\d.]*(?:e-?\d+)?)")
+# Key of the runs whose label has no learning rate.
+BUDGET = "budget's"
+# End of the study name of a search.
+SEARCH_SUFFIX = "-rates"
+
+
+def without_search(rows: list[Row]) -> list[Row]:
+    """Leave out runs at other learning rates than the budget's, if the mechanism has runs at the budget's rate."""
+    at_budget = {(row.label, row.task) for row in rows}
+    selected = []
+    for row in rows:
+        is_trial = RATE.search(row.label) is not None
+        if not is_trial or (base(row), row.task) not in at_budget:
+            selected.append(row)
+    return selected
+
+
+def base(row: Row) -> str:
+    """Return the label of a row without its learning rate."""
+    return RATE.sub("", row.label)
+
+
+def trials(rows: list[Row]) -> dict[tuple[str, str], dict[str, Row]]:
+    """Group rows by mechanism and task, then by learning rate."""
+    grouped: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    for row in rows:
+        # A label without a rate was trained at the budget's.
+        match = RATE.search(row.label)
+        rate = match[1] if match else BUDGET
+        by_rate = grouped[base(row), row.task]
+        by_rate[rate] = row
+    return grouped
+
+
+def best(rows: Iterable[Row]) -> Row | None:
+    """Return the row with the highest mean validation score; None if no row has one."""
+    scored = [row for row in rows if row.val is not None]
+    return max(scored, key=lambda row: row.val, default=None)
+
+
+def lr_table(rows: list[Row]) -> Table | None:
+    """Make the table of the best learning rates; None if no mechanism has several."""
+    study = rows[0].study
+    lines = []
+    for (label, task), by_rate in trials(rows).items():
+        if len(by_rate) == 1:
+            continue
+        # The validation score chooses the rate; the test scores are shown.
+        best_row = best(by_rate.values())
+        best_rate = next((rate for rate, row in by_rate.items() if row is best_row), "")
+        at_budget = by_rate[BUDGET].cell if BUDGET in by_rate else Cell()
+        at_best = best_row.cell if best_row else Cell()
+        lines.append([label, task, at_budget, at_best, best_rate, _scores_by_rate(by_rate)])
+    if not lines:
+        return None
+
+    cells = frame(HEAD, lines, [(study, label, "") for label, *_ in lines])
+    where = "the budget's learning rate, and at the one"
+    has_budget_rate = any(not RATE.search(row.label) for row in rows)
+    if not has_budget_rate:
+        where = "the learning rate"
+        cells = cells.drop(columns="budget's rate")
+    about = f"Test score at {where} with the highest mean validation score."
+    if has_budget_rate:
+        about += " The tables of all tasks show the budget's rate."
+    return Table(
+        name=f"rates/{study}",
+        title="Best learning rate",
+        about=about,
+        cells=cells,
+        words=("mechanism", "task", "rate", "val at each rate"),
+    )
+
+
+def _scores_by_rate(by_rate: dict[str, Row]) -> str:
+    """Format the validation score of each rate: "0.001 40.00, 0.01 38.00 (collapsed 5/5)".
+
+    The number of seeds is shown if it differs between rates.
+    """
+    seed_counts = {row.n for row in by_rate.values() if row.val is not None}
+    parts = []
+    for rate in sorted(by_rate, key=lambda rate: 0.0 if rate == BUDGET else float(rate)):
+        row = by_rate[rate]
+        part = f"{rate} {number(row.val)}"
+        if len(seed_counts) > 1 and row.val is not None:
+            part += f" (n = {row.n})"
+        if row.collapsed:
+            part += f" (collapsed {len(row.collapsed)}/{row.n})"
+        parts.append(part)
+    return ", ".join(parts)

@@ -1,0 +1,85 @@
+"""Validation score over the learning rate, a line for each mechanism."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .. import figures
+from ..lr_search import BUDGET, trials
+from ..palette import COLOURED, CONTROLS, EXACT, Palette
+from ..summary import Row
+
+
+class LrCurve(NamedTuple):
+    """The mean validation scores of a label on one task at each learning rate; None without a finished seed."""
+
+    label: str
+    rates: list[float]
+    val: list[float | None]
+
+
+def by_task(rows: list[Row]) -> dict[str, list[LrCurve]]:
+    """List the curves of each task, of labels with several learning rates."""
+    curves: dict[str, list[LrCurve]] = {}
+    for (label, task), by_rate in trials(rows).items():
+        scores = {}
+        for rate, row in by_rate.items():
+            scores[_learning_rate(rate, row)] = row.val
+        # A record may not contain the budget's learning rate.
+        rates = sorted(scores.keys() - {None})
+        if len(rates) > 1:
+            curves.setdefault(task, []).append(LrCurve(label, rates, [scores[rate] for rate in rates]))
+    return curves
+
+
+def _learning_rate(rate: str, row: Row) -> float | None:
+    if rate != BUDGET:
+        return float(rate)
+    first_record = next(iter(row.runs.values()))
+    return first_record.lr
+
+
+def draw(axes: Axes, curves: Sequence[LrCurve], palette: Palette) -> None:
+    """Draw a line for each label; a learning rate without a score interrupts it."""
+    for curve in curves:
+        axes.plot(curve.rates, curve.val, marker="o", ms=2.5, **palette.line(curve.label))
+    figures.ticks(axes, "learning rate")
+    axes.set_xscale("log")
+    rates = sorted(set(itertools.chain.from_iterable(curve.rates for curve in curves)))
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.minorticks_off()
+
+
+def draw_figure(panels: Mapping[str, list[LrCurve]], width: float = figures.TEXT) -> Figure:
+    """Draw a chart for each task; of many labels only the references and the best ones have a colour."""
+    palette = highlight(panels, _best_score)
+    return figures.charts(panels, draw, palette, width)
+
+
+def _best_score(curve: LrCurve) -> float:
+    # A rate without a finished seed counts as zero.
+    return max(score or 0.0 for score in curve.val)
+
+
+def highlight(panels: Mapping[str, list], score: Callable[..., float]) -> Palette:
+    """Give a colour to exact attention, the controls and the labels with the best mean scores.
+
+    Args:
+        panels: curves of each task.
+        score: function that returns the score of a curve.
+    """
+    scores: dict[str, list[float]] = {}
+    for curve in itertools.chain(*panels.values()):
+        scores.setdefault(curve.label, []).append(score(curve))
+    best_first = sorted(scores, key=lambda label: -mean(scores[label]))
+
+    # References get a colour in any case, then the best labels up to the limit.
+    references_first = sorted(best_first, key=lambda label: label not in (EXACT, *CONTROLS))
+    coloured = references_first[:COLOURED]
+    # Exact attention has the first colour, the others follow by score.
+    coloured.sort(key=lambda label: (label != EXACT, best_first.index(label)))
+    return Palette(coloured)

@@ -1,0 +1,104 @@
+"""Every seed of a study as a point, and the figures of a study that show all seeds and learning rates."""
+
+import itertools
+from collections.abc import Mapping
+from statistics import mean
+from typing import NamedTuple
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .. import figures
+from ..figures import Picture
+from ..lr_search import RATE, SEARCH_SUFFIX, without_search
+from ..palette import GROUND, INK, SOFT, family, look
+from ..summary import Row
+from . import lr_curves
+
+ABOUT = (
+    "Test score of each seed, one point per seed, best mean first; a cross at chance level (the dotted line) is a "
+    "failed seed. Validation score over the learning rate, for mechanisms with several rates."
+)
+# Inches: width of a chart, height of a row in it, height of the rest.
+CHART_WIDTH = 1.7
+ROW_HEIGHT = 0.135
+REST_HEIGHT = 0.65
+
+
+class SeedScores(NamedTuple):
+    """The test scores of a label's finished seeds on one task, the number of failed seeds, and the chance level."""
+
+    label: str
+    scores: list[float]
+    num_failed: int
+    chance: float
+
+
+def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
+    """List the seeds of each task, without the trials of a learning-rate search."""
+    points: dict[str, list[SeedScores]] = {}
+    for row in without_search(rows):
+        if not RATE.search(row.label):
+            seed_scores = SeedScores(row.label, [*row.scores.values()], row.num_failed, row.chance)
+            points.setdefault(row.task, []).append(seed_scores)
+    return points
+
+
+@rc_context(figures.PRINT)
+def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.TEXT) -> Figure:
+    """Draw a point for each seed, in a row for each label that all charts share."""
+    labels = _best_first(panels)
+    height = REST_HEIGHT + ROW_HEIGHT * len(labels)
+    figure, charts = figures.grid(panels, width, CHART_WIDTH, height, sharey=True)
+    for axes, content in zip(charts, panels.values(), strict=True):
+        for seed_scores in content:
+            _draw_seeds(axes, seed_scores, labels.index(seed_scores.label))
+        axes.axvline(max(seed_scores.chance for seed_scores in content), color=SOFT, lw=0.8, ls=":")
+        figures.ticks(axes, "test score")
+        axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)), yticklabels=labels)
+    figures.families(figure, labels)
+    # Ticks are created while this style is active.
+    figures.lay_out(figure)
+    return figure
+
+
+def _draw_seeds(axes: Axes, seed_scores: SeedScores, row: int) -> None:
+    # Finished seeds in the colour of the family.
+    options = {"alpha": 0.7, "ec": GROUND, "lw": 0.4, **look(family(seed_scores.label)), **figures.ABOVE}
+    rows = [row] * len(seed_scores.scores)
+    axes.scatter(seed_scores.scores, rows, s=16, **options)
+
+    # Failed seeds at chance level.
+    chance = [seed_scores.chance] * seed_scores.num_failed
+    rows = [row] * seed_scores.num_failed
+    axes.scatter(chance, rows, s=13, lw=0.8, marker="x", color=INK)
+
+
+def _best_first(panels: Mapping[str, list[SeedScores]]) -> list[str]:
+    """Sort labels by their number of tasks, then by their mean score."""
+    means: dict[str, list[float]] = {}
+    for seed_scores in itertools.chain(*panels.values()):
+        average = mean(seed_scores.scores or [seed_scores.chance])
+        means.setdefault(seed_scores.label, []).append(average)
+    return sorted(means, key=lambda label: (-len(means[label]), -mean(means[label])))
+
+
+def pictures(rows: list[Row]) -> list[Picture]:
+    """List the pictures of a study: its seeds and its learning rates, as far as it has any."""
+    study = rows[0].study
+    # The picture of a search is named like the search: "board-rates".
+    rates_name = study if study.endswith(SEARCH_SUFFIX) else f"{study}/rates"
+    seeds = Picture(
+        name=f"{study}/seeds",
+        caption=f"test scores of {study}, one point per seed, and the chance level",
+        draw=draw_figure,
+        panels=by_task(rows),
+    )
+    rates = Picture(
+        name=rates_name,
+        caption="validation scores over learning rates",
+        draw=lr_curves.draw_figure,
+        panels=lr_curves.by_task(rows),
+    )
+    return [picture for picture in (seeds, rates) if picture.panels]

@@ -1,0 +1,81 @@
+"""Speed against accuracy: test score over milliseconds per step, with bubbles of the size of the peak memory."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator
+
+from ..figures import ABOVE, SERIES, ticks
+from ..palette import GROUND, INK, Palette
+from ..summary import Row
+
+
+class Bubble(NamedTuple):
+    """A label on one task and device: milliseconds per step, test score, peak bytes (None if unknown)."""
+
+    label: str
+    ms: float
+    test: float
+    std: float | None
+    n: int
+    peak: float | None
+
+
+def by_task_and_device(rows: list[Row]) -> dict[tuple[str, str], list[Bubble]]:
+    """Group rows as bubbles by (task, device), if there are two or more labels to compare."""
+    groups: dict[tuple[str, str], list[Bubble]] = {}
+    for row in rows:
+        if not row.ms or row.test is None:
+            continue
+        bubble = Bubble(row.label, row.ms, row.test, row.cell.std, row.n, row.peak)
+        key = (row.task, row.facts["device"])
+        groups.setdefault(key, []).append(bubble)
+    return {key: bubbles for key, bubbles in groups.items() if len(bubbles) > 1}
+
+
+def draw(axes: Axes, bubbles: Sequence[Bubble], palette: Palette) -> dict[str, str]:
+    """Draw a bubble for each label; its area grows with the peak memory.
+
+    Returns:
+        A tooltip for each label.
+    """
+    axes.set_xscale("log")
+    axes.margins(0.12)
+    largest_peak = max(bubble.peak or 0 for bubble in bubbles)
+    tooltips = {}
+    # Large bubbles are drawn first, behind the small ones.
+    for bubble in sorted(bubbles, key=lambda bubble: -(bubble.peak or 0)):
+        options = {"gid": f"{SERIES}{len(tooltips)}", **ABOVE}
+        # Two equal line widths keep matplotlib from writing a shared marker, to which SVG would refer by an id.
+        look = palette.marker(bubble.label) | {"ec": GROUND, "lw": (1.5, 1.5)}
+        axes.scatter(bubble.ms, bubble.test, _area(bubble, largest_peak), alpha=0.9, **look, **options)
+        axes.text(bubble.ms, bubble.test, " ".join(bubble.label.split()), color=INK, **options | {"zorder": 4})
+        tooltips[bubble.label] = _tooltip(bubble)
+
+    ticks(axes, "ms per step")
+    times = [bubble.ms for bubble in bubbles]
+    if max(times) > 4 * min(times):
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    return tooltips
+
+
+def _area(bubble: Bubble, largest_peak: float) -> float:
+    """Return the area of a bubble in square points, in proportion to its peak memory plus a constant."""
+    letter = rcParams["font.size"] ** 2
+    if not bubble.peak or not largest_peak:
+        return letter
+    return letter * (0.4 + 6 * bubble.peak / largest_peak)
+
+
+def _tooltip(bubble: Bubble) -> str:
+    """Describe a bubble: "cur_abs: 40.00 ± 3.00 (n = 2), 10.0 ms per step, 1.00 GiB"."""
+    text = f"{bubble.label}: {bubble.test:.2f}"
+    if bubble.std is not None:
+        text += f" ± {bubble.std:.2f}"
+    text += f" (n = {bubble.n}), {bubble.ms:.1f} ms per step"
+    if bubble.peak:
+        text += f", {bubble.peak / 2**30:.2f} GiB"
+    return text

@@ -1,0 +1,108 @@
+"""Table cells of scores: means over seeds, gains over a control, and the marks of the best mean of a column."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from statistics import mean
+
+from .statistics import SIGNIFICANCE, STANDARD_ERRORS, gain_error, holm, p_value, sample_std
+from .table import Cell
+
+MARKS = (
+    f"Bold: the highest mean of a column, if it is significantly different from every other mean (p < {SIGNIFICANCE}, "
+    "Welch's t-test with Holm's correction). ≈: no significant difference from the highest mean; for a gain, less than "
+    f"{STANDARD_ERRORS} standard errors from zero."
+)
+
+
+def score(scores: Mapping[int, float], num_failed: int = 0, collapsed: Collection[int] = ()) -> Cell:
+    """Make a cell of test scores: mean ± sample standard deviation over seeds.
+
+    The mean includes collapsed seeds: leaving them out afterwards would favour a mechanism that seldom trains. Their
+    number is in the text, and the note has the mean of the other seeds.
+
+    Args:
+        scores: scores by seed.
+        num_failed: number of seeds without a result, for the note.
+        collapsed: seeds that give every example the same answer.
+    """
+    if not scores:
+        return Cell(note=_failed_seeds(num_failed) if num_failed else "")
+
+    # Mean and spread over all finished seeds.
+    values = list(scores.values())
+    average = mean(values)
+    std = sample_std(values)
+    text = f"{average:.2f}" if std is None else f"{average:.2f} ± {std:.2f}"
+    note = f"n = {len(values)}"
+    if num_failed:
+        note += f", {num_failed} more without a result"
+
+    # The mean without collapsed seeds is in the note only.
+    if collapsed:
+        text += f" (collapsed {len(collapsed)}/{len(values)})"
+        trained = [value for seed, value in scores.items() if seed not in collapsed]
+        if trained:
+            note += f", {mean(trained):.2f} over the {len(trained)} that did not collapse"
+    return Cell(text=text, value=average, std=std, n=len(values), collapsed=len(collapsed) or None, note=note)
+
+
+def _failed_seeds(count: int) -> str:
+    return "1 seed without a result" if count == 1 else f"{count} seeds without a result"
+
+
+def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[Cell]:
+    """Mark the best cell of a column.
+
+    The highest mean is "best" if it is significantly different from all others. Otherwise it and the means without a
+    significant difference from it are "tied".
+
+    Args:
+        cells: cells of the column.
+        scores: scores by seed of each cell; empty for a cell without seeds, which has no test.
+    """
+    with_value = [i for i, cell in enumerate(cells) if cell.value is not None]
+    if len(with_value) < 2:
+        return list(cells)
+
+    # Compare every mean with the highest one.
+    best = max(with_value, key=lambda i: cells[i].value)
+    tests = {i: p_value(scores[i], scores[best]) for i in with_value if i != best}
+    p = holm({i: value for i, value in tests.items() if value is not None})
+    tied = [i for i in p if p[i] >= SIGNIFICANCE]
+
+    marks = {}
+    if tied:
+        marks = dict.fromkeys([best, *tied], "tied")
+    elif len(p) == len(tests):
+        # Every comparison has a test, and each is significant.
+        marks = {best: "best"}
+
+    # Notes with the p-values.
+    marked_cells = []
+    for i, cell in enumerate(cells):
+        note = f"{cell.note}; p = {p[i]:.2g} against the highest" if i in p else cell.note
+        marked_cells.append(replace(cell, mark=marks.get(i, ""), note=note))
+    return marked_cells
+
+
+def gain(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
+    """Make a cell of the gain over a control: difference of means ± standard error.
+
+    A gain of less than ``STANDARD_ERRORS`` standard errors is marked as tied. With fewer than two seeds on a side there
+    is neither error nor mark.
+
+    Args:
+        scores: scores by seed.
+        control: scores of the control by seed.
+    """
+    if not scores or not control:
+        return Cell()
+    # Seeds of both sides are independent.
+    difference = mean(scores.values()) - mean(control.values())
+    note = f"n = {len(scores)} and {len(control)}"
+    error = gain_error(list(scores.values()), list(control.values()))
+    if error is None:
+        return Cell(text=f"{difference:+.2f}", value=difference, note=note)
+    is_tied = abs(difference) < STANDARD_ERRORS * error or difference == 0
+    text = f"{difference:+.2f} ± {error:.2f}"
+    return Cell(text=text, value=difference, std=error, mark="tied" if is_tied else "", note=note)

@@ -1,0 +1,84 @@
+"""Charts as inline SVG for the page."""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from xml.etree import ElementTree
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from .figures import SERIES, STYLE, make_literal, place_labels
+from .palette import VARIABLES, Palette
+
+# Width and height of a chart in points; the page shows a point as a pixel.
+SIZE = (380, 250)
+SETTINGS = STYLE | {"font.size": 11, "lines.linewidth": 1.8, "svg.fonttype": "none"}
+
+
+def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:
+    """Draw one chart as SVG, with a group of class ``series`` and a tooltip for each label.
+
+    Colours and fonts come from the page's style sheet. Ids are removed, since they would not be unique in the page.
+
+    Args:
+        title: text for screen readers.
+        draw: drawing function of ``plots`` that returns a tooltip for each label.
+        content: contents of the chart, as ``draw`` takes them.
+        palette: colours and dashes of the labels.
+        study: value of the groups' ``data-study``.
+    """
+    with rc_context(SETTINGS):
+        figure = Figure(figsize=np.divide(SIZE, 72), layout="constrained")
+        tooltips = draw(figure.subplots(), content, palette)
+        place_labels(figure)
+        make_literal(figure)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True)
+
+    # Take the axes out of the document and group their parts by label.
+    text = file.getvalue()
+    axes = ElementTree.fromstring(text[text.index('<g id="axes_1">') : text.rindex("</g>")])
+    groups = _group_series(axes)
+    for element in axes.iter():
+        _restyle(element)
+    for group, (label, tooltip) in zip(groups, tooltips.items(), strict=True):
+        group[0].text = tooltip
+        group.attrib |= {"class": "series", "data-label": label, "data-study": study}
+
+    axes.attrib |= {"role": "img", "aria-label": title, "viewBox": f"0 0 {SIZE[0]} {SIZE[1]}"}
+    axes.tag = "svg"
+    return ElementTree.tostring(axes, encoding="unicode")
+
+
+def _group_series(axes: ElementTree.Element) -> list[ElementTree.Element]:
+    """Merge the elements of each label into one group with an empty title."""
+    groups: dict[str, ElementTree.Element] = {}
+    for part in list(axes):
+        name = part.get("id", "")
+        if name in groups:
+            groups[name].extend(part)
+            axes.remove(part)
+        elif name.startswith(SERIES):
+            groups[name] = part
+            part.insert(0, ElementTree.Element("title"))
+    return list(groups.values())
+
+
+def _restyle(element: ElementTree.Element) -> None:
+    """Replace colours by variables of the style sheet; drop ids, clips, fonts, whitespace and all digits but one."""
+    for name in ("id", "transform", "clip-path"):
+        element.attrib.pop(name, None)
+    element.tail = None
+    element.text = (element.text or "").strip() or None
+
+    for name in {"d", "x", "y"} & set(element.keys()):
+        # One digit behind the point is a tenth of a pixel.
+        numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}", element.get(name))
+        element.set(name, re.sub(r"\s*([A-Za-z])\s*", r"\1", numbers.strip()).replace("\n", ""))
+
+    style = element.get("style")
+    if style:
+        style = re.sub(r"#[0-9a-f]{6}", lambda colour: VARIABLES[colour[0]], style)
+        element.set("style", re.sub(r"font[\w-]*: [^;]*; ?", "", style))
