@@ -50,8 +50,8 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
         log_decay, states = ctx.saved_tensors
-        # The adjoint λ_t = dx_t + exp(g_(t+1)) λ_(t+1) is the same recurrence from the right, with decays shifted by one
-        # token.
+        # The adjoint λ_t = dx_t + exp(g_(t+1)) λ_(t+1) is the same recurrence from the right, with its decays
+        # shifted by one token.
         first = torch.zeros_like(log_decay[:, :1])
         reversed_decay = torch.cat([first, log_decay[:, 1:].flip(1)], dim=1)
         adjoint = _scan(reversed_decay, grad.flip(1)).flip(1)
