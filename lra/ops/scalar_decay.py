@@ -18,6 +18,7 @@ def scalar_decay_attention(
     scale: float | None = None,
     chunk: int = 64,
     bidirectional: bool = False,
+    key_decays: bool = False,
 ) -> Float[Tensor, "N H L E"]:
     """Compute S_t = exp(g_t) S_(t-1) + k_t v_tᵀ and o_t = scale q_tᵀ S_t in float32 at least.
 
@@ -31,6 +32,7 @@ def scalar_decay_attention(
         chunk: tokens of a chunk, C.
         bidirectional: add the recurrence from the right. Token i reads token j > i with the decays of i to j - 1, and
             itself once.
+        key_decays: between query i and key j count the decay of token j and not the one of token i, as LION does.
 
     Returns:
         The outputs.
@@ -49,6 +51,12 @@ def scalar_decay_attention(
     # prefix_i: log of the decay from the start of the chunk to token i, token i included; before_i: token i excluded.
     prefix = g.cumsum(-1)
     before = prefix - g
+    if key_decays:
+        # Then a key is decayed by itself and a query is not: the two sums change their places.
+        prefix, before = before, prefix
+        total = before[..., -1:]  # (N,H,B,1)
+    else:
+        total = prefix[..., -1:]
     earlier_or_own = causal_mask(chunk, q.device)
     exponents = prefix[..., :, None] + (-prefix)[..., None, :]
     if bidirectional:
@@ -62,7 +70,6 @@ def scalar_decay_attention(
     out = weights @ v
 
     # Between chunks: the state at the start of the chunk, decayed up to each query.
-    total = prefix[..., -1:]  # (N,H,B,1)
     keys_to_end = k * (total - prefix).exp()[..., None]
     states = boundary_states(total.exp()[..., None], keys_to_end.mT @ v)  # (N,H,B,D,E)
     queries = q * prefix.exp()[..., None]
