@@ -95,7 +95,7 @@ class Own(Attention):
 
 
 class Inner(Own):
-    def __init__(self, sizes, *, free=None, unknown: "NoSuchName" = 1, **others):  # noqa: F821
+    def __init__(self, sizes, *, free=None, unknown: "NoSuchName" = 1, **others):
         super().__init__(sizes, **others)
         self.free, self.unknown = free, unknown
 

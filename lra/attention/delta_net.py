@@ -1,0 +1,91 @@
+"""DeltaNet (Yang et al., NeurIPS 2024) and Gated DeltaNet (Yang et al., ICLR 2025)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops.delta_rule import delta_rule_attention
+from ..ops.precision import upcast
+from ..options import Above, Positive
+from .base import Mixer, Sizes
+from .gated import HeadNorm, ShortConvolution, initial_steps, merge_heads, split_heads
+
+
+class DeltaNet(Mixer):
+    """S_t = (I - β_t k_t k_tᵀ) S_(t-1) + β_t k_t v_tᵀ, o_t = D^-1/2 q_tᵀ S_t; then a norm for each head.
+
+    A write replaces what the state holds under its key instead of adding to it. q, k and v pass a short convolution and
+    SiLU; q and k have unit length; β = σ(W_β x). O(L C (D + E) + L D E) time with chunks of C = 64 tokens; a state of
+    H D E numbers for each direction.
+
+    Args:
+        causal: only earlier tokens and the token itself, as published.
+        width: tokens that the short convolution sees.
+        negative: β from 0 to 2 instead of 1, so that the state may change its sign (Grazzi et al. 2025).
+
+    Source: the paper, sections 2.2 and 3.4.
+    """
+
+    def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, width: Positive = 4, negative: bool = False):
+        super().__init__(sizes, dim=dim)
+        self.causal = causal
+        self.negative = negative
+        inner = sizes.heads * sizes.head_dim
+        self.inputs = nn.Linear(dim, 3 * inner, bias=False)
+        self.conv = ShortConvolution(3 * inner, width, causal=causal)
+        self.beta = nn.Linear(dim, sizes.heads, bias=False)
+        self.norm = HeadNorm(sizes.head_dim)
+        self.output = nn.Linear(inner, dim, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        out = self.recurrence(x, mask, log_decay=None)
+        return self.output(merge_heads(self.norm(out)).to(x.dtype))
+
+    def recurrence(self, x: Tensor, mask: Tensor | None, log_decay: Tensor | None) -> Tensor:
+        """Run the delta rule over the tokens: (N,L,d) -> (N,H,L,E)."""
+        projected = self.conv(self.inputs(x), mask)
+        q, k, v = (split_heads(part, self.sizes.heads) for part in projected.chunk(3, -1))  # (N,H,L,D)
+        beta = self.beta(x).sigmoid().mT  # (N,H,L)
+        if self.negative:
+            beta = 2 * beta
+        if mask is not None:
+            # A padded token is the identity: it writes nothing.
+            beta = beta.masked_fill(~mask[:, None], 0)
+        return delta_rule_attention(_unit(q), _unit(k), v, beta, log_decay, bidirectional=not self.causal)
+
+
+class GatedDeltaNet(DeltaNet):
+    """DeltaNet whose state decays by α_t = exp(-A softplus(W_α x_t + b)) before each write, and with an output gate.
+
+    Output W_o(silu(W_g x) RMSNorm(o)). A is drawn uniformly from (0, 16), softplus(b) log-uniformly between step_min
+    and step_max.
+
+    Args:
+        step_min, step_max: range of the initial step sizes.
+
+    Source: the paper, section 3; initial values by the released code.
+    """
+
+    def __init__(self, sizes: Sizes, *, dim: int, step_min: Above = 0.001, step_max: Above = 0.1, **options):
+        super().__init__(sizes, dim=dim, **options)
+        inner = sizes.heads * sizes.head_dim
+        self.decay = nn.Linear(dim, sizes.heads, bias=False)
+        self.decay_bias = nn.Parameter(initial_steps(sizes.heads, step_min, step_max))
+        # A of 0 has no logarithm.
+        self.log_A = nn.Parameter(torch.empty(sizes.heads).uniform_(1e-2, 16).log())
+        self.rates = {"decay_bias": 1.0, "log_A": 1.0}  # without weight decay
+        self.gate = nn.Linear(dim, inner, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        steps = F.softplus(upcast(self.decay(x)) + self.decay_bias)  # (N,L,H)
+        log_decay = -(self.log_A.exp() * steps).mT  # (N,H,L)
+        if mask is not None:
+            log_decay = log_decay.masked_fill(~mask[:, None], 0)
+        out = self.recurrence(x, mask, log_decay)
+        gated = F.silu(self.gate(x)) * merge_heads(self.norm(out))
+        return self.output(gated.to(x.dtype))
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Scale each head's vector to unit length: x / sqrt(Σ x² + 1e-6)."""
+    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()

@@ -1,0 +1,82 @@
+"""Parts that linear recurrences share: heads, a short convolution, a norm for each head, initial decays.
+
+A recurrent layer projects its input to queries, keys and values, lets neighbouring tokens mix in a short convolution,
+runs the recurrence, normalises each head and gates the result.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(N,L,H D) -> (N,H,L,D)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(N,H,L,D) -> (N,L,H D)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def mask_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Set padded positions of x (N,L,...) to zero, with a mask (N,L)."""
+    if mask is None:
+        return x
+    return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.ndim - 2)), 0)
+
+
+class ShortConvolution(nn.Module):
+    """A depth-wise convolution over ``width`` tokens. Padded positions are zero before and after it.
+
+    Args:
+        channels: number of channels, each with its own filter.
+        width: tokens that a filter sees: the token and width - 1 earlier ones if causal, else half of them on each
+            side.
+        causal: whether the filter sees only earlier tokens.
+        bias: whether each channel has a bias.
+        activation: whether SiLU follows.
+    """
+
+    def __init__(self, channels: int, width: int, *, causal: bool, bias: bool = False, activation: bool = True):
+        super().__init__()
+        self.activation = activation
+        self.conv = nn.Conv1d(channels, channels, width, groups=channels, bias=bias)
+        self.earlier = width - 1 if causal else (width - 1) // 2
+        self.later = width - 1 - self.earlier
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = mask_tokens(x, mask).mT  # (N,channels,L)
+        x = self.conv(F.pad(x, (self.earlier, self.later))).mT
+        return mask_tokens(F.silu(x) if self.activation else x, mask)
+
+
+class HeadNorm(nn.Module):
+    """RMS norm of each head's vector: x / sqrt(mean x² + eps), times a learned factor for each entry if ``affine``."""
+
+    def __init__(self, size: int, *, eps: float = 1e-5, affine: bool = True):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+
+
+def decays_by_horizon(heads: int, shortest: float, longest: float) -> Tensor:
+    """Logarithms of decays (heads,) whose horizons 1 / (1 - decay), in tokens, are spread evenly in their logarithm."""
+    horizons = torch.logspace(math.log10(shortest), math.log10(max(longest, shortest)), heads, dtype=torch.float64)
+    return torch.log1p(-1 / horizons).float()
+
+
+def inverse_softplus(x: Tensor) -> Tensor:
+    """Compute y with softplus(y) = x: y = x + log(1 - exp(-x))."""
+    return x + torch.log(-torch.expm1(-x))
+
+
+def initial_steps(count: int, step_min: float, step_max: float) -> Tensor:
+    """Draw step sizes log-uniformly and return their biases b, so that softplus(b) is the step (Gu and Dao 2023)."""
+    steps = torch.empty(count).uniform_(math.log(step_min), math.log(step_max)).exp()
+    return inverse_softplus(steps.clamp(min=1e-4))

@@ -1,0 +1,55 @@
+"""Gated linear attention, with a decay per key channel and token (Yang et al., ICML 2024)."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops.channel_decay import channel_decay_attention
+from ..ops.precision import upcast
+from ..options import Above, Positive
+from .base import Mixer, Sizes
+from .gated import HeadNorm, merge_heads, split_heads
+
+
+class GLA(Mixer):
+    """S_t = diag(α_t) S_(t-1) + k_t v_tᵀ, o_t = D^-1/2 q_tᵀ S_t; then a norm for each head and a gate.
+
+    α_t = σ(W_2 W_1 x_t + b)^(1/τ), a low-rank map of the token; output W_o(silu(W_g x) RMSNorm(o)). Queries and keys
+    have half of the values' width. O(L C (D + E) + L D E) time with chunks of C = 32 tokens; a state of H D E numbers
+    for each direction.
+
+    Args:
+        causal: only earlier tokens and the token itself, as published.
+        rank: width between W_1 and W_2.
+        temperature: τ. With 16 the decays start near 0.958, a horizon of 23 tokens.
+
+    Source: the paper, sections 4.2 and 4.4.
+    """
+
+    hole_free = True
+
+    def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, rank: Positive = 16, temperature: Above = 16.0):
+        super().__init__(sizes, dim=dim)
+        self.causal = causal
+        self.temperature = temperature
+        width = sizes.heads * sizes.head_dim
+        key_width = sizes.heads * max(sizes.head_dim // 2, 1)
+        self.queries = nn.Linear(dim, key_width, bias=False)
+        self.keys = nn.Linear(dim, key_width, bias=False)
+        self.values = nn.Linear(dim, width, bias=False)
+        self.decay = nn.Sequential(nn.Linear(dim, rank, bias=False), nn.Linear(rank, key_width))
+        self.gate = nn.Linear(dim, width, bias=False)
+        self.norm = HeadNorm(sizes.head_dim)
+        self.output = nn.Linear(width, dim, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        projections = [self.queries(x), self.keys(x), self.values(x), self.decay(x)]
+        q, k, v, gate = (split_heads(part, self.sizes.heads) for part in projections)  # (N,H,L,·)
+        log_decay = F.logsigmoid(upcast(gate)) / self.temperature
+        if mask is not None:
+            # A padded token is the identity: it writes nothing and does not decay the state.
+            padding = ~mask[:, None, :, None]
+            k = k.masked_fill(padding, 0)
+            log_decay = log_decay.masked_fill(padding, 0)
+        out = channel_decay_attention(q, k, v, log_decay, bidirectional=not self.causal)
+        gated = F.silu(self.gate(x)) * merge_heads(self.norm(out))
+        return self.output(gated.to(x.dtype))

@@ -1,0 +1,53 @@
+"""HGRN2, a gated linear recurrence whose keys are what its decays forget (Qin et al., COLM 2024)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops.channel_decay import channel_decay_attention
+from ..ops.precision import upcast
+from ..options import Share
+from .base import Mixer, Sizes
+from .gated import merge_heads, split_heads
+
+
+class HGRN2(Mixer):
+    """S_t = diag(f_t) S_(t-1) + (1 - f_t) v_tᵀ, o_t = q_tᵀ S_t; then a layer norm over all heads.
+
+    f = l + (1 - l) σ(W_f x) with a lower bound l, q = σ(W_q x), v = silu(W_v x). O(L C (D + E) + L D E) time with
+    chunks of C = 32 tokens; a state of H D E numbers for each direction.
+
+    The paper shares one table of lower bounds over the layers, which rise with the depth. Here each layer learns the
+    bounds of its own channels, which start at ``lower_bound``: a simplification, since a mixer does not know its
+    depth.
+
+    Args:
+        causal: only earlier tokens and the token itself.
+        lower_bound: initial l of every channel.
+
+    Source: the paper, section 3.2; activations by its code for the Long Range Arena.
+    """
+
+    hole_free = True
+
+    def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, lower_bound: Share = 0.5):
+        super().__init__(sizes, dim=dim)
+        self.causal = causal
+        width = sizes.heads * sizes.head_dim
+        self.inputs = nn.Linear(dim, 3 * width, bias=False)
+        # Bounds of exactly 0 and 1 have no finite logit.
+        bounds = torch.full((sizes.heads, 1, sizes.head_dim), lower_bound).clamp(1e-4, 1 - 1e-4)
+        self.bound = nn.Parameter(bounds.logit())
+        self.norm = nn.LayerNorm(width)
+        self.output = nn.Linear(width, dim, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, f, v = (split_heads(part, self.sizes.heads) for part in self.inputs(x).chunk(3, -1))  # (N,H,L,D)
+        bound = self.bound.sigmoid()
+        f = bound + (1 - bound) * upcast(f).sigmoid()
+        if mask is not None:
+            # A padded token is the identity: with f = 1 it forgets nothing and writes nothing.
+            f = f.masked_fill(~mask[:, None, :, None], 1)
+        options = {"scale": 1.0, "bidirectional": not self.causal}
+        out = channel_decay_attention(q.sigmoid(), 1 - f, F.silu(v), f.log(), **options)
+        return self.output(self.norm(merge_heads(out)).to(x.dtype))

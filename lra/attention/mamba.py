@@ -1,0 +1,76 @@
+"""Mamba's selective state-space layer (Gu and Dao, 2023)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops.precision import upcast
+from ..ops.selective_scan import selective_scan
+from ..options import Above, Positive
+from .base import Mixer, Sizes
+from .gated import ShortConvolution, initial_steps
+
+
+class Mamba(Mixer):
+    """h_t = exp(Δ_t A) h_(t-1) + Δ_t B_t x_t, y_t = C_t·h_t + D x_t for each of expand · dim channels, gated by
+    silu(z).
+
+    x and z are linear maps of the input; x passes a short convolution and SiLU; Δ, B and C are linear maps of x, Δ
+    through a bottleneck of rank ceil(dim / 16) and softplus. O(L d n) time; a state of d n numbers for each
+    direction, d = expand · dim.
+
+    In both directions one scan with shared parameters runs each way and the short convolution is centred. The published
+    layer replaces attention and feed-forward layer together; here it replaces the mixer alone. The published initial
+    values, A = -1 to -n and steps of 0.001 to 0.1, forget beyond 1,000 tokens.
+
+    Args:
+        causal: only earlier tokens and the token itself, as published.
+        states: n, states of each channel.
+        expand: channels as a multiple of dim.
+        conv: tokens that the short convolution sees.
+        step_min, step_max: range of the initial step sizes, drawn log-uniformly.
+
+    Source: the paper, section 3.4 and algorithm 2.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        dim: int,
+        causal: bool = False,
+        states: Positive = 16,
+        expand: Positive = 2,
+        conv: Positive = 4,
+        step_min: Above = 0.001,
+        step_max: Above = 0.1,
+    ):
+        super().__init__(sizes, dim=dim)
+        self.causal = causal
+        inner = expand * dim
+        rank = math.ceil(dim / 16)
+        self.split = [rank, states, states]
+        self.inputs = nn.Linear(dim, 2 * inner, bias=False)
+        self.conv = ShortConvolution(inner, conv, causal=causal, bias=True)
+        self.select = nn.Linear(inner, rank + 2 * states, bias=False)
+        self.step = nn.Linear(rank, inner, bias=False)
+        nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
+        self.step_bias = nn.Parameter(initial_steps(inner, step_min, step_max))
+        self.log_A = nn.Parameter(torch.arange(1.0, states + 1).log().repeat(inner, 1))
+        self.D = nn.Parameter(torch.ones(inner))
+        self.rates = {"log_A": 1.0, "D": 1.0}  # without weight decay
+        self.output = nn.Linear(inner, dim, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        u, z = self.inputs(x).chunk(2, dim=-1)  # (N,L,d)
+        u = self.conv(u, mask)
+        delta, B, C = self.select(u).split(self.split, dim=-1)  # (N,L,rank), (N,L,n), (N,L,n)
+        delta = F.softplus(upcast(self.step(delta)) + self.step_bias)
+        if mask is not None:
+            # A padded token is the identity: a step of zero neither decays the state nor writes to it.
+            delta = delta.masked_fill(~mask[..., None], 0)
+        y = selective_scan(u, delta, -self.log_A.exp(), B, C, bidirectional=not self.causal)
+        gated = (y + self.D * u) * F.silu(z)
+        return self.output(gated.to(x.dtype))

@@ -1,0 +1,69 @@
+"""minGRU and minLSTM, recurrent networks whose gates do not read the state (Feng et al., 2024)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops.diagonal_recurrence import diagonal_recurrence
+from ..ops.precision import full_precision
+from ..options import Above
+from .base import Mixer, Sizes
+from .gated import mask_tokens
+
+
+class MinGRU(Mixer):
+    """h_t = (1 - z_t) h_(t-1) + z_t g(W_h x_t) with z = σ(W_z x), g(x) = x + ½ for x >= 0 and σ(x) below; then W_o h.
+
+    O(L d) time; a state of d = expand · dim numbers for each direction. The values are those of the paper's scan of
+    logarithms, which is less accurate in float32.
+
+    Args:
+        causal: only earlier tokens and the token itself, as published.
+        expand: channels as a multiple of dim.
+
+    Source: the paper, section 3.1 and appendix B.
+    """
+
+    hole_free = True
+    num_maps = 2
+
+    def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, expand: Above = 1.5):
+        super().__init__(sizes, dim=dim)
+        self.causal = causal
+        inner = max(1, int(expand * dim))
+        self.inputs = nn.Linear(dim, self.num_maps * inner, bias=False)
+        self.output = nn.Linear(inner, dim, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        states = self.recurrence(self.inputs(x), mask)
+        return self.output(states.to(x.dtype))
+
+    @full_precision
+    def recurrence(self, projected: Tensor, mask: Tensor | None) -> Tensor:
+        """Run the recurrence over the projections of the tokens."""
+        candidate, log_forget, log_write = self.gates(projected)
+        candidate = torch.where(candidate >= 0, candidate + 0.5, candidate.sigmoid())
+        inputs = mask_tokens(log_write.exp() * candidate, mask)
+        # A padded token is the identity: its decay is 1.
+        return diagonal_recurrence(mask_tokens(log_forget, mask), inputs, bidirectional=not self.causal)
+
+    def gates(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Split the projections to W_h x, log(1 - z) and log z."""
+        candidate, gate = projected.chunk(2, dim=-1)
+        return candidate, F.logsigmoid(-gate), F.logsigmoid(gate)
+
+
+class MinLSTM(MinGRU):
+    """h_t = f'_t h_(t-1) + i'_t g(W_h x_t) with gates f = σ(W_f x), i = σ(W_i x), divided by their sum f + i.
+
+    Source: the paper, section 3.2 and appendix B.
+    """
+
+    num_maps = 3
+
+    def gates(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Split the projections to W_h x, log f' and log i'."""
+        candidate, forget, write = projected.chunk(3, dim=-1)
+        # log f' = -log(1 + i / f), log i' = -log(1 + f / i)
+        difference = F.logsigmoid(write) - F.logsigmoid(forget)
+        return candidate, -F.softplus(difference), -F.softplus(-difference)

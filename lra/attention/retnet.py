@@ -1,0 +1,81 @@
+"""RetNet's retention: linear attention with one fixed decay per head (Sun et al., 2023)."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops.scalar_decay import scalar_decay_attention
+from ..options import Positive
+from .base import Mixer, Sizes
+from .gated import HeadNorm, decays_by_horizon, merge_heads, split_heads
+
+Decays = Literal["length", "published"]
+
+
+class RetNet(Mixer):
+    """o_i = Σ_j γ^|i-j| (q_i·k_j) D^-1/2 v_j with rotated q and k; then W_o(silu(W_g x) norm(o)), a norm for each head.
+
+    The released code also divides the scores by two row sums. The norm that follows cancels both but for its epsilon,
+    and the second one has no gradient, so they are left out (as fla does). O(L C (D + E) + L D E) time with chunks of
+    C = 64 tokens; a state of H D E numbers for each direction.
+
+    Args:
+        causal: only earlier tokens and the token itself, as published.
+        expand: width of the values as a multiple of the head size; published: 2.
+        decays: ``published``: γ_h = 1 - 2^(-5-h) for head h = 0, 1, ..., horizons of 32, 64, ... tokens, which with two
+            heads forget everything beyond 200 tokens. ``length``: horizons from 32 tokens to the sequence length.
+
+    Raises:
+        ValueError: head_dim is odd.
+
+    Source: the paper, section 2.1; initial values by the released code.
+    """
+
+    def __init__(
+        self, sizes: Sizes, *, dim: int, causal: bool = False, expand: Positive = 2, decays: Decays = "length"
+    ):
+        super().__init__(sizes, dim=dim)
+        if sizes.head_dim % 2:
+            raise ValueError(f"head_dim must be even to rotate queries and keys, got {sizes.head_dim}")
+        self.causal = causal
+        width = sizes.heads * sizes.head_dim
+        self.queries = nn.Linear(dim, width, bias=False)
+        self.keys = nn.Linear(dim, width, bias=False)
+        self.values = nn.Linear(dim, expand * width, bias=False)
+        self.gate = nn.Linear(dim, expand * width, bias=False)
+        self.norm = HeadNorm(expand * sizes.head_dim, eps=1e-6, affine=False)
+        self.output = nn.Linear(expand * width, dim, bias=False)
+        for layer in (self.queries, self.keys, self.values, self.gate):
+            nn.init.xavier_uniform_(layer.weight, gain=2**-2.5)
+        nn.init.xavier_uniform_(self.output.weight, gain=0.5)
+        if decays == "published":
+            log_decay = torch.log1p(-(2.0 ** -(5 + torch.arange(sizes.heads))))
+        else:
+            log_decay = decays_by_horizon(sizes.heads, 32, sizes.length)
+        self.register_buffer("log_decay", log_decay, persistent=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q = _rotate(split_heads(self.queries(x), self.sizes.heads))  # (N,H,L,D)
+        k = _rotate(split_heads(self.keys(x), self.sizes.heads))
+        v = split_heads(self.values(x), self.sizes.heads)  # (N,H,L,E)
+        log_decay = self.log_decay[None, :, None].expand(len(x), -1, x.shape[1])
+        if mask is not None:
+            # A padded token writes nothing. The decay follows the position, so it acts at padding too.
+            k = k * mask[:, None, :, None]
+        out = scalar_decay_attention(q, k, v, log_decay, bidirectional=not self.causal)
+        gated = F.silu(self.gate(x)) * merge_heads(self.norm(out))
+        return self.output(gated.to(x.dtype))
+
+
+def _rotate(x: Tensor) -> Tensor:
+    """Rotate features i and D/2 + i of position t by the angle t 10000^(-i / (D/2 - 1)), in float32 at least."""
+    half = x.shape[-1] // 2
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    frequencies = 10_000 ** -torch.linspace(0, 1, half, dtype=dtype, device=x.device)
+    positions = torch.arange(x.shape[2], dtype=dtype, device=x.device)
+    angles = positions[:, None] * frequencies  # (L,D/2)
+    first, second = x.to(dtype).chunk(2, dim=-1)
+    rotated = [first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()]
+    return torch.cat(rotated, dim=-1)

@@ -1,0 +1,88 @@
+"""RG-LRU, the recurrent block of Griffin (De et al., 2024)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops.diagonal_recurrence import diagonal_recurrence
+from ..ops.precision import full_precision
+from ..options import Positive, Range, in_range
+from .base import Mixer, Sizes
+from .gated import ShortConvolution, inverse_softplus, mask_tokens
+
+SHARPNESS = 8.0  # c of the paper: the decay is a^(c r) with a gate r
+
+
+class RGLRU(Mixer):
+    """h_t = a_t h_(t-1) + sqrt(1 - a_t²) (i_t x_t) for each channel, a_t = exp(-8 r_t softplus(Λ)).
+
+    Gates r = σ(W_a x + b_a) and i = σ(W_x x + b_x) with block-diagonal maps, a block for each head. Around it is
+    Griffin's
+    block: W_o(gelu(W_y x) h) with x through a linear map and a short convolution. O(L d) time; a state of d numbers for
+    each direction.
+
+    Args:
+        causal: only earlier tokens and the token itself, as published. The first token then enters with factor 1
+            instead of sqrt(1 - a²), since it has no history.
+        conv: tokens that the short convolution sees.
+        radius_min, radius_max: decays exp(-8 softplus(Λ) / 8) at the start, drawn uniformly on the ring between them.
+
+    Raises:
+        ValueError: the heads do not divide dim, or radius_max is below radius_min.
+
+    Source: the paper, section 2.4; initial values by the released code.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        dim: int,
+        causal: bool = False,
+        conv: Positive = 4,
+        radius_min: float = 0.9,
+        radius_max: float = 0.999,
+    ):
+        super().__init__(sizes, dim=dim)
+        if dim % sizes.heads:
+            raise ValueError(f"model.heads must divide model.dim = {dim}, got {sizes.heads}")
+        in_range("radius_min", radius_min, Range(above=0, below=1))
+        in_range("radius_max", radius_max, Range(radius_min, below=1))
+        self.causal = causal
+        block = dim // sizes.heads
+        self.inputs = nn.Linear(dim, 2 * dim)
+        self.conv = ShortConvolution(dim, conv, causal=causal, bias=True, activation=False)
+        self.gate_weight = nn.Parameter(torch.randn(2, sizes.heads, block, block) * block**-0.5)
+        self.gate_bias = nn.Parameter(torch.zeros(2, sizes.heads, block))
+        squared = torch.empty(dim, dtype=torch.float64).uniform_(radius_min**2, radius_max**2)
+        # softplus(Λ) = -log(radius) = -log(radius²) / 2
+        self.decay = nn.Parameter(inverse_softplus(-squared.log() / 2).float())
+        self.rates = {"decay": 1.0}  # without weight decay
+        self.output = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        u, gate = self.inputs(x).chunk(2, dim=-1)  # (N,L,d)
+        states = self.recurrence(self.conv(u, mask), mask)
+        return self.output((F.gelu(gate, approximate="tanh") * states).to(x.dtype))
+
+    @full_precision
+    def recurrence(self, u: Tensor, mask: Tensor | None) -> Tensor:
+        """Run the RG-LRU over u: (N,L,d) -> (N,L,d)."""
+        blocks = u.unflatten(-1, (self.sizes.heads, -1))  # (N,L,H,block)
+        gates = torch.einsum("nlhi,ghij->gnlhj", blocks, self.gate_weight) + self.gate_bias[:, None, None]
+        recurrence_gate, input_gate = gates.sigmoid().flatten(-2)  # (N,L,d)
+        log_decay = -SHARPNESS * recurrence_gate * F.softplus(self.decay)
+        # 1 - a² by expm1, which keeps its digits where a is near 1; the clamp bounds the derivative of the root.
+        scale = (-torch.expm1(2 * log_decay)).clamp(min=2.5e-7).sqrt()
+        if self.causal:
+            scale = torch.where(_first_token(u, mask), 1, scale)
+        inputs = mask_tokens(scale * input_gate * u, mask)
+        # A padded token is the identity: its decay is 1.
+        return diagonal_recurrence(mask_tokens(log_decay, mask), inputs, bidirectional=not self.causal)
+
+
+def _first_token(u: Tensor, mask: Tensor | None) -> Tensor:
+    """Mark the first real token of each sequence, (N or 1,L,1)."""
+    if mask is None:
+        return (torch.arange(u.shape[1], device=u.device) == 0)[None, :, None]
+    return (mask & (mask.cumsum(-1) == 1))[..., None]

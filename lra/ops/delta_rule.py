@@ -1,0 +1,109 @@
+"""The delta rule, with an optional decay per head and token, in chunks: DeltaNet and Gated DeltaNet.
+
+Let S be the state at the start of a chunk, G the cumulative sum of g within it, Γ_ij = exp(G_i - G_j), and let
+u_i = β_i (v_i - v̂_i) be the value that token i really adds. The state is then
+
+    S_i = Σ_(j<=i) Γ_ij k_j u_jᵀ + e^(G_i) S,
+
+and the value that it holds under the next key is
+
+    v̂_i = (e^(g_i) S_(i-1))ᵀ k_i = Σ_(j<i) Γ_ij (k_iᵀ k_j) u_j + e^(G_i) Sᵀ k_i.
+
+So the u solve a triangular system:
+
+    (I + A) U = diag(β) V - diag(β e^G) K S,   A_ij = β_i Γ_ij k_iᵀ k_j below the diagonal.
+
+Its two right-hand sides are solved for all chunks at once; only U = U_v - U_k S and the state are sequential.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .chunks import causal_mask, split_chunks
+from .precision import full_precision
+
+
+@full_precision
+def delta_rule_attention(
+    q: Float[Tensor, "N H L D"],
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L E"],
+    beta: Float[Tensor, "N H L"],
+    log_decay: Float[Tensor, "N H L"] | None = None,
+    *,
+    scale: float | None = None,
+    chunk: int = 64,
+    bidirectional: bool = False,
+) -> Float[Tensor, "N H L E"]:
+    """Compute S_t = exp(g_t) (I - β_t k_t k_tᵀ) S_(t-1) + β_t k_t v_tᵀ and o_t = scale q_tᵀ S_t in float32 at least.
+
+    Args:
+        q, k, v: queries, keys of unit length and values.
+        beta: β, from 0 to 2; 0 at padding.
+        log_decay: g, at most 0; 0 at padding; None: no decay.
+        scale: factor of the queries; None: D^-1/2.
+        chunk: tokens of a chunk.
+        bidirectional: add the recurrence from the right, in which a token reads the state after its decay and before
+            its own write, so that it reads itself once.
+
+    Returns:
+        The outputs.
+
+    Source: Yang et al. 2024 (DeltaNet), section 3; Yang et al. 2025 (Gated DeltaNet), section 3.3.
+    lra/reference/delta_rule.py is the recurrence token by token.
+    """
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    if log_decay is None:
+        log_decay = torch.zeros_like(beta)
+    q = q * scale
+    if not bidirectional:
+        earlier, added = _earlier_tokens(q, k, v, beta, log_decay, chunk)
+        return earlier + (q * k).sum(-1, keepdim=True) * added
+    # Both directions are one batch: the second half of the examples runs from right to left.
+    inputs = [torch.cat([x, x.flip(2)]) for x in (q, k, v, beta, log_decay)]
+    earlier, added = _earlier_tokens(*inputs, chunk)
+    forward, backward = earlier.chunk(2)
+    own = (q * k).sum(-1, keepdim=True) * added[: len(q)]
+    return forward + own + backward.flip(2)
+
+
+def _earlier_tokens(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, chunk: int
+) -> tuple[Tensor, Tensor]:
+    """Compute what each token reads from the decayed state before its own write, and the value it adds to the state."""
+    length = q.shape[2]
+    chunk = min(chunk, length)
+    q, k, v, beta, g = (split_chunks(x, chunk, 2) for x in (q, k, v, beta, log_decay))  # (N,H,B,C,·), (N,H,B,C)
+    prefix = g.cumsum(-1)  # G
+    earlier = causal_mask(chunk, q.device, diagonal=False)
+    decays = (prefix[..., :, None] - prefix[..., None, :]).masked_fill(~earlier, -torch.inf).exp()  # Γ
+
+    # The triangular system for both right-hand sides of all chunks.
+    coefficients = beta[..., None] * (k @ k.mT) * decays  # A
+    keys = (beta * prefix.exp())[..., None] * k
+    right = torch.cat([beta[..., None] * v, keys], dim=-1)
+    solved = torch.linalg.solve_triangular(coefficients, right, upper=False, unitriangular=True)
+    values, corrections = solved.split([v.shape[-1], k.shape[-1]], dim=-1)  # U_v, U_k
+
+    queries = q * prefix.exp()[..., None]
+    scores = (q @ k.mT) * decays
+    total = prefix[..., -1:]
+    keys_to_end = (k * (total - prefix).exp()[..., None]).mT  # (N,H,B,D,C)
+    chunk_decay = total.exp()[..., None]
+
+    # From chunk to chunk: what is really added depends on the state. unbind, not indexing: the gradient of an index is
+    # a tensor of all chunks.
+    sequential = zip(*(x.unbind(2) for x in (values, corrections, chunk_decay, keys_to_end)), strict=True)
+    state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])
+    states = []
+    added = []
+    for chunk_values, chunk_corrections, decay, chunk_keys in sequential:
+        chunk_added = chunk_values - chunk_corrections @ state
+        states.append(state)
+        added.append(chunk_added)
+        state = decay * state + chunk_keys @ chunk_added
+    added = torch.stack(added, dim=2)
+    read = queries @ torch.stack(states, dim=2) + scores @ added
+    return read.flatten(2, 3)[:, :, :length], added.flatten(2, 3)[:, :, :length]

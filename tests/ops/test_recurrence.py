@@ -1,0 +1,187 @@
+"""Chunked recurrences against the token-by-token reference, the released code, finite differences and exact sums."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import logsigmoid, normalize, silu, softplus
+
+from lra.bench.measure import peak_bytes
+from lra.ops import recurrence
+from lra.reference import delta_rule, gated_linear_attention, retention, selective_scan
+
+RELEASED = json.loads((Path(__file__).parent / "recurrent_waves.json").read_text())["outputs"]
+REFERENCES = {
+    "scalar_decay_attention": retention,
+    "channel_decay_attention": gated_linear_attention,
+    "delta_rule_attention": delta_rule,
+    "selective_scan": selective_scan,
+    "diagonal_recurrence": selective_scan,
+}
+OPERATORS = list(REFERENCES)
+# Strength of the gates: logsigmoid(gate x + shift). Weak gates remember thousands of tokens, strong ones less than one.
+GATES = {"weak": (0.1, 6.0), "medium": (1.0, 0.0), "strong": (10.0, 0.0)}
+
+
+def inputs_of(name, length, gate="medium", *, dtype=torch.float64, heads=2, dim=4, keys="random", beta=1.0, seed=0):
+    """Random inputs of an operator."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+    factor, shift = GATES[gate]
+    gates = lambda *shape: logsigmoid(factor * draw(*shape) + shift)
+    rows = (2, heads, length)
+    if name == "selective_scan":
+        delta = softplus(draw(2, length, dim) - 2)
+        B, C = draw(2, length, 3), draw(2, length, 3)
+        tensors = [draw(2, length, dim), delta, -factor * draw(dim, 3).exp(), B, C]
+    elif name == "diagonal_recurrence":
+        tensors = [gates(2, length, dim), draw(2, length, dim)]
+    else:
+        q, k, v = draw(*rows, dim), draw(*rows, dim), draw(*rows, dim + 1)
+        if name == "scalar_decay_attention":
+            tensors = [q, k, v, gates(*rows)]
+        elif name == "channel_decay_attention":
+            tensors = [q, k, v, gates(*rows, dim)]
+        else:
+            if keys == "equal":
+                k = k[:, :, :1].expand(k.shape)
+            tensors = [q, normalize(k, dim=-1), v, torch.full(rows, beta, dtype=torch.float64), gates(*rows)]
+    return [x.to(dtype) for x in tensors]
+
+
+def relative(result, exact):
+    return ((result.double() - exact).norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_chunks_equal_the_recurrence_token_by_token(name, gate, bidirectional):
+    """Also at lengths around a chunk, and for gradients of all inputs."""
+    reference = getattr(REFERENCES[name], name + "_two_sided" if bidirectional else name)
+    operator = getattr(recurrence, name)
+    for length in (1, 63, 64, 65, 200):
+        tensors = [x.requires_grad_() for x in inputs_of(name, length, gate)]
+        exact = reference(*tensors)
+        result = operator(*tensors, bidirectional=bidirectional)
+        upstream = torch.linspace(-1, 1, exact.numel(), dtype=exact.dtype).view_as(exact)
+        exact_gradients = torch.autograd.grad(exact, tensors, upstream, materialize_grads=True)
+        gradients = torch.autograd.grad(result, tensors, upstream, materialize_grads=True)
+        for value, expected in zip((result, *gradients), (exact, *exact_gradients), strict=True):
+            torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("keys", ["random", "equal"])
+def test_the_delta_rule_with_repeated_keys(keys, beta):
+    """A key that comes again is erased by beta 1 and reflected by beta 2; powers of A would overflow here."""
+    tensors = inputs_of("delta_rule_attention", 200, "weak", keys=keys, beta=beta)
+    exact = delta_rule.delta_rule_attention(*tensors)
+    single = recurrence.delta_rule_attention(*[x.float() for x in tensors])
+    assert relative(recurrence.delta_rule_attention(*tensors), exact) < 1e-12
+    # Reflections add up: the condition of I + A grows with the chunk's 64 tokens.
+    assert relative(single, exact) < (64 if beta == 2 else 8) * 2**-20
+    assert (
+        relative(recurrence.delta_rule_attention(*tensors[:4]), delta_rule.delta_rule_attention(*tensors[:4])) < 1e-12
+    )
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_gradients_by_differences(name, bidirectional):
+    tensors = [x.requires_grad_() for x in inputs_of(name, 7, heads=1, dim=2)]
+    options = {} if name in ("selective_scan", "diagonal_recurrence") else {"chunk": 4}
+    operator = getattr(recurrence, name)
+    assert torch.autograd.gradcheck(lambda *x: operator(*x, bidirectional=bidirectional, **options), tensors)
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_single_precision(name, gate):
+    """A sum G of logarithms is rounded to 2^-24 |G|, and exp(G) is off by that much, relatively."""
+    tensors = inputs_of(name, 512, gate, dim=16)
+    exact = getattr(recurrence, name)(*tensors)
+    single = getattr(recurrence, name)(*[x.float() for x in tensors])
+    factor, shift = GATES[gate]
+    largest_sum = 64 * abs(logsigmoid(torch.tensor(-3 * factor + shift)).item())
+    assert single.dtype == torch.float32
+    assert relative(single, exact) < (8 + largest_sum) * 2**-24
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_sixteen_bits_are_computed_in_float32(name):
+    tensors = [x.bfloat16() for x in inputs_of(name, 70)]
+    result = getattr(recurrence, name)(*tensors)
+    assert torch.equal(result, getattr(recurrence, name)(*[x.float() for x in tensors]))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_masked_token_is_the_identity(name, bidirectional):
+    """Zero writes and zero logarithms of decays: as if the token were not there."""
+    positions = torch.tensor([0, 1, 3, 4, 6, 9])
+    short = inputs_of(name, len(positions))
+    time = 1 if name in ("selective_scan", "diagonal_recurrence") else 2
+
+    def spread(x):
+        shape = list(x.shape)
+        shape[time] = 80
+        return x.new_zeros(shape).index_copy(time, positions, x)
+
+    long = [x if name == "selective_scan" and x.ndim == 2 else spread(x) for x in short]
+    operator = getattr(recurrence, name)
+    result = operator(*long, bidirectional=bidirectional).index_select(time, positions)
+    torch.testing.assert_close(result, operator(*short, bidirectional=bidirectional))
+
+
+def waves(shape, seed):
+    index = torch.arange(torch.Size(shape).numel(), dtype=torch.float64)
+    return torch.sin(index * (1 + seed / 7) ** 2 + seed).reshape(shape)
+
+
+def released_inputs(case):
+    """The inputs of the released code: see ``recurrent_waves.json``."""
+    q, k, v = (waves((2, 2, 7, 4), seed) for seed in (1, 2, 3))
+    gate = logsigmoid(3 * waves((2, 2, 7), 4))
+    channel_gate = logsigmoid(3 * waves((2, 2, 7, 4), 5))
+    beta = waves((2, 2, 7), 6).sigmoid()
+    unit = k / k.norm(dim=-1, keepdim=True)
+    return {
+        "simple_gla": lambda: recurrence.scalar_decay_attention(q, k, v, gate),
+        "gla": lambda: recurrence.channel_decay_attention(q, k, v, channel_gate),
+        "delta_rule": lambda: recurrence.delta_rule_attention(q, unit, v, beta),
+        "gated_delta_rule": lambda: recurrence.delta_rule_attention(q, unit, v, beta, gate),
+    }[case]()
+
+
+@pytest.mark.parametrize("case", ["simple_gla", "gla", "delta_rule", "gated_delta_rule"])
+def test_released_code(case):
+    expected = torch.tensor(RELEASED[case], dtype=torch.float64)
+    torch.testing.assert_close(released_inputs(case).flatten(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_selective_scan_of_the_released_code():
+    """Mamba adds D u and gates by silu(z); the step is softplus(delta + bias)."""
+    A, bias = -waves((6, 4), 3).exp(), waves((6,), 8)
+    u, delta, z = (waves((2, 6, 7), seed).mT for seed in (1, 2, 7))  # the released code has channels in front of time
+    B, C = (waves((2, 4, 7), seed).mT for seed in (4, 5))
+    scan = recurrence.selective_scan(u, softplus(delta + bias), A, B, C)
+    result = (scan + waves((6,), 6) * u) * silu(z)
+    expected = torch.tensor(RELEASED["selective_scan"], dtype=torch.float64)
+    torch.testing.assert_close(result.mT.flatten(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_memory_of_the_selective_scan_is_that_of_every_32nd_state():
+    u, delta, A, B, C = inputs_of("selective_scan", 2048, dtype=torch.float32, dim=64)
+    tensors = [x.requires_grad_() for x in (u, delta, A, B, C)]
+    all_states = 4 * 2 * 2048 * 64 * 3
+    small = 4 * 2 * 2048 * (64 + 3) * 2
+    peak = peak_bytes(lambda: recurrence.selective_scan(*tensors).sum().backward())
+    assert peak < 6 * small + all_states / 4
+
+
+def test_a_chunk_is_a_power_of_two():
+    tensors = inputs_of("channel_decay_attention", 5)
+    with pytest.raises(ValueError, match="chunk must be a power of two, got 48"):
+        recurrence.channel_decay_attention(*tensors, chunk=48)
