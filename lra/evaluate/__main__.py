@@ -95,8 +95,9 @@ def evaluate_run(run: RunFolder, options: EvaluateOptions, device: str, hashes: 
     if not run.weights.exists():
         raise ValueError(f"{run.path} has no {checkpoint.BEST}; copy the weights of the run there, or train it again")
     trained, fresh_experiment = generator_experiment(run, str(options.data.root), options.examples)
-    if reason := trained.unavailable:
-        raise ValueError(f"{run.path}: {reason}")
+    # For example a mechanism of Triton kernels without a GPU.
+    if trained.unavailable:
+        raise ValueError(f"{run.path}: {trained.unavailable}")
     precision = trained.trainer.precision
     if precision == "fp16" and device == "cpu":
         raise ValueError(f"{run.path} was trained in fp16, which needs device=cuda")

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-LEVEL = 0.95  # of an interval
+# Confidence level of every interval.
+LEVEL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +30,9 @@ class Difference:
 
     Args:
         value: first minus second.
-        standard_error: standard error over seeds and examples; None if a mechanism has a single seed.
-        low, high: ends of the 95 % interval; None likewise.
-        p: two-sided p-value of no difference; None likewise.
+        standard_error: standard error over seeds and examples; None if one of the mechanisms has a single seed.
+        low, high: ends of the 95 % interval; None with a single seed.
+        p: two-sided p-value of no difference; None with a single seed.
         examples_error: standard error over examples alone, for exactly these seeds.
     """
 
@@ -102,6 +103,22 @@ def difference(first: np.ndarray, second: np.ndarray) -> Difference:
     )
 
 
+def standard_error(outcomes: np.ndarray) -> float:
+    """Estimate the standard error of a mechanism's score, over seeds and examples, in percentage points.
+
+    Args:
+        outcomes: outcomes (seeds, examples) of 0 and 1. With a single seed the error is over examples alone.
+    """
+    num_seeds, num_examples = outcomes.shape
+    variance = outcomes.mean(0).var(ddof=1) / num_examples
+    if num_seeds > 1:
+        seed_variance = outcomes.mean(1).var(ddof=1) / num_seeds
+        # Both variances contain the residual; take it out once.
+        repeated = residual_variance(outcomes) / outcomes.size
+        variance = max(variance, variance + seed_variance - repeated)
+    return 100 * math.sqrt(variance)
+
+
 def residual_variance(outcomes: np.ndarray) -> float:
     """Estimate σ²_residual: the mean square of what neither the seed nor the example explains.
 
@@ -132,15 +149,15 @@ class Gap:
 
     Args:
         draw: standard deviation of a score over draws of the published test set, in percentage points.
-        ours: standard error of our mean, over seeds and our own examples.
-        theirs: standard error of the published mean over seeds.
+        own_error: standard error of our mean, over seeds and our own examples.
+        published_error: standard error of the published mean over seeds.
         standard_error: standard error of the difference.
         threshold: gap in percentage points that is significant at 5 %.
     """
 
     draw: float
-    ours: float
-    theirs: float
+    own_error: float
+    published_error: float
     standard_error: float
     threshold: float
 
@@ -164,13 +181,13 @@ def significant_gap(
     share = score / 100
     example_std = 100 * math.sqrt(share * (1 - share))
     draw = example_std / math.sqrt(published_examples)
-    ours = math.hypot(example_std / math.sqrt(examples), seed_std / math.sqrt(seeds))
-    theirs = seed_std / math.sqrt(published_seeds)
-    error = math.sqrt(draw**2 + ours**2 + theirs**2)
+    own_error = math.hypot(example_std / math.sqrt(examples), seed_std / math.sqrt(seeds))
+    published_error = seed_std / math.sqrt(published_seeds)
+    error = math.sqrt(draw**2 + own_error**2 + published_error**2)
     return Gap(
         draw=draw,
-        ours=ours,
-        theirs=theirs,
+        own_error=own_error,
+        published_error=published_error,
         standard_error=error,
         threshold=float(stats.norm.ppf((1 + LEVEL) / 2)) * error,
     )

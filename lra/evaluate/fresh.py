@@ -111,7 +111,7 @@ def fresh_data(run: RunFolder, trained: Experiment, fresh: Experiment, hashes: R
         hashes: hashes of the examples, kept between runs.
 
     Raises:
-        ValueError: the data is not that of the run, or more than half of the examples are in it.
+        ValueError: the data differs from the data of the run, or more than half of the examples are in it.
     """
     own_data = trained.task_data()
     own_data.setup()

@@ -72,7 +72,7 @@ class FreshTest:
             Booleans (examples,).
 
         Raises:
-            ValueError: the outcomes are not those of the score.
+            ValueError: the outcomes do not have this score.
         """
         try:
             packed = np.frombuffer(base64.b64decode(self.outcomes, validate=True), np.uint8)
@@ -131,7 +131,7 @@ def read_table(study: Path) -> list[FreshTest]:
 
 
 def write_table(study: Path, results: Iterable[FreshTest]) -> None:
-    """Add results to ``fresh_test.csv`` of a published study; a result replaces that of the same run.
+    """Add results to ``fresh_test.csv`` of a published study; a result replaces an older one of the same run.
 
     Args:
         study: directory of the study.

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from .fresh import FreshData
 
-TOLERANCE = 0.04  # of within_tolerance, see lra.ops.metrics
+# Largest absolute error that counts as correct, as in lra.ops.metrics.
+TOLERANCE = 0.04
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

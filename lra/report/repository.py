@@ -8,7 +8,7 @@ from ..config import CONF
 from ..disk.atomic import write
 from ..runs import bench_record, reader
 from ..runs.published import HOME, About, about
-from . import board, board_picture, export, extensions, figures, plots, results, strips
+from . import arena, board, board_picture, export, extensions, figures, plots, results, strips
 from .figures import Picture
 from .pretraining import pretraining
 from .rates import RATES
@@ -57,7 +57,10 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
     costs = home / board.STUDY / board.COSTS
     boards = board.boards(studies, [bench_record.load(costs)] if costs.is_file() else [])
-    short, sections, drawn = [], [INTRO], {}
+    # The Arena's own table comes first in both files.
+    short = [text for text in [arena.readme(studies)] if text]
+    sections = [text for text in [INTRO, arena.section(studies)] if text]
+    drawn = {}
     for name, rows in studies.items():
         says = about(home / name)
         pictures = {f"results-{picture.name}.svg": picture for picture in _pictures(rows, says, boards)}

@@ -62,6 +62,21 @@ def test_one_seed_has_an_error_over_examples_alone():
         compare.difference(np.zeros((2, 400)), np.zeros((2, 300)))
 
 
+def test_the_error_of_a_score_is_its_spread_over_seeds_and_draws_of_examples():
+    rng = np.random.default_rng(5)
+    scores = []
+    errors = []
+    for _ in range(500):
+        outcomes = made_up(rng, 0.4, 5, rng.choice([-0.25, 0.25], EXAMPLES))
+        scores.append(100 * outcomes.mean())
+        errors.append(compare.standard_error(outcomes))
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(scores), rel=0.1)
+    one = made_up(rng, 0.4, 1, np.zeros(EXAMPLES))
+    assert compare.standard_error(one) == pytest.approx(
+        100 * math.sqrt(one.mean() * (1 - one.mean()) / EXAMPLES), rel=0.01
+    )
+
+
 def test_pairs_have_the_higher_score_first():
     outcomes = {"low": np.zeros((2, 50)), "high": np.ones((2, 50)), "middle": np.tile([0.0, 1.0], (2, 25))}
     pairs = compare.all_pairs(outcomes)
@@ -83,4 +98,4 @@ def test_the_significant_gap_is_that_of_two_draws_of_the_test_set():
     wide = compare.significant_gap(
         37.0, examples=20_000, seed_std=1.0, seeds=4, published_examples=2000, published_seeds=4
     )
-    assert wide.standard_error**2 == pytest.approx(wide.draw**2 + wide.ours**2 + 0.25)
+    assert wide.standard_error**2 == pytest.approx(wide.draw**2 + wide.own_error**2 + 0.25)
