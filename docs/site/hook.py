@@ -1,4 +1,4 @@
-"""Pages of the site that are not in docs/: README, studies, the API, cards of mechanisms, and files that a page links to.
+"""Pages of the site that are not in docs/: README, studies, API, cards of mechanisms, and files that a page links to.
 
 Links stand in the pages as GitHub reads them, relative to the file; here they become links of the site.
 """
@@ -57,7 +57,7 @@ def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri == "mechanisms.md":
         # The index leads to the cards, which only the site has as pages.
         for name in mechanisms():
-            markdown = markdown.replace(f"\n| `{name}` | ", f"\n| [`{name}`](mechanisms/{name}.md) | ")
+            markdown = markdown.replace(f"\n| {name} | ", f"\n| [{name}](mechanisms/{name}.md) | ")
     return LINK.sub(of_site, markdown)
 
 

@@ -82,7 +82,7 @@ def pages(root: Path = CONF.parent) -> dict[Path, str]:
 
 
 def filter_words(words: list[str]) -> list[str]:
-    """Name filters in full: task=listops becomes filters.task=listops, since task= and protocol= choose files of conf."""
+    """Name filters in full, since task= and protocol= alone choose files of conf."""
     names = tuple(f"{name}=" for name in Filters.model_fields)
     return [f"filters.{word}" if word.startswith(names) else word for word in words]
 

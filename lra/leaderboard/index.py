@@ -25,13 +25,13 @@ def with_index(text: str) -> str:
 
 def table() -> str:
     """Render the table of all mechanisms."""
-    lines = ["| `attn=` | what it computes | differs in | file |", "| --- | --- | --- | --- |"]
+    lines = ["| name | what it computes | differs in | file |", "| --- | --- | --- | --- |"]
     for name, mechanism in mechanisms().items():
         sentence = in_markdown(mechanism.sentence).replace("\\`", "`").replace("|", "\\|")
         options = ", ".join(f"{key} {plain(value)}" for key, value in distinguishing(mechanism).items())
         file = mechanism.module.rpartition("/")[2]
         lines.append(
-            f"| `{name}` | {sentence} | {options.replace('|', chr(92) + '|')} | [{file}](../{mechanism.module}) |"
+            f"| {name} | {sentence} | {options.replace('|', chr(92) + '|')} | [{file}](../{mechanism.module}) |"
         )
     return "\n".join(lines)
 

@@ -124,7 +124,7 @@ def _quoted_line(values: list[PrintedValue]) -> Line:
 
 
 def merged(lines: Iterable[Line]) -> list[Line]:
-    """Merge lines of one model that print the same numbers: the line with the most tasks stays and names all sources.
+    """Merge lines of one model that print the same numbers into one line that names all sources.
 
     Args:
         lines: lines in the order of published.csv.
@@ -138,7 +138,8 @@ def merged(lines: Iterable[Line]) -> list[Line]:
                 longer, shorter = sorted((other, line), key=lambda x: (-len(x.scores), x.year or 9999))
                 status = min(line.status, other.status, key=STATUSES.index)
                 sources = tuple(dict.fromkeys(longer.sources + shorter.sources))
-                same_model[i] = replace(longer, sources=sources, status=status)
+                scores = {**shorter.scores, **longer.scores}
+                same_model[i] = replace(longer, scores=scores, sources=sources, status=status)
                 break
         else:
             same_model.append(line)

@@ -78,7 +78,9 @@ def read_options(path: Path) -> dict[str, Any]:
     for entry in tree.pop("defaults", []):
         if isinstance(entry, dict):
             # Another block than the default one belongs to the mechanism.
-            options |= {"block": block for key, block in entry.items() if "/block" in key}
+            for key, block in entry.items():
+                if "/block" in key:
+                    options["block"] = block
         base = path.parent / f"{entry.partition('@')[0]}.yaml" if isinstance(entry, str) else None
         if base and base.is_file():
             options |= read_options(base)
