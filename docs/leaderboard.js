@@ -7,6 +7,7 @@
   // Material for MkDocs replaces the content of a page without loading it again.
   const start = () => {
     const filters = document.getElementById("leaderboard-filters");
+    document.body.classList.toggle("leaderboard-page", Boolean(filters));
     if (!filters || filters.childElementCount) return;
     const table = nextTable(filters);
     if (table) enhance(filters, table);

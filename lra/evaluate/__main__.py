@@ -65,6 +65,7 @@ def evaluate(options: EvaluateOptions) -> None:
         if records[folder].status != "done":
             log(f"skipped: {folder} diverged and has no final score")
             continue
+        # One damaged run does not stop the others.
         try:
             results.append(evaluate_run(RunFolder.open(folder, options.trust), options, device, hashes))
         except ValueError as error:
@@ -108,6 +109,7 @@ def evaluate_run(run: RunFolder, options: EvaluateOptions, device: str, hashes: 
         log(f"{title}: {summary(previous)}, scored before")
         return previous
 
+    # Score with the precision, the padding and the batch size of the training.
     start = time.perf_counter()
     model = restore.best(run, trained).to(device)
     metric = trained.task.metric
@@ -133,6 +135,7 @@ def evaluate_run(run: RunFolder, options: EvaluateOptions, device: str, hashes: 
         git=git_commit(),
         outcomes=record.pack(correct),
     )
+    # A published run has no run directory but the tables of its study.
     if run.published:
         record.write_table(run.path.parents[2], [result])
     else:

@@ -33,8 +33,9 @@ def card(name: str, lines: Sequence[Line]) -> str:
         ValueError: there is no such mechanism.
     """
     if name not in mechanisms():
-        near = get_close_matches(name, mechanisms(), n=1)
-        suggestion = f"; did you mean {near[0]}?" if near else ""
+        # A typing error is the usual reason.
+        similar = get_close_matches(name, mechanisms(), n=1)
+        suggestion = f"; did you mean {similar[0]}?" if similar else ""
         raise ValueError(f"card={name} is no mechanism of conf/attn{suggestion}")
     mechanism = mechanisms()[name]
     parts = [f"# {name}", overview(mechanism), options(mechanism), results(name), costs(name), published(name, lines)]
@@ -79,6 +80,7 @@ def options(mechanism: Mechanism) -> str:
 def results(name: str) -> str:
     """List the results of runs in this repository: the Arena, other studies, scratch and pretrained."""
     studies = published_studies()
+    # The Arena first, then every study, with pretrained runs next to runs from scratch.
     items = [
         arena_result(entry) for of_task in entries(studies).values() for entry in of_task if entry.row.label == name
     ]
@@ -107,6 +109,7 @@ def study_result(row: Row) -> str:
 def costs(name: str) -> str:
     """List time and memory of a forward and backward pass over the length, as measured for the board."""
     record = bench()
+    # Measured on one machine in one run, so that mechanisms compare.
     if record is None:
         return ""
     measured = [row for row in record.rows if row.mechanism == name and row.mode == "training" and row.ms]

@@ -27,6 +27,7 @@ def table() -> str:
     """Render the table of all mechanisms."""
     lines = ["| name | what it computes | differs in | file |", "| --- | --- | --- | --- |"]
     for name, mechanism in mechanisms().items():
+        # A bar would end the cell of the table.
         sentence = in_markdown(mechanism.sentence).replace("\\`", "`").replace("|", "\\|")
         options = ", ".join(f"{key} {plain(value)}" for key, value in distinguishing(mechanism).items())
         file = mechanism.module.rpartition("/")[2]
@@ -37,9 +38,10 @@ def table() -> str:
 
 
 def plain(value: object) -> str:
-    """Format the value of an option: the options of a call in place of its keys."""
+    """Format the value of an option; a constructor call as its name and options."""
     if isinstance(value, dict):
         inner = {key: item for key, item in value.items() if key != "_partial_"}
+        # The name of the class or function without its package.
         target = str(inner.pop("_target_", "")).rpartition(".")[2]
         rest = " ".join(f"{key} {plain(item)}" for key, item in inner.items())
         return f"{target} {rest}".strip()

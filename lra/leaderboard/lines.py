@@ -102,6 +102,7 @@ def _quoted_line(values: list[PrintedValue]) -> Line:
     training = training_of(first)
     scores = {}
     average = None
+    # A printed average is kept apart: sources average over different tasks.
     for value in values:
         if value.task == AVERAGE:
             average = value.number
@@ -124,7 +125,7 @@ def _quoted_line(values: list[PrintedValue]) -> Line:
 
 
 def merged(lines: Iterable[Line]) -> list[Line]:
-    """Merge lines of one model that print the same numbers into one line that names all sources.
+    """Merge lines of one model that print the same numbers into a single line with all sources.
 
     Args:
         lines: lines in the order of published.csv.
@@ -174,23 +175,24 @@ def convention(scores: Mapping[str, Score], average: float | None) -> str:
     if average is None:
         return ""
     values = {task: score.value for task, score in scores.items()}
-    others = [value for task, value in values.items() if task != "pathfinder_x" and value is not None]
+    # Candidates: the printed average has to be the mean over one of these lists.
+    other_tasks = [value for task, value in values.items() if task != "pathfinder_x" and value is not None]
     path_x = values.get("pathfinder_x")
     failed = len([value for value in values.values() if value is None])
-    if not others:
+    if not other_tasks:
         return "tasks not printed"
     names = {4: "four", 5: "five"}
     candidates = {}
     if path_x is not None:
-        candidates["six tasks"] = [*others, path_x]
+        candidates["six tasks"] = [*other_tasks, path_x]
         without_listops = [value for task, value in values.items() if task != "listops" and value is not None]
         candidates["five tasks, ListOps left out"] = without_listops
-    candidates[f"{names.get(len(others), len(others))} tasks, Path-X left out"] = others
+    candidates[f"{names.get(len(other_tasks), len(other_tasks))} tasks, Path-X left out"] = other_tasks
     for substitute in (50.0, 0.0):
         if path_x is None:
             # A missing Path-X counts as a failed one; further failed tasks get the same substitute.
             missing = max(failed, 1)
-            candidates[f"missing Path-X as {substitute:.0f}"] = [*others, *[substitute] * missing]
+            candidates[f"missing Path-X as {substitute:.0f}"] = [*other_tasks, *[substitute] * missing]
     for name, tasks in candidates.items():
         if abs(mean(tasks) - average) < ROUNDING:
             return name
@@ -207,6 +209,7 @@ def status_of(notes: Iterable[str]) -> Status:
 
 def year_of(value: PrintedValue) -> int | None:
     """Year of a paper: printed in its name, else of its number in arXiv; None if neither is known."""
+    # "2026" in an arXiv number such as 2026.12345 is no year.
     printed = re.search(r"\b20\d\d\b(?!\.)", value.paper.partition("arXiv")[0])
     if printed:
         return int(printed[0])

@@ -38,6 +38,7 @@ def own_lines(runs: Path) -> list[Line]:
         for entry in of_task:
             by_name.setdefault(entry.name, {})[task] = list(entry.row.scores.values())
             labels[entry.name] = entry.row.label
+    # Old records have no date; the newest one dates the table.
     dates = [r.date for rows in studies.values() for row in rows for r in row.done if r.date]
     year = int(max(dates)[:4]) if dates else None
     source = ("results of this repository", "results.md#long-range-arena")
@@ -57,6 +58,7 @@ def submission_lines(folder: Path) -> list[Line]:
     note = f"by {submission.author}; protocol {submission.protocol}, budget {submission.budget}; {submission.hardware}"
     lines = []
     for label in submission.labels:
+        # Only tasks of the benchmark have a column.
         scores: dict[str, list[float]] = {}
         for run in runs:
             if run.record.label == label and run.record.status == "done" and run.record.task in TASKS:

@@ -13,7 +13,7 @@ import yaml
 from ..config import CONF
 
 FOLDER = CONF / "attn"
-# A choice of files without a mechanism of its own.
+# Names that stand for a class of the user.
 WITHOUT = ("custom",)
 
 
@@ -72,7 +72,7 @@ def _mechanism(name: str) -> Mechanism:
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """Read the options of a file of conf/attn, after those of the files that it extends."""
+    """Read the options of a file of conf/attn, after the options of the files that it extends."""
     tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     options: dict[str, Any] = {}
     for entry in tree.pop("defaults", []):
@@ -106,6 +106,7 @@ def read_docstring(target: str) -> tuple[str, str]:
     if spec is None or spec.origin is None:
         return "", ""
     path = Path(spec.origin)
+    # The class is not imported, since its module may need a GPU or an extra.
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
             return ast.get_docstring(node) or "", path.relative_to(CONF.parent).as_posix()
@@ -115,6 +116,7 @@ def read_docstring(target: str) -> tuple[str, str]:
 def distinguishing(mechanism: Mechanism) -> dict[str, Any]:
     """Options in which a mechanism differs from the other names of its class; empty if it is the only one."""
     family = [other for other in mechanisms().values() if other.target == mechanism.target]
+    # An option that all names of a class share says nothing about this one.
     differing = {}
     for key, value in mechanism.options.items():
         if any(other.options.get(key) != value for other in family):

@@ -22,13 +22,13 @@ HEAD = (
     "model",
     *TITLES.values(),
     "mean of 5",
+    "protocol",
+    "status",
+    "year",
+    "source",
     "average",
     "averaged over",
     "size",
-    "year",
-    "protocol",
-    "source",
-    "status",
 )
 TEXT_COLUMNS = ("model", "averaged over", "size", "protocol", "source", "status")
 ABOUT = (
@@ -75,6 +75,7 @@ def ordered(lines: Sequence[Line], order: Order | None = None) -> list[Line]:
     if order == "model":
         return sorted(lines, key=lambda line: (line.group, line.model.lower()))
     if order is None:
+        # A model ranks by its best print; the other prints follow it.
         best: dict[str, float] = {}
         for line in lines:
             best[line.group] = max(best.get(line.group, 0.0), rank_value(line, "mean"))
@@ -105,10 +106,11 @@ def table(lines: Sequence[Line], order: Order | None = None) -> Table:
             cells.append(Cell(text=score.text, value=score.value) if score else Cell())
         mean_of_five = line.mean_of_five
         cells.append(Cell() if mean_of_five is None else Cell.of(mean_of_five))
-        cells.append(Cell() if line.average is None else Cell.of(line.average))
         sources = ", ".join(name for name, _ in line.sources)
         year = "" if line.year is None else str(line.year)
-        cells += [line.averaged, line.size, year, line.protocol, sources, line.status]
+        cells += [line.protocol, line.status, year, sources]
+        cells.append(Cell() if line.average is None else Cell.of(line.average))
+        cells += [line.averaged, line.size]
         rows.append(cells)
     return Table(
         name="leaderboard",

@@ -104,6 +104,7 @@ def verify_submission(options: SubmitOptions) -> None:
     reasons = check_folder(folder)
     if reasons:
         raise ValueError(refused(folder, reasons))
+    # Runs of the printed commands are found without an option.
     home = options.runs or Path("runs") / f"verify-{options.verify}"
     reruns: list[Published] = []
     if home.is_dir():

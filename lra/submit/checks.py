@@ -74,6 +74,7 @@ def check_failed_seeds(groups: Group) -> list[str]:
     reasons = []
     for (task, label), runs in groups.items():
         seeds = sorted(run.record.seed for run in runs)
+        # A gap in the numbers may be a seed that failed and was removed.
         missing = sorted(set(range(max(seeds) + 1)) - set(seeds))
         if missing:
             numbers = ", ".join(map(str, missing))
@@ -109,6 +110,7 @@ def check_control(groups: Group) -> list[str]:
         if control is None:
             reasons.append(f"{task} has no control; train attn={CONTROL} with the same settings, three seeds")
             continue
+        # The control shows what the same training gives without attention.
         difference = identity.difference(shared_choices(control[0].choices), shared_choices(runs[0].choices))
         if difference:
             reasons.append(
@@ -116,7 +118,7 @@ def check_control(groups: Group) -> list[str]:
                 "same settings"
             )
     if not any(label != CONTROL for _, label in groups):
-        reasons.append("there is no mechanism besides the control")
+        reasons.append("there is no mechanism, only the control")
     return reasons
 
 
@@ -163,6 +165,7 @@ def check_commits(runs: Sequence[Published]) -> list[str]:
 def check_source(groups: Group, source: str, folder: Path) -> list[str]:
     """The source of every custom class is attached."""
     reasons = []
+    # One file per submission; its name is the name of the module.
     for target in custom_targets(groups):
         module, _, name = target.rpartition(".")
         file_name = f"{module}.py"
@@ -178,6 +181,7 @@ def custom_targets(groups: Group) -> list[str]:
     targets = set()
     for runs in groups.values():
         for key, value in runs[0].choices.items():
+            # Classes of the suite are in the repository.
             is_custom = key.endswith("_target_") and str(value).partition(".")[0] not in SUITE
             if is_custom:
                 targets.add(str(value))

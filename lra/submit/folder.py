@@ -71,6 +71,7 @@ def write(folder: Path, runs: Sequence[Published], submission: Submission, sourc
     about = tables.About(form=typed_json.FORM, command=commands[0] if commands else "", hardware=submission.hardware)
     atomic.write(folder / tables.ABOUT, about_text(about))
     tables.save(folder, runs)
+    # The statement comes last, with the checksums of all other files.
     names = [*record.TABLES, submission.source] if submission.source else list(record.TABLES)
     typed_json.save(submission, folder / record.NAME, names)
 
@@ -100,6 +101,7 @@ def check_folder(folder: Path) -> list[str]:
         record.load_verification(folder)
     except ValueError as error:
         return [str(error)]
+    # What the statement claims has to agree with the tables next to it.
     reasons = []
     if submission.name != folder.name:
         reasons.append(f"{folder} holds the submission {submission.name}; rename the folder")

@@ -35,15 +35,16 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
     repeated = checks.by_mechanism(reruns)
     comparisons = []
     for (task, label), runs in submitted.items():
-        others = repeated.get((task, label), [])
+        rerun_runs = repeated.get((task, label), [])
         scores = finished_scores(runs)
-        rerun_scores = finished_scores(others)
+        rerun_scores = finished_scores(rerun_runs)
         if len(rerun_scores) < checks.FEWEST_SEEDS:
             raise ValueError(
                 f"the rerun has {len(rerun_scores)} finished seeds of {task} {label}, {checks.FEWEST_SEEDS} are "
                 f"needed: {rerun_command(folder.name, runs[0])}"
             )
-        difference = identity.difference(runs[0].choices, others[0].choices)
+        # Devices, threads and folders are no choices, so another machine is no difference.
+        difference = identity.difference(runs[0].choices, rerun_runs[0].choices)
         if difference:
             raise ValueError(f"the rerun of {task} {label} has another configuration ({difference})")
         comparisons.append(
@@ -78,8 +79,9 @@ def tolerance(scores: Sequence[float], rerun_scores: Sequence[float]) -> float:
 def rerun_command(name: str, run: Published) -> str:
     """The command that trains a mechanism of a submission again."""
     words = shlex.split(run.record.command or "python -m lra.train")
-    kept = [word for word in words if not re.match(r"(study|seeds|runs)=", word)]
-    return shlex.join([*kept, f"study=verify-{name}", "seeds=[0,1,2]"])
+    # Seeds and study are replaced, folders of the submitter's machine left out.
+    options = [word for word in words if not re.match(r"(study|seeds|runs)=", word)]
+    return shlex.join([*options, f"study=verify-{name}", "seeds=[0,1,2]"])
 
 
 def write(folder: Path, verification: Verification) -> None:

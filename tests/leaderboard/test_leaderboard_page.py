@@ -132,6 +132,9 @@ def test_filters_narrow_the_table_and_count_lines(visit):
 def test_it_fits_the_screen_in_both_schemes(visit, width, height, scheme):
     page = visit(width, height, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # Names of models break between words, not between letters.
+    heights = page.eval_on_selector_all("#leaderboard tbody tr", "rows => rows.map(row => row.clientHeight)")
+    assert max(heights) < 120
     # The name of the model stays in view.
     page.evaluate("document.querySelector('.wrap').scrollLeft = 5000")
     left = page.evaluate("document.querySelector('#leaderboard tbody td').getBoundingClientRect().left")
