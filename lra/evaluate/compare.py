@@ -145,7 +145,7 @@ def all_pairs(outcomes: Mapping[str, np.ndarray]) -> dict[tuple[str, str], Diffe
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """How far our score must be from a published one before the difference means anything.
+    """The smallest significant difference between our score and a published one, and its parts.
 
     Args:
         draw: standard deviation of a score over draws of the published test set, in percentage points.

@@ -15,7 +15,7 @@ from ..options import Range
 from ..report.table import show
 from ..runs.tables import HOME
 from . import cards, index, page
-from .lines import Line, Protocol, Status, quoted_lines
+from .lines import LeaderboardLine, Protocol, Status, quoted_lines
 from .measured import measured_lines
 from .table import Order, select, table
 
@@ -61,7 +61,7 @@ def leaderboard(options: LeaderboardOptions) -> None:
     show([table(lines, options.sort)], "The page docs/leaderboard.md explains protocols, statuses and remarks.")
 
 
-def all_lines(root: Path = CONF.parent) -> list[Line]:
+def all_lines(root: Path = CONF.parent) -> list[LeaderboardLine]:
     """All lines of the leaderboard: measured, submitted and printed ones.
 
     Args:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..laws.laws import LAWS
-from ..report.arena_entries import TITLES, Entry, entries, gain_cell, spread_text
+from ..report.arena_entries import TITLES, ArenaEntry, entries, gain_cell, spread_text
 from ..report.board import COSTS, STUDY
 from ..report.summary import Row, collect
 from ..report.table import in_markdown
@@ -15,14 +15,14 @@ from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME
 from .index import plain
-from .lines import Line
-from .mechanism import Mechanism, mechanisms
+from .lines import LeaderboardLine
+from .mechanism import MechanismFacts, mechanisms
 from .table import markdown
 
 MEGABYTE = 2**20
 
 
-def card(name: str, lines: Sequence[Line]) -> str:
+def card(name: str, lines: Sequence[LeaderboardLine]) -> str:
     """Render the card of a mechanism as Markdown.
 
     Args:
@@ -42,7 +42,7 @@ def card(name: str, lines: Sequence[Line]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def overview(mechanism: Mechanism) -> str:
+def overview(mechanism: MechanismFacts) -> str:
     """Describe what a mechanism computes, where it is implemented, its complexity, parameters and checks."""
     sentence = in_markdown(mechanism.sentence).replace("\\`", "`")
     facts = [f"* Code: [{mechanism.module}](../../{mechanism.module})"]
@@ -69,7 +69,7 @@ def parameters(name: str) -> int | None:
         return None
 
 
-def options(mechanism: Mechanism) -> str:
+def options(mechanism: MechanismFacts) -> str:
     """List the options of a mechanism with their defaults."""
     if not mechanism.options:
         return "## Options\n\nIt has none."
@@ -93,7 +93,7 @@ def results(name: str) -> str:
     return "\n".join(["## Results here", "", *items])
 
 
-def arena_result(entry: Entry) -> str:
+def arena_result(entry: ArenaEntry) -> str:
     """Describe the runs of a mechanism at the papers' budget."""
     gain = gain_cell(entry).text
     over = f", {gain} over the control" if gain != "-" else ""
@@ -128,7 +128,7 @@ def costs(name: str) -> str:
     return "\n".join(["## Time and memory over length", "", about, "", *head, *rows])
 
 
-def published(name: str, lines: Sequence[Line]) -> str:
+def published(name: str, lines: Sequence[LeaderboardLine]) -> str:
     """Show the lines of the leaderboard that belong to a mechanism."""
     of_mechanism = [line for line in lines if line.group == name]
     if not of_mechanism:

@@ -51,7 +51,7 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class LeaderboardLine:
     """One line of the leaderboard.
 
     Args:
@@ -87,7 +87,7 @@ class Line:
         return mean(values) if len(values) == len(FIVE) and None not in values else None
 
 
-def quoted_lines() -> list[Line]:
+def quoted_lines() -> list[LeaderboardLine]:
     """Make the lines of published.csv, and merge lines that repeat the numbers of another source."""
     by_line: dict[tuple[str, str, str], list[PrintedValue]] = {}
     for value in published.read():
@@ -96,7 +96,7 @@ def quoted_lines() -> list[Line]:
     return merged(_quoted_line(values) for values in by_line.values())
 
 
-def _quoted_line(values: list[PrintedValue]) -> Line:
+def _quoted_line(values: list[PrintedValue]) -> LeaderboardLine:
     """Make a line of the values of one model in one table."""
     first = values[0]
     training = training_of(first)
@@ -109,7 +109,7 @@ def _quoted_line(values: list[PrintedValue]) -> Line:
         elif value.value != "NA":
             scores[value.task] = Score(text=value.text, value=value.number)
     notes = dict.fromkeys(value.note for value in values if value.note)
-    return Line(
+    return LeaderboardLine(
         model=first.model,
         group=group_of(first.model, first.attn),
         scores=scores,
@@ -124,13 +124,13 @@ def _quoted_line(values: list[PrintedValue]) -> Line:
     )
 
 
-def merged(lines: Iterable[Line]) -> list[Line]:
+def merged(lines: Iterable[LeaderboardLine]) -> list[LeaderboardLine]:
     """Merge lines of one model that print the same numbers into a single line with all sources.
 
     Args:
         lines: lines in the order of published.csv.
     """
-    by_group: dict[str, list[Line]] = {}
+    by_group: dict[str, list[LeaderboardLine]] = {}
     for line in lines:
         same_model = by_group.setdefault(line.group, [])
         for i, other in enumerate(same_model):
@@ -147,7 +147,7 @@ def merged(lines: Iterable[Line]) -> list[Line]:
     return [line for same_model in by_group.values() for line in same_model]
 
 
-def repeats(line: Line, other: Line) -> bool:
+def repeats(line: LeaderboardLine, other: LeaderboardLine) -> bool:
     """Tell whether two lines print the same numbers on at least two common tasks."""
     common = line.scores.keys() & other.scores.keys()
     differing = [task for task in common if line.scores[task].value != other.scores[task].value]

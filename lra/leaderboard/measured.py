@@ -9,14 +9,14 @@ from ..report.summary import collect
 from ..runs import tables
 from ..submit import record as submission_record
 from ..submit.verify import is_verified
-from .lines import Line, Score, Status, group_of
+from .lines import LeaderboardLine, Score, Status, group_of
 
 ENCODER = "2 layers, d 64"
 # Address of a file of the repository, relative to the page in docs.
 ROOT = ".."
 
 
-def measured_lines(runs: Path, submissions: Path) -> list[Line]:
+def measured_lines(runs: Path, submissions: Path) -> list[LeaderboardLine]:
     """Make the lines of runs at the papers' budget and of submissions.
 
     Args:
@@ -29,7 +29,7 @@ def measured_lines(runs: Path, submissions: Path) -> list[Line]:
     return lines
 
 
-def own_lines(runs: Path) -> list[Line]:
+def own_lines(runs: Path) -> list[LeaderboardLine]:
     """Make a verified line of each mechanism with runs at the papers' budget in this repository."""
     studies, _ = collect(runs)
     by_name: dict[str, dict[str, list[float]]] = {}
@@ -48,7 +48,7 @@ def own_lines(runs: Path) -> list[Line]:
     ]
 
 
-def submission_lines(folder: Path) -> list[Line]:
+def submission_lines(folder: Path) -> list[LeaderboardLine]:
     """Make a line of each mechanism of a submission."""
     submission = submission_record.load(folder)
     status: Status = "verified" if is_verified(folder, submission) else "reported"
@@ -78,14 +78,14 @@ def line_of(
     source: tuple[str, str],
     year: int | None,
     note: str,
-) -> Line:
+) -> LeaderboardLine:
     """Make a line of scores over seeds.
 
     Args:
         name: name of the line.
         label: label of the runs.
         by_task: test scores of the seeds in percent.
-        status, source, year, note: as in ``Line``.
+        status, source, year, note: fields of ``LeaderboardLine``.
     """
     scores = {}
     for task in TASKS:
@@ -93,7 +93,7 @@ def line_of(
             values = by_task[task]
             spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
             scores[task] = Score(text=f"{mean(values):.2f}{spread} (n = {len(values)})", value=mean(values))
-    return Line(
+    return LeaderboardLine(
         model=name,
         group=group_of(label, label),
         scores=scores,

@@ -1,4 +1,4 @@
-"""What is known about a name of ``attn=``: its class, its options and its description."""
+"""Facts about a name of ``attn=``: its class, its options and its description."""
 
 import ast
 import importlib.util
@@ -18,7 +18,7 @@ WITHOUT = ("custom",)
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class MechanismFacts:
     """A name of ``attn=``.
 
     Args:
@@ -54,7 +54,7 @@ class Mechanism:
 
 
 @cache
-def mechanisms() -> dict[str, Mechanism]:
+def mechanisms() -> dict[str, MechanismFacts]:
     """Read every name of ``attn=``, without importing its class."""
     by_name = {}
     for path in sorted(FOLDER.glob("*.yaml")):
@@ -63,12 +63,12 @@ def mechanisms() -> dict[str, Mechanism]:
     return by_name
 
 
-def _mechanism(name: str) -> Mechanism:
+def _mechanism(name: str) -> MechanismFacts:
     options = read_options(FOLDER / f"{name}.yaml")
     target = options.pop("_target_", "")
     options.pop("_partial_", None)
     docstring, module = read_docstring(target)
-    return Mechanism(name, target, options, docstring, module)
+    return MechanismFacts(name, target, options, docstring, module)
 
 
 def read_options(path: Path) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def read_docstring(target: str) -> tuple[str, str]:
     return "", ""
 
 
-def distinguishing(mechanism: Mechanism) -> dict[str, Any]:
+def distinguishing(mechanism: MechanismFacts) -> dict[str, Any]:
     """Options in which a mechanism differs from the other names of its class; empty if it is the only one."""
     family = [other for other in mechanisms().values() if other.target == mechanism.target]
     # An option that all names of a class share says nothing about this one.

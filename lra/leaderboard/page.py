@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .lines import Line
+from .lines import LeaderboardLine
 from .table import markdown
 
 INTRO = """# Leaderboard of the Long Range Arena
@@ -52,12 +52,12 @@ a gap below three points [means nothing](results.md#when-a-gap-to-a-published-va
 """
 
 
-def page(lines: Sequence[Line]) -> str:
+def page(lines: Sequence[LeaderboardLine]) -> str:
     """Render docs/leaderboard.md."""
     return "\n".join([INTRO, markdown(lines), "", remarks(lines)])
 
 
-def remarks(lines: Sequence[Line]) -> str:
+def remarks(lines: Sequence[LeaderboardLine]) -> str:
     """List the notes on lines, each with the models that it is about."""
     by_note: dict[str, list[str]] = {}
     for line in lines:

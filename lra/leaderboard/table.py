@@ -5,7 +5,7 @@ from typing import Literal
 
 from ..report.published import TASKS
 from ..report.table import Cell, Table, frame, in_markdown
-from .lines import Line, Protocol, Status
+from .lines import LeaderboardLine, Protocol, Status
 
 Order = Literal[
     "model", "mean", "average", "year", "listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x"
@@ -38,13 +38,13 @@ ABOUT = (
 
 
 def select(
-    lines: Sequence[Line],
+    lines: Sequence[LeaderboardLine],
     *,
     task: str | None = None,
     protocol: Protocol | None = None,
     since: int | None = None,
     status: Status | None = None,
-) -> list[Line]:
+) -> list[LeaderboardLine]:
     """Filter lines.
 
     Args:
@@ -65,7 +65,7 @@ def select(
     return selected
 
 
-def ordered(lines: Sequence[Line], order: Order | None = None) -> list[Line]:
+def ordered(lines: Sequence[LeaderboardLine], order: Order | None = None) -> list[LeaderboardLine]:
     """Sort lines, those without the value last.
 
     Args:
@@ -83,7 +83,7 @@ def ordered(lines: Sequence[Line], order: Order | None = None) -> list[Line]:
     return sorted(lines, key=lambda line: -rank_value(line, order))
 
 
-def rank_value(line: Line, order: Order) -> float:
+def rank_value(line: LeaderboardLine, order: Order) -> float:
     """Value of a line in a column, -1 without one."""
     if order == "mean":
         value = line.mean_of_five
@@ -96,7 +96,7 @@ def rank_value(line: Line, order: Order) -> float:
     return -1.0 if value is None else float(value)
 
 
-def table(lines: Sequence[Line], order: Order | None = None) -> Table:
+def table(lines: Sequence[LeaderboardLine], order: Order | None = None) -> Table:
     """Make the table of lines in an order."""
     rows = []
     for line in ordered(lines, order):
@@ -121,7 +121,7 @@ def table(lines: Sequence[Line], order: Order | None = None) -> Table:
     )
 
 
-def markdown(lines: Sequence[Line]) -> str:
+def markdown(lines: Sequence[LeaderboardLine]) -> str:
     """Format the table for the page, with links to the sources.
 
     Args:

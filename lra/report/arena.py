@@ -4,7 +4,7 @@ from ..evaluate import compare
 from ..runs.scores import CONTROL
 from . import published
 from .arena_compare import pair_table, precision_table
-from .arena_entries import TITLES, Entry, entries, gain_cell, spread_text
+from .arena_entries import TITLES, ArenaEntry, entries, gain_cell, spread_text
 from .arena_gap import gap_section
 from .summary import Row
 from .table import Cell, Table, frame
@@ -51,7 +51,7 @@ def section(studies: dict[str, list[Row]]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def task_table(task: str, lines: list[Entry]) -> Table:
+def task_table(task: str, lines: list[ArenaEntry]) -> Table:
     """Make the table of results of one task.
 
     Args:
@@ -97,7 +97,7 @@ def task_table(task: str, lines: list[Entry]) -> Table:
     )
 
 
-def fresh_cell(entry: Entry) -> Cell:
+def fresh_cell(entry: ArenaEntry) -> Cell:
     """Make the cell of the fresh test, with the number of seeds if not all of them are scored."""
     if not entry.fresh:
         return Cell(text="-")
@@ -110,7 +110,7 @@ def fresh_cell(entry: Entry) -> Cell:
     return Cell(text=text, value=score, std=error, n=len(outcomes))
 
 
-def published_value(entry: Entry) -> tuple[published.PrintedValue | None, str]:
+def published_value(entry: ArenaEntry) -> tuple[published.PrintedValue | None, str]:
     """Choose the published value of a mechanism, and name its source; none for the longer training."""
     if entry.name != entry.row.label:
         return None, ""
@@ -130,7 +130,11 @@ def machine(row: Row) -> str:
         prefix = f"{run_record.processor}, " if is_cpu and run_record.processor else ""
         names.add(prefix + run_record.device.replace(" 1 threads", " 1 thread"))
     # A processor that old records do not name is no other machine.
-    specific = {name for name in names if not any(other != name and other.endswith(name) for other in names)}
+    specific = set()
+    for name in names:
+        longer_names = [other for other in names if other != name and other.endswith(name)]
+        if not longer_names:
+            specific.add(name)
     return " / ".join(sorted(specific))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..evaluate import compare
 from ..runs import open as runs_on_disk
 from ..runs.scores import CONTROL
-from .arena_entries import LONGER, TITLES, Entry, belongs, gain_cell, spread_text
+from .arena_entries import LONGER, TITLES, ArenaEntry, belongs, gain_cell, spread_text
 from .statistics import holm
 from .summary import Row
 from .table import Cell, Table, frame
@@ -15,7 +15,7 @@ from .table import Cell, Table, frame
 LEVEL = 0.05
 
 
-def pair_table(task: str, lines: list[Entry]) -> Table | None:
+def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     """Compare the selections of CUR with each other on the fresh examples; None without two of them with two seeds.
 
     Args:
@@ -64,7 +64,7 @@ def precision_table(studies: dict[str, list[Row]]) -> Table | None:
     for (task, label), by_precision in sorted(by_label.items()):
         if {"bf16", "fp32"} <= by_precision.keys():
             narrow, full = by_precision["bf16"], by_precision["fp32"]
-            as_control = Entry(label, narrow, full, {})
+            as_control = ArenaEntry(label, narrow, full, {})
             difference = (
                 gain_cell(as_control) if label != CONTROL else Cell.of(narrow.test - full.test, "{:+.1f}".format)
             )

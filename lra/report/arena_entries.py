@@ -31,7 +31,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class ArenaEntry:
     """One line of the Arena's table.
 
     Args:
@@ -51,7 +51,7 @@ class Entry:
         return np.array([self.fresh[seed].is_correct() for seed in sorted(self.fresh)], float)
 
 
-def entries(studies: dict[str, list[Row]]) -> dict[str, list[Entry]]:
+def entries(studies: dict[str, list[Row]]) -> dict[str, list[ArenaEntry]]:
     """Choose the runs of the table: those at the papers' budget, of each mechanism the study with the most seeds.
 
     Args:
@@ -70,14 +70,14 @@ def entries(studies: dict[str, list[Row]]) -> dict[str, list[Entry]]:
         if row.label == CONTROL:
             controls[row.study, row.task] = row
 
-    by_task: dict[str, list[Entry]] = {}
+    by_task: dict[str, list[ArenaEntry]] = {}
     for task in published.TASKS:
         lines = []
         for (of_task, name), rows in by_name.items():
             if of_task == task:
                 # With the same number of seeds the study with the later name counts.
                 row = max(rows, key=lambda row: (row.n, row.study))
-                lines.append(Entry(name, row, controls.get((row.study, task)), fresh_results(row)))
+                lines.append(ArenaEntry(name, row, controls.get((row.study, task)), fresh_results(row)))
         if lines:
             by_task[task] = sorted(lines, key=lambda entry: -entry.row.test)
     return by_task
@@ -124,7 +124,7 @@ def spread_text(row: Row) -> str:
     return text
 
 
-def gain_cell(entry: Entry) -> Cell:
+def gain_cell(entry: ArenaEntry) -> Cell:
     """Make the cell of the gain over the control, with Welch's interval if both have two seeds or more."""
     if entry.control is None or entry.row.label == CONTROL:
         return Cell(text="-")

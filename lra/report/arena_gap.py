@@ -1,4 +1,4 @@
-"""How far our ListOps score must be from a published one before the difference means anything."""
+"""The smallest significant gap between our ListOps score and a published one."""
 
 import math
 from statistics import mean, stdev
@@ -61,7 +61,7 @@ def gap_of(runs: Runs) -> tuple[compare.Gap, float, int]:
 
     Returns:
         The gap, the score in percent and the number of its examples: fresh ones if all seeds are scored on them, else
-        those of the standard test set.
+        the examples of the standard test set.
     """
     row, fresh = runs
     if len(fresh) == row.n:
@@ -70,7 +70,7 @@ def gap_of(runs: Runs) -> tuple[compare.Gap, float, int]:
     else:
         scores = list(row.scores.values())
         examples = row.done[0].n_test
-    # With a single seed of ours the published spread stands in.
+    # With a single seed here the published spread stands in.
     seed_std = stdev(scores) if len(scores) > 1 else PUBLISHED_STD
     gap = compare.significant_gap(
         mean(scores),

@@ -8,7 +8,7 @@ from conftest import printed
 from lra.config import CONF
 from lra.leaderboard import cards, lines, mechanism, table
 from lra.leaderboard.__main__ import all_lines, chosen, filter_words, leaderboard, pages
-from lra.leaderboard.lines import Line, Score, convention, merged
+from lra.leaderboard.lines import LeaderboardLine, Score, convention, merged
 from lra.leaderboard.measured import submission_lines
 from lra.report import published
 
@@ -25,7 +25,7 @@ def scores(*values):
 def line(model, *values, **fields):
     common = {"average": None, "averaged": "", "size": "", "year": 2024, "protocol": "other", "status": "quoted"}
     sources = ((fields.pop("source", "A"), "https://a"),)
-    return Line(model=model, group=model.lower(), scores=scores(*values), sources=sources, **common | fields)
+    return LeaderboardLine(model=model, group=model.lower(), scores=scores(*values), sources=sources, **common | fields)
 
 
 def named(everything, model, source):
