@@ -14,13 +14,13 @@ from ..config.entry import main
 from ..config.options import Options
 from ..config.sections import BatchSize, Device, Root, Threads, Trust
 from ..console import log
-from ..disk import atomic
+from ..disk import atomic, typed_json
 from ..options import Positive
-from ..runs import checkpoint, restore, typed_json
-from ..runs.folder import RunFolder
-from ..runs.open import scan
+from ..runs import checkpoint, restore
+from ..runs.reader import scan
 from ..runs.record import git_commit
-from ..train import machine
+from ..runs.run_dir import RunDir
+from ..train import device as devices
 from . import record
 from .fresh import FRESH_SEED, RowHashes, fresh_data, generator_experiment
 from .record import FreshTest
@@ -50,8 +50,8 @@ def evaluate(options: EvaluateOptions) -> None:
     Raises:
         ValueError: there is no run, or some runs could not be scored; the message names each with its reason.
     """
-    device = machine.chosen(options.device)
-    machine.prepare(device, options.threads)
+    device = devices.select_device(options.device)
+    devices.prepare_process(device, options.threads)
     records, unreadable = scan(options.runs)
     if not records:
         reasons = f" ({'; '.join(unreadable)})" if unreadable else ""
@@ -67,7 +67,7 @@ def evaluate(options: EvaluateOptions) -> None:
             continue
         # One damaged run does not stop the others.
         try:
-            results.append(evaluate_run(RunFolder.open(folder, options.trust), options, device, hashes))
+            results.append(evaluate_run(RunDir.read(folder, options.trust), options, device, hashes))
         except ValueError as error:
             log(f"not scored: {error}")
             failures.append(str(error))
@@ -77,7 +77,7 @@ def evaluate(options: EvaluateOptions) -> None:
         raise ValueError(f"{len(failures)} of {len(records)} runs were not scored: {'; '.join(failures)}")
 
 
-def evaluate_run(run: RunFolder, options: EvaluateOptions, device: str, hashes: RowHashes) -> FreshTest:
+def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: RowHashes) -> FreshTest:
     """Score one run and write its result, unless it is there already.
 
     Args:
@@ -136,7 +136,7 @@ def evaluate_run(run: RunFolder, options: EvaluateOptions, device: str, hashes: 
         outcomes=record.pack(correct),
     )
     # A published run has no run directory but the tables of its study.
-    if run.published:
+    if run.is_published:
         record.write_table(run.path.parents[2], [result])
     else:
         typed_json.save(result, run.path / record.NAME)
@@ -144,9 +144,9 @@ def evaluate_run(run: RunFolder, options: EvaluateOptions, device: str, hashes: 
     return result
 
 
-def find_result(run: RunFolder) -> FreshTest | None:
+def find_result(run: RunDir) -> FreshTest | None:
     """Read the result of a run, None without one. Raises ValueError if it is damaged."""
-    if run.published:
+    if run.is_published:
         identity = (run.record.task, run.record.label, run.seed)
         for result in record.read_table(run.path.parents[2]):
             if (result.task, result.label, result.seed) == identity:

@@ -9,8 +9,8 @@ import torch
 
 from ..config.experiment import Experiment
 from ..data.datamodule import TaskData
-from ..runs.folder import RunFolder
 from ..runs.restore import check_data, configuration
+from ..runs.run_dir import RunDir
 
 # Random seed of all fresh data. Tasks use seeds 0 and 1, searches 100.
 FRESH_SEED = 20_261_127
@@ -69,7 +69,7 @@ class FreshData:
     digest: str
 
 
-def generator_experiment(run: RunFolder, root: str, examples: int) -> tuple[Experiment, Experiment]:
+def generator_experiment(run: RunDir, root: str, examples: int) -> tuple[Experiment, Experiment]:
     """Restore the experiment of a run, and the same experiment on fresh examples.
 
     Args:
@@ -85,7 +85,7 @@ def generator_experiment(run: RunFolder, root: str, examples: int) -> tuple[Expe
     """
     experiment = configuration(run, root)
     # Padding decides how sequences are packed into batches; evaluate as the training did.
-    experiment = experiment.changed(data=experiment.data.changed(pad=run.choices["data.pad"]))
+    experiment = experiment.replace(data=experiment.data.replace(pad=run.choices["data.pad"]))
     source = experiment.source
     task = experiment.task.name
     if not experiment.data_source().generated or "seed" not in source.options:
@@ -97,11 +97,11 @@ def generator_experiment(run: RunFolder, root: str, examples: int) -> tuple[Expe
     if source.options["seed"] == FRESH_SEED:
         raise ValueError(f"{run.path} was trained on data of seed {FRESH_SEED}, which is reserved for fresh examples")
     # One training and one validation example, since no source takes none.
-    fresh_source = source.changed(seed=FRESH_SEED, train=1, val=1, test=examples)
-    return experiment, experiment.changed(source=fresh_source)
+    fresh_source = source.replace(seed=FRESH_SEED, train=1, val=1, test=examples)
+    return experiment, experiment.replace(source=fresh_source)
 
 
-def fresh_data(run: RunFolder, trained: Experiment, fresh: Experiment, hashes: RowHashes) -> FreshData:
+def fresh_data(run: RunDir, trained: Experiment, fresh: Experiment, hashes: RowHashes) -> FreshData:
     """Make the fresh examples of a run's task and leave out those that the run has seen.
 
     Args:

@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ..disk import atomic
+from ..disk import atomic, typed_json
 from ..disk.atomic import Unreadable
-from ..runs import typed_json
-from ..runs.typed_json import FolderName, Percent
+from ..disk.typed_json import FolderName, Percent
 
 NAME = "fresh_test.json"
 TABLE = "fresh_test.csv"

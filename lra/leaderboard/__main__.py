@@ -13,7 +13,7 @@ from ..config.sections import Name
 from ..disk import atomic
 from ..options import Range
 from ..report.table import show
-from ..runs.tables import HOME
+from ..runs.published import HOME
 from . import cards, index, page
 from .lines import LeaderboardLine, Protocol, Status, quoted_lines
 from .measured import measured_lines

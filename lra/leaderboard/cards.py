@@ -13,7 +13,7 @@ from ..report.summary import Row, collect
 from ..report.table import in_markdown
 from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
-from ..runs.tables import HOME
+from ..runs.published import HOME
 from .index import plain
 from .lines import LeaderboardLine
 from .mechanism import MechanismFacts, mechanisms

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from ..report.arena_entries import entries
 from ..report.published import TASKS
 from ..report.summary import collect
-from ..runs import tables
+from ..runs import published as tables
 from ..submit import record as submission_record
 from ..submit.verify import is_verified
 from .lines import LeaderboardLine, Score, Status, group_of

@@ -1,7 +1,7 @@
 """The Arena's table: every mechanism at the papers' budget, with its gain over no attention and published values."""
 
 from ..evaluate import compare
-from ..runs.scores import CONTROL
+from ..runs.reader import CONTROL
 from . import published
 from .arena_compare import pair_table, precision_table
 from .arena_entries import TITLES, ArenaEntry, entries, gain_cell, spread_text

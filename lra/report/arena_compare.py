@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..evaluate import compare
-from ..runs import open as runs_on_disk
-from ..runs.scores import CONTROL
+from ..runs import reader
+from ..runs.reader import CONTROL
 from .arena_entries import LONGER, TITLES, ArenaEntry, belongs, gain_cell, spread_text
 from .statistics import holm
 from .summary import Row
@@ -84,5 +84,5 @@ def precision_table(studies: dict[str, list[Row]]) -> Table | None:
 
 def precision(folders: Iterable[Path]) -> str:
     """Precision of the training of runs, fp32 if their configuration does not name one."""
-    names = {runs_on_disk.choices(folder).get("trainer.precision", "fp32") for folder in folders}
+    names = {reader.read_choices(folder).get("trainer.precision", "fp32") for folder in folders}
     return " / ".join(sorted(names))

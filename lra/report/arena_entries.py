@@ -11,7 +11,7 @@ from scipy import stats
 
 from ..evaluate import record as fresh_record
 from ..evaluate.record import FreshTest
-from ..runs.scores import CONTROL
+from ..runs.reader import CONTROL
 from . import board, published
 from .rates import RATES
 from .summary import Row

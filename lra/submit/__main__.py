@@ -10,7 +10,7 @@ from ..config.options import Options
 from ..config.sections import Name, Trust
 from ..laws.laws import LAWS
 from ..options import Above
-from ..runs.tables import Published
+from ..runs.published import Published
 from . import checks, record, verify
 from .folder import check_folder, importable, labels_of, read_runs, write
 from .record import Submission, Verification

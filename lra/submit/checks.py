@@ -9,13 +9,13 @@ from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..laws.__main__ import Lawful
 from ..laws.laws import LAWS, gradient_is_the_derivative, in_float32
-from ..runs import identity
+from ..runs import config_file
 from ..runs.config_file import SUITE, check_trust
-from ..runs.folder import RunFolder
+from ..runs.published import Published
+from ..runs.reader import CONTROL
 from ..runs.record import NAME as RECORD
 from ..runs.restore import configuration
-from ..runs.scores import CONTROL
-from ..runs.tables import Published
+from ..runs.run_dir import RunDir
 from .record import Submission
 
 FEWEST_SEEDS = 3
@@ -91,7 +91,7 @@ def check_one_configuration(groups: Group) -> list[str]:
     reasons = []
     for (task, label), runs in groups.items():
         for run in runs[1:]:
-            difference = identity.difference(runs[0].choices, run.choices)
+            difference = config_file.difference(runs[0].choices, run.choices)
             if difference:
                 reasons.append(
                     f"{task} {label}: seeds {runs[0].record.seed} and {run.record.seed} have different configurations "
@@ -111,7 +111,7 @@ def check_control(groups: Group) -> list[str]:
             reasons.append(f"{task} has no control; train attn={CONTROL} with the same settings, three seeds")
             continue
         # The control shows what the same training gives without attention.
-        difference = identity.difference(shared_choices(control[0].choices), shared_choices(runs[0].choices))
+        difference = config_file.difference(shared_choices(control[0].choices), shared_choices(runs[0].choices))
         if difference:
             reasons.append(
                 f"{task} {label} and its control have different settings ({difference}); train attn={CONTROL} with the "
@@ -204,7 +204,7 @@ def check_mechanisms(groups: Group, folder: Path, trust: Iterable[str] = ()) -> 
         checked.add(label)
         # A run directory that exists only as a name; its configuration is what counts.
         path = folder.absolute() / "study" / task / label / f"seed-{runs[0].record.seed}"
-        run = RunFolder(path=path, choices=runs[0].choices, seed=runs[0].record.seed, record=runs[0].record)
+        run = RunDir(path=path, choices=runs[0].choices, seed=runs[0].record.seed, record=runs[0].record)
         try:
             check_trust(run.choices, path, trust)
             failed = failed_checks(configuration(run, "data"))
@@ -218,7 +218,7 @@ def check_mechanisms(groups: Group, folder: Path, trust: Iterable[str] = ()) -> 
 
 def failed_checks(experiment: Experiment) -> list[str]:
     """Names of the checks that the mechanism of an experiment fails, see ``python -m lra.laws``."""
-    small = compose(Lawful, ["attn=mean"]).changed(attn=experiment.attn, block=experiment.block)
+    small = compose(Lawful, ["attn=mean"]).replace(attn=experiment.attn, block=experiment.block)
     failed = []
     for check in LAWS:
         if check is gradient_is_the_derivative and in_float32(small):

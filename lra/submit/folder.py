@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from ..disk import atomic
+from ..disk import atomic, typed_json
 from ..laws.laws import LAWS
-from ..runs import evaluations, tables, typed_json
-from ..runs.folder import RunFolder, Trust
-from ..runs.open import scan
-from ..runs.scores import CONTROL
-from ..runs.tables import Published
+from ..runs import metrics_file
+from ..runs import published as tables
+from ..runs.published import Published
+from ..runs.reader import CONTROL, scan
+from ..runs.run_dir import RunDir, Trust
 from . import checks, record
 from .record import Submission
 
@@ -35,9 +35,9 @@ def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
     reasons = checks.damaged(unreadable)
     for path in sorted(records):
         try:
-            run = RunFolder.open(path, trust)
-            has_curve = (path / evaluations.NAME).exists()
-            curve = evaluations.read(path) if has_curve else []
+            run = RunDir.read(path, trust)
+            has_curve = (path / metrics_file.NAME).exists()
+            curve = metrics_file.read(path) if has_curve else []
             check_weights(run)
         except ValueError as error:
             reasons.append(str(error))
@@ -46,7 +46,7 @@ def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
     return runs, reasons
 
 
-def check_weights(run: RunFolder) -> None:
+def check_weights(run: RunDir) -> None:
     """Compare the weights of a run with their checksum in the record. Raises ValueError if they differ."""
     if run.weights.exists():
         try:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from ..disk import atomic
+from ..disk import atomic, typed_json
 from ..disk.atomic import Unreadable
-from ..runs import tables, typed_json
-from ..runs.typed_json import STRICT, FolderName, Percent
+from ..disk.typed_json import STRICT, FolderName, Percent
+from ..runs import published as tables
 
 HOME = Path("submissions")
 NAME = "submission.json"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, variance
 
-from ..runs import identity, typed_json
-from ..runs.tables import Published
-from ..runs.tables import read as read_tables
+from ..disk import typed_json
+from ..runs import config_file
+from ..runs.published import Published
+from ..runs.published import read as read_tables
 from . import checks, record
 from .record import Comparison, Submission, Verification
 
@@ -44,7 +45,7 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
                 f"needed: {rerun_command(folder.name, runs[0])}"
             )
         # Devices, threads and folders are no choices, so another machine is no difference.
-        difference = identity.difference(runs[0].choices, rerun_runs[0].choices)
+        difference = config_file.difference(runs[0].choices, rerun_runs[0].choices)
         if difference:
             raise ValueError(f"the rerun of {task} {label} has another configuration ({difference})")
         comparisons.append(

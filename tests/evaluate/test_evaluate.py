@@ -16,7 +16,7 @@ from lra.evaluate import fresh, record, score
 from lra.evaluate.__main__ import evaluate
 from lra.ops import metrics
 from lra.runs import restore
-from lra.runs.folder import RunFolder
+from lra.runs.run_dir import RunDir
 
 EXAMPLES = 40
 pytestmark = pytest.mark.usefixtures("data_root")
@@ -49,7 +49,7 @@ def command(monkeypatch, capfd):
 
 
 def opened(runs):
-    return RunFolder.open(seed_folder(runs, "cur_abs"))
+    return RunDir.read(seed_folder(runs, "cur_abs"))
 
 
 def root():
@@ -164,11 +164,11 @@ def test_a_task_without_a_generator_is_refused(runs, monkeypatch):
         ({"release": "somewhere"}, "was read from files"),
         ({"seed": fresh.FRESH_SEED}, "which is reserved for fresh examples"),
     ):
-        changed = own.changed(source=own.source.changed(**options))
+        changed = own.replace(source=own.source.replace(**options))
         monkeypatch.setattr(fresh, "configuration", lambda *_, changed=changed: changed)
         with pytest.raises(ValueError, match=reason):
             fresh.generator_experiment(run, root(), EXAMPLES)
-    downloaded_task = own.changed(source=own.source.changed(seed=0))
+    downloaded_task = own.replace(source=own.source.replace(seed=0))
     monkeypatch.setattr(type(downloaded_task.data_source()), "generated", False)
     monkeypatch.setattr(fresh, "configuration", lambda *_: downloaded_task)
     with pytest.raises(ValueError, match="listops is downloaded and has no generator"):

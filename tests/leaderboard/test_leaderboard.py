@@ -151,7 +151,7 @@ def test_a_card_shows_results_costs_and_published_lines(everything):
 
 def test_a_submission_is_a_line(tmp_path, monkeypatch):
     """Reported at first, verified with a comparison that agrees."""
-    from lra.runs import tables
+    from lra.runs import published as tables
     from lra.submit import folder as submission_folder
     from lra.submit import verify
     from lra.submit.record import Comparison, Submission, Verification

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 from support.records import RECORD, add, add_seeds
 
+from lra.disk import typed_json
 from lra.evaluate import record as fresh_record
 from lra.report import arena, arena_gap, summary
-from lra.runs import typed_json
 
 EXAMPLES = 4000
 

@@ -11,7 +11,8 @@ from conftest import printed
 from support.records import flip
 
 from lra.config import CONF
-from lra.runs import checkpoint, config_file, evaluations, identity, record, tables
+from lra.runs import checkpoint, config_file, metrics_file, record
+from lra.runs import published as tables
 from lra.submit import record as submission_record
 from lra.submit.__main__ import submit
 from lra.submit.folder import check_folder
@@ -42,11 +43,11 @@ def add(runs, label, seed, choices=None, weights=False, **changes):
     """Write the run directory of a seed with the configuration of a published run."""
     source = published("mean" if label == "mean" else "cur_abs")
     choices = source.choices if choices is None else choices
-    fingerprint = identity.fingerprint(choices | {"seed": seed})
+    fingerprint = config_file.fingerprint(choices | {"seed": seed})
     folder = runs / "mine" / "listops" / label / f"seed-{seed}"
     folder.mkdir(parents=True)
     (folder / config_file.NAME).write_text(yaml.safe_dump(json.loads(json.dumps(choices))))
-    (folder / evaluations.NAME).write_text(evaluations.text(source.evaluations))
+    (folder / metrics_file.NAME).write_text(metrics_file.format_csv(source.evaluations))
     if weights:
         shutil.copy(STUDY / "listops/cur_abs/seed-0" / checkpoint.BEST, folder)
     changes = {"git": "0123456789ab", "command": "python -m lra.train task=listops study=mine 'seeds=[0]'"} | changes
@@ -144,7 +145,7 @@ def damaged_weights(runs):
 
 
 def damaged_curve(runs):
-    flip(runs / "mine/listops/cur_abs/seed-0" / evaluations.NAME)
+    flip(runs / "mine/listops/cur_abs/seed-0" / metrics_file.NAME)
 
 
 def custom(runs, **options):
