@@ -45,7 +45,7 @@ def outcomes(model: nn.Module, fresh: FreshData, *, metric: str, batch: int, pre
     # Mechanisms with random selection draw the same numbers for every run.
     torch.manual_seed(0)
     # Sort by length, so that batches have little padding.
-    lengths = fresh.data.row_lengths["test"].numpy()[fresh.index]
+    lengths = fresh.data.sequence_lengths["test"].numpy()[fresh.index]
     order = lengths.argsort(kind="stable")
     correct = np.zeros(len(order), bool)
     autocast = torch.autocast(device, DTYPES.get(precision), enabled=precision in DTYPES)
