@@ -64,7 +64,7 @@ def parameters(name: str) -> int | None:
     """Number of parameters of the encoder on ListOps; None if it cannot be built here."""
     try:
         experiment = compose(Experiment, ["task=listops", f"attn={name}"])
-        return sum(parameter.numel() for parameter in experiment.sketch.parameters())
+        return sum(parameter.numel() for parameter in experiment.meta_model.parameters())
     except (ValueError, ImportError):
         return None
 
