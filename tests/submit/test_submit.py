@@ -29,7 +29,7 @@ class Efficient(Attention):
 
     def forward(self, q, k, v, mask=None):
         if mask is not None:
-            k = k.masked_fill(~mask[:, None, :, None], -float("inf"))
+            k = k.masked_fill(~mask[:, None, :, None], -1e9)
         return q.softmax(-1) @ (k.softmax(2).mT @ v)
 '''
 STATED = ("name=cur", "author=A. Name", "hardware=one core", "rates=[0.0001,0.0003]")
