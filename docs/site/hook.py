@@ -1,4 +1,4 @@
-"""Pages of the site that are not in docs/: README, studies, the API of every package, and files that a page links to.
+"""Pages of the site that are not in docs/: README, studies, API, cards of mechanisms, and files that a page links to.
 
 Links stand in the pages as GitHub reads them, relative to the file; here they become links of the site.
 """
@@ -9,6 +9,10 @@ from pathlib import Path
 
 from mkdocs.structure.files import File
 from pymdownx.slugs import slugify
+
+from lra.leaderboard.__main__ import all_lines
+from lra.leaderboard.cards import card
+from lra.leaderboard.mechanism import mechanisms
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -31,6 +35,8 @@ def on_files(files, config):
     for package, modules in packages().items():
         text = "".join(f"::: {module}\n\n" for module in modules)
         files.append(File.generated(config, f"api/{package}.md", content=f"# {package}\n\n{text}"))
+    for name, text in mechanism_cards().items():
+        files.append(File.generated(config, f"mechanisms/{name}.md", content=text))
     for path in sorted({path for page in pages() for path in linked(page)}):
         if not site_uri(path).startswith("source/") or not (ROOT / path).is_file():
             continue
@@ -48,6 +54,10 @@ def on_page_markdown(markdown, page, config, files):
         uri = site_uri(posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2])))
         return match[1] + posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".")
 
+    if page.file.src_uri == "mechanisms.md":
+        # The index leads to the cards, which only the site has as pages.
+        for name in mechanisms():
+            markdown = markdown.replace(f"\n| {name} | ", f"\n| [{name}](mechanisms/{name}.md) | ")
     return LINK.sub(of_site, markdown)
 
 
@@ -59,6 +69,12 @@ def packages() -> dict[str, list[str]]:
         if not file.stem.startswith("_"):
             found.setdefault(package, []).append(f"{package}.{file.stem}")
     return found
+
+
+def mechanism_cards() -> dict[str, str]:
+    """Render a card for each mechanism."""
+    lines = all_lines(ROOT)
+    return {name: card(name, lines) for name in mechanisms()}
 
 
 def pages() -> list[str]:

@@ -10,7 +10,7 @@ from ..disk.atomic import write
 from ..names import stem
 from ..runs import bench_record, reader
 from ..runs.published import HOME, About, about
-from . import export, extensions, figures, results
+from . import arena, export, extensions, figures, results
 from .board import chapter as board
 from .board import costs, score_over_cost
 from .board.results import BoardResults
@@ -61,8 +61,9 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     boards = board.boards(studies, benchmarks)
 
     # A section for each study, and the studies that the README shows.
-    sections = [INTRO]
-    readme_blocks = []
+    # The Arena's own table comes first in both files.
+    sections = [text for text in (INTRO, arena.section(studies)) if text]
+    readme_blocks = [text for text in (arena.readme(studies),) if text]
     drawings = {}
     for name, rows in studies.items():
         info = about(home / name)

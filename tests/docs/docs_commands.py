@@ -51,6 +51,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 OTHERS = ("torchrun", "srun", "pip", "wandb", "source", "export", "apt-get")
 PARSERS = {  # entries without options: their function of the words
     "data_prep.bench": "data_prep.bench:arguments",
+    "lra.leaderboard": "lra.leaderboard.__main__:chosen",
     "lra.ops.triton.resources": "lra.ops.triton.resources:chosen",
 }
 FORMS = {  # the pattern of the words

@@ -15,8 +15,10 @@ FLOORS = [
     {"attention", "model", "data"},
     {"config"},
     {"runs", "train"},
+    {"evaluate"},
     {"sweep", "bench", "maps", "report", "integrations", "laws", "data_prep"},
-    {"studies"},
+    {"studies", "submit"},
+    {"leaderboard"},
 ]
 FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
 

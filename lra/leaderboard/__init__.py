@@ -1,0 +1,1 @@
+"""The leaderboard of published and measured results, and a card for each mechanism."""

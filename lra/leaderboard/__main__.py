@@ -1,0 +1,97 @@
+"""python -m lra.leaderboard: results on the Long Range Arena, printed, measured and submitted."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from ..config import CONF
+from ..config.compose import compose
+from ..config.entry import main
+from ..config.options import Options
+from ..config.section import Section
+from ..config.sections import Name
+from ..disk import atomic
+from ..options import Range
+from ..report.table import show
+from ..runs.published import HOME
+from . import cards, index, page
+from .lines import LeaderboardLine, Protocol, Status, quoted_lines
+from .measured import measured_lines
+from .table import Order, select, table
+
+Task = Literal["listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x"]
+
+
+class Filters(Section):
+    """Properties that a line needs; None: any."""
+
+    task: Task | None
+    protocol: Protocol | None
+    since: Annotated[int, Range(2000, 2100)] | None
+    status: Status | None
+
+
+class LeaderboardOptions(Options):
+    conf: ClassVar[str] = "leaderboard"
+
+    filters: Filters
+    sort: Order | None
+    write: bool
+    card: Name | None
+
+
+@main(LeaderboardOptions)
+def leaderboard(options: LeaderboardOptions) -> None:
+    """Print the leaderboard or a card, or write the pages.
+
+    Raises:
+        ValueError: no line is left, or there is no such mechanism.
+    """
+    if options.write:
+        for path, text in pages().items():
+            atomic.write(path, text)
+            print(f"written: {path}")
+        return
+    if options.card:
+        print(cards.card(options.card, all_lines()))
+        return
+    lines = select(all_lines(), **dict(options.filters))
+    if not lines:
+        raise ValueError("no result has all of these properties; leave out task=, protocol=, since= or status=")
+    show([table(lines, options.sort)], "The page docs/leaderboard.md explains protocols, statuses and remarks.")
+
+
+def all_lines(root: Path = CONF.parent) -> list[LeaderboardLine]:
+    """All lines of the leaderboard: measured, submitted and printed ones.
+
+    Args:
+        root: folder of the repository.
+    """
+    runs = HOME if root == CONF.parent else root / "runs" / "published"
+    return measured_lines(runs, root / "submissions") + quoted_lines()
+
+
+def pages(root: Path = CONF.parent) -> dict[Path, str]:
+    """Render the generated pages by their paths: the leaderboard and the index of mechanisms."""
+    lines = all_lines(root)
+    mechanisms = root / "docs" / "mechanisms.md"
+    return {
+        root / "docs" / "leaderboard.md": page.page(lines),
+        mechanisms: index.with_index(mechanisms.read_text(encoding="utf-8")),
+    }
+
+
+def filter_words(words: list[str]) -> list[str]:
+    """Name filters in full, since task= and protocol= alone choose files of conf."""
+    names = tuple(f"{name}=" for name in Filters.model_fields)
+    return [f"filters.{word}" if word.startswith(names) else word for word in words]
+
+
+def chosen(words: list[str]) -> LeaderboardOptions:
+    """Parse the arguments of the command."""
+    return compose(LeaderboardOptions, filter_words(words))
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = filter_words(sys.argv[1:])
+    leaderboard()

@@ -1,0 +1,152 @@
+"""A card for each mechanism: what it computes, what it costs and how it scores."""
+
+import functools
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from ..config.compose import compose
+from ..config.experiment import Experiment
+from ..laws.laws import LAWS
+from ..report.arena_entries import TITLES, ArenaEntry, entries, gain_cell, spread_text
+from ..report.board import COSTS, STUDY
+from ..report.summary import Row, collect
+from ..report.table import in_markdown
+from ..runs import bench_record
+from ..runs.bench_record import BenchRecord
+from ..runs.published import HOME
+from .index import plain
+from .lines import LeaderboardLine
+from .mechanism import MechanismFacts, mechanisms
+from .table import markdown
+
+MEGABYTE = 2**20
+
+
+def card(name: str, lines: Sequence[LeaderboardLine]) -> str:
+    """Render the card of a mechanism as Markdown.
+
+    Args:
+        name: a name of ``attn=``.
+        lines: lines of the leaderboard.
+
+    Raises:
+        ValueError: there is no such mechanism.
+    """
+    if name not in mechanisms():
+        # A typing error is the usual reason.
+        similar = get_close_matches(name, mechanisms(), n=1)
+        suggestion = f"; did you mean {similar[0]}?" if similar else ""
+        raise ValueError(f"card={name} is no mechanism of conf/attn{suggestion}")
+    mechanism = mechanisms()[name]
+    parts = [f"# {name}", overview(mechanism), options(mechanism), results(name), costs(name), published(name, lines)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def overview(mechanism: MechanismFacts) -> str:
+    """Describe what a mechanism computes, where it is implemented, its complexity, parameters and checks."""
+    sentence = in_markdown(mechanism.sentence).replace("\\`", "`")
+    facts = [f"* Code: [{mechanism.module}](../../{mechanism.module})"]
+    if mechanism.reference:
+        facts.append(f"* Reference in plain torch: [{mechanism.reference}](../../{mechanism.reference})")
+    if mechanism.complexity:
+        facts.append(f"* Complexity: {mechanism.complexity}")
+    number = parameters(mechanism.name)
+    if number is not None:
+        facts.append(f"* Parameters of the two-layer encoder on ListOps: {number:,}")
+    facts.append(
+        f"* Checks: the test suite runs {len(LAWS)} checks on it (`python -m lra.laws attn={mechanism.name}`); "
+        "`tests/attention/test_laws.py` lists published behaviour that fails one"
+    )
+    return "\n\n".join([sentence, "\n".join(facts)])
+
+
+def parameters(name: str) -> int | None:
+    """Number of parameters of the encoder on ListOps; None if it cannot be built here."""
+    try:
+        experiment = compose(Experiment, ["task=listops", f"attn={name}"])
+        return sum(parameter.numel() for parameter in experiment.meta_model.parameters())
+    except (ValueError, ImportError):
+        return None
+
+
+def options(mechanism: MechanismFacts) -> str:
+    """List the options of a mechanism with their defaults."""
+    if not mechanism.options:
+        return "## Options\n\nIt has none."
+    rows = [f"| `attn.{key}` | {plain(value)} |" for key, value in mechanism.options.items()]
+    return "\n".join(["## Options", "", "| option | default |", "| --- | --- |", *rows])
+
+
+def results(name: str) -> str:
+    """List the results of runs in this repository: the Arena, other studies, scratch and pretrained."""
+    studies = published_studies()
+    # The Arena first, then every study, with pretrained runs next to runs from scratch.
+    items = [
+        arena_result(entry) for of_task in entries(studies).values() for entry in of_task if entry.row.label == name
+    ]
+    for study, rows in studies.items():
+        scores = [study_result(row) for row in rows if row.label.partition("+")[0] == name and row.scores]
+        if scores:
+            items.append(f"* {study}: {'; '.join(scores)}")
+    if not items:
+        return "## Results here\n\nNo run of it is published."
+    return "\n".join(["## Results here", "", *items])
+
+
+def arena_result(entry: ArenaEntry) -> str:
+    """Describe the runs of a mechanism at the papers' budget."""
+    gain = gain_cell(entry).text
+    over = f", {gain} over the control" if gain != "-" else ""
+    return f"* **{TITLES[entry.row.task]}, papers' budget**: {spread_text(entry.row)} (n = {entry.row.n}){over}"
+
+
+def study_result(row: Row) -> str:
+    """Describe the runs of a mechanism in one study: listops masked pretraining 36.02 ± 0.31 (n = 3)."""
+    pretraining = f" {row.objective} pretraining" if row.objective else ""
+    return f"{row.task}{pretraining} {spread_text(row)} (n = {row.n})"
+
+
+def costs(name: str) -> str:
+    """List time and memory of a forward and backward pass over the length, as measured for the board."""
+    record = bench()
+    # Measured on one machine in one run, so that mechanisms compare.
+    if record is None:
+        return ""
+    measured = [row for row in record.rows if row.mechanism == name and row.mode == "training" and row.ms]
+    if not measured:
+        return ""
+    rows = []
+    for row in sorted(measured, key=lambda row: row.n):
+        memory = "" if row.peak_bytes is None else f"{row.peak_bytes / MEGABYTE:,.0f}"
+        rows.append(f"| {row.n:,} | {row.ms:,.1f} | {memory} |")
+    first = measured[0]
+    about = (
+        f"Forward and backward of attention, batch {first.batch}, {first.heads} heads of {first.head_dim}, "
+        f"{first.dtype}, {record.machine.threads} thread of {record.machine.hardware}."
+    )
+    head = ["| tokens | ms | MB |", "| ---: | ---: | ---: |"]
+    return "\n".join(["## Time and memory over length", "", about, "", *head, *rows])
+
+
+def published(name: str, lines: Sequence[LeaderboardLine]) -> str:
+    """Show the lines of the leaderboard that belong to a mechanism."""
+    of_mechanism = [line for line in lines if line.group == name]
+    if not of_mechanism:
+        return ""
+    # The table's links are relative to docs, the card lies in docs/mechanisms.
+    table = markdown(of_mechanism).replace("](results.md", "](../results.md").replace("](../sub", "](../../sub")
+    return "\n".join(["## On the leaderboard", "", table])
+
+
+@functools.cache
+def published_studies() -> dict[str, list[Row]]:
+    """Rows of the published studies without learning-rate searches."""
+    studies, _ = collect(HOME)
+    return {study: rows for study, rows in studies.items() if not study.endswith("-rates")}
+
+
+@functools.cache
+def bench() -> BenchRecord | None:
+    """The benchmark of the board; None without one."""
+    path = HOME / STUDY / COSTS
+    return bench_record.load(path) if path.is_file() else None

@@ -1,0 +1,237 @@
+"""Lines of the leaderboard: one model of one source, with its scores on the six tasks."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import Literal, get_args
+
+import yaml
+
+from ..report import published
+from ..report.published import TASKS, PrintedValue
+
+Protocol = Literal["two-layer", "official", "s4-sized", "pretrained", "other"]
+# verified: run here, or a submission that was rerun. reported: a submission. quoted: printed in a paper. digest:
+# printed in a paper, read in a summary. recalled: not read.
+Status = Literal["verified", "reported", "quoted", "digest", "recalled"]
+STATUSES = get_args(Status)
+FIVE = TASKS[:5]
+AVERAGE = "average"
+# Printed averages are rounded, and some by half a unit more.
+ROUNDING = 0.06
+# Spellings of one model in several papers.
+ALIASES = {
+    "nyströmformer": "nystromformer",
+    "full attention": "transformer",
+    "linear trans.": "linear attention",
+    "linear transformer": "linear attention",
+    "sparse trans.": "sparse transformer",
+    "sinkhorn trans.": "sinkhorn transformer",
+    "local att": "local attention",
+    "hgrn1": "hgrn",
+    "transformer": "softmax",
+    "s4-legs": "s4",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One score as it is shown: 39.62 ± 0.62, or FAIL for no better than chance.
+
+    Args:
+        text: text of the score.
+        value: the number; None for FAIL.
+    """
+
+    text: str
+    value: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardLine:
+    """One line of the leaderboard.
+
+    Args:
+        model: name of the model in its source.
+        group: key that prints of one model share.
+        scores: scores by task.
+        average: average that the source prints; None without one.
+        averaged: how that average was computed.
+        size: layers and width.
+        year: year of the source; None if it is not known.
+        protocol: class of the training.
+        sources: sources with their addresses.
+        status: how far the scores can be trusted.
+        note: remarks on the scores.
+    """
+
+    model: str
+    group: str
+    scores: Mapping[str, Score]
+    average: float | None
+    averaged: str
+    size: str
+    year: int | None
+    protocol: Protocol
+    sources: tuple[tuple[str, str], ...]
+    status: Status
+    note: str = ""
+
+    @property
+    def mean_of_five(self) -> float | None:
+        """Mean over the five tasks without Path-X, which compares between all sources; None if a task is missing."""
+        values = [self.scores[task].value for task in FIVE if task in self.scores]
+        return mean(values) if len(values) == len(FIVE) and None not in values else None
+
+
+def quoted_lines() -> list[LeaderboardLine]:
+    """Make the lines of published.csv, and merge lines that repeat the numbers of another source."""
+    by_line: dict[tuple[str, str, str], list[PrintedValue]] = {}
+    for value in published.read():
+        if value.metric == "accuracy_percent" and value.task in (*TASKS, AVERAGE):
+            by_line.setdefault((value.paper, value.table, value.model), []).append(value)
+    return merged(_quoted_line(values) for values in by_line.values())
+
+
+def _quoted_line(values: list[PrintedValue]) -> LeaderboardLine:
+    """Make a line of the values of one model in one table."""
+    first = values[0]
+    training = training_of(first)
+    scores = {}
+    average = None
+    # A printed average is kept apart: sources average over different tasks.
+    for value in values:
+        if value.task == AVERAGE:
+            average = value.number
+        elif value.value != "NA":
+            scores[value.task] = Score(text=value.text, value=value.number)
+    notes = dict.fromkeys(value.note for value in values if value.note)
+    return LeaderboardLine(
+        model=first.model,
+        group=group_of(first.model, first.attn),
+        scores=scores,
+        average=average,
+        averaged=convention(scores, average),
+        size=training["size"],
+        year=year_of(first),
+        protocol=training["protocol"],
+        sources=((first.source, first.link),),
+        status=status_of(notes),
+        note="; ".join(notes),
+    )
+
+
+def merged(lines: Iterable[LeaderboardLine]) -> list[LeaderboardLine]:
+    """Merge lines of one model that print the same numbers into a single line with all sources.
+
+    Args:
+        lines: lines in the order of published.csv.
+    """
+    by_group: dict[str, list[LeaderboardLine]] = {}
+    for line in lines:
+        same_model = by_group.setdefault(line.group, [])
+        for i, other in enumerate(same_model):
+            if repeats(line, other):
+                # The numbers belong to the older source, unless it prints fewer of them.
+                longer, shorter = sorted((other, line), key=lambda x: (-len(x.scores), x.year or 9999))
+                status = min(line.status, other.status, key=STATUSES.index)
+                sources = tuple(dict.fromkeys(longer.sources + shorter.sources))
+                scores = {**shorter.scores, **longer.scores}
+                same_model[i] = replace(longer, scores=scores, sources=sources, status=status)
+                break
+        else:
+            same_model.append(line)
+    return [line for same_model in by_group.values() for line in same_model]
+
+
+def repeats(line: LeaderboardLine, other: LeaderboardLine) -> bool:
+    """Tell whether two lines print the same numbers on at least two common tasks."""
+    common = line.scores.keys() & other.scores.keys()
+    differing = [task for task in common if line.scores[task].value != other.scores[task].value]
+    return len(common) > 1 and not differing
+
+
+def group_of(model: str, attn: str) -> str:
+    """Key of a model that its prints share: its name in conf/attn, else its name without origin and spelling."""
+    if attn:
+        return attn.split()[0]
+    name = re.sub(r"\s*\(.*?\)", "", model).lower().strip()
+    return ALIASES.get(name, name)
+
+
+def convention(scores: Mapping[str, Score], average: float | None) -> str:
+    """Find out over which tasks a source averages.
+
+    Args:
+        scores: scores by task.
+        average: average that the source prints.
+
+    Returns:
+        A description; empty without an average.
+    """
+    if average is None:
+        return ""
+    values = {task: score.value for task, score in scores.items()}
+    # Candidates: the printed average has to be the mean over one of these lists.
+    other_tasks = [value for task, value in values.items() if task != "pathfinder_x" and value is not None]
+    path_x = values.get("pathfinder_x")
+    failed = len([value for value in values.values() if value is None])
+    if not other_tasks:
+        return "tasks not printed"
+    names = {4: "four", 5: "five"}
+    candidates = {}
+    if path_x is not None:
+        candidates["six tasks"] = [*other_tasks, path_x]
+        without_listops = [value for task, value in values.items() if task != "listops" and value is not None]
+        candidates["five tasks, ListOps left out"] = without_listops
+    candidates[f"{names.get(len(other_tasks), len(other_tasks))} tasks, Path-X left out"] = other_tasks
+    for substitute in (50.0, 0.0):
+        if path_x is None:
+            # A missing Path-X counts as a failed one; further failed tasks get the same substitute.
+            missing = max(failed, 1)
+            candidates[f"missing Path-X as {substitute:.0f}"] = [*other_tasks, *[substitute] * missing]
+    for name, tasks in candidates.items():
+        if abs(mean(tasks) - average) < ROUNDING:
+            return name
+    return "unclear"
+
+
+def status_of(notes: Iterable[str]) -> Status:
+    """Status of printed values by their notes."""
+    texts = list(notes)
+    if any(text.startswith("recalled") for text in texts):
+        return "recalled"
+    return "digest" if any(text.startswith("digest") for text in texts) else "quoted"
+
+
+def year_of(value: PrintedValue) -> int | None:
+    """Year of a paper: printed in its name, else of its number in arXiv; None if neither is known."""
+    # "2026" in an arXiv number such as 2026.12345 is no year.
+    printed = re.search(r"\b20\d\d\b(?!\.)", value.paper.partition("arXiv")[0])
+    if printed:
+        return int(printed[0])
+    number = re.search(r"arXiv (\d\d)\d\d\.", value.paper)
+    return 2000 + int(number[1]) if number else None
+
+
+def training_of(value: PrintedValue) -> dict:
+    """Protocol and size of the training behind a printed value.
+
+    Raises:
+        ValueError: sources.yaml has no entry for it.
+    """
+    for entry in _trainings():
+        is_source = entry["source"] == [value.name, value.table]
+        is_model = re.search(entry.get("model", ""), value.model)
+        has_note = re.search(entry.get("note", ""), value.note)
+        if is_source and is_model and has_note:
+            return entry
+    raise ValueError(f"lra/leaderboard/sources.yaml has no entry for {value.name}, {value.table}; add one")
+
+
+@cache
+def _trainings() -> list[dict]:
+    return yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8"))

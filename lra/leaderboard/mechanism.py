@@ -1,0 +1,124 @@
+"""Facts about a name of ``attn=``: its class, its options and its description."""
+
+import ast
+import importlib.util
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..config import CONF
+
+FOLDER = CONF / "attn"
+# Names that stand for a class of the user.
+WITHOUT = ("custom",)
+
+
+@dataclass(frozen=True)
+class MechanismFacts:
+    """A name of ``attn=``.
+
+    Args:
+        name: the name.
+        target: dotted name of its class.
+        options: options in conf/attn, with their values as written there.
+        docstring: docstring of the class.
+        module: path of its file in the repository.
+    """
+
+    name: str
+    target: str
+    options: dict[str, Any]
+    docstring: str
+    module: str
+
+    @property
+    def sentence(self) -> str:
+        """First line of the docstring."""
+        return self.docstring.partition("\n")[0].replace("``", "`")
+
+    @property
+    def complexity(self) -> str:
+        """Complexity that the docstring states, such as O(L m); empty without one."""
+        stated = re.findall(r"O\((?:[^()]|\([^()]*\))*\)", self.docstring)
+        return ", ".join(dict.fromkeys(" ".join(text.split()) for text in stated))
+
+    @property
+    def reference(self) -> str:
+        """Path of the reference implementation in plain torch; empty without one."""
+        path = f"lra/reference/{Path(self.module).name}"
+        return path if (CONF.parent / path).is_file() else ""
+
+
+@cache
+def mechanisms() -> dict[str, MechanismFacts]:
+    """Read every name of ``attn=``, without importing its class."""
+    by_name = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        if path.stem not in WITHOUT:
+            by_name[path.stem] = _mechanism(path.stem)
+    return by_name
+
+
+def _mechanism(name: str) -> MechanismFacts:
+    options = read_options(FOLDER / f"{name}.yaml")
+    target = options.pop("_target_", "")
+    options.pop("_partial_", None)
+    docstring, module = read_docstring(target)
+    return MechanismFacts(name, target, options, docstring, module)
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Read the options of a file of conf/attn, after the options of the files that it extends."""
+    tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    options: dict[str, Any] = {}
+    for entry in tree.pop("defaults", []):
+        if isinstance(entry, dict):
+            # Another block than the default one belongs to the mechanism.
+            for key, block in entry.items():
+                if "/block" in key:
+                    options["block"] = block
+        base = path.parent / f"{entry.partition('@')[0]}.yaml" if isinstance(entry, str) else None
+        if base and base.is_file():
+            options |= read_options(base)
+    for key, value in tree.items():
+        if isinstance(value, dict) and isinstance(options.get(key), dict):
+            options[key] = options[key] | value
+        else:
+            options[key] = value
+    return options
+
+
+def read_docstring(target: str) -> tuple[str, str]:
+    """Read the docstring of a class from its file.
+
+    Args:
+        target: dotted name of the class.
+
+    Returns:
+        The docstring and the path of the file in the repository; both empty if the class is not found.
+    """
+    module, _, name = target.rpartition(".")
+    spec = importlib.util.find_spec(module) if module else None
+    if spec is None or spec.origin is None:
+        return "", ""
+    path = Path(spec.origin)
+    # The class is not imported, since its module may need a GPU or an extra.
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            return ast.get_docstring(node) or "", path.relative_to(CONF.parent).as_posix()
+    return "", ""
+
+
+def distinguishing(mechanism: MechanismFacts) -> dict[str, Any]:
+    """Options in which a mechanism differs from the other names of its class; empty if it is the only one."""
+    family = [other for other in mechanisms().values() if other.target == mechanism.target]
+    # An option that all names of a class share says nothing about this one.
+    differing = {}
+    for key, value in mechanism.options.items():
+        if any(other.options.get(key) != value for other in family):
+            differing[key] = value
+    return differing

@@ -1,0 +1,137 @@
+"""The leaderboard as a table: filters, order and cells."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ..report.published import TASKS
+from ..report.table import Cell, Table, frame, in_markdown
+from .lines import LeaderboardLine, Protocol, Status
+
+Order = Literal[
+    "model", "mean", "average", "year", "listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x"
+]
+TITLES = {
+    "listops": "ListOps",
+    "text": "Text",
+    "retrieval": "Retrieval",
+    "image": "Image",
+    "pathfinder": "Pathfinder",
+    "pathfinder_x": "Path-X",
+}
+HEAD = (
+    "model",
+    *TITLES.values(),
+    "mean of 5",
+    "protocol",
+    "status",
+    "year",
+    "source",
+    "average",
+    "averaged over",
+    "size",
+)
+TEXT_COLUMNS = ("model", "averaged over", "size", "protocol", "source", "status")
+ABOUT = (
+    "Accuracies in percent. mean of 5: over the tasks without Path-X, the only average that compares all sources. "
+    "average, averaged over: as the source prints it, and how it was computed. FAIL: no better than chance."
+)
+
+
+def select(
+    lines: Sequence[LeaderboardLine],
+    *,
+    task: str | None = None,
+    protocol: Protocol | None = None,
+    since: int | None = None,
+    status: Status | None = None,
+) -> list[LeaderboardLine]:
+    """Filter lines.
+
+    Args:
+        lines: lines of the leaderboard.
+        task: task on which a line needs a score.
+        protocol: class of training.
+        since: first year; lines of an unknown year are left out.
+        status: status of the scores.
+    """
+    selected = []
+    for line in lines:
+        has_task = task is None or task in line.scores
+        has_protocol = protocol in (None, line.protocol)
+        is_recent = since is None or (line.year is not None and line.year >= since)
+        has_status = status in (None, line.status)
+        if has_task and has_protocol and is_recent and has_status:
+            selected.append(line)
+    return selected
+
+
+def ordered(lines: Sequence[LeaderboardLine], order: Order | None = None) -> list[LeaderboardLine]:
+    """Sort lines, those without the value last.
+
+    Args:
+        lines: lines of the leaderboard.
+        order: column; None keeps prints of one model together, models with the highest mean of five tasks first.
+    """
+    if order == "model":
+        return sorted(lines, key=lambda line: (line.group, line.model.lower()))
+    if order is None:
+        # A model ranks by its best print; the other prints follow it.
+        best: dict[str, float] = {}
+        for line in lines:
+            best[line.group] = max(best.get(line.group, 0.0), rank_value(line, "mean"))
+        return sorted(lines, key=lambda line: (-best[line.group], line.group, -rank_value(line, "mean")))
+    return sorted(lines, key=lambda line: -rank_value(line, order))
+
+
+def rank_value(line: LeaderboardLine, order: Order) -> float:
+    """Value of a line in a column, -1 without one."""
+    if order == "mean":
+        value = line.mean_of_five
+    elif order == "average":
+        value = line.average
+    elif order == "year":
+        value = line.year
+    else:
+        value = line.scores[order].value if order in line.scores else None
+    return -1.0 if value is None else float(value)
+
+
+def table(lines: Sequence[LeaderboardLine], order: Order | None = None) -> Table:
+    """Make the table of lines in an order."""
+    rows = []
+    for line in ordered(lines, order):
+        cells = [line.model]
+        for task in TASKS:
+            score = line.scores.get(task)
+            cells.append(Cell(text=score.text, value=score.value) if score else Cell())
+        mean_of_five = line.mean_of_five
+        cells.append(Cell() if mean_of_five is None else Cell.of(mean_of_five))
+        sources = ", ".join(name for name, _ in line.sources)
+        year = "" if line.year is None else str(line.year)
+        cells += [line.protocol, line.status, year, sources]
+        cells.append(Cell() if line.average is None else Cell.of(line.average))
+        cells += [line.averaged, line.size]
+        rows.append(cells)
+    return Table(
+        name="leaderboard",
+        title="Leaderboard",
+        about=ABOUT,
+        cells=frame(HEAD, rows),
+        words=TEXT_COLUMNS,
+    )
+
+
+def markdown(lines: Sequence[LeaderboardLine]) -> str:
+    """Format the table for the page, with links to the sources.
+
+    Args:
+        lines: lines in their order.
+    """
+    alignment = ["---" if name in TEXT_COLUMNS else "---:" for name in HEAD]
+    rows = [list(HEAD), alignment]
+    for line, (_, cells) in zip(ordered(lines), table(lines).rows(), strict=True):
+        by_name = dict(zip(HEAD, cells, strict=True))
+        texts = {name: in_markdown(cell.text).replace("|", "\\|") for name, cell in by_name.items()}
+        texts["source"] = ", ".join(f"[{in_markdown(name)}]({address})" for name, address in line.sources)
+        rows.append(list(texts.values()))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -1,0 +1,139 @@
+"""python -m lra.submit runs=<runs> name=<name>: check runs and write the folder of a submission."""
+
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from ..arguments import name_positional
+from ..config.entry import main
+from ..config.options import Options
+from ..config.sections import Name, Trust
+from ..laws.laws import LAWS
+from ..options import Above
+from ..runs.published import Published
+from . import checks, record, verify
+from .folder import check_folder, importable, labels_of, read_runs, write
+from .record import Submission, Verification
+
+
+class SubmitOptions(Options):
+    conf: ClassVar[str] = "submit"
+
+    runs: Path | None
+    name: Name | None
+    author: str | None
+    hardware: str | None
+    rates: list[Above] | None
+    link: str | None
+    source: Path | None
+    trust: Trust
+    verify: Name | None
+    out: Path
+
+    def check(self) -> None:
+        if self.verify is None and (self.runs is None or self.name is None):
+            raise ValueError("runs=<folder of runs> and name=<name of the submission> are needed, or verify=<name>")
+
+
+@main(SubmitOptions)
+def submit(options: SubmitOptions) -> None:
+    """Write a submission, or verify one.
+
+    Raises:
+        ValueError: the runs cannot be accepted; the message lists every reason.
+    """
+    if options.verify is not None:
+        verify_submission(options)
+    else:
+        make_submission(options)
+
+
+def make_submission(options: SubmitOptions) -> None:
+    """Check runs and write ``submissions/<name>``. Raises ValueError with every reason against it."""
+    if not options.runs.is_dir():
+        raise ValueError(f"runs={options.runs} is not a folder; name the folder of the runs")
+    if options.source and not options.source.is_file():
+        raise ValueError(f"source={options.source} is not a file; name the file of the custom class")
+    source_folder = options.source.parent if options.source else Path()
+    with importable(source_folder):
+        runs, reasons = read_runs(options.runs, options.trust)
+        if not runs:
+            raise ValueError(refused(options.runs, reasons or ["it has no finished run"]))
+        submission = statement(options, runs)
+        trust = [options.trust] if isinstance(options.trust, str) else options.trust or []
+        reasons += checks.refusals(runs, submission, source_folder, trust)
+    if reasons:
+        raise ValueError(refused(options.runs, reasons))
+    folder = options.out / options.name
+    write(folder, runs, submission, options.source)
+    print(f"written: {folder}, {len(runs)} runs of {', '.join(submission.labels)} and the control")
+    print("add this folder by a pull request; the leaderboard then lists it as reported")
+
+
+def statement(options: SubmitOptions, runs: list[Published]) -> Submission:
+    """Make the statement of a submission from the options and the runs."""
+    return Submission(
+        name=options.name,
+        author=options.author or "",
+        hardware=options.hardware or "",
+        rates=options.rates or [],
+        link=options.link or "",
+        protocol=runs[0].record.protocol,
+        budget=runs[0].record.budget,
+        labels=labels_of(runs),
+        checks=len(LAWS),
+        source=options.source.name if options.source else "",
+    )
+
+
+def refused(runs: Path, reasons: list[str]) -> str:
+    """List the reasons against a submission."""
+    lines = [f"{runs} cannot be submitted, for {len(reasons)} reason{'s' if len(reasons) > 1 else ''}:"]
+    return "\n  ".join([*lines, *reasons])
+
+
+def verify_submission(options: SubmitOptions) -> None:
+    """Compare a submission with a rerun and write ``verified.json``.
+
+    Raises:
+        ValueError: the submission or the rerun is incomplete, or their means differ by more than the tolerance.
+    """
+    folder = options.out / options.verify
+    if not (folder / record.NAME).is_file():
+        raise ValueError(f"there is no submission {folder}; verify=<name> names a folder of {options.out}")
+    reasons = check_folder(folder)
+    if reasons:
+        raise ValueError(refused(folder, reasons))
+    # Runs of the printed commands are found without an option.
+    home = options.runs or Path("runs") / f"verify-{options.verify}"
+    reruns: list[Published] = []
+    if home.is_dir():
+        with importable(folder):
+            module = record.load(folder).source.removesuffix(".py")
+            reruns, unreadable = read_runs(home, [module] if module else None)
+        if unreadable:
+            raise ValueError(refused(home, unreadable))
+    comparisons = verify.compare(folder, reruns)
+    for item in comparisons:
+        judgement = "agrees" if item.agrees else "DIFFERS"
+        print(
+            f"{item.task} {item.label}: submitted {item.submitted:.2f} (n = {item.n}), rerun {item.rerun:.2f} "
+            f"(n = {item.rerun_n}), tolerance {item.tolerance:.2f}: {judgement}"
+        )
+    differing = [item for item in comparisons if not item.agrees]
+    if differing:
+        names = ", ".join(f"{item.task} {item.label}" for item in differing)
+        raise ValueError(f"{options.verify} is not verified: {names} differ by more than the tolerance")
+    hardware = options.hardware or " / ".join(sorted({run.record.device for run in reruns}))
+    verify.write(folder, Verification(author=options.author or "", hardware=hardware, comparisons=comparisons))
+    print(f"written: {folder / record.VERIFIED}; the leaderboard lists {options.verify} as verified")
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    # lra submit verify <name> is lra submit verify=<name>; lra submit <runs> is lra submit runs=<runs>
+    if words and words[0] == "verify":
+        sys.argv[1:] = name_positional(words[1:], "verify")
+    else:
+        sys.argv[1:] = name_positional(words, "runs")
+    submit()

@@ -1,0 +1,240 @@
+"""Checks of a submission: each returns the reasons for which it cannot be accepted."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config.compose import compose
+from ..config.experiment import Experiment
+from ..laws.__main__ import Lawful
+from ..laws.laws import LAWS, gradient_is_the_derivative, in_float32
+from ..runs import config_file
+from ..runs.config_file import SUITE, check_trust
+from ..runs.published import Published
+from ..runs.reader import CONTROL
+from ..runs.record import NAME as RECORD
+from ..runs.restore import configuration
+from ..runs.run_dir import RunDir
+from .record import Submission
+
+FEWEST_SEEDS = 3
+# Choices in which a mechanism and its control may differ.
+OF_MECHANISM = ("attn.", "optim.lr", "optim.own_lr_max")
+
+Group = dict[tuple[str, str], list[Published]]
+
+
+def refusals(runs: Sequence[Published], submission: Submission, folder: Path, trust: Iterable[str] = ()) -> list[str]:
+    """List every reason for which a submission cannot be accepted; empty if it can.
+
+    Args:
+        runs: all runs of the submission.
+        submission: its statement.
+        folder: folder that holds the source of a custom class.
+        trust: modules of custom classes.
+    """
+    groups = by_mechanism(runs)
+    reasons = []
+    reasons += check_seeds(groups)
+    reasons += check_failed_seeds(groups)
+    reasons += check_one_configuration(groups)
+    reasons += check_control(groups)
+    reasons += check_statement(runs, submission)
+    reasons += check_rates(groups, submission.rates)
+    reasons += check_commits(runs)
+    source_reasons = check_source(groups, submission.source, folder)
+    reasons += source_reasons
+    if not source_reasons:
+        # Only a class whose source is attached is imported.
+        reasons += check_mechanisms(groups, folder, trust)
+    return reasons
+
+
+def by_mechanism(runs: Iterable[Published]) -> Group:
+    """Group runs by task and label."""
+    groups: Group = defaultdict(list)
+    for run in runs:
+        groups[run.record.task, run.record.label].append(run)
+    return dict(sorted(groups.items()))
+
+
+def check_seeds(groups: Group) -> list[str]:
+    """At least three finished seeds of every mechanism, the control included."""
+    reasons = []
+    for (task, label), runs in groups.items():
+        finished = sum(run.record.status == "done" for run in runs)
+        if finished < FEWEST_SEEDS:
+            reasons.append(f"{task} {label} has {finished} finished seeds; train at least {FEWEST_SEEDS}")
+    return reasons
+
+
+def check_failed_seeds(groups: Group) -> list[str]:
+    """Seeds are consecutive numbers from 0, since a failed seed may not be left out."""
+    reasons = []
+    for (task, label), runs in groups.items():
+        seeds = sorted(run.record.seed for run in runs)
+        # A gap in the numbers may be a seed that failed and was removed.
+        missing = sorted(set(range(max(seeds) + 1)) - set(seeds))
+        if missing:
+            numbers = ", ".join(map(str, missing))
+            reasons.append(
+                f"{task} {label} lacks seed {numbers} of 0 to {max(seeds)}; include every seed, also one that diverged"
+            )
+        if len(set(seeds)) < len(seeds):
+            reasons.append(f"{task} {label} has two results of one seed; remove the run that does not belong to it")
+    return reasons
+
+
+def check_one_configuration(groups: Group) -> list[str]:
+    """All seeds of a mechanism have the same configuration."""
+    reasons = []
+    for (task, label), runs in groups.items():
+        for run in runs[1:]:
+            difference = config_file.difference(runs[0].choices, run.choices)
+            if difference:
+                reasons.append(
+                    f"{task} {label}: seeds {runs[0].record.seed} and {run.record.seed} have different configurations "
+                    f"({difference}); train all seeds with the same command"
+                )
+    return reasons
+
+
+def check_control(groups: Group) -> list[str]:
+    """Every task has the control, trained with the same settings."""
+    reasons = []
+    for (task, label), runs in groups.items():
+        if label == CONTROL:
+            continue
+        control = groups.get((task, CONTROL))
+        if control is None:
+            reasons.append(f"{task} has no control; train attn={CONTROL} with the same settings, three seeds")
+            continue
+        # The control shows what the same training gives without attention.
+        difference = config_file.difference(shared_choices(control[0].choices), shared_choices(runs[0].choices))
+        if difference:
+            reasons.append(
+                f"{task} {label} and its control have different settings ({difference}); train attn={CONTROL} with the "
+                "same settings"
+            )
+    if not any(label != CONTROL for _, label in groups):
+        reasons.append("there is no mechanism, only the control")
+    return reasons
+
+
+def shared_choices(choices: dict[str, Any]) -> dict[str, Any]:
+    """Choices in which a mechanism and its control have to agree."""
+    return {key: value for key, value in choices.items() if not key.startswith(OF_MECHANISM)}
+
+
+def check_statement(runs: Sequence[Published], submission: Submission) -> list[str]:
+    """Author and hardware are given; protocol and budget are known and the same for all runs."""
+    reasons = []
+    for name in ("author", "hardware"):
+        if not getattr(submission, name).strip():
+            reasons.append(f"{name} is not given; add {name}='...'")
+    for name in ("protocol", "budget"):
+        values = sorted({getattr(run.record, name) for run in runs})
+        if len(values) > 1:
+            reasons.append(f"the runs have several values of {name} ({', '.join(values)}); submit each on its own")
+        if "unknown" in values:
+            reasons.append(f"the {name} of a run is not known; train with {name}=<name>")
+    return reasons
+
+
+def check_rates(groups: Group, rates: Sequence[float]) -> list[str]:
+    """The learning rates that were tried are given, and the one of the runs is among them."""
+    if not rates:
+        return ["the learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"]
+    reasons = []
+    for (task, label), runs in groups.items():
+        rate = runs[0].choices.get("optim.lr")
+        if label != CONTROL and rate not in rates:
+            reasons.append(f"{task} {label} was trained at {rate}, which is not among rates={list(rates)}; name all")
+    return reasons
+
+
+def check_commits(runs: Sequence[Published]) -> list[str]:
+    """No run was made by code that is not committed."""
+    changed = sorted({run.record.git for run in runs if run.record.git and run.record.git.endswith("-dirty")})
+    if changed:
+        return [f"runs were made by code with uncommitted changes ({', '.join(changed)}); commit and train again"]
+    return []
+
+
+def check_source(groups: Group, source: str, folder: Path) -> list[str]:
+    """The source of every custom class is attached."""
+    reasons = []
+    # One file per submission; its name is the name of the module.
+    for target in custom_targets(groups):
+        module, _, name = target.rpartition(".")
+        file_name = f"{module}.py"
+        if source != file_name or not (folder / file_name).is_file():
+            reasons.append(f"the source of {target} is not attached; add source={file_name}")
+        elif f"class {name}" not in (folder / file_name).read_text(encoding="utf-8"):
+            reasons.append(f"{file_name} does not define {name}; attach the file with class {name}")
+    return reasons
+
+
+def custom_targets(groups: Group) -> list[str]:
+    """Dotted names of classes outside the suite that configurations name."""
+    targets = set()
+    for runs in groups.values():
+        for key, value in runs[0].choices.items():
+            # Classes of the suite are in the repository.
+            is_custom = key.endswith("_target_") and str(value).partition(".")[0] not in SUITE
+            if is_custom:
+                targets.add(str(value))
+    return sorted(targets)
+
+
+def check_mechanisms(groups: Group, folder: Path, trust: Iterable[str] = ()) -> list[str]:
+    """Every mechanism passes the checks of all mechanisms.
+
+    Args:
+        groups: runs by task and label.
+        folder: folder that holds the source of a custom class.
+        trust: modules of custom classes.
+    """
+    reasons = []
+    checked = set()
+    for (task, label), runs in groups.items():
+        if label in checked:
+            continue
+        checked.add(label)
+        # A run directory that exists only as a name; its configuration is what counts.
+        path = folder.absolute() / "study" / task / label / f"seed-{runs[0].record.seed}"
+        run = RunDir(path=path, choices=runs[0].choices, seed=runs[0].record.seed, record=runs[0].record)
+        try:
+            check_trust(run.choices, path, trust)
+            failed = failed_checks(configuration(run, "data"))
+        except ValueError as error:
+            reasons.append(f"{task} {label} cannot be built: {error}")
+            continue
+        if failed:
+            reasons.append(f"{label} fails {len(failed)} of {len(LAWS)} checks: {', '.join(failed)}")
+    return reasons
+
+
+def failed_checks(experiment: Experiment) -> list[str]:
+    """Names of the checks that the mechanism of an experiment fails, see ``python -m lra.laws``."""
+    small = compose(Lawful, ["attn=mean"]).replace(attn=experiment.attn, block=experiment.block)
+    failed = []
+    for check in LAWS:
+        if check is gradient_is_the_derivative and in_float32(small):
+            continue
+        name = check.__name__.replace("_", " ")
+        try:
+            passes = check(small)
+        except Exception as error:
+            # A custom mechanism may raise anything.
+            passes = False
+            name = f"{name} ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
+        if not passes:
+            failed.append(name)
+    return failed
+
+
+def damaged(lines: Iterable[str]) -> list[str]:
+    """Reasons of run directories that cannot be read, and of runs that are not finished."""
+    return [f"{line}; finish, repair or retrain it" if RECORD in line else line for line in lines]

@@ -1,0 +1,129 @@
+"""Writing and checking the folder of a submission."""
+
+import importlib
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from ..disk import atomic, typed_json
+from ..laws.laws import LAWS
+from ..runs import metrics_file
+from ..runs import published as tables
+from ..runs.published import Published
+from ..runs.reader import CONTROL, scan
+from ..runs.run_dir import RunDir, Trust
+from . import checks, record
+from .record import Submission
+
+
+def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
+    """Read every run below a folder with its checksums.
+
+    Args:
+        folder: folder of runs.
+        trust: modules of custom classes.
+
+    Returns:
+        The runs, and the reasons for which others cannot be read.
+    """
+    records, unreadable = scan(folder)
+    runs = []
+    reasons = checks.damaged(unreadable)
+    for path in sorted(records):
+        try:
+            run = RunDir.read(path, trust)
+            has_curve = (path / metrics_file.NAME).exists()
+            curve = metrics_file.read(path) if has_curve else []
+            check_weights(run)
+        except ValueError as error:
+            reasons.append(str(error))
+            continue
+        runs.append(tables.find(path) or Published(run.record, run.choices, curve))
+    return runs, reasons
+
+
+def check_weights(run: RunDir) -> None:
+    """Compare the weights of a run with their checksum in the record. Raises ValueError if they differ."""
+    if run.weights.exists():
+        try:
+            typed_json.verify(run.weights)
+        except atomic.Unreadable as error:
+            raise ValueError(f"{run.weights} is damaged ({error}); copy it again or train the seed again") from None
+
+
+def write(folder: Path, runs: Sequence[Published], submission: Submission, source: Path | None) -> None:
+    """Write the folder of a submission; an earlier one of the same name is replaced.
+
+    Args:
+        folder: submissions/<name>.
+        runs: all runs.
+        submission: the statement.
+        source: file of a custom class.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if source and source.absolute() != (folder / source.name).absolute():
+        shutil.copyfile(source, folder / source.name)
+    commands = [run.record.command for run in runs if run.record.command]
+    about = tables.About(form=typed_json.FORM, command=commands[0] if commands else "", hardware=submission.hardware)
+    atomic.write(folder / tables.ABOUT, about_text(about))
+    tables.save(folder, runs)
+    # The statement comes last, with the checksums of all other files.
+    names = [*record.TABLES, submission.source] if submission.source else list(record.TABLES)
+    typed_json.save(submission, folder / record.NAME, names)
+
+
+def about_text(about: tables.About) -> str:
+    """Format the description of a study."""
+    return json.dumps(asdict(about), indent=2) + "\n"
+
+
+def labels_of(runs: Sequence[Published]) -> list[str]:
+    """Labels of the mechanisms of runs, without the control."""
+    return sorted({run.record.label for run in runs} - {CONTROL})
+
+
+def check_folder(folder: Path) -> list[str]:
+    """Check a submission that lies in the repository.
+
+    Args:
+        folder: submissions/<name>.
+
+    Returns:
+        Reasons for which it cannot be accepted; empty if it can.
+    """
+    try:
+        submission = record.load(folder)
+        runs = list(tables.read(folder).values())
+        record.load_verification(folder)
+    except ValueError as error:
+        return [str(error)]
+    # What the statement claims has to agree with the tables next to it.
+    reasons = []
+    if submission.name != folder.name:
+        reasons.append(f"{folder} holds the submission {submission.name}; rename the folder")
+    if submission.labels != labels_of(runs):
+        reasons.append(f"{folder / record.NAME} names {submission.labels}, its runs are of {labels_of(runs)}")
+    if submission.checks != len(LAWS):
+        reasons.append(f"{folder} was checked by {submission.checks} checks, now there are {len(LAWS)}; submit again")
+    with importable(folder):
+        module = submission.source.removesuffix(".py")
+        reasons += checks.refusals(runs, submission, folder, [module] if module else [])
+    return reasons
+
+
+@contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Let the modules of a folder be imported inside the block."""
+    sys.path.insert(0, str(folder.absolute()))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder.absolute()))
+        # Another submission may have a module of the same name.
+        for path in folder.glob("*.py"):
+            sys.modules.pop(path.stem, None)

@@ -1,0 +1,132 @@
+"""A submission in the repository: submissions/<name> with ``submission.json``, the tables of its runs and its source.
+
+submission.json    who submits what; sha256 of the other files
+runs.csv           one line per run, failed ones included
+curves.csv         one line per evaluation
+configs.jsonl      configurations of the runs
+about.json         command and hardware, as in runs/published
+<module>.py        source of a custom class
+verified.json      comparison with a rerun by somebody else
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from ..disk import atomic, typed_json
+from ..disk.atomic import Unreadable
+from ..disk.typed_json import STRICT, FolderName, Percent
+from ..runs import published as tables
+
+HOME = Path("submissions")
+NAME = "submission.json"
+VERIFIED = "verified.json"
+TABLES = (tables.RUNS, tables.CURVES, tables.CONFIGS, tables.ABOUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """The statement of a submission.
+
+    Args:
+        name: name of the submission.
+        author: who made the runs.
+        hardware: machine of the runs.
+        rates: learning rates that were tried.
+        link: address of a paper or of code; empty without one.
+        protocol, budget: protocol and budget of all runs.
+        labels: labels of the mechanisms, without the control.
+        checks: number of mechanism checks that each of them passed.
+        source: name of the file of a custom class; empty without one.
+    """
+
+    __pydantic_config__ = STRICT
+    kind: str = "submission"
+    name: FolderName
+    author: str
+    hardware: str
+    rates: list[PositiveFloat]
+    link: str
+    protocol: FolderName
+    budget: FolderName
+    labels: list[FolderName]
+    checks: PositiveInt
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The mean test score of a submission compared with a rerun, in percent.
+
+    Args:
+        task, label: runs that are compared.
+        submitted, rerun: means over seeds.
+        n, rerun_n: numbers of seeds.
+        tolerance: largest difference that counts as agreement, in points.
+    """
+
+    __pydantic_config__ = STRICT
+    task: FolderName
+    label: FolderName
+    submitted: Percent
+    rerun: Percent
+    n: PositiveInt
+    rerun_n: PositiveInt
+    tolerance: NonNegativeFloat
+
+    @property
+    def agrees(self) -> bool:
+        return abs(self.submitted - self.rerun) <= self.tolerance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """The comparison of all mechanisms of a submission with a rerun.
+
+    Args:
+        author: who made the rerun.
+        hardware: machine of the rerun.
+        comparisons: one for each task and label.
+    """
+
+    __pydantic_config__ = STRICT
+    kind: str = "verification"
+    author: str
+    hardware: str
+    comparisons: list[Comparison]
+
+
+def load(folder: Path) -> Submission:
+    """Read the statement of a submission and compare the checksums of its files.
+
+    Raises:
+        ValueError: a file is missing, damaged or not listed.
+    """
+    path = folder / NAME
+    submission = typed_json.parse(Submission, path, "the statement of a submission", "run python -m lra.submit again")
+    names = [*TABLES, submission.source] if submission.source else list(TABLES)
+    sums = json.loads(atomic.content(path)).get("files", {})
+    for name in names:
+        try:
+            is_listed = sums.get(name) == atomic.digest(folder / name)
+        except Unreadable as error:
+            raise ValueError(f"{folder / name} cannot be used ({error}); run python -m lra.submit again") from None
+        if not is_listed:
+            raise ValueError(f"{folder / name} differs from its sha256 in {NAME}; run python -m lra.submit again")
+    return submission
+
+
+def load_verification(folder: Path) -> Verification | None:
+    """Read the verification of a submission, None without one. Raises ValueError if it is damaged."""
+    path = folder / VERIFIED
+    if not path.exists():
+        return None
+    remedy = "run python -m lra.submit verify=<name> again"
+    return typed_json.parse(Verification, path, "the verification of a submission", remedy)
+
+
+def folders(home: Path) -> list[Path]:
+    """List the submissions in a folder by name."""
+    return sorted(path.parent for path in home.glob(f"*/{NAME}"))

@@ -1,0 +1,99 @@
+"""Verification of a submission: its means compared with a rerun by somebody else."""
+
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, variance
+
+from ..disk import typed_json
+from ..runs import config_file
+from ..runs.published import Published
+from ..runs.published import read as read_tables
+from . import checks, record
+from .record import Comparison, Submission, Verification
+
+# A rerun agrees within one point, or within two standard errors of the difference if that is more.
+POINTS = 1.0
+STANDARD_ERRORS = 2
+
+
+def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
+    """Compare every mechanism of a submission with its rerun.
+
+    Args:
+        folder: submissions/<name>.
+        reruns: runs of the rerun.
+
+    Returns:
+        One comparison for each task and label, the control included.
+
+    Raises:
+        ValueError: runs are missing or have another configuration.
+    """
+    submitted = checks.by_mechanism(read_tables(folder).values())
+    repeated = checks.by_mechanism(reruns)
+    comparisons = []
+    for (task, label), runs in submitted.items():
+        rerun_runs = repeated.get((task, label), [])
+        scores = finished_scores(runs)
+        rerun_scores = finished_scores(rerun_runs)
+        if len(rerun_scores) < checks.FEWEST_SEEDS:
+            raise ValueError(
+                f"the rerun has {len(rerun_scores)} finished seeds of {task} {label}, {checks.FEWEST_SEEDS} are "
+                f"needed: {rerun_command(folder.name, runs[0])}"
+            )
+        # Devices, threads and folders are no choices, so another machine is no difference.
+        difference = config_file.difference(runs[0].choices, rerun_runs[0].choices)
+        if difference:
+            raise ValueError(f"the rerun of {task} {label} has another configuration ({difference})")
+        comparisons.append(
+            Comparison(
+                task=task,
+                label=label,
+                submitted=mean(scores),
+                rerun=mean(rerun_scores),
+                n=len(scores),
+                rerun_n=len(rerun_scores),
+                tolerance=tolerance(scores, rerun_scores),
+            )
+        )
+    return comparisons
+
+
+def finished_scores(runs: Sequence[Published]) -> list[float]:
+    """Test scores of the finished seeds."""
+    return [run.record.test for run in runs if run.record.status == "done"]
+
+
+def tolerance(scores: Sequence[float], rerun_scores: Sequence[float]) -> float:
+    """Largest difference of two means that counts as agreement, in points.
+
+    Args:
+        scores, rerun_scores: test scores in percent, of three or more seeds each.
+    """
+    error = math.sqrt(sum(variance(side) / len(side) for side in (scores, rerun_scores)))
+    return max(POINTS, STANDARD_ERRORS * error)
+
+
+def rerun_command(name: str, run: Published) -> str:
+    """The command that trains a mechanism of a submission again."""
+    words = shlex.split(run.record.command or "python -m lra.train")
+    # Seeds and study are replaced, folders of the submitter's machine left out.
+    options = [word for word in words if not re.match(r"(study|seeds|runs)=", word)]
+    return shlex.join([*options, f"study=verify-{name}", "seeds=[0,1,2]"])
+
+
+def write(folder: Path, verification: Verification) -> None:
+    """Write ``verified.json``."""
+    typed_json.save(verification, folder / record.VERIFIED)
+
+
+def is_verified(folder: Path, submission: Submission) -> bool:
+    """Tell whether a rerun agrees with every mechanism of a submission."""
+    verification = record.load_verification(folder)
+    if verification is None:
+        return False
+    agreeing = {comparison.label for comparison in verification.comparisons if comparison.agrees}
+    return set(submission.labels) <= agreeing and all(item.agrees for item in verification.comparisons)

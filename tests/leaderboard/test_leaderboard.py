@@ -1,0 +1,170 @@
+"""The leaderboard: lines of papers, of this repository and of submissions, filters, order, page and cards."""
+
+import re
+
+import pytest
+from conftest import printed
+
+from lra.config import CONF
+from lra.leaderboard import cards, lines, mechanism, table
+from lra.leaderboard.__main__ import all_lines, chosen, filter_words, leaderboard, pages
+from lra.leaderboard.lines import LeaderboardLine, Score, convention, merged
+from lra.leaderboard.measured import submission_lines
+from lra.report import published
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return all_lines()
+
+
+def scores(*values):
+    return {task: Score(text=str(v), value=v) for task, v in zip(published.TASKS, values, strict=False)}
+
+
+def line(model, *values, **fields):
+    common = {"average": None, "averaged": "", "size": "", "year": 2024, "protocol": "other", "status": "quoted"}
+    sources = ((fields.pop("source", "A"), "https://a"),)
+    return LeaderboardLine(model=model, group=model.lower(), scores=scores(*values), sources=sources, **common | fields)
+
+
+def named(everything, model, source):
+    (found,) = (x for x in everything if x.model == model and any(name == source for name, _ in x.sources))
+    return found
+
+
+def test_the_pages_are_those_of_the_records():
+    for path, text in pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path} differs: python -m lra.leaderboard write=true"
+
+
+def test_every_printed_accuracy_is_on_the_leaderboard(everything):
+    """Also after lines that repeat another one's numbers were merged."""
+    shown = {(name, task, score.value) for x in everything for name, _ in x.sources for task, score in x.scores.items()}
+    for value in published.read():
+        if value.metric == "accuracy_percent" and value.task in published.TASKS and value.value != "NA":
+            assert (value.source, value.task, value.number) in shown, value
+
+
+def test_lines_say_how_far_they_can_be_trusted(everything):
+    assert named(everything, "B2S6", "B2S6").status == "recalled"
+    assert named(everything, "SpikingSSM-VT", "SpikingSSM T3").status == "digest"
+    assert named(everything, "HGRN2", "HGRN2").status == "quoted"
+    own = named(everything, "cur_abs", "results of this repository")
+    assert own.status == "verified" and own.protocol == "two-layer" and "(n = " in own.scores["listops"].text
+    assert {x.status for x in everything} <= set(lines.STATUSES)
+    failed = named(everything, "LION-LIT", "LION T7")
+    assert failed.scores["listops"].value == 16.78 and "this run probably failed" in failed.note
+
+
+@pytest.mark.parametrize(
+    "values, average, expected",
+    [
+        ((60.0, 80.0, 80.0, 80.0, 90.0, 96.0), 81.0, "six tasks"),
+        ((60.0, 80.0, 80.0, 80.0, 90.0, None), 78.0, "five tasks, Path-X left out"),
+        ((60.0, 80.0, 80.0, 80.0, 90.0), 73.33, "missing Path-X as 50"),
+        ((60.0, 80.0, 80.0, 80.0, 90.0, None), 65.0, "missing Path-X as 0"),
+        ((60.0, 80.0, 80.0, 80.0, 90.0, 95.0), 85.0, "five tasks, ListOps left out"),
+        ((60.0, 80.0, 80.0, 80.0), 75.0, "four tasks, Path-X left out"),
+        ((60.0, 80.0, 80.0, 80.0, 90.0), 12.0, "unclear"),
+        ((), 80.0, "tasks not printed"),
+        ((60.0, 80.0), None, ""),
+    ],
+)
+def test_the_convention_of_an_average_is_found(values, average, expected):
+    assert convention(scores(*values), average) == expected
+
+
+def test_repeated_numbers_share_a_line_and_contradictory_ones_do_not():
+    first = line("S4", 59.0, 86.0, 90.0, source="A", status="recalled", year=2022)
+    repeated = line("S4", 59.0, 86.0, 90.0, 88.0, source="B", year=2024)
+    other = line("S4", 58.0, 86.0, 90.0, source="C")
+    together = merged([first, repeated, other])
+    assert [[name for name, _ in x.sources] for x in together] == [["B", "A"], ["C"]]
+    assert together[0].status == "quoted" and len(together[0].scores) == 4
+    # One common number is no repetition.
+    assert len(merged([line("S4", 59.0, source="A"), line("S4", 59.0, source="B")])) == 2
+
+
+def test_filters_and_order():
+    old = line("old", 30.0, 60.0, 70.0, 40.0, 70.0, year=2020, protocol="official")
+    best = line("new", 60.0, 80.0, 80.0, 80.0, 90.0, year=2024, protocol="two-layer")
+    worse = line("new", 40.0, 60.0, 60.0, 60.0, 60.0, year=2023, source="B")
+    partial = line("partial", 99.0, year=None, status="recalled")
+    lines_ = [old, partial, worse, best]
+    select = table.select
+    assert select(lines_, task="text") == [old, worse, best]
+    assert select(lines_, protocol="two-layer") == [best] and select(lines_, status="recalled") == [partial]
+    assert select(lines_, since=2023) == [worse, best]
+    # Prints of one model stand together, the best model first, lines without a mean last.
+    assert table.ordered(lines_) == [best, worse, old, partial]
+    assert table.ordered(lines_, "listops") == [partial, best, worse, old]
+    assert table.ordered(lines_, "year")[0] == best and table.ordered(lines_, "model")[-2:] == [old, partial]
+
+
+def test_the_command_filters_and_refuses(monkeypatch, capfd):
+    options = chosen(["task=listops", "protocol=two-layer", "since=2023", "sort=listops"])
+    assert (options.filters.task, options.filters.since, options.sort) == ("listops", 2023, "listops")
+    words = filter_words(["task=listops", "status=verified", "sort=listops"])
+    stop, out, _ = printed(leaderboard, *words, patch=monkeypatch, capfd=capfd)
+    assert stop is None and "cur_abs" in out and "HGRN2" not in out
+    for word, reason in (
+        ("filters.protocol=three-layer", "protocol"),
+        ("filters.since=2099", "no result has all of these properties"),
+        ("card=cur_ab", "did you mean cur_abs?"),
+    ):
+        assert reason in printed(leaderboard, word, patch=monkeypatch, capfd=capfd)[0]
+
+
+def test_a_source_without_a_protocol_is_refused():
+    unknown = published.PrintedValue(
+        paper="Nobody (2026, arXiv 2601.00001)", table="Table 1", model="M", task="text", metric="accuracy_percent",
+        value="1", std="", note="", attn="",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"sources\.yaml has no entry for Nobody, Table 1; add one"):
+        lines.training_of(unknown)
+    assert lines.year_of(unknown) == 2026
+
+
+def test_the_markdown_has_a_cell_for_every_column(everything):
+    rows = table.markdown(everything).splitlines()
+    assert len(rows) == len(everything) + 2
+    assert {len(re.split(r"(?<!\\)\|", row)) for row in rows} == {len(table.HEAD) + 2}
+
+
+def test_every_mechanism_has_a_sentence_and_its_options(everything):
+    names = {path.stem for path in (CONF / "attn").glob("*.yaml")} - set(mechanism.WITHOUT)
+    assert mechanism.mechanisms().keys() == names
+    for entry in mechanism.mechanisms().values():
+        assert entry.sentence and (CONF.parent / entry.module).is_file(), entry.name
+    assert mechanism.distinguishing(mechanism.mechanisms()["cur_step"])["score"] == "step"
+
+
+def test_a_card_shows_results_costs_and_published_lines(everything):
+    card = cards.card("cur_abs", everything)
+    for part in ("# cur_abs", "209,802", "O(L c (D + E) + c³)", "papers' budget", "| 4,096 |", "CURformer T4"):
+        assert part in card
+    assert "No run of it is published." in cards.card("hedgehog", everything)
+    pretrained = cards.card("sdpa", everything)
+    assert "masked pretraining" in pretrained
+
+
+def test_a_submission_is_a_line(tmp_path, monkeypatch):
+    """Reported at first, verified with a comparison that agrees."""
+    from lra.runs import published as tables
+    from lra.submit import folder as submission_folder
+    from lra.submit import verify
+    from lra.submit.record import Comparison, Submission, Verification
+
+    runs = [run for run in tables.read(tables.HOME / "paper").values() if run.record.label in ("cur_abs", "mean")]
+    statement = Submission(
+        name="mine", author="A. Name", hardware="a CPU", rates=[1e-4], link="", protocol="paper", budget="paper",
+        labels=["cur_abs"], checks=1, source="",
+    )  # fmt: skip
+    folder = tmp_path / "mine"
+    submission_folder.write(folder, runs, statement, None)
+    (reported,) = submission_lines(folder)
+    assert (reported.status, reported.model) == ("reported", "cur_abs") and "A. Name" in reported.note
+    agreement = Comparison(task="listops", label="cur_abs", submitted=36, rerun=36, n=3, rerun_n=3, tolerance=1)
+    verify.write(folder, Verification(author="B. Name", hardware="a CPU", comparisons=[agreement]))
+    assert submission_lines(folder)[0].status == "verified"

@@ -1,0 +1,257 @@
+"""python -m lra.submit: a submission from a folder of runs, every reason to refuse one, and its verification."""
+
+import dataclasses
+import json
+import shutil
+import sys
+
+import pytest
+import yaml
+from conftest import printed
+from support.records import flip
+
+from lra.config import CONF
+from lra.runs import checkpoint, config_file, metrics_file, record
+from lra.runs import published as tables
+from lra.submit import record as submission_record
+from lra.submit.__main__ import submit
+from lra.submit.folder import check_folder
+from lra.submit.verify import is_verified, tolerance
+
+STUDY = tables.HOME / "paper"
+MINE = '''"""A mechanism of somebody's own."""
+
+from lra.attention.base import Attention
+
+
+class Efficient(Attention):
+    """softmax(q) times softmax(k) times v."""
+
+    def forward(self, q, k, v, mask=None):
+        if mask is not None:
+            k = k.masked_fill(~mask[:, None, :, None], -1e9)
+        return q.softmax(-1) @ (k.softmax(2).mT @ v)
+'''
+STATED = ("name=cur", "author=A. Name", "hardware=one core", "rates=[0.0001,0.0003]")
+
+
+def published(label, seed=0):
+    return tables.read(STUDY)[STUDY / "listops" / label / f"seed-{seed}"]
+
+
+def add(runs, label, seed, choices=None, weights=False, **changes):
+    """Write the run directory of a seed with the configuration of a published run."""
+    source = published("mean" if label == "mean" else "cur_abs")
+    choices = source.choices if choices is None else choices
+    fingerprint = config_file.fingerprint(choices | {"seed": seed})
+    folder = runs / "mine" / "listops" / label / f"seed-{seed}"
+    folder.mkdir(parents=True)
+    (folder / config_file.NAME).write_text(yaml.safe_dump(json.loads(json.dumps(choices))))
+    (folder / metrics_file.NAME).write_text(metrics_file.format_csv(source.evaluations))
+    if weights:
+        shutil.copy(STUDY / "listops/cur_abs/seed-0" / checkpoint.BEST, folder)
+    changes = {"git": "0123456789ab", "command": "python -m lra.train task=listops study=mine 'seeds=[0]'"} | changes
+    own = {"study": "mine", "label": label, "seed": seed, "fingerprint": fingerprint}
+    record.save(dataclasses.replace(source.record, **own, **changes), folder)
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """A working directory with three seeds of cur_abs and of the control."""
+    monkeypatch.chdir(tmp_path)
+    for seed in range(3):
+        add(tmp_path / "runs", "cur_abs", seed, test=35.0 + seed, weights=seed == 0)
+        add(tmp_path / "runs", "mean", seed, test=17.0 + seed)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def command(monkeypatch, capfd):
+    """Run the command; returns the exit message and what it printed."""
+
+    def run(*words):
+        stop, out, err = printed(submit, *words, patch=monkeypatch, capfd=capfd)
+        return stop, out + err
+
+    return run
+
+
+def test_a_submission_is_written_and_passes_the_check_of_the_repository(runs, command, tmp_path):
+    stop, text = command("runs=runs/mine", *STATED)
+    assert stop is None and "6 runs of cur_abs and the control" in text
+    folder = tmp_path / "submissions/cur"
+    assert {path.name for path in folder.iterdir()} == {submission_record.NAME, *submission_record.TABLES}
+    assert check_folder(folder) == []
+    submission = submission_record.load(folder)
+    assert (submission.labels, submission.protocol, submission.rates) == (["cur_abs"], "paper", [0.0001, 0.0003])
+    # A number that was changed afterwards.
+    table = folder / tables.RUNS
+    table.write_text(table.read_text().replace(",35.0,", ",95.0,"))
+    assert "runs.csv differs from its sha256" in check_folder(folder)[0]
+    # Another name.
+    assert command("runs=runs/mine", *STATED)[0] is None
+    folder.rename(folder.with_name("other"))
+    assert "rename the folder" in check_folder(folder.with_name("other"))[0]
+
+
+def without(label, seed):
+    return lambda runs: shutil.rmtree(runs / "mine/listops" / label / f"seed-{seed}")
+
+
+def no_control(runs):
+    shutil.rmtree(runs / "mine/listops/mean")
+
+
+def other_control(runs):
+    no_control(runs)
+    for seed in range(3):
+        add(runs, "mean", seed, published("mean").choices | {"optim.steps": 9})
+
+
+def other_seed(runs):
+    without("cur_abs", 1)(runs)
+    add(runs, "cur_abs", 1, published("cur_abs").choices | {"optim.batch": 16})
+
+
+def uncommitted(runs):
+    without("cur_abs", 1)(runs)
+    add(runs, "cur_abs", 1, git="0123-dirty")
+
+
+def two_budgets(runs):
+    without("cur_abs", 1)(runs)
+    add(runs, "cur_abs", 1, budget="quick")
+
+
+def unknown_budget(runs):
+    shutil.rmtree(runs)
+    for label in ("cur_abs", "mean"):
+        for seed in range(3):
+            add(runs, label, seed, budget="unknown")
+
+
+def unfinished(runs):
+    (runs / "mine/listops/cur_abs/seed-2" / record.NAME).unlink()
+
+
+def damaged_record(runs):
+    path = runs / "mine/listops/cur_abs/seed-2" / record.NAME
+    path.write_text(path.read_text().replace("37.0", "77.0"))
+
+
+def damaged_weights(runs):
+    flip(runs / "mine/listops/cur_abs/seed-0" / checkpoint.BEST)
+
+
+def damaged_curve(runs):
+    flip(runs / "mine/listops/cur_abs/seed-0" / metrics_file.NAME)
+
+
+def custom(runs, **options):
+    choices = {key: value for key, value in published("cur_abs").choices.items() if not key.startswith("attn.")}
+    choices |= {"attn._partial_": True, "attn._target_": "mine.Efficient", **options}
+    shutil.rmtree(runs / "mine/listops/cur_abs")
+    for seed in range(3):
+        add(runs, "Efficient", seed, choices)
+
+
+@pytest.mark.parametrize(
+    "change, words, reason",
+    [
+        (without("cur_abs", 2), (), "cur_abs has 2 finished seeds; train at least 3"),
+        (without("cur_abs", 1), (), "lacks seed 1 of 0 to 2; include every seed, also one that diverged"),
+        (no_control, (), "listops has no control; train attn=mean"),
+        (other_control, (), "have different settings (optim.steps: 9 -> 5000)"),
+        (other_seed, (), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
+        (uncommitted, (), "uncommitted changes (0123-dirty); commit and train again"),
+        (two_budgets, (), "several values of budget (paper, quick); submit each on its own"),
+        (unknown_budget, (), "the budget of a run is not known; train with budget=<name>"),
+        (unfinished, (), "seed-2 has no record.json: the run is not finished"),
+        (damaged_record, (), "its sha256 is not the one in it"),
+        (damaged_weights, (), "best.ckpt is damaged"),
+        (damaged_curve, (), "is not a table of evaluations"),
+        (custom, ("trust=mine",), "the source of mine.Efficient is not attached; add source=mine.py"),
+        (None, ("rates=null",), "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
+        (None, ("rates=[0.5]",), "was trained at 0.0001, which is not among rates=[0.5]; name all"),
+        (None, ("author=null",), "author is not given; add author='...'"),
+        (None, ("hardware=null",), "hardware is not given; add hardware='...'"),
+        (None, ("runs=nowhere",), "runs=nowhere is not a folder"),
+        (None, ("source=other.py",), "source=other.py is not a file"),
+        (None, ("name=null",), "runs=<folder of runs> and name=<name of the submission> are needed"),
+    ],
+)
+def test_each_reason_is_named_and_nothing_is_written(runs, command, tmp_path, change, words, reason):
+    # The class can be imported, but its source is not attached.
+    (tmp_path / "mine.py").write_text(MINE)
+    if change:
+        change(runs)
+    stop, _ = command("runs=runs/mine", *STATED, *words)
+    assert reason in stop
+    assert not (tmp_path / "submissions").exists()
+
+
+def test_all_reasons_are_listed_at_once(runs, command):
+    no_control(runs)
+    without("cur_abs", 0)(runs)
+    stop, _ = command("runs=runs/mine", "name=cur", "author=me", "hardware=one")
+    assert "for 4 reasons" in stop and len(stop.splitlines()) == 5
+
+
+def test_a_custom_class_comes_with_its_source_and_is_checked(runs, command, tmp_path):
+    (tmp_path / "code").mkdir()
+    source = tmp_path / "code/mine.py"
+    source.write_text(MINE)
+    custom(runs)
+    words = ("runs=runs/mine", *STATED, f"source={source}", "trust=mine")
+    assert command(*words)[0] is None
+    folder = tmp_path / "submissions/cur"
+    assert (folder / "mine.py").read_text() == MINE and check_folder(folder) == []
+    assert "mine" not in sys.modules
+    shutil.rmtree(folder)
+    # A class that lets padding through.
+    source.write_text(MINE.replace("if mask is not None", "if False"))
+    stop, _ = command(*words)
+    assert "Efficient fails" in stop and "padding changes no real row" in stop and not folder.exists()
+    source.write_text(MINE.replace("class Efficient", "class Another"))
+    assert "there is no mine.Efficient" in command(*words)[0]
+
+
+def rerun(runs, shift):
+    """Runs of the same configurations with other scores."""
+    home = runs / "again"
+    for seed in range(3):
+        add(home, "cur_abs", seed, test=35.2 + seed + shift)
+        add(home, "mean", seed, test=17.1 + seed)
+    return home
+
+
+def test_a_rerun_that_agrees_makes_a_submission_verified(runs, command, tmp_path):
+    folder = tmp_path / "submissions/cur"
+    assert "there is no submission" in command("verify=cur")[0]
+    assert command("runs=runs/mine", *STATED)[0] is None
+    stop, _ = command("verify=cur")
+    assert "0 finished seeds of listops cur_abs, 3 are needed: python -m lra.train" in stop
+    assert "study=verify-cur 'seeds=[0,1,2]'" in stop
+    home = rerun(runs, 0.0)
+    stop, text = command("verify=cur", f"runs={home}", "author=B. Name")
+    assert stop is None and "submitted 36.00 (n = 3), rerun 36.20 (n = 3)" in text
+    assert is_verified(folder, submission_record.load(folder)) and check_folder(folder) == []
+
+
+def test_a_rerun_that_differs_does_not(runs, command, tmp_path):
+    assert command("runs=runs/mine", *STATED)[0] is None
+    stop, text = command("verify=cur", f"runs={rerun(runs, 5.0)}")
+    assert "listops cur_abs differ by more than the tolerance" in stop and "DIFFERS" in text
+    folder = tmp_path / "submissions/cur"
+    assert not is_verified(folder, submission_record.load(folder))
+
+
+def test_the_tolerance_is_a_point_or_two_standard_errors():
+    assert tolerance([36.0, 36.1, 36.2], [36.0, 36.1, 36.2]) == 1.0
+    assert tolerance([30.0, 36.0, 42.0], [36.0, 36.0, 36.0]) == pytest.approx(2 * (36 / 3) ** 0.5)
+
+
+def test_every_submission_of_the_repository_can_be_accepted():
+    for folder in submission_record.folders(CONF.parent / "submissions"):
+        assert check_folder(folder) == [], folder
