@@ -8,7 +8,8 @@ from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..laws.laws import LAWS
 from ..report.arena_entries import TITLES, ArenaEntry, entries, gain_cell, spread_text
-from ..report.board import COSTS, STUDY
+from ..report.board.chapter import STUDY
+from ..report.board.costs import FILE as COST_FILE
 from ..report.summary import Row, collect
 from ..report.table import in_markdown
 from ..runs import bench_record
@@ -148,5 +149,5 @@ def published_studies() -> dict[str, list[Row]]:
 @functools.cache
 def bench() -> BenchRecord | None:
     """The benchmark of the board; None without one."""
-    path = HOME / STUDY / COSTS
+    path = HOME / STUDY / COST_FILE
     return bench_record.load(path) if path.is_file() else None

@@ -1,5 +1,8 @@
 """The Arena's table: every mechanism at the papers' budget, with its gain over no attention and published values."""
 
+from collections import Counter, defaultdict
+from statistics import median
+
 from ..evaluate import compare
 from ..runs.reader import CONTROL
 from . import published
@@ -16,7 +19,8 @@ ABOUT = (
     "± sample standard deviation over seeds. gain: difference from attn=mean, the control without attention, with a "
     "95 % Welch interval over seeds. fresh test: accuracy on {fresh} examples of another random seed, the same for all "
     "mechanisms, ± standard error over seeds and examples. published: the value that a paper prints, if possible with "
-    "the same two-layer encoder. ms: median time per training step. {hardware}"
+    "the same two-layer encoder. ms: median time per training step on the hardware of most seeds, which runs shared. "
+    "{hardware}"
 )
 
 
@@ -68,12 +72,12 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
         cells = [
             entry.name,
             Cell(text=spread_text(row), value=row.test, n=row.n),
-            Cell(text=f"{row.n} (+{row.lost})" if row.lost else str(row.n), value=row.n),
+            Cell(text=f"{row.n} (+{row.num_failed})" if row.num_failed else str(row.n), value=row.n),
             gain_cell(entry),
             fresh_cell(entry),
             Cell(text=value.text if value else "-", value=value.number if value else None),
             source,
-            Cell.of(row.ms, "{:.0f}".format),
+            Cell.of(step_time(row), "{:.0f}".format),
             Cell.of(parameters(row), "{:,.0f}".format),
         ]
         if len(machines) > 1:
@@ -122,10 +126,25 @@ def published_value(entry: ArenaEntry) -> tuple[published.PrintedValue | None, s
     return best, best.source
 
 
-def machine(row: Row) -> str:
-    """Name the hardware of runs: AMD EPYC, x86_64 CPU, 1 threads."""
-    names = set()
+def step_time(row: Row) -> float | None:
+    """Median time per training step in milliseconds, of the runs on the device that most of them had."""
+    times = defaultdict(list)
     for run_record in row.done:
+        if run_record.step_ms is not None:
+            times[run_record.device].append(run_record.step_ms)
+    if not times:
+        return None
+    return median(max(times.values(), key=len))
+
+
+def machine(row: Row) -> str:
+    """Name the hardware of most of the runs: AMD EPYC, x86_64 CPU, 1 thread."""
+    names = set()
+    devices = Counter(run_record.device for run_record in row.done)
+    most_common = devices.most_common(1)[0][1]
+    for run_record in row.done:
+        if devices[run_record.device] < most_common:
+            continue
         is_cpu = " CPU, " in run_record.device
         prefix = f"{run_record.processor}, " if is_cpu and run_record.processor else ""
         names.add(prefix + run_record.device.replace(" 1 threads", " 1 thread"))

@@ -12,8 +12,9 @@ from scipy import stats
 from ..evaluate import record as fresh_record
 from ..evaluate.record import FreshTest
 from ..runs.reader import CONTROL
-from . import board, published
-from .rates import RATES
+from . import published
+from .board import chapter as board
+from .lr_search import SEARCH_SUFFIX
 from .summary import Row
 from .table import Cell
 
@@ -70,13 +71,18 @@ def entries(studies: dict[str, list[Row]]) -> dict[str, list[ArenaEntry]]:
         if row.label == CONTROL:
             controls[row.study, row.task] = row
 
+    # With the same number of seeds of a mechanism, the study with more seeds in all counts.
+    seeds_of_study: dict[str, int] = defaultdict(int)
+    for rows in by_name.values():
+        for row in rows:
+            seeds_of_study[row.study] += row.n
+
     by_task: dict[str, list[ArenaEntry]] = {}
     for task in published.TASKS:
         lines = []
         for (of_task, name), rows in by_name.items():
             if of_task == task:
-                # With the same number of seeds the study with the later name counts.
-                row = max(rows, key=lambda row: (row.n, row.study))
+                row = max(rows, key=lambda row: (row.n, seeds_of_study[row.study], row.study))
                 lines.append(ArenaEntry(name, row, controls.get((row.study, task)), fresh_results(row)))
         if lines:
             by_task[task] = sorted(lines, key=lambda entry: -entry.row.test)
@@ -86,7 +92,7 @@ def entries(studies: dict[str, list[Row]]) -> dict[str, list[ArenaEntry]]:
 def belongs(row: Row) -> bool:
     """Tell whether runs stand in the Arena's table: a task at the papers' budget, trained from scratch."""
     at_papers_budget = (row.facts["protocol"], row.facts["budget"]) == ("paper", "paper")
-    is_board = row.study == board.STUDY or row.study.endswith(RATES)
+    is_board = row.study == board.STUDY or row.study.endswith(SEARCH_SUFFIX)
     is_from_scratch = not row.objective and not is_board
     return row.task in published.TASKS and at_papers_budget and bool(row.scores) and is_from_scratch
 
