@@ -1,6 +1,7 @@
 """torch.compile for the steps of a run, tried before the first step."""
 
 import itertools
+from collections.abc import Iterable
 
 import lightning as L
 import torch
@@ -14,6 +15,8 @@ MAX_WIDTHS = 8
 GRAPHS = "reduce-overhead"
 # Trials of one step: the first compiles, the second records a CUDA graph, the third replays it.
 TRIALS = 3
+# Training batches that are searched for a second width.
+SEARCHED = 20
 NAMES = {GRAPHS: "CUDA graphs", None: "torch.compile"}
 
 
@@ -71,7 +74,7 @@ class Compile(L.Callback):
         if device == "cpu" and is_packed:
             log(f"{self.title}: continues without torch.compile: with data.pad=none each batch has its own shape")
             return
-        training_batches = list(itertools.islice(data.train_dataloader(), 2))
+        training_batches = trial_batches(data.train_dataloader())
         # None if this rank has no validation batch.
         evaluation_batch = next(iter(data.val_dataloader()), None)
         for mode in modes(self.option, data, device):
@@ -85,6 +88,23 @@ class Compile(L.Callback):
                 del module.model.forward
                 message = " ".join(f"{type(error).__name__} {error}".split())
                 log(f"{self.title}: continues without {NAMES[mode]}: {message[:200]}")
+
+
+def trial_batches(loader: Iterable[Batch]) -> list[Batch]:
+    """Choose the training batches of a trial: the first ones until there are two widths, at most SEARCHED.
+
+    The second width makes torch.compile generate kernels for any width, which can fail where the first width succeeds.
+    """
+    batches = []
+    widths = set()
+    for batch in itertools.islice(loader, SEARCHED):
+        width = batch.inputs.shape[2]
+        if not batches or width not in widths:
+            batches.append(batch)
+            widths.add(width)
+        if len(widths) > 1:
+            break
+    return batches
 
 
 def _try(module, training_batches: list[Batch], evaluation_batch: Batch | None) -> None:

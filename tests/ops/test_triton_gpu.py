@@ -107,7 +107,7 @@ def test_a_cuda_graph_replays_forward_backward_and_selection():
 
 def test_compiled_by_inductor_without_breaks():
     mask = on_gpu(512, 32, 32)[3]
-    made = config("flashcur_abs", "task.length=512", "model.dim=64").block_factory()().cuda()
+    made = config("flashcur_abs", "task.length=512", "model.dim=64").block_factory()().cuda().eval()  # without dropout
     x = torch.randn(2, 512, 64, device="cuda")
     plain = made(x, mask)[0]
     compiled = torch.compile(made, fullgraph=True)

@@ -6,7 +6,7 @@ from conftest import config
 from support.training import result, seed_folder, smoke, train_config
 from torch._dynamo.backends.registry import lookup_backend
 
-from lra.train.compiling import GRAPHS, MAX_WIDTHS, modes
+from lra.train.compiling import GRAPHS, MAX_WIDTHS, modes, trial_batches
 
 WORDS = "model.norm=batch", "model.dropout=0", "model.layers=1"  # compiled code draws dropout by itself
 
@@ -92,5 +92,7 @@ def test_the_widths_of_batches_are_counted(data_root):
     data.setup()
     batches = zip(range(len(data.splits["train"]) // 2), data.train_dataloader(), strict=False)
     assert data.widths() == len({batch.inputs.shape[-1] for _, batch in batches}) == 2
+    trial = trial_batches(data.train_dataloader())
+    assert len({batch.inputs.shape[2] for batch in trial}) == len(trial) == 2  # kernels for any width are tried too
     data.widths = lambda: MAX_WIDTHS + 1
     assert modes("auto", data, "cuda") == [None]
