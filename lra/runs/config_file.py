@@ -19,11 +19,13 @@ from torch import nn
 from ..data.source import Source
 from ..disk.atomic import Unreadable, content
 from ..disk.typed_json import verify
-from ..ops import pinv
+from ..ops import newton, pinv
 
 NAME = "config.yaml"
 # Packages of the suite.
 SUITE = ("lra", "data_prep")
+# Modules of the functions that invert CUR's and SOFT's inner matrix.
+INVERSES = (pinv.__name__, newton.__name__)
 # Largest file in bytes; PyYAML parses it in about a second.
 MOST = 2**17
 _PLAIN_TYPES = str | int | float | bool | None
@@ -147,7 +149,7 @@ def _check_target(key: str, target: Any, path: Path, trusted_modules: tuple[str,
     in_trusted = isinstance(home, str) and _is_inside(home, trusted_modules) and not _is_inside(home, SUITE)
     is_trusted = in_trusted and (is_class or is_function)
     is_part = is_class and issubclass(function, nn.Module | Source) and _is_inside(home, SUITE)
-    is_inverse = is_function and home == pinv.__name__
+    is_inverse = is_function and home in INVERSES
     if not (is_trusted or is_part or is_inverse):
         raise ValueError(f"{path}: {key}: {target} is no part of a model, no source and no inverse")
 

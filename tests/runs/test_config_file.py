@@ -43,7 +43,7 @@ REFUSED = {
     ],
     "is no part of a model, no source and no inverse": [
         *("lra.train.callbacks.time", "lra.config.calls.typed", "lra.runs.record.Path", "lra.disk.atomic.write"),
-        *("lra.sweep.job.fail", "lra.data.datamodule.TaskData", "lra.disk.lock.Owner", "lra.config.blocks.partial"),
+        *("lra.sweep.job.fail", "lra.data.datamodule.TaskData", "lra.disk.lock.Owner", "lra.config.blocks.replace"),
     ],
 }
 
