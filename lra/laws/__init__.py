@@ -1,1 +1,1 @@
-"""The laws of mechanisms."""
+"""The checks that every mechanism passes."""

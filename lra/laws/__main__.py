@@ -1,9 +1,10 @@
-"""python -m lra.laws attn=<name>: whether a mechanism keeps the laws of all mechanisms."""
+"""python -m lra.laws attn=<name>: run the checks that every mechanism passes."""
 
 if __name__ == "__main__":
     from lra.startup import begin
 
-    begin()  # before torch is imported
+    # Before torch is imported.
+    begin()
 
 import sys
 from typing import ClassVar
@@ -21,26 +22,35 @@ class Lawful(Experiment):
 
 @main(Lawful)
 def laws(experiment: Lawful) -> None:
-    """Print a line for each law; the exit status is 1 if one is broken.
+    """Print the result of every check; the exit status is 1 if one fails.
 
     Raises:
-        ValueError: the mechanism cannot run here.
+        ValueError: the mechanism cannot run on this machine.
     """
-    if reason := experiment.unavailable:
+    reason = experiment.unavailable
+    if reason:
         raise ValueError(reason)
+
     broken = []
     for law in LAWS:
-        name, why = law.__name__.replace("_", " "), law.__doc__.splitlines()[0]
+        name = law.__name__.replace("_", " ")
+        explanation = law.__doc__.splitlines()[0]
         if law is gradient_is_the_derivative and in_float32(experiment):
-            print(f"  -       {name}: not run, its step is lost in the rounding of float32")
+            print(f"  -       {name}: skipped, the difference quotient drowns in the rounding of float32")
             continue
+        # A custom mechanism may raise anything, which counts as a failed check.
         try:
             holds = law(experiment)
-        except Exception as error:  # of the mechanism, which may be any code
-            holds, why = False, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        if not holds:
+        except Exception as error:
+            holds = False
+            first_line = str(error).partition("\n")[0]
+            explanation = f"{type(error).__name__}: {first_line}"
+        if holds:
+            print(f"  holds   {name}")
+        else:
             broken.append(name)
-        print(f"  holds   {name}" if holds else f"  BROKEN  {name}: {why}")
+            print(f"  BROKEN  {name}: {explanation}")
+
     if broken:
         sys.exit(f"lra: {experiment.label} breaks {len(broken)} of {len(LAWS)} laws: {', '.join(broken)}")
     print(f"{experiment.label} keeps all laws")

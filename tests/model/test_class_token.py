@@ -13,7 +13,7 @@ from lra.attention.cur_plus import CURPlus
 from lra.config.compose import compose
 from lra.runs.restore import configuration, unflatten
 from lra.runs.run_dir import RunDir
-from lra.studies.graft import TransferOptions, experiments
+from lra.studies.swap import TransferOptions, experiments
 
 LENGTH, ALLOWANCE = 128, 16
 BOARD = (

@@ -15,7 +15,7 @@ from lra.ops.cluster_attention import form_clusters
 from lra.ops.pinv import cubic, exact
 from lra.studies.dropin import candidates, variants
 from lra.studies.dropin.__main__ import Errors, distance, dropin, error_text, ratio
-from lra.studies.dropin.candidates import CANDIDATES, CHOICES, far, made, step
+from lra.studies.dropin.candidates import CANDIDATES, CHOICES, farthest_points, selection, step
 from lra.studies.dropin.qkv_sources import DropinOptions, sources
 from lra.studies.dropin.variants import KeptFactors, heavy_keys, missing_mass, product, row_sums, smoothed, weights
 from lra.studies.qkv import generated
@@ -57,7 +57,7 @@ def test_before_rows_are_copied_too(combine):
 def test_constant_values_stay():
     """Mechanisms whose rows of the map sum to one for every number of kept rows."""
     q, k, v = qkv()
-    x, rough = KeptFactors(q, k, torch.full_like(v, 3.0), *far(q, k, v, 5)), partial(cubic, steps=2)
+    x, rough = KeptFactors(q, k, torch.full_like(v, 3.0), *farthest_points(q, k, v, 5)), partial(cubic, steps=2)
     found = [missing_mass(x, rough), row_sums(x, rough), smoothed(x), heavy_keys(x, 0.6)]
     for out in (*found, candidates.clustered_improved(x.q, x.k, x.v, 5)):
         torch.testing.assert_close(out, x.v)
@@ -76,12 +76,14 @@ def test_least_squares_is_the_minimum():
 
 def test_smoothed_is_cur_plus():
     q, k, v = qkv()
-    torch.testing.assert_close(made(far, smoothed)(q, k, v, 6), CANDIDATES["cur_plus"].function(q, k, v, 6))
+    torch.testing.assert_close(
+        selection(farthest_points, smoothed)(q, k, v, 6), CANDIDATES["cur_plus"].function(q, k, v, 6)
+    )
 
 
 def test_heavy_keys_are_a_map_of_which_some_entries_are_exact():
     q, k, v = qkv()
-    x = KeptFactors(q, k, v, *far(q, k, v, 6))
+    x = KeptFactors(q, k, v, *farthest_points(q, k, v, 6))
     got = heavy_keys(x, 0.5)
     keys, _, sizes = form_clusters(k, v, x.k_cols, None, None)
     for n, h in np.ndindex(N, H):
@@ -128,7 +130,7 @@ def test_lloyd_steps_bring_keys_nearer_to_their_means():
 def test_landmarks():
     torch.manual_seed(0)
     q, k, v = qkv()
-    for choose in (*(rule for rule, _ in CHOICES.values()), far):
+    for choose in (*(rule for rule, _ in CHOICES.values()), farthest_points):
         for index in choose(q, k, v, 7):
             assert index.shape == (N, H, 7) and (index.sort(-1).values.diff(dim=-1) > 0).all()
     a = k[1, 2].numpy()
@@ -194,7 +196,7 @@ def test_queries_keys_and_values_of_a_run(data_root, tmp_path):
     assert min(lengths) > 4 and len(set(lengths)) > 1
     for layers, length in zip(source.examples, lengths, strict=True):
         assert all(x.shape[:3] == (1, 2, length) and x.isfinite().all() for layer in layers for x in layer)
-    with pytest.raises(ValueError, match=r"n=65: .* has 64 dev examples of more than 4 tokens"):
+    with pytest.raises(ValueError, match=r"n=65: .* has 64 validation examples of more than 4 tokens"):
         taken("sdpa", n=65)
     with pytest.raises(ValueError, match="has attn=cur_abs; name a run of sdpa or softmax"):
         taken("cur_abs")

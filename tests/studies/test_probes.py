@@ -13,10 +13,10 @@ from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.disk.typed_json import save
 from lra.runs.reader import finished
-from lra.studies.graft import TransferOptions
-from lra.studies.probes import confine, measure, record
-from lra.studies.probes.__main__ import ProbesOptions, _asked, probe
+from lra.studies.probes import local_window, measure, record
+from lra.studies.probes.__main__ import ProbesOptions, _transfer_options, probe
 from lra.studies.probes.report import matrices, smallest, within
+from lra.studies.swap import TransferOptions
 from lra.train.__main__ import train
 
 L = 24
@@ -29,9 +29,9 @@ def test_a_reach_of_the_whole_row_changes_nothing_and_no_model_is_changed(name):
     model, batch = model_and_batch(name)
     before = model(batch.inputs, batch.mask)
     weights = {key: value.clone() for key, value in model.state_dict().items()}
-    with confine.confined(model, L), torch.no_grad():
+    with local_window.confined(model, L), torch.no_grad():
         torch.testing.assert_close(model(batch.inputs, batch.mask), before, rtol=1e-8, atol=1e-10)
-    with confine.confined(model, 1), torch.no_grad():
+    with local_window.confined(model, 1), torch.no_grad():
         assert not torch.allclose(model(batch.inputs, batch.mask), before, atol=1e-6)
     assert torch.equal(model(batch.inputs, batch.mask), before)
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
@@ -40,7 +40,7 @@ def test_a_reach_of_the_whole_row_changes_nothing_and_no_model_is_changed(name):
 @pytest.mark.parametrize("name", ["sdpa", "s4d_lin", "conv"])
 def test_what_is_confined_by_mask_or_kernel_sees_no_further(name):
     model, batch = model_and_batch(name)
-    with confine.confined(model, 2):
+    with local_window.confined(model, 2):
         shares = measure.beyond(model, [batch], list(range(1, L)), rows=6)
     assert shares[0] > 0.001 and max(shares[3:]) < 1e-20  # two layers of a reach of 2
 
@@ -50,7 +50,7 @@ def test_exact_attention_is_one_softmax_over_the_neighbours(name):
     model, _ = model_and_batch(name)
     q, k, v = torch.randn(3, 2, 2, L, 32, dtype=torch.float64)
     mask = torch.rand(2, L) < 0.7
-    with confine.confined(model, 3):
+    with local_window.confined(model, 3):
         out = model.blocks[0].mixer.attention(q, k, v, mask)
     for n, i in mask.nonzero().tolist():
         near = [j for j in range(max(0, i - 3), min(L, i + 4)) if mask[n, j]]
@@ -62,7 +62,7 @@ def test_exact_attention_is_one_softmax_over_the_neighbours(name):
 def test_a_map_is_not_normalised_anew():
     model, _ = model_and_batch("mean")
     v = torch.randn(1, 2, L, 32, dtype=torch.float64)
-    with confine.confined(model, 3):
+    with local_window.confined(model, 3):
         out = model.blocks[0].mixer.attention(v, v, v, None)
     for i in range(L):
         torch.testing.assert_close(out[:, :, i], v[:, :, max(0, i - 3) : i + 4].sum(2) / L)
@@ -71,14 +71,14 @@ def test_a_map_is_not_normalised_anew():
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_says_whether_it_can_be_confined(name):
     model = config(name).meta_model
-    how = confine.by(model)
+    how = local_window.confinement(model)
     if name in ("sdpa", "softmax", "mega", "mega_chunk"):
         assert how == "mask"
     elif name == "conv" or name.startswith("s4d"):
         assert how == "kernel"
     elif name in ("luna", "transformer_ls"):
         assert how is None
-        with pytest.raises(ValueError, match="no mask, map or kernel"), confine.confined(model, 1):
+        with pytest.raises(ValueError, match="no mask, map or kernel"), local_window.confined(model, 1):
             pass
     else:
         assert how in ("map", None)
@@ -158,7 +158,7 @@ def test_what_is_swapped_in_keeps_as_much_as_the_run(data_root, tmp_path):
     runs = tmp_path / "runs"
     train.__wrapped__(config("cur_abs", f"runs={runs}", "seeds=[0]", "attn.count=5"))
     (run,) = finished(runs / "paper-smoke/listops/cur_abs-count=5", None)
-    kept = lambda name, *words: _asked(run, compose(ProbesOptions, [f"run={run.path}", *words]), name).attn
+    kept = lambda name, *words: _transfer_options(run, compose(ProbesOptions, [f"run={run.path}", *words]), name).attn
     assert kept("cur_step").get("count") == kept("nystrom").get("landmarks") == 5
     assert kept("cur_step", "kept=9").get("count") == 9
     assert kept("mean") == compose(TransferOptions, [f"run={run.path}", "attn=mean"]).attn

@@ -1,4 +1,4 @@
-"""Transfer: what may be grafted, what is measured against hand-made distances and numpy, what a record holds."""
+"""Transfer: what may be swapped, what is measured against hand-made distances and numpy, what a record holds."""
 
 import dataclasses
 import itertools
@@ -23,8 +23,8 @@ from lra.disk.typed_json import save
 from lra.report import summary as report_tables
 from lra.runs import config_file, record
 from lra.runs.reader import finished, scan
-from lra.studies.graft import TransferOptions, experiments, graft
 from lra.studies.qkv import calls, mechanisms
+from lra.studies.swap import TransferOptions, experiments, swap
 from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import describe, transfer
 from lra.studies.transfer.compare import layers
@@ -55,7 +55,7 @@ def words(runs, *more, run=None):
 
 def models(runs, *more, run=None):
     (one, *_), cfg = finished(Path(run or trained(runs))), words(runs, *more, run=run)
-    return graft(one, *experiments(one, cfg))
+    return swap(one, *experiments(one, cfg))
 
 
 def batches(count=2):
@@ -91,8 +91,8 @@ def results(runs, place):
 
 
 def test_only_the_mechanism_is_new(runs):
-    exact, grafted = models(runs, "attn=nystrom", "attn.landmarks=8")
-    old, new = exact.state_dict(), grafted.state_dict()
+    exact, swapped = models(runs, "attn=nystrom", "attn.landmarks=8")
+    old, new = exact.state_dict(), swapped.state_dict()
     assert all(torch.equal(old[key], new[key]) for key in old)
     assert new.keys() - old.keys() == {f"blocks.{i}.mixer.attention.conv.weight" for i in range(2)}
     _, again = models(runs, "attn=nystrom", "attn.landmarks=8")
@@ -100,11 +100,11 @@ def test_only_the_mechanism_is_new(runs):
 
 
 def test_keeping_everything_with_the_true_inverse_is_the_exact_model(runs):
-    exact, grafted = models(runs, "attn=cur_abs", "attn.count=128", *TRUE_INVERSE)
+    exact, swapped = models(runs, "attn=cur_abs", "attn.count=128", *TRUE_INVERSE)
     (batch,) = batches(1)
-    for layer in layers(exact.double(), grafted.double(), [batch]):
+    for layer in layers(exact.double(), swapped.double(), [batch]):
         assert max(layer.relative, layer.stack_relative) < 1e-9
-    torch.testing.assert_close(exact(*batch[:2]), grafted(*batch[:2]), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(exact(*batch[:2]), swapped(*batch[:2]), rtol=1e-9, atol=1e-9)
 
 
 class Shifted(Softmax):
@@ -116,11 +116,11 @@ class Shifted(Softmax):
 
 
 def test_distances_are_those_that_were_put_in(runs):
-    exact, grafted = models(runs, "attn=custom", f"attn._target_={__name__}.Shifted")
+    exact, swapped = models(runs, "attn=custom", f"attn._target_={__name__}.Shifted")
     some = batches()
     of_first = lambda batch: calls(exact, batch)["blocks.0.mixer.attention"][0].out.transpose(1, 2)
     outs = torch.cat([of_first(batch)[batch.mask[:, 0]] for batch in some]).double()
-    first, second = layers(exact, grafted, some)
+    first, second = layers(exact, swapped, some)
     assert first.mean_abs == first.stack_mean_abs == pytest.approx(0.5, rel=1e-6)
     assert first.relative == pytest.approx(0.5 * outs.numel() ** 0.5 / outs.norm().item(), rel=1e-6)
     assert second.mean_abs == pytest.approx(0.5, rel=1e-6) and second.stack_mean_abs != pytest.approx(0.5, rel=1e-3)
@@ -128,7 +128,7 @@ def test_distances_are_those_that_were_put_in(runs):
 
 
 def test_spectrum_is_that_of_the_dense_map(runs):
-    exact, grafted = models(runs, "attn=sdpa")
+    exact, swapped = models(runs, "attn=sdpa")
     (batch,) = batches(1)
     call = calls(exact, batch)["blocks.1.mixer.attention"][0]
     q, k = (call.arguments[name].double().detach().numpy() for name in "qk")
@@ -139,7 +139,7 @@ def test_spectrum_is_that_of_the_dense_map(runs):
             scores = q[i, h][real] @ k[i, h][real].T / np.sqrt(q.shape[3])
             values = np.linalg.svd(softmax(scores, axis=1), compute_uv=False)
             expected.append(np.pad(values, (0, q.shape[2] - len(values))))
-    got = layers(exact, grafted, [batch], spectrum=4)[1]
+    got = layers(exact, swapped, [batch], spectrum=4)[1]
     np.testing.assert_allclose(got.spectrum, np.mean(expected, 0), rtol=1e-3, atol=1e-6)
     assert got.relative < 1e-5
 
@@ -169,12 +169,12 @@ def test_mega_cur_is_the_trained_mega(mega):
     other = words(mega, "attn=mega_cur_step", "block.truncation=9", run=home)
     assert experiments(one, other)[1].block.get("truncation") == 9
     assert experiments(one, words(mega, "attn=mega_chunk", run=home))[1].block == source.block.replace(chunk=128)
-    exact, grafted = (
+    exact, swapped = (
         model.double() for model in models(mega, "attn=mega_cur_step", "attn.count=128", *TRUE_INVERSE, run=home)
     )
     batch = torch.randint(0, 15, (2, 1, 128), generator=torch.manual_seed(0))
     out = exact(batch)
-    torch.testing.assert_close(grafted(batch), out, rtol=1e-7, atol=1e-7)  # the 128 x 128 inverse is ill-conditioned
+    torch.testing.assert_close(swapped(batch), out, rtol=1e-7, atol=1e-7)  # the 128 x 128 inverse is ill-conditioned
     _, other = models(mega, "attn=custom", "attn._target_=lra.studies.transfer.control.MeanControl", run=home)
     assert (other.double()(batch) != out).any()
 
@@ -241,7 +241,7 @@ WRONG = {
     "attn=cur_step steps=4 optim.eval_every=3": "optim.eval_every must divide optim.steps 4, not 3",
     "attn=cur_step run=no=where": "run=no=where is not a folder",
     "attn=custom": "names no mechanism",
-    "attn=cur_step trainer.devices=2 trainer.device=cpu": "trainer.devices must be 1 here, not 2: a transfer",
+    "attn=cur_step trainer.devices=2 trainer.device=cpu": "trainer.devices must be 1, got 2: a transfer",
     "attn=cur_step task=text": "a transfer has the task of its run; leave out task=",
 }
 
@@ -259,7 +259,7 @@ def test_a_mechanism_with_weights_of_its_own_has_them_refused(runs, copied):
     home = home.rename(home.with_name("nystrom-landmarks=8"))
     (one,), cfg = finished(home), words(runs, "attn=nystrom", "attn.landmarks=8", run=home)
     source, target = experiments(one, cfg)
-    torch.save(graft(one, source, target)[1].state_dict(), home / "best.ckpt")
+    torch.save(swap(one, source, target)[1].state_dict(), home / "best.ckpt")
     rewrite(home, target.choices({}))
     with pytest.raises(ValueError, match=r"cur_step has no place for blocks.0.mixer.attention.conv.weight, blocks.1"):
         models(runs, "attn=cur_step", run=home)

@@ -7,9 +7,11 @@ costs are JSON files, and one table shows all of them.
 if __name__ == "__main__":
     from lra.startup import begin
 
-    begin()  # before torch is imported
+    # Before torch is imported.
+    begin()
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,22 +30,29 @@ from ...runs import record
 from .candidates import CANDIDATES, Function, softmax
 from .qkv_sources import DropinOptions, QKVSource, sources
 
-REPEATS = 3  # of the timing
-FILE, COST, BASE = "errors.json", "cost.json", "cur_step"
-STRICT = ConfigDict(strict=True)  # nan and infinity are valid results here
+# Number of timed calls, of which the median counts.
+REPEATS = 3
+FILE = "errors.json"
+COST = "cost.json"
+# The candidate that ratios compare with.
+BASE = "cur_step"
+# NaN and infinity are valid results here.
+STRICT = ConfigDict(strict=True)
 Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
-Pairs = dict[str, dict[Count, tuple[float, float]]]  # by candidate, then by count as text
-TINY = 1e-12  # the error of an exact result
+# Two numbers by candidate, then by count as text.
+Pairs = dict[str, dict[Count, tuple[float, float]]]
+# The error of an exact result.
+TINY = 1e-12
 LEGEND = (
     "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
-    "standard deviation over examples. ratio: geometric mean over the columns of the error over that of cur_step, the "
-    "paper's CUR; the table is sorted by it. ms (MiB): time and peak memory of one call at the length below."
+    "standard deviation over examples. ratio: geometric mean over the columns of the error divided by the error of "
+    "cur_step, the paper's CUR; sorts the table. ms (MiB): time and peak memory of one call at the length below."
 )
 
 
 @dataclass
 class Errors:
-    """The errors of one source: mean and deviation over n examples."""
+    """The errors of one source: mean and standard deviation over n examples."""
 
     __pydantic_config__ = STRICT
     source: typed_json.FolderName
@@ -65,44 +74,65 @@ class Cost:
 
 
 def load(path: Path, kind: type = Errors) -> Errors | Cost:
-    """Read the errors of a source, or the cost. Raises ValueError if the file does not hold them."""
+    """Read the errors of a source, or the cost.
+
+    Raises:
+        ValueError: the file does not hold them.
+    """
     return typed_json.parse(kind, path, "a record of this study", "delete it to make it again")
 
 
 @main(DropinOptions)
 def dropin(options: DropinOptions) -> None:
-    """Measure the candidates and add the results to those in runs/dropin.
+    """Measure the candidates and add the results to runs/dropin.
 
     Raises:
         ValueError: a candidate, a run or a file does not exist, or a number is out of range.
     """
-    chosen = CANDIDATES if "all" in options.candidates else options.candidates
-    names = list(dict.fromkeys([BASE, *chosen]))
+    candidates = CANDIDATES if "all" in options.candidates else options.candidates
+    # The base of the ratios is always measured, and first.
+    names = list(dict.fromkeys([BASE, *candidates]))
     torch.set_num_threads(options.threads)
     home = options.runs / "dropin"
-    for source in list(sources(options)):  # all are loaded before the first is measured
-        shortest = min(layer[0].shape[2] for example in source.examples for layer in example)
-        if shortest < max(options.counts):
-            raise ValueError(f"counts: {max(options.counts)} is more than the {shortest} tokens of {source.name}")
+
+    # Every source is loaded before the first is measured, so that errors are raised early.
+    for source in list(sources(options)):
+        _check_counts(source, options)
         save(errors(source, names, options), home / source.name / FILE)
         log(f"{source.name}: {len(names)} candidates, n = {options.n}")
     if options.cost:
         save(cost(names, options), home / COST)
-    loaded, damaged = typed_json.scan(home, FILE, load)
+
+    # The table shows earlier results as well.
+    records, damaged = typed_json.scan(home, FILE, load)
     for line in damaged:
         log(f"skipped: {line}")
-    prices = load(home / COST, Cost) if (home / COST).exists() else None
-    made = table(list(loaded.values()), prices)
-    atomic.write(home / "dropin.md", made.section(1) + "\n")
-    show([replace(made, cells=made.cells.drop(columns="what"))], "")
+    costs = load(home / COST, Cost) if (home / COST).exists() else None
+    full_table = table(list(records.values()), costs)
+    atomic.write(home / "dropin.md", full_table.section(1) + "\n")
+    # Descriptions are too wide for a terminal.
+    short_table = replace(full_table, cells=full_table.cells.drop(columns="what"))
+    show([short_table], "")
     print(f"written to {home}/dropin.md")
 
 
+def _check_counts(source: QKVSource, options: DropinOptions) -> None:
+    """Raise ValueError if an example of a source is shorter than the largest count."""
+    shortest = math.inf
+    for example in source.examples:
+        for q, _, _ in example:
+            shortest = min(shortest, q.shape[2])
+    largest = max(options.counts)
+    if shortest < largest:
+        raise ValueError(f"counts: {largest} is more than the {shortest} tokens of {source.name}")
+
+
 def save(new: Errors | Cost, path: Path) -> None:
-    """Write results, with the candidates and counts that an earlier file of the same examples or sizes has besides."""
+    """Write results, and keep further candidates and counts of an earlier file with the same examples or sizes."""
     if path.exists():
         old = load(path, type(new))
-        if all(getattr(old, key, None) == getattr(new, key, None) for key in ("about", "n", "seed")):
+        is_same = all(getattr(old, key, None) == getattr(new, key, None) for key in ("about", "n", "seed"))
+        if is_same:
             for name, values in old.values.items():
                 new.values[name] = values | new.values.get(name, {})
     typed_json.save(new, path)
@@ -111,76 +141,138 @@ def save(new: Errors | Cost, path: Path) -> None:
 @torch.no_grad()
 def errors(source: QKVSource, names: list[str], options: DropinOptions) -> Errors:
     """Measure the error of each named candidate and count: mean and deviation over the examples of a source."""
-    exact = [[softmax(*layer) for layer in example] for example in source.examples]
+    # The exact output of every layer of every example.
+    outputs = []
+    for example in source.examples:
+        outputs.append([softmax(*layer) for layer in example])
+
     measured = Errors(source.name, source.about, options.n, options.seed, record.git_commit())
     for name in names:
+        function = CANDIDATES[name].function
         measured.values[name] = {}
         for count in options.counts:
-            torch.manual_seed(options.seed)  # random numbers do not depend on earlier candidates
-            far = partial(distance, CANDIDATES[name].function, count=count)
-            each = [mean(map(far, *pair)) for pair in zip(source.examples, exact, strict=True)]
-            measured.values[name][str(count)] = (mean(each), stdev(each))
+            # Random numbers do not depend on earlier candidates.
+            torch.manual_seed(options.seed)
+            by_example = []
+            for example, exact in zip(source.examples, outputs, strict=True):
+                distances = [distance(function, layer, out, count) for layer, out in zip(example, exact, strict=True)]
+                by_example.append(mean(distances))
+            measured.values[name][str(count)] = (mean(by_example), stdev(by_example))
     return measured
 
 
 def distance(function: Function, layer: tuple, out: torch.Tensor, count: int) -> float:
-    """The relative Frobenius error of a candidate on a layer q, k, v with the exact output ``out``, over all heads."""
-    return ((function(*layer, count) - out).norm() / out.norm()).item()
+    """Compute the relative Frobenius error of a candidate on a layer, over all heads.
+
+    Args:
+        function: candidate.
+        layer: q, k, v.
+        out: exact output.
+        count: token budget of the candidate.
+    """
+    error = function(*layer, count) - out
+    return (error.norm() / out.norm()).item()
 
 
 @torch.no_grad()
 def cost(names: list[str], options: DropinOptions) -> Cost:
     """Measure milliseconds and MiB of one call of each candidate and count, and of exact attention."""
-    draw = torch.Generator().manual_seed(options.seed)
-    qkv = [torch.randn(1, options.heads, options.cost, options.head_dim, generator=draw) for _ in range(3)]
+    generator = torch.Generator().manual_seed(options.seed)
+    shape = (1, options.heads, options.cost, options.head_dim)
+    q, k, v = (torch.randn(*shape, generator=generator) for _ in range(3))
+
+    # One call for each candidate and each count that fits the length, and one of exact attention.
     counts = [count for count in options.counts if count <= options.cost]
-    steps = {(name, count): partial(CANDIDATES[name].function, *qkv, count) for name in names for count in counts}
-    steps["exact"] = lambda: torch.nn.functional.scaled_dot_product_attention(*qkv)
-    prices = {key: (m.ms, m.peak_bytes / 2**20) for key, m in measure(steps, repeats=REPEATS).items()}
+    steps = {}
+    for name in names:
+        for count in counts:
+            steps[name, count] = partial(CANDIDATES[name].function, q, k, v, count)
+    steps["exact"] = partial(torch.nn.functional.scaled_dot_product_attention, q, k, v)
+    measurements = measure(steps, repeats=REPEATS)
+    costs = {key: (m.ms, m.peak_bytes / 2**20) for key, m in measurements.items()}
+
+    values = {}
+    for name in names:
+        values[name] = {str(count): costs[name, count] for count in counts}
     sizes = f"{options.cost} tokens, {options.heads} heads of {options.head_dim}"
     about = f"{sizes}, {options.threads} CPU thread(s), median of {REPEATS}"
-    values = {name: {str(count): prices[name, count] for count in counts} for name in names}
-    return Cost(about, prices["exact"], values)
+    return Cost(about, costs["exact"], values)
 
 
-def ratio(name: str, some: list[Errors]) -> float:
-    """The geometric mean of a candidate's error over that of BASE in the same column; infinite if one is not finite."""
-    found = []
-    for values in (e.values for e in some):
-        for count in values.get(name, {}).keys() & values.get(BASE, {}).keys():
-            own, base = (values[label][count][0] for label in (name, BASE))
-            found.append(max(own, TINY) / max(base, TINY) if math.isfinite(own + base) else math.inf)
-    return geometric_mean(found) if found else math.inf
+def ratio(name: str, sources: list[Errors]) -> float:
+    """Compute the geometric mean over columns of a candidate's error divided by the error of BASE.
+
+    It is infinite if an error is not finite, or without a common column.
+    """
+    ratios = []
+    for source in sources:
+        by_count = source.values.get(name, {})
+        base_by_count = source.values.get(BASE, {})
+        for count in by_count.keys() & base_by_count.keys():
+            error = by_count[count][0]
+            base = base_by_count[count][0]
+            if math.isfinite(error + base):
+                ratios.append(max(error, TINY) / max(base, TINY))
+            else:
+                ratios.append(math.inf)
+    return geometric_mean(ratios) if ratios else math.inf
 
 
-def table(some: list[Errors], cost: Cost | None) -> Table:
+def table(sources: list[Errors], cost: Cost | None) -> Table:
     """Make the table of the errors of every source, and of the cost if it was measured, the best candidate first."""
-    ratios = {name: ratio(name, some) for e in some for name in e.values}
+    ratios = {}
+    for source in sources:
+        for name in source.values:
+            ratios[name] = ratio(name, sources)
     names = sorted(ratios, key=lambda name: (ratios[name], name))
 
-    def columns(title: str, values: Pairs, form) -> dict[str, list[str]]:
-        counts = sorted({count for by_count in values.values() for count in by_count}, key=int)
-        text = lambda name, count: form(*values[name][count]) if count in values.get(name, {}) else ""
-        return {f"{title} c={count}": [text(name, count) for name in names] for count in counts}
-
-    shown = {"candidate": names, "ratio": [f"{ratios[name]:.3g}" for name in names]}
-    facts = [f"{e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in some]
+    # Columns by name: candidate, ratio, cost, the errors of each source, description.
+    columns = {"candidate": names, "ratio": [f"{ratios[name]:.3g}" for name in names]}
+    facts = []
+    for source in sources:
+        commit = source.git or "unknown"
+        facts.append(f"{source.source}: {source.about}; n = {source.n}, seed {source.seed}, commit {commit}")
     if cost:
-        price = "{:.3g} ({:.3g})".format
-        shown |= columns("ms (MiB)", cost.values, price)
-        facts.append(f"ms (MiB): {cost.about}; exact attention (sdpa) {price(*cost.exact)}")
-    for e in some:
-        shown |= columns(e.source, e.values, error_text)
-    shown["what"] = [CANDIDATES[name].about if name in CANDIDATES else "" for name in names]
-    cells, words = frame(shown, zip(*shown.values(), strict=True)), ("candidate", "what")
-    text = "\n* ".join([f"{LEGEND}\n", *facts])
-    return Table(name="dropin", title="Candidates for a drop-in", about=text, cells=cells, words=words)
+        columns |= _columns("ms (MiB)", cost.values, names, cost_text)
+        facts.append(f"ms (MiB): {cost.about}; exact attention (sdpa) {cost_text(*cost.exact)}")
+    for source in sources:
+        columns |= _columns(source.source, source.values, names, error_text)
+    columns["what"] = [CANDIDATES[name].about if name in CANDIDATES else "" for name in names]
+
+    lines = zip(*columns.values(), strict=True)
+    return Table(
+        name="dropin",
+        title="Candidates for a drop-in",
+        about="\n* ".join([f"{LEGEND}\n", *facts]),
+        cells=frame(columns, lines),
+        words=("candidate", "what"),
+    )
+
+
+def _columns(title: str, values: Pairs, names: list[str], form: Callable[[float, float], str]) -> dict[str, list[str]]:
+    """Format a column for each count; a candidate that was not measured with it has an empty cell."""
+    counts = set()
+    for by_count in values.values():
+        counts.update(by_count)
+    columns = {}
+    for count in sorted(counts, key=int):
+        column = []
+        for name in names:
+            pair = values.get(name, {}).get(count)
+            column.append(form(*pair) if pair else "")
+        columns[f"{title} c={count}"] = column
+    return columns
 
 
 def error_text(mean: float, deviation: float) -> str:
     """Format mean ± deviation."""
     digits = 3 if mean < 10 else 0
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def cost_text(ms: float, mib: float) -> str:
+    """Format a time and, in brackets, a peak memory."""
+    return f"{ms:.3g} ({mib:.3g})"
 
 
 if __name__ == "__main__":

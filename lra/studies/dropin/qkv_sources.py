@@ -1,7 +1,6 @@
 """Sources of queries, keys and values, and the options of the study: generated, a trained run, a pretrained encoder."""
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -45,38 +44,45 @@ class DropinOptions(QKVOptions):
 
 
 def trained(run: RunDir, options: DropinOptions) -> QKVSource:
-    """Record dev examples with more tokens than the largest count in the best model of a finished run.
+    """Record validation examples with more tokens than the largest count in the best model of a finished run.
 
     Raises:
         ValueError: the mechanism is not exact softmax attention, or there are too few such examples.
     """
     r = run.record
     model, data = restore.trained(run, restore.configuration(run, options.data.root))
-    if not all(type(m) in (SDPA, Softmax) for m in mechanisms(model).values()):
+    if not all(type(mechanism) in (SDPA, Softmax) for mechanism in mechanisms(model).values()):
         raise ValueError(f"run={run.path} has attn={r.label}; name a run of sdpa or softmax")
-    most = max(options.counts)
-    long = (data.sequence_lengths["val"] > most).nonzero()[:, 0].numpy()
+
+    # Draw n of the long examples.
+    largest = max(options.counts)
+    is_long = data.sequence_lengths["val"] > largest
+    long = is_long.nonzero()[:, 0].numpy()
     if len(long) < options.n:
-        raise ValueError(f"n={options.n}: {run.path} has {len(long)} dev examples of more than {most} tokens")
+        raise ValueError(f"n={options.n}: {run.path} has {len(long)} validation examples of more than {largest} tokens")
+    indices = np.random.default_rng(options.seed).choice(long, options.n, replace=False)
+
+    # Record the first call of every mechanism: the first tower of a task with two.
     examples = []
-    for index in np.random.default_rng(options.seed).choice(long, options.n, replace=False):
-        recorded = calls(model, data.gather("val", np.array([index])))
-        examples.append([without_padding(**call.arguments) for (call, *_) in recorded.values()])
+    for index in indices:
+        batch = data.gather("val", np.array([index]))
+        layers = [without_padding(**recorded[0].arguments) for recorded in calls(model, batch).values()]
+        examples.append(layers)
     lengths = [layers[0][0].shape[2] for layers in examples]
     about = f"{r.task} {r.label} {run.path.name}, test {r.test:.1f}, {min(lengths)} to {max(lengths)} tokens"
     return QKVSource(f"{r.study}-{r.label}-{run.path.name}", about, examples)
 
 
 def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Layer:
-    """Select the real tokens of the first row: q, k (1,H,L,D), v (1,H,L,E).
+    """Select the real tokens of the first example: q, k (1,H,L,D), v (1,H,L,E).
 
     Raises:
         ValueError: the attention has a position bias.
     """
     if bias is not None:
         raise ValueError("attention with a position bias is not softmax(q kᵀ); name a run of another block")
-    real = torch.ones(q.shape[2], dtype=torch.bool) if mask is None else mask[0]
-    return q[:1, :, real], k[:1, :, real], v[:1, :, real]
+    is_real = torch.ones(q.shape[2], dtype=torch.bool) if mask is None else mask[0]
+    return q[:1, :, is_real], k[:1, :, is_real], v[:1, :, is_real]
 
 
 def pretrained(options: DropinOptions) -> QKVSource:
@@ -85,6 +91,7 @@ def pretrained(options: DropinOptions) -> QKVSource:
     Raises:
         ValueError: the encoder cannot be loaded, or there are too few such examples.
     """
+    # The encoder needs an optional dependency.
     try:
         from ..encoder import load
     except ImportError as error:
@@ -92,13 +99,24 @@ def pretrained(options: DropinOptions) -> QKVSource:
 
     encoder = load(options.model, pool="mean", length=options.length, size=options.size, device="cpu")
     contents, _ = labelled(options.examples, "test", options.drawn, options.seed)
-    order = np.random.default_rng(options.seed).permutation(len(contents))  # examples are sorted by class
-    fills = lambda layers: encoder.tokenizer is None or layers[0][0].shape[2] == options.length
-    recorded = list(islice(filter(fills, (encoder.qkv(contents[i]) for i in order)), options.n))
+    is_image = encoder.tokenizer is None
+
+    # Examples are sorted by class, so that they are shuffled first.
+    order = np.random.default_rng(options.seed).permutation(len(contents))
+    recorded = []
+    for i in order:
+        layers = encoder.qkv(contents[i])
+        q = layers[0][0]
+        if is_image or q.shape[2] == options.length:
+            recorded.append(layers)
+        if len(recorded) == options.n:
+            break
     if len(recorded) < options.n:
-        description = "images" if encoder.tokenizer is None else f"texts that fill length={options.length}"
+        description = "images" if is_image else f"texts that fill length={options.length}"
         raise ValueError(f"{len(recorded)} of drawn={options.drawn} are {description}, and n={options.n}")
-    H, L = recorded[0][0][0].shape[1:3]
+
+    first_q = recorded[0][0][0]
+    _, H, L, _ = first_q.shape
     about = f"{options.examples.name}, {len(recorded[0])} layers of {H} heads, {L} tokens"
     return QKVSource(f"{options.model.name}-{L}", about, recorded)
 
@@ -107,7 +125,8 @@ def sources(options: DropinOptions) -> Iterator[QKVSource]:
     """Yield every source that the configuration names."""
     for kind in options.sources:
         yield generated(kind, options)
-    for run in finished(options.run, options.trust) if options.run else []:
-        yield trained(run, options)
+    if options.run:
+        for run in finished(options.run, options.trust):
+            yield trained(run, options)
     if options.model:
         yield pretrained(options)

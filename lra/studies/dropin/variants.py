@@ -1,7 +1,9 @@
-"""Variants of CUR and of ``cur_plus``: rules that choose rows and columns of an attention map, and their combinations.
+"""Variants of CUR and of ``cur_plus``: rules that select queries and keys, and ways to combine the factors.
 
 ``cur_plus`` (``lra.ops.cluster_attention``) is O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of
-clusters of n keys, e = R v - U v̄ the error of C v̄ in the kept rows, S a smoother. Shapes: q, k (N,H,L,D), v (N,H,L,E).
+clusters of n keys, e = R v - U v̄ the error of C v̄ at the selected queries, S a smoother.
+
+Shapes: q, k (N,H,L,D), v (N,H,L,E); rows of the attention map belong to queries, columns to keys.
 """
 
 from collections.abc import Callable
@@ -17,18 +19,27 @@ from ...ops.cur import CUROptions
 from ...ops.pinv import exact
 from ...ops.selection import gather_tokens
 
-Inverse = Callable[[Tensor], Tensor]  # (N,H,r,c) -> (N,H,c,r)
-Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]  # q, k, v, count -> rows, columns
+# (N,H,r,c) -> (N,H,c,r)
+Inverse = Callable[[Tensor], Tensor]
+# q, k, v, count -> indices of the selected queries (rows) and of the selected keys (columns)
+Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
 def weights(q: Tensor, k: Tensor, bias: Tensor | float = 0.0) -> Tensor:
     """softmax(q kᵀ / √D + bias), q (N,H,i,D), k (N,H,j,D) -> (N,H,i,j)."""
-    return (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1)
+    scale = q.shape[-1] ** -0.5
+    return (q @ k.mT * scale + bias).softmax(-1)
 
 
 @dataclass(frozen=True)
 class KeptFactors:
-    """Kept rows (N,H,r) of queries and cols (N,H,c) of keys, int64, and their factors, each computed if it is used."""
+    """Selected queries and keys, and the factors of CUR, each computed on its first use.
+
+    Args:
+        q, k, v: queries, keys and values of attention.
+        rows: indices (N,H,r) of the selected queries, int64.
+        cols: indices (N,H,c) of the selected keys, int64.
+    """
 
     q: Tensor
     k: Tensor
@@ -36,12 +47,35 @@ class KeptFactors:
     rows: Tensor
     cols: Tensor
 
-    q_rows = cached_property(lambda x: gather_tokens(x.q, x.rows))
-    k_cols = cached_property(lambda x: gather_tokens(x.k, x.cols))
-    C = cached_property(lambda x: weights(x.q, x.k_cols))
-    U = cached_property(lambda x: weights(x.q_rows, x.k_cols))
-    R = cached_property(lambda x: weights(x.q_rows, x.k))
-    exact = cached_property(lambda x: x.R @ x.v)  # the kept rows of the output (N,H,r,E)
+    @cached_property
+    def q_rows(self) -> Tensor:
+        """The selected queries (N,H,r,D)."""
+        return gather_tokens(self.q, self.rows)
+
+    @cached_property
+    def k_cols(self) -> Tensor:
+        """The selected keys (N,H,c,D)."""
+        return gather_tokens(self.k, self.cols)
+
+    @cached_property
+    def C(self) -> Tensor:
+        """Attention of all queries to the selected keys (N,H,L,c)."""
+        return weights(self.q, self.k_cols)
+
+    @cached_property
+    def U(self) -> Tensor:
+        """Attention of the selected queries to the selected keys (N,H,r,c)."""
+        return weights(self.q_rows, self.k_cols)
+
+    @cached_property
+    def R(self) -> Tensor:
+        """Attention of the selected queries to all keys (N,H,r,L)."""
+        return weights(self.q_rows, self.k)
+
+    @cached_property
+    def exact(self) -> Tensor:
+        """The exact output of the selected queries (N,H,r,E)."""
+        return self.R @ self.v
 
 
 def product(x: KeptFactors, inverse: Inverse) -> Tensor:
@@ -55,14 +89,17 @@ def missing_mass(x: KeptFactors, inverse: Inverse) -> Tensor:
     That is CUR of v - v̄, which is exact for constant values (a control variate, as in Zheng et al. 2023, "Efficient
     attention via control variates").
     """
-    z, mean = inverse(x.U), x.v.mean(2, keepdim=True)
+    z = inverse(x.U)
+    mean = x.v.mean(2, keepdim=True)
     return x.C @ (z @ (x.exact - mean)) + mean
 
 
 def row_sums(x: KeptFactors, inverse: Inverse) -> Tensor:
     """C Z R v / (C Z 1): rows divided by their sums, as Performer does (Choromanski et al. 2021, equation 4)."""
     z = inverse(x.U)
-    return x.C @ (z @ x.exact) / (x.C @ z.sum(-1, keepdim=True))
+    numerator = x.C @ (z @ x.exact)
+    denominator = x.C @ z.sum(-1, keepdim=True)
+    return numerator / denominator
 
 
 def least_squares(x: KeptFactors) -> Tensor:
@@ -71,66 +108,90 @@ def least_squares(x: KeptFactors) -> Tensor:
     It needs the whole of A. Up to rounding, which rtol removes, C and R have rank below c.
     """
     inverse = partial(exact, rtol=1e-6)
-    right = inverse(x.R.double()) @ x.exact.double()  # R⁺ R v
-    return (x.C.double() @ (inverse(x.C.double()) @ (weights(x.q, x.k).double() @ right))).to(x.v.dtype)
+    C = x.C.double()
+    R = x.R.double()
+    A = weights(x.q, x.k).double()
+    R_inverse_v = inverse(R) @ x.exact.double()  # R⁺ R v
+    M_v = inverse(C) @ (A @ R_inverse_v)  # C⁺ A R⁺ R v
+    return (C @ M_v).to(x.v.dtype)
 
 
 def smoothed(x: KeptFactors, lloyd: int = 0, corrected: bool = True) -> Tensor:
     """C v̄ + S e, ``cur_plus`` itself by default.
 
     Args:
-        x: kept rows and columns.
-        lloyd: number of times that the cells are formed again around their means (Lloyd 1982).
+        x: selected queries and keys.
+        lloyd: number of times that the clusters are formed again around their means (Lloyd 1982).
         corrected: False leaves out S e (proportional attention of ToMe: Bolya et al. 2023, equation 1).
     """
-    keys = x.k_cols
+    centres = x.k_cols
     for _ in range(lloyd):
-        keys = means(x.k, keys)
-    keys, values, sizes = form_clusters(x.k, x.v, keys, None, None)
-    bias = sizes.log()[:, :, None]  # -inf for an empty cell
+        centres = means(x.k, centres)
+    keys, values, sizes = form_clusters(x.k, x.v, centres, None, None)
+    # The bias of an empty cluster is -inf.
+    bias = sizes.log()[:, :, None]
     out = weights(x.q, keys, bias) @ values
     if corrected:
-        out = out + kernel(x.q, x.q_rows) @ (x.exact - weights(x.q_rows, keys, bias) @ values)
+        # The error in the selected queries, smoothed over all queries.
+        error = x.exact - weights(x.q_rows, keys, bias) @ values
+        out = out + kernel(x.q, x.q_rows) @ error
     return out
 
 
 def heavy_keys(x: KeptFactors, share: float) -> Tensor:
-    """``smoothed`` with the heaviest keys of each query taken exactly instead of by their cells.
+    """``smoothed`` with the heaviest keys of each query taken exactly instead of by their clusters.
 
-    These are the ``share`` times c heaviest keys of the nearest kept row (heavy keys: Vyas et al. 2020; with a smooth
-    rest: Scatterbrain, Chen et al. 2021). A heavy key adds exp(its own score) less its share of its cell's weight to
-    numerator and denominator.
+    These are the ``share`` times c heaviest keys of the nearest selected query (heavy keys: Vyas et al. 2020; with a
+    smooth remainder: Scatterbrain, Chen et al. 2021). A heavy key adds exp(its score) less its share of its cluster's
+    weight to numerator and denominator.
     """
-    owner, own = nearest(x.k, x.k_cols, None).squeeze(-1), nearest(x.q, x.q_rows, None).squeeze(-1)
+    key_clusters = nearest(x.k, x.k_cols, None).squeeze(-1)  # (N,H,L)
+    query_clusters = nearest(x.q, x.q_rows, None).squeeze(-1)  # (N,H,L)
     keys, values, sizes = form_clusters(x.k, x.v, x.k_cols, None, None)
-    heavy = x.R.topk(max(1, round(share * x.cols.shape[2]))).indices  # (N,H,r,t)
+    num_heavy = max(1, round(share * x.cols.shape[2]))
+    heavy = x.R.topk(num_heavy).indices  # (N,H,r,t)
 
-    def out(q: Tensor, heavy: Tensor) -> Tensor:  # (N,H,i,D), (N,H,i,t) -> (N,H,i,E)
-        k, v = (gather_tokens(y, heavy.flatten(2)).unflatten(2, heavy.shape[2:]) for y in (x.k, x.v))  # (N,H,i,t,D)
-        cell = owner.gather(2, heavy.flatten(2)).view_as(heavy)
+    def attend(q: Tensor, heavy: Tensor) -> Tensor:
+        """Attention of queries (N,H,i,D) with the heavy keys (N,H,i,t) taken exactly: (N,H,i,E)."""
+        flat = heavy.flatten(2)
+        k = gather_tokens(x.k, flat).unflatten(2, heavy.shape[2:])  # (N,H,i,t,D)
+        v = gather_tokens(x.v, flat).unflatten(2, heavy.shape[2:])  # (N,H,i,t,E)
+        clusters = key_clusters.gather(2, flat).view_as(heavy)  # (N,H,i,t)
+
+        # Scores of clusters and of heavy keys, and their maximum, which is subtracted for stability.
         q = q * q.shape[-1] ** -0.5
-        rough, sharp = q @ keys.mT, (q[:, :, :, None] @ k.mT).squeeze(3)
-        most = torch.maximum(rough.amax(-1, keepdim=True), sharp.amax(-1, keepdim=True))
-        more = (sharp - most).exp() - (rough.gather(3, cell) - most).exp()
-        rough = (rough - most).exp() * sizes[:, :, None]
-        total = rough.sum(-1, keepdim=True) + more.sum(-1, keepdim=True)
-        return (rough @ values + (more[:, :, :, None] @ v).squeeze(3)) / total
+        cluster_scores = q @ keys.mT  # (N,H,i,c)
+        heavy_scores = (q[:, :, :, None] @ k.mT).squeeze(3)  # (N,H,i,t)
+        cluster_max = cluster_scores.amax(-1, keepdim=True)
+        heavy_max = heavy_scores.amax(-1, keepdim=True)
+        maximum = torch.maximum(cluster_max, heavy_max)
 
-    error = x.exact - out(x.q_rows, heavy)
-    return out(x.q, gather_tokens(heavy, own)) + kernel(x.q, x.q_rows) @ error
+        # A heavy key's weight beyond the one that its cluster gives it.
+        score_of_cluster = cluster_scores.gather(3, clusters)
+        excess = (heavy_scores - maximum).exp() - (score_of_cluster - maximum).exp()
+        cluster_weights = (cluster_scores - maximum).exp() * sizes[:, :, None]
+        total = cluster_weights.sum(-1, keepdim=True) + excess.sum(-1, keepdim=True)
+        heavy_part = (excess[:, :, :, None] @ v).squeeze(3)
+        return (cluster_weights @ values + heavy_part) / total
+
+    error = x.exact - attend(x.q_rows, heavy)
+    out = attend(x.q, gather_tokens(heavy, query_clusters))
+    return out + kernel(x.q, x.q_rows) @ error
 
 
 def means(x: Tensor, centres: Tensor) -> Tensor:
     """Take one step of Lloyd's algorithm: the mean of the keys nearest to each centre, or the centre without any."""
-    means_, _, sizes = form_clusters(x, x, centres, None, None)
-    return torch.where(sizes[..., None] > 0, means_, centres)
+    cluster_means, _, sizes = form_clusters(x, x, centres, None, None)
+    return torch.where(sizes[..., None] > 0, cluster_means, centres)
 
 
 def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
     """softmax(-|q - q_rows|² / h) (1 + (1 - T) + (1 - T)² + ...), h and T as in ``lra.ops.cluster_attention``."""
     h = bandwidth(q, q_rows, None, None)
-    own, all = ((-torch.cdist(x, q_rows).square() / h).softmax(-1) for x in (q_rows, q))
-    return all @ boosted(torch.eye(own.shape[-1], dtype=own.dtype), own)
+    smoother_rows = (-torch.cdist(q_rows, q_rows).square() / h).softmax(-1)  # T (N,H,r,r)
+    smoother = (-torch.cdist(q, q_rows).square() / h).softmax(-1)  # (N,H,L,r)
+    eye = torch.eye(smoother_rows.shape[-1], dtype=smoother_rows.dtype)
+    return smoother @ boosted(eye, smoother_rows)
 
 
 def select(score: str) -> Choice:
@@ -138,9 +199,9 @@ def select(score: str) -> Choice:
     return lambda q, k, v, count: selection.select(q, k, CUROptions(count=count, score=score))
 
 
-def alike(one: Callable[[Tensor, int], Tensor]) -> Choice:
+def apply_to_both(rule: Callable[[Tensor, int], Tensor]) -> Choice:
     """Apply one rule to queries and to keys."""
-    return lambda q, k, v, count: (one(q, count), one(k, count))
+    return lambda q, k, v, count: (rule(q, count), rule(k, count))
 
 
 def kmeans_pp(x: Tensor, count: int) -> Tensor:
@@ -149,29 +210,37 @@ def kmeans_pp(x: Tensor, count: int) -> Tensor:
     Source: Arthur and Vassilvitskii 2007, section 2.2.
     """
     N, H, L, _ = x.shape
-    at = torch.randint(L, (N, H, 1))
-    apart, seeds = torch.full((N, H, L), float("inf")), [at]
+    seed = torch.randint(L, (N, H, 1))
+    seeds = [seed]
+    # Squared distance of each token from the nearest seed.
+    distance = torch.full((N, H, L), float("inf"))
     for _ in range(count - 1):
-        apart = torch.minimum(apart, (x - gather_tokens(x, at)).square().sum(-1))
-        # If only repeated rows are left, any of them is drawn.
-        chance = (apart + apart.amax(-1, keepdim=True).clamp(min=1) * 1e-9).scatter(-1, torch.cat(seeds, -1), 0)
-        at = torch.multinomial(chance.flatten(0, 1), 1).view(N, H, 1)
-        seeds.append(at)
+        distance_from_last = (x - gather_tokens(x, seed)).square().sum(-1)
+        distance = torch.minimum(distance, distance_from_last)
+        # The small constant lets a duplicate of a seed be drawn if only duplicates are left.
+        constant = distance.amax(-1, keepdim=True).clamp(min=1) * 1e-9
+        probability = (distance + constant).scatter(-1, torch.cat(seeds, -1), 0)
+        seed = torch.multinomial(probability.flatten(0, 1), 1).view(N, H, 1)
+        seeds.append(seed)
     return torch.cat(seeds, -1)
 
 
 def leverage(x: Tensor, count: int, ridge: float = 1e-3) -> Tensor:
-    """The largest ridge leverage scores xᵢᵀ (xᵀx + λ I)⁻¹ xᵢ, λ = ridge times the mean squared column.
+    """Select the largest ridge leverage scores xᵢᵀ (xᵀx + λ I)⁻¹ xᵢ, λ = ridge times the mean squared column.
 
     CUR's scores (Mahoney and Drineas 2009, equation 3), taken from the top (Papailiopoulos et al. 2014).
     """
-    gram = x.mT @ x
-    scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    gram = gram + ridge * scale * torch.eye(x.shape[-1], dtype=x.dtype)
-    return (torch.linalg.solve(gram, x.mT).mT * x).sum(-1).topk(count).indices
+    gram = x.mT @ x  # (N,H,D,D)
+    mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    eye = torch.eye(x.shape[-1], dtype=x.dtype)
+    gram = gram + ridge * mean_square * eye
+    projected = torch.linalg.solve(gram, x.mT).mT  # (N,H,L,D)
+    scores = (projected * x).sum(-1)
+    return scores.topk(count).indices
 
 
 def received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Rows at equal distances; columns to which those rows pay the most attention (H2O: Zhang et al. 2023)."""
+    """Select strided queries, and the keys to which they pay the most attention (H2O: Zhang et al. 2023)."""
     rows, _ = select("step")(q, k, v, count)
-    return rows, weights(gather_tokens(q, rows), k).sum(2).topk(count).indices
+    attention = weights(gather_tokens(q, rows), k)  # (N,H,r,L)
+    return rows, attention.sum(2).topk(count).indices

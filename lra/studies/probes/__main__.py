@@ -1,9 +1,10 @@
-"""python -m lra.studies.probes run=<folder of a run>: how far its layers look, and what others make of its weights."""
+"""python -m lra.studies.probes run=<run directory>: how far its layers look, and how others score with its weights."""
 
 if __name__ == "__main__":
     from lra.startup import begin
 
-    begin()  # before torch is imported
+    # Before torch is imported.
+    begin()
 
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -20,17 +21,18 @@ from ...console import log
 from ...disk import atomic, typed_json
 from ...options import Positive, Whole
 from ...runs.reader import finished
-from ...runs.record import git_commit
+from ...runs.record import RunRecord, git_commit
 from ...runs.restore import configuration, trained
 from ...runs.run_dir import RunDir
 from ...train.device import select_device
 from ..examples import batches
-from ..graft import TransferOptions, experiments, graft
-from . import confine, measure, record
+from ..swap import TransferOptions, experiments, swap
+from . import local_window, measure, record
 from .record import Probes
 from .report import draw, matrix
 
-KEPT = ("count", "landmarks")  # options of the mechanisms that keep rows and columns
+# Options that are the token budget of a mechanism.
+BUDGETS = ("count", "landmarks")
 
 
 class ProbesOptions(Options):
@@ -53,110 +55,155 @@ class ProbesOptions(Options):
 
 @main(ProbesOptions)
 def probe(options: ProbesOptions) -> None:
-    """Probe every finished seed of the runs, or score them with other mechanisms or over the tokens of a row.
+    """Probe every finished seed of the runs, or score it with other mechanisms or over the number of tokens.
 
-    Raises ValueError for a folder that is no run, weights that do not fit a mechanism, or ``swaps`` with ``filled``.
+    Raises:
+        ValueError: a path is not a run, weights do not fit a mechanism, or both ``swaps`` and ``filled`` are given.
     """
     if options.swaps and options.filled:
         raise ValueError("swaps and filled=true are two ways to score a run; give one of them")
     if options.threads:
         torch.set_num_threads(options.threads)
     device = select_device(options.device)
-    runs = [run for folder in options.run for run in finished(folder, options.trust)]
-    name = record.SWAPS if options.swaps else record.FILLED if options.filled else None
-    score = {record.SWAPS: swapped, record.FILLED: over_filled, None: probed}[name]
+    runs = []
+    for path in options.run:
+        runs.extend(finished(path, options.trust))
+
+    # What is measured, and the name of the matrix that collects it, if any.
+    if options.swaps:
+        measure_run = swapped
+        name = record.SWAPS
+    elif options.filled:
+        measure_run = over_filled
+        name = record.FILLED
+    else:
+        measure_run = probed
+        name = None
     for run in runs:
-        score(run, options, device)
-    above = 2 if name else 1  # a matrix is of a study, a picture of a task
-    for home in dict.fromkeys(record.folder(options.runs, run.record).parents[above] for run in runs):
-        made = matrix(home, name) if name else draw(home)
-        print(f"written: {', '.join(map(str, made))}")
+        measure_run(run, options, device)
+
+    # A matrix belongs to a study, a picture to a task of it.
+    level = 2 if name else 1
+    homes = dict.fromkeys(record.folder(options.runs, run.record).parents[level] for run in runs)
+    for home in homes:
+        files = matrix(home, name) if name else draw(home)
+        print(f"written: {', '.join(map(str, files))}")
 
 
 def probed(run: RunDir, options: ProbesOptions, device: str) -> None:
-    """Measure one seed, unless it is there already."""
+    """Measure one seed, unless its record exists."""
     r = run.record
-    path, title = record.folder(options.runs, r) / record.NAME, f"{r.task} {r.label} seed {r.seed}"
+    path = record.folder(options.runs, r) / record.NAME
+    title = f"{r.task} {r.label} seed {r.seed}"
     if path.exists():
         before = record.load(path)
-        same = (before.fingerprint, before.examples) == (r.fingerprint, min(options.examples, r.n_test))
-        if same and (not options.derived or (before.derived, before.rows) == (options.derived, options.rows)):
-            log(f"{title}: {told(before)}, done before")
+        if _is_up_to_date(before, r, options):
+            log(f"{title}: {describe(before)}, done before")
             return
+
     experiment = configuration(run, options.data.root)
     model, data = trained(run, experiment)
-    model, reaches = model.to(device), measure.reaches(experiment.task.length)
-    some = batches(data, options.examples, options.batch, device)
-    few = batches(data, options.derived, options.batch, device) if options.derived else []
-    how = confine.by(model)
-    made = Probes(
-        **{key: getattr(r, key) for key in ("study", "task", "label", "seed", "fingerprint", "metric")},
+    model = model.to(device)
+    reaches = measure.reaches(experiment.task.length)
+    scored = batches(data, options.examples, options.batch, device)
+    # Derivatives are expensive, so that they are taken on fewer examples.
+    derived = batches(data, options.derived, options.batch, device) if options.derived else []
+    method = local_window.confinement(model)
+    scores = measure.over_reach(model, scored, r.metric, reaches) if method else None
+    shares = measure.beyond(model, derived, reaches, options.rows) if derived else None
+    probes = Probes(
+        study=r.study,
+        task=r.task,
+        label=r.label,
+        seed=r.seed,
+        fingerprint=r.fingerprint,
+        metric=r.metric,
         git=git_commit(),
-        examples=sum(len(batch.label) for batch in some),
-        score=measure.score(model, some, r.metric),
-        by=how,
+        examples=sum(len(batch.label) for batch in scored),
+        score=measure.score(model, scored, r.metric),
+        by=method,
         reaches=reaches,
-        scores=measure.over_reach(model, some, r.metric, reaches) if how else None,
-        beyond=measure.beyond(model, few, reaches, options.rows) if few else None,
+        scores=scores,
+        beyond=shares,
         derived=options.derived,
         rows=options.rows,
     )
-    typed_json.save(made, path)
-    log(f"{title}: {told(made)}")
+    typed_json.save(probes, path)
+    log(f"{title}: {describe(probes)}")
 
 
-def told(made: Probes) -> str:
-    scores = "not confined" if made.scores is None else ", ".join(map("{:.1f}".format, made.scores))
-    return f"test {made.score:.2f} on {made.examples}; within {made.reaches}: {scores}"
+def _is_up_to_date(probes: Probes, r: RunRecord, options: ProbesOptions) -> bool:
+    """Return whether a record has the run, the examples and the derivatives that the options ask for."""
+    if probes.fingerprint != r.fingerprint or probes.examples != min(options.examples, r.n_test):
+        return False
+    return not options.derived or (probes.derived, probes.rows) == (options.derived, options.rows)
+
+
+def describe(probes: Probes) -> str:
+    """Summarise the scores of a record."""
+    scores = "not confined"
+    if probes.scores is not None:
+        scores = ", ".join(f"{score:.1f}" for score in probes.scores)
+    return f"test {probes.score:.2f} on {probes.examples}; within {probes.reaches}: {scores}"
 
 
 def swapped(run: RunDir, options: ProbesOptions, device: str) -> None:
-    """Score one seed with its own mechanism and each one of ``swaps`` in its place, and save the line of the matrix."""
+    """Score one seed with its own mechanism and with each one of ``swaps``, and save its line of the matrix."""
     r = run.record
     model, data = trained(run, configuration(run, options.data.root))
-    some = batches(data, options.examples, options.batch, device)
-    line = {"own": measure.score(model.to(device), some, r.metric)}
+    scored = batches(data, options.examples, options.batch, device)
+    line = {"own": measure.score(model.to(device), scored, r.metric)}
     for name in options.swaps:
-        source, target = experiments(run, _asked(run, options, name))
+        source, target = experiments(run, _transfer_options(run, options, name))
         try:
-            grafted = graft(run, source, target)[1]
-        except ValueError as error:  # it has weights that the other mechanism has no place for: an empty cell
+            _, other = swap(run, source, target)
+        except ValueError as error:
+            # The weights do not fit the other mechanism, and the cell stays empty.
             log(f"{r.task} {r.label} -> {name} seed {r.seed}: {error}")
             continue
-        line[name] = measure.score(grafted.to(device), some, r.metric)
+        line[name] = measure.score(other.to(device), scored, r.metric)
         log(f"{r.task} {r.label} -> {name} seed {r.seed}: {line['own']:.2f} -> {line[name]:.2f}")
     _save(line, run, options, record.SWAPS)
 
 
 def over_filled(run: RunDir, options: ProbesOptions, device: str) -> None:
-    """Score one seed over the number of tokens of a row that are not filler, and save the line of the matrix.
+    """Score one seed over the number of tokens that are not filler, and save its line of the matrix.
 
     Raises:
-        ValueError: the rows of the task have no tokens.
+        ValueError: the sequences of the task have no tokens.
     """
-    r, experiment = run.record, configuration(run, options.data.root)
+    r = run.record
+    experiment = configuration(run, options.data.root)
     if experiment.task.vocab is None:
-        raise ValueError(f"filled=true counts tokens, and rows of {r.task} hold numbers")
+        raise ValueError(
+            f"filled=true counts tokens, but sequences of {r.task} hold numbers; name runs of another task"
+        )
     model, data = trained(run, experiment)
-    some = batches(data, options.examples, options.batch, device)
-    scores = measure.over_filled(model.to(device), some, r.metric)
-    log(f"{r.task} {r.label} seed {r.seed}: {', '.join(f'{n}: {score:.2f}' for n, score in scores.items())}")
+    scored = batches(data, options.examples, options.batch, device)
+    scores = measure.over_filled(model.to(device), scored, r.metric)
+    summary = ", ".join(f"{count}: {score:.2f}" for count, score in scores.items())
+    log(f"{r.task} {r.label} seed {r.seed}: {summary}")
     _save(scores, run, options, record.FILLED)
 
 
 def _save(line: dict[str, float], run: RunDir, options: ProbesOptions, name: str) -> None:
     path = record.folder(options.runs, run.record) / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, pd.Series(line, name="score").to_csv(index_label="scored with", lineterminator="\n"))
+    scores = pd.Series(line, name="score")
+    atomic.write(path, scores.to_csv(index_label="scored with", lineterminator="\n"))
 
 
-def _asked(run: RunDir, options: ProbesOptions, name: str) -> TransferOptions:
-    """The transfer of a run to a mechanism, with ``kept`` or as many kept rows as the run has."""
-    words = [f"run={run.path}", f"attn={name}", f"data.root={options.data.root}"]
-    asked, own = compose(TransferOptions, words), configuration(run, options.data.root).attn
-    number = options.kept or next((own.options[key] for key in KEPT if key in own.options), None)
-    keys = [key for key in KEPT if key in asked.attn.options]
-    return compose(TransferOptions, [*words, f"attn.{keys[0]}={number}"]) if keys and number else asked
+def _transfer_options(run: RunDir, options: ProbesOptions, name: str) -> TransferOptions:
+    """Compose the transfer of a run to a mechanism, with ``kept`` or the run's budget of tokens."""
+    overrides = [f"run={run.path}", f"attn={name}", f"data.root={options.data.root}"]
+    transfer = compose(TransferOptions, overrides)
+    keys = [key for key in BUDGETS if key in transfer.attn.options]
+    run_attn = configuration(run, options.data.root).attn
+    run_budgets = [run_attn.options[key] for key in BUDGETS if key in run_attn.options]
+    budget = options.kept or (run_budgets[0] if run_budgets else None)
+    if not keys or not budget:
+        return transfer
+    return compose(TransferOptions, [*overrides, f"attn.{keys[0]}={budget}"])
 
 
 if __name__ == "__main__":

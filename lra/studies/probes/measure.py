@@ -1,4 +1,4 @@
-"""Scores of a model on some examples, and the distances over which its last rows depend on its inputs."""
+"""Scores of a model on examples, and the distances over which its last hidden states depend on its inputs."""
 
 from collections.abc import Iterable
 
@@ -7,83 +7,124 @@ from torch import Tensor, nn
 
 from ...data.datamodule import Batch
 from ...ops import metrics
-from .confine import confined
+from .local_window import confined
 
 
-def score(model: nn.Module, some: Iterable[Batch], metric: str) -> float:
-    """The metric over all of the examples at once."""
-    return getattr(metrics, metric)(*_answers(model, some))
+def score(model: nn.Module, batches: Iterable[Batch], metric: str) -> float:
+    """Compute the metric over all examples at once."""
+    outputs, labels = _predict(model, batches)
+    return getattr(metrics, metric)(outputs, labels)
 
 
-def over_filled(model: nn.Module, some: list[Batch], metric: str) -> dict[str, float]:
-    """The metric over the number of tokens of a row that are neither padding nor filler, which is token 0.
+def over_filled(model: nn.Module, batches: list[Batch], metric: str) -> dict[str, float]:
+    """Compute the metric over the number of tokens that are neither padding nor filler, which is token 0.
 
     Returns:
-        ``own``, the metric over all examples, and by 2^i that over the rows of 2^i to 2^(i + 1) - 1 tokens.
+        The metric over all examples by the name ``own``, then by 2^i over the examples of 2^i to 2^(i + 1) - 1 tokens.
     """
-    real = (batch.inputs != 0 if batch.mask is None else (batch.inputs != 0) & batch.mask for batch in some)
-    group = torch.cat([part.flatten(1).sum(1) for part in real]).clamp(min=1).log2().long().cpu()
-    outputs, labels = _answers(model, some)
-    rows = {"own": group >= 0} | {str(2**i): group == i for i in group.unique().tolist()}
-    return {name: getattr(metrics, metric)(outputs[where], labels[where]) for name, where in rows.items()}
+    # The number of tokens of each example, then its power of two.
+    counts = []
+    for batch in batches:
+        is_token = batch.inputs != 0
+        if batch.mask is not None:
+            is_token = is_token & batch.mask
+        counts.append(is_token.flatten(1).sum(1))
+    exponents = torch.cat(counts).clamp(min=1).log2().long().cpu()
+
+    outputs, labels = _predict(model, batches)
+    compute = getattr(metrics, metric)
+    scores = {"own": compute(outputs, labels)}
+    for exponent in exponents.unique().tolist():
+        in_group = exponents == exponent
+        scores[str(2**exponent)] = compute(outputs[in_group], labels[in_group])
+    return scores
 
 
 @torch.no_grad()
-def _answers(model: nn.Module, some: Iterable[Batch]) -> tuple[Tensor, Tensor]:
-    """The outputs of all examples, and their labels."""
-    pairs = [(model(batch.inputs, batch.mask).float(), batch.label) for batch in some]
-    outputs, labels = (torch.cat(part).cpu() for part in zip(*pairs, strict=True))
-    return outputs, labels
+def _predict(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+    """Return the outputs and the labels of all examples, on the CPU."""
+    outputs = []
+    labels = []
+    for batch in batches:
+        outputs.append(model(batch.inputs, batch.mask).float())
+        labels.append(batch.label)
+    return torch.cat(outputs).cpu(), torch.cat(labels).cpu()
 
 
-def over_reach(model: nn.Module, some: list[Batch], metric: str, reaches: Iterable[int]) -> list[float]:
-    """The score with every layer confined to each reach. Raises ValueError if it cannot be."""
+def over_reach(model: nn.Module, batches: list[Batch], metric: str, reaches: Iterable[int]) -> list[float]:
+    """Compute the score with every layer confined to each reach.
+
+    Raises:
+        ValueError: a layer cannot be confined.
+    """
     scores = []
     for reach in reaches:
         with confined(model, reach):
-            scores.append(score(model, some, metric))
+            scores.append(score(model, batches, metric))
     return scores
 
 
 def reaches(length: int) -> list[int]:
-    """1, 2, 4, ... and the length, at which nothing is cut off."""
-    return [*(2**i for i in range((length - 1).bit_length()) if 2**i < length), length]
+    """List 1, 2, 4, ... and the length, at which nothing is cut off."""
+    powers = [2**i for i in range((length - 1).bit_length())]
+    return [*(power for power in powers if power < length), length]
 
 
-def beyond(model: nn.Module, some: Iterable[Batch], reaches: list[int], rows: int) -> list[float]:
-    """Share of the squared derivatives of rows i by inputs j that has |i - j| > k, for each reach k.
+def beyond(model: nn.Module, batches: Iterable[Batch], reaches: list[int], rows: int) -> list[float]:
+    """Share of the squared derivatives of hidden states i by inputs j with |i - j| > k, for each reach k.
 
-    Rows are those before the pooling, inputs those behind the embedding, of which each is a vector; the Frobenius norm
-    of their Jacobian is the mean over random signs r of |Jᵀ r|², here one r for each of ``rows`` random real rows of an
-    example.
+    Hidden states are taken before the pooling, inputs behind the embedding; both are vectors. The squared Frobenius
+    norm of their Jacobian J is the mean of |Jᵀ r|² over random signs r (Hutchinson's estimator), with one r for each of
+    ``rows`` random real positions of an example.
     """
     generator = torch.Generator().manual_seed(0)
-    sums = torch.zeros(max(reaches) + 2, dtype=torch.float64)  # by distance, the last one of all that are further away
-    last = model.blocks[-1] if model.norm is None else model.norm
-    inputs, outputs = [], []
+    # Sums by distance; the last entry collects everything that is further away than the largest reach.
+    sums = torch.zeros(max(reaches) + 2, dtype=torch.float64)
+    last_module = model.blocks[-1] if model.norm is None else model.norm
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
 
-    def leaf(_, __, made: Tensor) -> Tensor:
-        inputs.append(made.detach().requires_grad_())
+    def replace_by_leaf(_module, _args, out: Tensor) -> Tensor:
+        inputs.append(out.detach().requires_grad_())
         return inputs[-1]
 
-    def keep(_, __, made: Tensor | tuple) -> None:
-        outputs.append(made[0] if isinstance(made, tuple) else made)
+    def record_output(_module, _args, out: Tensor | tuple) -> None:
+        outputs.append(out[0] if isinstance(out, tuple) else out)
 
-    for batch in some:
-        del inputs[:], outputs[:]
-        with model.embed.register_forward_hook(leaf), last.register_forward_hook(keep), torch.enable_grad():
+    for batch in batches:
+        inputs.clear()
+        outputs.clear()
+        embed_hook = model.embed.register_forward_hook(replace_by_leaf)
+        output_hook = last_module.register_forward_hook(record_output)
+        with embed_hook, output_hook, torch.enable_grad():
             model(batch.inputs, batch.mask)
-        # A model whose mechanism mixes the batch encodes one tower after the other, others all of them at once.
-        mask, apart = batch.mask, len(inputs) > 1
-        masks = [None] * len(inputs) if mask is None else mask.unbind(1) if apart else [mask.flatten(0, 1)]
-        for x, y, mask in zip(inputs, outputs, masks, strict=True):  # (N,L,d)
-            real = torch.ones(x.shape[:2]) if mask is None else mask.float().cpu()
-            at = torch.multinomial(real, rows, replacement=True, generator=generator)  # (N,rows)
-            for i in at.unbind(1):
-                signs = torch.randint(0, 2, (len(y), y.shape[-1]), generator=generator).to(y) * 2 - 1
-                read = (y[torch.arange(len(y)), i.to(y.device)] * signs).sum()
-                (slope,) = torch.autograd.grad(read, x, retain_graph=True)
-                distance = (torch.arange(x.shape[1]) - i[:, None]).abs().clamp(max=len(sums) - 1)
-                sums.index_add_(0, distance.flatten(), slope.square().sum(-1).double().cpu().flatten())
-    whole = sums.sum()
-    return [float(sums[k + 1 :].sum() / whole) for k in reaches]
+        masks = _masks_of_calls(batch.mask, len(inputs))
+        for x, hidden, mask in zip(inputs, outputs, masks, strict=True):
+            # x and hidden: (N,L,d). Positions are drawn from the real tokens of each example.
+            is_real = torch.ones(x.shape[:2]) if mask is None else mask.float().cpu()
+            positions = torch.multinomial(is_real, rows, replacement=True, generator=generator)  # (N,rows)
+            for position in positions.unbind(1):
+                # The gradient of r · hidden[position] is Jᵀ r.
+                bits = torch.randint(0, 2, (len(hidden), hidden.shape[-1]), generator=generator)
+                signs = bits.to(hidden) * 2 - 1
+                example = torch.arange(len(hidden))
+                projection = (hidden[example, position.to(hidden.device)] * signs).sum()
+                (gradient,) = torch.autograd.grad(projection, x, retain_graph=True)
+                squares = gradient.square().sum(-1).double().cpu()  # (N,L)
+                distance = (torch.arange(x.shape[1]) - position[:, None]).abs()
+                distance = distance.clamp(max=len(sums) - 1)
+                sums.index_add_(0, distance.flatten(), squares.flatten())
+    total = sums.sum()
+    return [float(sums[reach + 1 :].sum() / total) for reach in reaches]
+
+
+def _masks_of_calls(mask: Tensor | None, num_calls: int) -> list[Tensor | None]:
+    """Split the mask (N,T,L) of a batch over the calls of the encoder.
+
+    A model whose mechanism depends on the batch encodes one tower after the other, other models all of them at once.
+    """
+    if mask is None:
+        return [None] * num_calls
+    if num_calls > 1:
+        return list(mask.unbind(1))
+    return [mask.flatten(0, 1)]

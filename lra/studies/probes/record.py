@@ -14,9 +14,12 @@ from ...disk.typed_json import FolderName, Percent
 from ...ops.metrics import Metric
 from ...runs.record import RunRecord
 
-FOLDER, NAME = "probes", "probes.json"
-KIND = "a record of probes", "delete it to make it again"
-SWAPS, FILLED = "swaps.csv", "filled.csv"  # a line of a matrix in the folder of a seed, the matrix in that of the study
+FOLDER = "probes"
+NAME = "probes.json"
+KIND = ("a record of probes", "delete it to make it again")
+# A line of a matrix in the directory of a seed, and the whole matrix in the directory of the study.
+SWAPS = "swaps.csv"
+FILLED = "filled.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +27,13 @@ class Probes:
     """The reach of a trained model.
 
     Args:
-        examples, score: number of test examples that were scored, and the score of the model on them.
-        by: mask | map | kernel: means by which the layers are confined; None if they cannot be.
+        examples, score: number of test examples that were scored, and the model's score on them.
+        by: mask | map | kernel: confinement method of the layers; None if they have none.
         reaches: values of k.
-        scores: scores with each layer confined to k; None if it cannot be.
-        beyond: share of the squared derivatives of the last rows that belongs to inputs further away than k; None if
-            no derivatives were taken.
-        derived, rows: number of examples for the derivatives, and of rows of each example.
+        scores: scores with each layer confined to k; None without a confinement method.
+        beyond: share of the squared derivatives of the last hidden states that belongs to inputs further away than k;
+            None if no derivatives were taken.
+        derived, rows: number of examples for the derivatives, and of positions of each example.
     """
 
     __pydantic_config__ = typed_json.STRICT
@@ -53,27 +56,41 @@ class Probes:
 
 
 def folder(runs: Path, r: RunRecord | Probes) -> Path:
-    """The folder of the probes of a seed."""
+    """Return the directory of the probes of a seed."""
     return runs / FOLDER / r.study / r.task / r.label / f"seed-{r.seed}"
 
 
 def load(path: Path) -> Probes:
-    """Read a record. Raises ValueError if the file is not one."""
-    made = typed_json.parse(Probes, path, *KIND)
-    if any(len(x) != len(made.reaches) for x in (made.scores, made.beyond) if x is not None):
-        raise ValueError(f"{path} is not {KIND[0]} (values are missing); {KIND[1]}")
-    return made
+    """Read a record.
+
+    Raises:
+        ValueError: the file does not hold a record of probes.
+    """
+    probes = typed_json.parse(Probes, path, *KIND)
+    num_reaches = len(probes.reaches)
+    for values in (probes.scores, probes.beyond):
+        if values is not None and len(values) != num_reaches:
+            raise ValueError(f"{path} is not {KIND[0]} (values are missing); {KIND[1]}")
+    return probes
 
 
-def means(made: list[Probes], values: str) -> pd.Series:
-    """Average ``scores`` or ``beyond`` of seeds by reach, for the reaches that all of them have."""
-    curves = [dict(zip(one.reaches, getattr(one, values), strict=True)) for one in made]
+def means(seeds: list[Probes], values: str) -> pd.Series:
+    """Average ``scores`` or ``beyond`` over seeds, for the reaches that all of them have."""
+    curves = []
+    for probes in seeds:
+        curves.append(dict(zip(probes.reaches, getattr(probes, values), strict=True)))
     return pd.DataFrame(curves).dropna(axis=1).mean()
 
 
 def table(path: Path) -> pd.DataFrame:
-    """Read a matrix, or a line of it, as texts. Raises ValueError if the file holds none."""
-    head, *lines = csv.reader(io.StringIO(atomic.content(path).decode(), newline=""))
-    if not 1 < len(set(head)) == len(head) or any(len(line) != len(head) for line in lines):
+    """Read a matrix, or a line of it, as texts.
+
+    Raises:
+        ValueError: the file does not hold a matrix.
+    """
+    text = atomic.content(path).decode()
+    head, *lines = csv.reader(io.StringIO(text, newline=""))
+    is_valid_head = 1 < len(set(head)) == len(head)
+    if not is_valid_head or any(len(line) != len(head) for line in lines):
         raise ValueError("columns are missing or there twice")
     return pd.DataFrame(lines, columns=head)

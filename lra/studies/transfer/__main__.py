@@ -1,9 +1,10 @@
-"""python -m lra.studies.transfer run=<folder of a run> attn=cur_step: the run's weights in another mechanism."""
+"""python -m lra.studies.transfer run=<run directory> attn=cur_step: a run's weights with another mechanism."""
 
 if __name__ == "__main__":
     from lra.startup import begin
 
-    begin()  # before torch is imported
+    # Before torch is imported.
+    begin()
 
 import hashlib
 
@@ -22,81 +23,110 @@ from ...train import plan as plans
 from ...train.__main__ import fit
 from ...train.trainer import evaluate
 from ..examples import gathered, spread
-from ..graft import TransferOptions, experiments, graft
+from ..swap import TransferOptions, experiments, swap
 from .compare import layers
 from .record import FILE, TransferRecord, load
 
 
 @main(TransferOptions)
 def transfer(options: TransferOptions) -> None:
-    """Measure every finished seed of a run in another mechanism.
+    """Measure every finished seed of a run with another mechanism.
 
     Raises:
-        ValueError: the weights do not fit the mechanism, or it cannot run here.
+        ValueError: the weights do not fit the mechanism, or it cannot run on this machine.
     """
-    if reason := options.unavailable:
+    reason = options.unavailable
+    if reason:
         raise ValueError(reason)
     if options.trainer.threads:
         torch.set_num_threads(options.trainer.threads)
     for run in finished(options.run, options.trust):
-        exchange(run, options)
+        transfer_seed(run, options)
 
 
-def exchange(run: RunDir, options: TransferOptions) -> None:
-    """Measure one seed in the other mechanism, unless its result exists."""
+def transfer_seed(run: RunDir, options: TransferOptions) -> None:
+    """Measure one seed with the other mechanism, unless its record exists.
+
+    Raises:
+        ValueError: the weights do not fit the mechanism, or more than one process is configured.
+    """
     source, target = experiments(run, options)
     plan = plans.resolve(target)
     if plan.processes.count > 1:
-        raise ValueError(f"trainer.devices must be 1 here, not {plan.processes.count}: a transfer is one process")
+        raise ValueError(f"trainer.devices must be 1, got {plan.processes.count}: a transfer is one process")
     plan.data.setup()
-    check_data(run, plan.data.source.provenance)
-    choices = plan.experiment.choices(plan.data.source.provenance)
-    exact, grafted = graft(run, source, target)
-    weights = hashlib.sha256(run.weights.read_bytes()).hexdigest()[:16]
-    choices |= {"weights": weights, "steps": options.steps, "examples": options.examples, "spectrum": options.spectrum}
+    provenance = plan.data.source.provenance
+    check_data(run, provenance)
+    exact, swapped = swap(run, source, target)
+
+    # The fingerprint of a transfer covers the weights and the options of the measurement.
+    choices = plan.experiment.choices(provenance)
+    choices |= {
+        "weights": hashlib.sha256(run.weights.read_bytes()).hexdigest()[:16],
+        "steps": options.steps,
+        "examples": options.examples,
+        "spectrum": options.spectrum,
+    }
     r = run.record
-    place = target.label + (f"-tuned={options.steps}" if options.steps else "")
-    folder = options.runs / "transfer" / target.study / r.task / r.label / place / run.path.name
-    title = f"{r.task} {r.label} -> {place} seed {r.seed}"
-    tuning = RunDir(path=folder, choices=choices, seed=r.seed, title=title)
-    with tuning.open() as is_open:
+    label = target.label
+    if options.steps:
+        label += f"-tuned={options.steps}"
+    folder = options.runs / "transfer" / target.study / r.task / r.label / label / run.path.name
+    title = f"{r.task} {r.label} -> {label} seed {r.seed}"
+    run_dir = RunDir(path=folder, choices=choices, seed=r.seed, title=title)
+
+    # The directory is locked while it is open; another process may be measuring this seed.
+    with run_dir.open() as is_open:
         if not is_open:
             return
         if (folder / FILE).exists():
-            log(f"{title}: {describe(load(folder / FILE, tuning.fingerprint))}, done before")
+            before = load(folder / FILE, run_dir.fingerprint)
+            log(f"{title}: {describe(before)}, done before")
             return
-        measured = measure(run, plan, tuning, (exact, grafted), options)
+        measured = measure(run, plan, run_dir, (exact, swapped), options)
         typed_json.save(measured, folder / FILE)
     log(f"{title}: {describe(measured)}")
 
 
 def measure(
-    run: RunDir, plan: plans.Plan, tuning: RunDir, models: tuple[Classifier, Classifier], options: TransferOptions
+    run: RunDir, plan: plans.Plan, run_dir: RunDir, models: tuple[Classifier, Classifier], options: TransferOptions
 ) -> TransferRecord:
     """Score the other mechanism, compare it with the exact one layer by layer, and fine-tune it if configured.
 
     Args:
         run: the finished run.
         plan: plan of its configuration with the other mechanism.
-        tuning: folder of the fine-tuning.
-        models: exact and grafted.
+        run_dir: directory of the fine-tuning.
+        models: exact and swapped.
         options: options of the transfer.
     """
-    r, target, (exact, grafted) = run.record, plan.experiment, models
-    val, test = evaluate(plan, grafted, target.task_data())
-    chosen = spread(plan.data, "val", options.examples)
-    # Spread over batches as well: the first batch, which gives the singular values, gets examples of all lengths.
-    count = -(-len(chosen) // 8)
-    batches = gathered(plan.data, "val", (chosen[i::count] for i in range(count)), plan.device)
-    distances = layers(exact.to(plan.device), grafted.to(plan.device), batches, options.spectrum)
-    tuned = fit(plan, tuning, grafted) if options.steps else None
-    same = ("task", "protocol", "budget", "seed", "metric", "constant_baseline", "n_val", "n_test")
+    r = run.record
+    target = plan.experiment
+    exact, swapped = models
+    val, test = evaluate(plan, swapped, target.task_data())
+
+    # Examples of all lengths in every batch: the first batch gives the singular values.
+    indices = spread(plan.data, "val", options.examples)
+    num_batches = -(-len(indices) // 8)
+    parts = [indices[i::num_batches] for i in range(num_batches)]
+    batches = gathered(plan.data, "val", parts, plan.device)
+    distances = layers(exact.to(plan.device), swapped.to(plan.device), batches, options.spectrum)
+
+    # Fine-tuning changes the swapped model, so that it comes last.
+    tuned = fit(plan, run_dir, swapped) if options.steps else None
     return TransferRecord(
-        **{key: getattr(r, key) for key in same},
+        task=r.task,
+        protocol=r.protocol,
+        budget=r.budget,
+        seed=r.seed,
+        metric=r.metric,
+        constant_baseline=r.constant_baseline,
+        n_val=r.n_val,
+        n_test=r.n_test,
         study=target.study,
         source=r.label,
         label=target.label,
-        fingerprint=tuning.fingerprint,
+        fingerprint=run_dir.fingerprint,
         git=record.git_commit(),
         attn=flatten(target.attn.to_dict()),
         exact_val=r.val,
@@ -104,22 +134,24 @@ def measure(
         direct_val=val,
         direct_test=test,
         steps=options.steps,
-        tuned_val=tuned and tuned.val,
-        tuned_test=tuned and tuned.test,
+        tuned_val=tuned.val if tuned else None,
+        tuned_test=tuned.test if tuned else None,
         status=tuned.status if tuned else "done",
-        examples=len(chosen),
-        spectrum_examples=min(options.spectrum, len(chosen)),
+        examples=len(indices),
+        spectrum_examples=min(options.spectrum, len(indices)),
         layers=distances,
         device=plan.device,
     )
 
 
 def describe(r: TransferRecord) -> str:
-    """Summarise a transfer in one line: its scores and the mean difference of each layer."""
-    score = "diverged" if r.tuned_test is None else f"{r.tuned_test:.2f}"
-    tuned = f", after {r.steps:,} steps {score}" if r.steps else ""
-    gaps = ", ".join(f"{layer.mean_abs:.3g}" for layer in r.layers)
-    return f"test {r.exact_test:.2f} -> {r.direct_test:.2f}{tuned}; mean |O - O'| {gaps}"
+    """Summarise a transfer: its scores and the mean difference of each layer."""
+    text = f"test {r.exact_test:.2f} -> {r.direct_test:.2f}"
+    if r.steps:
+        score = "diverged" if r.tuned_test is None else f"{r.tuned_test:.2f}"
+        text += f", after {r.steps:,} steps {score}"
+    distances = ", ".join(f"{layer.mean_abs:.3g}" for layer in r.layers)
+    return f"{text}; mean |O - O'| {distances}"
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from ..qkv import Intercepted, calls, mechanisms
 class Layer:
     """The distance of a mechanism's output O' (N,H,L,E) from the exact O over the real tokens of one layer.
 
-    Both mechanisms get the queries, keys and values of the exact model. For the two ``stack_`` values each one is in
-    its own model, so that errors of earlier layers add up.
+    Both mechanisms get the queries, keys and values of the exact model. For the two ``stack_`` values each mechanism
+    runs in its own model, so that errors of earlier layers add up.
 
     Args:
         path: path of the mechanism in the model.
@@ -41,42 +41,85 @@ class Layer:
 
 def sums(exact: Tensor, other: Tensor, real: Tensor) -> Tensor:
     """Sum |O - O'|, |O - O'|², |O|² and the number of entries (4) of two outputs; ``real`` as in ``Intercepted``."""
-    exact, difference = exact.double() * real, (exact.double() - other.double()) * real
-    parts = difference.abs().sum(), difference.square().sum(), exact.square().sum(), real.expand_as(exact).sum()
+    difference = (exact.double() - other.double()) * real
+    exact = exact.double() * real
+    parts = (
+        difference.abs().sum(),
+        difference.square().sum(),
+        exact.square().sum(),
+        real.expand_as(exact).sum(),
+    )
     return torch.stack([part.cpu().double() for part in parts])
 
 
 @torch.no_grad()
 def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spectrum: int = 0) -> list[Layer]:
-    """Compare the mechanisms at the same places of two models; singular values are those of ``spectrum`` examples."""
-    places = [path for path in mechanisms(exact) if path in mechanisms(other)]
-    alone, stacked = ({path: torch.zeros(4, dtype=torch.float64) for path in places} for _ in range(2))
-    spectra = {path: [] for path in places}
+    """Compare the mechanisms that have the same paths in two models.
+
+    Args:
+        exact, other: the trained model, and the model with the other mechanism.
+        batches: examples.
+        spectrum: number of examples whose exact maps are decomposed into singular values.
+    """
+    exact_mechanisms = mechanisms(exact)
+    other_mechanisms = mechanisms(other)
+    paths = [path for path in exact_mechanisms if path in other_mechanisms]
+    # Sums over all batches, see ``sums``.
+    single = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
+    stacked = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
+    spectra = {path: [] for path in paths}
     encode_separately = exact.encode_separately or other.encode_separately
     for batch in batches:
-        first, second = (calls(model, batch, encode_separately) for model in (exact, other))
-        for path in places:
-            swapped = mechanisms(other)[path]
-            for ours, theirs in zip(first[path], second[path], strict=True):
-                alone[path] += sums(ours.out, swapped(**ours.arguments), ours.real)
-                stacked[path] += sums(ours.out, theirs.out, ours.real)
-                spectra[path] += singular_values(mechanisms(exact)[path], ours, spectrum - len(spectra[path]))
-    gaps = lambda total: ((total[0] / total[3]).item(), (total[1] / total[2]).sqrt().item())
-    return [Layer(path, *gaps(alone[path]), *gaps(stacked[path]), average(spectra[path])) for path in places]
+        exact_calls = calls(exact, batch, encode_separately)
+        other_calls = calls(other, batch, encode_separately)
+        for path in paths:
+            for exact_call, other_call in zip(exact_calls[path], other_calls[path], strict=True):
+                # The other mechanism on the inputs of the exact one, then on the inputs in its own model.
+                out = other_mechanisms[path](**exact_call.arguments)
+                single[path] += sums(exact_call.out, out, exact_call.real)
+                stacked[path] += sums(exact_call.out, other_call.out, exact_call.real)
+                num_missing = spectrum - len(spectra[path])
+                spectra[path] += singular_values(exact_mechanisms[path], exact_call, num_missing)
+
+    results = []
+    for path in paths:
+        mean_abs, relative = _distances(single[path])
+        stack_mean_abs, stack_relative = _distances(stacked[path])
+        layer = Layer(
+            path=path,
+            mean_abs=mean_abs,
+            relative=relative,
+            stack_mean_abs=stack_mean_abs,
+            stack_relative=stack_relative,
+            spectrum=average(spectra[path]),
+        )
+        results.append(layer)
+    return results
 
 
-def singular_values(module: nn.Module, call: Intercepted, most: int) -> list[Tensor]:
-    """Compute the singular values (L,) of the maps of a call's first examples, averaged over heads."""
-    rows = []
-    for i in range(min(most, len(call.out))):
-        arguments = {k: v[i : i + 1] if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
+def _distances(total: Tensor) -> tuple[float, float]:
+    """Mean |O - O'| and ||O - O'|| / ||O|| from the four sums."""
+    absolute, squared, norm_squared, count = total
+    return (absolute / count).item(), (squared / norm_squared).sqrt().item()
+
+
+def singular_values(module: nn.Module, call: Intercepted, limit: int) -> list[Tensor]:
+    """Compute the singular values (L,) of the maps of a call's first ``limit`` examples, averaged over heads."""
+    spectra = []
+    for i in range(min(limit, len(call.out))):
+        arguments = {}
+        for name, value in call.arguments.items():
+            arguments[name] = value[i : i + 1] if isinstance(value, Tensor) else value
+        # Padded queries and keys do not count: their rows and columns are zero.
         real = Intercepted(arguments, call.out[i : i + 1]).real
-        a = matrix(module, arguments) * real  # (1,H,L,L), zero in padded rows and columns
-        rows.append(torch.linalg.svdvals(a.float()).mean((0, 1)).cpu())
-    return rows
+        weights = matrix(module, arguments) * real  # (1,H,L,L)
+        spectra.append(torch.linalg.svdvals(weights.float()).mean((0, 1)).cpu())
+    return spectra
 
 
-def average(rows: list[Tensor]) -> list[float]:
-    """Average rows (L,), whose L may differ from batch to batch, to four significant digits."""
-    mean = pad_sequence(rows, batch_first=True).mean(0).tolist() if rows else []
-    return [float(f"{value:.4g}") for value in mean]
+def average(spectra: list[Tensor]) -> list[float]:
+    """Average spectra (L,), whose L may differ from batch to batch, to four significant digits."""
+    if not spectra:
+        return []
+    means = pad_sequence(spectra, batch_first=True).mean(0)
+    return [float(f"{value:.4g}") for value in means.tolist()]

@@ -2,7 +2,7 @@
 
     python -m lra.studies.transfer run=<folder> attn=custom attn._target_=lra.studies.transfer.control.MeanControl
 
-If a run keeps its score with one of them, its attention hardly matters, and the score cannot compare mechanisms.
+If a run keeps its score with a control, its attention hardly matters, and the score cannot compare mechanisms.
 """
 
 import torch
@@ -13,7 +13,7 @@ from ...attention.controls import Mean
 
 
 class MeanControl(Mean):
-    """The mean of the values over the real tokens; a position bias is ignored."""
+    """Return the mean of the values over the real tokens; a position bias is ignored."""
 
     takes_bias = True
 
@@ -22,7 +22,7 @@ class MeanControl(Mean):
 
 
 class ZeroControl(Attention):
-    """Zero for every query; a position bias is ignored."""
+    """Return zero for every query; a position bias is ignored."""
 
     takes_bias = True
 

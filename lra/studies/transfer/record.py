@@ -17,13 +17,13 @@ FILE = "transfer.json"
 
 @dataclass(frozen=True, kw_only=True)
 class TransferRecord:
-    """One seed of one run in another mechanism. Scores in percent.
+    """One seed of a run with another mechanism. Scores in percent.
 
     Args:
-        source: label of the run, whose own scores are ``exact_*``.
-        direct_val, direct_test: scores after the exchange.
-        tuned_val, tuned_test: scores after at most ``steps`` steps of fine-tuning, at the best evaluation on dev; None
-            without fine-tuning or if it diverged.
+        source: label of the run, whose scores are ``exact_*``.
+        direct_val, direct_test: scores after the swap.
+        tuned_val, tuned_test: scores after at most ``steps`` steps of fine-tuning, at the best evaluation on the
+            validation set; None without fine-tuning or if it diverged.
         attn: options of the mechanism, flat.
     """
 
@@ -58,12 +58,16 @@ class TransferRecord:
 
     @property
     def kept(self) -> int | None:
-        """Rows and columns that CUR keeps, or Nystrom's landmarks."""
+        """The token budget: selected queries and keys of CUR, or landmarks of Nystromformer."""
         return self.attn.get("count", self.attn.get("landmarks"))
 
 
 def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
-    """Read a record. Raises ValueError if the file is not one, or is of another seed or ``fingerprint``."""
+    """Read a record.
+
+    Raises:
+        ValueError: the file is not a record of a transfer, or belongs to another seed or ``fingerprint``.
+    """
     transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", "delete it to make it again")
     typed_json.check_seed(path, transfer.seed)
     if fingerprint not in (None, transfer.fingerprint):

@@ -6,7 +6,8 @@ The figures have the axes of CURformer's ViT study (section 7, Figures 5 to 7).
 if __name__ == "__main__":
     from lra.startup import begin
 
-    begin()  # before torch is imported
+    # Before torch is imported.
+    begin()
 
 from pathlib import Path
 from typing import ClassVar
@@ -23,7 +24,8 @@ from ..figures import panels, save
 from .record import FILE, load
 from .tables import GROUP, LEGEND, curves, natural, points, tables
 
-AXES = {  # name -> label of the axis, and its option, which has another name in some mechanisms
+# Each axis of a figure: its label, and its options, which have other names in some mechanisms.
+AXES = {
     "count": ("rows and columns kept", ("count", "landmarks")),
     "selection": ("selection", ("score",)),
     "inverse": ("steps of the inverse", ("pinv.steps",)),
@@ -43,80 +45,114 @@ class TransferShowOptions(Options):
 
 @main(TransferShowOptions)
 def show(options: TransferShowOptions) -> None:
-    """Print and write the tables and figures. Raises ValueError if there is no transfer."""
-    runs = options.runs
-    transfers, damaged = typed_json.scan(runs, FILE, load)
+    """Print and write the tables and figures.
+
+    Raises:
+        ValueError: there is no transfer, or the output directory cannot be written.
+    """
+    transfers, damaged = typed_json.scan(options.runs, FILE, load)
     for line in damaged:
         log(f"skipped: {line}")
     if not transfers:
-        raise ValueError(f"{runs} has no transfer; python -m lra.studies.transfer run=<folder> attn=<name> makes them")
-    some, out = points(transfers.values()), options.out or runs / "transfer"
-    made = tables(some)
+        raise ValueError(
+            f"{options.runs} has no transfer; python -m lra.studies.transfer run=<folder> attn=<name> makes them"
+        )
+
+    all_points = points(transfers.values())
+    out = options.out or options.runs / "transfer"
+    group_tables = tables(all_points)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        pictures = [draw(group, rows, out) for group, rows in some.groupby(GROUP)]
+        pictures = [draw(group, rows, out) for group, rows in all_points.groupby(GROUP)]
         parts = ["# Transfers", LEGEND]
-        for table, shown in zip(made, pictures, strict=True):
-            parts += [table.section(2), *map("![{0}]({0})".format, shown)]
+        for table, files in zip(group_tables, pictures, strict=True):
+            parts.append(table.section(2))
+            parts.extend(f"![{file}]({file})" for file in files)
         atomic.write(out / "transfer.md", "\n\n".join(parts) + "\n")
     except OSError as error:
         raise ValueError(f"cannot write to {out}: {error.strerror}; name another folder with out=<folder>") from None
-    report_table.show(made, LEGEND)
-    files = sum(map(len, pictures))
-    print(f"written to {out}: transfer.md and {files} picture{'s' if files != 1 else ''}")
+
+    report_table.show(group_tables, LEGEND)
+    num_pictures = sum(map(len, pictures))
+    plural = "" if num_pictures == 1 else "s"
+    print(f"written to {out}: transfer.md and {num_pictures} picture{plural}")
 
 
-def draw(group: tuple[str, str, str], some: pd.DataFrame, folder: Path) -> list[str]:
+def draw(group: tuple[str, str, str], points: pd.DataFrame, folder: Path) -> list[str]:
     """Draw the points of a study, task and source over each axis with two values, and spectra; returns the names."""
-    made = {}
+    study, task, source = group
+    figures = {}
     for axis, (label, options) in AXES.items():
-        if len(lines := curves(some, options)):
+        lines = curves(points, options)
+        if len(lines):
             # Errors are measured before fine-tuning.
-            figure = made[axis] = _against(lines, label, group[2], errors=axis != "tuned")
-            figure.suptitle(f"{group[1]}, weights of {group[2]};\nmean ± standard deviation over seeds", fontsize=10)
-    if any(r.spectrum_examples for r in some.record):
-        made["spectrum"] = _spectra(some, group)
-    name = lambda axis: f"{'-'.join((*group, axis))}.png".replace("/", "_")
-    return [save(figure, folder / name(axis), loc="outside right upper").name for axis, figure in made.items()]
+            figure = _against(lines, label, source, errors=axis != "tuned")
+            figure.suptitle(f"{task}, weights of {source};\nmean ± standard deviation over seeds", fontsize=10)
+            figures[axis] = figure
+    if any(r.spectrum_examples for r in points.record):
+        figures["spectrum"] = _spectra(points, task, source)
+
+    names = []
+    for axis, figure in figures.items():
+        name = f"{study}-{task}-{source}-{axis}.png".replace("/", "_")
+        names.append(save(figure, folder / name, loc="outside right upper").name)
+    return names
 
 
 def _against(lines: pd.DataFrame, label: str, source: str, *, errors: bool) -> Figure:
     """Draw scores and, on their right, errors, with equal distances between the values of the axis."""
     names = sorted(lines.curve.unique(), key=natural)
-    width = 4.5 + 0.065 * max(map(len, names)) / (1 + errors)  # of the legend, in characters of 8 points
-    figure, grid = panels(1 + errors, width=width, height=max(4, 0.8 + 0.17 * len(names)))
-    places = sorted(lines.value.unique())
+    # Room for the legend, in characters of 8 points.
+    longest = max(map(len, names))
+    width = 4.5 + 0.065 * longest / (1 + errors)
+    height = max(4, 0.8 + 0.17 * len(names))
+    figure, grid = panels(1 + errors, width=width, height=height)
+
+    values = sorted(lines.value.unique())
     for i, name in enumerate(names):
-        style = {"color": f"C{i % 10}", "marker": "o^sv"[i // 10 % 4], "markersize": 4, "capsize": 2, "linewidth": 1.2}
+        style = {
+            "color": f"C{i % 10}",
+            "marker": "o^sv"[i // 10 % 4],
+            "markersize": 4,
+            "capsize": 2,
+            "linewidth": 1.2,
+        }
+        line = lines[lines.curve == name]
         for axes, column in zip(grid, ("test", "mean_abs"), strict=False):
-            bars = lines[lines.curve == name].dropna(subset=column).groupby("value")[column].agg(["mean", "std"])
-            x = [places.index(value) + 0.02 * i for value in bars.index]  # shifted, so that no bar hides another
+            bars = line.dropna(subset=column).groupby("value")[column].agg(["mean", "std"])
+            # Curves are shifted, so that no bar hides another.
+            x = [values.index(value) + 0.02 * i for value in bars.index]
             axes.errorbar(x, bars["mean"], bars["std"].fillna(0), label=name, **style)
+
+    # The score of the run is a dashed line.
     exact = lines.drop_duplicates("seed").exact
-    label_of_exact = f"exact: {source} (n = {len(exact)})"
-    grid[0].axhline(exact.mean(), color="grey", linestyle="--", linewidth=1, label=label_of_exact)
+    exact_label = f"exact: {source} (n = {len(exact)})"
+    grid[0].axhline(exact.mean(), color="grey", linestyle="--", linewidth=1, label=exact_label)
     grid[0].set_ylabel(f"test {lines.record.iloc[0].metric}, %")
     for axes in grid[1:]:
         axes.set_ylabel("mean |O - O'|, mean over layers")
         axes.set_ylim(bottom=0)
+    ticks = [WORDS.get(str(value), str(value)) for value in values]
     for axes in grid:
         axes.set_xlabel(label)
-        axes.set_xticks(range(len(places)), [WORDS.get(str(place), str(place)) for place in places])
+        axes.set_xticks(range(len(values)), ticks)
     return figure
 
 
-def _spectra(some: pd.DataFrame, group) -> Figure:
+def _spectra(points: pd.DataFrame, task: str, source: str) -> Figure:
     """Draw the spectra of the exact maps, which depend on the seed but not on the other mechanism."""
     figure, (axes,) = panels(1, width=6, height=4)
-    seeds = {r.seed: r for r in some.record if r.spectrum_examples}
-    for i, same in enumerate(zip(*(r.layers for r in seeds.values()), strict=True)):
-        for j, layer in enumerate(same):
-            values = [v / layer.spectrum[0] for v in layer.spectrum if v > 0]
+    by_seed = {r.seed: r for r in points.record if r.spectrum_examples}
+    layers_by_seed = [r.layers for r in by_seed.values()]
+    for i, seeds in enumerate(zip(*layers_by_seed, strict=True)):
+        for j, layer in enumerate(seeds):
+            # Relative to the largest singular value; zeros cannot be drawn on a logarithmic axis.
+            values = [value / layer.spectrum[0] for value in layer.spectrum if value > 0]
             name = f"layer {i}" if j == 0 else None
             axes.plot(range(1, len(values) + 1), values, color=f"C{i % 10}", linewidth=1, label=name)
     axes.set(xscale="log", yscale="log", ylim=(1e-5, 1.5), xlabel="i", ylabel="singular value i / largest")
-    n = max(r.spectrum_examples for r in seeds.values())
-    axes.set_title(f"{group[1]}: attention maps of {group[2]},\nmean of {n} dev examples and all heads", fontsize=9)
+    n = max(r.spectrum_examples for r in by_seed.values())
+    axes.set_title(f"{task}: attention maps of {source},\nmean of {n} validation examples and all heads", fontsize=9)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Tables of transfers: the seeds of one configuration as a point, beside the run of their weights."""
+"""Tables of transfers: the seeds of one configuration as a point, next to the run of their weights."""
 
 import re
 from collections import Counter
@@ -12,14 +12,15 @@ from ...report.summary import joined
 from ...report.table import Table, frame
 from .record import TransferRecord
 
-GROUP, POINT = ["study", "task", "source"], ["label", "tuned"]
+GROUP = ["study", "task", "source"]
+POINT = ["label", "tuned"]
 HEAD = ("mechanism", "kept", "tuned", "exact", "test", "change", "n", "mean |O - O'|", "relative", "stacked")
 LEGEND = (
-    "Test scores in percent, mean ± sample standard deviation over n seeds. kept: rows and columns of CUR, landmarks "
-    "of Nystrom; tuned: steps of fine-tuning, 0 for the weights as they are; exact: of the run itself; change: test - "
-    "exact, seed by seed. mean |O - O'|, relative (Frobenius): a mechanism's output against the exact one on the exact "
-    "model's queries, keys and values, layer by layer; stacked: relative, with the mechanism in the layers before as "
-    "well. All three before fine-tuning, over dev examples."
+    "Test scores in percent, mean ± sample standard deviation over n seeds. kept: selected queries and keys of CUR, "
+    "landmarks of Nystromformer; tuned: steps of fine-tuning, 0 for the trained weights; exact: score of the run; "
+    "change: test - exact, averaged per seed. mean |O - O'|, relative (Frobenius): output of a mechanism compared with "
+    "the exact output, layer by layer, on queries, keys and values of the exact model; stacked: relative, with the "
+    "mechanism in the earlier layers as well. All three before fine-tuning, over validation examples."
 )
 
 
@@ -29,36 +30,52 @@ def points(records: Iterable[TransferRecord]) -> pd.DataFrame:
     A fine-tuned transfer belongs to two points: before and after its fine-tuning.
 
     Returns:
-        A row for each seed with the columns of ``GROUP``, ``POINT`` and ``seed``; ``options``, those of the mechanism,
-        and ``tuned``; ``exact`` and ``test``, the scores of the run and of the transfer, NaN if it diverged;
+        A row for each seed with the columns of ``GROUP``, ``POINT`` and ``seed``; ``options`` of the mechanism,
+        including ``tuned``; ``exact`` and ``test``, the scores of the run and of the transfer, NaN if it diverged;
         ``mean_abs``, the mean over layers; ``record``. Points are ordered by steps of fine-tuning, mechanism, other
         changed options and count.
     """
-    rows = {}  # by their order
-    for r in sorted(records, key=lambda r: -r.steps):  # before fine-tuning a transfer without it comes first
-        name, _, rest = r.label.partition("-")
-        changed, mean_abs = natural(rest.replace(f"count={r.kept}", "")), np.mean([x.mean_abs for x in r.layers])
+    rows = {}
+    # Before fine-tuning, a transfer without it takes precedence over a fine-tuned one of the same seed.
+    for r in sorted(records, key=lambda r: -r.steps):
+        name, _, options = r.label.partition("-")
+        changed = natural(options.replace(f"count={r.kept}", ""))
+        mean_abs = np.mean([layer.mean_abs for layer in r.layers])
         for tuned in (0, r.steps):
-            point = r.study, r.task, r.source, r.label, tuned, r.seed, r.attn | {"tuned": tuned}
-            test = r.tuned_test if tuned else r.direct_test
-            order = r.study, r.task, r.source, tuned, name, changed, r.kept or 0, r.label, r.seed
-            rows[order] = *point, r.exact_test, test, mean_abs, r
+            order = (r.study, r.task, r.source, tuned, name, changed, r.kept or 0, r.label, r.seed)
+            rows[order] = {
+                "study": r.study,
+                "task": r.task,
+                "source": r.source,
+                "label": r.label,
+                "tuned": tuned,
+                "seed": r.seed,
+                "options": r.attn | {"tuned": tuned},
+                "exact": r.exact_test,
+                "test": r.tuned_test if tuned else r.direct_test,
+                "mean_abs": mean_abs,
+                "record": r,
+            }
     columns = [*GROUP, *POINT, "seed", "options", "exact", "test", "mean_abs", "record"]
-    return pd.DataFrame([row for _, row in sorted(rows.items())], columns=columns).astype({"test": float})
+    ordered = [rows[order] for order in sorted(rows)]
+    return pd.DataFrame(ordered, columns=columns).astype({"test": float})
 
 
 def natural(text: str) -> tuple:
-    """Sort key of a text by which count=8 comes before count=16."""
-    return tuple((int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text))
+    """Return the sort key of a text by which count=8 comes before count=16."""
+    key = []
+    for part in re.split(r"(\d+)", text):
+        key.append((int(part), "") if part.isdigit() else (0, part))
+    return tuple(key)
 
 
-def curves(some: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
+def curves(group: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
     """Group points into curves, within which only the axis differs.
 
     A curve has the seeds that all of its points share; one with a single point or without such a seed is left out.
 
     Args:
-        some: points of one group.
+        group: points of one group.
         axis: options of the axis, one of which a point on a curve has.
 
     Returns:
@@ -66,54 +83,103 @@ def curves(some: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
         number of seeds: the class if there are several, and within a class the options that not all of its curves
         share.
     """
-    rest = [tuple((k, str(v)) for k, v in sorted(o.items()) if k not in axis) for o in some.options]
-    value = [next((o[k] for k in axis if k in o), None) for o in some.options]
-    some = some.assign(value=pd.Series(value, some.index, dtype=object), rest=rest).dropna(subset="value")
-    some = some.drop_duplicates(["rest", "seed", "value"])  # a default that was named makes another label
-    values = some.groupby("rest").value.transform("nunique")
-    some = some[(values > 1) & (some.groupby(["rest", "seed"]).value.transform("count") == values)]
-    lines = dict(iter(some.groupby("rest", sort=False)))
-    kind = lambda rest: dict(rest).get("_target_")
-    kinds = Counter(map(kind, lines))
-    shared = Counter((kind(rest), option) for rest in lines for option in rest)
-    for rest, line in lines.items():
-        words = [kind(rest).rpartition(".")[2]] if len(kinds) > 1 else []
-        own = [option for option in rest if option[0] != "_target_" and shared[kind(rest), option] < kinds[kind(rest)]]
-        words += [f"{key}={value}" for key, value in own]
-        name = ", ".join(words) or line.label.iloc[0].partition("-")[0]
-        lines[rest] = line.assign(curve=f"{name} (n = {line.seed.nunique()})")
-    return pd.concat(lines.values()) if lines else some.assign(curve="")
+    # The value on the axis, and the other options, which are equal within a curve.
+    values = []
+    constants = []
+    for options in group.options:
+        on_axis = [options[key] for key in axis if key in options]
+        values.append(on_axis[0] if on_axis else None)
+        constants.append(tuple((key, str(value)) for key, value in sorted(options.items()) if key not in axis))
+    group = group.assign(value=pd.Series(values, group.index, dtype=object), constant=constants)
+    group = group.dropna(subset="value")
+    # A default that was named on the command line makes another label of the same point.
+    group = group.drop_duplicates(["constant", "seed", "value"])
+
+    # Only seeds with every value of a curve count.
+    num_values = group.groupby("constant").value.transform("nunique")
+    values_of_seed = group.groupby(["constant", "seed"]).value.transform("count")
+    group = group[(num_values > 1) & (values_of_seed == num_values)]
+    lines = dict(iter(group.groupby("constant", sort=False)))
+    if not lines:
+        return group.assign(curve="")
+    names = _curve_names(lines)
+    named = [line.assign(curve=f"{names[key]} (n = {line.seed.nunique()})") for key, line in lines.items()]
+    return pd.concat(named)
 
 
-def tables(some: pd.DataFrame) -> list[Table]:
+def _curve_names(lines: dict[tuple, pd.DataFrame]) -> dict[tuple, str]:
+    """Name each curve by the class, if there are several, and the options in which curves of a class differ."""
+    class_counts = Counter(map(_class_path, lines))
+    option_counts = Counter()
+    for constant in lines:
+        path = _class_path(constant)
+        option_counts.update((path, option) for option in constant)
+
+    names = {}
+    for constant, line in lines.items():
+        path = _class_path(constant)
+        parts = []
+        if len(class_counts) > 1:
+            parts.append(path.rpartition(".")[2])
+        for option in constant:
+            key, value = option
+            is_shared = option_counts[path, option] == class_counts[path]
+            if key != "_target_" and not is_shared:
+                parts.append(f"{key}={value}")
+        label = line.label.iloc[0].partition("-")[0]
+        names[constant] = ", ".join(parts) or label
+    return names
+
+
+def _class_path(constant: tuple) -> str | None:
+    return dict(constant).get("_target_")
+
+
+def tables(points: pd.DataFrame) -> list[Table]:
     """Make a table of each group of points."""
-    return [
-        Table(
+    group_tables = []
+    for (study, task, source), group in points.groupby(GROUP):
+        lines = [cells(*point, seeds) for point, seeds in group.groupby(POINT, sort=False)]
+        table = Table(
             name=f"transfer/{study}/{task}/{source}",
             title=f"{study}: {task}, {source}",
             about=about(group.record),
-            cells=frame(HEAD, [cells(*point, seeds) for point, seeds in group.groupby(POINT, sort=False)]),
+            cells=frame(HEAD, lines),
         )
-        for (study, task, source), group in some.groupby(GROUP)
-    ]
+        group_tables.append(table)
+    return group_tables
 
 
 def cells(label: str, tuned: int, seeds: pd.DataFrame) -> tuple[str, ...]:
-    """Write a text for each column of HEAD: the point of a label and ``tuned`` steps of fine-tuning, and its rows."""
+    """Format the columns of HEAD for a point: a label and ``tuned`` steps of fine-tuning, and its seeds."""
+    # Diverged seeds have no test score; they are counted in brackets.
     scored = seeds.dropna(subset="test")
-    lost = len(seeds) - len(scored)
-    spread = lambda values: score(dict(enumerate(values))).text or "-"
-    layer = lambda name: ", ".join(
-        f"{value:.3g}" for value in np.mean([[getattr(x, name) for x in r.layers] for r in seeds.record], 0)
-    )
+    num_diverged = len(seeds) - len(scored)
+    count = f"{len(scored)} (+{num_diverged})" if num_diverged else str(len(scored))
     return (
         label,
         str(seeds.record.iloc[0].kept or ""),
         str(tuned),
-        *map(spread, (seeds.exact, scored.test, scored.test - scored.exact)),
-        f"{len(scored)} (+{lost})" if lost else str(len(scored)),
-        *map(layer, ("mean_abs", "relative", "stack_relative")),
+        _mean_and_spread(seeds.exact),
+        _mean_and_spread(scored.test),
+        _mean_and_spread(scored.test - scored.exact),
+        count,
+        _layer_means(seeds.record, "mean_abs"),
+        _layer_means(seeds.record, "relative"),
+        _layer_means(seeds.record, "stack_relative"),
     )
+
+
+def _mean_and_spread(values: pd.Series) -> str:
+    return score(dict(enumerate(values))).text or "-"
+
+
+def _layer_means(records: Iterable[TransferRecord], measure: str) -> str:
+    """Format the mean over seeds of a measure of each layer."""
+    by_seed = []
+    for r in records:
+        by_seed.append([getattr(layer, measure) for layer in r.layers])
+    return ", ".join(f"{value:.3g}" for value in np.mean(by_seed, 0))
 
 
 def about(records: Iterable[TransferRecord]) -> str:
@@ -124,7 +190,7 @@ def about(records: Iterable[TransferRecord]) -> str:
         joined(r.metric for r in records),
         f"{joined(r.n_test for r in records)} test examples",
         f"a constant answer scores {joined(float(r.constant_baseline) for r in records)}",
-        f"layers over {joined(r.examples for r in records)} dev examples",
+        f"layers over {joined(r.examples for r in records)} validation examples",
         f"on {joined(r.device for r in records)}",
         f"commit {joined(r.git or 'unknown' for r in records)}",
     ]

@@ -1,0 +1,136 @@
+"""A trained model with local windows: the same weights, each layer confined to tokens at most k positions away."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...attention.base import Attention
+from ...attention.conv import Conv
+from ...attention.s4d import S4D
+from ...attention.sdpa import SDPA
+from ...attention.softmax import Softmax
+from ...maps.maps import matrix
+from ...ops.blocks import FLOOR
+from ..qkv import mechanisms
+
+
+def confinement(model: nn.Module) -> Literal["mask", "map", "kernel"] | None:
+    """Return the confinement method of a model, or None if a layer has none.
+
+    ``mask``: exact attention over the neighbours only, one softmax over them. ``map``: the matrix that multiplies the
+    values is set to zero elsewhere and not normalised again, since weights of CUR have signs. ``kernel``: the lags of a
+    convolution are set to zero beyond the reach.
+    """
+    methods = set()
+    for block in model.blocks:
+        mixer = _mixer(block)
+        methods.add(None if mixer is None else _method(mixer)[0])
+    return methods.pop() if len(methods) == 1 else None
+
+
+@contextlib.contextmanager
+def confined(model: nn.Module, reach: int) -> Iterator[None]:
+    """Confine every layer to tokens j with |i - j| <= ``reach`` within the block.
+
+    Parts of a block outside the mechanism, such as MEGA's moving average, keep their reach.
+
+    Raises:
+        ValueError: a layer has no mask, map or kernel.
+    """
+    if confinement(model) is None:
+        raise ValueError("a layer of this model has no mask, map or kernel to confine")
+    with contextlib.ExitStack() as stack:
+        for block in model.blocks:
+            mixer = _mixer(block)
+            _, name, confine = _method(mixer)
+            original = getattr(mixer, name)
+            setattr(mixer, name, partial(confine, mixer, original, reach))
+            # Deleting the attribute uncovers the method of the class.
+            stack.callback(delattr, mixer, name)
+        yield
+
+
+def _mixer(block: nn.Module) -> nn.Module | None:
+    """Return the mechanism of a block, None if it has none of the supported kinds."""
+    attentions = list(mechanisms(block).values())
+    if len(attentions) == 1:
+        return attentions[0]
+    mixer = getattr(block, "mixer", None)
+    return mixer if isinstance(mixer, Conv | S4D) else None
+
+
+def _method(mixer: nn.Module) -> tuple[str, str, Callable]:
+    for kind, method in _METHODS.items():
+        if isinstance(mixer, kind):
+            return method
+    raise TypeError(f"{type(mixer).__name__} has no confinement method")
+
+
+def _band(length: int, reach: int, device) -> Tensor:
+    """Bool (L,L): whether |i - j| <= reach."""
+    positions = torch.arange(length, device=device)
+    return (positions[:, None] - positions).abs() <= reach
+
+
+def _confine_sdpa(mixer: SDPA, forward: Callable, reach: int, q, k, v, mask=None) -> Tensor:
+    visible = _band(q.shape[2], reach, q.device)
+    if mixer.causal:
+        visible = visible.tril()
+    if mask is not None:
+        # A padded query may have no other visible key, so that every query sees itself.
+        itself = torch.eye(len(visible), dtype=torch.bool, device=q.device)
+        visible = visible & mask[:, None, None] | itself
+    return F.scaled_dot_product_attention(q, k, v, visible)
+
+
+def _confine_softmax(mixer: Softmax, forward: Callable, reach: int, q, k, v, mask=None, bias=None) -> Tensor:
+    band = _band(q.shape[2], reach, q.device)
+    band_bias = torch.zeros(band.shape, device=q.device).masked_fill(~band, FLOOR)
+
+    def confined_bias(rows: slice, cols: slice) -> Tensor:
+        return band_bias + (0 if bias is None else bias(rows, cols))
+
+    return forward(q, k, v, mask, confined_bias)
+
+
+def _confine_map(mixer: Attention, forward: Callable, reach: int, q, k, v, mask=None, **options) -> Tensor:
+    weights = matrix(forward, {"q": q, "k": k, "v": v, "mask": mask} | options)
+    band = _band(v.shape[2], reach, v.device)
+    return weights * band @ v.to(weights.dtype)
+
+
+def _confine_s4d(mixer: S4D, kernel: Callable, reach: int, length: int) -> Tensor:
+    values = kernel(length)
+    width = values.shape[-1]
+    lag = torch.arange(width, device=values.device)
+    # The second half of a bidirectional kernel holds negative lags.
+    if not mixer.causal:
+        lag = torch.minimum(lag, width - lag)
+    return values * (lag <= reach)
+
+
+def _confine_conv(mixer: Conv, mix: Callable, reach: int, v: Tensor, mask: Tensor | None) -> Tensor:
+    filters = mixer.filters.data
+    width = filters.shape[1]
+    centre = width - 1 if mixer.causal else width // 2
+    lag = (torch.arange(width, device=v.device) - centre).abs()
+    mixer.filters.data = filters * (lag <= reach)
+    try:
+        return mix(v, mask)
+    finally:
+        mixer.filters.data = filters
+
+
+# How a mechanism is confined, the method that is replaced, and its replacement. The first matching class counts.
+_METHODS = {
+    SDPA: ("mask", "forward", _confine_sdpa),
+    Softmax: ("mask", "forward", _confine_softmax),
+    Conv: ("kernel", "_mix", _confine_conv),
+    S4D: ("kernel", "kernel", _confine_s4d),
+    Attention: ("map", "forward", _confine_map),
+}

@@ -1,0 +1,202 @@
+"""Swap the mechanism of a finished run: its experiment, its weights, and the options that choose the new one."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from ..config.calls import Call
+from ..config.experiment import Experiment
+from ..config.options import Options
+from ..config.section import Section
+from ..config.sections import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
+from ..options import Positive, Whole
+from ..runs.restore import best, configuration
+from ..runs.run_dir import RunDir
+from .qkv import mechanisms
+
+
+class TuningOptions(Section):
+    lr: Above | None
+    batch: BatchSize | None
+    warmup: Whole | None
+    eval_every: Positive | None
+
+
+class TransferDataOptions(Root):
+    eval_batch: BatchSize | None
+
+
+class TransferOptions(Options):
+    """The options of conf/transfer.yaml."""
+
+    conf: ClassVar[str] = "transfer"
+
+    run: Annotated[Path, Field(description="a finished run: run=runs/<study>/<task>/<label>")]
+    trust: Trust
+    attn: Attn
+    block: Block = None
+    trainer: Trainer
+    logger: Loggers = Field({})
+    steps: Whole
+    examples: Positive
+    spectrum: Whole
+    optim: TuningOptions
+    study: Name | None
+    runs: Path
+    data: TransferDataOptions
+
+    @classmethod
+    def check_unresolved(cls, tree: Mapping[str, Any]) -> None:
+        if "task" in tree:
+            raise ValueError("a transfer has the task of its run; leave out task=")
+
+
+def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Experiment]:
+    """Restore the experiment of a finished run, and derive the one with the mechanism and fine-tuning of a transfer.
+
+    Raises:
+        ValueError: the run has other attention weights than the mechanism, and no override chooses one.
+    """
+    source = configuration(run, options.data.root)
+    data = source.data.replace(eval_batch=options.data.eval_batch or source.optim.batch)
+    source = source.replace(
+        runs=options.runs,
+        logger=options.logger,
+        multirun=options.multirun,
+        trainer=options.trainer,
+        data=data,
+    )
+    overrides = [override.lstrip("+~") for override in options.command_overrides]
+
+    # A class token that is not configured follows the pooling of the run.
+    attn = options.attn
+    if attn.get("class_token", False) is None:
+        has_class_token = source.model.pool in ("cls", "class")
+        attn = attn.replace(class_token=has_class_token)
+
+    # The kind of attention weights is part of the trained model.
+    old_weights = source.attn.get("weights")
+    new_weights = attn.get("weights")
+    is_chosen = any(line.startswith("attn.weights=") for line in overrides)
+    if None not in (old_weights, new_weights) and old_weights != new_weights and not is_chosen:
+        raise ValueError(
+            f"{run.path} has attn.weights={old_weights} and attn={options.label} {new_weights}; "
+            f"say attn.weights={old_weights}"
+        )
+
+    block = source.block
+    if options.block:
+        block = _block(source.block, options.block, overrides)
+    target = source.replace(
+        attn=attn,
+        label=options.label,
+        study=options.study or run.record.study,
+        block=block,
+        optim=_optim(source.optim, options),
+    )
+    return source, target
+
+
+def _optim(run_optim: Optim, options: TransferOptions) -> Optim:
+    """Return the run's optimiser with the learning rate, the batch and the schedule of the fine-tuning."""
+    tuning = options.optim
+    steps = options.steps
+    changes = {}
+    if tuning.lr is not None:
+        changes["lr"] = tuning.lr
+    if tuning.batch is not None:
+        changes["batch"] = tuning.batch
+    if steps:
+        changes["steps"] = steps
+        changes["eval_every"] = tuning.eval_every or steps
+        # Default: a tenth of the steps, rounded down to an even number.
+        changes["warmup"] = 2 * (steps // 20) if tuning.warmup is None else tuning.warmup
+    return run_optim.replace(**changes)
+
+
+def _block(run_block: Call, new_block: Call, overrides: list[str]) -> Call:
+    """Return the run's block with the overridden options, since an attn brings the defaults of its block.
+
+    A block of another class replaces the run's.
+    """
+    is_chosen = any(line.startswith("block=") for line in overrides)
+    if run_block.path != new_block.path or is_chosen:
+        return new_block
+    keys = set()
+    for line in overrides:
+        if line.startswith("block."):
+            keys.add(line.partition("=")[0].removeprefix("block."))
+    # A chunk is not a default but the meaning of ``mega_chunk``, so that it is taken over.
+    if new_block.get("chunk"):
+        keys.add("chunk")
+    return run_block.replace(**{key: new_block.options[key] for key in keys})
+
+
+def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:
+    """Load the run's best model, and put its weights into a model with the other mechanism.
+
+    Args:
+        run: finished run.
+        source, target: the run's ``experiments``.
+
+    Returns:
+        The exact and the swapped model; weights that only the mechanism has are drawn from the run's seed.
+
+    Raises:
+        ValueError: weights outside the mechanism are missing, or some are left over.
+    """
+    exact = best(run, source)
+    weights = exact.state_dict()
+    torch.manual_seed(run.record.seed)
+    swapped = target.classifier()
+    _check_shared_qk(exact, swapped, source, target)
+
+    # Only the mechanism may have weights that the run does not have.
+    prefixes = tuple(f"{path}." for path in mechanisms(swapped))
+    old_keys = weights.keys()
+    new_weights = swapped.state_dict()
+    missing = [key for key in new_weights if key not in old_keys and not key.startswith(prefixes)]
+    left_over = [key for key in old_keys if key not in new_weights]
+    common = old_keys & new_weights.keys()
+    reshaped = [key for key in common if weights[key].shape != new_weights[key].shape]
+    problems = {
+        f"{target.label} needs": missing,
+        f"{target.label} has no place for": left_over,
+        "other shapes": reshaped,
+    }
+    reasons = [f"{problem} {_shorten(keys)}" for problem, keys in problems.items() if keys]
+    if reasons:
+        raise ValueError(
+            f"the weights of {run.path} ({source.label}) do not fit attn={target.label}: {'; '.join(reasons)}"
+        )
+    swapped.load_state_dict(weights, strict=False)
+    return exact, swapped.eval()
+
+
+def _check_shared_qk(exact: nn.Module, swapped: nn.Module, source: Experiment, target: Experiment) -> None:
+    """Raise ValueError if only one of the models has a shared projection for queries and keys."""
+    old_kinds = {type(mechanism).shares_qk for mechanism in mechanisms(exact).values()}
+    new_kinds = {type(mechanism).shares_qk for mechanism in mechanisms(swapped).values()}
+    if not old_kinds or not new_kinds or old_kinds == new_kinds:
+        return
+    if True in old_kinds:
+        shared = source.label
+        separate = target.label
+    else:
+        shared = target.label
+        separate = source.label
+    raise ValueError(
+        f"{shared} has one projection for queries and keys and {separate} has two: their weights do not fit"
+    )
+
+
+def _shorten(keys: list[str]) -> str:
+    keys = sorted(keys)
+    text = ", ".join(keys[:3])
+    if len(keys) > 3:
+        text += f" and {len(keys) - 3} more"
+    return text
