@@ -1,9 +1,10 @@
-"""python -m lra.maps run=<folder of a seed>: the attention map of a trained model on one example, as a figure."""
+"""python -m lra.maps run=<run directory>: the attention map of a trained model on one example, as a figure."""
 
 if __name__ == "__main__":
     from lra.startup import begin
 
-    begin()  # before torch is imported
+    # Before torch is imported.
+    begin()
 
 from pathlib import Path
 
@@ -22,37 +23,50 @@ def show(options: MapsOptions) -> None:
     """Draw the attention map of a seed on one example.
 
     Raises:
-        ValueError: the folder, split, example, layer, head or position does not exist.
+        ValueError: the run directory, split, example, layer, head or position does not exist.
     """
     if options.run is None:
         raise ValueError("name the folder of a seed: run=runs/<study>/<task>/<label>/seed-<k>")
     run = RunDir.read(options.run, options.trust)
     experiment = configuration(run, options.data.root)
-    if experiment.task.display is None:
+    display = experiment.task.display
+    if display is None:
         raise ValueError(f"{run.path}: no task of conf/task has the source {experiment.source.path} and its display")
     model, data = trained(run, experiment)
+
+    # Check the example and the layer; the default is the last layer.
     if options.split not in data.splits:
         raise ValueError(f"split must be one of {', '.join(data.splits)}, not {options.split!r}")
     whole_number("example", options.example, len(data.splits[options.split]))
-    last = len(model.blocks) - 1
-    options = options.replace(layer=whole_number("layer", last if options.layer is None else options.layer, last + 1))
+    num_layers = len(model.blocks)
+    layer = num_layers - 1 if options.layer is None else options.layer
+    options = options.replace(layer=whole_number("layer", layer, num_layers))
+
     batch = data.gather(options.split, np.array([options.example]))
-    drawn = views(options, experiment, model, data, batch)
+    tower_views = views(options, experiment, model, data, batch)
     name = f"{options.split}-{options.example}-layer-{options.layer}"
     if options.head is not None:
         name += f"-head-{options.head}"
-    # Nothing is written beside a published run.
-    beside = Path("runs", "maps", *run.path.absolute().parts[-4:]) if run.is_published else None
-    out = options.out or beside or atomic.below(run.path, "maps")
-    for tower, view in enumerate(drawn):
-        path = out / f"{name}{f'-tower-{tower}' if len(drawn) > 1 else ''}.png"
+    out = _directory(run, options)
+    for tower, view in enumerate(tower_views):
+        suffix = f"-tower-{tower}" if len(tower_views) > 1 else ""
+        path = out / f"{name}{suffix}.png"
         try:
             out.mkdir(parents=True, exist_ok=True)
             with atomic.replacing(path) as part:
-                DISPLAYS[experiment.task.display](view).savefig(part, format="png", dpi=130)
+                DISPLAYS[display](view).savefig(part, format="png", dpi=130)
         except OSError as error:
             raise ValueError(f"{path} cannot be written: {error.strerror}; name a folder with out=<folder>") from None
         print(f"written to {path}")
+
+
+def _directory(run: RunDir, options: MapsOptions) -> Path:
+    """Return the directory of the pictures; nothing is written into a published run."""
+    if options.out:
+        return options.out
+    if run.is_published:
+        return Path("runs", "maps", *run.path.absolute().parts[-4:])
+    return atomic.below(run.path, "maps")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Attention maps of a trained model: the weight of each position of a row for another.
+"""Attention maps of a trained model: the weight of each position of a sequence for another.
 
-N rows (towers count as rows), H heads, L length, R readings. A reading is a set of weights over queries: a one-hot for
-one position, a mean for the pooling.
+N examples (each tower counts as one), H heads, L length, R readings. A reading is a set of weights over queries:
+one-hot for one position, a mean for the pooling.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from ..attention.base import Attention, Mixer
 from ..data.datamodule import Batch
 
-WIDTH = 128  # columns of the identity at a time, so that values are not too wide for any mechanism
+# Columns of the identity per call, so that values are not too wide for any mechanism.
+WIDTH = 128
 
 
 @torch.no_grad()
@@ -36,17 +37,24 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
     if isinstance(attention, Attention):
         (x, *_), _ = calls(model, batch, block)[0]
         N, L = x.shape[:2]
-        towers = []  # one call, or one for each tower
+        # One call, or one for each tower.
+        towers = []
         for (q, k, v, mask), options in calls(model, batch, attention):
-            found = matrix(attention, {"q": q, "k": k, "v": v, "mask": mask} | options)
-            chunks = found.unflatten(0, (N, -1))  # (N,B,H,c,c), consecutive ones of a row, which go on the diagonal
-            whole = torch.einsum("nbhij,bd->nhbidj", chunks, torch.eye(chunks.shape[1]).to(chunks))
-            towers.append(whole.flatten(4, 5).flatten(2, 3)[..., :L, :L])
+            weights = matrix(attention, {"q": q, "k": k, "v": v, "mask": mask} | options)
+            towers.append(_join_chunks(weights, N)[..., :L, :L])
         return torch.stack(towers, 1).flatten(0, 1)
     if not isinstance(mixer, Mixer):
         return None
     (x, mask), _ = calls(model, batch, mixer)[0]
     return mixer.attention_map(x, mask)
+
+
+def _join_chunks(weights: Tensor, num_examples: int) -> Tensor:
+    """Place the maps of consecutive chunks of a sequence on the diagonal: (N·B,H,c,c) -> (N,H,B·c,B·c)."""
+    chunks = weights.unflatten(0, (num_examples, -1))  # (N,B,H,c,c)
+    eye = torch.eye(chunks.shape[1]).to(chunks)
+    blocks = torch.einsum("nbhij,bd->nhbidj", chunks, eye)  # (N,H,B,c,B,c)
+    return blocks.flatten(4, 5).flatten(2, 3)
 
 
 def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tensor:
@@ -57,8 +65,12 @@ def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tenso
         arguments: arguments of the call by name.
     """
     v = arguments["v"]
-    eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
-    return torch.cat([attention(**arguments | {"v": part}) for part in eye.split(WIDTH, -1)], -1)
+    eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device)
+    values = eye.expand(*v.shape[:2], -1, -1)  # (N,H,L,L)
+    columns = []
+    for part in values.split(WIDTH, -1):
+        columns.append(attention(**arguments | {"v": part}))
+    return torch.cat(columns, -1)
 
 
 def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Tensor:
@@ -76,24 +88,33 @@ def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Te
         The norms (N,R,L).
     """
     block = model.blocks[layer]
-    part = getattr(block, "mixer", block)
-    (x, *rest), _ = calls(model, batch, part)[0]
+    module = getattr(block, "mixer", block)
+    (x, *arguments), _ = calls(model, batch, module)[0]
     x = x.detach().requires_grad_()
     with torch.enable_grad():
-        out = part(x, *rest)
-        out = out[0] if isinstance(out, tuple) else out  # (N,L,d)
+        out = module(x, *arguments)
+        # A block returns a tuple, a mixer a tensor.
+        if isinstance(out, tuple):
+            out = out[0]  # (N,L,d)
         read = readings.to(out.dtype) @ out  # (N,R,d)
-        squares = x.new_zeros(read.shape[:2] + x.shape[1:2])  # (N,R,L)
-        for r, c in np.ndindex(read.shape[1:]):
-            (gradient,) = torch.autograd.grad(read[:, r, c].sum(), x, retain_graph=True)  # (N,L,d)
+        num_examples, num_readings, dim = read.shape
+        squares = x.new_zeros(num_examples, num_readings, x.shape[1])  # (N,R,L)
+        # One backward pass per reading and feature; examples do not depend on each other.
+        for r, feature in np.ndindex(num_readings, dim):
+            total = read[:, r, feature].sum()
+            (gradient,) = torch.autograd.grad(total, x, retain_graph=True)  # (N,L,d)
             squares[:, r] += gradient.square().sum(-1)
     return squares.sqrt()
 
 
-def calls(model: nn.Module, batch: Batch, part: nn.Module) -> list[tuple[tuple, dict[str, Any]]]:
-    """Record the arguments of every call of a part of a model on a batch, by position and by name."""
-    made: list[tuple[tuple, dict[str, Any]]] = []
-    hook = lambda _, *arguments: made.append(arguments)
-    with part.register_forward_pre_hook(hook, with_kwargs=True), torch.no_grad():
+def calls(model: nn.Module, batch: Batch, module: nn.Module) -> list[tuple[tuple, dict[str, Any]]]:
+    """Record the arguments of every call of a module of a model on a batch, by position and by name."""
+    recorded: list[tuple[tuple, dict[str, Any]]] = []
+
+    def record_arguments(_module: nn.Module, *arguments) -> None:
+        recorded.append(arguments)
+
+    hook = module.register_forward_pre_hook(record_arguments, with_kwargs=True)
+    with hook, torch.no_grad():
         model(batch.inputs, batch.mask)
-    return made
+    return recorded

@@ -1,4 +1,4 @@
-"""The contents of figures from a model and an example: the row, the chosen positions, the weights."""
+"""The contents of figures from a model and an example: the inputs, the chosen positions, the weights."""
 
 from math import isqrt
 from pathlib import Path
@@ -31,7 +31,7 @@ class MapsOptions(Options):
 
 
 def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: TaskData, batch: Batch) -> list[View]:
-    """Make a view for each tower of an example; a class token in front of the row is left out.
+    """Make a view for each tower of an example; a class token in front of the sequence is left out.
 
     Args:
         options: options of the command: split, example, layer, head, at.
@@ -44,31 +44,51 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
         ValueError: the head or a position does not exist.
     """
     index = torch.tensor([options.example])
-    stored, real_tokens = data.splits[options.split].gather(index, batch.inputs.shape[2], data.limit)
-    image = experiment.task.display == "pixels"
-    first = int(experiment.model.pool in ("cls", "class"))  # position of the first token of the row
-    width = min(stored.shape[2] + first, experiment.task.length + (experiment.model.pool == "class"))
-    real = real_tokens[0] if batch.mask is None else batch.mask[0]  # (T,L)
-    rows, chosen = [], []
+    split = data.splits[options.split]
+    stored, stored_mask = split.gather(index, batch.inputs.shape[2], data.limit)
+    is_image = experiment.task.display == "pixels"
+    pool = experiment.model.pool
+
+    # Position of the first token, 1 behind a class token; positions of the model's sequence.
+    first = 1 if pool in ("cls", "class") else 0
+    longest = experiment.task.length + (1 if pool == "class" else 0)
+    width = min(stored.shape[2] + first, longest)
+    masks = stored_mask[0] if batch.mask is None else batch.mask[0]  # (T,L)
+
+    # The inputs of each tower without padding, its positions, and the weights that read them.
+    rows = []
+    positions_by_tower = []
+    readings = []
     for tower, row in enumerate(stored[0]):
-        length = min(len(row) if image else max(int(real_tokens[0, tower].sum()), 1), width - first)
-        rows.append(row[:length].numpy())
-        side = isqrt(len(row)) if image else None
+        num_tokens = len(row) if is_image else max(int(stored_mask[0, tower].sum()), 1)
+        length = min(num_tokens, width - first)
+        side = isqrt(len(row)) if is_image else None
         if options.at is not None:
-            chosen.append(positions(options.at, side, real[tower, :length]))
+            at = positions(options.at, side, masks[tower, :length])
         elif experiment.source.path.endswith(".Pathfinder"):
-            chosen.append(markers(row[: side * side].reshape(side, side).numpy()))
+            at = markers(row[: side * side].reshape(side, side).numpy())
         else:
-            chosen.append([None])
-    readings = torch.stack([reading(at, mask, first, width) for at, mask in zip(chosen, real, strict=True)])  # (T,R,L)
-    whole, weights, description = _weights(model, batch, options.layer, options.head, readings)
+            at = [None]
+        rows.append(row[:length].numpy())
+        positions_by_tower.append(at)
+        readings.append(reading(at, masks[tower], first, width))
+
+    full_maps, weights, description = _weights(model, batch, options.layer, options.head, torch.stack(readings))
     title = f"{_title(options, experiment, model, data, batch)}; {description}"
-    drawn = []
-    for tower, (row, at) in enumerate(zip(rows, chosen, strict=True)):
+    tower_views = []
+    for tower, row in enumerate(rows):
+        # A class token is no key of the figure.
         keys = slice(first, first + len(row))
-        square = None if whole is None else whole[tower, keys, keys].numpy()
-        drawn.append(View(title, row, at, weights[tower, :, keys].numpy(), square, data.source.alphabet))
-    return drawn
+        view = View(
+            title=title,
+            row=row,
+            at=positions_by_tower[tower],
+            weights=weights[tower, :, keys].numpy(),
+            full_map=None if full_maps is None else full_maps[tower, keys, keys].numpy(),
+            alphabet=data.source.alphabet,
+        )
+        tower_views.append(view)
+    return tower_views
 
 
 def positions(at: int | list, side: int | None, real: Tensor) -> list[int]:
@@ -82,22 +102,29 @@ def positions(at: int | list, side: int | None, real: Tensor) -> list[int]:
     Raises:
         ValueError: a position does not exist or is padding.
     """
-    listed = list(at) if isinstance(at, list) else [at]
-    if side and len(listed) == 2 and all(isinstance(place, int) for place in listed):
-        listed = [listed]
-    chosen = []
-    for place in listed:
+    places = list(at) if isinstance(at, list) else [at]
+    # Two numbers of an image are the row and the column of one pixel.
+    if side and len(places) == 2 and all(isinstance(place, int) for place in places):
+        places = [places]
+    indices = []
+    for place in places:
         if side and isinstance(place, list) and len(place) == 2:
-            row, column = place
-            place = whole_number("a row of at", row, side) * side + whole_number("a column of at", column, side)
-        chosen.append(whole_number("at", place, len(real)))
-        if not real[chosen[-1]]:
-            raise ValueError(f"at: position {place} is masked as padding, choose another")
-    return chosen
+            row = whole_number("a row of at", place[0], side)
+            column = whole_number("a column of at", place[1], side)
+            place = row * side + column
+        index = whole_number("at", place, len(real))
+        if not real[index]:
+            raise ValueError(f"at: position {index} is masked as padding, choose another")
+        indices.append(index)
+    return indices
 
 
 def whole_number(name: str, value: object, end: int) -> int:
-    """Check that a value is a whole number from 0 to ``end`` - 1, and return it. Raises ValueError."""
+    """Check that a value is a whole number from 0 to ``end`` - 1, and return it.
+
+    Raises:
+        ValueError: it is another value.
+    """
     if not isinstance(value, int) or not 0 <= value < end:
         raise ValueError(f"{name} must be a whole number from 0 to {end - 1}, not {value}")
     return value
@@ -109,13 +136,13 @@ def reading(at: list[int | None], mask: Tensor, first: int, width: int) -> Tenso
     Args:
         at: position of each reading, for a one-hot; None for the class token or the mean of real tokens.
         mask: real tokens (L,).
-        first: position of the first token of the row, 1 behind a class token.
-        width: width of the row with its class token.
+        first: position of the first token of the sequence, 1 behind a class token.
+        width: length of the sequence with its class token.
     """
     weights = torch.zeros(len(at), width)
-    for line, place in zip(weights, at, strict=True):
-        if place is not None:
-            line[first + place] = 1
+    for line, position in zip(weights, at, strict=True):
+        if position is not None:
+            line[first + position] = 1
         elif first:
             line[0] = 1
         else:
@@ -123,26 +150,42 @@ def reading(at: list[int | None], mask: Tensor, first: int, width: int) -> Tenso
     return weights
 
 
-def _weights(model: nn.Module, batch: Batch, layer: int, head: int | None, readings: Tensor):
-    """Compute the whole map (T,L,L) or None, the weights of the readings (T,R,L), and a description."""
-    maps_of_heads = maps.attention_map(model, batch, layer)  # (T,H,L,L)
-    if maps_of_heads is None:
+def _weights(
+    model: nn.Module, batch: Batch, layer: int, head: int | None, readings: Tensor
+) -> tuple[Tensor | None, Tensor, str]:
+    """Compute the full map (T,L,L) or None, the weights of the readings (T,R,L), and a description."""
+    head_maps = maps.attention_map(model, batch, layer)  # (T,H,L,L)
+    if head_maps is None:
         if head is not None:
             raise ValueError("this mechanism has no map of its values and so no head to choose: leave head out")
         return None, maps.jacobian(model, batch, layer, readings), f"layer {layer}, norm of the derivative"
-    heads = maps_of_heads.shape[1]
-    if head is None:
-        whole, description = maps_of_heads.mean(1), f", mean of {heads} heads" if heads > 1 else ""
+
+    # One head, or the mean of all of them.
+    num_heads = head_maps.shape[1]
+    description = f"layer {layer}"
+    if head is not None:
+        full_map = head_maps[:, whole_number("head", head, num_heads)]
+        description += f", head {head}"
     else:
-        whole, description = maps_of_heads[:, whole_number("head", head, heads)], f", head {head}"
-    return whole, readings.to(whole.dtype) @ whole, f"layer {layer}{description}"
+        full_map = head_maps.mean(1)
+        if num_heads > 1:
+            description += f", mean of {num_heads} heads"
+    return full_map, readings.to(full_map.dtype) @ full_map, description
 
 
 def _title(options: MapsOptions, experiment: Experiment, model: nn.Module, data: TaskData, batch: Batch) -> str:
+    """Describe an example: its task, mechanism, split and index, label and answer of the model."""
     with torch.no_grad():
         outputs = model(batch.inputs, batch.mask)[0]
-    real = batch.label.is_floating_point()
-    answers = [batch.label[0].item(), outputs[0].item() if real else int(outputs.argmax())]
-    texts = [f"{a:.3f}" if real else data.source.classes[a] if data.source.classes else str(a) for a in answers]
+    label = batch.label[0].item()
+    classes = data.source.classes
+    # A regression has numbers, a classification class names or, without names, indices.
+    if batch.label.is_floating_point():
+        label_text = f"{label:.3f}"
+        answer_text = f"{outputs[0].item():.3f}"
+    else:
+        answer = int(outputs.argmax())
+        label_text = classes[label] if classes else str(label)
+        answer_text = classes[answer] if classes else str(answer)
     example = f"{experiment.task.name}, {experiment.label}, {options.split} {options.example}"
-    return f"{example}: label {texts[0]}, answer {texts[1]}"
+    return f"{example}: label {label_text}, answer {answer_text}"

@@ -1,4 +1,4 @@
-"""Examples on which trained models are compared: of a task, and labelled files."""
+"""Examples on which trained models are compared: examples of a task, and labelled files."""
 
 import tarfile
 from collections.abc import Iterable
@@ -10,29 +10,38 @@ from torch import Tensor
 
 from ..data.datamodule import Batch, TaskData
 
+# File names by folder (the split), then by class.
+Names = dict[str, dict[str, list[str]]]
+
 
 def spread(data: TaskData, split: str, examples: int) -> np.ndarray:
     """Choose examples of a split evenly over their lengths, short ones first; returns their indices."""
     order = data.sequence_lengths[split].argsort(stable=True).numpy()
-    return order[np.linspace(0, len(order) - 1, min(examples, len(order))).round().astype(int)]
+    count = min(examples, len(order))
+    ranks = np.linspace(0, len(order) - 1, count).round().astype(int)
+    return order[ranks]
 
 
 def gathered(data: TaskData, split: str, parts: Iterable[np.ndarray], device: str) -> list[Batch]:
     """Gather batches on a device, one for each array of indices."""
-    batches = (data.gather(split, part) for part in parts)
-    return [Batch(*(x if x is None else x.to(device) for x in batch)) for batch in batches]
+    batches = []
+    for part in parts:
+        tensors = [None if x is None else x.to(device) for x in data.gather(split, part)]
+        batches.append(Batch(*tensors))
+    return batches
 
 
 def batches(data: TaskData, examples: int, size: int, device: str) -> list[Batch]:
     """Gather test examples that are spread evenly over their lengths, short ones first."""
-    chosen = spread(data, "test", examples)
-    return gathered(data, "test", (chosen[i : i + size] for i in range(0, len(chosen), size)), device)
+    indices = spread(data, "test", examples)
+    parts = [indices[i : i + size] for i in range(0, len(indices), size)]
+    return gathered(data, "test", parts, device)
 
 
 def labelled(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Tensor]:
     """Draw files of <split>/<class>/<file> from a tar file, the same number of each class.
 
-    The classes are those of test: IMDb's train has a folder of texts without a label too.
+    Only folders that test has too are classes: IMDb's train has a folder of texts without a label as well.
 
     Args:
         path: path of the tar file.
@@ -48,25 +57,42 @@ def labelled(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Te
     """
     try:
         with tarfile.open(path) as archive:
-            found: dict[str, dict[str, list[str]]] = {"test": {}, split: {}}
-            for member in archive:
-                parts = member.name.split("/")
-                if member.isfile() and len(parts) > 2 and parts[-3] in found:
-                    found[parts[-3]].setdefault(parts[-2], []).append(member.name)
-            names = {kind: same for kind, same in found[split].items() if kind in found["test"]}
-            smallest = min((len(same) for same in names.values()), default=0)
-            if len(names) < 2 or n % len(names) or not 0 < n // len(names) <= smallest:
-                raise ValueError(
-                    f"{path} has {len(names)} classes of {smallest} or more files in {split}/<class>/; "
-                    f"{split}={n} must be a multiple of the one, and no more than that of each"
-                )
-            draw = np.random.default_rng(seed)
-            chosen = {
-                name: label
-                for label, kind in enumerate(sorted(names))
-                for name in draw.choice(sorted(names[kind]), n // len(names), replace=False).tolist()
-            }
-            labelled = [(archive.extractfile(m).read(), chosen[m.name]) for m in archive if m.name in chosen]
+            names = _names_by_class(archive, split)
+            _check_classes(names, path, split, n)
+            # Draw the same number of names of each class.
+            generator = np.random.default_rng(seed)
+            labels = {}
+            for label, kind in enumerate(sorted(names)):
+                sample = generator.choice(sorted(names[kind]), n // len(names), replace=False)
+                labels.update((name, label) for name in sample.tolist())
+            # Read the files in the order of the archive.
+            members = [member for member in archive if member.name in labels]
+            contents = [archive.extractfile(member).read() for member in members]
     except tarfile.TarError as error:
         raise ValueError(f"{path} cannot be read as a tar file: {error}") from None
-    return [content for content, _ in labelled], torch.tensor([label for _, label in labelled])
+    return contents, torch.tensor([labels[member.name] for member in members])
+
+
+def _names_by_class(archive: tarfile.TarFile, split: str) -> dict[str, list[str]]:
+    """List the files of a split by class, for the classes that test has too."""
+    names: Names = {"test": {}, split: {}}
+    for member in archive:
+        parts = member.name.split("/")
+        if not member.isfile() or len(parts) < 3:
+            continue
+        folder = parts[-3]
+        kind = parts[-2]
+        if folder in names:
+            names[folder].setdefault(kind, []).append(member.name)
+    return {kind: files for kind, files in names[split].items() if kind in names["test"]}
+
+
+def _check_classes(names: dict[str, list[str]], path: Path, split: str, n: int) -> None:
+    """Raise ValueError unless n files can be drawn evenly from two or more classes."""
+    smallest = min((len(files) for files in names.values()), default=0)
+    is_even = len(names) >= 2 and n % len(names) == 0
+    if not is_even or not 0 < n // len(names) <= smallest:
+        raise ValueError(
+            f"{path} has {len(names)} classes of {smallest} or more files in {split}/<class>/; "
+            f"{split}={n} must be a multiple of the number of classes, with at most {smallest} files of each"
+        )

@@ -7,12 +7,15 @@ from matplotlib.figure import Figure
 
 from ..report.figures import grid, write
 
-ACROSS = 3  # panels in a line, at most
+# Maximum number of panels next to each other.
+ACROSS = 3
 
 
 def panels(count: int, *, width: float, height: float, **options) -> tuple[Figure, list[Axes]]:
-    """Make a figure of panels, line by line, each ``width`` x ``height`` inches; options are those of ``subplots``."""
-    figure, charts = grid([""] * count, width * min(count, ACROSS), width, height, **options)
+    """Make a figure of panels in reading order, each ``width`` x ``height`` inches, with options of ``subplots``."""
+    titles = [""] * count
+    total_width = width * min(count, ACROSS)
+    figure, charts = grid(titles, total_width, width, height, **options)
     for axes in charts:
         axes.grid(alpha=0.3)
     return figure, charts
@@ -23,8 +26,11 @@ def save(figure: Figure, path: Path, title: str = "", **legend) -> Path:
     if title:
         figure.suptitle(title, fontsize=10)
     if legend:
-        parts = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
-        handles = {name: line for part in parts for line, name in part}
+        # A label that several panels have gets one entry.
+        handles = {}
+        for axes in figure.axes:
+            lines, names = axes.get_legend_handles_labels()
+            handles.update(zip(names, lines, strict=True))
         figure.legend(handles.values(), handles.keys(), fontsize=8, **legend)
     path.parent.mkdir(parents=True, exist_ok=True)
     return write(figure, path.with_suffix(""), ("png",))

@@ -22,7 +22,8 @@ def mechanisms(model: nn.Module) -> dict[str, Attention]:
     """List the mechanisms of a model by path, in order; a mechanism inside another one is part of it."""
     by_path: dict[str, Attention] = {}
     for path, module in model.named_modules():
-        if isinstance(module, Attention) and not any(path.startswith(f"{outer}.") for outer in by_path):
+        is_nested = any(path.startswith(f"{outer}.") for outer in by_path)
+        if isinstance(module, Attention) and not is_nested:
             by_path[path] = module
     return by_path
 
@@ -37,7 +38,9 @@ class Intercepted(NamedTuple):
     def real(self) -> Tensor:
         """Bool, broadcastable to (N,H,L,E): whether an entry of the output belongs to a real token."""
         mask = self.arguments.get("mask")
-        return torch.ones_like(self.out[:1, :1, :1, :1], dtype=torch.bool) if mask is None else mask[:, None, :, None]
+        if mask is None:
+            return torch.ones_like(self.out[:1, :1, :1, :1], dtype=torch.bool)
+        return mask[:, None, :, None]
 
 
 @torch.no_grad()
@@ -45,13 +48,15 @@ def calls(model: Classifier, batch: Batch, encode_separately: bool = False) -> d
     """Record the calls of every mechanism of a model on a batch, by path, one per tower with ``encode_separately``."""
     recorded: dict[str, list[Intercepted]] = {}
 
-    def keep(path: str, module: nn.Module, args: tuple, kwargs: dict, out: Tensor) -> None:
+    def record_call(path: str, module: nn.Module, args: tuple, kwargs: dict, out: Tensor) -> None:
         arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
         recorded.setdefault(path, []).append(Intercepted(arguments, out))
 
     with contextlib.ExitStack() as stack:
         for path, module in mechanisms(model).items():
-            stack.enter_context(module.register_forward_hook(partial(keep, path), with_kwargs=True))
+            hook = module.register_forward_hook(partial(record_call, path), with_kwargs=True)
+            stack.enter_context(hook)
+        # The model gets its setting back afterwards.
         stack.callback(setattr, model, "encode_separately", model.encode_separately)
         model.encode_separately = model.encode_separately or encode_separately
         model(batch.inputs, batch.mask)
@@ -59,7 +64,7 @@ def calls(model: Classifier, batch: Batch, encode_separately: bool = False) -> d
 
 
 class QKVOptions(Options):
-    """The options of commands that record queries, keys and values of runs, or generate them in sizes of their own."""
+    """The options of commands that record queries, keys and values of runs, or generate them."""
 
     n: Positive
     seed: Whole
@@ -71,8 +76,12 @@ class QKVOptions(Options):
     runs: Path
 
 
-Layer = tuple[Tensor, Tensor, Tensor]  # q, k (1,H,L,D), v (1,H,L,E), all tokens real
-CLUSTERS, SPREAD, NOISE = 24, 1.5, 0.5  # of ``clustered``: deviations of the centres, and around them
+# q, k (1,H,L,D), v (1,H,L,E), all tokens real
+Layer = tuple[Tensor, Tensor, Tensor]
+# Clustered tokens: number of centres, their standard deviation, and the standard deviation around them.
+CLUSTERS = 24
+SPREAD = 1.5
+NOISE = 0.5
 
 
 class QKVSource(NamedTuple):
@@ -85,18 +94,28 @@ class QKVSource(NamedTuple):
 
 def generated(kind: Literal["gaussian", "clustered"], options: QKVOptions) -> QKVSource:
     """Generate independent normal numbers, or q and k around the same centres and a normal v."""
-    draw = torch.Generator().manual_seed(options.seed)
-    H, L, D = options.heads, options.length, options.head_dim
-    normal = lambda *shape: torch.randn(1, H, *shape, generator=draw)
+    generator = torch.Generator().manual_seed(options.seed)
+    H = options.heads
+    L = options.length
+    D = options.head_dim
 
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(1, H, *shape, generator=generator)
+
+    def around(centres: Tensor) -> Tensor:
+        """Draw tokens around random centres."""
+        cluster = torch.randint(CLUSTERS, (1, H, L), generator=generator)
+        return gather_tokens(centres, cluster) + NOISE * normal(L, D)
+
+    # The order of the draws is q, k, v.
     def layer() -> Layer:
         if kind == "gaussian":
             return normal(L, D), normal(L, D), normal(L, D)
         centres = SPREAD * normal(CLUSTERS, D)
-        near = lambda: gather_tokens(centres, torch.randint(CLUSTERS, (1, H, L), generator=draw)) + NOISE * normal(L, D)
-        return near(), near(), normal(L, D)
+        return around(centres), around(centres), normal(L, D)
 
     about = f"{H} heads of {D}"
     if kind == "clustered":
         about += f", {CLUSTERS} clusters, deviation {SPREAD} between them and {NOISE} within"
-    return QKVSource(f"{kind}-{L}", about, [[layer()] for _ in range(options.n)])
+    examples = [[layer()] for _ in range(options.n)]
+    return QKVSource(f"{kind}-{L}", about, examples)

@@ -1,12 +1,13 @@
 """python -m lra.studies.factorise: sparse Chord factors against truncated SVD of each matrix.
 
-Tables and figures are those of PSF's Table 1 and Figure 4.
+The tables and figures correspond to Table 1 and Figure 4 of PSF-Attn.
 """
 
 if __name__ == "__main__":
     from lra.startup import begin
 
-    begin()  # before torch is imported
+    # Before torch is imported.
+    begin()
 
 import hashlib
 import json
@@ -32,8 +33,16 @@ from . import chord
 from .matrices import EXTRA, KINDS
 
 HEAD = ("kind", "matrix", "n", "numbers", "SF", "SVD, paper's rank", "SVD, equal numbers", "iterations", "SF half way")
-RANKS = {"paper": "paper's rank", "equal": "equal numbers"}  # keys of chord.ranks
-SUMMARY = ("kind", "matrices", *(f"{what}, {rank}" for rank in RANKS.values() for what in ("SF nearer", "SF / SVD")))
+# Keys of ``chord.ranks``, with their descriptions.
+RANKS = {"paper": "paper's rank", "equal": "equal numbers"}
+SUMMARY = (
+    "kind",
+    "matrices",
+    "SF nearer, paper's rank",
+    "SF / SVD, paper's rank",
+    "SF nearer, equal numbers",
+    "SF / SVD, equal numbers",
+)
 ABOUT = (
     "Frobenius errors. SF: product of sparse Chord factors, fitted by L-BFGS. SVD: truncated at the paper's rank "
     "ceil(M²/2), and at the largest rank that holds no more numbers than the factors. If iterations is the limit, "
@@ -55,7 +64,14 @@ class FactoriseOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A matrix (n,n), its sparse factors (M,n,K), and the error |x - x^|_F of their product after each iteration."""
+    """The sparse factors of a matrix.
+
+    Args:
+        kind, name: kind and name of the matrix.
+        matrix: the matrix x (n,n).
+        factors: its sparse factors (M,n,K).
+        fell: error |x - x^|_F of their product after each iteration.
+    """
 
     kind: str
     name: str
@@ -64,22 +80,38 @@ class Result:
     fell: np.ndarray
 
     @cached_property
-    def near(self) -> dict[str, np.ndarray]:
-        """The approximations: the product of the factors, and the SVD truncated at each rank."""
-        svd = {key: chord.truncated(self.matrix, rank) for key, rank in chord.ranks(len(self.matrix)).items()}
-        return {"SF": chord.product(torch.from_numpy(self.factors)).numpy()} | svd
+    def approximations(self) -> dict[str, np.ndarray]:
+        """The product of the factors, and the SVD truncated at each rank."""
+        product = chord.product(torch.from_numpy(self.factors)).numpy()
+        approximations = {"SF": product}
+        for key, rank in chord.ranks(len(self.matrix)).items():
+            approximations[key] = chord.truncated(self.matrix, rank)
+        return approximations
 
     @cached_property
     def errors(self) -> dict[str, float]:
         """The error of each approximation."""
-        return {key: float(np.linalg.norm(self.matrix - near)) for key, near in self.near.items()}
+        errors = {}
+        for key, approximation in self.approximations.items():
+            errors[key] = float(np.linalg.norm(self.matrix - approximation))
+        return errors
 
     def cells(self) -> tuple[str, ...]:
-        """The text of each column of HEAD."""
-        n, steps = len(self.matrix), len(self.fell)
+        """Format the columns of HEAD."""
+        n = len(self.matrix)
+        iterations = len(self.fell)
         svd = [f"{self.errors[key]:.3g} (r = {rank})" for key, rank in chord.ranks(n).items()]
-        numbers, half = f"{chord.numbers(n):,}", f"{self.fell[steps // 2]:.3g}" if steps else ""
-        return self.kind, self.name, str(n), numbers, f"{self.errors['SF']:.3g}", *svd, f"{steps:,}", half
+        half_way = f"{self.fell[iterations // 2]:.3g}" if iterations else ""
+        return (
+            self.kind,
+            self.name,
+            str(n),
+            f"{chord.numbers(n):,}",
+            f"{self.errors['SF']:.3g}",
+            *svd,
+            f"{iterations:,}",
+            half_way,
+        )
 
 
 @main(FactoriseOptions)
@@ -93,76 +125,103 @@ def factorise(options: FactoriseOptions) -> None:
     home = options.runs / "factorise"
     results = []
     for kind in kinds:
+        results_of_kind = []
         try:
             for name, x in KINDS[kind]():
-                results.append(result(kind, name, x, options, home / kind / f"{name}.npz"))
+                path = home / kind / f"{name}.npz"
+                results_of_kind.append(result(kind, name, x, options, path))
         except ImportError as error:
             raise ValueError(f"kinds={kind} needs {error.name}: {EXTRA}") from None
-        picture([r for r in results if r.kind == kind], home / f"{kind}.png")
-    matrices, ratios = frame(HEAD, [r.cells() for r in results]), frame(SUMMARY, summary(results))
-    title = "Sparse factors against truncated SVD"
-    made = [
-        Table(name="factorise", title=title, about=ABOUT, cells=matrices, words=("kind", "matrix")),
-        Table(name="kinds", title="Ratios of the errors", about=ABOUT_SUMMARY, cells=ratios, words=("kind",)),
-    ]
-    atomic.write(home / "factorise.md", "\n\n".join(table.section(1 + at) for at, table in enumerate(made)) + "\n")
-    show(made, "")
+        picture(results_of_kind, home / f"{kind}.png")
+        results += results_of_kind
+
+    # One table of all matrices, one line for each kind in the other.
+    matrix_table = Table(
+        name="factorise",
+        title="Sparse factors against truncated SVD",
+        about=ABOUT,
+        cells=frame(HEAD, [r.cells() for r in results]),
+        words=("kind", "matrix"),
+    )
+    kind_table = Table(
+        name="kinds",
+        title="Ratios of the errors",
+        about=ABOUT_SUMMARY,
+        cells=frame(SUMMARY, summary(results)),
+        words=("kind",),
+    )
+    sections = [matrix_table.section(1), kind_table.section(2)]
+    atomic.write(home / "factorise.md", "\n\n".join(sections) + "\n")
+    show([matrix_table, kind_table], "")
     print(f"written to {home}/factorise.md")
 
 
 def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path: Path) -> Result:
     """Fit a matrix x (n,n), or read the result at a path if it was fitted with the same options before."""
     fit = options.model_dump(include={"iterations", "init", "seed", "impl"})
-    asked = fit | {"sha256": hashlib.sha256(np.ascontiguousarray(x)).hexdigest()}
-    if path.exists() and (found := saved(path, asked)):
-        return Result(kind=kind, name=name, matrix=x, **found)
+    digest = hashlib.sha256(np.ascontiguousarray(x)).hexdigest()
+    key = fit | {"sha256": digest}
+    if path.exists():
+        arrays = saved(path, key)
+        if arrays:
+            return Result(kind=kind, name=name, matrix=x, **arrays)
+
     factors, fell, stopped = chord.fit(x, **fit)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(path) as part, open(part, "wb") as file:
-        np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(asked))
+        np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(key))
     fitted = Result(kind=kind, name=name, matrix=x, factors=factors, fell=fell)
-    errors = "SF {SF:.4g}, SVD {paper:.4g}, with as many numbers {equal:.4g}".format(**fitted.errors)
-    log(f"{kind} {name}: {errors}; {len(fell)} iterations")
+    errors = fitted.errors
+    log(
+        f"{kind} {name}: SF {errors['SF']:.4g}, SVD {errors['paper']:.4g}, "
+        f"with equal numbers {errors['equal']:.4g}; {len(fell)} iterations"
+    )
     return fitted
 
 
-def saved(path: Path, asked: dict) -> dict[str, np.ndarray] | None:
-    """Read the factors and their errors; None for other options of the fit or another sum of the matrix than ``asked``.
+def saved(path: Path, key: dict) -> dict[str, np.ndarray] | None:
+    """Read the factors and their errors; None if the file has other options of the fit or another matrix than ``key``.
 
     Raises:
         ValueError: the file does not hold a result.
     """
+    # zipfile and numpy raise exceptions of any class for damaged files.
     try:
         with atomic.opened(path) as file, np.load(file) as arrays:
-            if json.loads(str(arrays["asked"])) == asked:
-                return {"factors": arrays["factors"], "fell": arrays["errors"]}
-    except Exception as error:  # zipfile and numpy raise exceptions of any class for damaged files
+            if json.loads(str(arrays["asked"])) != key:
+                return None
+            return {"factors": arrays["factors"], "fell": arrays["errors"]}
+    except Exception as error:
         raise ValueError(f"{path} is not a result of this study ({type(error).__name__}: {error}); delete it") from None
-    return None
 
 
 def summary(results: list[Result]) -> list[list[str]]:
     """Format a line for each kind, with a text for each column of SUMMARY."""
-    rows = []
-    for kind, same in groupby(results, key=lambda r: r.kind):
-        errors = pd.DataFrame([r.errors for r in same])
-        row = [kind, str(len(errors))]
-        for ratio in (errors.SF / errors[key] for key in RANKS):
-            spread = f"{ratio.median():.3g} ({ratio.min():.3g} to {ratio.max():.3g})"
-            row += [f"{(ratio < 1).sum()} of {len(ratio)}", spread]
-        rows.append(row)
-    return rows
+    lines = []
+    for kind, group in groupby(results, key=lambda r: r.kind):
+        errors = pd.DataFrame([r.errors for r in group])
+        line = [kind, str(len(errors))]
+        for key in RANKS:
+            ratio = errors.SF / errors[key]
+            line.append(f"{(ratio < 1).sum()} of {len(ratio)}")
+            line.append(f"{ratio.median():.3g} ({ratio.min():.3g} to {ratio.max():.3g})")
+        lines.append(line)
+    return lines
 
 
 def picture(results: list[Result], path: Path) -> None:
     """Draw each matrix, its truncated SVD and the product of sparse factors, in grey levels of the matrix's range."""
     figure, grid = panels(3 * len(results), width=2.15, height=2.3)
-    places = iter(grid)
+    panel = iter(grid)
     for r in results:
-        svd = f"SVD, r = {chord.ranks(len(r.matrix))['equal']}: {r.errors['equal']:.3g}"
-        titles = r.name, svd, f"sparse factors: {r.errors['SF']:.3g}"
-        for title, image in zip(titles, (r.matrix, r.near["equal"], r.near["SF"]), strict=True):
-            axes = next(places)
+        rank = chord.ranks(len(r.matrix))["equal"]
+        images = {
+            r.name: r.matrix,
+            f"SVD, r = {rank}: {r.errors['equal']:.3g}": r.approximations["equal"],
+            f"sparse factors: {r.errors['SF']:.3g}": r.approximations["SF"],
+        }
+        for title, image in images.items():
+            axes = next(panel)
             axes.imshow(image, cmap="gray", vmin=r.matrix.min(), vmax=r.matrix.max(), interpolation="nearest")
             axes.set_title(title, fontsize=9)
             axes.set_axis_off()

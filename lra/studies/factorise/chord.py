@@ -1,8 +1,8 @@
 """A square matrix as a product of sparse factors W_1 W_2 ... W_M on Chord links, and as a truncated SVD.
 
 Khalitov et al., Neural Networks 2022, section 5.1: the numbers are free parameters, fitted to one matrix, so the error
-is a bound for any network that computes them. Every factor has the K = 1 + floor(log2 n) entries i, i + 1, i + 2,
-i + 4, ... (mod n) of row i; M = ceil(log2 n).
+is a bound for any network that computes them. Row i of every factor has the K = 1 + floor(log2 n) entries i, i + 1,
+i + 2, i + 4, ... (mod n); M = ceil(log2 n).
 
 Shapes: n rows, M factors, K links; numbers are float64.
 """
@@ -15,16 +15,17 @@ from numba import njit
 from scipy.optimize import minimize
 from torch import Tensor
 
+# Columns that pass through the compiled loop together.
 WIDTH = 64
 
 
 def offsets(n: int) -> list[int]:
-    """The offsets of links: 0, 1, 2, 4, ..., the largest at most n / 2."""
+    """List the offsets of links: 0, 1, 2, 4, ..., the largest at most n / 2."""
     return [0, *(2**j for j in range(n.bit_length() - 1))]
 
 
 def factors(n: int) -> int:
-    """The number of factors M."""
+    """Return the number of factors M."""
     return math.ceil(math.log2(n))
 
 
@@ -34,28 +35,35 @@ def start(n: int, *, seed: int, init: str = "code") -> Tensor:
     With ``init=code`` they are 1/K plus 0.01 of uniform noise whose rows of n sum to one, with ``paper`` uniform in
     [1/K, 1/K + 0.01].
     """
-    M, K, random = factors(n), len(offsets(n)), np.random.default_rng(seed)
+    M = factors(n)
+    K = len(offsets(n))
+    random = np.random.default_rng(seed)
     if init == "paper":
         return torch.from_numpy(random.uniform(1 / K, 1 / K + 0.01, (M, n, K)))
+
+    # Whole rows are drawn and normalised, of which only the linked columns are used.
     noise = random.uniform(size=(M, n, n))
-    columns = (np.arange(n)[:, None] + offsets(n)) % n
     noise /= noise.sum(-1, keepdims=True)
-    return torch.from_numpy(1 / K + 0.01 * np.take_along_axis(noise, columns[None], -1))
+    columns = (np.arange(n)[:, None] + offsets(n)) % n  # (n,K)
+    linked = np.take_along_axis(noise, columns[None], -1)
+    return torch.from_numpy(1 / K + 0.01 * linked)
 
 
 def product(w: Tensor) -> Tensor:
     """Multiply the factors: W_1 ... W_M, (M,n,K) -> (n,n). Row i of W s is sum_k w[i,k] s[i + offset_k]."""
     n = w.shape[1]
+    links = offsets(n)
     out = torch.eye(n, dtype=w.dtype)
     for factor in w.flip(0):
-        out = sum(factor[:, k, None] * out.roll(-o, 0) for k, o in enumerate(offsets(n)))
+        out = sum(factor[:, k, None] * out.roll(-offset, 0) for k, offset in enumerate(links))
     return out
 
 
 def loss_and_gradient(w: np.ndarray, x: np.ndarray) -> tuple[float, np.ndarray]:
     """Compute |x - W_1 ... W_M|² / 2 and its gradient by torch, w (M,n,K), x (n,n) -> number, (M,n,K)."""
     parameters = torch.from_numpy(w).requires_grad_()
-    loss = (torch.from_numpy(x) - product(parameters)).square().sum() / 2
+    difference = torch.from_numpy(x) - product(parameters)
+    loss = difference.square().sum() / 2
     loss.backward()
     return loss.item(), parameters.grad.numpy()
 
@@ -64,15 +72,23 @@ def loss_and_gradient(w: np.ndarray, x: np.ndarray) -> tuple[float, np.ndarray]:
 def compiled(w, x, links):
     """``loss_and_gradient`` as one compiled loop, about ten times as fast on one core; links (K,) are ``offsets(n)``.
 
-    The columns of W_1 ... W_M - x do not depend on each other, nor do those of the products for the gradient. A strip
-    of WIDTH columns passes through all factors in both directions, and its (M + 1) n WIDTH numbers stay in the cache.
+    The columns of W_1 ... W_M - x do not depend on each other, nor do the columns of the products for the gradient. A
+    strip of WIDTH columns passes through all factors in both directions, and its (M + 1) n WIDTH numbers stay in the
+    cache.
     """
     M, n, K = w.shape
-    right = np.empty((M + 1, n, WIDTH))  # columns of W_m ... W_M, of the identity at M
-    left, back, row = np.empty((n, WIDTH)), np.empty((n, WIDTH)), np.empty(WIDTH)
-    loss, gradient = 0.0, np.zeros(w.shape)
+    # Columns of W_m ... W_M; the identity at M.
+    right = np.empty((M + 1, n, WIDTH))
+    # Columns of (W_1 ... W_(m-1))ᵀ (W_1 ... W_M - x), for this m and the next.
+    left = np.empty((n, WIDTH))
+    back = np.empty((n, WIDTH))
+    row = np.empty(WIDTH)
+    loss = 0.0
+    gradient = np.zeros(w.shape)
     for first in range(0, n, WIDTH):
         width = min(WIDTH, n - first)
+
+        # Forward: multiply the strip of the identity by W_M, ..., W_1.
         right[M] = 0.0
         for c in range(width):
             right[M, first + c, c] = 1.0
@@ -80,20 +96,27 @@ def compiled(w, x, links):
             for i in range(n):
                 row[:] = 0.0
                 for k in range(K):
-                    j, number = (i + links[k]) % n, w[m, i, k]
+                    j = (i + links[k]) % n
+                    number = w[m, i, k]
                     for c in range(WIDTH):
                         row[c] += number * right[m + 1, j, c]
                 right[m, i] = row
+
+        # The difference from x, and the loss.
         left[:, width:] = 0.0
         for i in range(n):
             for c in range(width):
                 left[i, c] = right[0, i, c] - x[i, first + c]
                 loss += left[i, c] ** 2
-        for m in range(M):  # left: columns of (W_1 ... W_(m-1))ᵀ (W_1 ... W_M - x)
+
+        # Backward: the gradient of W_m, and the product with its transpose.
+        for m in range(M):
             back[:] = 0.0
             for i in range(n):
                 for k in range(K):
-                    j, number, slope = (i + links[k]) % n, w[m, i, k], 0.0
+                    j = (i + links[k]) % n
+                    number = w[m, i, k]
+                    slope = 0.0
                     for c in range(WIDTH):
                         slope += left[i, c] * right[m + 1, j, c]
                         back[j, c] += number * left[i, c]
@@ -103,7 +126,12 @@ def compiled(w, x, links):
 
 
 def fit(
-    x: np.ndarray, *, iterations: int, seed: int = 1, init: str = "code", impl: str = "compiled"
+    x: np.ndarray,
+    *,
+    iterations: int,
+    seed: int = 1,
+    init: str = "code",
+    impl: str = "compiled",
 ) -> tuple[np.ndarray, np.ndarray, str]:
     """Fit factors by SciPy's L-BFGS.
 
@@ -120,32 +148,48 @@ def fit(
         The factors (M,n,K), |x - W_1 ... W_M| after each iteration, and SciPy's reason for stopping.
     """
     target = np.ascontiguousarray(x, np.float64)
-    first, links = start(len(x), seed=seed, init=init).numpy(), np.array(offsets(len(x)))
+    n = len(x)
+    initial = start(n, seed=seed, init=init).numpy()
+    links = np.array(offsets(n))
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        w = flat.reshape(first.shape)
-        loss, gradient = compiled(w, target, links) if impl == "compiled" else loss_and_gradient(w, target)
+        w = flat.reshape(initial.shape)
+        if impl == "compiled":
+            loss, gradient = compiled(w, target, links)
+        else:
+            loss, gradient = loss_and_gradient(w, target)
         return loss, gradient.ravel()
 
     errors = []
-    # SciPy passes it by this name.
-    keep = lambda intermediate_result: errors.append(math.sqrt(2 * intermediate_result.fun))
-    options = {"maxiter": iterations, "maxfun": 10 * iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-10}
-    solution = minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", callback=keep, options=options)
-    return solution.x.reshape(first.shape), np.array(errors), str(solution.message)
+
+    # SciPy passes the argument by this name. Its loss is |x - W_1 ... W_M|² / 2.
+    def record_error(intermediate_result) -> None:
+        errors.append(math.sqrt(2 * intermediate_result.fun))
+
+    solution = minimize(
+        objective,
+        initial.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        callback=record_error,
+        options={"maxiter": iterations, "maxfun": 10 * iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-10},
+    )
+    return solution.x.reshape(initial.shape), np.array(errors), str(solution.message)
 
 
 def numbers(n: int) -> int:
-    """The number of entries of the factors."""
+    """Return the number of entries of the factors."""
     return factors(n) * n * len(offsets(n))
 
 
 def ranks(n: int) -> dict[str, int]:
-    """The ranks of the SVD: ``paper``, ceil(M² / 2); ``equal``, the largest r with 2 n r + r numbers at most."""
-    return {"paper": min(n, math.ceil(factors(n) ** 2 / 2)), "equal": min(n, numbers(n) // (2 * n + 1))}
+    """Return the ranks of the SVD: ``paper``, ceil(M² / 2); ``equal``, the largest r with 2 n r + r numbers at most."""
+    paper = math.ceil(factors(n) ** 2 / 2)
+    equal = numbers(n) // (2 * n + 1)
+    return {"paper": min(n, paper), "equal": min(n, equal)}
 
 
 def truncated(x: np.ndarray, rank: int) -> np.ndarray:
-    """The nearest matrix of a rank, by the SVD."""
+    """Compute the nearest matrix of a rank, by the SVD."""
     u, s, vt = np.linalg.svd(x)
     return (u[:, :rank] * s[:rank]) @ vt[:rank]

@@ -1,6 +1,6 @@
 """Square matrices of the kinds of PSF's Table 1, from installed packages or generated, without downloads.
 
-The kinds are those of the table, the matrices are not: its files are not in any package.
+The kinds are the ones of the table, the matrices are others: the paper's files are not in any package.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ import numpy as np
 from ...console import pip_install
 
 EXTRA = pip_install("factorise")
-SIDE = 256  # pixels of an image's side
+# Pixels of an image's side.
+SIDE = 256
 PHOTOS = ["astronaut", "brick", "camera", "chelsea", "coffee", "coins"]
 PHOTOS += ["grass", "gravel", "moon", "retina", "rocket", "page"]
 
@@ -18,37 +19,43 @@ Named = Iterator[tuple[str, np.ndarray]]
 
 
 def images() -> Named:
-    """The middle squares of scikit-image's photographs, 256 x 256 grey levels 0..255."""
+    """Yield the middle squares of scikit-image's photographs, 256 x 256 grey levels 0..255."""
     from skimage import color, data, transform
 
     for name in PHOTOS:
         photo = getattr(data, name)()
         grey = color.rgb2gray(photo) if photo.ndim == 3 else photo / 255
-        side = min(grey.shape)
-        top, left = ((length - side) // 2 for length in grey.shape)
+        # Crop the middle square, and resize it.
+        height, width = grey.shape
+        side = min(height, width)
+        top = (height - side) // 2
+        left = (width - side) // 2
         square = grey[top : top + side, left : left + side]
         yield name, 255 * transform.resize(square, (SIDE, SIDE), anti_aliasing=side > SIDE)
 
 
 def gradients() -> Named:
-    """Gradient magnitudes of the images."""
+    """Yield gradient magnitudes of the images."""
     for name, image in images():
-        yield name, np.hypot(*np.gradient(image))
+        down, across = np.gradient(image)
+        yield name, np.hypot(down, across)
 
 
 def dense_graphs() -> Named:
-    """Affinities exp(-d² / median d²) between the first 256 samples of scikit-learn's data sets, standardised."""
+    """Yield affinities exp(-d² / median d²) between 256 standardised samples of each of scikit-learn's data sets."""
     from scipy.spatial.distance import pdist, squareform
 
     for name, samples in _tables():
         samples = samples[:SIDE]
+        # Constant columns cannot be standardised.
         samples = samples[:, samples.std(0) > 0]
-        d = squareform(pdist((samples - samples.mean(0)) / samples.std(0), "sqeuclidean"))
-        yield name, np.exp(-d / np.median(d))
+        standardised = (samples - samples.mean(0)) / samples.std(0)
+        squares = squareform(pdist(standardised, "sqeuclidean"))
+        yield name, np.exp(-squares / np.median(squares))
 
 
 def networks() -> Named:
-    """Weighted adjacency of networkx's social networks, and of two random graphs."""
+    """Yield the weighted adjacency of networkx's social networks, and of two random graphs."""
     import networkx as nx
 
     graphs = {
@@ -64,40 +71,56 @@ def networks() -> Named:
 
 
 def meshes() -> Named:
-    """Laplacians of triangulated surfaces: degree on the diagonal, -1 at edges."""
+    """Yield Laplacians of triangulated surfaces: degree on the diagonal, -1 at edges."""
     import networkx as nx
     from scipy.spatial import ConvexHull, Delaunay
 
-    n, random = 128, np.random.default_rng(0)
-    z, turn = 1 - (2 * np.arange(n) + 1) / n, np.pi * (1 + 5**0.5) * np.arange(n)
-    sphere = np.stack([np.sqrt(1 - z**2) * np.cos(turn), np.sqrt(1 - z**2) * np.sin(turn), z], 1)
-    here = np.arange(n).reshape(16, 8)
-    right, down, both = (np.roll(here, shift, (0, 1)) for shift in ((0, -1), (-1, 0), (-1, -1)))
-    torus = np.stack([here, right, both, here, both, down], -1).reshape(-1, 3)
-    for name, triangles in (
-        ("sphere", ConvexHull(sphere).simplices),
-        ("torus", torus),
-        ("plane", Delaunay(random.uniform(size=(n, 2))).simplices),
-    ):
-        graph = nx.Graph(triangles[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2).tolist())
-        yield name, nx.laplacian_matrix(graph, nodelist=range(n)).toarray().astype(float)
+    n = 128
+    random = np.random.default_rng(0)
+
+    # Sphere: points on a golden-angle spiral, and the triangles of their convex hull.
+    z = 1 - (2 * np.arange(n) + 1) / n
+    angle = np.pi * (1 + 5**0.5) * np.arange(n)
+    radius = np.sqrt(1 - z**2)
+    sphere = np.stack([radius * np.cos(angle), radius * np.sin(angle), z], 1)
+
+    # Torus: a grid of 16 x 8 vertices with wrap-around; each cell is cut into two triangles.
+    vertex = np.arange(n).reshape(16, 8)
+    right = np.roll(vertex, -1, 1)
+    below = np.roll(vertex, -1, 0)
+    diagonal = np.roll(vertex, (-1, -1), (0, 1))
+    torus = np.stack([vertex, right, diagonal, vertex, diagonal, below], -1).reshape(-1, 3)
+
+    # Plane: the Delaunay triangulation of random points.
+    plane = random.uniform(size=(n, 2))
+    surfaces = {
+        "sphere": ConvexHull(sphere).simplices,
+        "torus": torus,
+        "plane": Delaunay(plane).simplices,
+    }
+    for name, triangles in surfaces.items():
+        edges = triangles[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2)
+        graph = nx.Graph(edges.tolist())
+        laplacian = nx.laplacian_matrix(graph, nodelist=range(n))
+        yield name, laplacian.toarray().astype(float)
 
 
 def covariances() -> Named:
-    """Covariances of the columns of scikit-learn's data sets, and of 8 x 8 patches of three images."""
+    """Yield covariances of the columns of scikit-learn's data sets, and of 8 x 8 patches of three images."""
     for name, samples in _tables():
         yield name, np.cov(samples, rowvar=False)
     for name, image in images():
         if name in ("camera", "grass", "moon"):
-            patches = np.lib.stride_tricks.sliding_window_view(image, (8, 8)).reshape(-1, 64)
-            yield f"patches_{name}", np.cov(patches, rowvar=False)
+            windows = np.lib.stride_tricks.sliding_window_view(image, (8, 8))
+            yield f"patches_{name}", np.cov(windows.reshape(-1, 64), rowvar=False)
 
 
 def _tables() -> Named:
     from sklearn import datasets
 
     for name in ("wine", "breast_cancer", "diabetes", "digits"):
-        yield name, getattr(datasets, f"load_{name}")().data
+        load = getattr(datasets, f"load_{name}")
+        yield name, load().data
 
 
 KINDS = {
