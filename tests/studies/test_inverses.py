@@ -59,7 +59,7 @@ def test_newton_s_error_on_the_identity_squares_with_every_step():
 
 
 def test_iterations_fit_the_matrices_and_reach_what_the_precision_allows():
-    kernel = matrices.taken(Soft(SIZES, count=6), call())[0][0]
+    kernel = matrices.inverted(Soft(SIZES, count=6), call())[0][0]
     rows = torch.softmax(torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(1)), -1)
     for inner, symmetric, names in ((kernel, True, measure.SYMMETRIC), (rows, False, measure.OTHER)):
         found = list(measure.errors([layer(list(inner), symmetric)], [0, 60], torch.float64).itertuples())
@@ -93,7 +93,7 @@ def test_what_soft_inverts_and_multiplies_is_its_definition():
 def test_a_mechanism_is_the_same_after_it_was_measured():
     attention, arguments = Nystrom(SIZES, landmarks=6, kernel=3), call()
     before, pinv = attention(**arguments), attention.pinv
-    a, x, whole = matrices.taken(matrices.variants(attention)[""], arguments)
+    a, x, whole = matrices.inverted(matrices.variants(attention)[""], arguments)
     torch.testing.assert_close(whole @ arguments["v"], before)
     torch.testing.assert_close(pinv(a), x)
     assert attention.pinv is pinv and torch.equal(attention(**arguments), before)
@@ -102,9 +102,9 @@ def test_a_mechanism_is_the_same_after_it_was_measured():
 def test_padding_is_cut_off():
     inputs, mask = torch.arange(12).reshape(1, 2, 6), torch.zeros(1, 2, 6, dtype=torch.bool)
     mask[0, 0, :4], mask[0, 1, :2] = True, True
-    cut = matrices.real(Batch(inputs, mask, None))
+    cut = matrices.without_padding(Batch(inputs, mask, None))
     assert cut.inputs.tolist() == [[[0, 1, 2, 3], [6, 7, 8, 9]]] and cut.mask.tolist() == mask[..., :4].tolist()
-    assert matrices.real(Batch(inputs[:, :1], mask[:, :1], None)).mask is None
+    assert matrices.without_padding(Batch(inputs[:, :1], mask[:, :1], None)).mask is None
 
 
 def test_a_median_is_between_two_and_counts_what_is_not_finite():

@@ -1,9 +1,10 @@
-"""python -m lra.studies.inverses: iterative inverses over their steps, and spectral norms of what they are part of."""
+"""python -m lra.studies.inverses: the convergence of iterative inverses, and spectral norms of their matrices."""
 
 if __name__ == "__main__":
     from lra.startup import begin
 
-    begin()  # before torch is imported
+    # Before torch is imported.
+    begin()
 
 import itertools
 from collections.abc import Iterable
@@ -22,10 +23,13 @@ from .. import figures
 from .matrices import InversesOptions, of_run, random_tokens
 from .measure import InvertedLayer, errors, norms
 
+# Line styles, one for each size m.
 LINES = ("-", "--", ":", "-.")
-SIZE = {"width": 4.3, "height": 3.9, "sharey": True}  # of panels
-BELOW = {"loc": "outside lower center", "ncols": 4, "frameon": False}  # place of the legend
-FLOOR, CEILING = 1e-8, 1e4  # of errors that are drawn
+SIZE = {"width": 4.3, "height": 3.9, "sharey": True}
+LEGEND_BELOW = {"loc": "outside lower center", "ncols": 4, "frameon": False}
+# Range of the errors that are drawn.
+LOWEST = 1e-8
+HIGHEST = 1e4
 PANEL = ["place", "mechanism"]
 
 
@@ -34,66 +38,100 @@ def inverses(options: InversesOptions) -> None:
     """Measure random tokens, or every finished seed of the runs.
 
     Raises:
-        ValueError: a folder is no run, or its mechanism inverts no matrix.
+        ValueError: a path is not a run, or its mechanism inverts no matrix.
     """
     if options.threads:
         torch.set_num_threads(options.threads)
     home = options.runs / "inverses"
     if options.run is None:
-        sizes = f"{options.length} tokens, {options.heads} heads of {options.head_dim}"
-        measured(random_tokens(options), home / "random", f"Random tokens, {sizes}", options)
+        title = f"Random tokens, {options.length} tokens, {options.heads} heads of {options.head_dim}"
+        measured(random_tokens(options), home / "random", title, options)
         return
-    for run in [run for folder in options.run for run in finished(folder, options.trust)]:
+
+    # All runs are found before the first is measured.
+    runs = []
+    for path in options.run:
+        runs.extend(finished(path, options.trust))
+    for run in runs:
         r = run.record
         title = f"{r.task}, {r.label}, seed {r.seed}, test {r.test:.1f}, budget {r.budget}"
         measured(of_run(run, options), home / r.study / r.task / r.label / f"seed-{r.seed}", title, options)
 
 
-def measured(found: Iterable[InvertedLayer], home: Path, title: str, options: InversesOptions) -> None:
-    """Measure layers and save tables and pictures. Errors over steps are of random tokens or of the best weights."""
-    layers = list(found)
-    trained = dict.fromkeys(f"{layer.weights} at step {layer.at}" for layer in layers if layer.weights != "random")
+def measured(layers: Iterable[InvertedLayer], home: Path, title: str, options: InversesOptions) -> None:
+    """Measure layers and save tables and pictures; errors over steps are measured on random tokens or best weights."""
+    layers = list(layers)
+    trained = [f"{layer.weights} at step {layer.at}" for layer in layers if layer.weights != "random"]
     if trained:
-        log(f"{title}: weights: {', '.join(trained)}")
-    some = [layer for layer in layers if layer.weights in ("random", "best")]
-    over_steps, spectra = errors(some, sorted(set(options.steps)), getattr(torch, options.dtype)), norms(layers)
-    written = [
-        convergence(over_steps, some, title, home / "convergence.png"),
+        log(f"{title}: weights: {', '.join(dict.fromkeys(trained))}")
+
+    # Errors of every iteration over its steps, and the norms of all matrices.
+    iterated = [layer for layer in layers if layer.weights in ("random", "best")]
+    steps = sorted(set(options.steps))
+    over_steps = errors(iterated, steps, getattr(torch, options.dtype))
+    spectra = norms(layers)
+    files = [
+        convergence(over_steps, iterated, title, home / "convergence.png"),
         spectral(spectra, title, home / "norms.png"),
     ]
     for name, table in {"convergence.csv": over_steps, "norms.csv": spectra}.items():
-        atomic.write(home / name, table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
-        written.append(home / name)
-    print(f"written: {', '.join(map(str, written))}")
+        text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        atomic.write(home / name, text)
+        files.append(home / name)
+    print(f"written: {', '.join(map(str, files))}")
 
 
 def convergence(errors: pd.DataFrame, layers: list[InvertedLayer], title: str, path: Path) -> Path:
     """Draw ||A X A - A|| / ||A|| over steps, a panel for each place and mechanism, a dash for each m."""
-    shown = errors[errors.measure == "AXA"]
-    panels = shown.groupby(PANEL, sort=False)
+    errors = errors[errors.measure == "AXA"]
+    panels = errors.groupby(PANEL, sort=False)
     figure, grid = figures.panels(panels.ngroups, **SIZE)
-    palette = Palette(shown.iteration)
-    for axes, (panel, some) in zip(grid, panels, strict=True):
-        own = [layer for layer in layers if (layer.place, layer.mechanism) == panel]
-        dashes = dict(zip(sorted(set(some["at"]), reverse=True), itertools.cycle(LINES), strict=False))
-        for (at, iteration), line in some.groupby(["at", "iteration"], sort=False):
-            _line(axes, line.steps, line, palette.colour(iteration), dashes[at], iteration)
-        if len(dashes) > 1:
-            for at, dash in dashes.items():
-                axes.plot([], [], color="grey", linestyle=dash, label=f"m = {at}")
-        if steps := own[0].steps:
-            axes.axvline(steps, color="grey", linewidth=0.8, alpha=0.7)
-            place = {"xy": (steps, 1), "xycoords": ("data", "axes fraction"), "va": "top", "fontsize": 7}
-            axes.annotate(f" {steps} steps in use", **place)
-        axes.set(yscale="log", ylim=(FLOOR, min(CEILING, 3 * shown.high.max())), xlabel="steps of the iteration")
+    palette = Palette(errors.iteration)
+    highest = min(HIGHEST, 3 * errors.high.max())
+    for axes, (panel, rows) in zip(grid, panels, strict=True):
+        _convergence_panel(axes, rows, palette)
+        axes.set(yscale="log", ylim=(LOWEST, highest), xlabel="steps of the iteration")
         axes.set_ylabel("||A X A - A|| / ||A||")
-        sizes = sorted({len(a) for layer in own for a in layer.inner})
-        m = " to ".join(dict.fromkeys((str(sizes[0]), str(sizes[-1]))))
-        axes.set_title(f"{', '.join(panel)}: m = {m}, n = {some.n.iloc[0]}", fontsize=9)
-    weights = shown.weights.iloc[0]
+
+        # The number of steps that the mechanism uses is a vertical line.
+        panel_layers = [layer for layer in layers if (layer.place, layer.mechanism) == panel]
+        steps = panel_layers[0].steps
+        if steps:
+            axes.axvline(steps, color="grey", linewidth=0.8, alpha=0.7)
+            axes.annotate(
+                f" {steps} steps in use",
+                xy=(steps, 1),
+                xycoords=("data", "axes fraction"),
+                va="top",
+                fontsize=7,
+            )
+        axes.set_title(f"{', '.join(panel)}: m = {_size_range(panel_layers)}, n = {rows.n.iloc[0]}", fontsize=9)
+
+    weights = errors.weights.iloc[0]
     at = "" if weights == "random" else f" at the {weights} weights"
     about = f"{title}\nError of iterative inverses X of A{at}: median and range over n matrices"
-    return figures.save(figure, path, about, **BELOW)
+    return figures.save(figure, path, about, **LEGEND_BELOW)
+
+
+def _convergence_panel(axes: Axes, rows: pd.DataFrame, palette: Palette) -> None:
+    """Draw a line for each iteration and m; the legend lists the dashes if there are several m."""
+    sizes = sorted(set(rows["at"]), reverse=True)
+    dashes = dict(zip(sizes, itertools.cycle(LINES), strict=False))
+    for (size, iteration), line in rows.groupby(["at", "iteration"], sort=False):
+        _line(axes, line.steps, line, palette.colour(iteration), dashes[size], iteration)
+    if len(dashes) > 1:
+        for size, dash in dashes.items():
+            axes.plot([], [], color="grey", linestyle=dash, label=f"m = {size}")
+
+
+def _size_range(layers: list[InvertedLayer]) -> str:
+    """Format the smallest and the largest size m of the matrices."""
+    sizes = set()
+    for layer in layers:
+        sizes.update(len(a) for a in layer.inner)
+    smallest = min(sizes)
+    largest = max(sizes)
+    return str(smallest) if smallest == largest else f"{smallest} to {largest}"
 
 
 def spectral(norms: pd.DataFrame, title: str, path: Path) -> Path:
@@ -101,27 +139,37 @@ def spectral(norms: pd.DataFrame, title: str, path: Path) -> Path:
     panels = norms.groupby(PANEL, sort=False)
     figure, grid = figures.panels(panels.ngroups, **SIZE)
     palette = Palette(norms.matrix)
-    for axes, (panel, some) in zip(grid, panels, strict=True):
-        for matrix, line in some.groupby("matrix", sort=False):
+    for axes, (panel, rows) in zip(grid, panels, strict=True):
+        for matrix, line in rows.groupby("matrix", sort=False):
             line = line.sort_values("at", kind="stable")
             _line(axes, line["at"], line, palette.colour(matrix), "-", matrix, "o")
-        random = some.weights.iloc[0] == "random"
-        axes.set(yscale="log", ylabel="spectral norm", xlabel="m, rows of the inverted matrix" if random else "")
-        ticks = {
-            at: str(at) if random else f"{kind}\nstep {at:,}" for at, kind in zip(some["at"], some.weights, strict=True)
-        }
-        if random:
+        axes.set(yscale="log", ylabel="spectral norm")
+
+        # The horizontal axis is m for random tokens, and the training step for a run.
+        ticks = {}
+        if rows.weights.iloc[0] == "random":
+            axes.set(xlabel="m, rows of the inverted matrix")
             axes.set_xscale("log", base=2)
+            for size in rows["at"]:
+                ticks[size] = str(size)
+        else:
+            for step, weights in zip(rows["at"], rows.weights, strict=True):
+                ticks[step] = f"{weights}\nstep {step:,}"
         axes.set_xticks(list(ticks), list(ticks.values()), fontsize=8)
         axes.minorticks_off()
-        axes.set_title(f"{', '.join(panel)}: n = {some.n.iloc[0]}", fontsize=9)
-    return figures.save(figure, path, f"{title}\nSpectral norms: median and range over n matrices", **BELOW)
+        axes.set_title(f"{', '.join(panel)}: n = {rows.n.iloc[0]}", fontsize=9)
+    about = f"{title}\nSpectral norms: median and range over n matrices"
+    return figures.save(figure, path, about, **LEGEND_BELOW)
 
 
 def _line(axes: Axes, x: pd.Series, rows: pd.DataFrame, colour: int, style: str, label: str, marker: str = "") -> None:
+    """Draw medians as a line and ranges as an area."""
     colour = COLOURS[colour][0]
     axes.plot(x, rows["median"], color=colour, linestyle=style, marker=marker, markersize=4, label=label)
-    axes.fill_between(x, rows.low.clip(upper=1e30), rows.high.clip(upper=1e30), color=colour, alpha=0.12, linewidth=0)
+    # Infinite values cannot be drawn.
+    low = rows.low.clip(upper=1e30)
+    high = rows.high.clip(upper=1e30)
+    axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The options of the study; the matrices that mechanisms invert, and the spectral norms of what they make of them.
+"""The options of the study; the matrices that mechanisms invert, and spectral norms of inverses and attention maps.
 
 N examples, H heads, L tokens, m rows of the inverted matrix.
 """
@@ -31,11 +31,13 @@ from ..examples import batches
 from ..qkv import QKVOptions, calls, generated, mechanisms
 from .measure import InvertedLayer
 
-PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml
+# The inverses of conf/attn/soft.yaml and softpp.yaml.
+PUBLISHED = {
     "SOFT": partial(newton, steps=20, init="soft", ridge=0.01),
     "SOFT++": partial(newton, steps=20, init="softpp"),
 }
-ROUNDING = 1e-7  # relative; smaller singular values of a matrix in float32 are not told from zero
+# Singular values of a float32 matrix below this share of the largest one are rounding.
+ROUNDING = 1e-7
 
 
 class InversesOptions(QKVOptions):
@@ -60,13 +62,20 @@ def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
     for kind in options.kinds:
         examples = [{"q": q, "k": k, "v": v} for ((q, k, v),) in generated(kind, options).examples]
         for m in options.counts:
-            some = {
+            attentions = {
                 "soft": Soft(sizes, count=m),
                 "nystrom": Nystrom(sizes, landmarks=m, kernel=0),
                 "cur_abs": CUR(sizes, count=m),
             }
-            for label, attention in some.items():
-                yield layer(attention.eval(), examples, place=f"{kind} tokens", mechanism=label, weights="random", at=m)
+            for label, attention in attentions.items():
+                yield layer(
+                    attention.eval(),
+                    examples,
+                    place=f"{kind} tokens",
+                    mechanism=label,
+                    weights="random",
+                    at=m,
+                )
 
 
 def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
@@ -75,29 +84,38 @@ def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
     Raises:
         ValueError: the mechanism inverts nothing, or weights or data are missing, damaged or of another model.
     """
-    experiment, r = configuration(run, options.data.root), run.record
+    r = run.record
+    experiment = configuration(run, options.data.root)
     if not any(hasattr(attention, "pinv") for attention in mechanisms(experiment.meta_model).values()):
         raise ValueError(
             f"run={run.path} has attn={r.label}, which inverts no matrix; name one of soft, nystrom, cur_*"
         )
     best, data = trained(run, experiment)
-    some = [real(batch) for batch in batches(data, options.n, 1, "cpu")]
-    for weights, at, model in checkpoints(run, experiment, best):
-        recorded: dict[str, list[dict]] = defaultdict(list)
-        for batch in some:
-            for path, made in calls(model, batch).items():
-                recorded[path] += [call.arguments for call in made]
-        for place, (path, arguments) in enumerate(recorded.items()):
+    examples = [without_padding(batch) for batch in batches(data, options.n, 1, "cpu")]
+    for weights, step, model in checkpoints(run, experiment, best):
+        # The arguments of all calls of each mechanism.
+        arguments: dict[str, list[dict]] = defaultdict(list)
+        for batch in examples:
+            for path, recorded in calls(model, batch).items():
+                arguments[path] += [call.arguments for call in recorded]
+        for i, path in enumerate(arguments):
             attention = mechanisms(model)[path]
             if hasattr(attention, "pinv"):
-                yield layer(attention, arguments, place=f"layer {place}", mechanism=r.label, weights=weights, at=at)
+                yield layer(
+                    attention,
+                    arguments[path],
+                    place=f"layer {i}",
+                    mechanism=r.label,
+                    weights=weights,
+                    at=step,
+                )
 
 
 def checkpoints(run: RunDir, experiment: Experiment, best: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:
     """Yield name, step and model of every set of weights that a run has.
 
-    The initial ones are drawn from the seed again, unless pretraining came before. ``last`` is left out if it is not
-    there, as in a published run, or is ``best``.
+    The initial weights are drawn from the seed again, unless pretraining came before. ``last`` is left out if the run
+    has none, such as a published run, or if it is ``best``.
     """
     if not experiment.pretrained:
         torch.manual_seed(run.record.seed)
@@ -106,15 +124,17 @@ def checkpoints(run: RunDir, experiment: Experiment, best: nn.Module) -> Iterato
     state = checkpoint.state(run.path / checkpoint.LAST)
     if state and state["global_step"] != run.record.best_step:
         last = experiment.classifier()
-        last.load_state_dict({key.removeprefix("model."): value for key, value in state["state_dict"].items()})
+        weights = {key.removeprefix("model."): value for key, value in state["state_dict"].items()}
+        last.load_state_dict(weights)
         yield "last", state["global_step"], last.eval()
 
 
-def real(batch: Batch) -> Batch:
-    """The batch of one example without the padding behind its last real token."""
+def without_padding(batch: Batch) -> Batch:
+    """Return the batch of one example without the padding behind its last real token."""
     if batch.mask is None:
         return batch
-    end = int(batch.mask.any(1).nonzero()[-1, 1]) + 1
+    is_real = batch.mask.any(1)
+    end = int(is_real.nonzero()[-1, 1]) + 1
     mask = batch.mask[..., :end]
     return batch._replace(inputs=batch.inputs[:, :, :end], mask=None if mask.all() else mask)
 
@@ -125,52 +145,71 @@ def layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
     inner: list[Tensor] = []
     norms: dict[str, list[float]] = defaultdict(list)
     for arguments in examples:
-        for name, one in variants(attention).items():
-            a, x, whole = taken(one, arguments)
-            for what, found in (("inverse in use", x), ("map", whole)):
-                norms[f"{name} {what}".strip()] += torch.linalg.matrix_norm(found.float(), ord=2).flatten().tolist()
+        for name, variant in variants(attention).items():
+            a, x, full_map = inverted(variant, arguments)
+            norms[f"{name} inverse in use".strip()] += spectral_norms(x)
+            norms[f"{name} map".strip()] += spectral_norms(full_map)
+
+        # A is the same in every variant.
         singular = torch.linalg.svdvals(a.double()).flatten(0, 1)  # (H,m)
         norms["A, the inverted matrix"] += singular[:, 0].tolist()
-        norms["exact inverse of A"] += [1 / min(s[s > ROUNDING * s[0]]).item() for s in singular]
+        for values in singular:
+            smallest = min(values[values > ROUNDING * values[0]])
+            norms["exact inverse of A"].append(1 / smallest.item())
         inner.extend(a.flatten(0, 1))
-    steps = attention.pinv.keywords.get("steps") if isinstance(attention.pinv, partial) else None
+
+    steps = None
+    if isinstance(attention.pinv, partial):
+        steps = attention.pinv.keywords.get("steps")
     return InvertedLayer(symmetric=isinstance(attention, Soft), steps=steps, inner=inner, norms=norms, **about)
 
 
-def variants(attention: Attention) -> dict[str, Attention]:
-    """Copy a mechanism: SOFT with and without the normalisation of SOFT++, each other one alone.
+def spectral_norms(matrices: Tensor) -> list[float]:
+    """Compute the largest singular value of each matrix (N,H,i,j)."""
+    return torch.linalg.matrix_norm(matrices.float(), ord=2).flatten().tolist()
 
-    The one of SOFT and SOFT++ that the mechanism is not has the published inverse.
+
+def variants(attention: Attention) -> dict[str, Attention]:
+    """Copy a mechanism: SOFT with and without the normalisation of SOFT++, any other one as it is.
+
+    If the mechanism is SOFT, SOFT++ has the published inverse, and vice versa.
     """
     if not isinstance(attention, Soft):
         return {"": copy.copy(attention)}
-    both = {name: copy.copy(attention) for name in PUBLISHED}
-    for name, one in both.items():
-        one.normalise = name == "SOFT++"
-        one.pinv = attention.pinv if one.normalise == attention.normalise else PUBLISHED[name]
-    return both
+    copies = {}
+    for name, inverse in PUBLISHED.items():
+        variant = copy.copy(attention)
+        variant.normalise = name == "SOFT++"
+        is_original = attention.normalise == variant.normalise
+        variant.pinv = attention.pinv if is_original else inverse
+        copies[name] = variant
+    return copies
 
 
-def taken(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor]:
-    """Call a copy of a mechanism, whose ``pinv`` is exchanged, with the identity as values; keep what it inverts.
+def inverted(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor]:
+    """Call a copy of a mechanism with the identity as values and record what it inverts; replaces its ``pinv``.
 
     Returns:
-        The inverted matrix A (N,H,m,m), its inverse X, that of SOFT++ as D^-½ X D^-½ with the row sums D of A, and the
-        matrix that multiplies the values (N,H,L,L).
+        The inverted matrix A (N,H,m,m); its inverse X, for SOFT++ D^-½ X D^-½ with the row sums D of A; and the matrix
+        that multiplies the values (N,H,L,L).
     """
-    own, kept = attention.pinv, []
+    pinv = attention.pinv
+    recorded = {}
 
-    def inverse(a: Tensor) -> Tensor:
-        kept[:] = [a, own(a)]
-        return kept[1]
+    # The identity is fed in chunks; every chunk has the same A.
+    def record_inverse(a: Tensor) -> Tensor:
+        recorded["A"] = a
+        recorded["X"] = pinv(a)
+        return recorded["X"]
 
     if isinstance(attention, CUR):
-        attention.options = replace(attention.options, pinv=inverse)
+        attention.options = replace(attention.options, pinv=record_inverse)
     else:
-        attention.pinv = inverse
-    whole = matrix(attention, arguments)
-    a, x = kept
+        attention.pinv = record_inverse
+    full_map = matrix(attention, arguments)
+    a = recorded["A"]
+    x = recorded["X"]
     if isinstance(attention, Soft) and attention.normalise:
         d = a.sum(-1, keepdim=True).rsqrt()
         x = d * x * d.mT
-    return a, x, whole
+    return a, x, full_map

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from ...ops.pinv import cubic, newton
 
-SYMMETRIC: dict[str, Callable[..., Tensor]] = {  # for the matrices of a Gaussian kernel
+# Iterations for the matrices of a Gaussian kernel, which are symmetric.
+SYMMETRIC: dict[str, Callable[..., Tensor]] = {
     "Newton, SOFT's code (ridge 0.01)": partial(newton, init="soft", ridge=0.01),
     "Newton, paper": partial(newton, init="paper"),
     "Newton, SOFT++'s code": partial(newton, init="softpp"),
     "cubic, start by two norms": partial(cubic, init="two_norms"),
 }
-OTHER: dict[str, Callable[..., Tensor]] = {  # Newton's iteration of SOFT begins with A itself, not its transpose
+# Iterations for other matrices: Newton's iteration of SOFT begins with A itself, not its transpose, and needs symmetry.
+OTHER: dict[str, Callable[..., Tensor]] = {
     "cubic, start by column sum": partial(cubic, init="per_matrix"),
     "cubic, start by two norms": SYMMETRIC["cubic, start by two norms"],
 }
@@ -32,10 +34,10 @@ class InvertedLayer:
         mechanism: its label.
         weights: initial | best | last, or random.
         at: step of the training, or m of random tokens.
-        symmetric: whether the matrices are those of a Gaussian kernel; else rows of a softmax or of Laplace weights.
-        steps: number of steps of the mechanism's own iteration, None if it has another inverse.
+        symmetric: whether the matrices come from a Gaussian kernel; else from a softmax or Laplace weights.
+        steps: number of steps of the mechanism's iteration, None if it has another inverse.
         inner: matrices (m,m) before their inverse, one for each example and head.
-        norms: spectral norms by the name of what they are of, one for each example and head.
+        norms: spectral norms by the name of the matrix, one for each example and head.
     """
 
     place: str
@@ -50,7 +52,12 @@ class InvertedLayer:
     @property
     def about(self) -> dict[str, str | int]:
         """The first columns of a table."""
-        return {name: getattr(self, name) for name in ("place", "mechanism", "weights", "at")}
+        return {
+            "place": self.place,
+            "mechanism": self.mechanism,
+            "weights": self.weights,
+            "at": self.at,
+        }
 
 
 @torch.no_grad()
@@ -61,32 +68,40 @@ def errors(layers: Iterable[InvertedLayer], steps: list[int], dtype: torch.dtype
         A row for each layer, iteration, steps and measure: AXA is ||A X A - A|| / ||A||, XAX is ||X A X - X|| / ||X||
         in Frobenius norms and double precision; median, smallest and largest over n matrices.
     """
-    return summary(
-        layer.about | {"iteration": name, "steps": k, "measure": measure, "value": value}
-        for layer in layers
-        for name, iteration in (SYMMETRIC if layer.symmetric else OTHER).items()
-        for k in steps
-        for a in layer.inner
-        for measure, value in residuals(a.double(), iteration(a.to(dtype), steps=k).double()).items()
-    )
+    rows = []
+    for layer in layers:
+        iterations = SYMMETRIC if layer.symmetric else OTHER
+        for name, iteration in iterations.items():
+            for num_steps in steps:
+                about = layer.about | {"iteration": name, "steps": num_steps}
+                # The iteration runs in the dtype, its error is measured in double precision.
+                for a in layer.inner:
+                    x = iteration(a.to(dtype), steps=num_steps)
+                    for measure, value in residuals(a.double(), x.double()).items():
+                        rows.append(about | {"measure": measure, "value": value})
+    return summary(rows)
 
 
 def residuals(a: Tensor, x: Tensor) -> dict[str, float]:
-    """Relative errors of the first two equations of Penrose (1955), A X A = A and X A X = X, of one matrix."""
+    """Compute the relative errors of the first two equations of Penrose (1955), A X A = A and X A X = X."""
     product = a @ x
-    found = {"AXA": (product @ a - a).norm() / a.norm(), "XAX": (x @ product - x).norm() / x.norm()}
-    return {name: value.item() for name, value in found.items()}
+    axa = (product @ a - a).norm() / a.norm()
+    xax = (x @ product - x).norm() / x.norm()
+    return {"AXA": axa.item(), "XAX": xax.item()}
 
 
 def norms(layers: Iterable[InvertedLayer]) -> pd.DataFrame:
     """Summarise the norms of each layer: a row for each kind of matrix, with the columns of ``errors``."""
-    return summary(
-        x.about | {"matrix": name, "value": value} for x in layers for name, some in x.norms.items() for value in some
-    )
+    rows = []
+    for layer in layers:
+        for name, values in layer.norms.items():
+            rows += [layer.about | {"matrix": name, "value": value} for value in values]
+    return summary(rows)
 
 
 def summary(rows: Iterable[dict]) -> pd.DataFrame:
-    """Summarise ``value`` over rows that are alike in all else: median, smallest, largest, number; NaN is infinite."""
+    """Summarise ``value`` over rows that are equal otherwise: median, smallest, largest, number; NaN is infinite."""
     table = pd.DataFrame(rows).fillna({"value": math.inf})
-    groups = table.groupby([name for name in table if name != "value"], sort=False)
+    keys = [name for name in table if name != "value"]
+    groups = table.groupby(keys, sort=False)
     return groups["value"].agg(median="median", low="min", high="max", n="size").reset_index()
