@@ -1,1 +1,1 @@
-"""Studies that stand on the suite; nothing of the suite imports them, and none imports another one."""
+"""Studies that use the suite. None imports another one, and the suite only reads their ``report`` modules."""

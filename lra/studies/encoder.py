@@ -1,4 +1,4 @@
-"""A pretrained encoder of transformers: embeddings of length 1 of contents of files, and what its attention gets."""
+"""A pretrained encoder of transformers: unit embeddings of files, and the inputs of its attention."""
 
 import copy
 import io
@@ -19,9 +19,11 @@ from ..train.device import select_device
 with needs("hf", __name__):
     from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoTokenizer
 
-RECORDING = "lra_recording"  # name of the attention of ``qkv``
-# Of ImageNet's colours, with which most models like ViT are trained.
-MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+# Name of the attention of ``Encoder.qkv``.
+RECORDING = "lra_recording"
+# Mean and standard deviation of ImageNet's colours, with which most models like ViT are trained.
+MEAN = torch.tensor([0.485, 0.456, 0.406])
+DEVIATION = torch.tensor([0.229, 0.224, 0.225])
 
 
 @dataclass
@@ -29,10 +31,12 @@ class Encoder:
     """A pretrained model of transformers on a device.
 
     Args:
+        model: the model.
         tokenizer: None for a model of images.
         pool: ``mean`` or ``cls``.
-        length: most tokens of a text.
+        length: maximum number of tokens of a text.
         size: pixels of an image's side.
+        device: device of the model.
     """
 
     model: nn.Module
@@ -45,23 +49,50 @@ class Encoder:
     def __call__(self, contents: list[bytes]) -> Tensor:
         """Embed contents with gradients: (n, d)."""
         if self.tokenizer is None:
-            images = torch.stack([self._picture(content) for content in contents])
-            out, mask = self.model(pixel_values=images.to(self.device)).last_hidden_state, None
+            hidden = self._encode_images(contents)
+            mask = None
         else:
-            texts = [content.decode("utf-8", "replace") for content in contents]
-            words = self.tokenizer(texts, padding=True, truncation=True, max_length=self.length, return_tensors="pt")
-            words = words.to(self.device)
-            out, mask = self.model(**words).last_hidden_state, words["attention_mask"][..., None]
+            hidden, mask = self._encode_texts(contents)
+
+        # Pool the hidden states (n, L, d), and normalise to length 1.
         if self.pool == "cls":
-            return F.normalize(out[:, 0], dim=-1)
-        return F.normalize(out.mean(1) if mask is None else (out * mask).sum(1) / mask.sum(1), dim=-1)
+            pooled = hidden[:, 0]
+        elif mask is None:
+            pooled = hidden.mean(1)
+        else:
+            pooled = (hidden * mask).sum(1) / mask.sum(1)
+        return F.normalize(pooled, dim=-1)
+
+    def _encode_images(self, contents: list[bytes]) -> Tensor:
+        """Compute the last hidden states of images: (n, L, d)."""
+        images = torch.stack([self._picture(content) for content in contents])
+        return self.model(pixel_values=images.to(self.device)).last_hidden_state
+
+    def _encode_texts(self, contents: list[bytes]) -> tuple[Tensor, Tensor]:
+        """Compute the last hidden states (n, L, d) of texts, and their mask (n, L, 1)."""
+        texts = [content.decode("utf-8", "replace") for content in contents]
+        tokens = self.tokenizer(
+            texts,
+            padding=True,
+            truncation=True,
+            max_length=self.length,
+            return_tensors="pt",
+        )
+        tokens = tokens.to(self.device)
+        hidden = self.model(**tokens).last_hidden_state
+        return hidden, tokens["attention_mask"][..., None]
 
     @torch.no_grad()
     def embed(self, contents: list[bytes], batch: int) -> Tensor:
         """Embed contents without gradients, in batches of similar size to save padding: (n, d) on the CPU."""
         order = sorted(range(len(contents)), key=lambda i: len(contents[i]))
-        parts = [self([contents[i] for i in order[at : at + batch]]).cpu() for at in range(0, len(order), batch)]
-        return torch.cat(parts)[torch.tensor(order).argsort()]
+        parts = []
+        for start in range(0, len(order), batch):
+            indices = order[start : start + batch]
+            parts.append(self([contents[i] for i in indices]).cpu())
+        # Undo the sorting.
+        inverse = torch.tensor(order).argsort()
+        return torch.cat(parts)[inverse]
 
     def with_cur(self, **options) -> "Encoder":
         """Copy the encoder with CUR attention, with options of ``lra.ops.cur.cur_attention``."""
@@ -76,18 +107,21 @@ class Encoder:
         """Record q, k and v (1,H,L,D) of every layer for one example, scaled so that scores are q kᵀ / √D.
 
         Raises:
-            ValueError: the scores of a layer are not q kᵀ, or it has another number of keys than of queries.
+            ValueError: the scores of a layer are not q kᵀ, or its numbers of queries and keys differ.
         """
         recorded = []
 
-        def attend(module, query, key, value, attention_mask, scaling=None, **others):
-            if attention_mask is not None or query.shape != key.shape or others.get("position_bias") is not None:
+        def attend(module, query, key, value, attention_mask, scaling=None, **options):
+            has_bias = options.get("position_bias") is not None
+            if attention_mask is not None or query.shape != key.shape or has_bias:
                 reason = "a mask, position bias or other keys than queries, which is not softmax(q kᵀ)"
                 raise ValueError(f"{type(module).__name__} has {reason}")
+            # Another scaling than 1 / √D becomes part of the queries.
             if scaling is not None:
                 query = query * (scaling * query.shape[-1] ** 0.5)
             recorded.append((query.cpu(), key.cpu(), value.cpu()))
-            return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).contiguous(), None
+            out = F.scaled_dot_product_attention(query, key, value)
+            return out.transpose(1, 2).contiguous(), None
 
         before = self.model.config._attn_implementation
         AttentionInterface.register(RECORDING, attend)
@@ -101,8 +135,10 @@ class Encoder:
 
     def _picture(self, content: bytes) -> Tensor:
         """Decode and normalise an image: (3, size, size)."""
-        image = Image.open(io.BytesIO(content)).convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
-        return ((torch.from_numpy(np.array(image)) / 255 - MEAN) / DEVIATION).permute(2, 0, 1)
+        image = Image.open(io.BytesIO(content)).convert("RGB")
+        image = image.resize((self.size, self.size), Image.Resampling.BICUBIC)
+        pixels = torch.from_numpy(np.array(image)) / 255  # (size, size, 3)
+        return ((pixels - MEAN) / DEVIATION).permute(2, 0, 1)
 
 
 def load(path: Path, *, pool: str, length: int, size: int, device: str) -> Encoder:
@@ -119,8 +155,11 @@ def load(path: Path, *, pool: str, length: int, size: int, device: str) -> Encod
     device = select_device(device)
     try:
         model = AutoModel.from_pretrained(str(path), attn_implementation="sdpa")
-        text = model.main_input_name == "input_ids"
-        tokenizer = AutoTokenizer.from_pretrained(str(path)) if text else None
+        tokenizer = None
+        # A model of texts takes ids, a model of images pixels.
+        if model.main_input_name == "input_ids":
+            tokenizer = AutoTokenizer.from_pretrained(str(path))
     except OSError as error:
-        raise ValueError(f"model={path} cannot be loaded: {' '.join(str(error).split())[:200]}") from None
+        reason = " ".join(str(error).split())
+        raise ValueError(f"model={path} cannot be loaded: {reason[:200]}") from None
     return Encoder(model.eval().to(device), tokenizer, pool, length, size, device)

@@ -2,13 +2,14 @@
 
 CURformer's Table 5 and Figure 5 study ViT-B/16 on ImageNet; this study takes any encoder and any labelled texts or
 images. A linear probe and a k-NN classifier are fitted once to exact embeddings of the train examples, then applied to
-embeddings of the test examples by the model with CUR in place of its attention.
+embeddings of the test examples by the model with CUR.
 """
 
 if __name__ == "__main__":
     from lra.startup import begin
 
-    begin()  # before torch is imported
+    # Before torch is imported.
+    begin()
 
 import json
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ LEGEND = (
 
 
 def probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:
-    """Fit a multinomial logistic regression by L-BFGS to features (n,d) of length 1 with labels (n,), all at once."""
+    """Fit a multinomial logistic regression by full-batch L-BFGS to unit features (n,d) with labels (n,)."""
     linear = torch.nn.Linear(features.shape[1], int(labels.max()) + 1)
     for parameter in linear.parameters():
         torch.nn.init.zeros_(parameter)
@@ -47,9 +48,10 @@ def probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        value = F.cross_entropy(linear(features), labels) + 1e-3 * linear.weight.square().sum()
-        value.backward()
-        return value
+        penalty = 1e-3 * linear.weight.square().sum()
+        loss = F.cross_entropy(linear(features), labels) + penalty
+        loss.backward()
+        return loss
 
     optimiser.step(closure)
     return linear
@@ -57,20 +59,24 @@ def probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:
 
 def nearest(features: Tensor, labels: Tensor, queries: Tensor, k: int) -> Tensor:
     """Classify queries (m,d) by the largest sum of cosines with the k nearest features (n,d): labels (n,) -> (m,)."""
-    near = (queries @ features.T).topk(k)
-    votes = F.one_hot(labels[near.indices]).float() * near.values[..., None]  # (m,k,classes)
+    cosines, indices = (queries @ features.T).topk(k)  # (m,k)
+    classes = F.one_hot(labels[indices]).float()  # (m,k,classes)
+    votes = classes * cosines[..., None]
     return votes.sum(1).argmax(-1)
 
 
 def distil(encoder: Encoder, contents: list[bytes], targets: Tensor, options: PretrainedOptions) -> None:
     """Train an encoder in place to increase the cosine of its embeddings with the exact ones, ``targets`` (n,d)."""
     optimiser = torch.optim.AdamW(encoder.model.parameters(), lr=options.lr, weight_decay=0.0)
-    draw = np.random.default_rng(options.seed)
+    generator = np.random.default_rng(options.seed)
     for _ in range(options.steps):
-        some = draw.choice(len(contents), options.batch, replace=False)
+        indices = generator.choice(len(contents), options.batch, replace=False)
         optimiser.zero_grad()
-        cosine = (encoder([contents[i] for i in some]) * targets[some].to(encoder.device)).sum(-1)
-        (1 - cosine).mean().backward()
+        embeddings = encoder([contents[i] for i in indices])
+        # Embeddings have length 1, so that the product is the cosine.
+        cosine = (embeddings * targets[indices].to(encoder.device)).sum(-1)
+        loss = (1 - cosine).mean()
+        loss.backward()
         optimiser.step()
 
 
@@ -83,29 +89,53 @@ def study(options: PretrainedOptions) -> list[dict]:
         ones, mean and standard deviation over test examples; ``probe`` and ``knn``, the accuracies in percent; ``n``,
         the number of test examples.
     """
-    encoder = load(options.model, pool=options.pool, length=options.length, size=options.size, device=options.device)
-    (texts, labels), (unseen, truth) = (
-        labelled(options.examples, split, getattr(options, split), options.seed) for split in ("train", "test")
+    encoder = load(
+        options.model,
+        pool=options.pool,
+        length=options.length,
+        size=options.size,
+        device=options.device,
     )
-    train_embeddings, exact = (encoder.embed(some, options.batch) for some in (texts, unseen))
-    linear = probe(train_embeddings, labels)
+    train_contents, train_labels = labelled(options.examples, "train", options.train, options.seed)
+    test_contents, test_labels = labelled(options.examples, "test", options.test, options.seed)
+
+    # Both classifiers are fitted to exact embeddings.
+    train_embeddings = encoder.embed(train_contents, options.batch)
+    exact = encoder.embed(test_contents, options.batch)
+    linear = probe(train_embeddings, train_labels)
+
+    def accuracy(predictions: Tensor) -> float:
+        return (predictions == test_labels).float().mean().item() * 100
 
     def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> dict:
         cosine = (embeddings * exact).sum(-1)
-        guesses = linear(embeddings).argmax(-1), nearest(train_embeddings, labels, embeddings, options.neighbours)
-        probed, near = ((guess == truth).float().mean().item() * 100 for guess in guesses)
-        own = {"attention": attention, "count": count, "tuned": tuned, "cosine": cosine.mean().item()}
-        return own | {"cosine_std": cosine.std().item(), "probe": probed, "knn": near, "n": len(truth)}
+        neighbour_labels = nearest(train_embeddings, train_labels, embeddings, options.neighbours)
+        return {
+            "attention": attention,
+            "count": count,
+            "tuned": tuned,
+            "cosine": cosine.mean().item(),
+            "cosine_std": cosine.std().item(),
+            "probe": accuracy(linear(embeddings).argmax(-1)),
+            "knn": accuracy(neighbour_labels),
+            "n": len(test_labels),
+        }
 
     results = [result("exact", None, 0, exact)]
     for score in options.selections:
         for count in options.counts:
+            # The same random numbers for every attention.
             torch.manual_seed(options.seed)
-            other = encoder.with_cur(**SELECTIONS[score], count=count, pairing=options.pairing, steps=options.inverse)
-            results.append(result(score, count, 0, other.embed(unseen, options.batch)))
+            other = encoder.with_cur(
+                **SELECTIONS[score],
+                count=count,
+                pairing=options.pairing,
+                steps=options.inverse,
+            )
+            results.append(result(score, count, 0, other.embed(test_contents, options.batch)))
             if options.steps:
-                distil(other, texts, train_embeddings, options)
-                results.append(result(score, count, options.steps, other.embed(unseen, options.batch)))
+                distil(other, train_contents, train_embeddings, options)
+                results.append(result(score, count, options.steps, other.embed(test_contents, options.batch)))
     return results
 
 
@@ -116,24 +146,45 @@ def pretrained(options: PretrainedOptions) -> None:
     Raises:
         ValueError: the model or a file cannot be used, or an option is not valid.
     """
+    # Create the directory before anything is trained, so that an error is raised early.
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)  # before anything is trained
-    lines, results = [], study(options)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+    results = study(options)
+
+    lines = []
     for r in results:
-        scores = [f"{r[name]:.1f} ± {error(r, name):.1f}" for name in ("probe", "knn")]
-        cosine = f"{r['cosine']:.4f} ± {r['cosine_std']:.4f}"
-        lines.append([r["attention"], str(r["count"] or "-"), str(r["tuned"]), cosine, *scores])
-    cells, about = frame(HEAD, lines), f"{options.train} train and {options.test} test examples"
-    show([Table(name="pretrained", title=str(options.model), about=about, cells=cells, words=("attention",))], LEGEND)
+        line = [
+            r["attention"],
+            str(r["count"] or "-"),
+            str(r["tuned"]),
+            f"{r['cosine']:.4f} ± {r['cosine_std']:.4f}",
+            f"{r['probe']:.1f} ± {error(r, 'probe'):.1f}",
+            f"{r['knn']:.1f} ± {error(r, 'knn'):.1f}",
+        ]
+        lines.append(line)
+    table = Table(
+        name="pretrained",
+        title=str(options.model),
+        about=f"{options.train} train and {options.test} test examples",
+        cells=frame(HEAD, lines),
+        words=("attention",),
+    )
+    show([table], LEGEND)
     if options.out:
         options.out.write_text(json.dumps(results, indent=1) + "\n")
         draw(pd.DataFrame(results), options.model, options.out.with_suffix(".png"))
 
 
 def error(result: Mapping, metric: str):
-    """The standard error of a metric of a row, or of rows as a DataFrame: of a mean, or of a proportion in percent."""
+    """Compute the standard error of a metric of a row, or of all rows of a DataFrame.
+
+    The cosine is a mean over examples, the accuracies are proportions in percent.
+    """
+    n = result["n"]
+    if metric == "cosine":
+        return result["cosine_std"] / n**0.5
     p = result[metric]
-    return result["cosine_std"] / result["n"] ** 0.5 if metric == "cosine" else (p * (100 - p) / result["n"]) ** 0.5
+    return (p * (100 - p) / n) ** 0.5
 
 
 def draw(results: pd.DataFrame, model: Path, file: Path) -> None:
@@ -141,18 +192,28 @@ def draw(results: pd.DataFrame, model: Path, file: Path) -> None:
 
     There is a line for each attention and tuning; bars are standard errors over the n test examples.
     """
-    exact, others = results.iloc[0], results[1:].astype({"count": int}).sort_values("count", kind="stable")
-    words, counts = list(others.attention.unique()), list(others["count"].unique())
+    exact = results.iloc[0]
+    cur = results[1:].astype({"count": int}).sort_values("count", kind="stable")
+    attentions = list(cur.attention.unique())
+    counts = list(cur["count"].unique())
     figure, grid = panels(3, width=3.7, height=3.6)
     for axes, (metric, label) in zip(grid, METRICS.items(), strict=True):
         axes.axhline(exact[metric], color="grey", linestyle=":", linewidth=1, label="exact")
-        for (word, tuned), line in others.groupby(["attention", "tuned"], sort=False):
-            style = {"color": f"C{words.index(word) % 10}", "linestyle": "-", "marker": "o"}
-            if tuned:  # hollow markers, since a line of one count has no visible dashes
+        for (attention, tuned), line in cur.groupby(["attention", "tuned"], sort=False):
+            style = {"color": f"C{attentions.index(attention) % 10}", "linestyle": "-", "marker": "o"}
+            name = attention
+            # Hollow markers after distillation, since a line of one count has no visible dashes.
+            if tuned:
                 style |= {"linestyle": "--", "marker": "s", "markerfacecolor": "white"}
-            name = f"{word}, {tuned} steps of distillation" if tuned else word
+                name += f", {tuned} steps of distillation"
             axes.errorbar(
-                line["count"], line[metric], error(line, metric), label=name, markersize=4, capsize=2, **style
+                line["count"],
+                line[metric],
+                error(line, metric),
+                label=name,
+                markersize=4,
+                capsize=2,
+                **style,
             )
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, map(str, counts))

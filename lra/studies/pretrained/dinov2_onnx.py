@@ -7,7 +7,8 @@ found by the name of the node or their shape. The result is compared with onnx's
 if __name__ == "__main__":
     from lra.startup import begin
 
-    begin()  # before torch is imported
+    # Before torch is imported.
+    begin()
 
 import sys
 from pathlib import Path
@@ -28,20 +29,33 @@ PREFIX = "backbone."
 
 
 def weights(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """Extract the parameters by their names in transformers' Dinov2Model. Raises ValueError if there are none."""
+    """Extract the parameters by their names in transformers' Dinov2Model.
+
+    Raises:
+        ValueError: the graph has no DINOv2 backbone.
+    """
     stored = {tensor.name: to_array(tensor) for tensor in graph.initializer}
-    named = {name.removeprefix(PREFIX): array for name, array in stored.items() if name.startswith(PREFIX)}
+    parameters = {}
+    for name, array in stored.items():
+        if name.startswith(PREFIX):
+            parameters[name.removeprefix(PREFIX)] = array
+
+    # Transposed weights have lost their names, but their MatMul nodes have not.
     for node in graph.node:
         name = node.name.strip("/").replace("/", ".")
         if node.op_type == "MatMul" and name.startswith(PREFIX) and node.input[1] in stored:
-            named[name.removeprefix(PREFIX).removesuffix(".MatMul") + ".weight"] = stored[node.input[1]].T
-    tables = [a for name, a in stored.items() if name.startswith("onnx::") and a.ndim == 3]  # class token, patches
-    if "embeddings.cls_token" not in named or len(tables) != 2:
+            module = name.removeprefix(PREFIX).removesuffix(".MatMul")
+            parameters[f"{module}.weight"] = stored[node.input[1]].T
+
+    # The position table is split into class token and patches.
+    tables = [array for name, array in stored.items() if name.startswith("onnx::") and array.ndim == 3]
+    if "embeddings.cls_token" not in parameters or len(tables) != 2:
         raise ValueError("the graph holds no DINOv2 backbone under 'backbone.'")
-    width = named["embeddings.cls_token"].shape[-1]
-    named["embeddings.position_embeddings"] = np.concatenate(sorted(tables, key=lambda a: a.shape[1]), 1)
-    named["embeddings.mask_token"] = np.zeros((1, width), np.float32)
-    return named
+    tables = sorted(tables, key=lambda array: array.shape[1])
+    width = parameters["embeddings.cls_token"].shape[-1]
+    parameters["embeddings.position_embeddings"] = np.concatenate(tables, 1)
+    parameters["embeddings.mask_token"] = np.zeros((1, width), np.float32)
+    return parameters
 
 
 def convert(file: Path, folder: Path) -> float:
@@ -54,37 +68,54 @@ def convert(file: Path, folder: Path) -> float:
         ValueError: the model is not a DINOv2 backbone.
     """
     onnx_model = onnx.load(file)
-    graph = onnx_model.graph
-    parameters = weights(graph)
-    patch = parameters["embeddings.patch_embeddings.projection.weight"].shape
-    side = round((parameters["embeddings.position_embeddings"].shape[1] - 1) ** 0.5)
-    layers = 1 + max(int(name.split(".")[2]) for name in parameters if name.startswith("encoder.layer."))
-    config = Dinov2Config(
-        hidden_size=patch[0],
-        num_attention_heads=patch[0] // 64,
-        num_hidden_layers=layers,
-        image_size=side * patch[2],
-        patch_size=patch[2],
-    )
+    parameters = weights(onnx_model.graph)
     folder.mkdir(parents=True, exist_ok=True)
-    config.save_pretrained(folder)
+    _configuration(parameters).save_pretrained(folder)
     tensors = {name: torch.from_numpy(array.copy()) for name, array in parameters.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    # Load what was written; every parameter must have its counterpart.
     model, loading_info = Dinov2Model.from_pretrained(folder, output_loading_info=True)
-    if missing := sorted(loading_info["missing_keys"]) or sorted(loading_info["unexpected_keys"]):
-        raise ValueError(f"{file} and Dinov2Model do not have the same parameters: {', '.join(map(str, missing[:3]))}")
+    unmatched = sorted(loading_info["missing_keys"]) or sorted(loading_info["unexpected_keys"])
+    if unmatched:
+        names = ", ".join(map(str, unmatched[:3]))
+        raise ValueError(f"{file} and Dinov2Model do not have the same parameters: {names}")
+
+    # Compare both models on one random image.
+    graph_input = onnx_model.graph.input[0]
+    shape = [dimension.dim_value or 1 for dimension in graph_input.type.tensor_type.shape.dim]
+    image = np.random.default_rng(0).standard_normal(shape, np.float32)
+    evaluator = ReferenceEvaluator(_backbone(onnx_model))
+    (expected,) = evaluator.run(None, {graph_input.name: image})
+    with torch.no_grad():
+        hidden = model.eval()(torch.from_numpy(image)).last_hidden_state.numpy()
+    return float(np.abs(hidden - expected).max())
+
+
+def _configuration(parameters: dict[str, np.ndarray]) -> Dinov2Config:
+    """Derive the sizes of a backbone from the shapes of its parameters."""
+    width, _, patch_size, _ = parameters["embeddings.patch_embeddings.projection.weight"].shape
+    # One position for each patch of a square image, and one for the class token.
+    num_patches = parameters["embeddings.position_embeddings"].shape[1] - 1
+    side = round(num_patches**0.5)
+    layers = [int(name.split(".")[2]) for name in parameters if name.startswith("encoder.layer.")]
+    return Dinov2Config(
+        hidden_size=width,
+        num_attention_heads=width // 64,
+        num_hidden_layers=1 + max(layers),
+        image_size=side * patch_size,
+        patch_size=patch_size,
+    )
+
+
+def _backbone(onnx_model: onnx.ModelProto) -> onnx.ModelProto:
+    """Cut the graph behind the last layer norm of the backbone, whose output is the last hidden state."""
+    graph = onnx_model.graph
     nodes = list(graph.node)
     last = max(i for i, node in enumerate(nodes) if node.name.startswith("/backbone/layernorm/"))
     state = onnx.helper.make_tensor_value_info(nodes[last].output[0], onnx.TensorProto.FLOAT, None)
     backbone = onnx.helper.make_graph(nodes[: last + 1], "backbone", graph.input, [state], graph.initializer)
-    shape = [d.dim_value or 1 for d in graph.input[0].type.tensor_type.shape.dim]
-    image = np.random.default_rng(0).standard_normal(shape, np.float32)
-    (expected,) = ReferenceEvaluator(onnx.helper.make_model(backbone, opset_imports=onnx_model.opset_import)).run(
-        None, {graph.input[0].name: image}
-    )
-    with torch.no_grad():
-        state_of_model = model.eval()(torch.from_numpy(image)).last_hidden_state.numpy()
-    return float(np.abs(state_of_model - expected).max())
+    return onnx.helper.make_model(backbone, opset_imports=onnx_model.opset_import)
 
 
 if __name__ == "__main__":
