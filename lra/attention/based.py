@@ -30,6 +30,8 @@ class Based(Mixer):
         super().__init__(sizes, dim=dim)
         self.causal = causal
         width = sizes.heads * sizes.head_dim
+        num_features = 1 + features + features**2
+        self.state_size = sizes.heads * num_features * (sizes.head_dim + 1)
         self.split = [sizes.heads * features, sizes.heads * features, width]
         self.inputs = nn.Linear(dim, sum(self.split), bias=False)
         self.output = nn.Linear(width, dim, bias=False)

@@ -31,6 +31,7 @@ class DeltaNet(Mixer):
         self.causal = causal
         self.negative = negative
         inner = sizes.heads * sizes.head_dim
+        self.state_size = inner * sizes.head_dim
         self.inputs = nn.Linear(dim, 3 * inner, bias=False)
         self.conv = ShortConvolution(3 * inner, width, causal=causal)
         self.beta = nn.Linear(dim, sizes.heads, bias=False)

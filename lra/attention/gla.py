@@ -33,6 +33,7 @@ class GLA(Mixer):
         self.temperature = temperature
         width = sizes.heads * sizes.head_dim
         key_width = sizes.heads * max(sizes.head_dim // 2, 1)
+        self.state_size = key_width * sizes.head_dim
         self.queries = nn.Linear(dim, key_width, bias=False)
         self.keys = nn.Linear(dim, key_width, bias=False)
         self.values = nn.Linear(dim, width, bias=False)

@@ -34,6 +34,7 @@ class HGRN2(Mixer):
         super().__init__(sizes, dim=dim)
         self.causal = causal
         width = sizes.heads * sizes.head_dim
+        self.state_size = width * sizes.head_dim
         self.inputs = nn.Linear(dim, 3 * width, bias=False)
         # Bounds of exactly 0 and 1 have no finite logit.
         bounds = torch.full((sizes.heads, 1, sizes.head_dim), lower_bound).clamp(1e-4, 1 - 1e-4)

@@ -31,6 +31,8 @@ class LionS(Mixer):
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False):
         super().__init__(sizes, dim=dim)
         self.causal = causal
+        # Numerator and denominator.
+        self.state_size = sizes.heads * sizes.head_dim * (sizes.head_dim + 1)
         self.inputs = nn.Linear(dim, 3 * sizes.heads * sizes.head_dim)
         self.output = nn.Linear(sizes.heads * sizes.head_dim, dim)
         decays = decays_by_horizon(sizes.heads, 2, sizes.length)

@@ -50,6 +50,7 @@ class Mamba2(Mixer):
         self.causal = causal
         self.states = states
         self.inner = inner
+        self.state_size = inner * states
         self.directions = self.num_directions()
         heads = sizes.heads
         maps = 2 * self.directions * states  # B and C

@@ -31,6 +31,7 @@ class MinGRU(Mixer):
         super().__init__(sizes, dim=dim)
         self.causal = causal
         inner = max(1, int(expand * dim))
+        self.state_size = inner
         self.inputs = nn.Linear(dim, self.num_maps * inner, bias=False)
         self.output = nn.Linear(inner, dim, bias=False)
 

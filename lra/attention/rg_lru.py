@@ -49,6 +49,7 @@ class RGLRU(Mixer):
         in_range("radius_min", radius_min, Range(above=0, below=1))
         in_range("radius_max", radius_max, Range(radius_min, below=1))
         self.causal = causal
+        self.state_size = dim
         block = dim // sizes.heads
         self.inputs = nn.Linear(dim, 2 * dim)
         self.conv = ShortConvolution(dim, conv, causal=causal, bias=True, activation=False)
