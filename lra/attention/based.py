@@ -21,7 +21,7 @@ class Based(Mixer):
         causal: only earlier tokens and the token itself, as published.
         features: D.
 
-    Source: the paper, section 4.1.
+    Source: the paper, section 4.1. In plain torch, with decays of 1: ``lra/reference/retention.py``.
     """
 
     hole_free = True

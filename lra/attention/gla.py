@@ -22,7 +22,7 @@ class GLA(Mixer):
         rank: width between W_1 and W_2.
         temperature: τ. With 16 the decays start near 0.958, a horizon of 23 tokens.
 
-    Source: the paper, sections 4.2 and 4.4.
+    Source: the paper, sections 4.2 and 4.4. In plain torch: ``lra/reference/gated_linear_attention.py``.
     """
 
     hole_free = True

@@ -25,7 +25,8 @@ class HGRN2(Mixer):
         causal: only earlier tokens and the token itself.
         lower_bound: initial l of every channel.
 
-    Source: the paper, section 3.2; activations by its code for the Long Range Arena.
+    Source: the paper, section 3.2; activations by its code for the Long Range Arena. In plain torch:
+    ``lra/reference/gated_linear_attention.py``.
     """
 
     hole_free = True

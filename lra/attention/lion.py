@@ -23,7 +23,8 @@ class LionS(Mixer):
     Args:
         causal: only earlier tokens and the token itself.
 
-    Source: the paper, sections 3.2 and 4. Its released code cuts the gradient of λ, which is not copied.
+    Source: the paper, sections 3.2 and 4. Its released code cuts the gradient of λ, which is not copied. In plain
+    torch: ``lra/reference/retention.py``.
     """
 
     hole_free = True

@@ -41,7 +41,7 @@ class Mamba(Mixer):
     Raises:
         ValueError: step_max is below step_min, or decay_max below decay_min.
 
-    Source: the paper, section 3.4 and algorithm 2.
+    Source: the paper, section 3.4 and algorithm 2. In plain torch: ``lra/reference/selective_scan.py``.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class Mamba2(Mixer):
     Raises:
         ValueError: the heads do not divide expand · dim.
 
-    Source: the paper, sections 5 to 7.
+    Source: the paper, sections 5 to 7. In plain torch: ``lra/reference/retention.py``.
     """
 
     def __init__(
@@ -110,7 +110,8 @@ class Hydra(Mamba2):
     Args:
         causal: the scan from the left and the diagonal alone.
 
-    Source: the paper, section 3; the shift and initial values by its released code.
+    Source: the paper, section 3; the shift and initial values by its released code. In plain torch:
+    ``lra/reference/retention.py``.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, conv: Positive = 7, **options):

@@ -30,7 +30,7 @@ class RetNet(Mixer):
     Raises:
         ValueError: head_dim is odd.
 
-    Source: the paper, section 2.1; initial values by the released code.
+    Source: the paper, section 2.1; initial values by the released code. In plain torch: ``lra/reference/retention.py``.
     """
 
     def __init__(
