@@ -17,9 +17,8 @@ class HGRN2(Mixer):
     f = l + (1 - l) σ(W_f x) with a lower bound l, q = σ(W_q x), v = silu(W_v x). O(L C (D + E) + L D E) time with
     chunks of C = 32 tokens; a state of H D E numbers for each direction.
 
-    The paper shares one table of lower bounds over the layers, which rise with the depth. Here each layer learns the
-    bounds of its own channels, which start at ``lower_bound``: a simplification, since a mixer does not know its
-    depth.
+    The paper shares one table of lower bounds over the layers, which rise with the depth. Here each layer learns
+    bounds for its channels, which start at ``lower_bound``: a simplification, since a mixer does not know its depth.
 
     Args:
         causal: only earlier tokens and the token itself.

@@ -31,10 +31,8 @@ SSD = {"dt_bias": "step_bias", "norm.weight": "norm.weight"}
 PARTS = ("weight", "bias")
 HYENA = {"filter_fn.bias": "D", "filter_fn.implicit_filter.1.freq": "filters.0.frequency"}
 HYENA |= {"filter_fn.implicit_filter.6.weight": "filters.0.last.weight"}
-HYENA |= {
-    f"filter_fn.implicit_filter.{2 * i}.{part}": f"filters.0.layers.{i}.{part}" for i in range(3) for part in PARTS
-}
 for part in PARTS:
+    HYENA |= {f"filter_fn.implicit_filter.{2 * i}.{part}": f"filters.0.layers.{i}.{part}" for i in range(3)}
     HYENA |= {f"short_filter.{part}": f"conv.conv.{part}", f"in_proj.{part}": f"inputs.{part}"}
     HYENA |= {f"out_proj.{part}": f"output.{part}"}
 HIDDEN = {"to_out.weight": "output.weight"}
