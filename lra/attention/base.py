@@ -58,6 +58,9 @@ class Mechanism(Checked, nn.Module):
     causal: bool = False
     # Whether the order-preserving removal of masked tokens changes no output (data.pad=compact).
     hole_free: bool = False
+    # Real numbers that the layer carries from one token to the next in one direction, over all heads and channels;
+    # None for a mechanism that is not a recurrence. Buffers of short convolutions do not count.
+    state_size: int | None = None
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -114,5 +117,8 @@ class Mixer(Mechanism):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
 
     def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
-        """Return the map (N,H,L,L) that multiplies the values, or None if values do not enter linearly."""
+        """Return the map (N,H,L,L) that multiplies the values, or None.
+
+        None stands for values that do not enter linearly, and for recurrences, which never form the map.
+        """
         return None

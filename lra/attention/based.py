@@ -21,7 +21,7 @@ class Based(Mixer):
         causal: only earlier tokens and the token itself, as published.
         features: D.
 
-    Source: the paper, section 4.1.
+    Source: the paper, section 4.1. In plain torch, with decays of 1: ``lra/reference/retention.py``.
     """
 
     hole_free = True
@@ -30,6 +30,8 @@ class Based(Mixer):
         super().__init__(sizes, dim=dim)
         self.causal = causal
         width = sizes.heads * sizes.head_dim
+        num_features = 1 + features + features**2
+        self.state_size = sizes.heads * num_features * (sizes.head_dim + 1)
         self.split = [sizes.heads * features, sizes.heads * features, width]
         self.inputs = nn.Linear(dim, sum(self.split), bias=False)
         self.output = nn.Linear(width, dim, bias=False)

@@ -23,7 +23,7 @@ class DeltaNet(Mixer):
         width: tokens that the short convolution sees.
         negative: β from 0 to 2 instead of 1, so that the state may change its sign (Grazzi et al. 2025).
 
-    Source: the paper, sections 2.2 and 3.4.
+    Source: the paper, sections 2.2 and 3.4. In plain torch: ``lra/reference/delta_rule.py``.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, width: Positive = 4, negative: bool = False):
@@ -31,6 +31,7 @@ class DeltaNet(Mixer):
         self.causal = causal
         self.negative = negative
         inner = sizes.heads * sizes.head_dim
+        self.state_size = inner * sizes.head_dim
         self.inputs = nn.Linear(dim, 3 * inner, bias=False)
         self.conv = ShortConvolution(3 * inner, width, causal=causal)
         self.beta = nn.Linear(dim, sizes.heads, bias=False)
@@ -63,7 +64,7 @@ class GatedDeltaNet(DeltaNet):
     Args:
         step_min, step_max: range of the initial step sizes.
 
-    Source: the paper, section 3; initial values by the released code.
+    Source: the paper, section 3; initial values by the released code. In plain torch: ``lra/reference/delta_rule.py``.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, step_min: Above = 0.001, step_max: Above = 0.1, **options):

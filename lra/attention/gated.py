@@ -79,4 +79,5 @@ def inverse_softplus(x: Tensor) -> Tensor:
 def initial_steps(count: int, step_min: float, step_max: float) -> Tensor:
     """Draw step sizes log-uniformly and return their biases b, so that softplus(b) is the step (Gu and Dao 2023)."""
     steps = torch.empty(count).uniform_(math.log(step_min), math.log(step_max)).exp()
-    return inverse_softplus(steps.clamp(min=1e-4))
+    # The released floor of 1e-4, unless smaller steps are asked for.
+    return inverse_softplus(steps.clamp(min=min(step_min, 1e-4)))

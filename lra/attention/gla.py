@@ -22,7 +22,7 @@ class GLA(Mixer):
         rank: width between W_1 and W_2.
         temperature: τ. With 16 the decays start near 0.958, a horizon of 23 tokens.
 
-    Source: the paper, sections 4.2 and 4.4.
+    Source: the paper, sections 4.2 and 4.4. In plain torch: ``lra/reference/gated_linear_attention.py``.
     """
 
     hole_free = True
@@ -33,6 +33,7 @@ class GLA(Mixer):
         self.temperature = temperature
         width = sizes.heads * sizes.head_dim
         key_width = sizes.heads * max(sizes.head_dim // 2, 1)
+        self.state_size = key_width * sizes.head_dim
         self.queries = nn.Linear(dim, key_width, bias=False)
         self.keys = nn.Linear(dim, key_width, bias=False)
         self.values = nn.Linear(dim, width, bias=False)

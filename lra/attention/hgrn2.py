@@ -17,15 +17,15 @@ class HGRN2(Mixer):
     f = l + (1 - l) σ(W_f x) with a lower bound l, q = σ(W_q x), v = silu(W_v x). O(L C (D + E) + L D E) time with
     chunks of C = 32 tokens; a state of H D E numbers for each direction.
 
-    The paper shares one table of lower bounds over the layers, which rise with the depth. Here each layer learns the
-    bounds of its own channels, which start at ``lower_bound``: a simplification, since a mixer does not know its
-    depth.
+    The paper shares one table of lower bounds over the layers, which rise with the depth. Here each layer learns
+    bounds for its channels, which start at ``lower_bound``: a simplification, since a mixer does not know its depth.
 
     Args:
         causal: only earlier tokens and the token itself.
         lower_bound: initial l of every channel.
 
-    Source: the paper, section 3.2; activations by its code for the Long Range Arena.
+    Source: the paper, section 3.2; activations by its code for the Long Range Arena. In plain torch:
+    ``lra/reference/gated_linear_attention.py``.
     """
 
     hole_free = True
@@ -34,6 +34,7 @@ class HGRN2(Mixer):
         super().__init__(sizes, dim=dim)
         self.causal = causal
         width = sizes.heads * sizes.head_dim
+        self.state_size = width * sizes.head_dim
         self.inputs = nn.Linear(dim, 3 * width, bias=False)
         # Bounds of exactly 0 and 1 have no finite logit.
         bounds = torch.full((sizes.heads, 1, sizes.head_dim), lower_bound).clamp(1e-4, 1 - 1e-4)

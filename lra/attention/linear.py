@@ -39,6 +39,9 @@ class Linear(Attention):
         super().__init__(sizes)
         self.normalise = normalise
         self.causal = causal
+        # Σ φ(k) vᵀ and, for the denominator, Σ φ(k).
+        num_columns = sizes.value_dim + 1 if normalise else sizes.value_dim
+        self.state_size = sizes.heads * sizes.head_dim * num_columns
 
     @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:

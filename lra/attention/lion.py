@@ -23,7 +23,8 @@ class LionS(Mixer):
     Args:
         causal: only earlier tokens and the token itself.
 
-    Source: the paper, sections 3.2 and 4. Its released code cuts the gradient of λ, which is not copied.
+    Source: the paper, sections 3.2 and 4. Its released code cuts the gradient of λ, which is not copied. In plain
+    torch: ``lra/reference/retention.py``.
     """
 
     hole_free = True
@@ -31,6 +32,8 @@ class LionS(Mixer):
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False):
         super().__init__(sizes, dim=dim)
         self.causal = causal
+        # Numerator and denominator.
+        self.state_size = sizes.heads * sizes.head_dim * (sizes.head_dim + 1)
         self.inputs = nn.Linear(dim, 3 * sizes.heads * sizes.head_dim)
         self.output = nn.Linear(sizes.heads * sizes.head_dim, dim)
         decays = decays_by_horizon(sizes.heads, 2, sizes.length)

@@ -47,6 +47,8 @@ class LRU(Mixer):
     ):
         super().__init__(sizes, dim=dim)
         self.causal = not bidirectional
+        # N complex numbers.
+        self.state_size = 2 * states
         in_range("r_max", r_max, Range(r_min, 1), "r_min")
         self.rates = dict.fromkeys(("nu", "theta", "gamma", "b"), rate)
 

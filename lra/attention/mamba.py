@@ -1,6 +1,7 @@
 """Mamba's selective state-space layer (Gu and Dao, 2023)."""
 
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -8,9 +9,11 @@ from torch import Tensor, nn
 
 from ..ops.precision import upcast
 from ..ops.selective_scan import selective_scan
-from ..options import Above, Positive
+from ..options import Above, Positive, Range, in_range
 from .base import Mixer, Sizes
 from .gated import ShortConvolution, initial_steps
+
+Spacing = Literal["linear", "log"]
 
 
 class Mamba(Mixer):
@@ -30,9 +33,15 @@ class Mamba(Mixer):
         states: n, states of each channel.
         expand: channels as a multiple of dim.
         conv: tokens that the short convolution sees.
-        step_min, step_max: range of the initial step sizes, drawn log-uniformly.
+        step_min, step_max: range of the initial step sizes, drawn log-uniformly. With step_min = 1 / L the longest
+            horizon is the sequence length L.
+        decay_min, decay_max: smallest and largest initial -A of each channel; decay_max None: ``states``.
+        spacing: how -A is spaced between them, ``linear`` as published (1, 2, ..., n) or ``log``.
 
-    Source: the paper, section 3.4 and algorithm 2.
+    Raises:
+        ValueError: step_max is below step_min, or decay_max below decay_min.
+
+    Source: the paper, section 3.4 and algorithm 2. In plain torch: ``lra/reference/selective_scan.py``.
     """
 
     def __init__(
@@ -46,10 +55,17 @@ class Mamba(Mixer):
         conv: Positive = 4,
         step_min: Above = 0.001,
         step_max: Above = 0.1,
+        decay_min: Above = 1.0,
+        decay_max: Above | None = None,
+        spacing: Spacing = "linear",
     ):
         super().__init__(sizes, dim=dim)
+        decay_max = states if decay_max is None else decay_max
+        in_range("step_max", step_max, Range(step_min), "step_min")
+        in_range("decay_max", decay_max, Range(decay_min), "decay_min")
         self.causal = causal
         inner = expand * dim
+        self.state_size = inner * states
         rank = math.ceil(dim / 16)
         self.split = [rank, states, states]
         self.inputs = nn.Linear(dim, 2 * inner, bias=False)
@@ -58,7 +74,11 @@ class Mamba(Mixer):
         self.step = nn.Linear(rank, inner, bias=False)
         nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
         self.step_bias = nn.Parameter(initial_steps(inner, step_min, step_max))
-        self.log_A = nn.Parameter(torch.arange(1.0, states + 1).log().repeat(inner, 1))
+        if spacing == "linear":
+            log_A = torch.linspace(decay_min, decay_max, states).log()
+        else:
+            log_A = torch.linspace(math.log(decay_min), math.log(decay_max), states)
+        self.log_A = nn.Parameter(log_A.repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
         self.rates = {"log_A": 1.0, "D": 1.0}  # without weight decay
         self.output = nn.Linear(inner, dim, bias=False)

@@ -28,7 +28,7 @@ class Mamba2(Mixer):
     Raises:
         ValueError: the heads do not divide expand · dim.
 
-    Source: the paper, sections 5 to 7.
+    Source: the paper, sections 5 to 7. In plain torch: ``lra/reference/retention.py``.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Mamba2(Mixer):
         self.causal = causal
         self.states = states
         self.inner = inner
+        self.state_size = inner * states
         self.directions = self.num_directions()
         heads = sizes.heads
         maps = 2 * self.directions * states  # B and C
@@ -109,7 +110,8 @@ class Hydra(Mamba2):
     Args:
         causal: the scan from the left and the diagonal alone.
 
-    Source: the paper, section 3; the shift and initial values by its released code.
+    Source: the paper, section 3; the shift and initial values by its released code. In plain torch:
+    ``lra/reference/retention.py``.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, conv: Positive = 7, **options):

@@ -21,7 +21,7 @@ class MinGRU(Mixer):
         causal: only earlier tokens and the token itself, as published.
         expand: channels as a multiple of dim.
 
-    Source: the paper, section 3.1 and appendix B.
+    Source: the paper, section 3.1 and appendix B. In plain torch: ``lra/reference/selective_scan.py``.
     """
 
     hole_free = True
@@ -31,6 +31,7 @@ class MinGRU(Mixer):
         super().__init__(sizes, dim=dim)
         self.causal = causal
         inner = max(1, int(expand * dim))
+        self.state_size = inner
         self.inputs = nn.Linear(dim, self.num_maps * inner, bias=False)
         self.output = nn.Linear(inner, dim, bias=False)
 
@@ -56,7 +57,7 @@ class MinGRU(Mixer):
 class MinLSTM(MinGRU):
     """h_t = f'_t h_(t-1) + i'_t g(W_h x_t) with gates f = σ(W_f x), i = σ(W_i x), divided by their sum f + i.
 
-    Source: the paper, section 3.2 and appendix B.
+    Source: the paper, section 3.2 and appendix B. In plain torch: ``lra/reference/selective_scan.py``.
     """
 
     num_maps = 3

@@ -30,7 +30,7 @@ class RetNet(Mixer):
     Raises:
         ValueError: head_dim is odd.
 
-    Source: the paper, section 2.1; initial values by the released code.
+    Source: the paper, section 2.1; initial values by the released code. In plain torch: ``lra/reference/retention.py``.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class RetNet(Mixer):
             raise ValueError(f"head_dim must be even to rotate queries and keys, got {sizes.head_dim}")
         self.causal = causal
         width = sizes.heads * sizes.head_dim
+        self.state_size = width * expand * sizes.head_dim
         self.queries = nn.Linear(dim, width, bias=False)
         self.keys = nn.Linear(dim, width, bias=False)
         self.values = nn.Linear(dim, expand * width, bias=False)

@@ -17,9 +17,8 @@ class RGLRU(Mixer):
     """h_t = a_t h_(t-1) + sqrt(1 - a_t²) (i_t x_t) for each channel, a_t = exp(-8 r_t softplus(Λ)).
 
     Gates r = σ(W_a x + b_a) and i = σ(W_x x + b_x) with block-diagonal maps, a block for each head. Around it is
-    Griffin's
-    block: W_o(gelu(W_y x) h) with x through a linear map and a short convolution. O(L d) time; a state of d numbers for
-    each direction.
+    Griffin's block: W_o(gelu(W_y x) h) with x through a linear map and a short convolution. O(L d) time; a state of d
+    numbers for each direction.
 
     Args:
         causal: only earlier tokens and the token itself, as published. The first token then enters with factor 1
@@ -30,7 +29,8 @@ class RGLRU(Mixer):
     Raises:
         ValueError: the heads do not divide dim, or radius_max is below radius_min.
 
-    Source: the paper, section 2.4; initial values by the released code.
+    Source: the paper, section 2.4; initial values by the released code. In plain torch:
+    ``lra/reference/selective_scan.py``.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class RGLRU(Mixer):
         in_range("radius_min", radius_min, Range(above=0, below=1))
         in_range("radius_max", radius_max, Range(radius_min, below=1))
         self.causal = causal
+        self.state_size = dim
         block = dim // sizes.heads
         self.inputs = nn.Linear(dim, 2 * dim)
         self.conv = ShortConvolution(dim, conv, causal=causal, bias=True, activation=False)

@@ -61,6 +61,8 @@ class S4D(Mixer):
         in_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation = discretisation
         self.causal = not bidirectional
+        # N / 2 complex numbers for each channel.
+        self.state_size = dim * states
         self.rates = {"log_dt": step_rate or rate, "log_A_real": rate, "A_imag": rate, "B": rate}
         if c_rate is not None:
             self.rates["C"] = c_rate

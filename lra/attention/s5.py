@@ -64,6 +64,8 @@ class S5(Mixer):
     ):
         super().__init__(sizes, dim=dim)
         self.causal = not bidirectional
+        # P / 2 complex numbers.
+        self.state_size = states
         if states % (2 * blocks):
             raise ValueError(f"states must be a multiple of 2 x blocks = {2 * blocks}, not {states}")
         in_range("step_max", step_max, Range(step_min), "step_min")

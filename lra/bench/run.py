@@ -91,7 +91,8 @@ class RowGroup:
                     rows[i] = replace(row, errors=accuracy.errors(contestant, inputs, row.mode))
                 else:
                     steps[i], flops = self._build(contestant, row, inputs)
-                    rows[i] = replace(row, flops=flops)
+                    sizes = {} if self.what == "step" else workloads.layer_sizes(contestant)
+                    rows[i] = replace(row, flops=flops, **sizes)
             except Exception as error:
                 rows[i] = replace(row, status=failure(error))
         measurements = measure(

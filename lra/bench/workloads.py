@@ -74,6 +74,19 @@ def mechanism(experiment: Experiment, inputs: Inputs) -> tuple[nn.Module, tuple[
     return attention, (q, q if attention.shares_qk else k, v)
 
 
+def layer_sizes(experiment: Experiment) -> dict[str, int | None]:
+    """Count the parameters of a layer, projections included, and the numbers in its state, None without a state.
+
+    Args:
+        experiment: experiment of the contestant.
+    """
+    block = experiment.block_factory()()
+    layer = getattr(block, "mixer", block)
+    mechanism = layer.attention if isinstance(layer, Multihead) else layer
+    parameters = sum(parameter.numel() for parameter in layer.parameters())
+    return {"parameters": parameters, "state": getattr(mechanism, "state_size", None)}
+
+
 def step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
     """Build the step of a mechanism alone, or of an encoder block with its norms, projections and MLP.
 

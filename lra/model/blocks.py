@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Mixer
-from ..options import Checked, Share
+from ..options import Checked, Share, Whole
 from ..varlen import VarlenLayout
 from .dropout import Dropout
 from .norm import Norm, make_norm
@@ -127,6 +127,52 @@ class GLU(Checked, nn.Module):
             return F.glu(self.gate(g), -1)
         gated = g if self.activation == "half_glu1" else y
         return gated * self.gate(g).sigmoid()
+
+
+class Gated(Checked, nn.Module):
+    """x + dropout(mixer(norm x)), then x + dropout(W_3(SiLU(W_1 n) W_2 n)) with n = norm x: the block of HGRN2.
+
+    Args:
+        mixer: a factory without arguments.
+        dim: d.
+        hidden: unused; ``expand`` gives the width of the feed-forward layer.
+        dropout: dropout rate of the mixer's output and of the feed-forward layer's.
+        norm: name of a normalisation in ``lra.model.norm``.
+        expand: width of the feed-forward layer as a multiple of d; 0 for the mixer alone, as in Mamba.
+
+    Source: docs/recurrent.md.
+    """
+
+    def __init__(
+        self,
+        mixer: Callable[[], Mixer],
+        *,
+        dim: int,
+        hidden: int,
+        dropout: float,
+        norm: Norm = "layer",
+        expand: Whole = 1,
+    ):
+        super().__init__()
+        self.mixer_norm = make_norm(norm, dim)
+        self.mixer = mixer()
+        self.hole_free = self.mixer.hole_free
+        _check_width(self.mixer, dim)
+        self.dropout = Dropout(dropout)
+        self.has_mlp = expand > 0
+        if self.has_mlp:
+            self.mlp_norm = make_norm(norm, dim)
+            # W_1 and W_2 in one map.
+            self.mlp_inputs = nn.Linear(dim, 2 * expand * dim)
+            self.mlp_output = nn.Linear(expand * dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+        mixed = self.mixer(self.mixer_norm(x, mask), mask)
+        x = x + self.dropout(mixed)
+        if self.has_mlp:
+            gate, value = self.mlp_inputs(self.mlp_norm(x, mask)).chunk(2, dim=-1)
+            x = x + self.dropout(self.mlp_output(F.silu(gate) * value))
+        return x, memory
 
 
 class Plain(nn.Module):

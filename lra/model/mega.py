@@ -70,6 +70,8 @@ class Mega(Checked, nn.Module):
             raise ValueError(f"bias must be false around {type(self.attention).__name__}, which takes no position bias")
         self.bias = RelativeBias(reach) if bias else None
         self.ema = EMA(dim, ndim=ndim, truncation=truncation)
+        # Of the moving average; attention over all tokens has none.
+        self.state_size = dim * ndim
         self.norm = make_norm(norm, dim)
         self.mlp_norm = make_norm(norm, dim)
         # W_v, W, W_o, κ and μ.

@@ -32,12 +32,18 @@ def diagonal_recurrence(
         The states.
     """
     if not bidirectional:
-        return _Recurrence.apply(log_decay, inputs)
+        return _recur_eagerly(log_decay, inputs)
     # Both directions are one batch: the second half of the examples runs from right to left.
     both_decays = torch.cat([log_decay, log_decay.flip(1)])
     both_inputs = torch.cat([inputs, inputs.flip(1)])
-    forward, backward = _Recurrence.apply(both_decays, both_inputs).chunk(2)
+    forward, backward = _recur_eagerly(both_decays, both_inputs).chunk(2)
     return forward + backward.flip(1) - inputs
+
+
+# torch.compile would unroll 2 √L steps; with a graph break the recurrence runs as it is, in both passes.
+@torch.compiler.disable
+def _recur_eagerly(log_decay: Tensor, inputs: Tensor) -> Tensor:
+    return _Recurrence.apply(log_decay, inputs)
 
 
 class _Recurrence(torch.autograd.Function):

@@ -32,7 +32,7 @@ def scalar_decay_attention(
         chunk: tokens of a chunk, C.
         bidirectional: add the recurrence from the right. Token i reads token j > i with the decays of i to j - 1, and
             itself once.
-        key_decays: between query i and key j count the decay of token j and not the one of token i, as LION does.
+        key_decays: whether the decay of key j counts between query i and key j instead of the query's, as in LION.
 
     Returns:
         The outputs.

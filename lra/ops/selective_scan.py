@@ -39,13 +39,19 @@ def selective_scan(
     Source: Gu and Dao 2023 (Mamba), algorithm 2; lra/reference/selective_scan.py is the recurrence token by token.
     """
     if not bidirectional:
-        return _SelectiveScan.apply(u, delta, A, B, C)
+        return _scan_eagerly(u, delta, A, B, C)
     # Both directions are one batch: the second half of the examples runs from right to left.
     inputs = [torch.cat([x, x.flip(1)]) for x in (u, delta, B, C)]
-    both = _SelectiveScan.apply(inputs[0], inputs[1], A, inputs[2], inputs[3])
+    both = _scan_eagerly(inputs[0], inputs[1], A, inputs[2], inputs[3])
     forward, backward = both.chunk(2)
     own = delta * u * (B * C).sum(-1, keepdim=True)
     return forward + backward.flip(1) - own
+
+
+# torch.compile would unroll the loop over all tokens; with a graph break the scan runs as it is, in both passes.
+@torch.compiler.disable
+def _scan_eagerly(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+    return _SelectiveScan.apply(u, delta, A, B, C)
 
 
 class _SelectiveScan(torch.autograd.Function):

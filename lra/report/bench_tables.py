@@ -16,7 +16,9 @@ LEGEND = (
     "ms: median of n samples; spread: (largest - smallest) / median. MB: peak memory allocated during a call, without "
     "parameters, optimiser state and inputs, which all contestants hold at the same time. GB/s, TFLOP/s: bytes that "
     "any attention has to move and FLOPs of its matrix products, per time; roofline: their time at the machine's "
-    "measured copy bandwidth and matmul rate. growth: exponent of n over the last two doublings."
+    "measured copy bandwidth and matmul rate. growth: exponent of n over the last two doublings. parameters: of the "
+    "layer, projections included; of a whole block (mega, luna, dba) with its feed-forward layer. state: real numbers "
+    "that the layer carries from one token to the next in one direction, over all heads; - without a recurrence."
 )
 PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transformer": "paper: memory"}
 NUMBERS = ("ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline", "speed", "memory")
@@ -86,7 +88,15 @@ def _over_lengths(group: Group) -> Table:
         line["growth"] = Cell.of(growth(times), "{:.2f}".format)
         line["MB growth"] = Cell.of(growth(sizes), "{:.2f}".format)
         line["claimed"] = Cell.of(claimed[name], "{:g}".format)
+
+        # Sizes of the layer, which do not depend on n.
+        for field in ("parameters", "state"):
+            line[field] = Cell.of(getattr(rows[-1], field) if rows else None, "{:,}".format)
         lines.append(line)
+    # Records of earlier versions have no sizes.
+    for field in ("parameters", "state"):
+        if not _has_content(lines, field):
+            lines = [{name: cell for name, cell in line.items() if name != field} for line in lines]
     return _table(f"{group.title}: ms over n", _about(group.source), lines)
 
 

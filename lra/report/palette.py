@@ -43,6 +43,10 @@ FAMILIES = {
         *("h_transformer", "transformer_ls"),
     ),
     "state space, convolution": ("s4d", "s5", "lru", "long_conv"),
+    "gated recurrence": (
+        *("lion", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "mamba", "mamba2", "hydra"),
+        *("rg_lru", "min_gru", "min_lstm", "hyena", "based"),
+    ),
     "MEGA": ("mega",),
     "fixed or learned pattern": ("psf", "fnet", "synthesizer"),
     CONTROL: ("none", "mean", "conv"),

@@ -39,6 +39,8 @@ class BenchRow:
         peak_bytes: bytes allocated during the calls, without parameters, optimiser state and inputs.
         roofline_bytes, flops, roofline_ms: see ``lra.bench.roofline``; None if no formula is known.
         claimed: exponent of n in the time, as the authors claim it.
+        parameters: parameters of the layer, projections included; None for steps and errors.
+        state: real numbers in the layer's state in one direction, None for a mechanism without one.
         errors: errors of what=error relative to float64: of the output and, in training, of the input gradients.
         status: ``ok``, or the reason why there is no number.
     """
@@ -63,6 +65,8 @@ class BenchRow:
     claimed: float
     status: str
     errors: tuple[NonNegativeFloat, ...] | None = None
+    parameters: Size | None = None
+    state: Size | None = None
 
     @property
     def ms(self) -> float | None:

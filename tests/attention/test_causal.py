@@ -9,34 +9,13 @@ from lra.attention.controls import Identity, Mean
 from lra.attention.linear import Linear
 from lra.attention.sdpa import SDPA
 from lra.attention.softmax import Softmax
+from lra.bench import workloads
 from lra.varlen import VarlenLayout
 
 L = 130  # more than two blocks
-CAUSAL = (
-    "sdpa",
-    "linear",
-    "linear_unnormalised",
-    "conv",
-    "sparse",
-    "sparse_fixed",
-    "lion_s",
-    "lion_d",
-    "retnet",
-    "gla",
-)
-CAUSAL += (
-    "hgrn2",
-    "delta_net",
-    "gated_delta_net",
-    "mamba",
-    "mamba2",
-    "hydra",
-    "rg_lru",
-    "min_gru",
-    "min_lstm",
-    "hyena",
-)
-CAUSAL += ("based",)
+CAUSAL = ("sdpa", "linear", "linear_unnormalised", "conv", "sparse", "sparse_fixed")
+CAUSAL += ("lion_s", "lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "mamba", "mamba2", "hydra")
+CAUSAL += ("rg_lru", "min_gru", "min_lstm", "hyena", "based")
 ONE_WAY = ("s4d_lin", "s4d_inv", "s4d_legs", "s5", "lru", "long_conv")
 OPTIONS = dict.fromkeys(CAUSAL, "attn.causal=true") | dict.fromkeys(ONE_WAY, "attn.bidirectional=false")
 
@@ -110,3 +89,24 @@ def test_none_is_softmax_attention_of_each_token_to_itself():
 def test_controls_have_the_parameters_of_exact_attention():
     shapes = [{k: p.shape for k, p in config(n).classifier().state_dict().items()} for n in ("sdpa", "mean", "none")]
     assert shapes[0] == shapes[1] == shapes[2]
+
+
+# Numbers of the state at d = 16 with 2 heads of 8: the largest tensor that a causal scan hands on (docs/recurrent.md).
+STATES = {"sdpa": None, "linear": 2 * 8 * 9, "linear_unnormalised": 2 * 8 * 8, "lion_s": 2 * 8 * 9, "lion_d": 2 * 8 * 9}
+STATES |= {"retnet": 2 * 8 * 16, "gla": 2 * 4 * 8, "hgrn2": 2 * 8 * 8, "delta_net": 2 * 8 * 8, "mamba": 32 * 16}
+STATES |= {"mamba2": 2 * 64 * 16, "hydra": 2 * 64 * 16, "rg_lru": 16, "min_gru": 24, "min_lstm": 24, "hyena": None}
+STATES |= {"based": 2 * 273 * 9, "s4d_lin": 16 * 64, "s5": 128, "lru": 2 * 128, "mega": 16 * 16, "conv": None}
+
+
+def test_the_sizes_of_states_are_those_of_the_bench():
+    words = (f"task.length={L}", "model.dim=16")
+    assert {name: workloads.layer_sizes(config(name, *words))["state"] for name in STATES} == STATES
+
+
+def test_mamba_starts_with_horizons_up_to_the_length():
+    """The longest horizon is 1 / (Δ A), of the smallest step and the smallest decay."""
+    made = mixer("mamba", "attn.step_min=1e-5", "attn.decay_min=0.5", "attn.decay_max=8", "attn.spacing=log")
+    steps = torch.nn.functional.softplus(made.step_bias)
+    assert 1e-5 * (1 - 1e-6) <= steps.min() < 1e-4 and steps.max() <= 0.1
+    torch.testing.assert_close(made.log_A[0].exp(), torch.logspace(-1, 3, 16, base=2.0).double())
+    torch.testing.assert_close(mixer("mamba").log_A[0].exp(), torch.arange(1.0, 17).double())

@@ -28,24 +28,13 @@ CONV = {"conv1d.weight": "conv.conv.weight", "conv1d.bias": "conv.conv.bias"}
 MAMBA = {"A_log": "log_A", "D": "D", "in_proj.weight": "inputs.weight", "out_proj.weight": "output.weight", **CONV}
 SELECTIVE = {"dt_proj.bias": "step_bias", "dt_proj.weight": "step.weight", "x_proj.weight": "select.weight"}
 SSD = {"dt_bias": "step_bias", "norm.weight": "norm.weight"}
-FILTER = {
-    f"filter_fn.implicit_filter.{2 * i}.{part}": f"filters.0.layers.{i}.{part}"
-    for i in range(3)
-    for part in ("weight", "bias")
-}
-HYENA = {
-    "filter_fn.bias": "D",
-    "filter_fn.implicit_filter.1.freq": "filters.0.frequency",
-    "filter_fn.implicit_filter.6.weight": "filters.0.last.weight",
-    "short_filter.weight": "conv.conv.weight",
-    "short_filter.bias": "conv.conv.bias",
-    **{
-        f"{side}_proj.{part}": f"{side}puts.{part}".replace("outputs", "output")
-        for side in ("in", "out")
-        for part in ("weight", "bias")
-    },
-    **FILTER,
-}
+PARTS = ("weight", "bias")
+HYENA = {"filter_fn.bias": "D", "filter_fn.implicit_filter.1.freq": "filters.0.frequency"}
+HYENA |= {"filter_fn.implicit_filter.6.weight": "filters.0.last.weight"}
+for part in PARTS:
+    HYENA |= {f"filter_fn.implicit_filter.{2 * i}.{part}": f"filters.0.layers.{i}.{part}" for i in range(3)}
+    HYENA |= {f"short_filter.{part}": f"conv.conv.{part}", f"in_proj.{part}": f"inputs.{part}"}
+    HYENA |= {f"out_proj.{part}": f"output.{part}"}
 HIDDEN = {"to_out.weight": "output.weight"}
 CASES = {
     "mamba_module": (Mamba, {"states": 4}, MAMBA | SELECTIVE),

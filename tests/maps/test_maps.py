@@ -17,8 +17,11 @@ from lra.maps.__main__ import show
 from lra.train.__main__ import train
 
 LENGTH = 24
-# No map: a whole block of its own, values that do not enter linearly, or another map for each channel.
-WITHOUT = ("conv", "luna", "dba", "transformer_ls", "fnet", "s4d_inv", "s4d_legs", "s4d_lin", "s5", "lru", "long_conv")
+# No map: a whole block of its own, values that do not enter linearly, another map for each channel, or a recurrence.
+RECURRENT = ("lion_s", "lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "mamba", "mamba2", "hydra")
+RECURRENT += ("rg_lru", "min_gru", "min_lstm", "hyena", "based")
+RECURRENT += ("s4d_inv", "s4d_legs", "s4d_lin", "s5", "lru", "long_conv")
+WITHOUT = ("conv", "luna", "dba", "transformer_ls", "fnet", *RECURRENT)
 
 
 @pytest.mark.parametrize("name", [*MECHANISMS, "mega_chunk block.chunk=8"])

@@ -10,7 +10,7 @@ from torch import nn
 
 from lra.attention.base import Mixer, Sizes
 from lra.attention.s5 import S5
-from lra.model.blocks import GLU
+from lra.model.blocks import GLU, Gated
 
 DIM, SIZES = 6, Sizes(heads=1, head_dim=6, value_dim=6, length=9)
 RELEASED = json.loads((Path(__file__).parents[1] / "attention" / "released.json").read_text())
@@ -33,6 +33,18 @@ def test_is_its_formula(prenorm):
     y = nn.functional.gelu((norm(x) if prenorm else x).roll(1, 1)) @ made.gate.weight.T + made.gate.bias
     out = x + y[..., :DIM] * torch.sigmoid(y[..., DIM:])
     torch.testing.assert_close(made(x, None)[0], out if prenorm else norm(out))
+
+
+@pytest.mark.parametrize("expand", [0, 1, 2])
+def test_the_gated_block_is_its_formula(expand):
+    made = Gated(lambda: Shift(SIZES, dim=DIM), dim=DIM, hidden=1, dropout=0.5, norm="layer", expand=expand)
+    x = torch.randn(2, 9, DIM)
+    norm = lambda x: nn.functional.layer_norm(x, (DIM,))
+    out = x + norm(x).roll(1, 1)
+    if expand:
+        gate, value = made.mlp_inputs(norm(out)).split(expand * DIM, -1)
+        out = out + made.mlp_output(gate * gate.sigmoid() * value)
+    torch.testing.assert_close(made.eval()(x, None)[0], out)
 
 
 def test_batch_norm_is_over_real_tokens():

@@ -27,6 +27,11 @@ STEPS = [
 def test_over_lengths_and_details():
     over, details = bench_tables.tables([made(OVER_N)])
     assert over.head == ["mechanism", "16", "32", "64", "spread", "MB", "growth", "MB growth", "claimed"]
+    sized = [dataclasses.replace(r, parameters=1234, state=64 if r.mechanism == "naive" else None) for r in OVER_N]
+    with_sizes = bench_tables.tables([made(sized)])[0]
+    assert with_sizes.head == [*over.head, "parameters", "state"]
+    assert [texts(with_sizes)[name]["state"] for name in ("naive", "cur_abs")] == ["64", "-"]
+    assert texts(with_sizes)["naive"]["parameters"] == "1,234"
     assert texts(over)["naive"]["growth"] == "2.00" and texts(over)["cur_abs"]["growth"] == "1.00"
     assert texts(over)["naive"]["64"] == "4,096" and texts(over)["naive"]["spread"] == "150%"
     assert texts(over)["naive"]["MB"] == "64.0" and texts(over)["naive"]["MB growth"] == "1.00"
