@@ -8,7 +8,7 @@ from support.records import add, add_seeds, diverged, metrics, of_study, texts
 from lra.config.compose import compose
 from lra.report import published, summary
 from lra.report.__main__ import ReportOptions, report
-from lra.report.board import agreement_figure
+from lra.report.board import agreement
 from lra.report.board import chapter as board
 from lra.report.board.agreement import agreement_table, by_source
 from lra.report.board.results import BoardResults
@@ -185,11 +185,11 @@ def test_the_same_order_is_1_and_the_opposite_one_is_minus_1(papers, tmp_path, o
         assert (source.text, n.value, value.value) == ("Paper T1", 10, pytest.approx(correlation))
     assert [tasks.text for _, tasks, *_ in lines] == ["all", "listops"]
     sdpa = ("sdpa", 69.0, pytest.approx(100 * (10.0 + 5 * order.index("sdpa")) / 90))
-    made = agreement_figure.picture(board)
+    made = agreement.picture(board)
     assert all(sdpa in some for some in made.panels.values())
-    assert [len(axes.lines) for axes in agreement_figure.draw(made.panels).axes] == [10, 10]
+    assert [len(axes.lines) for axes in agreement.draw(made.panels).axes] == [10, 10]
 
 
 def test_fewer_than_ten_mechanisms_give_no_table(papers, tmp_path):
     board = study(tmp_path, dict.fromkeys(ORDER[:9], 30.0))
-    assert agreement_table(board) is None and agreement_figure.picture(board) is None
+    assert agreement_table(board) is None and agreement.picture(board) is None
