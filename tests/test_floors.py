@@ -18,14 +18,7 @@ LEVEL = {  # edges inside a floor
     ("report", "integrations"),  # publishes to Weights & Biases
 }
 # These alone of data_prep know the command line.
-ENTRIES = {
-    "data_prep.__main__",
-    "data_prep.bench",
-    "data_prep.export",
-    "data_prep.floors",
-    "data_prep.load",
-    "data_prep.show",
-}
+ENTRIES = {f"data_prep.{name}" for name in ("__main__", "bench", "export", "floors", "load", "show")}
 
 
 def edges() -> list[tuple[str, str]]:

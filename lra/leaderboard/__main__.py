@@ -14,10 +14,10 @@ from ..disk import atomic
 from ..options import Range
 from ..report.table import show
 from ..runs.published import HOME
-from . import cards, index, page
+from . import cards, mechanism
 from .lines import LeaderboardLine, Protocol, Status, quoted_lines
 from .measured import measured_lines
-from .table import Order, select, table
+from .table import Order, page, select, table
 
 Task = Literal["listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x"]
 
@@ -76,8 +76,8 @@ def pages(root: Path = CONF.parent) -> dict[Path, str]:
     lines = all_lines(root)
     mechanisms = root / "docs" / "mechanisms.md"
     return {
-        root / "docs" / "leaderboard.md": page.page(lines),
-        mechanisms: index.with_index(mechanisms.read_text(encoding="utf-8")),
+        root / "docs" / "leaderboard.md": page(lines),
+        mechanisms: mechanism.with_index(mechanisms.read_text(encoding="utf-8")),
     }
 
 

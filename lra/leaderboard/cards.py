@@ -15,9 +15,8 @@ from ..report.table import in_markdown
 from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
 from ..runs.published import HOME
-from .index import plain
 from .lines import LeaderboardLine
-from .mechanism import MechanismFacts, mechanisms
+from .mechanism import MechanismFacts, mechanisms, plain
 from .table import markdown
 
 MEGABYTE = 2**20

@@ -6,9 +6,8 @@ from statistics import median
 from ..evaluate import compare
 from ..runs.reader import CONTROL
 from . import published
-from .arena_compare import pair_table, precision_table
+from .arena_compare import gap_section, pair_table, precision_table
 from .arena_entries import TITLES, ArenaEntry, entries, gain_cell, spread_text
-from .arena_gap import gap_section
 from .summary import Row
 from .table import Cell, Table, frame
 

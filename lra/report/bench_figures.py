@@ -11,7 +11,7 @@ from ..runs.bench_record import BenchRecord, BenchRow
 from . import figures
 from .bench_groups import Group, groups
 from .palette import Palette
-from .plots import cost_bars, cost_over_length, growth, speed_accuracy
+from .plots import costs, speed_accuracy
 from .plots.speed_accuracy import Bubble
 from .summary import Row
 
@@ -60,9 +60,10 @@ def _group_figures(group: Group, width: float) -> dict[str, Figure]:
     # A single length is drawn as bars, three or more also as growth.
     has_lengths = len(group.lengths) > 1
     name = f"{group.title} {group.source.fingerprint[:6]}"
-    drawings = {name: cost_over_length.draw(group, width) if has_lengths else cost_bars.draw(group, width)}
+    cost_figure = costs.draw_over_length(group, width) if has_lengths else costs.draw_bars(group, width)
+    drawings = {name: cost_figure}
     if len(group.lengths) > 2:
-        drawings[f"{name} growth"] = growth.draw(group, width)
+        drawings[f"{name} growth"] = costs.draw_growth(group, width)
 
     length = "" if has_lengths else f", n {group.lengths[0]:,}"
     for figure in drawings.values():

@@ -1,4 +1,4 @@
-"""The look of all figures: style, size, axes, legends, labels and saving. ``plots`` has one file for each figure."""
+"""The look of all figures: style, size, axes, legends, labels and saving. ``plots`` draws the figures."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from .artifacts import Artifacts
 from .lr_search import base
 from .palette import COLOURS, Palette
-from .plots import learning_curves, seed_curves, speed_accuracy
+from .plots import learning_curves, speed_accuracy
 from .plots.learning_curves import Curve
 from .plots.speed_accuracy import Bubble
 from .summary import Row
@@ -85,7 +85,7 @@ def render(
         "inline": _inline_svg,
         "chart": lambda *parts: Markup(svg(*parts)),
         "draw_curves": learning_curves.draw,
-        "draw_seeds": seed_curves.draw,
+        "draw_seeds": learning_curves.draw_seeds,
         "draw_speed": speed_accuracy.draw,
     }
     rows = [row for study in studies for row in study.rows]

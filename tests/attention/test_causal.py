@@ -13,9 +13,9 @@ from lra.bench import workloads
 from lra.varlen import VarlenLayout
 
 L = 130  # more than two blocks
-CAUSAL = ("sdpa", "linear", "linear_unnormalised", "conv", "sparse", "sparse_fixed")
-CAUSAL += ("lion_s", "lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "mamba", "mamba2", "hydra")
-CAUSAL += ("rg_lru", "min_gru", "min_lstm", "hyena", "based")
+CAUSAL = ("sdpa", "linear", "linear_unnormalised", "conv", "sparse", "sparse_fixed", "lion_s")
+CAUSAL += ("lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "mamba")
+CAUSAL += ("mamba2", "hydra", "rg_lru", "min_gru", "min_lstm", "hyena", "based")
 ONE_WAY = ("s4d_lin", "s4d_inv", "s4d_legs", "s5", "lru", "long_conv")
 OPTIONS = dict.fromkeys(CAUSAL, "attn.causal=true") | dict.fromkeys(ONE_WAY, "attn.bidirectional=false")
 

@@ -1,4 +1,4 @@
-"""Softmax, FLARE, Linformer, Skyformer, H-Transformer-1D, Synthesizers, FNet against their equations, in float64."""
+"""Mechanisms, LSH attention and Nystromformer's convolution against their equations, in float64."""
 
 import cmath
 from functools import cache, partial
@@ -6,6 +6,7 @@ from functools import cache, partial
 import pytest
 import torch
 from support.features import (
+    LENGTH,
     PATTERNS,
     TOKEN_SIZES,
     D,
@@ -20,14 +21,18 @@ from support.features import (
     tokens,
 )
 
+from lra.attention.base import Sizes
+from lra.attention.conv import Conv
 from lra.attention.flare import FLARE
 from lra.attention.fnet import FNet, dft
 from lra.attention.h_transformer_1d import HTransformer1D
 from lra.attention.linformer import Linformer
+from lra.attention.reformer import Reformer
 from lra.attention.sdpa import SDPA
 from lra.attention.skyformer import Skyformer
 from lra.attention.softmax import Softmax
 from lra.attention.synthesizer import Dense, Factorised, Random
+from lra.ops.convolution import convolve_rows
 from lra.ops.pinv import cubic, exact
 from lra.reference import linformer as linformer_reference
 from lra.reference import softmax as softmax_reference
@@ -189,3 +194,96 @@ def test_long_rows_of_fnet_are_as_exact_in_float32_as_a_transform_is():
         want = torch.fft.fft(x[row, :n], dim=0)
         plain = (torch.fft.fft(x[row, :n].float(), dim=0) - want).norm()
         assert (dft(x.float(), lengths)[row, :n] - want).norm() < 10 * plain
+
+
+def sees(x, rotations, made, same_bucket):
+    """Which real keys each real token x (n,D) sees in one round, (n,n); rotations (D, buckets / 2)."""
+    turned = x @ rotations
+    bucket = torch.cat([turned, -turned], -1).argmax(-1) if made.buckets > 1 else torch.zeros(len(x))
+    chunk = bucket.argsort(stable=True).argsort() // made.chunk
+    back = chunk[:, None] - chunk
+    near = (back == 0) | (back == 1)
+    return (near & (bucket[:, None] == bucket) if same_bucket else near).double()
+
+
+def check_scores(made, scope, power, unit_keys=True, own_last=True):
+    def oracle(h, at, q, k, v):
+        times = sum(sees(q.detach(), R, made, scope == "bucket") for R in made.rotations[h])
+        times = times.clamp(max=1) if scope == "bucket" else times  # a key of several rounds counts once, or in each
+        if own_last:
+            alone = times.sum(-1) == times.diagonal()
+            times = torch.where(torch.eye(len(q), dtype=torch.bool) & ~alone[:, None], 0.0, times)
+        keys = q / q.norm(dim=-1, keepdim=True) if unit_keys else q
+        return mean((q @ keys.T * D**power).exp() * times, v)
+
+    check(made, oracle, 37, shared=True)
+
+
+@pytest.mark.parametrize("scope", ["chunk", "bucket"])
+@pytest.mark.parametrize("hashes", [1, 2, 4])
+@pytest.mark.parametrize(("chunk", "buckets"), [(4, None), (5, 6), (16, 2), (3, 16), (LENGTH, 1), (None, 1)])
+def test_reformer(scope, hashes, chunk, buckets):
+    check_scores(sized(Reformer, hashes=hashes, chunk=chunk, buckets=buckets, scope=scope), scope=scope, power=-0.5)
+
+
+@pytest.mark.parametrize("power", [0, 0.5])
+@pytest.mark.parametrize("unit_keys", [True, False])
+@pytest.mark.parametrize("own_last", [True, False])
+def test_scores(power, unit_keys, own_last):
+    rules = {"power": power, "unit_keys": unit_keys, "own_last": own_last, "scope": "chunk"}
+    check_scores(sized(Reformer, chunk=6, **rules), **rules)
+
+
+def test_chunks_and_buckets_default_to_each_other():
+    made = sized(Reformer, length=2048)
+    assert (made.chunk, made.buckets) == (64, 64)  # the mean bucket holds half a chunk
+    made = sized(Reformer, length=2048, chunk=None, buckets=10)
+    assert (made.chunk, made.buckets) == (205, 10)
+
+
+CONV_DIM, CONV_LENGTH = 3, 70  # more positions than one block of the product
+SIZES = Sizes(heads=1, head_dim=CONV_DIM, value_dim=CONV_DIM, length=CONV_LENGTH)
+
+
+def make(**options) -> Conv:
+    torch.manual_seed(0)
+    return Conv(SIZES, dim=CONV_DIM, **options).double()
+
+
+def conv_reference(model: Conv, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """One sum for each output: the weight of a distance is that of its tap, the token itself being the middle one."""
+    v, width = x @ model.values.weight.T + model.values.bias, model.filters.shape[1]
+    here = width - 1 if model.causal else width // 2
+    rows = []
+    for n in range(len(x)):
+        for i in range(CONV_LENGTH):
+            seen = [
+                (j, model.filters[:, here + j - i])
+                for j in range(CONV_LENGTH)
+                if 0 <= here + j - i < width and mask[n, j]
+            ]
+            rows.append(sum(w * v[n, j] for j, w in seen) / sum(w.abs() for _, w in seen) if seen else 0 * v[0, 0])
+    return torch.stack(rows).view_as(x) @ model.output.weight.T + model.output.bias
+
+
+@pytest.mark.parametrize("options", [{"width": 1}, {"width": 5}, {"width": 61}, {"width": 4, "causal": True}])
+def test_sums_over_real_neighbours(options):
+    model = make(**options)
+    x = torch.randn(2, CONV_LENGTH, CONV_DIM, dtype=torch.float64)
+    mask = torch.stack([torch.arange(CONV_LENGTH) < 66, torch.rand(CONV_LENGTH) < 0.5])
+    mask[1, 0] = True
+    out, want = model(x, mask), conv_reference(model, x, mask)
+    torch.testing.assert_close(out[mask], want[mask], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(model(x), conv_reference(model, x, torch.ones_like(mask)), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("heads, kernel", [(1, 1), (1, 35), (2, 3), (2, 35), (3, 65), (2, 201)])
+@pytest.mark.parametrize("L", [1, 12, 20, 46, 64, 65, 256])
+def test_rows_are_multiplied_by_the_banded_matrix_of_a_filter(heads, kernel, L):
+    """Output and gradients, at lengths for which torch's own convolution gives another gradient too."""
+    torch.manual_seed(0)
+    filters, v = torch.randn(heads, 1, kernel, 1).double(), torch.randn(2, heads, L, 5).double()
+    tap = torch.arange(L) - torch.arange(L)[:, None] + kernel // 2
+    inside = (tap >= 0) & (tap < kernel)
+    band = filters.requires_grad_()[:, 0, :, 0][:, tap.clamp(0, kernel - 1)] * inside  # (H,L,L)
+    same_with_gradients(convolve_rows(v.requires_grad_(), filters), band @ v, (v, filters))

@@ -1,15 +1,18 @@
-"""PSF against lra/reference/psf.py, in float64."""
+"""PSF and the one-block models of its paper (conf/experiment/psf_*) against lra/reference/psf.py, in float64."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
+from conftest import experiment
 from support.features import masks, same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.psf import PSF
 from lra.reference import psf as reference
+from lra.reference.psf import sparse_factor
 
 DIM, L = 6, 11
 SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
@@ -55,3 +58,97 @@ def test_factors_and_links_follow_the_length(length):
         made = PSF(replace(SIZES, length=length), dim=DIM, links=links)
         assert len(made.weights) == factors
         assert made.offsets.tolist() == [0, *(2**j for j in range(count - 1))]
+
+
+# As in the released configurations: rows of the embedding, its width, positions, M, K, hidden of f, hidden of g,
+# channels, inputs of the head, hidden of the head, outputs. Text and Pathfinder have 258 bytes and 256 grey levels, not
+# 97 and 225.
+MODEL_SIZES = {
+    "listops": (17, 512, 2000, 11, 12, 128, 128, 128, 128, None, 10),
+    "text": (258, 32, 0, 12, 13, 128, 128, 32, 32, None, 2),
+    "image": (256, 16, 1024, 10, 11, 16, 16, 16, 1024 * 16, 16, 10),
+    "pathfinder": (256, 32, 1024, 11, 12, 128, 128, 32, 1024 * 32, None, 2),
+    "temporal_order": (6, 32, 128, 7, 8, 32, 32, 8, 128 * 8, None, 4),
+    "genome": (6, 32, 0, 14, 15, 32, 32, 32, 16384 * 32, None, 2),
+    "adding": (3, 32, 0, 7, 8, 32, 32, 8, 128 * 8, None, 1),  # a linear map of 2 features has a bias
+}
+
+
+def published(task, *words):
+    return experiment(f"experiment=psf_{task}", *words)
+
+
+@pytest.mark.parametrize("task", MODEL_SIZES)
+def test_parameters_are_those_of_the_protocol(task):
+    rows, d, positions, M, K, f, g, channels, inputs, hidden, outputs = MODEL_SIZES[task]
+    mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
+    head = mlp(inputs, hidden, outputs) if hidden else (inputs + 1) * outputs
+    want = (rows + positions) * d + mlp(d, g, channels) + M * mlp(d, f, K) + head
+    assert sum(p.numel() for p in published(task).meta_model.parameters()) == want
+
+
+TRAINING = {  # dropout of the embedding, of g and of the head; learning rate; epochs of so many examples, batch
+    "listops": ((0, 0, 0), 1e-3, 7 * (96000 // 32)),
+    "text": ((0.4, 0, 0), 1e-4, 145 * (25000 // 32)),
+    "image": ((0, 0.2, 0.8), 1e-3, 35 * (45000 // 32)),
+    "pathfinder": ((0, 0, 0), 1e-3, 45 * (160000 // 64)),
+    "adding": ((0, 0, 0), 1e-3, 20 * (200000 // 40)),
+    "temporal_order": ((0, 0, 0), 1e-3, 20 * (200000 // 40)),
+    "genome": ((0.2, 0, 0.8), 1e-4, 100 * (5151 // 16)),
+}
+
+
+@pytest.mark.parametrize("task", TRAINING)
+def test_training_is_that_of_the_protocol(task):
+    cfg, (dropouts, rate, steps) = published(task), TRAINING[task]
+    model = cfg.meta_model
+    assert (model.embed.dropout.p, model.blocks[0].mixer.values[1].p, model.head.dropout.p) == dropouts
+    assert (cfg.optim.lr, cfg.optim.steps, cfg.optim.schedule, cfg.optim.weight_decay) == (rate, steps, "constant", 0)
+    assert cfg.optim.clip_norm == (1.0 if task == "genome" else None)
+    assert (cfg.task.metric == "balanced_accuracy") == (task == "genome")
+
+
+@pytest.mark.parametrize(
+    "task, pool", [("listops", "cls"), ("text", "cls"), ("image", "flatten"), ("adding", "flatten")]
+)
+def test_model_is_the_published_formula(task, pool):
+    cfg = published(task, "budget=smoke", "task.length=64")
+    torch.manual_seed(0)
+    model = cfg.classifier().double().eval()
+    state = model.state_dict()
+    mlp = lambda name, x: (
+        F.gelu(x @ state[f"{name}.0.weight"].T + state[f"{name}.0.bias"]) @ (state[f"{name}.2.weight"].T)
+        + state[f"{name}.2.bias"]
+    )
+    if task == "adding":
+        inputs = torch.randn(3, 64, 2, dtype=torch.float64)
+        E = inputs @ state["embed.feature.weight"].T + state["embed.feature.bias"]
+    else:
+        inputs = torch.randint(0, 16, (3, 64))
+        ids = torch.cat([torch.full((3, 1), cfg.task.vocab - 1), inputs], 1)[:, :64] if pool == "cls" else inputs
+        E = state["embed.token.weight"][ids] + state.get("embed.position.weight", 0)
+    rows = []
+    for x in E:
+        first = v = mlp("blocks.0.mixer.values.0", x)
+        for m in range(len(model.blocks[0].mixer.weights)):
+            w = mlp(f"blocks.0.mixer.weights.{m}", x)
+            v = sparse_factor(w) @ v
+            v = v + first if cfg.attn.get("residuals") else v
+        rows.append(v[0] if pool == "cls" else v.flatten())
+    pooled = torch.stack(rows)
+    if cfg.model.head.get("kind") == "gelu":
+        want = mlp("head.mlp", pooled)
+    else:
+        want = pooled @ state["head.mlp.0.weight"].T + state["head.mlp.0.bias"]
+    torch.testing.assert_close(model(inputs[:, None]), want, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("task, padding", [("listops", "zero"), ("text", "constant"), ("image", "learned")])
+def test_padding_vector(task, padding):
+    model = published(task, "budget=smoke").classifier().eval()
+    table, ids = model.embed.token.weight, torch.tensor([[0, 5, 0, 9]])
+    model.embed(ids).sum().backward()
+    assert (table[0] == 0).all() == (padding == "zero")
+    assert (table.grad[0] == 0).all() == (padding != "learned") and (table.grad[5] != 0).all()
+    if task == "text":
+        assert 0.09 < table.abs().max() <= 0.1

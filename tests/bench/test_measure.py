@@ -1,11 +1,21 @@
-"""Memory by hand, order of the rounds, out of memory as a status."""
+"""Measurements: memory by hand, order of the rounds, stand-ins for public implementations, the check of a GPU."""
 
+import os
+import sys
+import tarfile
 import time
+from pathlib import Path
 
 import pytest
 import torch
+from support.bench import made, row
+from support.records import add
 
+from lra.bench import gpu_check, peers
+from lra.bench.gpu_check import CheckPart
 from lra.bench.measure import measure, peak_bytes
+from lra.bench.peer_pairs import PeerPair
+from lra.runs import bench_record, record
 
 MB = 2**20
 
@@ -91,3 +101,121 @@ def test_nothing_is_begun_after_the_deadline(clock):
     got = measure(steps, repeats=100, warmup=0, deadline=0.5)
     assert len(got["slow"].samples) == 1 and got["next"].status.startswith("left out") and clock == [2.0]
     assert measure(steps, repeats=3, deadline=0.5)["slow"].status.startswith("left out") and clock == [2.0]
+
+
+def check(minutes, home, *parts):
+    return gpu_check.check(minutes, home, list(parts), dict(os.environ), "some-cpu")
+
+
+TESTS = """
+def test_one(record_property): record_property('measured', 'err 1e-3')
+def test_other(): assert 0
+"""
+
+
+def test_tests_benchmarks_and_checkpoints_of_unfinished_runs_are_packed(tmp_path):
+    home = tmp_path / "runs" / gpu_check.STUDY
+    bench_record.save(made([row("naive", 64, 1.0)]), home)
+    ended, begun = add(home).parent, home / "begun"
+    begun.mkdir()
+    for file in (ended / "last.ckpt", ended / "best.ckpt", begun / "last.ckpt"):
+        file.touch()
+    (tmp_path / "test_two.py").write_text(TESTS)
+    report = f"--junitxml={home / 'parts' / gpu_check.REPORT}"
+    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", report, str(tmp_path)]
+    path = check(20, home, CheckPart("tests", tests, 0.4))
+    text = (home / "some-cpu.md").read_text()
+    assert "exit status: {'tests': 1}." in text and "Tests: 2 tests, 1 failures" in text
+    assert "* err 1e-3" in text and "Failed: test_two.test_other." in text and "naive" in text
+    with tarfile.open(path) as archive:
+        names = {Path(name).relative_to(home.name) for name in archive.getnames()}
+    files = {file.relative_to(home) for file in (begun / "last.ckpt", ended / record.NAME, home / "some-cpu.md")}
+    assert files <= names and {"bench.json", "tests.log", "tests.done"} <= {name.name for name in names}
+    assert [name for name in names if name.suffix == ".ckpt"] == [Path("begun/last.ckpt")]
+
+
+def test_a_part_that_is_cut_leaves_its_results_and_is_run_again_elsewhere(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(gpu_check, "START", 0)
+    here = tmp_path / gpu_check.STUDY
+    write = "import time, pathlib; print('begun', flush=True); pathlib.Path({!r}).write_text({!r}); time.sleep({})"
+    python = lambda name, text, seconds: [sys.executable, "-c", write.format(str(here / name), text, seconds)]
+    slow = lambda seconds: CheckPart("slow", python("b.json", "half", seconds), 0.2)
+    path = check(0.3, here, CheckPart("quick", python("a.json", "{seconds}", 0), 0.5), slow(100))
+    told = capfd.readouterr().err
+    assert "gpu-check: quick, exit status 0" in told and "gpu-check: slow, stopped after 4 s" in told
+    with tarfile.open(path) as archive:
+        archive.extractall(tmp_path / "elsewhere", filter="data")
+    there = tmp_path / "elsewhere" / gpu_check.STUDY
+    assert (there / "a.json").read_text() == "9" and (there / "b.json").read_text() == "half"
+    assert sorted(path.name for path in (there / "parts").iterdir()) == ["quick.done", "quick.log", "slow.log"]
+    assert (there / "parts" / "slow.log").read_text().startswith("begun\n")
+    check(0.3, there, CheckPart("quick", ["no such program"], 0.5), slow(0))
+    assert capfd.readouterr().err == "gpu-check: slow, exit status 0\n"
+
+
+def test_the_tests_of_a_gpu_are_found():
+    assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}
+
+
+def test_without_a_gpu_nothing_is_run(capfd, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "minutes=25"])
+    gpu_check.main()
+    assert capfd.readouterr().err == "gpu-check: torch sees no GPU, nothing was run\n"
+
+
+def comparison(factor=1.0, remark=""):
+    def build(n, batch, dtype):
+        x = torch.arange(1.0, n * batch + 1).to(dtype).requires_grad_()
+        return PeerPair(mechanism=lambda: 2 * x, reference=lambda: 2 * factor * x, inputs=[x], modules=[])
+
+    return peers.PeerComparison(name="doubling", peer="package", build=build, remark=remark)
+
+
+@pytest.mark.parametrize(
+    ("factor", "remark", "verdict"),
+    [(1.0, "", "yes, 0e+00"), (1.001, "", "no, 1e-03"), (3.0, "other weights", "no, other weights")],
+)
+def test_a_row_has_ratios_and_whether_the_function_is_the_same(factor, remark, verdict):
+    name, peer, ours, theirs, time, memory, same = peers.row(comparison(factor, remark), 64, 2, 3)
+    assert (name, peer, same) == ("`doubling`", "package", verdict)
+    assert float(time) > 0 and float(memory) > 0 and ours.endswith("%)") and theirs.endswith("%)")
+
+
+def test_a_peer_that_is_not_installed_is_skipped():
+    def build(n, batch, dtype):
+        import no_such_package
+
+        return no_such_package
+
+    absent = peers.PeerComparison(name="linear", peer="no-such-package", build=build)
+    assert peers.row(absent, 64, 2, 3) == ["`linear`", "no-such-package", "-", "-", "-", "-", "not installed"]
+
+
+def test_a_peer_that_fails_leaves_its_reason():
+    def build(n, batch, dtype):
+        def forward():
+            if n == 64:
+                raise RuntimeError("no room")
+            return torch.ones(3)
+
+        return PeerPair(mechanism=forward, reference=forward, inputs=[], modules=[])
+
+    assert "no room" in peers.row(peers.PeerComparison(name="x", peer="y", build=build), 64, 2, 3)[-1]
+
+
+@pytest.mark.parametrize("word", ["n=0", "repeats=x", "m=3", "n"])
+def test_wrong_overrides_are_named(word):
+    assert peers.arguments(["n=16", "repeats=2"]) == {"n": 16, "batch": 8, "repeats": 2}
+    with pytest.raises(ValueError, match=f"unknown override {word}"):
+        peers.arguments([word])
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("compared", peers.COMPARISONS, ids=lambda compared: f"{compared.name}-{compared.peer}")
+def test_functions_are_the_same_unless_a_remark_says_why(compared):
+    try:
+        relative = peers.difference(compared)
+    except ImportError:
+        pytest.skip(f"{compared.peer} is not installed: make bench-peers")
+    assert (relative < peers.SAME) == (not compared.remark)

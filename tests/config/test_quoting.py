@@ -16,42 +16,11 @@ from lra.sweep.options import SweepOptions
 from lra.sweep.plan import PlannedRun, study
 
 NAMES = [
-    "plain-1.2_x@y+z",
-    "my study",
-    "two  blanks",
-    "a (1)",
-    "f(1)",
-    "choice(1,2)",
-    "[draft] x",
-    "x [0.9, 0.98]",
-    "[0,1",
-    "{x",
-    "{a:1}",
-    "50% & #1",
-    "it's",
-    'a "b"',
-    "'tis",
-    'it\'s "both"',
-    "a=b",
-    "optim.betas=[0.9, 0.98]",
-    "a,b",
-    "a;b|c*d?e!f<g>h`i`",
-    "$HOME",
-    "${HOME}",
-    "${study} $(date)",
-    "~x",
-    "müller",
-    "Größe 日本",
-    "007",
-    "1_000",
-    "1e3",
-    "null",
-    "True",
-    "nan",
-    "-inf",
-    "--help=x",
-    "#1",
-]
+    "plain-1.2_x@y+z", "my study", "two  blanks", "a (1)", "f(1)", "choice(1,2)", "[draft] x", "x [0.9, 0.98]",
+    "[0,1", "{x", "{a:1}", "50% & #1", "it's", 'a "b"', "'tis", 'it\'s "both"', "a=b", "optim.betas=[0.9, 0.98]",
+    "a,b", "a;b|c*d?e!f<g>h`i`", "$HOME", "${HOME}", "${study} $(date)", "~x", "müller", "Größe 日本", "007", "1_000",
+    "1e3", "null", "True", "nan", "-inf", "--help=x", "#1",
+]  # fmt: skip
 BACKSLASHES = ["a\\'b", "end\\", "a\\b", "\\${y}", "a\\\\${y}"]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import experiment, until
+from PIL import Image
 
 from data_prep.download import Download
 from lra.data.store import Split, StoreError, verify
@@ -117,14 +118,21 @@ def served(folder: Path, monkeypatch) -> Iterator[Server]:
         running.shutdown()
 
 
-def write_tar(
-    path: Path, files: dict[str, bytes], *, hostile: tarfile.TarInfo | None = None, mode: str = "w:gz"
-) -> dict:
-    """Writes the archive, its `hostile` member first, and returns the arguments of a source that reads it."""
+def png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png")
+    return file.getvalue()
+
+
+def write_tar(path: Path, files: dict | list, *, hostile: tarfile.TarInfo | None = None, mode: str = "w:gz") -> dict:
+    """Writes the archive, its `hostile` member first, and returns the arguments of a source that reads it.
+
+    files: content by name; a list of pairs may have a name twice.
+    """
     with tarfile.open(path, mode) as tar:
         if hostile is not None:
             tar.addfile(hostile)
-        for name, data in files.items():
+        for name, data in files.items() if isinstance(files, dict) else files:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))

@@ -1,9 +1,7 @@
 """The files of a task in the layouts that people have, and text files with harmless or harmful differences."""
 
 import gzip
-import io
 import re
-import tarfile
 
 import pytest
 from server import prepared, silent, write_folder, write_tar
@@ -48,11 +46,8 @@ def test_both_tasks_are_found_in_every_layout(tmp_path, layout, kind):
     else:
         root = write_folder(tmp_path / "root", files, packed=kind == "packed")
     splits = prepared(ListOps(release=root), tmp_path / "data")
-    assert {name: [label for label, _ in rows] for name, rows in splits.items()} == {
-        "train": [9, 1],
-        "val": [1],
-        "test": [4],
-    }
+    labels = {name: [label for label, _ in examples] for name, examples in splits.items()}
+    assert labels == {"train": [9, 1], "val": [1], "test": [4]}
     assert prepared(Retrieval(release=root), tmp_path / "data")["test"] == [(1, b"c", b"d"), (0, b"g", b"h")]
 
 
@@ -114,11 +109,8 @@ def test_a_file_that_comes_twice_in_an_archive(tmp_path):
     """As tar -u appends it: equal copies are one, others are named."""
     for change, message in ((b"", None), (b"[MIN 1 2 ]\t1\n", r"twice with different content: unpack it")):
         path = tmp_path / f"release{len(change)}.gz"
-        with tarfile.open(path, "w:gz") as tar:
-            for name, data in [*LISTOPS.items(), ("basic_val.tsv", LISTOPS["basic_val.tsv"] + change)]:
-                member = tarfile.TarInfo(f"listops-1000/{name}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
+        files = [*LISTOPS.items(), ("basic_val.tsv", LISTOPS["basic_val.tsv"] + change)]
+        write_tar(path, [(f"listops-1000/{name}", data) for name, data in files])
         if message is None:
             assert len(prepared(ListOps(release=path), tmp_path / "data")["val"]) == 1
         else:

@@ -11,8 +11,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from conftest import config
-from PIL import Image as Pillow
-from server import cifar, imdb, prepared, records, write_tar
+from server import cifar, imdb, png, prepared, records, write_tar
 
 from data_prep.formats import safe_pickle
 from data_prep.formats.detect import open_copy
@@ -215,10 +214,8 @@ def test_the_python_version_of_cifar_is_the_binary_one(tmp_path):
     assert not list(tmp_path.glob("bad/*/"))
 
 
-def png(pixels):
-    file = io.BytesIO()
-    Pillow.fromarray(pixels).save(file, "PNG")
-    return {"bytes": file.getvalue(), "path": None}
+def image_cell(pixels):
+    return {"bytes": png(pixels), "path": None}
 
 
 def write_columns(folder, rows, names, suffix):
@@ -256,7 +253,7 @@ def test_columns_of_datasets(tmp_path, suffix):
     write_columns(tmp_path / "trees", [(decode(ids), y) for ids, y in trees], ["Source", "Target"], suffix)
     expected = parts([(y, ids.tobytes()) for ids, y in trees])
     assert prepared(ListOps(release=tmp_path / "trees"), tmp_path / "data") == expected
-    images = [(png(np.full((32, 32), i, np.uint8)), i % 2) for i in range(30)]
+    images = [(image_cell(np.full((32, 32), i, np.uint8)), i % 2) for i in range(30)]
     write_columns(tmp_path / "curves", images, ["image", "label"], suffix)
     expected = parts([(y, bytes([i]) * 1024) for i, (_, y) in enumerate(images)])
     assert prepared(Pathfinder(release=tmp_path / "curves"), tmp_path / "data") == expected
@@ -275,7 +272,7 @@ def test_coloured_images_of_a_hub_are_converted_as_those_of_the_archive(tmp_path
     (tmp_path / "hub" / "data").mkdir(parents=True)
     for part, seeds in order.items():
         rows = np.concatenate([records(6, seed) for seed in seeds])
-        images = [png(row[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for row in rows]
+        images = [image_cell(row[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for row in rows]
         table = arrow.table({"img": images, "label": rows[:, 0].tolist()})
         pyarrow.parquet.write_table(table, tmp_path / "hub" / "data" / f"{part}-00000-of-00001.parquet")
     expected = prepared(Image(**binary, hold_out=5), tmp_path / "data")

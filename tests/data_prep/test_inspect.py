@@ -1,14 +1,12 @@
 """python -m data_prep inspect: layouts, counts, differences from the official data, and damage with file and line."""
 
 import gzip
-import io
 import shlex
 
 import numpy as np
 import pytest
 from conftest import printed
-from PIL import Image
-from server import cifar, imdb, records, write_folder, write_tar
+from server import cifar, imdb, png, records, write_folder, write_tar
 
 from data_prep import __main__ as command
 from data_prep import inspect, survey
@@ -17,12 +15,6 @@ from data_prep.pathfinder import generate
 
 LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
 PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\tdd\n0.0\te\tf\tg\thhh\n" for name in ("train", "eval", "test")}
-
-
-def png(pixels):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "png")
-    return file.getvalue()
 
 
 def images(count=6, size=32):

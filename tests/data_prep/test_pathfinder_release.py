@@ -1,23 +1,13 @@
 """The official Pathfinder images, from folders and from the release archive."""
 
-import io
-import tarfile
-
 import numpy as np
 import pytest
-from PIL import Image
-from server import prepared, write_folder, write_tar
+from server import png, prepared, write_folder, write_tar
 
 from data_prep.pathfinder.generator import Pathfinder, generate
 from data_prep.pathfinder.release import FOLDERS
 
 COUNT, BATCH = 60, 25  # images, and those of a metadata file
-
-
-def png(pixels):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "png")
-    return file.getvalue()
 
 
 def release(contour=14, **changes):
@@ -100,14 +90,12 @@ def test_a_cut_archive_and_a_folder_that_is_not_there_are_named(tmp_path):
             Pathfinder(release=path).prepare(tmp_path / "data")
 
 
-def repeated(path, folders, files, mode="w:gz"):
+def repeated(path, folders, files):
     """An archive whose folders come one after the other, each with these files."""
-    with tarfile.open(path, mode) as tar:
-        for folder, contents in zip(folders, files, strict=True):
-            for name, data in contents.items():
-                member = tarfile.TarInfo(f"{folder}/{name}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
+    pairs = []
+    for folder, contents in zip(folders, files, strict=True):
+        pairs += [(f"{folder}/{name}", data) for name, data in contents.items()]
+    write_tar(path, pairs)
     return path
 
 

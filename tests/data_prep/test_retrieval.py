@@ -6,7 +6,6 @@ import tarfile
 import pytest
 from server import official, prepared, write_folder, write_tar
 
-from data_prep.listops import ListOps
 from data_prep.retrieval import Retrieval
 
 QUOTED = '"He said, ""no"" once'
@@ -98,13 +97,6 @@ def test_one_pass_over_the_archive(tmp_path, monkeypatch):
     names = [member.name.rsplit("/", 1)[-1] for member in read if member]
     assert set(names) == {*NAMES.values(), *LISTOPS.values(), *(f"{i}.png" for i in range(5)), "last"}
     assert len(names) - len(set(names)) <= 1 and names[-1] == "last"  # tarfile looks at the first one twice
-
-
-def test_listops_reads_the_archive_too(tmp_path):
-    path = write_archive(tmp_path / "lra_release.gz", files())
-    source = ListOps(release=path)
-    splits = source.open(tmp_path / "data")
-    assert {name: split.labels.tolist() for name, split in splits.items()} == {name: [9] for name in LISTOPS}
 
 
 def test_smaller_sizes_are_the_first_of_either_label(tmp_path):

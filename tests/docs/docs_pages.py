@@ -19,21 +19,8 @@ PAGES = [
 ]
 LANGUAGES = ("sh", "python", "yaml", "text")
 OWN = ("README.md", "docs/mechanism.md", "docs/task.md")  # pages whose commands use their own examples
-PROGRAMS = (
-    "lra",
-    "python",
-    "make",
-    "pip",
-    "torchrun",
-    "srun",
-    "wandb",
-    "source",
-    "export",
-    "apt-get",
-    "git",
-    "cd",
-    "curl",
-)
+PROGRAMS = ("lra", "python", "make", "pip", "torchrun", "srun", "wandb")
+PROGRAMS += ("source", "export", "apt-get", "git", "cd", "curl")
 
 
 class Block(NamedTuple):

@@ -1,13 +1,25 @@
-"""The encoder: parameter counts of the protocol, padding, pooling, precision."""
+"""The encoder: parameter counts of the protocol, padding, pooling, class tokens, precision and pairs of texts."""
+
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import KERNELS, MECHANISMS, config
+from conftest import KERNELS, MECHANISMS, config, experiment
 from support.features import padded_ids
 
+from lra.attention.cur import CUR
+from lra.attention.cur_plus import CURPlus
+from lra.config.compose import compose
 from lra.data.datamodule import Batch
+from lra.maps import maps
 from lra.model.classifier import Head
+from lra.runs.restore import configuration, unflatten
+from lra.runs.run_dir import RunDir
+from lra.studies.qkv import calls
+from lra.studies.swap import TransferOptions, experiments
+from lra.studies.transfer.compare import layers
 from lra.train import lit
 
 # docs/sources.md, Nystromformer: vocabulary, length, classes, towers -> parameters of softmax and CUR
@@ -88,3 +100,186 @@ def test_checkpointed_softmax_has_the_same_gradients():
         grads.append([p.grad for p in model.parameters()])
     for a, b in zip(*grads, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)  # dropout is drawn again alike
+
+
+B, L = 3, 64
+SMALL = ("attn.landmarks=8", "attn.kernel=5")
+MIXING = [("nystrom_original", *SMALL), ("nystrom", *SMALL, "attn.pinv.init=batch")]
+MIXING += [(f"cur_{score}", "attn.count=8", "attn.pinv.init=batch") for score in ("abs", "step")]
+ALONE = [("nystrom", *SMALL), ("cur_abs", "attn.count=8"), ("sdpa",)]
+
+
+def pairs(name, *words):
+    """A model of two towers, and pairs whose second text is one token only, so that its column sums are the largest."""
+    torch.manual_seed(0)
+    model = config(name, "task.towers=2", f"task.length={L}", *words).classifier().double().eval()
+    for part in model.modules():
+        if hasattr(part, "widths"):
+            part.inputs.weight.data *= 8  # weights of attention that are far from even
+    ids = torch.randint(1, 16, (B, 2, L), generator=torch.manual_seed(1))
+    ids[:, 1] = 7
+    mask = torch.arange(L) < torch.tensor([[L, 50], [31, 60], [40, L]])[..., None]
+    return model, Batch(ids * mask, mask, torch.zeros(B, dtype=torch.int64))
+
+
+def one_after_the_other(model, batch):
+    """The logits if the model encodes a batch of first texts and a batch of second ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.head, "forward", lambda pooled: pooled)
+        pooled = [model(batch.inputs[:, [tower]], batch.mask[:, [tower]]) for tower in range(2)]
+    return model.head(torch.cat(pooled, 1))
+
+
+@pytest.mark.parametrize("pad", ["batch", "none"])
+@pytest.mark.parametrize("words", MIXING, ids=" ".join)
+def test_texts_are_encoded_one_after_the_other(words, pad):
+    model, batch = pairs(*words, f"data.pad={pad}")
+    out, expected = model(batch.inputs, batch.mask), one_after_the_other(model, batch)
+    torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-12)
+    parameters = list(model.parameters())
+    for ours, theirs in zip(*(torch.autograd.grad(x.square().sum(), parameters) for x in (out, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+    model.encode_separately = False
+    assert (model(batch.inputs, batch.mask) - expected).abs().max() > 1e-7
+
+
+@pytest.mark.parametrize("words", ALONE, ids=" ".join)
+def test_others_take_both_at_once(words):
+    model, batch = pairs(*words)
+    found = calls(model, batch)
+    assert not model.encode_separately and all(len(seen) == 1 and len(seen[0].out) == 2 * B for seen in found.values())
+    torch.testing.assert_close(
+        model(batch.inputs, batch.mask), one_after_the_other(model, batch), rtol=1e-10, atol=1e-12
+    )
+
+
+def test_layers_are_compared_text_by_text():
+    """Whichever of the two models asks for it, and neither is changed."""
+    (mixing, batch), (exact, _) = pairs(*MIXING[0]), pairs("sdpa")
+    exact.load_state_dict(mixing.state_dict(), strict=False)
+    places = list(calls(exact, batch))
+    for one, other in (exact, mixing), (mixing, exact):
+        found = layers(one, other, [batch], spectrum=4)
+        assert [layer.path for layer in found] == places and all(layer.relative > 0 for layer in found)
+    assert mixing.encode_separately and not exact.encode_separately
+    assert all(layer.relative == layer.stack_relative == 0 for layer in layers(mixing, mixing, [batch]))
+    joint, apart = (calls(exact, batch, encode_separately)[places[0]] for encode_separately in (False, True))
+    torch.testing.assert_close(torch.stack([call.out for call in apart], 1).flatten(0, 1), joint[0].out)
+
+
+@pytest.mark.parametrize("words", [MIXING[0], ALONE[0]], ids=" ".join)
+def test_maps_are_in_the_order_of_the_rows(words):
+    model, batch = pairs(*words)
+    found = maps.attention_map(model, batch, 0)
+    assert found.shape[0] == 2 * B
+    seen = calls(model, batch)["blocks.0.mixer.attention"]
+    v, out = (
+        torch.stack(parts, 1).flatten(0, 1) for parts in zip(*((c.arguments["v"], c.out) for c in seen), strict=True)
+    )
+    real = batch.mask.flatten(0, 1)[:, None, :, None].expand_as(out)
+    torch.testing.assert_close((found @ v)[real], out[real])
+
+
+LENGTH, ALLOWANCE = 128, 16
+BOARD = (
+    "budget=quick",
+    f"task.length={LENGTH}",
+    f"+budgets.quick.allowance={ALLOWANCE}",
+    "model.pool=class",
+    "model.dropout=0",
+    "model.head={_target_: lra.model.classifier.Head, _partial_: true, kind: gelu}",
+)
+# Mechanisms of two layers that do not bring the last token to the class token, and why.
+OUT_OF_REACH = {
+    "none": "no token sees another one",
+    "conv": "two kernels reach 10 tokens to either side",
+    "local": "no token sees another block",
+    "local_strided": "no token sees another group",
+    "longformer": "two windows reach 16 tokens to either side",
+    "sparse": "at stride 11 the last token is in neither the band nor the columns of two layers",
+}
+FADED = {  # in reach, but with a gradient below 1e-6 of the class output
+    "mega_chunk": "only the moving average connects chunks",
+    "reformer_official": "the class token attends to few others",
+}
+
+
+def model(name):
+    torch.manual_seed(0)
+    adding = experiment("task=adding", "attn=sdpa", *BOARD)
+    bias = ["block.bias=false"] if name.startswith("mega_cur") else []
+    made = config(name, *BOARD, *bias)  # composed for other tests too, with another task
+    return made.replace(task=adding.task, model=adding.model).classifier().eval()
+
+
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])
+def test_the_last_token_reaches_the_class_token(name):
+    if name == "nystrom_original":
+        with pytest.raises(ValueError, match=f"landmarks must divide length {LENGTH + 1}"):
+            model(name)
+        return
+    x = torch.randn(2, 1, LENGTH, 2, requires_grad=True)
+    model(name)(x).sum().backward()
+    reach = x.grad[:, 0, -1].abs().max().item()
+    if name in OUT_OF_REACH:
+        assert reach == 0, "no longer out of reach"
+    else:
+        assert reach > (0 if name in FADED else 1e-6)
+
+
+@pytest.mark.parametrize("word", ["model.pool=class", "model.pool=last", "model.positions=rotary"])
+def test_a_row_has_the_same_result_alone_padded_and_packed(word):
+    lengths, made = (16, 9, 2), {}
+    ids, mask = padded_ids(lengths)
+    for pad in ("batch", "none"):
+        torch.manual_seed(0)
+        made[pad] = config("sdpa", word, f"data.pad={pad}").classifier().double().eval()
+    together = made["batch"](ids, mask)
+    alone = torch.cat([made["batch"](ids[i : i + 1, :, :n]) for i, n in enumerate(lengths)])
+    torch.testing.assert_close(together, alone)
+    torch.testing.assert_close(made["none"](ids, mask), alone)
+
+
+WORDS = [name for name in MECHANISMS if "cur_" in name]
+
+
+def class_tokens(model):
+    return [module.options.class_token for module in model.modules() if isinstance(module, CUR | CURPlus)]
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls", "flatten"])
+@pytest.mark.parametrize("name", WORDS)
+def test_the_class_token_is_kept_where_it_is_pooled(name, pool):
+    model = config(name, f"model.pool={pool}", "attn.count=8").classifier()
+    assert class_tokens(model) == [pool == "cls"] * 2
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+@pytest.mark.parametrize("said", [True, False])
+def test_what_is_said_holds_and_is_part_of_the_label_if_it_changes_anything(pool, said):
+    chosen = config("cur_plus", f"model.pool={pool}", f"attn.class_token={str(said).lower()}")
+    assert class_tokens(chosen.classifier()) == [said] * 2
+    assert chosen.label == ("cur_plus" if said == (pool == "cls") else f"cur_plus-class_token={said}")
+    assert config("cur_plus", f"model.pool={pool}", "attn.count=8").label == "cur_plus-count=8"
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_choices_hold_what_it_comes_to(pool):
+    said = config("cur_abs", f"model.pool={pool}", f"attn.class_token={str(pool == 'cls').lower()}")
+    follows = config("cur_abs", f"model.pool={pool}").choices({})
+    assert follows == said.choices({}) and follows["attn.class_token"] is (pool == "cls")
+
+
+def test_a_transfer_follows_its_run_and_old_runs_stay_what_they_were():
+    told = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": "x", "seed": 0}
+    for pool in ("mean", "cls"):
+        choices = config("cur_abs", f"model.pool={pool}").choices({}) | {"attn.class_token": False}
+        run = RunDir(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**told))
+        assert configuration(run, "data").attn.get("class_token") is False
+        assert unflatten(choices)["attn"]["class_token"] is False
+        for word, expected in (None, pool == "cls"), ("true", True), ("false", False):
+            said = [f"attn.class_token={word}"] if word else []
+            target = experiments(run, compose(TransferOptions, ["run=x", "attn=cur_plus", *said]))[1]
+            assert target.attn.get("class_token") is expected
+    label = lambda said: compose(TransferOptions, ["run=x", "attn=cur_abs", f"attn.class_token={said}"]).label
+    assert [label("true"), label("false")] == ["cur_abs-class_token=True", "cur_abs-class_token=False"]

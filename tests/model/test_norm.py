@@ -1,13 +1,19 @@
-"""Norms over real tokens, and bfloat16 on a CPU: rows in 16 bits between the blocks, sums in 32."""
+"""Parts of a block: norms over real tokens, the bfloat16 residual stream on a CPU, dropout and rotary positions."""
 
+import cmath
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import KERNELS, MECHANISMS, config
-from support.features import padded_ids
+from conftest import KERNELS, MECHANISMS, config, p_value
+from support.features import padded_ids, same_with_gradients
 
+from lra.model import dropout
+from lra.model.dropout import Dropout
 from lra.model.norm import NORMS, make_norm
 from lra.ops.attention_maps import attend_thin
+from lra.ops.rotary import rotate
 
 DIM = 5
 
@@ -138,3 +144,141 @@ def test_thin_products_are_the_fused_ones(narrow_side):
         grads = torch.autograd.grad(rough.sum(), (q, k, v)), torch.autograd.grad(exact.sum(), wide)
         for one, other in zip(*grads, strict=True):
             assert (one - other).norm() < 16 * 2**-9 * max(other.norm(), exact.norm())
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.97])
+def test_share_mean_and_gradient(p):
+    torch.manual_seed(0)
+    x = torch.rand(7, 11, 1300, dtype=torch.float64).add_(1).requires_grad_()
+    out = Dropout(p)(x)
+    kept = out != 0
+    n = x.numel()
+    assert p_value([kept.sum(), n - kept.sum()], torch.tensor([1 - p, p]) * n) > 1e-3
+    factor = (out / x)[kept]
+    torch.testing.assert_close(factor, factor[:1].expand_as(factor), rtol=1e-14, atol=0)
+    assert abs(factor[0] * (1 - p) - 1) <= 2**-17 / (1 - p - 2**-17) + 1e-14  # p is right to half of 2^-16
+    out.backward(torch.full_like(x, 3))
+    torch.testing.assert_close(x.grad, 3 * (out / x).detach())
+
+
+def test_neighbours_are_independent():
+    torch.manual_seed(1)
+    kept = Dropout(0.5)(torch.ones(2**16)).bool().view(-1, 4).long()  # the four that share 64 bits
+    pattern = kept @ torch.tensor([8, 4, 2, 1])
+    assert p_value(pattern.bincount(minlength=16)) > 1e-3
+
+
+def test_numbers_are_those_of_numpy_and_pieces_are_independent(monkeypatch):
+    monkeypatch.setattr(dropout, "PIECE", 2**12)
+    size = 2**16 + 2**11 + 7
+    torch.manual_seed(0)
+    seed = int(torch.empty((), dtype=torch.int64).random_())
+    torch.manual_seed(0)
+    kept = Dropout(0.5)(torch.ones(size)).bool()
+    streams = [np.random.Generator(np.random.SFC64((seed, first))) for first in range(0, size, 2**12)]
+    draws = np.concatenate([each.integers(2**64, size=2**10, dtype=np.uint64).view(np.uint16) for each in streams])
+    assert np.array_equal(kept, draws[:size] >= 2**15)
+    pieces = kept[: 2**16].view(16, -1).long()
+    pairs = (2 * pieces[:-1] + pieces[1:]).flatten()
+    assert p_value(pairs.bincount(minlength=4)) > 1e-3
+
+
+def test_any_shape_evaluation_and_the_ends():
+    for x in (torch.ones(()), torch.ones(0), torch.ones(6, 4).t()):
+        assert Dropout(0.1)(x).shape == x.shape
+        assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
+        assert not Dropout(1.0)(x).any()
+    with pytest.raises(ValueError, match=r"dropout must be from 0 to 1, not 1\.5"):
+        Dropout(1.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("tied", [False, True])
+def test_16_bits_keep_or_drop_and_scale_once(dtype, tied):
+    """1 / 0.9 itself is no number of 16 bits: each entry is rounded once, after the product."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 500, 40, generator=g).to(dtype).requires_grad_()
+    drop = Dropout(0.1, tied=tied)
+    torch.manual_seed(5)
+    out = drop(x)
+    torch.manual_seed(5)
+    kept = drop(torch.ones(3, 500, 40)) != 0
+    scale = dropout.LEVELS / (dropout.LEVELS - round(0.1 * dropout.LEVELS))
+    assert out.dtype == dtype and torch.equal(out, torch.where(kept, x.float() * scale, 0).to(dtype))
+    grad = torch.randn(3, 500, 40, generator=g).to(dtype)
+    (saved,) = out.grad_fn.saved_tensors
+    out.backward(grad)
+    assert torch.equal(x.grad, torch.where(kept, grad.float() * scale, 0).to(dtype))
+    assert saved.dtype == dtype and saved.unique().tolist() == [0, 1]
+
+
+def test_tied_dropout_zeroes_a_feature_at_all_positions_of_a_row():
+    torch.manual_seed(0)
+    out = Dropout(0.25, tied=True)(torch.ones(50, 9, 40))
+    assert torch.equal(out, out[:, :1].expand_as(out)) and set(out.unique().tolist()) == {0.0, out.max().item()}
+    assert out.max().item() == pytest.approx(4 / 3, rel=1e-4) and abs((out == 0).float().mean() - 0.25) < 0.05
+
+
+HEADS, D, LENGTH = 2, 6, 11
+
+
+def mixer():
+    torch.manual_seed(0)
+    words = ("model.positions=rotary", f"task.length={LENGTH}", f"model.heads={HEADS}", f"model.dim={HEADS * D}")
+    return config("sdpa", *words).block_factory()().mixer.double()
+
+
+def turned(x, position):
+    """x (D,): feature i and D/2 + i are one complex number, turned by position · 10000^(-2i/D)."""
+    pairs = torch.complex(*x.chunk(2)).clone()
+    turns = torch.tensor([cmath.exp(1j * position * 10_000 ** (-2 * i / D)) for i in range(D // 2)], dtype=pairs.dtype)
+    return torch.view_as_real(pairs * turns).T.flatten()
+
+
+def oracle(mixer, x, mask):
+    out = torch.zeros_like(x)
+    for n in range(len(x)):
+        q, k, v = mixer.inputs(x[n]).split(HEADS * D, -1)
+        real, rows = mask[n].nonzero().flatten().tolist(), []
+        for h in range(HEADS):
+            s = slice(h * D, (h + 1) * D)
+            keys = torch.stack([turned(k[j, s], j) for j in real])
+            rows.append([(keys @ turned(q[i, s], i) / D**0.5).softmax(0) @ v[real, s] for i in range(len(q))])
+        out[n] = mixer.output(torch.cat([torch.stack(row) for row in rows], -1))
+    return out
+
+
+def test_is_softmax_attention_of_turned_queries_and_keys():
+    made, g = mixer(), torch.Generator().manual_seed(1)
+    x = torch.randn(2, LENGTH, HEADS * D, dtype=torch.float64, generator=g).requires_grad_()
+    mask = torch.rand(2, LENGTH, generator=g) < 0.7
+    same_with_gradients(made(x, mask), oracle(made, x, mask), [x, *made.parameters()])
+
+
+def test_positions_may_be_any_and_dtypes_stay():
+    x, positions = torch.randn(7, D, dtype=torch.float64), torch.tensor([0, 1, 5, 2, 9, 100, 3])
+    expected = torch.stack([turned(row, place) for row, place in zip(x, positions.tolist(), strict=True)])
+    torch.testing.assert_close(rotate(x, positions), expected, rtol=1e-12, atol=1e-12)
+    half = x.bfloat16()
+    torch.testing.assert_close(rotate(half), rotate(half.float()).bfloat16(), rtol=2**-8, atol=2**-8)
+
+
+def test_no_table_of_positions_stands_beside_them_or_where_there_are_none():
+    rotary, none = (
+        config("sdpa", f"model.positions={kind}").classifier().double().eval() for kind in ("rotary", "none")
+    )
+    assert rotary.embed.position is none.embed.position is None
+    ids = torch.randint(1, 15, (1, 1, 20))
+    torch.testing.assert_close(none(ids.flip(-1)), none(ids))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        *((name, r"model\.positions must be learned or none for") for name in ("s4d_lin", "luna", "mega", "psf")),
+        ("sdpa model.head_dim=5", "head_dim must be even for rotary positions, not 5"),
+    ],
+)
+def test_what_cannot_have_them_is_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        config(words, "model.positions=rotary").classifier()

@@ -1,4 +1,4 @@
-"""Thin products of packed rows: the numbers of real tokens alone, sums in float32; the product of three in float16."""
+"""Precision: thin products of packed sequences with sums in float32, and full precision inside autocast."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from lra.ops import varlen_attention
 from lra.ops.attention_maps import landmark_product
 from lra.ops.pinv import exact
+from lra.ops.precision import full_precision
 from lra.ops.segments import real_first
 from lra.varlen import VarlenLayout
 
@@ -110,3 +111,35 @@ def test_the_exact_inverse_in_float16_takes_a_position_bias():
     wide = [x.float() for x in (q, k, v, *kept, bias)]
     right, _ = landmark_product(*wide[:5], pinv=exact, bias=(wide[5][:, :5], wide[5][:5, :5], wide[5][:5]))
     torch.testing.assert_close(out, right.half())
+
+
+@full_precision
+def product(a, b, *, mask=None, times=1):
+    return a @ b, a.dtype, b.dtype, mask, times
+
+
+@pytest.mark.parametrize("dtype, wide", [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)])
+def test_tensors_arrive_in_float32_at_least_and_autocast_is_off(dtype, wide):
+    a, b = torch.randn(2, 3, 3).to(dtype)
+    mask = torch.ones(3, dtype=torch.bool)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, *dtypes, kept, times = product(a, b=b, mask=mask, times=2)
+        assert torch.is_autocast_enabled("cpu")
+    assert dtypes == [wide, wide] and out.dtype == wide and kept is mask and times == 2
+    assert torch.equal(out, a.to(wide) @ b.to(wide))
+
+
+def test_float32_is_handed_over_as_it_is_and_gradients_flow_in_the_dtype_of_the_input():
+    a = torch.randn(3, 3, dtype=torch.bfloat16, requires_grad=True)
+    b = torch.randn(3, 3)
+    product(a, b)[0].sum().backward()
+    assert a.grad.dtype == torch.bfloat16
+    handed = full_precision(lambda x: x)
+    assert handed(b) is b
+
+
+def test_it_compiles_without_a_break():
+    a, b = torch.randn(2, 4, 4)
+    compiled = torch.compile(lambda a, b: product(a, b)[0], fullgraph=True, backend="eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(compiled(a, b), a @ b) is False and torch.equal(compiled(a, b), product(a, b)[0])

@@ -10,7 +10,7 @@ from support.records import RECORD, add, add_seeds
 
 from lra.disk import typed_json
 from lra.evaluate import record as fresh_record
-from lra.report import arena, arena_gap, summary
+from lra.report import arena, arena_compare, summary
 
 EXAMPLES = 4000
 
@@ -121,7 +121,7 @@ def test_a_published_value_is_judged_against_both_trainings(runs):
     chapter = arena.section(studies(runs))
     assert "not compatible at the 5 % level with the longer training (30.25, 2 seeds)" in chapter
     assert "`cur_abs (20,000 steps)`" in chapter and "has no finished run here" not in chapter
-    gap, score, examples = arena_gap.gap_of((studies(runs)["paper-paper"][0], {}))
+    gap, score, examples = arena_compare.gap_of((studies(runs)["paper-paper"][0], {}))
     assert (score, examples) == (41.0, 2000) and 3 < gap.threshold < 4
 
 

@@ -1,19 +1,25 @@
-"""Linked run directories: the reader and the publisher see what the writer wrote, or report what they skip."""
+"""Run directories: fingerprints cover every choice, and links to directories are followed or reported."""
 
 import dataclasses
 import os
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
-from conftest import run
+import yaml
+from conftest import config, run
 from support.records import RECORD, add
 
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.disk.search import find_files
 from lra.report.__main__ import report
 from lra.runs import config_file, record
 from lra.runs.publish import publish
 from lra.runs.reader import finished, scan
+from lra.runs.restore import check_data, configuration
+from lra.runs.run_dir import RunDir, check_choices
 
 
 def move(path, target):
@@ -127,3 +133,51 @@ def test_the_publisher_adds_every_linked_seed(runs, tmp_path, monkeypatch, capsy
     out, err = capsys.readouterr()
     assert "2 added, 0 there already" in out
     assert f"skipped: {unfinished} has no record.json: the run is not finished" in err
+
+
+@pytest.mark.parametrize("attn", ["cur_abs", "mega", "psf"])
+def test_every_other_value_is_another_run(attn):
+    made = config(attn).choices({"name": "listops"})
+    changed = [made | {key: "another"} for key in made] + [{k: v for k, v in made.items() if k != key} for key in made]
+    prints = {config_file.fingerprint(choices) for choices in [made, *changed]}
+    assert len(prints) == 2 * len(made) + 1 > 80
+    assert all(config_file.difference(made, choices) for choices in changed) and not config_file.difference(
+        made, dict(made)
+    )
+
+
+def test_values_of_two_types_are_two_runs():
+    assert len({config_file.fingerprint({"optim.x": value}) for value in (0, 0.0, False, None, "0")}) == 5
+
+
+@pytest.fixture
+def finished_run(tmp_path):
+    """The folder of a finished run and its choices."""
+    home = tmp_path / "cur_abs" / "seed-0"
+    home.mkdir(parents=True)
+    made = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
+    choices = made.choices(made.task_data().source.provenance)
+    (home / "config.yaml").write_text(yaml.safe_dump(choices))
+    record.save(replace(RECORD, fingerprint=config_file.fingerprint(choices | {"seed": 0})), home)
+    return home, choices
+
+
+def test_a_run_is_opened_built_and_not_run_again(finished_run):
+    home, choices = finished_run
+    run = RunDir.read(home)
+    restored = configuration(run, "data")
+    assert restored.attn.get("pinv").path == "lra.ops.pinv.cubic" and restored.task.display == "expression"
+    assert sum(p.numel() for p in restored.meta_model.parameters()) == 209802
+    check_data(run, {key.partition(".")[2]: value for key, value in choices.items() if key.startswith("provenance.")})
+    assert run.choices == choices and run.record.status == "done"
+    check_choices(home, choices)
+    with pytest.raises(ValueError, match=r"another configuration \(attn.count: 64 -> 8\); start a new study"):
+        check_choices(home, choices | {"attn.count": 8})
+
+
+def test_a_configuration_that_was_changed_is_not_that_of_its_record(finished_run):
+    home, choices = finished_run
+    (home / "config.yaml").write_text(yaml.safe_dump(choices | {"attn.count": 65}))
+    record.save(record.load(home / record.NAME), home)
+    with pytest.raises(ValueError, match=r"config.yaml and record.json are not of one run"):
+        RunDir.read(home)

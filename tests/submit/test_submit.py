@@ -109,19 +109,17 @@ def other_control(runs):
         add(runs, "mean", seed, published("mean").choices | {"optim.steps": 9})
 
 
-def other_seed(runs):
-    without("cur_abs", 1)(runs)
-    add(runs, "cur_abs", 1, published("cur_abs").choices | {"optim.batch": 16})
+def replaced(label, seed, choices=(), **changes):
+    """Train a seed again with other choices or another record."""
+
+    def change(runs):
+        without(label, seed)(runs)
+        add(runs, label, seed, published(label).choices | dict(choices), **changes)
+
+    return change
 
 
-def uncommitted(runs):
-    without("cur_abs", 1)(runs)
-    add(runs, "cur_abs", 1, git="0123-dirty")
-
-
-def two_budgets(runs):
-    without("cur_abs", 1)(runs)
-    add(runs, "cur_abs", 1, budget="quick")
+other_batch = replaced("cur_abs", 1, {"optim.batch": 16})
 
 
 def unknown_budget(runs):
@@ -140,12 +138,8 @@ def damaged_record(runs):
     path.write_text(path.read_text().replace("37.0", "77.0"))
 
 
-def damaged_weights(runs):
-    flip(runs / "mine/listops/cur_abs/seed-0" / checkpoint.BEST)
-
-
-def damaged_curve(runs):
-    flip(runs / "mine/listops/cur_abs/seed-0" / metrics_file.NAME)
+def flipped(name):
+    return lambda runs: flip(runs / "mine/listops/cur_abs/seed-0" / name)
 
 
 def custom(runs, **options):
@@ -163,14 +157,14 @@ def custom(runs, **options):
         (without("cur_abs", 1), (), "lacks seed 1 of 0 to 2; include every seed, also one that diverged"),
         (no_control, (), "listops has no control; train attn=mean"),
         (other_control, (), "have different settings (optim.steps: 9 -> 5000)"),
-        (other_seed, (), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
-        (uncommitted, (), "uncommitted changes (0123-dirty); commit and train again"),
-        (two_budgets, (), "several values of budget (paper, quick); submit each on its own"),
+        (other_batch, (), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
+        (replaced("cur_abs", 1, git="0123-dirty"), (), "uncommitted changes (0123-dirty); commit and train again"),
+        (replaced("cur_abs", 1, budget="quick"), (), "several values of budget (paper, quick); submit each on its own"),
         (unknown_budget, (), "the budget of a run is not known; train with budget=<name>"),
         (unfinished, (), "seed-2 has no record.json: the run is not finished"),
         (damaged_record, (), "its sha256 is not the one in it"),
-        (damaged_weights, (), "best.ckpt is damaged"),
-        (damaged_curve, (), "is not a table of evaluations"),
+        (flipped(checkpoint.BEST), (), "best.ckpt is damaged"),
+        (flipped(metrics_file.NAME), (), "is not a table of evaluations"),
         (custom, ("trust=mine",), "the source of mine.Efficient is not attached; add source=mine.py"),
         (None, ("rates=null",), "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
         (None, ("rates=[0.5]",), "was trained at 0.0001, which is not among rates=[0.5]; name all"),

@@ -1,5 +1,11 @@
-"""A training step does not wait for the device; evaluation takes as many rows as there is memory for."""
+"""A training step does not wait for the device; evaluation takes as many rows as there is memory for.
 
+On the device meta, which has no memory, a read of a number or a selection by a mask fails; on a GPU it would
+wait for all work. Not tried: triton's kernels, and what is read once per step or evaluation on purpose
+(``Pretrainer.error``, the scores of ``LitClassifier``).
+"""
+
+import contextlib
 import os
 import resource
 import sys
@@ -8,13 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import config
+from conftest import KERNELS, MECHANISMS, config, experiment
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lra.config.experiment import ON_A_GPU
+from lra.config import CONF
+from lra.config.experiment import ON_A_GPU, Experiment
 from lra.data.datamodule import Batch
+from lra.model.pretrainer import draw_holes
 from lra.train.lit import LitClassifier, seed_device
-from lra.train.optim import adamw
+from lra.train.optim import adamw, schedule
 
 FEW = ("cur_abs", "sdpa", "nystrom", "luna", "performer")
 PAD = ("batch", "compact")
@@ -56,7 +65,7 @@ def step(module, data, number):
 @pytest.mark.parametrize("pad", PAD)
 @pytest.mark.parametrize("name", FEW)
 def test_a_step_does_not_wait_for_the_device(name, pad, data_root, monkeypatch):
-    """On the meta device, whose tensors have no numbers that a host could read; tests/test_meta.py has all."""
+    """On the meta device, whose tensors hold no numbers; ``test_no_mechanism_waits`` covers every mechanism."""
     autocast = torch.autocast  # knows no meta device
     monkeypatch.setattr(torch, "autocast", lambda kind, **how: autocast("cpu" if kind == "meta" else kind, **how))
     module, data, _ = module_and_data(name, "meta", data_root, f"data.pad={pad}")
@@ -187,3 +196,61 @@ def test_more_rows_are_evaluated_on_a_gpu_unless_they_mix(monkeypatch):
     assert rows("cur_abs") == ON_A_GPU and rows("cur_abs", "optim.batch=600") == 600
     assert rows("cur_abs", "trainer.device=cpu") == 8 and rows("cur_abs", "data.eval_batch=7") == 7
     assert rows("nystrom_original") == 8
+
+
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def without_autocast(monkeypatch):
+    """``full_precision`` switches autocast off for the device of its tensors, and meta has none."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+
+
+def batch(experiment: Experiment, rows: int = 2) -> Batch:
+    task = experiment.task
+    made = lambda *shape, dtype=torch.float32: torch.empty(shape, dtype=dtype, device="meta")
+    shape = rows, task.towers, task.length
+    inputs = made(*shape, dtype=torch.int64) if task.vocab else made(*shape, task.features or 1)
+    label = made(rows, dtype=torch.int64 if task.loss == "cross_entropy" else torch.float32)
+    return Batch(inputs, made(*shape, dtype=torch.bool), label, None)
+
+
+def take_step(experiment: Experiment, model: nn.Module) -> None:
+    optim = dict(experiment.optim) | {"clip_norm": 1.0}  # AdamW of one launch, which this excludes, has no meta form
+    optimiser = adamw(model, optim)
+    rates = schedule(optimiser, optim, cycle_momentum=False)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimiser.step()
+    if rates is not None:
+        rates.step()
+
+
+def trained_and_evaluated(experiment: Experiment) -> None:
+    model, some = experiment.meta_model, batch(experiment)
+    lit = LitClassifier.of(experiment, model.train(), seed=0)
+    lit.batch_loss(some).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.eval()
+    with torch.no_grad():
+        lit.validation_step(some, 0)
+
+
+@pytest.mark.parametrize("attn", [name for name in MECHANISMS if name not in KERNELS])
+def test_no_mechanism_waits(attn):
+    trained_and_evaluated(config(attn))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_no_experiment_waits(name):
+    made = experiment(f"experiment={name}", *["attn=cur_abs"] * name.startswith(("curformer", "board")))
+    # A third layer would do what the second does.
+    made = made.replace(model=made.model.replace(layers=min(2, made.model.layers)))
+    trained_and_evaluated(made)
+    take_step(made, made.meta_model)
+    if made.pretrained:
+        with torch.device("meta"):
+            model = made.pretrainer()
+        some, ratio = batch(made), made.pretrain.ratio
+        holes = draw_holes(ratio, some.inputs, some.mask) if ratio else None
+        model.predict(model(some.inputs, some.mask, holes)).sum().backward()

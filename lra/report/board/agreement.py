@@ -1,12 +1,16 @@
 """The agreement of a board's ranking with published scores of the Long Range Arena."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from .. import published
-from ..palette import EXACT
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from .. import figures, published
+from ..figures import Picture
+from ..palette import EXACT, INK, family, look
 from ..statistics import mean_over_tasks, rank_correlation
 from ..table import Cell, Table, frame
 from .results import BoardResults
@@ -108,3 +112,33 @@ def by_source(labels: list[str], tasks: Collection[str]) -> dict[str, dict[str, 
             for label, accuracies in by_label.items():
                 averages[source][label] = mean(accuracies[task] for task in common_tasks)
     return averages
+
+
+def picture(board: BoardResults) -> Picture | None:
+    """Make the picture of a board, a chart for each source; None if no source has enough mechanisms in common."""
+    panels = {f"{source}, tasks: {tasks}": common for (source, tasks), common in pairs(board).items()}
+    if not panels:
+        return None
+    caption = f"scores of {board.name} over published accuracies"
+    return Picture(f"{board.name}/agreement", caption, draw, panels)
+
+
+@rc_context(figures.PRINT)
+def draw(panels: Mapping[str, Sequence[Pair]], width: float = figures.TEXT) -> Figure:
+    """Draw a point for each mechanism.
+
+    Args:
+        panels: mechanisms by source.
+        width: width in inches.
+    """
+    figure, charts = figures.grid(panels, width)
+    labels = []
+    for axes, common in zip(charts, panels.values(), strict=True):
+        for pair in common:
+            axes.plot(pair.published, pair.board, linestyle="none", **look(family(pair.label)))
+            axes.text(pair.published, pair.board, pair.label, color=INK)
+            labels.append(pair.label)
+        axes.set(xlabel="published accuracy, %", ylabel="score on the board, %")
+    figures.families(figure, labels)
+    figures.place_labels(figure, leaders=True)
+    return figure

@@ -12,9 +12,8 @@ from ..palette import CONTROL, family
 from ..statistics import SOLVED, mean_over_tasks
 from ..summary import Row
 from ..table import Cell, Chapter, Table
-from . import agreement_figure, score_over_cost
+from . import agreement, score_over_cost
 from .admission import admission_table
-from .agreement import agreement_table
 from .costs import costs
 from .plateaus import plateau_table
 from .ranking import ranking_table, with_interval
@@ -84,7 +83,7 @@ def chapters(
 
 def pictures(board: BoardResults) -> list[Picture]:
     """List the pictures of a board."""
-    candidates = (score_over_cost.picture(board), agreement_figure.picture(board))
+    candidates = (score_over_cost.picture(board), agreement.picture(board))
     return [picture for picture in candidates if picture]
 
 
@@ -92,7 +91,7 @@ def tables(board: BoardResults) -> list[Table]:
     """Make the tables of a board: its tasks and, once seeds at the chosen rates are finished, its mechanisms."""
     if not board.rows:
         return [admission_table(board)]
-    all_tables = (admission_table(board), ranking_table(board), plateau_table(board), agreement_table(board))
+    all_tables = (admission_table(board), ranking_table(board), plateau_table(board), agreement.agreement_table(board))
     return [table for table in all_tables if table]
 
 

@@ -91,6 +91,25 @@ def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str
     return tooltips
 
 
+def draw_seeds(axes: Axes, curves: dict[int, dict[int, float]], palette: Palette) -> dict[str, str]:
+    """Draw a line for each seed of one run.
+
+    Args:
+        axes: axes to draw into.
+        curves: value by step, by seed.
+        palette: colours of the seeds.
+
+    Returns:
+        A tooltip for each seed.
+    """
+    for i, (seed, curve) in enumerate(curves.items()):
+        steps = list(curve)
+        values = list(curve.values())
+        axes.plot(steps, values, **palette.line(seed), gid=f"{figures.SERIES}{i}", **figures.ABOVE)
+    figures.ticks(axes, "step")
+    return {str(seed): f"seed {seed}" for seed in curves}
+
+
 def _tooltip(curve: Curve) -> str:
     """Describe the last point of a curve: "cur_abs: 40.00 ± 3.00 at step 20, n = 2"."""
     last_mean = curve.mean[-1]
