@@ -113,5 +113,7 @@ def family(label: str) -> str:
 def look(kind: str) -> dict[str, str]:
     """Return the colour and marker of a family as options of matplotlib."""
     index = KINDS.index(kind)
-    colours = [*(light for light, _ in COLOURS), INK, SOFT]
-    return {"color": colours[index], "marker": MARKERS[index]}
+    # There are more families than colours; each has its own marker.
+    colour = COLOURS[index % len(COLOURS)][0]
+    colour = {OTHER: INK, CONTROL: SOFT}.get(kind, colour)
+    return {"color": colour, "marker": MARKERS[index]}
