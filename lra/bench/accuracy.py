@@ -1,4 +1,4 @@
-"""The rounding error of a mechanism: its output and gradients beside those of the same mechanism in float64."""
+"""The rounding error of a mechanism: its output and gradients compared with the same mechanism in float64."""
 
 import copy
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from .workloads import Inputs
 def errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[float, ...]:
     """Measure ||x - y|| / ||y|| in the 2-norm; y has the same weights, inputs and random numbers, x is without dropout.
 
-    If rounding changes which token is kept, the error has the size of that change.
+    If rounding changes which token is selected, the error has the size of that change.
 
     Args:
         experiment: experiment of the contestant.
@@ -22,29 +22,41 @@ def errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[float, ..
         mode: ``inference`` or ``training``.
 
     Returns:
-        The error of the output and, in training, that of the gradients by all inputs together.
+        The error of the output and, in training, the error of the gradients by all inputs together.
     """
-    part, given = workloads.mechanism(experiment, inputs)
+    # The mechanism, and its copy in float64. A tensor that is both query and key stays one tensor.
+    part, tensors = workloads.mechanism(experiment, inputs)
     part.to(inputs.device).eval()
     exact = copy.deepcopy(part).double()
-    doubles = {x: x.detach().double().requires_grad_() for x in given}  # a tensor that is given twice stays one
+    doubles = {x: x.detach().double().requires_grad_() for x in tensors}
+    exact_tensors = [doubles[x] for x in tensors]
+
+    # The outputs of both, with the same random numbers.
     outputs = []
-    for module, values, dtype in ((part, given, inputs.shape.dtype), (exact, [doubles[x] for x in given], "fp32")):
+    for module, values, dtype in ((part, tensors, inputs.shape.dtype), (exact, exact_tensors, "fp32")):
         torch.manual_seed(0)
         with torch.set_grad_enabled(mode == "training"), workloads.autocast(inputs.device, dtype):
             out = module(*values, None)
         outputs.append(out[0] if isinstance(out, tuple) else out)
-    measured = [_distance(outputs[:1], outputs[1:])]
+    distances = [_distance(outputs[:1], outputs[1:])]
+
+    # The gradients of both; 0 for an input on which the output does not depend.
     if mode == "training":
-        weights, leaves = inputs.gradient(outputs[0]), (list(doubles), list(doubles.values()))
-        gradients = [  # 0 for an input on which the output does not depend
-            torch.autograd.grad(out, values, weights.to(out.dtype), allow_unused=True, materialize_grads=True)
-            for out, values in zip(outputs, leaves, strict=True)
-        ]
-        measured.append(_distance(*gradients))
-    return tuple(measured)
+        weights = inputs.gradient(outputs[0])
+        gradients = []
+        for out, leaves in zip(outputs, (list(doubles), list(doubles.values())), strict=True):
+            grads = torch.autograd.grad(out, leaves, weights.to(out.dtype), allow_unused=True, materialize_grads=True)
+            gradients.append(grads)
+        distances.append(_distance(*gradients))
+    return tuple(distances)
 
 
 def _distance(values: Iterable[Tensor], exact: Iterable[Tensor]) -> float:
-    x, y = (torch.cat([part.detach().double().flatten() for part in parts]) for parts in (values, exact))
+    """Compute ||x - y|| / ||y|| of all values together."""
+    x = _flat(values)
+    y = _flat(exact)
     return ((x - y).norm() / y.norm()).item()
+
+
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])

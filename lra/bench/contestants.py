@@ -33,21 +33,36 @@ def asked(options: BenchOptions) -> BenchOptions:
     Raises:
         ValueError: a name is unknown.
     """
-    if own := mechanism(options.command_overrides):
-        plain = [word.lstrip("+").removeprefix("attn.") for word in own if word.lstrip("+").startswith("attn.")]
-        blocks = [word for word in own if word.lstrip("+").startswith("block")]
-        name = "-".join([own[0].removeprefix("attn="), *plain])
+    arguments = mechanism(options.command_overrides)
+    if arguments:
+        # attn=cur_abs attn.count=32 becomes the label cur_abs-count=32; block options stay overrides.
+        labels = [arguments[0].removeprefix("attn=")]
+        blocks = []
+        for argument in arguments:
+            key = argument.lstrip("+")
+            if key.startswith("attn."):
+                labels.append(key.removeprefix("attn."))
+            if key.startswith("block"):
+                blocks.append(argument)
+        name = "-".join(labels)
         options = options.replace(mechanisms=[name], overrides=[*options.overrides, *blocks])
     return options.replace(mechanisms=names(options.mechanisms))
 
 
-def names(wanted: Sequence[str]) -> list[str]:
+def names(mechanisms: Sequence[str]) -> list[str]:
     """Expand ``all`` and remove repetitions. Raises ValueError for an unknown name."""
-    expanded = [name for word in wanted for name in (MECHANISMS if word == "all" else [word])]
-    own = [path.stem for folder in further() for path in sorted((folder / "attn").glob("*.yaml"))]
-    known = [*MECHANISMS, *BENCHMARK_ONLY, *own, "custom"]
-    if unknown := [name for name in expanded if _parts(name)[0] not in known]:
-        raise ValueError(f"mechanisms: {', '.join(unknown)} is not one of all, {', '.join(known)}")
+    expanded = []
+    for name in mechanisms:
+        expanded += MECHANISMS if name == "all" else [name]
+
+    # Configuration folders of the command line may add mechanisms.
+    valid = [*MECHANISMS, *BENCHMARK_ONLY]
+    for folder in further():
+        valid += [path.stem for path in sorted((folder / "attn").glob("*.yaml"))]
+    valid.append("custom")
+    unknown = [name for name in expanded if _parts(name)[0] not in valid]
+    if unknown:
+        raise ValueError(f"mechanisms: {', '.join(unknown)} is not one of all, {', '.join(valid)}")
     return list(dict.fromkeys(expanded))
 
 
@@ -56,14 +71,16 @@ def experiment(name: str, overrides: Iterable[str]) -> Experiment:
 
     Args:
         name: name of the contestant.
-        overrides: besides those of its name.
+        overrides: further overrides, in addition to the options in the name.
     """
     attn, *changes = _parts(name)
-    place = "bench/" if attn in BENCHMARK_ONLY else ""
-    made = compose(Experiment, [f"attn={place}{attn}", *(f"++attn.{change}" for change in changes), *overrides])
-    if made.attn.function is None:
-        raise ValueError(made.unavailable)
-    return made.replace(label=name)
+    folder = "bench/" if attn in BENCHMARK_ONLY else ""
+    arguments = [f"attn={folder}{attn}"]
+    arguments += [f"++attn.{change}" for change in changes]
+    composed = compose(Experiment, [*arguments, *overrides])
+    if composed.attn.function is None:
+        raise ValueError(composed.unavailable)
+    return composed.replace(label=name)
 
 
 def overrides(options: BenchOptions, task: str, shape: Shape, pad: str | None = None) -> list[str]:
@@ -75,15 +92,22 @@ def overrides(options: BenchOptions, task: str, shape: Shape, pad: str | None = 
         shape: shape of the measurement.
         pad: padding, with ``batch/8`` for padding to the batch in micro-batches of 8; None for random batches.
     """
-    listed = [f"task={task}", f"budget={options.budget}", f"optim.batch={shape.batch}"]
-    listed += [f"model.heads={shape.heads}", f"model.head_dim={shape.head_dim}"]
-    listed.append(f"model.dim={shape.heads * shape.head_dim}")
+    arguments = [
+        f"task={task}",
+        f"budget={options.budget}",
+        f"optim.batch={shape.batch}",
+        f"model.heads={shape.heads}",
+        f"model.head_dim={shape.head_dim}",
+        f"model.dim={shape.heads * shape.head_dim}",
+    ]
     if shape.n is not None:
-        listed += [f"task.length={shape.n}", f"task.limit={shape.n}"]
+        arguments += [f"task.length={shape.n}", f"task.limit={shape.n}"]
     if pad is not None:
         name, _, micro = pad.partition("/")
-        listed += [f"data.pad={name}"] + [f"optim.micro_batch={micro}"] * bool(micro)
-    return [*listed, *options.overrides]
+        arguments.append(f"data.pad={name}")
+        if micro:
+            arguments.append(f"optim.micro_batch={micro}")
+    return [*arguments, *options.overrides]
 
 
 def claim(name: str, claims: Mapping[str, float]) -> float:
@@ -92,4 +116,5 @@ def claim(name: str, claims: Mapping[str, float]) -> float:
 
 
 def _parts(name: str) -> list[str]:
+    """Split a label into the name of a file and the changed options."""
     return re.split(r"-(?=[a-z_][\w.]*=)", name)

@@ -1,9 +1,9 @@
-"""python -m lra.bench.gpu_check minutes=25: use a GPU for so many minutes, the most wanted first, and pack what came.
+"""python -m lra.bench.gpu_check minutes=25: check a GPU within a number of minutes and pack the results.
 
-The parts are the tests marked gpu, the speed tests ``preset=figure4`` and ``preset=table2``, steps by ``trainer=gpu``,
-a profile, and trainings at the paper's budget (conf/sweep/window.yaml). A part that is stopped leaves what it has. A
-part that ended is not run again and a run goes on from its last checkpoint, so the same command goes on, also where
-the archive is unpacked.
+The parts, in order, are the tests marked gpu, the speed tests ``preset=figure4`` and ``preset=table2``, steps by
+``trainer=gpu``, a profile, and trainings at the paper's budget (conf/sweep/window.yaml). A part that is stopped leaves
+its results so far. Run the same command to resume, also where the archive is unpacked: finished parts are skipped, and
+trainings continue from their last checkpoint.
 """
 
 if __name__ == "__main__":
@@ -33,7 +33,7 @@ from ..report import bench_tables
 from ..runs import bench_record, record
 
 STUDY = "gpu-check"
-AT_ONCE = 4  # runs that share the GPU: with the rows of ListOps and Text one alone leaves it idle
+AT_ONCE = 4  # runs that share the GPU: the sequences of ListOps and Text alone leave it idle
 START = 20  # seconds that a benchmark takes beyond its budget: imports, rates, its last case
 GRACE = 10  # seconds for an interrupted process to write its results
 REPORT = "tests.xml"
@@ -44,7 +44,7 @@ class CheckPart(NamedTuple):
 
     Args:
         name: name of its files.
-        command: arguments; {seconds} is a budget of its own, {minutes} the time that is left.
+        command: arguments; {seconds} is the budget of this part, {minutes} the time that is left.
         share: share of all the minutes.
     """
 
@@ -61,8 +61,15 @@ def parts(home: Path) -> list[CheckPart]:
     bench = [*python, "lra.bench", "device=cuda", override("runs", home)]
     listops = ["tasks=listops", "n=2048", "batch=32"]
     step = ["what=step", "trainer=gpu", "modes=training", "mechanisms=[sdpa,cur_abs,nystrom]", "reference=sdpa"]
-    sweep = ["sweep=window", f"study={STUDY}", override("runs", home.parent), "measure=20", "minutes={minutes}"]
-    sweep += ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={AT_ONCE}"]
+    sweep = [
+        "sweep=window",
+        f"study={STUDY}",
+        override("runs", home.parent),
+        "measure=20",
+        "minutes={minutes}",
+        "hydra/launcher=joblib",
+        f"hydra.launcher.n_jobs={AT_ONCE}",
+    ]
     return [
         CheckPart("tests", tests, 0.35),
         CheckPart("figure4", [*bench, "preset=figure4", "budget_s={seconds}"], 0.2),
@@ -90,7 +97,7 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
         name: name of the hardware.
 
     Returns:
-        The archive <home>.tar, which is made anew after each part, as is <home>/<name>.md.
+        The archive <home>.tar, which is rewritten after each part, like <home>/<name>.md.
     """
     end = time.monotonic() + 60 * minutes
     (home / "parts").mkdir(parents=True, exist_ok=True)
@@ -98,17 +105,24 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
     for part in todo:
         left = end - time.monotonic()
         if left > 0 and not _done(home, part.name).exists():
-            log(f"gpu-check: {part.name}, {run_part(home, part, min(part.share * 60 * minutes, left), env)}")
+            seconds = min(part.share * 60 * minutes, left)
+            outcome = run_part(home, part, seconds, env)
+            log(f"gpu-check: {part.name}, {outcome}")
             write(home, name)
             path = pack(home)
     return path
 
 
 def run_part(home: Path, part: CheckPart, seconds: float, env: dict[str, str]) -> str:
-    """Run a command, whose output goes to parts/<name>.log, and say how it ended; only what ends is done."""
-    budget = {"{seconds}": f"{max(1.0, seconds - START):.0f}", "{minutes}": f"{seconds / 60:.2f}"}
-    command = [re.sub(r"\{\w+\}", lambda found: budget[found[0]], word) for word in part.command]
-    with open(home / "parts" / f"{part.name}.log", "ab") as output:
+    """Run a command, whose output goes to parts/<name>.log, and return how it ended; a stopped part is not done."""
+    # Fill in the budget.
+    budget_s = max(1.0, seconds - START)
+    values = {"{seconds}": f"{budget_s:.0f}", "{minutes}": f"{seconds / 60:.2f}"}
+    fill = lambda match: values[match[0]]
+    command = [re.sub(r"\{\w+\}", fill, argument) for argument in part.command]
+
+    path = home / "parts" / f"{part.name}.log"
+    with open(path, "ab") as output:
         status = _limited(command, seconds + START, stdout=output, stderr=subprocess.STDOUT, cwd=CONF.parent, env=env)
     if status is None:
         return f"stopped after {seconds + START:.0f} s"
@@ -137,20 +151,34 @@ def tests(report: Path) -> list[str]:
     if not report.exists():
         return ["No test has ended."]
     suite = xml.parse(report).getroot().find("testsuite")
-    cases = {f"{case.get('classname')}.{case.get('name')}": case for case in suite.iter("testcase")}
-    failed = [name for name, case in cases.items() if {"failure", "error"} & {part.tag for part in case}]
+
+    # Tests that failed or raised an error, each name once.
+    failed = {}
+    for case in suite.iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        tags = {child.tag for child in case}
+        failed[name] = bool({"failure", "error"} & tags)
+    failures = [f"Failed: {name}." for name, is_failed in failed.items() if is_failed]
+
     counts = ", ".join(f"{suite.get(key)} {key}" for key in ("tests", "failures", "errors", "skipped"))
-    measured = [entry.get("value") for entry in suite.iter("property") if entry.get("name") == "measured"]
-    return [f"Tests: {counts}.", *(f"Failed: {name}." for name in failed), "\n".join(f"* {line}" for line in measured)]
+    values = [entry.get("value") for entry in suite.iter("property") if entry.get("name") == "measured"]
+    measured = "\n".join(f"* {value}" for value in values)
+    return [f"Tests: {counts}.", *failures, measured]
 
 
 def write(home: Path, name: str) -> None:
     """Write the results so far as <home>/<name>.md, with the tables of all benchmarks in the folder."""
     records, damaged = bench_record.scan(home)
-    ended = {path.stem: int(path.read_text()) for path in sorted((home / "parts").glob("*.done"))}
-    tables = bench_tables.markdown(bench_tables.tables(records)) if records else "No benchmark left a record.\n"
-    lines = [f"Parts that ended, with their exit status: {ended}.", *damaged, *tests(home / "parts" / REPORT)]
-    atomic.write(home / f"{name}.md", "\n\n".join(["# GPU check", *lines, tables]))
+    done = sorted((home / "parts").glob("*.done"))
+    ended = {path.stem: int(path.read_text()) for path in done}
+    paragraphs = ["# GPU check", f"Parts that ended, with their exit status: {ended}."]
+    paragraphs += damaged
+    paragraphs += tests(home / "parts" / REPORT)
+    if records:
+        paragraphs.append(bench_tables.markdown(bench_tables.tables(records)))
+    else:
+        paragraphs.append("No benchmark left a record.\n")
+    atomic.write(home / f"{name}.md", "\n\n".join(paragraphs))
 
 
 def pack(home: Path) -> Path:
@@ -158,8 +186,9 @@ def pack(home: Path) -> Path:
     path = home.with_name(f"{home.name}.tar")
     with atomic.replacing(path) as work, tarfile.open(work, "w") as archive:
         for file in sorted(home.rglob("*")):
-            ended = file.suffix == ".ckpt" and (file.parent / record.NAME).exists()
-            if file.is_file() and not file.name.startswith(".") and not ended:
+            has_ended = file.suffix == ".ckpt" and (file.parent / record.NAME).exists()
+            is_hidden = file.name.startswith(".")
+            if file.is_file() and not is_hidden and not has_ended:
                 archive.add(file, file.relative_to(home.parent))
     return path
 
@@ -170,23 +199,29 @@ def _done(home: Path, name: str) -> Path:
 
 def main() -> None:
     """Run the check if there is a GPU."""
-    given = re.fullmatch(r"minutes=(\d+(?:\.\d+)?)", sys.argv[1]) if len(sys.argv) == 2 else None
-    if len(sys.argv) > 1 and not given:
+    # The argument, 8 minutes without one.
+    minutes = 8
+    if len(sys.argv) > 1:
+        match = re.fullmatch(r"minutes=(\d+(?:\.\d+)?)", sys.argv[1])
+        minutes = float(match[1]) if match and len(sys.argv) == 2 else None
+    if minutes is None:
         sys.exit("lra: python -m lra.bench.gpu_check minutes=25, or another number of minutes")
     if not torch.cuda.is_available():
         log("gpu-check: torch sees no GPU, nothing was run")
         return
+
+    # Tests compile the kernels; an interruption by the scheduler stops the check like Ctrl-C.
     env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     env.setdefault("CUDA_VISIBLE_DEVICES", "0")
     env.pop("TRITON_INTERPRET", None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
     home = Path("runs").absolute() / STUDY
     name = "".join(c if c.isalnum() else "-" for c in torch.cuda.get_device_name()).lower()
-    path = check(float(given[1]) if given else 8, home, parts(home), env, name)
+    path = check(minutes, home, parts(home), env, name)
     print((home / f"{name}.md").read_text())
-    print(
-        f"gpu-check: {path.stat().st_size / 2**20:.1f} MB in {path}; tar xf {path.name} -C runs, and it goes on there"
-    )
+    size = path.stat().st_size / 2**20
+    print(f"gpu-check: {size:.1f} MB in {path}; unpack it with tar xf {path.name} -C runs to resume elsewhere")
 
 
 if __name__ == "__main__":

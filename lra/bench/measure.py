@@ -67,7 +67,7 @@ def measure(
             processes of a busy machine change less.
 
     Returns:
-        The measurements by name. The status of a step that raised says so; the others continue.
+        The measurements by name. The status of a step that raised is its error; the others continue.
     """
     measurements: dict[str, Measurement] = {}
 
@@ -150,12 +150,14 @@ class _LiveBytes(TorchDispatchMode):
         self.known = weakref.WeakSet()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {id(x.untyped_storage()) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        arguments = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        storages = {id(x.untyped_storage()) for x in arguments}
         out = func(*args, **(kwargs or {}))
         for x in tree_leaves(out):
             if isinstance(x, torch.Tensor):
                 storage = x.untyped_storage()
-                if id(storage) not in given and storage not in self.known:
+                # An operator that changes an argument in place allocates nothing.
+                if id(storage) not in storages and storage not in self.known:
                     self.known.add(storage)
                     weakref.finalize(storage, self._free, storage.nbytes())
                     self.now += storage.nbytes()

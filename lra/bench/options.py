@@ -14,14 +14,15 @@ Pad = Annotated[
     str,
     Field(
         pattern=r"^(fixed|batch|none|compact)(/[1-9]\d{0,5})?$",
-        description="fixed, batch, none, compact or batch/<rows of a micro-batch>",
+        description="fixed, batch, none, compact or batch/<examples of a micro-batch>",
     ),
 ]
 
 
 class BenchOptions(Options):
     conf: ClassVar[str] = "bench"
-    unread: ClassVar[tuple[str, ...]] = ("attn", "block")  # of one contestant
+    # Options of a single contestant, read by ``contestants.asked``.
+    unread: ClassVar[tuple[str, ...]] = ("attn", "block")
 
     name: Name
     what: Some[Literal["attention", "block", "step", "error"]] | Literal["profile"]
@@ -53,7 +54,13 @@ class BenchOptions(Options):
     claims: dict[str, Number]
 
     def resolve(self) -> Self:
-        """The options with those of ``trainer=`` in place of their own."""
-        if own := self.trainer:
-            return self.replace(device=own.device, dtype=[own.precision], compile=own.compile, threads=own.threads)
-        return self
+        """Override device, dtype, compilation and threads by the options of ``trainer=``."""
+        trainer = self.trainer
+        if trainer is None:
+            return self
+        return self.replace(
+            device=trainer.device,
+            dtype=[trainer.precision],
+            compile=trainer.compile,
+            threads=trainer.threads,
+        )

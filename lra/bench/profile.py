@@ -41,8 +41,11 @@ class _Watch(L.Callback):
     """A callback that profiles the steps after the first WARMUP, or only times them."""
 
     def __init__(self, device: str, profiled: bool):
-        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
-        self.device, self.profiler = device, profile(activities=activities) if profiled else None
+        activities = [ProfilerActivity.CPU]
+        if device == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self.device = device
+        self.profiler = profile(activities=activities) if profiled else None
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx) -> None:
         if batch_idx == WARMUP:
@@ -78,34 +81,46 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     shape = Shape(*(getattr(options, key)[0] for key in Shape._fields))
     pad = None
     if options.batches == "data":
-        shape, pad = shape._replace(n=None), options.pads[0]
-    contestant = contestants.experiment(name, contestants.overrides(options, options.tasks[0], shape, pad))
-    steps = max(contestant.optim.steps, WARMUP + options.steps)  # of the schedule
+        shape = shape._replace(n=None)
+        pad = options.pads[0]
+    overrides = contestants.overrides(options, options.tasks[0], shape, pad)
+    contestant = contestants.experiment(name, overrides)
+
+    # The schedule must be at least as long as the profile.
+    steps = max(contestant.optim.steps, WARMUP + options.steps)
     contestant = contestant.replace(
         optim=contestant.optim.model_copy(update={"steps": steps}),
         trainer=contestant.trainer.replace(device=device, devices=1, precision=options.dtype[0]),
     )
-    if reason := contestant.unavailable:
-        raise ValueError(reason)
+    if contestant.unavailable:
+        raise ValueError(contestant.unavailable)
+
+    # The same steps twice, without and with the profiler, which slows them down.
     plan = resolve(contestant)
     bare, _ = _run(plan, options, profiled=False)
     seconds, profiler = _run(plan, options, profiled=True)
-    own = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
+
+    # Milliseconds and calls per step of each operator, without the operators that it calls.
+    self_time = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
     events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
-    ms = {event.key: getattr(event, own) / 1000 / options.steps for event in events}
+    ms = {event.key: getattr(event, self_time) / 1000 / options.steps for event in events}
     calls = {event.key: event.count / options.steps for event in events}
     total = 1000 * seconds / options.steps
     row = lambda name, kind, value, calls: [name, kind, f"{value:.2f}", f"{value / total:.1%}", calls]
-    lines = [row(key, kind(key), ms[key], f"{calls[key]:.0f}") for key in sorted(ms, key=lambda key: -ms[key])[:TOP]]
+    slowest = sorted(ms, key=lambda key: -ms[key])[:TOP]
+    lines = [row(key, kind(key), ms[key], f"{calls[key]:.0f}") for key in slowest]
+
+    # Sums of each kind; the remaining time is spent in Python.
     sums = Counter({PYTHON: total - sum(ms.values())})
     for key, value in ms.items():
         sums[kind(key)] += value
-    rest = total - sum(sums[what] for what in ARITHMETIC)
-    lines += [row("all", what, value, "") for what, value in [*sums.most_common(), ("not arithmetic", rest)]]
+    overhead = total - sum(sums[kind_name] for kind_name in ARITHMETIC)
+    kinds = [*sums.most_common(), ("not arithmetic", overhead)]
+    lines += [row("all", kind_name, value, "") for kind_name, value in kinds]
+    step_ms = 1000 * bare / options.steps
     return Table(
         name="profile",
-        title=f"{contestant.task.name} {name}: {1000 * bare / options.steps:.1f} ms a training step, "
-        f"{total:.1f} profiled",
+        title=f"{contestant.task.name} {name}: {step_ms:.1f} ms a training step, {total:.1f} profiled",
         about=f"Batch {shape.batch}, n {contestant.task.length}, {shape.dtype}, {device}, {torch.get_num_threads()} "
         f"threads, {options.steps} steps.",
         cells=frame(HEAD, lines),
@@ -115,8 +130,10 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
 
 def kind(operator: str) -> str:
     """The kind of an operator, a key of KINDS or "element-wise and reductions"."""
-    found = (name for name, pattern in KINDS.items() if re.search(pattern, operator))
-    return next(found, "element-wise and reductions")
+    for name, pattern in KINDS.items():
+        if re.search(pattern, operator):
+            return name
+    return "element-wise and reductions"
 
 
 def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, profile | None]:

@@ -1,13 +1,13 @@
 """Bytes and FLOPs that a mechanism alone needs, and the rates of this machine.
 
-G = batch x heads, n length, d head size, m kept or landmark tokens. With a copy bandwidth of B bytes/s and a matmul
-rate of F FLOP/s no kernel is faster than max(bytes / B, FLOPs / F). The bytes are those that any attention moves once:
+G = batch x heads, n length, d head size, m selected or landmark tokens. With a copy bandwidth of B bytes/s and a matmul
+rate of F FLOP/s no kernel is faster than max(bytes / B, FLOPs / F). Bytes count what any attention moves once:
 
     forward                 read q, k, v, write the output                                              4 G n d elements
     forward and backward    and read q, k, v and the output's gradient, write the gradients of q, k, v  11 G n d
 
-FLOPs are those of matrix products, 2 a b c for a product of a x b and b x c. The backward pass has two products for
-each product of the forward pass; that of exact attention also recomputes the scores:
+FLOPs count matrix products, 2 a b c for a product of a x b and b x c. The backward pass has two products for
+each product of the forward pass; the backward pass of exact attention also recomputes the scores:
 
     exact                   4 G n² d, 14 G n² d in both passes
     CUR, Nystromformer      G (8 n m d + 4 m² d + 8 s m³), three times that in both passes; s steps of the cubic
@@ -39,17 +39,24 @@ def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> in
         d: head size.
         backward: whether the backward pass is included.
     """
+    # Exact attention.
     if isinstance(attention, Exact | SDPA | Softmax):
-        return (14 if backward else 4) * G * n * n * d
+        factor = 14 if backward else 4
+        return factor * G * n * n * d
+
+    # CUR and Nystromformer, with the cubic iteration.
     steps = None
     if isinstance(attention, ReleasedCUR):
-        m, steps = attention.count, attention.steps
+        m = attention.count
+        steps = attention.steps
     elif isinstance(attention, CUR | Nystrom):
         m = attention.options.count if isinstance(attention, CUR) else attention.landmarks
         steps = getattr(attention.pinv, "keywords", {}).get("steps")
     if steps is None:
         return None
-    return (3 if backward else 1) * G * (8 * n * m * d + 4 * m * m * d + 8 * steps * m**3)
+    passes = 3 if backward else 1
+    per_head = 8 * n * m * d + 4 * m * m * d + 8 * steps * m**3
+    return passes * G * per_head
 
 
 def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
@@ -59,14 +66,25 @@ def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
         The bytes read and written per second by a copy larger than any cache, and by dtype the FLOP/s of a large square
         matrix product.
     """
-    size, width = (2**30, 8192) if device == "cuda" else (2**27, 1024)
-    source, target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
-    copy, matmul = 2 * size / _seconds(lambda: target.copy_(source), device), {}
+    # Bytes of the copy, width of the matrices.
+    if device == "cuda":
+        size, width = 2**30, 8192
+    else:
+        size, width = 2**27, 1024
+
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.ones(size, dtype=torch.uint8, device=device)
+    copy = 2 * size / _seconds(lambda: target.copy_(source), device)
+
+    matmul = {}
     for dtype in dtypes:
-        a, b = (torch.randn(width, width, device=device).to(DTYPES[dtype]) for _ in range(2))
+        a = torch.randn(width, width, device=device).to(DTYPES[dtype])
+        b = torch.randn(width, width, device=device).to(DTYPES[dtype])
         matmul[dtype] = 2 * width**3 / _seconds(lambda a=a, b=b: a @ b, device)
     return copy, matmul
 
 
 def _seconds(call: Callable[[], object], device: str) -> float:
-    return min(measure({"call": call}, repeats=10, warmup=2, device=device)["call"].samples) / 1000
+    """Seconds of the fastest of ten calls."""
+    measurements = measure({"call": call}, repeats=10, warmup=2, device=device)
+    return min(measurements["call"].samples) / 1000

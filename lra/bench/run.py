@@ -35,21 +35,26 @@ def run(options: BenchOptions, machine: Machine) -> Iterator[list[BenchRow]]:
     """
     deadline = time.monotonic() + (options.budget_s or math.inf)
     rows: list[BenchRow] = []
-    for what in options.what:
-        lengths = [None] if what == "step" and options.batches == "data" else options.n
-        tasks = options.tasks if what == "step" else options.tasks[:1]
-        together = [list(options.dtype)] if what == "step" else [[dtype] for dtype in options.dtype]
-        for task, *sizes, dtypes in itertools.product(
-            tasks, lengths, options.batch, options.heads, options.head_dim, together
-        ):
-            began = time.monotonic()
+    for workload in options.what:
+        # Steps are of every task, in all dtypes together; inputs alone do not depend on the task.
+        is_step = workload == "step"
+        lengths = [None] if is_step and options.batches == "data" else options.n
+        tasks = options.tasks if is_step else options.tasks[:1]
+        dtype_groups = [list(options.dtype)] if is_step else [[dtype] for dtype in options.dtype]
+        axes = (tasks, lengths, options.batch, options.heads, options.head_dim, dtype_groups)
+        for task, *sizes, dtypes in itertools.product(*axes):
+            start = time.monotonic()
             shape = Shape(*sizes, dtypes[0])
-            measured = RowGroup(options, what, task, shape, dtypes, machine).rows(rows, deadline)
-            rows += measured
-            done = sum(row.status == "ok" for row in measured)
-            at = shape._asdict() | {"dtype": ",".join(dtypes)}
-            at = " ".join(f"{key}={value}" for key, value in at.items() if value is not None)
-            log(f"{what} {at}: {done} of {len(measured)} measured in {time.monotonic() - began:.0f} s")
+            group = RowGroup(options, workload, task, shape, dtypes, machine)
+            new_rows = group.rows(rows, deadline)
+            rows += new_rows
+
+            # Log the shape and the number of contestants that could be measured.
+            measured = sum(row.status == "ok" for row in new_rows)
+            values = shape._asdict() | {"dtype": ",".join(dtypes)}
+            text = " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
+            seconds = time.monotonic() - start
+            log(f"{workload} {text}: {measured} of {len(new_rows)} measured in {seconds:.0f} s")
             yield rows
 
 
@@ -59,13 +64,26 @@ class RowGroup:
     Steps are measured in all dtypes together; inputs alone are of the dtype of the shape.
     """
 
-    def __init__(self, options: BenchOptions, what: str, task: str, shape: Shape, dtypes: list[str], machine: Machine):
-        self.options, self.what, self.task, self.shape, self.dtypes = options, what, task, shape, dtypes
-        self.machine, self.device = machine, machine.device
-        of_shape = lambda pad: contestants.overrides(options, task, shape, pad)
-        self.experiment = functools.cache(lambda name, pad: contestants.experiment(name, of_shape(pad)))
-        self.pads = list(options.pads) if what == "step" and options.batches == "data" else [None]
+    def __init__(
+        self, options: BenchOptions, workload: str, task: str, shape: Shape, dtypes: list[str], machine: Machine
+    ):
+        self.options = options
+        self.workload = workload
+        self.task = task
+        self.shape = shape
+        self.dtypes = dtypes
+        self.machine = machine
+        self.device = machine.device
+        self.experiment = functools.cache(self._experiment)
+
+        # Only batches of data are padded; without a length the task's own length is taken.
+        is_padded = workload == "step" and options.batches == "data"
+        self.pads = list(options.pads) if is_padded else [None]
         self.length = shape.n or self.experiment(options.mechanisms[0], self.pads[0]).task.length
+
+    def _experiment(self, name: str, pad: str | None) -> Experiment:
+        overrides = contestants.overrides(self.options, self.task, self.shape, pad)
+        return contestants.experiment(name, overrides)
 
     def rows(self, before: list[BenchRow], deadline: float) -> list[BenchRow]:
         """Measure the shape.
@@ -74,27 +92,34 @@ class RowGroup:
             before: rows of smaller shapes, from which the times of contestants are predicted.
             deadline: time on the clock of ``time.monotonic``.
         """
-        inputs, options = Inputs(self.shape, self.device), self.options
-        rows = [
-            self._row(*entry) for entry in itertools.product(options.mechanisms, options.modes, self.pads, self.dtypes)
-        ]
+        inputs = Inputs(self.shape, self.device)
+        options = self.options
+        axes = (options.mechanisms, options.modes, self.pads, self.dtypes)
+        rows = [self._row(*entry) for entry in itertools.product(*axes)]
+
+        # Build the step of every contestant, or measure its rounding error.
         steps: dict[int, Callable[[], None]] = {}
         for i, row in enumerate(rows):
-            if reason := self._left_out(row, before, deadline):
+            reason = self._left_out(row, before, deadline)
+            if reason:
                 rows[i] = replace(row, status=reason)
                 continue
-            try:  # a contestant that cannot be built at this shape gets a row too
+            # A contestant that cannot be built at this shape gets a row too.
+            try:
                 contestant = self.experiment(row.mechanism, row.pad)
-                if reason := contestant.unavailable:
-                    raise ValueError(reason)
-                if self.what == "error":
-                    rows[i] = replace(row, errors=accuracy.errors(contestant, inputs, row.mode))
+                if contestant.unavailable:
+                    raise ValueError(contestant.unavailable)
+                if self.workload == "error":
+                    errors = accuracy.errors(contestant, inputs, row.mode)
+                    rows[i] = replace(row, errors=errors)
                 else:
                     steps[i], flops = self._build(contestant, row, inputs)
-                    sizes = {} if self.what == "step" else workloads.layer_sizes(contestant)
+                    sizes = {} if self.workload == "step" else workloads.layer_sizes(contestant)
                     rows[i] = replace(row, flops=flops, **sizes)
             except Exception as error:
                 rows[i] = replace(row, status=failure(error))
+
+        # Time all steps in turn, so that a slow moment of the machine concerns all of them.
         measurements = measure(
             steps,
             repeats=options.repeats,
@@ -104,26 +129,32 @@ class RowGroup:
             deadline=deadline,
             clock=options.clock,
         )
+
+        # Free the memory of the steps before the next shape.
         steps.clear()
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()
-        rows = [replace(row, **asdict(measurements[i])) if i in measurements else row for i, row in enumerate(rows)]
+
+        for i, measurement in measurements.items():
+            rows[i] = replace(rows[i], **asdict(measurement))
         return [replace(row, roofline_ms=self._floor(row)) for row in rows]
 
     def _row(self, mechanism: str, mode: str, pad: str | None, dtype: str) -> BenchRow:
         """The row of a contestant before it is measured; ``pad`` is None except for steps on data."""
         shape = self.shape._replace(n=self.length, dtype=dtype)
         size = None
-        # a Mixer of token vectors moves something else than the roofline counts
-        if self.what == "attention" and issubclass(self.experiment(mechanism, pad).attn.function, Attention):
-            elements = (11 if mode == "training" else 4) * shape.batch * shape.heads * shape.n * shape.head_dim
+        # The roofline counts the tensors of an Attention; a Mixer of token vectors moves others.
+        attn = self.experiment(mechanism, pad).attn
+        if self.workload == "attention" and issubclass(attn.function, Attention):
+            tensors = 11 if mode == "training" else 4
+            elements = tensors * shape.batch * shape.heads * shape.n * shape.head_dim
             size = elements * DTYPES[dtype].itemsize
         return BenchRow(
-            what=self.what,
+            what=self.workload,
             mode=mode,
             mechanism=mechanism,
-            task=self.task if self.what == "step" else None,
+            task=self.task if self.workload == "step" else None,
             pad=pad,
             **shape._asdict(),
             **asdict(Measurement()),
@@ -136,33 +167,52 @@ class RowGroup:
     def _floor(self, row: BenchRow) -> float | None:
         """The least milliseconds of a row by the rates of this machine."""
         size = row.roofline_bytes
-        return size and 1000 * max(size / self.machine.copy, (row.flops or 0) / self.machine.matmul[row.dtype])
+        if not size:
+            return size
+        copy_seconds = size / self.machine.copy
+        matmul_seconds = (row.flops or 0) / self.machine.matmul[row.dtype]
+        return 1000 * max(copy_seconds, matmul_seconds)
 
     def _build(self, contestant: Experiment, row: BenchRow, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
-        last = row.mode, self.options.compile
+        """Build the step of a contestant, and count its FLOPs if it is a mechanism alone."""
+        mode = row.mode
+        compiled = self.options.compile
         torch.manual_seed(0)
-        if self.what == "step":
-            return workloads.model_step(contestant, self.device, row.dtype, self.options.batches, *last), None
-        if self.what == "block":
-            return workloads.step(contestant.block_factory()(), (inputs.x,), inputs, *last), None
-        part, given = workloads.mechanism(contestant, inputs)
-        G, d = self.shape.batch * self.shape.heads, self.shape.head_dim
-        flops = roofline.flops(part, G, self.shape.n, d, backward=row.mode == "training")
-        return workloads.step(part, given, inputs, *last), flops
+        if self.workload == "step":
+            source = self.options.batches
+            return workloads.model_step(contestant, self.device, row.dtype, source, mode, compiled), None
+        if self.workload == "block":
+            block = contestant.block_factory()()
+            return workloads.step(block, (inputs.x,), inputs, mode, compiled), None
+        part, tensors = workloads.mechanism(contestant, inputs)
+        G = self.shape.batch * self.shape.heads
+        flops = roofline.flops(part, G, self.shape.n, self.shape.head_dim, backward=mode == "training")
+        return workloads.step(part, tensors, inputs, mode, compiled), flops
 
-    def _left_out(self, own: BenchRow, before: list[BenchRow], deadline: float) -> str | None:
+    def _left_out(self, row: BenchRow, before: list[BenchRow], deadline: float) -> str | None:
         """The reason for not building a contestant: no time is left, or shorter lengths predict more than the limit."""
         if time.monotonic() >= deadline:
             return LEFT_OUT
+
+        # Rows that differ in the length alone, the shortest first.
         kind = attrgetter("what", "mode", "mechanism", "task", "pad", "batch", "heads", "head_dim", "dtype")
-        shorter = sorted((r for r in before if kind(r) == kind(own) and r.n < own.n), key=attrgetter("n"))
+        shorter = [other for other in before if kind(other) == kind(row) and other.n < row.n]
+        shorter.sort(key=attrgetter("n"))
         if not shorter:
             return None
+
+        # A length without memory or time rules out the longer ones.
         last = shorter[-1]
         if last.ms is None:
-            return last.status if last.status == OUT_OF_MEMORY or last.status.startswith("left out") else None
-        power = 2.0  # of the length, or the measured one if that is more
+            rules_out = last.status == OUT_OF_MEMORY or last.status.startswith("left out")
+            return last.status if rules_out else None
+
+        # Time grows with the square of the length, or with the measured power if it is larger.
+        power = 2.0
         if len(shorter) > 1 and shorter[-2].ms:
-            power = max(power, math.log(last.ms / shorter[-2].ms) / math.log(last.n / shorter[-2].n))
-        expected = last.ms * (own.n / last.n) ** power / 1000
-        return f"left out: about {expected:.0f} s" if expected > (self.options.limit or math.inf) else None
+            previous = shorter[-2]
+            measured_power = math.log(last.ms / previous.ms) / math.log(last.n / previous.n)
+            power = max(power, measured_power)
+        expected = last.ms * (row.n / last.n) ** power / 1000
+        limit = self.options.limit or math.inf
+        return f"left out: about {expected:.0f} s" if expected > limit else None

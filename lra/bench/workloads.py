@@ -71,7 +71,9 @@ def mechanism(experiment: Experiment, inputs: Inputs) -> tuple[nn.Module, tuple[
         return mixer, (inputs.x,)
     attention: Attention = mixer.attention
     q, k, v = inputs.qkv
-    return attention, (q, q if attention.shares_qk else k, v)
+    if attention.shares_qk:
+        return attention, (q, q, v)
+    return attention, (q, k, v)
 
 
 def layer_sizes(experiment: Experiment) -> dict[str, int | None]:
@@ -87,12 +89,12 @@ def layer_sizes(experiment: Experiment) -> dict[str, int | None]:
     return {"parameters": parameters, "state": getattr(mechanism, "state_size", None)}
 
 
-def step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
+def step(part: nn.Module, tensors: tuple[Tensor, ...], inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
     """Build the step of a mechanism alone, or of an encoder block with its norms, projections and MLP.
 
     Args:
         part: mechanism or block.
-        given: its inputs.
+        tensors: inputs of the part.
         inputs: tensors of the shape.
         mode: ``inference`` or ``training``.
         compiled: whether to use torch.compile.
@@ -103,17 +105,19 @@ def step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str, 
 
     def forward() -> Tensor:
         with autocast(inputs.device, inputs.shape.dtype):
-            out = part(*given, None)
+            out = part(*tensors, None)
         return out[0] if isinstance(out, tuple) else out
 
     def training() -> None:
         out = forward()
         out.backward(inputs.gradient(out))
-        for x in given:
+        for x in tensors:
             x.grad = None
         part.zero_grad()
 
-    return training if mode == "training" else torch.no_grad()(forward)
+    if mode == "training":
+        return training
+    return torch.no_grad()(forward)
 
 
 def model_step(
@@ -125,38 +129,45 @@ def model_step(
         experiment: experiment of the contestant.
         device: ``cpu`` or ``cuda``.
         dtype: dtype of autocast.
-        source: ``random``, one batch of full rows, which needs no data; ``data``, eight batches of the task in turn.
+        source: ``random``, one batch of full sequences, which needs no data; ``data``, eight batches in turn.
         mode: ``inference`` or ``training``.
         compiled: whether to use torch.compile; ``auto`` and ``reduce-overhead``: with CUDA graphs, unless a step has
             several micro-batches.
     """
     torch.manual_seed(0)
-    model, o = classifier(experiment).to(device).train(mode == "training"), experiment.optim
-    parts = o.batch // (o.micro_batch or o.batch) if source == "data" else 1
+    model = classifier(experiment).to(device).train(mode == "training")
+    optim = experiment.optim
+
+    # Batches of data may be divided into micro-batches, which CUDA graphs do not support.
+    num_parts = 1
+    if source == "data":
+        num_parts = optim.batch // (optim.micro_batch or optim.batch)
     if compiled:
-        model.compile(dynamic=False, mode=GRAPHS if isinstance(compiled, str) and parts == 1 else None)
-    batches = cycle(_batches(experiment, source, device, parts))
-    rounded, kind = partial(autocast, device, dtype), experiment.task.loss
+        with_graphs = isinstance(compiled, str) and num_parts == 1
+        model.compile(dynamic=False, mode=GRAPHS if with_graphs else None)
+    batches = cycle(_batches(experiment, source, device, num_parts))
+    rounded = partial(autocast, device, dtype)
 
     @torch.no_grad()
     def inference() -> None:
-        for batch in islice(batches, parts):
+        for batch in islice(batches, num_parts):
             with rounded():
                 model(batch.inputs, batch.mask, batch.positions)
 
     if mode == "inference":
         return inference
-    optimiser = adamw(model, dict(o))
+    optimiser = adamw(model, dict(optim))
 
     def training() -> None:
-        for batch in islice(batches, parts):
+        for batch in islice(batches, num_parts):
             with rounded():
-                value = lit.loss(model, batch, kind) / parts
+                value = lit.loss(model, batch, experiment.task.loss) / num_parts
             value.backward()
-        if o.clip_norm:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)
+        if optim.clip_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), optim.clip_norm)
         optimiser.step()
-        optimiser.zero_grad()  # between two steps only parameters and the optimiser's state are allocated
+        # Between two steps only parameters and the optimiser's state are allocated.
+        optimiser.zero_grad()
 
     return training
 
