@@ -20,7 +20,8 @@ from .patches import fits, paste
 PADDLE_RETRIALS = 2
 FREE = 76  # a pixel is free if ceil(value / 255 - 0.3) = 0
 FAILED = (-1, 0, 0, 0, 0)
-MISSES = 24  # tries before the free pixels are listed; listing 32 x 32 pixels costs about as much as that many tries
+# Tries before the free pixels are listed; listing 32 x 32 pixels costs about as much.
+MISSES = 24
 
 
 @inlined
@@ -38,6 +39,7 @@ def below(stream, n):
 
 @inlined
 def _moved(y, x, by):
+    """Move a point by a displacement, rounded up."""
     return math.ceil(y + by[0]), math.ceil(x + by[1])
 
 
@@ -47,9 +49,10 @@ def copy(target, source):
     end = source.shape[1] - BEYOND
     for k in range(2):
         for y in range(BEYOND, end):
-            to, row = target[k, y, BEYOND:end], source[k, y, BEYOND:end]
-            for x in range(len(row)):
-                to[x] = row[x]
+            target_row = target[k, y, BEYOND:end]
+            source_row = source[k, y, BEYOND:end]
+            for x in range(len(source_row)):
+                target_row[x] = source_row[x]
 
 
 @inlined
@@ -62,7 +65,8 @@ def _is_free(mask, cells, y, x):
     end = len(mask) - BEYOND
     free = False
     for e in range(len(cells)):
-        v, u = BEYOND + y + cells[e, 0], BEYOND + x + cells[e, 1]
+        v = BEYOND + y + cells[e, 0]
+        u = BEYOND + x + cells[e, 1]
         if BEYOND <= v < end and BEYOND <= u < end:
             if mask[v, u] > FREE:
                 return False
@@ -74,14 +78,22 @@ def _is_free(mask, cells, y, x):
 def _window(seeds, paddle, frame):
     """First and end y, first and end x of a rectangle with all free pixels inside a frame."""
     y_least, y_most, x_least, x_most = seeds.reach[paddle]
+    # An element wider than the frame may skip it, so every pixel is a candidate.
     if frame <= max(y_most - y_least, x_most - x_least):
         return 0, seeds.size, 0, seeds.size
-    return frame - y_least, seeds.size - frame - y_most, frame - x_least, seeds.size - frame - x_most
+    first_y = frame - y_least
+    end_y = seeds.size - frame - y_most
+    first_x = frame - x_least
+    end_x = seeds.size - frame - x_most
+    return first_y, end_y, first_x, end_x
 
 
 @inlined
 def _cells(seeds, paddle):
-    return seeds.element[seeds.element_from[paddle] : seeds.element_from[paddle + 1]]
+    """Cells (., 2) of the dilation element of a seed's orientation."""
+    first = seeds.element_from[paddle]
+    end = seeds.element_from[paddle + 1]
+    return seeds.element[first:end]
 
 
 @inlined
@@ -98,11 +110,16 @@ def draw_tail(seeds, mask, paddle, frame, stream):
     y0, y1, x0, x1 = _window(seeds, paddle, frame)
     if seeds.void[paddle] or y0 >= y1 or x0 >= x1:
         return -1, -1
+
+    # Draw any pixel until one is free: cheap as long as many are.
     cells = _cells(seeds, paddle)
     for _ in range(MISSES):
-        y, x = y0 + below(stream, y1 - y0), x0 + below(stream, x1 - x0)
+        y = y0 + below(stream, y1 - y0)
+        x = x0 + below(stream, x1 - x0)
         if _is_free(mask, cells, y, x):
             return y, x
+
+    # Otherwise list the free pixels and draw one of them.
     free = free_pixels(seeds, mask, paddle, frame)
     return free[below(stream, len(free))] if free else (-1, -1)
 
@@ -134,10 +151,12 @@ def _seed(seeds, mask, paddle, frame, stream):
 
 @inlined
 def _second_seed(seeds, first_y, first_x, stream):
-    """The first segment of the second target, whose tail keeps a fixed distance from the first target's."""
+    """The first segment of the second target, whose tail keeps a fixed distance from the tail of the first target."""
     for _ in range(PADDLE_RETRIALS + 1):
-        paddle, phi = below(stream, SEEDS), below(stream, 360)
-        y, x = int(np.rint(first_y + seeds.second[phi, 0])), int(np.rint(first_x + seeds.second[phi, 1]))
+        paddle = below(stream, SEEDS)
+        phi = below(stream, 360)
+        y = int(np.rint(first_y + seeds.second[phi, 0]))
+        x = int(np.rint(first_x + seeds.second[phi, 1]))
         segment = _segment(seeds, paddle, y, x)
         if segment[0] >= 0:
             return segment
@@ -148,27 +167,37 @@ def _second_seed(seeds, first_y, first_x, stream):
 def _room(paddles, dilated, paddle, c, anchor_y, anchor_x):
     """Free share, in [0, 1], of the dilated mask at the end of the paddle's follower number c."""
     k = paddles.follower[paddle, c]
-    at = BEYOND + anchor_y + paddles.displacement[k, 0], BEYOND + anchor_x + paddles.displacement[k, 1]
-    return 1 - dilated[at] / 255
+    y = BEYOND + anchor_y + paddles.displacement[k, 0]
+    x = BEYOND + anchor_x + paddles.displacement[k, 1]
+    return 1 - dilated[y, x] / 255
 
 
 @inlined
 def _extend(paddles, masks, last, stream):
     """Draw the segment after `last`; on success the patch of `last` is written into the mask."""
-    anchor_y, anchor_x = _moved(last[3], last[4], paddles.anchor[last[0]])
-    dilated, turn = masks[1], paddles.turn[last[0]]
+    paddle = last[0]
+    anchor_y, anchor_x = _moved(last[3], last[4], paddles.anchor[paddle])
+    dilated = masks[1]
+
+    # Weight of a follower: its turn, times the free share of the mask where it ends.
+    turn = paddles.turn[paddle]
     total = 0.0
     for c in range(len(turn)):
-        total += turn[c] * _room(paddles, dilated, last[0], c, anchor_y, anchor_x)
+        total += turn[c] * _room(paddles, dilated, paddle, c, anchor_y, anchor_x)
     if total < 1e-4:
         return FAILED
+
     for _ in range(PADDLE_RETRIALS + 1):
-        goal, reached, c = _uniform(stream) * total, 0.0, -1
-        while reached <= goal:
+        # Draw a follower by its weight: the first one at which the cumulative sum exceeds the draw.
+        goal = _uniform(stream) * total
+        cumulative = 0.0
+        c = -1
+        while cumulative <= goal:
             c += 1
-            reached += turn[c] * _room(paddles, dilated, last[0], c, anchor_y, anchor_x)
-        k = paddles.follower[last[0], c]
-        y, x = anchor_y + paddles.displacement[k, 0], anchor_x + paddles.displacement[k, 1]
+            cumulative += turn[c] * _room(paddles, dilated, paddle, c, anchor_y, anchor_x)
+        k = paddles.follower[paddle, c]
+        y = anchor_y + paddles.displacement[k, 0]
+        x = anchor_x + paddles.displacement[k, 1]
         if fits(masks[0], paddles.limit, SEEDS + k, y, x):
             _occupy(paddles, masks, last)
             return SEEDS + k, y, x, anchor_y, anchor_x
@@ -184,32 +213,39 @@ def _occupy(paddles, masks, segment):
 
 @inlined
 def _note(record, segment):
-    record[0], record[1], record[2] = segment[0], segment[1], segment[2]
+    """Write paddle, y and x of a segment into its record (3,)."""
+    record[0] = segment[0]
+    record[1] = segment[1]
+    record[2] = segment[2]
 
 
 @inlined
 def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
     """Draw two targets, the first in the orientation `paddle`, into masks and record; False if either fails."""
-    one = _seed(seeds, blank[0], paddle, 2 * seeds.distance, stream)
-    if one[0] < 0:
+    # Seeds of both targets on an empty image.
+    first = _seed(seeds, blank[0], paddle, 2 * seeds.distance, stream)
+    if first[0] < 0:
         return False
-    two = _second_seed(seeds, one[1], one[2], stream)
-    if two[0] < 0:
+    second = _second_seed(seeds, first[1], first[2], stream)
+    if second[0] < 0:
         return False
+
+    # Extend both in turn.
     copy(masks, blank)
-    _note(record[0, 0], one)
-    _note(record[0, 1], two)
+    _note(record[0, 0], first)
+    _note(record[0, 1], second)
     for i in range(1, len(record)):
-        one = _extend(paddles, masks, one, stream)
-        if one[0] < 0:
+        first = _extend(paddles, masks, first, stream)
+        if first[0] < 0:
             return False
-        two = _extend(paddles, masks, two, stream)
-        if two[0] < 0:
+        second = _extend(paddles, masks, second, stream)
+        if second[0] < 0:
             return False
-        _note(record[i, 0], one)
-        _note(record[i, 1], two)
-    # the first target's last paddle is not written into the mask, as in the original
-    _occupy(paddles, masks, two)
+        _note(record[i, 0], first)
+        _note(record[i, 1], second)
+
+    # The first target's last paddle is not written into the mask, as in the original.
+    _occupy(paddles, masks, second)
     return True
 
 
@@ -220,7 +256,7 @@ def draw_targets(paddles, seeds, blank, masks, record, stream):
     discarded = 0
     while True:
         paddle = below(stream, SEEDS)
-        # checked here as well to save the call: at 32 and 64 most orientations are void
+        # Checked here as well to save the call: at 32 and 64 most orientations are void.
         if not void[paddle] and _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
             return discarded
         discarded += 1
@@ -244,10 +280,11 @@ def draw_distractor(paddles, seeds, padding, before, masks, record, stream):
     """Draw a distractor into masks, `before` without it, and record (length, 3); False, masks invalid, if it fails."""
     if _is_full(before[0]):
         return False
-    # the mask's own frame (padding >= 1) is the frame of ones the original adds here
+    # The mask's frame (padding >= 1) is the frame of ones that the original adds here.
     last = _seed(seeds, before[0], below(stream, SEEDS), padding, stream)
     if last[0] < 0:
         return False
+
     copy(masks, before)
     _note(record[0], last)
     for i in range(1, len(record)):

@@ -19,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
+from .geometry import dilate, disk, fill_rows, opposite, polar, radians, shrink
+
 SCALE = 2
 SEEDS = 360
 OVERLAP = 459  # a paddle is rejected if mask + patch reaches 1.8
@@ -92,60 +94,31 @@ class PaddleTable(NamedTuple):
     blank: np.ndarray  # (2, size + 2 BEYOND, same) uint8: the mask without curves, 255 outside the image; it dilated
 
 
-def shrink(canvas: np.ndarray, side: int) -> np.ndarray:
-    """Shrink uint8 (n, n) to (side, side) by Lanczos resampling, with overshoot clipped to 0..255."""
-    return np.asarray(Image.fromarray(canvas).resize((side, side), Image.Resampling.LANCZOS))
-
-
-def disk(radius: int) -> np.ndarray:
-    """int64 (., 2) cells with y^2 + x^2 <= radius^2."""
-    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
-    return np.argwhere(y**2 + x**2 <= radius**2) - radius
-
-
-def dilate(patch: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Grey dilation (n, n) -> (n, n) by a flat element, cells (., 2) relative to its centre; outside is 0."""
-    reach = abs(cells).max()
-    padded = np.pad(patch, reach)
-    n = len(patch)
-    return np.max([padded[reach - y : reach - y + n, reach - x : reach - x + n] for y, x in cells], axis=0)
-
-
-def fill_rows(patches: np.ndarray, value: int) -> np.ndarray:
-    """Fill rows with a value up to a multiple of 8: (P, side, side) -> (P, side, 8 n)."""
-    side = patches.shape[-1]
-    return np.pad(patches, ((0, 0), (0, 0), (0, -side % 8)), constant_values=value)
-
-
 def framed(size: int, frame: int) -> np.ndarray:
     """uint8 (size + 2 BEYOND,) * 2: 0 within the image's frame, 255 on it and beyond."""
-    return np.pad(np.zeros((size - 2 * frame,) * 2, np.uint8), BEYOND + frame, constant_values=255)
-
-
-def polar(distance: float, theta: float) -> tuple[float, float]:
-    return distance * math.sin(theta), distance * math.cos(theta)
-
-
-def radians(degree: int) -> float:
-    return degree * math.pi / 180
-
-
-def opposite(theta: float) -> float:
-    """theta +- pi within [-pi, pi] as in the original, since ceil(sin(pi)) and ceil(sin(-pi)) differ."""
-    return theta + math.pi if theta < 0 else theta - math.pi
+    side = size - 2 * frame
+    inside = np.zeros((side, side), np.uint8)
+    return np.pad(inside, BEYOND + frame, constant_values=255)
 
 
 def render(theta: float, setting: Setting, margin: int) -> tuple[np.ndarray, np.ndarray]:
     """Render the line and mask patch, uint8 (side, side), of a paddle from the patch's centre in direction theta."""
     half = setting.length + math.ceil(setting.thickness) + margin
-    centre, fine_side = half * SCALE, 2 * half * SCALE + 1
-    dy, dx = polar(setting.length * SCALE, theta)
+    side = 2 * half + 1
+
+    # The line, SCALE times finer than the image.
+    centre = half * SCALE
+    fine_side = 2 * centre + 1
     fine = Image.new("L", (fine_side, fine_side))
+    dy, dx = polar(setting.length * SCALE, theta)
     end = (math.ceil(centre + dx), math.ceil(centre + dy))
-    ImageDraw.Draw(fine).line([(centre, centre), end], fill=255, width=int(setting.thickness * SCALE))
+    width = int(setting.thickness * SCALE)
+    ImageDraw.Draw(fine).line([(centre, centre), end], fill=255, width=width)
     canvas = np.asarray(fine)
+
+    # The mask is the line widened by the margin.
     wide = dilate(canvas, disk(margin * SCALE))
-    return shrink(canvas, 2 * half + 1), shrink(wide, 2 * half + 1)
+    return shrink(canvas, side), shrink(wide, side)
 
 
 def render_markers(radius: float) -> np.ndarray:
@@ -159,7 +132,8 @@ def render_markers(radius: float) -> np.ndarray:
     markers = np.empty((side,) * 4, np.uint8)
     for i in range(side):
         for j in range(side):
-            inside = (y - i * SCALE) ** 2 + (x - j * SCALE) ** 2 <= (radius * SCALE) ** 2
+            squared_distance = (y - i * SCALE) ** 2 + (x - j * SCALE) ** 2
+            inside = squared_distance <= (radius * SCALE) ** 2
             markers[i, j] = shrink(inside.astype(np.uint8) * 255, side)
     return markers
 
@@ -169,8 +143,12 @@ def elements(masks: np.ndarray, half: int) -> list[np.ndarray]:
 
     The paddle starts at index half + 1 of that square, one past its centre; cells below 1 are dropped.
     """
-    cells = [np.argwhere(mask == 255) - mask.shape[0] // 2 + 1 for mask in masks]
-    return [c[(abs(c) <= half).all(1)] for c in cells]
+    elements = []
+    for mask in masks:
+        cells = np.argwhere(mask == 255) - mask.shape[0] // 2 + 1
+        is_within = (abs(cells) <= half).all(1)
+        elements.append(cells[is_within])
+    return elements
 
 
 def is_void(cells: np.ndarray) -> bool:
@@ -179,22 +157,54 @@ def is_void(cells: np.ndarray) -> bool:
     cv2.dilate returns the least float there, having no pixel for the maximum, and the original's
     find_available_coordinates returns no coordinates for a mask with a negative minimum.
     """
+    # For each corner: the signs of y and x that point into the image.
     corners = ((1, 1), (1, -1), (-1, 1), (-1, -1))
-    return any((cells * inward < 0).any(1).all() for inward in corners)
+    for inward in corners:
+        is_outside = (cells * inward < 0).any(1)
+        if is_outside.all():
+            return True
+    return False
 
 
 def displacements(radius: int) -> np.ndarray:
     """List the integer points around an anchor, one sample for each pixel of circumference, floored: int64 (K, 2)."""
-    angles = (k / radius for k in range(math.ceil(2 * math.pi * radius)))
-    return np.unique([[math.floor(d) for d in polar(radius, angle)] for angle in angles], axis=0)
+    points = []
+    for k in range(math.ceil(2 * math.pi * radius)):
+        dy, dx = polar(radius, k / radius)
+        points.append([math.floor(dy), math.floor(dx)])
+    return np.unique(points, axis=0)
 
 
 def followers(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compress weights (P, K) to the columns int64 (P, C) of those above 0, ascending, and their weights, 0 beyond."""
-    count = np.count_nonzero(turn, axis=1)
-    column = np.argsort(turn == 0, axis=1, kind="stable")[:, : count.max()]
-    used = np.arange(count.max()) < count[:, None]
-    return np.where(used, column, 0), np.where(used, np.take_along_axis(turn, column, axis=1), 0.0)
+    count = np.count_nonzero(turn, axis=1)  # (P,)
+    most = count.max()
+    # A stable sort moves the columns with a weight to the front and leaves their order.
+    column = np.argsort(turn == 0, axis=1, kind="stable")[:, :most]  # (P, C)
+    weight = np.take_along_axis(turn, column, axis=1)
+    is_used = np.arange(most) < count[:, None]
+    return np.where(is_used, column, 0), np.where(is_used, weight, 0.0)
+
+
+def turn_weights(theta: np.ndarray, continuity: float) -> np.ndarray:
+    """Weight every displacement as the next one after a paddle, by cos² of the turn: (P, K)."""
+    angle = abs(theta[SEEDS:] - theta[:, None])
+    angle = np.minimum(angle, 2 * np.pi - angle)
+    angle = np.minimum(continuity * angle, np.pi / 2)
+    # cos(pi / 2) is 6e-17 in floating point, which must not count as a candidate.
+    return np.where(angle < np.pi / 2, np.cos(angle) ** 2, 0.0)
+
+
+def offsets(distance: float, angles: list[float] | np.ndarray) -> np.ndarray:
+    """Displacements (., 2) by one distance along several angles."""
+    return np.array([polar(distance, angle) for angle in angles])
+
+
+def extents(cells: np.ndarray) -> list[int]:
+    """Least and greatest y, least and greatest x of cells (., 2)."""
+    least_y, least_x = cells.min(0)
+    greatest_y, greatest_x = cells.max(0)
+    return [least_y, greatest_y, least_x, greatest_x]
 
 
 @functools.cache
@@ -202,25 +212,32 @@ def paddle_table(size: int, margin: int, void: bool = True) -> PaddleTable:
     """Make the table of an image's size and margin; without `void` seeds are accepted in every orientation."""
     setting = SETTINGS[size]
     length = setting.length
+
+    # Directions: 360 degrees for the first paddle of a curve, then the directions of the displacements.
     moves = displacements(length + margin)
     orientations = [radians(degree) for degree in range(-180, 180)]
     further = [math.atan2(dy, dx) for dy, dx in moves]
-    theta = np.array(orientations + further)
-    patches = [render(t, setting, margin) for t in orientations + [opposite(t) for t in further]]
-    line, mask = (np.stack(p) for p in zip(*patches, strict=True))
+    theta = np.array(orientations + further)  # (P,)
+
+    # Line and mask of every paddle; further paddles are drawn from their end backwards.
+    drawn_from = orientations + [opposite(angle) for angle in further]
+    patches = [render(angle, setting, margin) for angle in drawn_from]
+    line = np.stack([line_patch for line_patch, _ in patches])
+    mask = np.stack([mask_patch for _, mask_patch in patches])
+
+    # The mask widened by the margin once more, and the greatest mask on which a paddle may be placed.
     within = disk(margin)
     dilated = np.stack([dilate(np.pad(patch, margin), within) for patch in mask])
-    limit = np.where(mask > OVERLAP - 1 - 255, OVERLAP - 1 - mask.astype(int), 255).astype(np.uint8)
+    highest = OVERLAP - 1 - mask.astype(int)
+    limit = np.where(mask > OVERLAP - 1 - 255, highest, 255).astype(np.uint8)
+
     cells = elements(mask[:SEEDS], length + margin)
-    delta = abs(theta[SEEDS:] - theta[:, None])
-    delta = np.minimum(setting.continuity * np.minimum(delta, 2 * np.pi - delta), np.pi / 2)
-    # cos(pi / 2) is 6e-17 in floating point, which must not count as a candidate
-    follower, turn = followers(np.where(delta < np.pi / 2, np.cos(delta) ** 2, 0.0))
+    follower, turn = followers(turn_weights(theta, setting.continuity))
     paddles = Paddles(
         mask=fill_rows(mask, 0),
         dilated=fill_rows(dilated, 0),
         limit=fill_rows(limit, 255),
-        anchor=np.array([polar(length + 2 * margin, t) for t in theta]),
+        anchor=offsets(length + 2 * margin, theta),
         displacement=moves,
         follower=follower,
         turn=turn,
@@ -228,22 +245,23 @@ def paddle_table(size: int, margin: int, void: bool = True) -> PaddleTable:
     seeds = Seeds(
         size=size,
         distance=setting.seed_distance,
-        head=np.array([polar(length, t) for t in orientations]),
-        pivot=np.array([polar(length + margin, opposite(t)) for t in orientations]),
-        second=np.array([polar(setting.seed_distance, radians(degree)) for degree in range(360)]),
+        head=offsets(length, orientations),
+        pivot=offsets(length + margin, [opposite(angle) for angle in orientations]),
+        second=offsets(setting.seed_distance, [radians(degree) for degree in range(360)]),
         element=np.concatenate(cells),
         element_from=np.cumsum([0] + [len(c) for c in cells]),
-        reach=np.array([[*np.ravel((c.min(0), c.max(0)), order="F")] for c in cells]),
+        reach=np.array([extents(c) for c in cells]),
         void=np.array([void and is_void(c) for c in cells]),
     )
+    target_contrast = setting.paddle_contrast * setting.snake_contrast
     return PaddleTable(
         padding=setting.padding,
-        contrast=np.array([setting.paddle_contrast * setting.snake_contrast, setting.snake_contrast, 1.0]),
+        contrast=np.array([target_contrast, setting.snake_contrast, 1.0]),
         paddles=paddles,
         seeds=seeds,
         theta=theta,
         line=fill_rows(line, 0),
         marker=render_markers(setting.marker_radius),
-        # a frame's dilation by a disk is the frame widened by the disk's radius
+        # The dilation of a frame by a disk is the frame widened by the disk's radius.
         blank=np.stack([framed(size, setting.padding), framed(size, setting.padding + margin)]),
     )

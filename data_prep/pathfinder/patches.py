@@ -13,9 +13,13 @@ from .paddles import BEYOND
 @inlined
 def paste(image, patches, paddle, start_y, start_x):
     """image = max(image, patch)."""
+    patch = patches[paddle]
     side = patches.shape[1]
-    top, left = start_y - side // 2 + BEYOND, start_x - side // 2 + BEYOND
-    window, patch = image[top : top + side, left : left + patches.shape[2]], patches[paddle]
+    width = patches.shape[2]
+    # The patch's centre is the paddle's start.
+    top = start_y - side // 2 + BEYOND
+    left = start_x - side // 2 + BEYOND
+    window = image[top : top + side, left : left + width]
     for i in range(side):
         for x in range(patch.shape[1]):
             window[i, x] = max(window[i, x], patch[i, x])
@@ -24,10 +28,14 @@ def paste(image, patches, paddle, start_y, start_x):
 @inlined
 def fits(mask, limits, paddle, start_y, start_x):
     """Whether no pixel of the mask is above the paddle's limit; pixels beyond the image's edge act as its frame."""
+    limit = limits[paddle]
     side = limits.shape[1]
-    top, left = start_y - side // 2 + BEYOND, start_x - side // 2 + BEYOND
-    window, limit = mask[top : top + side, left : left + limits.shape[2]], limits[paddle]
+    width = limits.shape[2]
+    top = start_y - side // 2 + BEYOND
+    left = start_x - side // 2 + BEYOND
+    window = mask[top : top + side, left : left + width]
     for i in range(side):
+        # Compare a whole line before branching, so that the loop is vectorised.
         over = False
         for x in range(limit.shape[1]):
             over |= window[i, x] > limit[i, x]
@@ -40,12 +48,17 @@ def fits(mask, limits, paddle, start_y, start_x):
 def paste_marker(layer, markers, y, x):
     """layer = max(layer, marker at (y, x)), with the marker cut off by a near edge."""
     side = len(markers)
-    half, beyond = side // 2, len(layer) - 2 * BEYOND - side
-    i, j = min(y, max(half, y - beyond)), min(x, max(half, x - beyond))
+    half = side // 2
+    excess = len(layer) - 2 * BEYOND - side
+    # The position in the table's image with the same distance from the near edges.
+    i = min(y, max(half, y - excess))
+    j = min(x, max(half, x - excess))
+    top = BEYOND + y - i
+    left = BEYOND + x - j
     for v in range(side):
         for u in range(side):
-            at = BEYOND + y - i + v, BEYOND + x - j + u
-            layer[at] = max(layer[at], markers[i, j, v, u])
+            pixel = (top + v, left + u)
+            layer[pixel] = max(layer[pixel], markers[i, j, v, u])
 
 
 @inlined
@@ -60,29 +73,40 @@ def paint(table, targets, distractors, first, last, layers):
         layers: (3, size + 2 BEYOND, same) uint8, written.
     """
     layers[:] = 0
+    # Both targets, all distractors, and the two markers.
     for snake in range(2):
         for paddle, y, x in targets[:, snake]:
             paste(layers[0], table.line, paddle, y, x)
     for paddle, y, x in distractors:
         paste(layers[1], table.line, paddle, y, x)
-    paste_marker(layers[2], table.marker, targets[0, first, 1], targets[0, first, 2])
-    paste_marker(layers[2], table.marker, targets[-1, last, 1], targets[-1, last, 2])
+    start_y, start_x = targets[0, first, 1], targets[0, first, 2]
+    end_y, end_x = targets[-1, last, 1], targets[-1, last, 2]
+    paste_marker(layers[2], table.marker, start_y, start_x)
+    paste_marker(layers[2], table.marker, end_y, end_x)
 
 
 @inlined
 def stretch(layers, contrast, canvas, image):
     """Take the brightest layer and stretch it to 0..255, rounded as the original and scipy 1.2's bytescale round it."""
     size = len(image)
+
+    # The brightest layer at every pixel.
     canvas[:] = 0
     for k in range(3):
         for y in range(size):
-            layer, row = layers[k, BEYOND + y, BEYOND : BEYOND + size], canvas[y]
+            layer = layers[k, BEYOND + y, BEYOND : BEYOND + size]
+            row = canvas[y]
             for x in range(size):
-                row[x] = max(row[x], layer[x] / 255.0 * contrast[k])
-    low = high = canvas[0, 0]
+                brightness = layer[x] / 255.0 * contrast[k]
+                row[x] = max(row[x], brightness)
+
+    # Stretch the least value to 0 and the greatest to 255.
+    low = canvas[0, 0]
+    high = canvas[0, 0]
     for row in canvas:
         for value in row:
-            low, high = min(low, value), max(high, value)
+            low = min(low, value)
+            high = max(high, value)
     scale = 255.0 / (high - low)
     for y in range(size):
         for x in range(size):

@@ -1,0 +1,55 @@
+"""Geometry of Pathfinder's paddles: directions, disks, dilation and resampling.
+
+Coordinates are (y, x) in pixels, angles radians with theta = atan2(dy, dx).
+"""
+
+import math
+
+import numpy as np
+from PIL import Image
+
+
+def shrink(canvas: np.ndarray, side: int) -> np.ndarray:
+    """Shrink uint8 (n, n) to (side, side) by Lanczos resampling, with overshoot clipped to 0..255."""
+    return np.asarray(Image.fromarray(canvas).resize((side, side), Image.Resampling.LANCZOS))
+
+
+def disk(radius: int) -> np.ndarray:
+    """int64 (., 2) cells with y^2 + x^2 <= radius^2."""
+    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
+    is_inside = y**2 + x**2 <= radius**2
+    return np.argwhere(is_inside) - radius
+
+
+def dilate(patch: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Grey dilation (n, n) -> (n, n) by a flat element, cells (., 2) relative to its centre; outside is 0."""
+    reach = abs(cells).max()
+    padded = np.pad(patch, reach)
+    n = len(patch)
+
+    # The maximum over the patch moved by every cell.
+    shifted = []
+    for y, x in cells:
+        top = reach - y
+        left = reach - x
+        shifted.append(padded[top : top + n, left : left + n])
+    return np.max(shifted, axis=0)
+
+
+def fill_rows(patches: np.ndarray, value: int) -> np.ndarray:
+    """Fill rows with a value up to a multiple of 8: (P, side, side) -> (P, side, 8 n)."""
+    side = patches.shape[-1]
+    return np.pad(patches, ((0, 0), (0, 0), (0, -side % 8)), constant_values=value)
+
+
+def polar(distance: float, theta: float) -> tuple[float, float]:
+    return distance * math.sin(theta), distance * math.cos(theta)
+
+
+def radians(degree: int) -> float:
+    return degree * math.pi / 180
+
+
+def opposite(theta: float) -> float:
+    """theta +- pi within [-pi, pi] as in the original, since ceil(sin(pi)) and ceil(sin(-pi)) differ."""
+    return theta + math.pi if theta < 0 else theta - math.pi
