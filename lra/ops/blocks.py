@@ -19,7 +19,8 @@ FLOOR = -1e30
 
 def blocks(x: Tensor, size: int, dim: int = 2) -> Tensor:
     """Split dimension ``dim`` of length L into (B, size), with the last block filled with zeros (False)."""
-    filled = _fill(x, dim, 0, -x.shape[dim] % size)
+    num_padding = -x.shape[dim] % size
+    filled = _fill(x, dim, 0, num_padding)
     return filled.unflatten(dim, (-1, size))
 
 
@@ -34,8 +35,10 @@ def windows(x: Tensor, size: int, left: int, right: int, dim: int = 2) -> Tensor
         left, right: neighbours on each side.
         dim: dimension of L.
     """
-    filled = _fill(x, dim, left, -x.shape[dim] % size + right)
-    return filled.unfold(dim, left + size + right, size).movedim(-1, dim + 1)
+    num_padding = -x.shape[dim] % size
+    filled = _fill(x, dim, left, num_padding + right)
+    window = left + size + right
+    return filled.unfold(dim, window, size).movedim(-1, dim + 1)
 
 
 def real_blocks(mask: Tensor | None, L: int, size: int, device: torch.device) -> Tensor | None:
@@ -61,7 +64,10 @@ def key_mask(mask: Tensor | None) -> Tensor | None:
 def gather_blocks(x: Tensor, index: Tensor) -> Tensor:
     """Gather entries of x (N,H,R,*rest) at index (N,H,*places): (N,H,*places,*rest)."""
     N, H, R = x.shape[:3]
-    first = torch.arange(0, N * H * R, R, device=x.device).view(N, H, *[1] * (index.dim() - 2))
+    # The first entry of each head, broadcastable to index.
+    first = torch.arange(0, N * H * R, R, device=x.device)  # (N·H,)
+    ones = [1] * (index.dim() - 2)
+    first = first.view(N, H, *ones)
     # With a flat index the gradient adds whole entries; the gradient of gather adds single numbers.
     flat_index = (index + first).flatten()
     gathered = x.reshape(N * H * R, -1).index_select(0, flat_index)
@@ -84,13 +90,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None = None, *, sc
     N = q.shape[0]
     if allowed is None:
         q, k, v = (t.flatten(0, 1) for t in (q, k, v))  # (N H,B,.,.)
-        return F.scaled_dot_product_attention(q, k, v, scale=scale).unflatten(0, (N, -1))
+        out = F.scaled_dot_product_attention(q, k, v, scale=scale)
+        return out.unflatten(0, (N, -1))
 
     # For a query without keys some of torch's kernels give zero and others NaN, so it gets all keys first.
     has_key = allowed.any(-1, keepdim=True)
     allowed = allowed | ~has_key
     if allowed.shape[:2] == (1, 1):
-        # Blocks take the place of heads, so all examples and heads share one mask.
+        # Blocks stand where torch expects heads, so all examples and heads share one mask.
         q, k, v = (t.flatten(0, 1) for t in (q, k, v))  # (N H,B,.,.)
         out = F.scaled_dot_product_attention(q, k, v, allowed[0], scale=scale)
         out = out.unflatten(0, (N, -1))
@@ -114,8 +121,12 @@ def hide_keys(q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> tuple[Tensor, Te
     Returns:
         q, k, v (N,H,L,D + 1), for ``attend`` with ``scale`` = 1 / √D.
     """
-    bias = torch.zeros_like(k[..., :1]).masked_fill(~real[:, None, :, None], FLOOR)  # (N,H,L,1)
-    return F.pad(q, (0, 1), value=1.0), torch.cat([k, bias], -1), F.pad(v, (0, 1))
+    is_padding = ~real[:, None, :, None]
+    bias = torch.zeros_like(k[..., :1]).masked_fill(is_padding, FLOOR)  # (N,H,L,1)
+    q = F.pad(q, (0, 1), value=1.0)
+    k = torch.cat([k, bias], -1)
+    v = F.pad(v, (0, 1))
+    return q, k, v
 
 
 class Part(NamedTuple):
@@ -136,12 +147,14 @@ def weigh(scores: Tensor, v: Tensor, allowed: Tensor | None) -> Part:
     """
     if allowed is not None:
         scores = scores.masked_fill(~allowed, FLOOR)
-    top = scores.detach().amax(-1, keepdim=True)
+    top = scores.detach().amax(-1, keepdim=True)  # (..., i, 1)
     if allowed is not None:
         # Without an allowed key all scores are FLOOR, and FLOOR - FLOOR / 2 has the exponential 0.
         top = top.clamp(min=FLOOR / 2)
     weights = (scores - top).exp()
-    return Part(weights @ v, weights.sum(-1, keepdim=True), top)
+    values = weights @ v  # (..., i, E)
+    total = weights.sum(-1, keepdim=True)
+    return Part(values, total, top)
 
 
 def union(parts: list[Part]) -> Part:
@@ -166,5 +179,7 @@ def _fill(x: Tensor, dim: int, before: int, after: int) -> Tensor:
     """Add zeros (False) before and after the entries of dimension ``dim``."""
     if not before and not after:
         return x
+    # F.pad counts dimensions from the last one.
     trailing_dims = x.dim() - 1 - dim
-    return F.pad(x, [0, 0] * trailing_dims + [before, after])
+    padding = [0, 0] * trailing_dims + [before, after]
+    return F.pad(x, padding)

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from ..options import Range, Whole, in_range, one_of
+from .pinv_factors import Factors
 from .precision import HALF_TYPES, full_precision, upcast
 
 Inverse = Callable[[Tensor], Tensor]
 CubicInit = Literal["per_matrix", "batch", "two_norms"]
-MAX_FACTORED_STEPS = 6  # more steps lose more digits to rounding in float32 (1e-5) than 16-bit results have
+# More steps lose more digits to rounding in float32 (1e-5) than 16-bit results have.
+MAX_FACTORED_STEPS = 6
 
 
 def __getattr__(name: str) -> Any:
@@ -51,11 +53,17 @@ def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
 
     # The starting value; a matrix of zeros has zeros as its inverse. Among equal sums the gradient takes the first.
     tiny = torch.finfo(m.dtype).tiny
-    column_sum = m.abs().sum(-2).max(-1).values.clamp(min=tiny)[:, None, None]  # (G,1,1)
-    z = m.mT / (column_sum.max() if init == "batch" else column_sum)
+    absolute = m.abs()
+    column_sum = absolute.sum(-2).max(-1).values  # (G,)
+    scale = column_sum.clamp(min=tiny)[:, None, None]  # (G,1,1)
+    if init == "batch":
+        scale = scale.max()
+    z = m.mT / scale
     if init == "two_norms":
-        z = z / m.abs().sum(-1).max(-1).values.clamp(min=tiny)[:, None, None]
+        row_sum = absolute.sum(-1).max(-1).values  # (G,)
+        z = z / row_sum.clamp(min=tiny)[:, None, None]
 
+    # No step leaves the starting value, a scaled transpose.
     if steps:
         z = _Cubic.apply(m, z, steps)
     return z.reshape(shape)
@@ -68,7 +76,8 @@ def is_batch_dependent(pinv: Inverse) -> bool:
 
 def is_unbounded(pinv: Inverse) -> bool:
     """Whether entries of the inverse grow without bound as singular values vanish: ``exact``."""
-    return (pinv.func if isinstance(pinv, partial) else pinv) is exact
+    function = pinv.func if isinstance(pinv, partial) else pinv
+    return function is exact
 
 
 def cubic_chain(m: Tensor, z: Tensor, steps: int, saved: list[Tensor] | None = None) -> Tensor:
@@ -106,9 +115,16 @@ def cubic_chain_backward(m: Tensor, saved: Sequence[Tensor], grad: Tensor) -> tu
         dt = z.mT @ (grad * (-1 / 4))
         a = p.mT @ dt
         b = torch.baddbmm(a, dt, p.mT)
-        dp = torch.baddbmm(b, b, p.mT, beta=-7).baddbmm_(p.mT, a).add_(dt, alpha=15)
+
+        # dP = -7 B + B Pᵀ, then + Pᵀ A, then + 15 dT
+        dp = torch.baddbmm(b, b, p.mT, beta=-7)
+        dp = dp.baddbmm_(p.mT, a)
+        dp = dp.add_(dt, alpha=15)
         dm += dp @ z.mT
-        grad = torch.baddbmm(grad, grad, t.mT, beta=13 / 4, alpha=-1 / 4).baddbmm_(m.mT, dp)
+
+        # dZ = 13/4 G - 1/4 G Tᵀ, then + mᵀ dP
+        grad = torch.baddbmm(grad, grad, t.mT, beta=13 / 4, alpha=-1 / 4)
+        grad = grad.baddbmm_(m.mT, dp)
     return dm, grad
 
 
@@ -146,8 +162,10 @@ def exact(m: Tensor, *, rtol: float | None = None) -> Tensor:
     Returns:
         (...,c,r); NaN for a matrix that is not finite, so that an overflow ends a training like any other overflow.
     """
-    is_finite = m.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
-    return torch.linalg.pinv(m.where(is_finite, 0.0), rtol=rtol).where(is_finite, torch.nan)
+    is_finite = m.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)  # (...,1,1)
+    finite = m.where(is_finite, 0.0)
+    inverse = torch.linalg.pinv(finite, rtol=rtol)
+    return inverse.where(is_finite, torch.nan)
 
 
 @full_precision
@@ -164,8 +182,9 @@ def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
     Returns:
         (...,c,r); zeros for a matrix of zeros.
     """
-    damping = (ridge * torch.linalg.matrix_norm(m.detach(), ord=2)).square()
-    damping = damping.clamp(min=torch.finfo(m.dtype).tiny)[..., None, None]
+    largest = torch.linalg.matrix_norm(m.detach(), ord=2)  # s
+    tiny = torch.finfo(m.dtype).tiny
+    damping = (ridge * largest).square().clamp(min=tiny)[..., None, None]
     eye = torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
     return torch.linalg.solve(m.mT @ m + damping * eye, m.mT)
 
@@ -198,11 +217,16 @@ def pinv_matmul(pinv: Inverse, m: Tensor, x: Tensor) -> Tensor:
         steps = _factored_steps(pinv) if is_half else None
         if steps is None:
             return pinv(m) @ x
+
+        # A = m / √s, s the largest column sum.
         a = m.flatten(0, -3)  # (G,c,c)
-        column_sum = a.abs().sum(-2).max(-1).values.clamp(min=torch.finfo(a.dtype).tiny)
+        tiny = torch.finfo(a.dtype).tiny
+        column_sum = a.abs().sum(-2).max(-1).values.clamp(min=tiny)  # (G,)
         scale = column_sum.rsqrt()[:, None, None]
         a = a * scale
-        y = _Factors.apply(a, x.flatten(0, -3), steps)  # (G,c,E)
+
+        # Z x = Aᵀ g(E_0) g(E_1) ... x / √s.
+        y = Factors.apply(a, x.flatten(0, -3), steps)  # (G,c,E)
         return (a.mT @ (scale * y)).view(x.shape)
 
 
@@ -213,74 +237,3 @@ def _factored_steps(pinv: Inverse) -> int | None:
         return None
     steps = pinv.keywords["steps"]
     return steps if 0 < steps <= MAX_FACTORED_STEPS else None
-
-
-def apply_factors(a: Tensor, y: Tensor, steps: int, saved: list[Tensor] | None = None) -> Tensor:
-    """Compute g(E_k) ... g(E_0) y for a (G,c,c) and y (G,c,E); ``saved`` collects E, E², y and E y of each step."""
-    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    e = torch.baddbmm(eye, a, a.mT, alpha=-1)  # E_0 = I - A Aᵀ
-    for k in range(steps):
-        square = e @ e
-        u = e @ y
-        if saved is not None:
-            saved += [e, square, y, u]
-        # g(E) y = y + E y + E² (y + E y / 4)
-        y = torch.baddbmm(y + u, square, torch.add(y, u, alpha=1 / 4))
-        # The next E = E² (3 E + E²) / 4
-        if k < steps - 1:
-            e = square @ e.lerp(square, 1 / 4)
-    return y
-
-
-def apply_factors_backward(a: Tensor, saved: list[Tensor], grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of a and of y from the gradient G of ``apply_factors``.
-
-    A step is y' = y + u + S (y + u/4) with u = E y and S = E², and E' = S M with M = 3/4 E + 1/4 S. E and S are
-    symmetric, so only the symmetric part of their gradients matters; H is the gradient of E' plus its transpose, and
-    H/2 stands for the gradient of E':
-
-        dv = S G                       gradient of y + u/4
-        du = G + dv/4
-        dS = G (y + u/4)ᵀ  +  H M / 2  +  S H / 8
-        dE = du yᵀ  +  3/8 S H  +  E (dS + dSᵀ)
-        dy = G + dv + E du
-        H  = dE + dEᵀ                  for the step before;   E_0 = I - A Aᵀ gives dA = -H A
-    """
-    H = None
-    for k in reversed(range(0, len(saved), 4)):
-        e, square, y, u = saved[k : k + 4]
-        dv = square @ grad
-        du = torch.add(grad, dv, alpha=1 / 4)
-        dsquare = grad @ torch.add(y, u, alpha=1 / 4).mT
-        de = du @ y.mT
-        # The last step has no next E.
-        if H is not None:
-            square_h = square @ H
-            de = de.add(square_h, alpha=3 / 8)
-            dsquare = dsquare.add(square_h, alpha=1 / 8).baddbmm(H, e.lerp(square, 1 / 4), alpha=1 / 2)
-        de = torch.baddbmm(de, e, dsquare + dsquare.mT)
-        H = de + de.mT
-        grad = torch.baddbmm(grad + dv, e, du)
-    return -(H @ a), grad
-
-
-class _Factors(torch.autograd.Function):
-    """``apply_factors`` with ``apply_factors_backward``."""
-
-    @staticmethod
-    def forward(ctx, a, y, steps):
-        saved = [] if any(ctx.needs_input_grad) else None
-        out = apply_factors(a, y, steps, saved)
-        ctx.steps = steps
-        ctx.save_for_backward(a, y, *saved or ())
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        a, y, *saved = ctx.saved_tensors
-        with torch.autocast(grad.device.type, enabled=False):
-            # Second derivatives need a history, which saved tensors lack.
-            if torch.is_grad_enabled():
-                saved = []
-                apply_factors(a, y, ctx.steps, saved)
-            return *apply_factors_backward(a, saved, grad), None

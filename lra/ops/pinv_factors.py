@@ -1,0 +1,83 @@
+"""The factors of the cubic iteration, applied to a matrix one after the other (see ``pinv.pinv_matmul``).
+
+G matrices of c x c: a = m / √s (G,c,c), y (G,c,E), E_k = I - m Z_k, g(E) = I + E + E² + E³ / 4.
+"""
+
+import torch
+from torch import Tensor
+
+
+def apply_factors(a: Tensor, y: Tensor, steps: int, saved: list[Tensor] | None = None) -> Tensor:
+    """Compute g(E_k) ... g(E_0) y for a (G,c,c) and y (G,c,E); ``saved`` collects E, E², y and E y of each step."""
+    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    e = torch.baddbmm(eye, a, a.mT, alpha=-1)  # E_0 = I - A Aᵀ
+    for k in range(steps):
+        square = e @ e
+        u = e @ y
+        if saved is not None:
+            saved += [e, square, y, u]
+        # g(E) y = y + E y + E² (y + E y / 4)
+        inner = torch.add(y, u, alpha=1 / 4)
+        y = torch.baddbmm(y + u, square, inner)
+        # The next E = E² (3 E + E²) / 4
+        if k < steps - 1:
+            cubic_factor = e.lerp(square, 1 / 4)
+            e = square @ cubic_factor
+    return y
+
+
+def apply_factors_backward(a: Tensor, saved: list[Tensor], grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the gradients of a and of y from the gradient G of ``apply_factors``.
+
+    A step is y' = y + u + S (y + u/4) with u = E y and S = E², and E' = S M with M = 3/4 E + 1/4 S. E and S are
+    symmetric, so only the symmetric part of their gradients matters; H is the gradient of E' plus its transpose, and
+    H/2 stands for the gradient of E':
+
+        dv = S G                       gradient of y + u/4
+        du = G + dv/4
+        dS = G (y + u/4)ᵀ  +  H M / 2  +  S H / 8
+        dE = du yᵀ  +  3/8 S H  +  E (dS + dSᵀ)
+        dy = G + dv + E du
+        H  = dE + dEᵀ                  for the step before;   E_0 = I - A Aᵀ gives dA = -H A
+    """
+    H = None
+    for k in reversed(range(0, len(saved), 4)):
+        e, square, y, u = saved[k : k + 4]
+        dv = square @ grad
+        du = torch.add(grad, dv, alpha=1 / 4)
+        inner = torch.add(y, u, alpha=1 / 4)  # y + u/4
+        dsquare = grad @ inner.mT
+        de = du @ y.mT
+        # The last step has no next E.
+        if H is not None:
+            square_h = square @ H
+            cubic_factor = e.lerp(square, 1 / 4)  # M
+            de = de.add(square_h, alpha=3 / 8)
+            dsquare = dsquare.add(square_h, alpha=1 / 8)
+            dsquare = dsquare.baddbmm(H, cubic_factor, alpha=1 / 2)
+        de = torch.baddbmm(de, e, dsquare + dsquare.mT)
+        H = de + de.mT
+        grad = torch.baddbmm(grad + dv, e, du)
+    return -(H @ a), grad
+
+
+class Factors(torch.autograd.Function):
+    """``apply_factors`` with ``apply_factors_backward``."""
+
+    @staticmethod
+    def forward(ctx, a, y, steps):
+        saved = [] if any(ctx.needs_input_grad) else None
+        out = apply_factors(a, y, steps, saved)
+        ctx.steps = steps
+        ctx.save_for_backward(a, y, *saved or ())
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        a, y, *saved = ctx.saved_tensors
+        with torch.autocast(grad.device.type, enabled=False):
+            # Second derivatives need a history, which saved tensors lack.
+            if torch.is_grad_enabled():
+                saved = []
+                apply_factors(a, y, ctx.steps, saved)
+            return *apply_factors_backward(a, saved, grad), None
