@@ -1,4 +1,4 @@
-"""One head in one program: parts of the sequence combined, Z from U, and the gradients through both."""
+"""One head in one program: parts of the sequence combined, Z from U, the gradients through both, the final scatter."""
 
 import triton
 import triton.language as tl
@@ -15,13 +15,19 @@ def combined(rv, lse, j, valid, g, G, S, M: tl.constexpr, E: tl.constexpr, BE: t
     acc = tl.zeros((j.shape[0], BE), tl.float32)
     for part in range(S):
         slot = (part * G + g).to(tl.int64) * M
-        one = tl.load(lse + slot + j, mask=valid, other=float("-inf"))
-        new = tl.maximum(top, one)
+        part_lse = tl.load(lse + slot + j, mask=valid, other=float("-inf"))
+        part_rv = load(rv + slot * E, j, E, valid, E, BE)
+
+        # Online softmax: rescale what has been summed, then add this part. Shift 0 avoids inf - inf.
+        new = tl.maximum(top, part_lse)
         shift = tl.where(new == float("-inf"), 0.0, new)
-        decay, weight = tl.exp2(top - shift), tl.exp2(one - shift)
+        decay = tl.exp2(top - shift)
+        weight = tl.exp2(part_lse - shift)
         total = total * decay + weight
-        acc = acc * decay[:, None] + load(rv + slot * E, j, E, valid, E, BE) * weight[:, None]
+        acc = acc * decay[:, None] + part_rv * weight[:, None]
         top = new
+
+    # A query without any real key keeps 0 and a log-sum-exp of -inf.
     total = tl.where(total > 0, total, 1.0)
     return acc / total[:, None], top + tl.log2(total)
 
@@ -31,70 +37,138 @@ def summed(x, j, g, G, S, M: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
     """Sum the S parts of x (S,G,M,D) in order, rows ``j`` of one head."""
     acc = tl.zeros((j.shape[0], BD), tl.float32)
     for part in range(S):
-        acc += load(x + (part * G + g).to(tl.int64) * M * D, j, D, j < M, D, BD)
+        slot = (part * G + g).to(tl.int64) * M
+        acc += load(x + slot * D, j, D, j < M, D, BD)
     return acc
 
 
 @triton.jit
 def inner_matrix(
-    q, k, rows, cols, row_real, col_real, g, n, h, q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, scale2,
-    M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+    # Inputs, and which head of which example.
+    q, k,
+    rows, cols, row_real, col_real,
+    g, n, h,
+    # Strides: of examples, of heads, of positions.
+    q_n, q_h, q_l,
+    k_n, k_h, k_l,
+    rr_n, rr_h,
+    cr_n, cr_h,
+    scale2,
+    M: tl.constexpr, D: tl.constexpr,
+    BM: tl.constexpr, BD: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute U = softmax(scale q[rows] k[cols]ᵀ) of one head over the real columns, zero in other rows: (BM,BM)."""
-    row, row_kept = slots(rows, g, M, BM)
-    col, col_kept = slots(cols, g, M, BM)
+    row, row_exists = slots(rows, g, M, BM)
+    col, col_exists = slots(cols, g, M, BM)
     q += n * q_n + h * q_h
     k += n * k_n + h * k_h
     BK: tl.constexpr = min(BD, 32)
+
+    # Scores, a few entries of the heads at a time, since registers are short.
     s = tl.zeros((BM, BM), tl.float32)
-    for first in tl.static_range(0, BD, BK):  # few factors at a time, since registers are short
-        a = load(q + first, row, q_l, row_kept, D - first, BK)
-        b = load(k + first, col, k_l, col_kept, D - first, BK)
+    for first in tl.static_range(0, BD, BK):
+        a = load(q + first, row, q_l, row_exists, D - first, BK)  # (BM,BK)
+        b = load(k + first, col, k_l, col_exists, D - first, BK)  # (BM,BK)
         s += dot(a, tl.trans(b), PRECISION)
-    real = is_real(col_real + n * cr_n + h * cr_h if col_real is not None else None, col, col_kept)
-    u = softmax(s * scale2 + tl.where(real, 0.0, float("-inf"))[None, :])
-    real = is_real(row_real + n * rr_n + h * rr_h if row_real is not None else None, row, row_kept)
-    return tl.where(real[:, None], u, 0.0)
+
+    # Softmax over the real columns.
+    col_ok = is_real(col_real + n * cr_n + h * cr_h if col_real is not None else None, col, col_exists)
+    bias = tl.where(col_ok, 0.0, float("-inf"))
+    u = softmax(s * scale2 + bias[None, :])
+
+    # Zero in the rows of padding.
+    row_ok = is_real(row_real + n * rr_n + h * rr_h if row_real is not None else None, row, row_exists)
+    return tl.where(row_ok[:, None], u, 0.0)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def inverse(
-    q, k, rows, cols, row_real, col_real, z, q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, H, scale2,
-    STEPS: tl.constexpr, M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
-    INNER: tl.constexpr, SYMMETRIC: tl.constexpr,
+    # Inputs, then output.
+    q, k,
+    rows, cols, row_real, col_real,
+    z,
+    # Strides: of examples, of heads, of positions.
+    q_n, q_h, q_l,
+    k_n, k_h, k_l,
+    rr_n, rr_h,
+    cr_n, cr_h,
+    # Heads, scale.
+    H, scale2,
+    STEPS: tl.constexpr,
+    M: tl.constexpr, D: tl.constexpr,
+    BM: tl.constexpr, BD: tl.constexpr,
+    INNER: tl.constexpr,
+    SYMMETRIC: tl.constexpr,
 ):  # fmt: skip
-    """Store Z (G,M,M) of one head; also a launch of its own."""
+    """Store Z (G,M,M) of one head; also a separate launch."""
     g = tl.program_id(0)
-    n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
+    n = (g // H).to(tl.int64)
+    h = (g % H).to(tl.int64)
     u = inner_matrix(
-        q, k, rows, cols, row_real, col_real, g, n, h,
-        q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, scale2, M, D, BM, BD, INNER,
+        q, k,
+        rows, cols, row_real, col_real,
+        g, n, h,
+        q_n, q_h, q_l,
+        k_n, k_h, k_l,
+        rr_n, rr_h,
+        cr_n, cr_h,
+        scale2,
+        M, D, BM, BD, INNER,
     )  # fmt: skip
-    inv = (
-        core_symmetric.cubic(u, None, STEPS, BM, INNER) if SYMMETRIC else core_classic.cubic(u, None, STEPS, BM, INNER)
-    )
+    if SYMMETRIC:
+        inv = core_symmetric.cubic(u, None, STEPS, BM, INNER)
+    else:
+        inv = core_classic.cubic(u, None, STEPS, BM, INNER)
     j = tl.arange(0, BM)
-    store(z + g.to(tl.int64) * M * M, j, M, j < M, inv, M, BM)
+    z += g.to(tl.int64) * M * M
+    store(z, j, M, j < M, inv, M, BM)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def inverse_backward(
-    q, k, rows, cols, row_real, col_real, rv, dw_parts, dk_parts, scratch, dq_rows, dk_cols,
-    q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, H, S, scale, scale2,
-    STEPS: tl.constexpr, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, INNER: tl.constexpr, SYMMETRIC: tl.constexpr,
+    # Inputs.
+    q, k,
+    rows, cols, row_real, col_real,
+    rv, dw_parts, dk_parts,
+    # Matrices of the steps, then outputs.
+    scratch,
+    dq_rows, dk_cols,
+    # Strides: of examples, of heads, of positions.
+    q_n, q_h, q_l,
+    k_n, k_h, k_l,
+    rr_n, rr_h,
+    cr_n, cr_h,
+    # Heads, parts of dW and dKc, scale.
+    H, S, scale, scale2,
+    STEPS: tl.constexpr,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    INNER: tl.constexpr,
+    SYMMETRIC: tl.constexpr,
 ):  # fmt: skip
-    """Store dq_rows and dk_cols (G,M,D) of one head from the parts of dW and dKc; also a launch of its own.
+    """Store dq_rows and dk_cols (G,M,D) of one head from the parts of dW and dKc; also a separate launch.
 
     The steps are run again; scratch (G,``tiles.scratch``,BM,BM) holds their matrices, which are loaded for each
     product, since registers do not hold all of a step. A barrier between two such loads stops the compiler from
     merging them.
     """
-    g, G = tl.program_id(0), tl.num_programs(0)
-    n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
+    g = tl.program_id(0)
+    G = tl.num_programs(0)
+    n = (g // H).to(tl.int64)
+    h = (g % H).to(tl.int64)
+
+    # U and the steps again; their matrices stay in scratch.
     u = inner_matrix(
-        q, k, rows, cols, row_real, col_real, g, n, h,
-        q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, scale2, M, D, BM, BD, INNER,
+        q, k,
+        rows, cols, row_real, col_real,
+        g, n, h,
+        q_n, q_h, q_l,
+        k_n, k_h, k_l,
+        rr_n, rr_h,
+        cr_n, cr_h,
+        scale2,
+        M, D, BM, BD, INNER,
     )  # fmt: skip
     j = tl.arange(0, BM)
     at = j[:, None] * BM + j[None, :]
@@ -105,17 +179,71 @@ def inverse_backward(
     else:
         at += scratch + g.to(tl.int64) * (4 + STEPS) * BM * BM
         core_classic.cubic(u, at, STEPS, BM, INNER)
-    dw = summed(dw_parts, j, g, G, S, M, E, BE)
-    grad = dot(dw, tl.trans(load(rv + slot * E, j, E, j < M, E, BE)), INNER)
+
+    # dZ = dW (R V)ᵀ, and through the steps dU.
+    exists = j < M
+    dw = summed(dw_parts, j, g, G, S, M, E, BE)  # (BM,BE)
+    product = load(rv + slot * E, j, E, exists, E, BE)  # (BM,BE)
+    grad = dot(dw, tl.trans(product), INNER)  # (BM,BM)
     if SYMMETRIC:
         u, du = core_symmetric.backward(grad, at, STEPS, BM, INNER)
     else:
         u, du = core_classic.backward(grad, at, STEPS, BM, INNER)
-    ds = u * (du - tl.sum(du * u, 1)[:, None]) * scale
+
+    # Through the softmax: the gradient of the scores.
+    centred = du - tl.sum(du * u, 1)[:, None]
+    ds = u * centred * scale
+
+    # Gradients of the selected queries and keys; those through C are added here.
     at, valid = slots(cols, g, M, BM)
-    b = load(k + n * k_n + h * k_h, at, k_l, valid, D, BD)
+    b = load(k + n * k_n + h * k_h, at, k_l, valid, D, BD)  # (BM,BD)
     at, valid = slots(rows, g, M, BM)
-    a = load(q + n * q_n + h * q_h, at, q_l, valid, D, BD)
-    store(dq_rows + slot * D, j, D, j < M, dot(ds, b.to(tl.float32), INNER), D, BD)
-    dk = summed(dk_parts, j, g, G, S, M, D, BD) + dot(tl.trans(ds), a.to(tl.float32), INNER)
-    store(dk_cols + slot * D, j, D, j < M, dk, D, BD)
+    a = load(q + n * q_n + h * q_h, at, q_l, valid, D, BD)  # (BM,BD)
+    dq = dot(ds, b.to(tl.float32), INNER)
+    store(dq_rows + slot * D, j, D, exists, dq, D, BD)
+    dk = summed(dk_parts, j, g, G, S, M, D, BD)
+    dk = dk + dot(tl.trans(ds), a.to(tl.float32), INNER)
+    store(dk_cols + slot * D, j, D, exists, dk, D, BD)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def scatter_kernel(
+    # Inputs, then outputs.
+    rows, cols,
+    dq_parts, dq_rows, dk_cols,
+    dq, dk,
+    # Strides: of examples, of heads, of positions.
+    dq_n, dq_h, dq_l,
+    dk_n, dk_h, dk_l,
+    # Heads, parts of dq.
+    H, S,
+    M: tl.constexpr, D: tl.constexpr,
+    BM: tl.constexpr, BD: tl.constexpr,
+    ADD: tl.constexpr,
+):  # fmt: skip
+    """Sum the gradients of the selected rows over their parts and add them at rows and cols, or store them."""
+    # One program: head g, head h of example n.
+    g = tl.program_id(0)
+    G = tl.num_programs(0)
+    n = (g // H).to(tl.int64)
+    h = (g % H).to(tl.int64)
+    j = tl.arange(0, BM)
+    exists = j < M
+    slot = g.to(tl.int64) * M * D
+    dq += n * dq_n + h * dq_h
+    dk += n * dk_n + h * dk_h
+
+    # Selected queries: the gradient through the inverse, then the parts through R.
+    grad = load(dq_rows + slot, j, D, exists, D, BD)
+    grad = grad + summed(dq_parts, j, g, G, S, M, D, BD)
+    at, valid = slots(rows, g, M, BM)
+    if ADD:
+        grad += load(dq, at, dq_l, valid, D, BD).to(tl.float32)
+    store(dq, at, dq_l, valid, grad, D, BD)
+
+    # Selected keys: the gradients through the inverse and through C.
+    grad = load(dk_cols + slot, j, D, exists, D, BD)
+    at, valid = slots(cols, g, M, BM)
+    if ADD:
+        grad += load(dk, at, dk_l, valid, D, BD).to(tl.float32)
+    store(dk, at, dk_l, valid, grad, D, BD)

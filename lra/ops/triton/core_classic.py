@@ -20,33 +20,50 @@ def factor(p, PRECISION: tl.constexpr):
 @triton.jit
 def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
     """Compute Z; store U at ``at``, and after dU, P and G the initial Z of each step, unless it is None."""
+    # Z_0 = Uᵀ / s.
     z = tl.trans(u) / largest_column(u)
     if at is not None:
         tl.store(at, u)
     for k in tl.range(STEPS, num_stages=1):
         if at is not None:
             tl.store(at + (4 + k) * BM * BM, z)
-        z = 3.25 * z - 0.25 * dot(z, factor(dot(u, z, PRECISION), PRECISION), PRECISION)
+        # P = U Z, Z' = (13 Z - Z T) / 4.
+        p = dot(u, z, PRECISION)
+        t = factor(p, PRECISION)
+        z = 3.25 * z - 0.25 * dot(z, t, PRECISION)
     return z
 
 
 @triton.jit
 def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute U and its gradient from that of Z; ``at``: the matrices of ``cubic``."""
-    u_at, du_at, p_at, grad_at, z_at = at, at + BM * BM, at + 2 * BM * BM, at + 3 * BM * BM, at + 4 * BM * BM
+    """Compute U and its gradient from the gradient of Z; ``at``: the matrices of ``cubic``."""
+    u_at = at
+    du_at = at + BM * BM
+    p_at = at + 2 * BM * BM
+    grad_at = at + 3 * BM * BM
+    z_at = at + 4 * BM * BM
     tl.store(du_at, tl.zeros((BM, BM), tl.float32))
     tl.store(grad_at, grad)
     tl.debug_barrier()
     for back in tl.range(STEPS, num_stages=1):
-        last = z_at + (STEPS - 1 - back) * BM * BM
-        p = dot(tl.load(u_at), tl.load(last), PRECISION)
+        # P and T of step STEPS - 1 - back again.
+        step = STEPS - 1 - back
+        step_at = z_at + step * BM * BM
+        u = tl.load(u_at)
+        z = tl.load(step_at)
+        p = dot(u, z, PRECISION)
         tl.store(p_at, p)
         t = factor(p, PRECISION)
         tl.debug_barrier()
-        grad = tl.load(grad_at)
-        dt = -0.25 * dot(tl.trans(tl.load(last)), grad, PRECISION)
+
+        # dT = - Zᵀ G / 4, and the part of dZ that does not pass through P.
+        dz = tl.load(grad_at)
+        z = tl.load(step_at)
+        dt = -0.25 * dot(tl.trans(z), dz, PRECISION)
         tl.debug_barrier()
-        tl.store(grad_at, 3.25 * grad - 0.25 * dot(grad, tl.trans(t), PRECISION))
+        tl.store(grad_at, 3.25 * dz - 0.25 * dot(dz, tl.trans(t), PRECISION))
+
+        # dP, from the products with Pᵀ on the left, then on the right.
         p = tl.trans(tl.load(p_at))
         x = dot(p, dt, PRECISION)  # A, then B
         dp = 15.0 * dt + dot(p, x, PRECISION)
@@ -55,11 +72,21 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
         x += dot(dt, p, PRECISION)
         dp += dot(x, p, PRECISION) - 7.0 * x
         tl.debug_barrier()
-        tl.store(du_at, tl.load(du_at) + dot(dp, tl.trans(tl.load(last)), PRECISION))
-        tl.store(grad_at, tl.load(grad_at) + dot(tl.trans(tl.load(u_at)), dp, PRECISION))
+
+        # P = U Z: dU += dP Zᵀ, dZ += Uᵀ dP.
+        du = tl.load(du_at)
+        z = tl.load(step_at)
+        tl.store(du_at, du + dot(dp, tl.trans(z), PRECISION))
+        dz = tl.load(grad_at)
+        u = tl.load(u_at)
+        tl.store(grad_at, dz + dot(tl.trans(u), dp, PRECISION))
         tl.debug_barrier()
+
+    # The start: dU += Gᵀ / s, and the gradient of s in the first largest column.
     u = tl.load(u_at)
     s = largest_column(u)
     grad = tl.trans(tl.load(grad_at))
-    pull = tl.sum(tl.sum(grad * u, 1)[None, :], 1, keep_dims=True) / (s * s)
-    return u, tl.load(du_at) + grad / s - tl.where(first_column(u), pull, 0.0)
+    row_sums = tl.sum(grad * u, 1)
+    pull = tl.sum(row_sums[None, :], 1, keep_dims=True) / (s * s)
+    du = tl.load(du_at) + grad / s - tl.where(first_column(u), pull, 0.0)
+    return u, du

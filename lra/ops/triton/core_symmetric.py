@@ -24,13 +24,15 @@ from .primitives import dot, first_column, largest_column
 def factor(p, y, PRECISION: tl.constexpr):
     """Compute N of one step."""
     j = tl.arange(0, p.shape[0])
-    n = tl.where(j[:, None] == j[None, :], 3.25, 0.0) - 3.75 * p + 1.75 * y
+    is_diagonal = j[:, None] == j[None, :]
+    n = tl.where(is_diagonal, 3.25, 0.0) - 3.75 * p + 1.75 * y
     return n - 0.25 * dot(p, y, PRECISION)
 
 
 @triton.jit
 def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
     """Compute Z; store U at ``at``, and after G, H and S the matrices Z, P, Y and N of each step, unless it is None."""
+    # Z_0 = Uᵀ / s, P_0 = U Z_0.
     z = tl.trans(u) / largest_column(u)
     p = dot(u, z, PRECISION)
     if at is not None:
@@ -39,11 +41,11 @@ def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr)
         y = dot(p, p, PRECISION)
         n = factor(p, y, PRECISION)
         if at is not None:
-            here = at + (4 + 4 * k) * BM * BM
-            tl.store(here, z)
-            tl.store(here + BM * BM, p)
-            tl.store(here + 2 * BM * BM, y)
-            tl.store(here + 3 * BM * BM, n)
+            step_at = at + (4 + 4 * k) * BM * BM
+            tl.store(step_at, z)
+            tl.store(step_at + BM * BM, p)
+            tl.store(step_at + 2 * BM * BM, y)
+            tl.store(step_at + 3 * BM * BM, n)
         z = dot(z, n, PRECISION)
         p = dot(p, n, PRECISION)
     return z
@@ -51,33 +53,68 @@ def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr)
 
 @triton.jit
 def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute U and its gradient from that of Z; ``at``: the matrices of ``cubic``."""
-    grad_at, h_at, s_at = at + BM * BM, at + 2 * BM * BM, at + 3 * BM * BM
+    """Compute U and its gradient from the gradient of Z; ``at``: the matrices of ``cubic``."""
+    # At the last step G is the gradient of Z and H is zero.
+    grad_at = at + BM * BM
+    h_at = at + 2 * BM * BM
+    s_at = at + 3 * BM * BM
     tl.store(grad_at, grad)
     tl.store(h_at, tl.zeros((BM, BM), tl.float32))
     tl.debug_barrier()
     for back in tl.range(STEPS, num_stages=1):
-        z_at = at + (4 + 4 * (STEPS - 1 - back)) * BM * BM
-        p_at, y_at, n_at = z_at + BM * BM, z_at + 2 * BM * BM, z_at + 3 * BM * BM
-        x = 0.5 * dot(tl.trans(tl.load(z_at)), tl.load(grad_at), PRECISION)
+        # The matrices of step STEPS - 1 - back.
+        step = STEPS - 1 - back
+        z_at = at + (4 + 4 * step) * BM * BM
+        p_at = z_at + BM * BM
+        y_at = z_at + 2 * BM * BM
+        n_at = z_at + 3 * BM * BM
+
+        # S, the symmetric part of Zᵀ G.
+        z = tl.load(z_at)
+        dz = tl.load(grad_at)
+        x = 0.5 * dot(tl.trans(z), dz, PRECISION)
         tl.store(s_at, x + tl.trans(x))
         tl.debug_barrier()
-        tl.store(grad_at, dot(tl.load(grad_at), tl.load(n_at), PRECISION))
+
+        # dZ = G N.
+        dz = tl.load(grad_at)
+        n = tl.load(n_at)
+        tl.store(grad_at, dot(dz, n, PRECISION))
         tl.debug_barrier()
-        x = dot(tl.load(y_at), tl.load(h_at), PRECISION)
+
+        # M: - (Y H + ᵀ) / 4 first.
+        y = tl.load(y_at)
+        h = tl.load(h_at)
+        x = dot(y, h, PRECISION)
         m = -0.25 * (x + tl.trans(x))
         tl.debug_barrier()
-        x = dot(tl.load(p_at), 1.75 * tl.load(h_at) - 0.25 * tl.load(s_at), PRECISION)
+
+        # Then B + Bᵀ / 2 with B = P (7 H - S) / 4.
+        p = tl.load(p_at)
+        x = dot(p, 1.75 * tl.load(h_at) - 0.25 * tl.load(s_at), PRECISION)
         m += x + 0.5 * tl.trans(x)
         tl.debug_barrier()
-        h, s = tl.load(h_at), tl.load(s_at)
-        x = dot(tl.load(p_at), m + 1.75 * s - 3.75 * h, PRECISION)
+
+        # Then (7 S - 15 H) / 4, and P M.
+        h = tl.load(h_at)
+        s = tl.load(s_at)
+        p = tl.load(p_at)
+        x = dot(p, m + 1.75 * s - 3.75 * h, PRECISION)
         tl.debug_barrier()
-        tl.store(h_at, 3.25 * tl.load(h_at) - 3.75 * tl.load(s_at) + x + tl.trans(x))
+
+        # dP = (13 H - 15 S) / 4 + (P M + ᵀ).
+        h = tl.load(h_at)
+        s = tl.load(s_at)
+        tl.store(h_at, 3.25 * h - 3.75 * s + x + tl.trans(x))
         tl.debug_barrier()
+
+    # The start: dU = (Gᵀ + 2 H U) / s, and the gradient of s in the first largest column.
     u = tl.load(at)
     s = largest_column(u)
     grad = tl.trans(tl.load(grad_at))
-    hu = dot(tl.load(h_at), u, PRECISION)
-    pull = tl.sum(tl.sum((grad + hu) * u, 1)[None, :], 1, keep_dims=True) / (s * s)
-    return u, (grad + 2.0 * hu) / s - tl.where(first_column(u), pull, 0.0)
+    h = tl.load(h_at)
+    hu = dot(h, u, PRECISION)
+    row_sums = tl.sum((grad + hu) * u, 1)
+    pull = tl.sum(row_sums[None, :], 1, keep_dims=True) / (s * s)
+    du = (grad + 2.0 * hu) / s - tl.where(first_column(u), pull, 0.0)
+    return u, du

@@ -16,7 +16,7 @@ def three_factor(q, *arguments):
     from . import launch
 
     *tensors, steps, copy, split = arguments
-    q, k, v, *selected, mask = map(ready, (q, *tensors))
+    q, k, v, *selected, mask = [ready(x) for x in (q, *tensors)]
     with torch.cuda.device_of(q):
         return launch.forward(q, k, v, launch.Kept(*selected), mask, steps, copy, split)
 
@@ -25,10 +25,15 @@ def three_factor(q, *arguments):
 def _(q, k, v, q_kept, k_kept, rows, *unused):
     # Shapes of the output, R V, W, the log-sum-exp and Z.
     G = q.shape[0] * q.shape[1]
-    M = (q_kept if rows is None else rows).shape[2]
+    selected = q_kept if rows is None else rows
+    M = selected.shape[2]
     E = v.shape[-1]
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
-    return _like(v), new(G, M, E), new(G, M, E), new(G, M), new(G, M, M)
+    rv = new(G, M, E)
+    w = new(G, M, E)
+    lse = new(G, M)
+    z = new(G, M, M)
+    return _like(v), rv, w, lse, z
 
 
 @torch.library.custom_op(
@@ -38,7 +43,7 @@ def three_factor_backward(dout, *arguments):
     from . import launch
 
     *tensors, rv, w, lse, z, steps, copy, split = arguments
-    dout, q, k, v, *selected, mask = map(ready, (dout, *tensors))
+    dout, q, k, v, *selected, mask = [ready(x) for x in (dout, *tensors)]
     # A backward pass inside autocast would round the library's products of the inner matrix.
     with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
         return launch.backward(dout, q, k, v, launch.Kept(*selected), mask, rv, w, lse, z, steps, copy, split)
@@ -46,6 +51,7 @@ def three_factor_backward(dout, *arguments):
 
 @three_factor_backward.register_fake
 def _(dout, q, k, v, q_kept, k_kept, rows, *unused):
+    # Gradients of landmarks; selected positions have none.
     landmarks = [_like(q_kept), _like(k_kept)] if rows is None else [q.new_empty(0), k.new_empty(0)]
     return _like(q), _like(k), _like(v), *landmarks
 
@@ -88,8 +94,11 @@ def ready(x: Tensor | None) -> Tensor | None:
     """Copy a tensor whose rows are not contiguous, since the kernels support any other strides; a mask is its bytes."""
     if x is None:
         return None
-    x = x.view(torch.uint8) if x.dtype == torch.bool else x
-    return x if x.stride(-1) == 1 else x.contiguous()
+    if x.dtype == torch.bool:
+        x = x.view(torch.uint8)
+    if x.stride(-1) == 1:
+        return x
+    return x.contiguous()
 
 
 def _like(x: Tensor) -> Tensor:

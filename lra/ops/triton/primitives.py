@@ -7,8 +7,8 @@ dots require; BN rows of the sequence at a time. Rows and entries beyond the tru
 import triton
 import triton.language as tl
 
-# Sizes and strides of masks that differ between batches: triton would compile again for one that is 1 or a multiple
-# of 16.
+# Sizes and strides of masks that differ between batches: triton would compile again for a size that is 1 or a
+# multiple of 16.
 VARYING = ("H", "L", "S", "r_n", "r_h", "rr_n", "rr_h", "cr_n", "cr_h")
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
@@ -26,7 +26,8 @@ def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
 def is_real(real, at, valid):
     """Whether selected rows are real tokens; ``real`` are bytes of one head or example, None for all."""
     if real is not None:
-        valid = valid & (tl.load(real + at, mask=valid, other=0) != 0)
+        byte = tl.load(real + at, mask=valid, other=0)
+        valid = valid & (byte != 0)
     return valid
 
 
@@ -37,7 +38,8 @@ def load(x, at, stride, ok, D: tl.constexpr, BD: tl.constexpr):
     mask = ok[:, None]
     if D < BD:
         mask = mask & (col[None, :] < D)
-    rows = tl.load(x + at[:, None].to(tl.int64) * stride + col[None, :], mask=mask, other=0.0)
+    address = x + at[:, None].to(tl.int64) * stride + col[None, :]
+    rows = tl.load(address, mask=mask, other=0.0)
     if INTERPRETED and x.dtype.element_ty == tl.bfloat16:
         rows = rows.to(tl.float32)
     return rows
@@ -45,19 +47,25 @@ def load(x, at, stride, ok, D: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def store(x, at, stride, ok, rows, D: tl.constexpr, BD: tl.constexpr):
+    """Store (rows, BD) at rows ``at`` of x, in its dtype."""
     col = tl.arange(0, BD)
     mask = ok[:, None]
     if D < BD:
         mask = mask & (col[None, :] < D)
-    tl.store(x + at[:, None].to(tl.int64) * stride + col[None, :], narrow(rows, x).to(x.dtype.element_ty), mask=mask)
+    address = x + at[:, None].to(tl.int64) * stride + col[None, :]
+    rows = narrow(rows, x).to(x.dtype.element_ty)
+    tl.store(address, rows, mask=mask)
 
 
 @triton.jit
 def keep_bits(x, DROP: tl.constexpr):
     """Round float32 to nearest even so that the lowest DROP bits of its mantissa are zero."""
+    # Add just less than half of the last bit that remains, and one more if that bit is odd; then cut.
     bits = x.to(tl.int32, bitcast=True)
-    bits = bits + ((1 << (DROP - 1)) - 1) + ((bits >> DROP) & 1)
-    return ((bits >> DROP) << DROP).to(tl.float32, bitcast=True)
+    is_odd = (bits >> DROP) & 1
+    bits = bits + ((1 << (DROP - 1)) - 1) + is_odd
+    bits = (bits >> DROP) << DROP
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -83,7 +91,8 @@ def dot(a, b, PRECISION: tl.constexpr):
 def halves(x, like):
     """Split float32 x into a sum of two of ``like``'s type, for factors whose rounding would dominate the error."""
     high = narrow(x, like)
-    return high, narrow(x - high.to(tl.float32), like)
+    low = narrow(x - high.to(tl.float32), like)
+    return high, low
 
 
 @triton.jit
@@ -108,14 +117,17 @@ def dot_halves(x, high, low, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
 @triton.jit
 def softmax(s):
     """Compute the softmax of s, in units of log 2, over the last axis."""
-    p = tl.exp2(s - tl.max(s, 1)[:, None])
-    return p * (1.0 / tl.sum(p, 1))[:, None]
+    top = tl.max(s, 1)
+    p = tl.exp2(s - top[:, None])
+    inverse_total = 1.0 / tl.sum(p, 1)
+    return p * inverse_total[:, None]
 
 
 @triton.jit
 def probabilities(x, cols, bias, scale2, PRECISION: tl.constexpr):
     """Compute softmax(scale x colsᵀ + bias) over the last axis; scale2 = scale log2(e), bias (BM,) is 0 or -inf."""
-    return softmax(dot(x, tl.trans(cols), PRECISION) * scale2 + bias[None, :])
+    s = dot(x, tl.trans(cols), PRECISION) * scale2
+    return softmax(s + bias[None, :])
 
 
 @triton.jit
@@ -128,5 +140,8 @@ def largest_column(u):
 def first_column(u):
     """Whether each column (1,BM) of u is the first with the largest sum."""
     sums = tl.sum(u, 0)[None, :]
+    largest = tl.max(sums, 1, keep_dims=True)
     j = tl.arange(0, u.shape[1])[None, :]
-    return j == tl.min(tl.where(sums == tl.max(sums, 1, keep_dims=True), j, u.shape[1]), 1, keep_dims=True)
+    # Columns with smaller sums get a number beyond all others.
+    candidates = tl.where(sums == largest, j, u.shape[1])
+    return j == tl.min(candidates, 1, keep_dims=True)

@@ -46,9 +46,9 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> lis
         kernels: kernels to compile.
 
     Returns:
-        A row of COLUMNS for each launch. ``block``: rows of the sequence at a time; ``spilled``: bytes for each thread;
-        ``shared``: bytes for each block. If a kernel is launched several times, for some of its gradients each time,
-        their names follow its own, as in c_backward-dq-dk.
+        A row of COLUMNS for each launch. ``block``: positions of the sequence at a time; ``spilled``: bytes per
+        thread; ``shared``: bytes per block. If a kernel is launched several times, for some of its gradients each time,
+        their names follow the kernel's name, as in c_backward-dq-dk.
     """
     from . import launch
 
@@ -56,17 +56,28 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> lis
 
     def compile(kernel, grid, *args, warps, stages, **constants):
         name = kernel.__name__.removesuffix("_kernel")
-        if name in kernels:
-            parts = {part: constants[part] for part in ("DW", "DV", "DQ", "DK") if part in constants}
-            suffix = "" if all(parts.values()) else "".join(f"-{part.lower()}" for part in parts if parts[part])
-            usage = _compile(kernel, args, constants, arch, warps, stages)
-            table_rows.append((arch, dtype, m, d, name + suffix, constants.get("BN", 0), warps, stages, *usage))
+        if name not in kernels:
+            return
+        # Name the gradients of a launch that computes only a part of them.
+        gradients = [part for part in ("DW", "DV", "DQ", "DK") if part in constants]
+        computed = [part for part in gradients if constants[part]]
+        if computed != gradients:
+            name += "".join(f"-{part.lower()}" for part in computed)
+        usage = _compile(kernel, args, constants, arch, warps, stages)
+        block = constants.get("BN", 0)
+        table_rows.append((arch, dtype, m, d, name, block, warps, stages, *usage))
 
-    N, H, L, M, D = 512, 2, 4096, int(m), int(d)
+    N = 512
+    H = 2
+    L = 4096
+    M = int(m)
+    D = int(d)
     with FakeTensorMode():
         q, k, v = (torch.empty(N, L, H, D, dtype=DTYPES[dtype]).transpose(1, 2) for _ in range(3))
-        index, mask = torch.empty(N, H, M, dtype=torch.int64), torch.empty(N, L, dtype=torch.uint8)
-        selected = launch.Kept(q, k, index, index, *[mask[:, None].expand(-1, H, -1)] * 2)
+        index = torch.empty(N, H, M, dtype=torch.int64)
+        mask = torch.empty(N, L, dtype=torch.uint8)
+        real = mask[:, None].expand(-1, H, -1)
+        selected = launch.Kept(q, k, index, index, real, real)
         out, *saved = launch.forward(q, k, v, selected, mask, 6, True, True, run=compile, arch=int(arch))
         launch.backward(out, q, k, v, selected, mask, *saved, 6, True, True, run=compile, arch=int(arch))
         launch.row_scores(q, k, mask, "abs", False, run=compile)
@@ -74,33 +85,42 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> lis
 
 
 def _compile(kernel, args, constants, arch, warps, stages) -> tuple[int, int, int]:
+    """Compile a kernel for its arguments; return registers, bytes spilled and bytes of shared memory."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature, fixed, attributes = {}, {}, {}
+    # The types of the arguments, as a launch would specialise them.
+    signature = {}
+    fixed = {}
+    attributes = {}
     for i, name in enumerate(kernel.arg_names):
         value = args[i] if i < len(args) else constants[name]
-        one = isinstance(value, int) and value == 1 and not kernel.params[i].do_not_specialize
-        if i >= len(args) or value is None or one:
-            signature[name], fixed[(i,)] = "constexpr", value
+        is_specialised = not kernel.params[i].do_not_specialize
+        is_one = isinstance(value, int) and value == 1 and is_specialised
+        if i >= len(args) or value is None or is_one:
+            signature[name] = "constexpr"
+            fixed[(i,)] = value
         elif isinstance(value, float):
             signature[name] = "fp32"
         else:
-            tensor = isinstance(value, torch.Tensor)
-            signature[name] = TYPES[value.dtype] if tensor else "i32"
-            if tensor or (value % 16 == 0 and not kernel.params[i].do_not_specialize):
+            is_tensor = isinstance(value, torch.Tensor)
+            signature[name] = TYPES[value.dtype] if is_tensor else "i32"
+            if is_tensor or (value % 16 == 0 and is_specialised):
                 attributes[(i,)] = [["tt.divisibility", 16]]
     compiled = triton.compile(
         ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs=attributes),
         target=GPUTarget("cuda", int(arch), 32),
         options={"num_warps": warps, "num_stages": stages},
     )
+
+    # Read the resources from the binary.
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(compiled.asm["cubin"])
         cubin.flush()
-        usage = subprocess.run([tool, "-res-usage", cubin.name], capture_output=True, text=True, check=True).stdout
+        command = [tool, "-res-usage", cubin.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     count = lambda word: int(re.search(rf"{word}:(\d+)", usage).group(1))
     return count("REG"), max(count("STACK"), count("LOCAL")), compiled.metadata.shared
 
@@ -125,11 +145,12 @@ def main() -> None:
     print(*(f"{name:>{width(name)}}" for name in COLUMNS), flush=True)
     kernels = choices.pop("kernel")
     with ProcessPoolExecutor() as pool:
-        for launches in pool.map(
-            partial(rows, kernels=kernels), *zip(*itertools.product(*choices.values()), strict=True)
-        ):
+        points = itertools.product(*choices.values())
+        axes = zip(*points, strict=True)
+        for launches in pool.map(partial(rows, kernels=kernels), *axes):
             for row in launches:
-                print(*(f"{value:>{width(name)}}" for name, value in zip(COLUMNS, row, strict=True)), flush=True)
+                cells = [f"{value:>{width(name)}}" for name, value in zip(COLUMNS, row, strict=True)]
+                print(*cells, flush=True)
 
 
 def width(name: str) -> int:

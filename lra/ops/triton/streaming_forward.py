@@ -9,72 +9,145 @@ from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, loa
 
 @triton.jit(do_not_specialize=VARYING)
 def rv_kernel(
-    q, kept_k, k, v, rows, cols, row_real, col_real, mask, rv, lse, z,
-    q_n, q_h, q_l, kk_n, kk_h, kk_l, k_n, k_h, k_l, v_n, v_h, v_l, rr_n, rr_h, cr_n, cr_h, H, L, chunk, scale2,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr,
-    STEPS: tl.constexpr, INNER: tl.constexpr, SYMMETRIC: tl.constexpr, INVERSE: tl.constexpr,
+    # Inputs.
+    q, kept_k, k, v,
+    rows, cols, row_real, col_real, mask,
+    # Outputs.
+    rv, lse, z,
+    # Strides: of examples, of heads, of positions.
+    q_n, q_h, q_l,
+    kk_n, kk_h, kk_l,
+    k_n, k_h, k_l,
+    v_n, v_h, v_l,
+    rr_n, rr_h,
+    cr_n, cr_h,
+    # Heads, length, keys of a program, scale.
+    H, L, chunk, scale2,
+    # True sizes, the same on chip, and keys at a time.
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BN: tl.constexpr,
+    # Precision of the streaming products.
+    PRECISION: tl.constexpr,
+    SPLIT: tl.constexpr,
+    # Inverse.
+    STEPS: tl.constexpr,
+    INNER: tl.constexpr,
+    SYMMETRIC: tl.constexpr,
+    INVERSE: tl.constexpr,
 ):  # fmt: skip
     """Compute softmax(scale q[rows] kᵀ) v over ``chunk`` keys: rv (S,G,M,E); base-2 log-sum-exp (S,G,M).
 
     INVERSE: the first program of each head computes z (G,M,M), for selected keys kept_k[cols].
     """
-    g, part = tl.program_id(0), tl.program_id(1)
-    n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
+    # One program: head g, head h of example n, and one part of the keys.
+    g = tl.program_id(0)
+    part = tl.program_id(1)
+    n = (g // H).to(tl.int64)
+    h = (g % H).to(tl.int64)
     if INVERSE and part == 0:
         inverse(
-            q, kept_k, rows, cols, row_real, col_real, z,
-            q_n, q_h, q_l, kk_n, kk_h, kk_l, rr_n, rr_h, cr_n, cr_h, H, scale2,
+            q, kept_k, rows, cols, row_real, col_real,
+            z,
+            q_n, q_h, q_l,
+            kk_n, kk_h, kk_l,
+            rr_n, rr_h,
+            cr_n, cr_h,
+            H, scale2,
             STEPS, M, D, BM, BD, INNER, SYMMETRIC,
         )  # fmt: skip
     else:
         part -= 1 if INVERSE else 0
+
+        # Selected queries: loaded once.
         at, valid = slots(rows, g, M, BM)
-        a = load(q + n * q_n + h * q_h, at, q_l, valid, D, BD)
+        q += n * q_n + h * q_h
+        a = load(q, at, q_l, valid, D, BD)  # (BM,BD)
         k += n * k_n + h * k_h
         v += n * v_n + h * v_h
+
+        # Online softmax: running maximum, sum of the exponentials, and weighted sum of the values.
         top = tl.full((BM,), float("-inf"), tl.float32)
         total = tl.zeros((BM,), tl.float32)
         acc = tl.zeros((BM, BE), tl.float32)
-        end = tl.minimum(part * chunk + chunk, L)
-        for start in tl.range(part * chunk, end, BN):
+        begin = part * chunk
+        end = tl.minimum(begin + chunk, L)
+        for start in tl.range(begin, end, BN):
             i = start + tl.arange(0, BN)
             inside = i < end
-            x = load(k, i, k_l, inside, D, BD)
-            y = load(v, i, v_l, inside, E, BE)
+            x = load(k, i, k_l, inside, D, BD)  # (BN,BD)
+            y = load(v, i, v_l, inside, E, BE)  # (BN,BE)
+
+            # Scores in units of log 2; padding gets -inf.
             real = is_real(mask + n * L if mask is not None else None, i, inside)
-            s = tl.where(real[None, :], dot(a, tl.trans(x), PRECISION) * scale2, float("-inf"))
+            s = dot(a, tl.trans(x), PRECISION) * scale2  # (BM,BN)
+            s = tl.where(real[None, :], s, float("-inf"))
+
+            # Shift by the new maximum; a query that has only seen padding keeps shift 0, which avoids inf - inf.
             new = tl.maximum(top, tl.max(s, 1))
             shift = tl.where(new == float("-inf"), 0.0, new)
             p = tl.exp2(s - shift[:, None])
+
+            # Rescale what has been summed so far.
             decay = tl.exp2(top - shift)
             total = total * decay + tl.sum(p, 1)
             acc = acc * decay[:, None] + dot_wide(p, y, v, SPLIT, PRECISION)
             top = new
-        some = total > 0
+
+        # Normalise; without any real key the sum is 0 and the output is 0.
+        total = tl.where(total > 0, total, 1.0)
         slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
         j = tl.arange(0, BM)
-        store(rv + slot * E, j, E, valid, acc / tl.where(some, total, 1.0)[:, None], E, BE)
-        tl.store(lse + slot + j, top + tl.log2(tl.where(some, total, 1.0)), mask=valid)
+        store(rv + slot * E, j, E, valid, acc / total[:, None], E, BE)
+        tl.store(lse + slot + j, top + tl.log2(total), mask=valid)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def out_kernel(
-    q, k, z, rv_parts, lse_parts, rv, lse, w, rows, cols, real, out,
-    q_n, q_h, q_l, k_n, k_h, k_l, r_n, r_h, o_n, o_h, o_l, H, L, S, chunk, scale2,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr, INNER: tl.constexpr, COPY: tl.constexpr,
+    # Inputs, and those that the first program of each head stores.
+    q, k, z,
+    rv_parts, lse_parts,
+    rv, lse, w,
+    rows, cols, real,
+    # Output.
+    out,
+    # Strides: of examples, of heads, of positions.
+    q_n, q_h, q_l,
+    k_n, k_h, k_l,
+    r_n, r_h,
+    o_n, o_h, o_l,
+    # Heads, length, parts of R V, queries of a program, scale.
+    H, L, S, chunk, scale2,
+    # True sizes, the same on chip, and queries at a time.
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BN: tl.constexpr,
+    # Options.
+    PRECISION: tl.constexpr,
+    SPLIT: tl.constexpr,
+    INNER: tl.constexpr,
+    COPY: tl.constexpr,
 ):  # fmt: skip
-    """Compute softmax(scale q k[cols]ᵀ) w for ``chunk`` queries; with COPY the selected rows are those of R V.
+    """Compute softmax(scale q k[cols]ᵀ) w for ``chunk`` queries; with COPY the selected rows are rows of R V.
 
     Each program combines the S parts of R V and computes w = z R V (G,M,E); the first one of a head stores R V, its
     log-sum-exp and w. If z is None, these are given.
     """
-    g, part, G = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
-    n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
+    # One program: head g, head h of example n, and one part of the queries.
+    g = tl.program_id(0)
+    part = tl.program_id(1)
+    G = tl.num_programs(0)
+    n = (g // H).to(tl.int64)
+    h = (g % H).to(tl.int64)
+
+    # Selected keys: loaded once; padded ones get a bias of -inf.
     at, valid = slots(cols, g, M, BM)
-    b = load(k + n * k_n + h * k_h, at, k_l, valid, D, BD)
-    bias = tl.where(is_real(real + n * r_n + h * r_h if real is not None else None, at, valid), 0.0, float("-inf"))
+    k += n * k_n + h * k_h
+    b = load(k, at, k_l, valid, D, BD)  # (BM,BD)
+    col_ok = is_real(real + n * r_n + h * r_h if real is not None else None, at, valid)
+    bias = tl.where(col_ok, 0.0, float("-inf"))
+
+    # W = Z (R V), a few columns of Z and rows of R V at a time, since registers are short.
     j = tl.arange(0, BM)
     slot = g.to(tl.int64) * M
     if z is None:
@@ -82,17 +155,21 @@ def out_kernel(
     else:
         weights = tl.zeros((BM, BE), tl.float32)
         BK: tl.constexpr = min(BM, 32)
-        for first in tl.range(0, BM, BK):  # few factors at a time, since registers are short
-            some = first + tl.arange(0, BK)
-            product, log = combined(rv_parts, lse_parts, some, some < M, g, G, S, M, E, BE)
-            inside = valid[:, None] & (some < M)[None, :]
-            inv = tl.load(z + (slot + j[:, None]) * M + some[None, :], mask=inside, other=0.0)
+        for first in tl.range(0, BM, BK):
+            inner = first + tl.arange(0, BK)
+            exists = inner < M
+            product, log = combined(rv_parts, lse_parts, inner, exists, g, G, S, M, E, BE)  # (BK,BE), (BK,)
+            inside = valid[:, None] & exists[None, :]
+            inv = tl.load(z + (slot + j[:, None]) * M + inner[None, :], mask=inside, other=0.0)  # (BM,BK)
             weights += dot(inv, product, INNER)
+            # The backward pass needs R V and its log-sum-exp.
             if part == 0:
-                tl.store(lse + slot + some, log, mask=some < M)
-                store(rv + slot * E, some, E, some < M, product, E, BE)
+                tl.store(lse + slot + inner, log, mask=exists)
+                store(rv + slot * E, inner, E, exists, product, E, BE)
         if part == 0:
             store(w + slot * E, j, E, valid, weights, E, BE)
+
+    # Stream the queries: out = C W.
     high, low = halves(weights, out)
     q += n * q_n + h * q_h
     out += n * o_n + h * o_h
@@ -100,15 +177,20 @@ def out_kernel(
     end = tl.minimum(begin + chunk, L)
     for start in tl.range(begin, end, BN):
         i = start + tl.arange(0, BN)
-        x = load(q, i, q_l, i < end, D, BD)
-        p = probabilities(x, b, bias, scale2, PRECISION)
-        store(out, i, o_l, i < end, dot_halves(narrow(p, out), high, low, SPLIT, PRECISION), E, BE)
+        inside = i < end
+        x = load(q, i, q_l, inside, D, BD)  # (BN,BD)
+        p = probabilities(x, b, bias, scale2, PRECISION)  # (BN,BM)
+        p = narrow(p, out)
+        y = dot_halves(p, high, low, SPLIT, PRECISION)  # (BN,BE)
+        store(out, i, o_l, inside, y, E, BE)
+
+    # Overwrite the selected rows of this part with the exact rows of R V; other threads have written them above.
     if COPY:
-        tl.debug_barrier()  # the exact rows overwrite rows that other threads of this program have written
+        tl.debug_barrier()
         to, _ = slots(rows, g, M, BM)
-        mine = valid & (to >= begin) & (to < end)
+        in_part = valid & (to >= begin) & (to < end)
         if z is None:
-            exact = load(rv + slot * E, j, E, mine, E, BE)
+            exact = load(rv + slot * E, j, E, in_part, E, BE)
         else:
-            exact, _ = combined(rv_parts, lse_parts, j, mine, g, G, S, M, E, BE)
-        store(out, to, o_l, mine, exact, E, BE)
+            exact, _ = combined(rv_parts, lse_parts, j, in_part, g, G, S, M, E, BE)
+        store(out, to, o_l, in_part, exact, E, BE)

@@ -1,4 +1,4 @@
-"""Fixed sizes of each launch: rows at a time, warps, pipeline stages, parts along the sequence."""
+"""Fixed sizes of each launch: positions at a time, warps, pipeline stages, parts along the sequence."""
 
 from functools import cache
 from typing import NamedTuple
@@ -6,16 +6,29 @@ from typing import NamedTuple
 import torch
 
 LARGEST = 128  # selected rows, key size, value size
-PARTS = 16  # along the sequence, that each program of the next launch combines itself; more are combined before
+# Parts along the sequence that each program of the next launch combines itself; more are combined before.
+PARTS = 16
 
 
 class Tile(NamedTuple):
-    block: int  # rows of the sequence at a time
+    """The sizes of one launch.
+
+    Args:
+        block: positions of the sequence at a time.
+        warps: warps of a program.
+        stages: stages of the software pipeline.
+        precision: precision of float32 products; three products on tensor cores (tf32x3) have about the accuracy of
+            float32, ``ieee`` does not use them.
+        launches: number of launches of a backward kernel, each for a part of its gradients if registers are short.
+        turned: see ``c_backward_kernel``.
+    """
+
+    block: int
     warps: int
     stages: int
-    precision: str = "tf32x3"  # of float32: three products on tensor cores keep about its accuracy; ieee has none
-    launches: int = 1  # of a backward kernel, each for some of its gradients if registers are short
-    turned: bool = False  # see c_backward_kernel
+    precision: str = "tf32x3"
+    launches: int = 1
+    turned: bool = False
 
 
 def padded(size: int) -> int:
@@ -29,7 +42,8 @@ FORWARD = {
     (4, 128, 16): {80: Tile(32, 4, 2), 90: Tile(32, 4, 2), 100: Tile(32, 8, 2)},
     (4, 64, 128): {80: Tile(16, 8, 2, "ieee"), 100: Tile(16, 8, 2, "ieee")},
 }
-RV = {(4, 128, 128): {90: Tile(32, 8, 1), 100: Tile(16, 8, 2, "ieee")}}  # in addition to FORWARD
+# In addition to FORWARD.
+RV = {(4, 128, 128): {90: Tile(32, 8, 1), 100: Tile(16, 8, 2, "ieee")}}
 BACKWARD = {
     (2, 16, 128): {90: Tile(32, 4, 2)},
     (2, 32, 128): {90: Tile(32, 8, 2), 100: Tile(32, 8, 2)},
@@ -50,7 +64,8 @@ BACKWARD = {
         100: Tile(16, 16, 1, "ieee", launches=3),
     },
 }
-R_BACKWARD = {  # in addition to BACKWARD
+# In addition to BACKWARD.
+R_BACKWARD = {
     (4, 32, 128): {90: Tile(16, 8, 2, launches=2)},
     (4, 64, 64): {90: Tile(32, 8, 2, launches=3)},
     (4, 64, 128): {80: Tile(16, 8, 2, "ieee", launches=3)},
@@ -67,15 +82,25 @@ def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) ->
         dtype: dtype of the inputs.
         arch: 80, 90, 100.
     """
-    size = dtype.itemsize, m, width
-    for table in (RV, FORWARD) if kernel == "rv" else (FORWARD,):
+    # Exceptions first.
+    size = (dtype.itemsize, m, width)
+    tables = (RV, FORWARD) if kernel == "rv" else (FORWARD,)
+    for table in tables:
         if arch in table.get(size, ()):
             return table[size][arch]
-    wide, area = dtype == torch.float32, m * width
-    if wide and area >= 4096:
-        return Tile(16, 8, 1, "ieee" if area > 8192 else "tf32x3") if m == 128 or area > 4096 else Tile(32, 8, 2)
-    if wide:
+
+    # float32: the larger the matrices on chip, the fewer positions at a time.
+    area = m * width
+    if dtype == torch.float32:
+        if area > 8192:
+            return Tile(16, 8, 1, "ieee")
+        if area > 4096 or (area == 4096 and m == 128):
+            return Tile(16, 8, 1)
+        if area == 4096:
+            return Tile(32, 8, 2)
         return Tile(32 if width > m else 64, 4, 2)
+
+    # 16 bits.
     if area > 8192:
         return Tile(32 if arch >= 90 else 16, 8, 2)
     if arch < 90 or m > 64 or area > 4096:
@@ -85,10 +110,15 @@ def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) ->
 
 def streaming_backward(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
     """The tile of c_backward or r_backward, of the same ``block``; arguments as for ``streaming``."""
-    size, area = (dtype.itemsize, m, width), m * width
-    for table in (R_BACKWARD, BACKWARD) if kernel == "r_backward" else (BACKWARD,):
+    # Exceptions first.
+    size = (dtype.itemsize, m, width)
+    tables = (R_BACKWARD, BACKWARD) if kernel == "r_backward" else (BACKWARD,)
+    for table in tables:
         if arch in table.get(size, ()):
             return table[size][arch]
+
+    # float32: the larger the matrices on chip, the more launches.
+    area = m * width
     if dtype == torch.float32:
         if area > 8192 or (area == 8192 and arch != 90):
             return Tile(16, 8, 1, "ieee", launches=2 if arch < 90 else 3, turned=True)
@@ -99,6 +129,8 @@ def streaming_backward(kernel: str, m: int, width: int, dtype: torch.dtype, arch
         if area <= 1024:
             return Tile(16, 4, 2)
         return Tile(32 if m <= 64 else 16, 8, 2, launches=2 if area == 4096 else 1, turned=turned)
+
+    # 16 bits.
     if area > 8192:
         return Tile(32 if arch >= 90 else 16, 8, 2, launches=2, turned=True)
     if arch < 90 or area > 4096 or m > 64:
@@ -108,8 +140,11 @@ def streaming_backward(kernel: str, m: int, width: int, dtype: torch.dtype, arch
 
 def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
     """Divide three gradients among launches."""
-    groups = {1: [{a, b, c}], 2: [{a}, {b, c}], 3: [{a}, {b}, {c}]}[launches]
-    return [{name: name in group for name in (a, b, c)} for group in groups]
+    groups = {1: [{a, b, c}], 2: [{a}, {b, c}], 3: [{a}, {b}, {c}]}
+    launch_gradients = []
+    for group in groups[launches]:
+        launch_gradients.append({name: name in group for name in (a, b, c)})
+    return launch_gradients
 
 
 def on_chip(m: int, arch: int) -> bool:
@@ -119,16 +154,17 @@ def on_chip(m: int, arch: int) -> bool:
     products move through device memory for each step, 15 forward and 52 backward. For sm_100 triton 3.7 compiles the
     kernels of 64 rows, whose products use tensor memory, to a single trap instruction.
     """
-    return m <= (64 if arch < 100 else 32)
+    largest = 64 if arch < 100 else 32
+    return m <= largest
 
 
 def symmetric(dtype: torch.dtype, steps: int) -> bool:
-    """Whether the inverse is that of ``core_symmetric``, whose errors grow with the steps, not of ``core_classic``."""
+    """Whether ``core_symmetric``, whose errors grow with the steps, computes the inverse, not ``core_classic``."""
     return dtype != torch.float32 and steps <= 6
 
 
 def beside(m: int, width: int, dtype: torch.dtype, arch: int) -> bool:
-    """Whether the inverse is part of rv and r_backward; a launch of its own in both passes otherwise.
+    """Whether the inverse is part of rv and r_backward; a separate launch in both passes otherwise.
 
     Launches of eight warps, which float32 and sm_80 take for large sizes, have short registers; in them the inverse
     spills up to three times as much as alone with four.
@@ -139,7 +175,8 @@ def beside(m: int, width: int, dtype: torch.dtype, arch: int) -> bool:
 
 def scratch(steps: int, symmetric: bool) -> int:
     """The matrices that the inverse stores for its backward pass."""
-    return 4 + (4 if symmetric else 1) * steps
+    per_step = 4 if symmetric else 1
+    return 4 + per_step * steps
 
 
 def inner_precision(dtype: torch.dtype) -> str:
@@ -148,12 +185,12 @@ def inner_precision(dtype: torch.dtype) -> str:
 
 
 def chunk(heads: int, length: int, block: int, device: torch.device, fill: int = 4) -> int:
-    """Rows of the sequence for one program, so that there are ``fill`` programs for each multiprocessor.
+    """Positions of the sequence for one program, so that there are ``fill`` programs for each multiprocessor.
 
     Args:
         heads: number of heads of all examples.
         length: length of the sequence.
-        block: rows at a time, of which a program gets at least 4 blocks.
+        block: positions at a time; a program gets at least 4 blocks.
         device: device of the launch.
         fill: programs for each multiprocessor.
     """
@@ -165,11 +202,15 @@ def chunk(heads: int, length: int, block: int, device: torch.device, fill: int =
 @cache
 def arch(device: torch.device) -> int:
     """The architecture of a device: 80, 90, 100; 90 without a GPU, 80 for all but Hopper and sm_100."""
-    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
+    if device.type != "cuda":
+        return 90
+    major, _ = torch.cuda.get_device_capability(device)
     return {9: 90, 10: 100}.get(major, 80)
 
 
 @cache
 def multiprocessors(device: torch.device) -> int:
-    """The multiprocessors of a device; those of an H100 without a GPU."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
+    """The multiprocessors of a device; without a GPU the 132 of an H100."""
+    if device.type != "cuda":
+        return 132
+    return torch.cuda.get_device_properties(device).multi_processor_count
