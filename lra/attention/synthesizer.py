@@ -34,17 +34,23 @@ class Synthesizer(Mixer):
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False):
         super().__init__(sizes, dim=dim)
         width = sizes.heads * sizes.head_dim
-        self.inputs = nn.Linear(dim, (3 if dot_product else 1) * width)
+        # Values, and with dot_product queries and keys.
+        num_projections = 3 if dot_product else 1
+        self.inputs = nn.Linear(dim, num_projections * width)
         self.output = nn.Linear(width, dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         qk, v = self.project(x)
         mixed = self.mix(x, qk, v, mask)  # (N,H,L,D)
-        return self.output(mixed.transpose(1, 2).flatten(2).to(x.dtype))
+        merged = mixed.transpose(1, 2).flatten(2)  # (N,L,H D)
+        return self.output(merged.to(x.dtype))
 
     def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        # With the unit vectors as values the output is the map.
         qk, v = self.project(x)
-        eye = torch.eye(x.shape[1], device=x.device, dtype=v.dtype).expand(*v.shape[:2], -1, -1)
+        N, H, L = v.shape[:3]
+        eye = torch.eye(L, device=x.device, dtype=v.dtype)
+        eye = eye.expand(N, H, -1, -1)
         return self.mix(x, qk, eye, mask)
 
     def project(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -52,8 +58,11 @@ class Synthesizer(Mixer):
         H = self.sizes.heads
         D = self.sizes.head_dim
         projections = self.inputs(x).split(H * D, -1)
-        *qk, v = (part.unflatten(-1, (H, D)).transpose(1, 2) for part in projections)
-        return ([qk[0] * D**-0.5, qk[1]] if qk else []), v
+        heads = [part.unflatten(-1, (H, D)).transpose(1, 2) for part in projections]  # (N,H,L,D) each
+        if len(heads) == 1:
+            return [], heads[0]
+        q, k, v = heads
+        return [q * D**-0.5, k], v
 
     @abstractmethod
     def mix(self, x: Tensor, qk: list[Tensor], v: Tensor, mask: Tensor | None) -> Tensor:
@@ -79,13 +88,16 @@ class Random(Synthesizer):
 
     def mix(self, x: Tensor, qk: list[Tensor], v: Tensor, mask: Tensor | None) -> Tensor:
         L = x.shape[1]
-        return self._weigh(self.table[None, :, :L, :L], v, ensure_nonempty(mask), *qk)
+        scores = self.table[None, :, :L, :L]  # (1,H,L,L)
+        return self._weigh(scores, v, ensure_nonempty(mask), *qk)
 
     @full_precision
     def _weigh(self, scores: Tensor, v: Tensor, mask: Tensor | None, *qk: Tensor) -> Tensor:
         if qk:
-            scores = scores + qk[0] @ qk[1].mT
-        weights = attention_weights(scores, None if mask is None else mask[:, None])  # (N or 1,H,L,L)
+            q, k = qk
+            scores = scores + q @ k.mT
+        key_mask = None if mask is None else mask[:, None]
+        weights = attention_weights(scores, key_mask)  # (N or 1,H,L,L)
         weights = F.dropout(weights, self.sizes.dropout, self.training)
         return torch.einsum("nhij,nhjd->nhid", weights, v)
 
@@ -101,17 +113,26 @@ class Product(Synthesizer):
         """Compute a and b, (N or 1,H,L,r) each, of token vectors (N,L,d)."""
 
     def mix(self, x: Tensor, qk: list[Tensor], v: Tensor, mask: Tensor | None) -> Tensor:
-        a, b = (factor.expand(x.shape[0], -1, -1, -1).to(v.dtype) for factor in self.factors(x))  # (N,H,L,r)
+        N = x.shape[0]
+        a, b = self.factors(x)
+        a = a.expand(N, -1, -1, -1).to(v.dtype)  # (N,H,L,r)
+        b = b.expand(N, -1, -1, -1).to(v.dtype)
         if qk:
-            a = torch.cat([a, qk[0]], -1)  # (N,H,L,r + D)
-            b = torch.cat([b, qk[1]], -1)
+            q, k = qk
+            a = torch.cat([a, q], -1)  # (N,H,L,r + D)
+            b = torch.cat([b, k], -1)
+
         # The fused kernels need one width for all; zeros add nothing.
         value_dim = v.shape[-1]
         width = max(a.shape[-1], value_dim)
-        a, b, v = (F.pad(t, (0, width - t.shape[-1])) for t in (a, b, v))
+        a = F.pad(a, (0, width - a.shape[-1]))
+        b = F.pad(b, (0, width - b.shape[-1]))
+        v = F.pad(v, (0, width - value_dim))
+
         key_mask = None if mask is None else mask[:, None, None]
         dropout = self.sizes.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(a, b, v, key_mask, dropout, scale=1.0)[..., :value_dim]
+        out = F.scaled_dot_product_attention(a, b, v, key_mask, dropout, scale=1.0)  # (N,H,L,width)
+        return out[..., :value_dim]
 
 
 class Factorised(Product):
@@ -140,9 +161,14 @@ class Dense(Product):
         self.bias = nn.Parameter(torch.zeros(H, sizes.length, 1))
 
     def factors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.hidden(x).relu().unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2)  # (N,H,L,D)
+        # relu(W₁ x_i + b₁).
+        hidden = self.hidden(x).relu()  # (N,L,H D)
+        hidden = hidden.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2)  # (N,H,L,D)
+
         # A feature of ones carries the bias b₂.
-        columns = torch.cat([self.scores, self.bias], -1)[None, :, : x.shape[1]]  # (1,H,L,D + 1)
+        L = x.shape[1]
+        columns = torch.cat([self.scores, self.bias], -1)  # (H,length,D + 1)
+        columns = columns[None, :, :L]  # (1,H,L,D + 1)
         return F.pad(hidden, (0, 1), value=1.0), columns
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .cur import CUROptions
 
 Impl = Literal["eager", "sdpa"]
-ROUNDS = 5  # more rounds of smoothing have hardly any effect
+# More rounds of smoothing have hardly any effect.
+ROUNDS = 5
 
 
 def cur_plus(
@@ -50,13 +51,20 @@ def cur_plus(
     if mask is not None:
         q = q.masked_fill(~mask[:, None, :, None], 0)
         k = k.masked_fill(~mask[:, None, :, None], 0)
+
+    # Select queries I and keys J.
     I, J = select(q, k, options, mask, draw=draw)  # (N,H,c)
+    q_I = gather_tokens(q, I)  # (N,H,c,D)
+    k_J = gather_tokens(k, J)  # (N,H,c,D)
     if mask is not None:
         query_mask = gather_tokens(mask, I)
         key_mask = gather_tokens(mask, J)
+
     masks = {"mask": mask, "query_mask": query_mask, "key_mask": key_mask}
-    out, rv = corrected_attention(q, k, v, gather_tokens(q, I), gather_tokens(k, J), **masks, impl=options.impl)
-    return scatter_tokens(out, I, rv) if options.copy_rv else out
+    out, rv = corrected_attention(q, k, v, q_I, k_J, **masks, impl=options.impl)
+    if options.copy_rv:
+        out = scatter_tokens(out, I, rv)
+    return out
 
 
 def corrected_attention(
@@ -93,9 +101,11 @@ def corrected_attention(
     scale = q.shape[-1] ** -0.5
 
     # Exact outputs R v of the selected queries, and C v̄ for all.
-    rv = _attend(q_I, k, v, scale, None if mask is None else mask[:, None], None, impl)  # (N,H,c,E)
+    every_key = None if mask is None else mask[:, None]
+    rv = _attend(q_I, k, v, scale, every_key, None, impl)  # (N,H,c,E)
     out = _attend(q, mean_k, mean_v, scale, None, bias, impl)  # (N,H,L,E)
 
+    # S g, added in float32 or wider.
     eps = torch.finfo(rv.dtype).eps
     correction = _correction(q, q_I, rv, mean_k, mean_v, bias, mask, query_mask, eps, impl)
     return (out + correction).to(rv.dtype), rv
@@ -118,8 +128,11 @@ def form_clusters(k: Tensor, v: Tensor, k_J: Tensor, mask: Tensor | None, key_ma
         Mean keys (N,H,c,D), mean values (N,H,c,E) and sizes (N,H,c), in float32 or wider.
     """
     N, H, c = k_J.shape[:3]
+
+    # Number the clusters of all examples and heads, so that one index_add sums over all of them.
     first_cluster = c * torch.arange(N * H, device=k.device).view(N, H, 1, 1)
-    cluster = (nearest(k, k_J, key_mask) + first_cluster).flatten()  # (N·H·L,)
+    cluster = nearest(k, k_J, key_mask) + first_cluster  # (N,H,L,1)
+    cluster = cluster.flatten()
 
     def cluster_sums(x: Tensor) -> Tensor:
         if mask is not None:
@@ -129,7 +142,9 @@ def form_clusters(k: Tensor, v: Tensor, k_J: Tensor, mask: Tensor | None, key_ma
 
     size = cluster_sums(torch.ones_like(k[..., :1]))  # (N,H,c,1)
     divisor = size.clamp(min=1)
-    return cluster_sums(k) / divisor, cluster_sums(v) / divisor, size.squeeze(-1)
+    mean_k = cluster_sums(k) / divisor
+    mean_v = cluster_sums(v) / divisor
+    return mean_k, mean_v, size.squeeze(-1)
 
 
 @torch.no_grad()
@@ -144,23 +159,29 @@ def nearest(x: Tensor, centres: Tensor, centre_mask: Tensor | None) -> Tensor:
     Returns:
         int64 (N,H,L,1).
     """
+    # The scale avoids overflow and does not change which centre is nearest.
     N, H = x.shape[:2]
     unit = power_of_two_scale(x)
-    x = (x * unit).flatten(0, 1)
+    x = (x * unit).flatten(0, 1)  # (N·H,L,D)
     centres = centres * unit
-    squared_norm = centres.square().sum(-1)
+    squared_norm = centres.square().sum(-1)  # (N,H,c)
     if centre_mask is not None:
         squared_norm = squared_norm.masked_fill(~centre_mask, float("inf"))
     # |x - c|² without |x|², which is the same for all centres.
-    distance = torch.baddbmm(squared_norm.flatten(0, 1)[:, None], x, centres.flatten(0, 1).mT, alpha=-2)
-    return distance.argmin(-1, keepdim=True).unflatten(0, (N, H))
+    squared_norm = squared_norm.flatten(0, 1)[:, None]  # (N·H,1,c)
+    centres = centres.flatten(0, 1)  # (N·H,c,D)
+    distance = torch.baddbmm(squared_norm, x, centres.mT, alpha=-2)  # (N·H,L,c)
+    cluster = distance.argmin(-1, keepdim=True)
+    return cluster.unflatten(0, (N, H))
 
 
 @full_precision
 def _correction(q, q_I, exact, mean_k, mean_v, bias, mask, query_mask, eps: float, impl: Impl) -> Tensor:
     """Compute S g (N,H,L,E); ``eps`` is the rounding of ``exact``, R v, in the dtype in which it was computed."""
     # e = R v - U v̄
-    error = exact - attend_eager(q_I, mean_k, mean_v, None, bias, scale=q.shape[-1] ** -0.5)
+    scale = q.shape[-1] ** -0.5
+    approximate = attend_eager(q_I, mean_k, mean_v, None, bias, scale=scale)  # U v̄, (N,H,c,E)
+    error = exact - approximate
     if query_mask is not None:
         error = error * query_mask[..., None]
 
@@ -168,12 +189,17 @@ def _correction(q, q_I, exact, mean_k, mean_v, bias, mask, query_mask, eps: floa
     unit = power_of_two_scale(q)
     q = q * unit
     q_I = q_I * unit
-    h = bandwidth(q, q_I, mask, query_mask).maximum(_min_bandwidth(mean_k, unit, eps))
+    h = bandwidth(q, q_I, mask, query_mask)  # (N,H,1,1)
+    h = h.maximum(_min_bandwidth(mean_k, unit, eps))
 
     # -|q - q_I|² / h without |q|², which is the same for all selected queries.
-    distance_bias = -q_I.square().sum(-1)[:, :, None] / h  # (N,H,1,c)
-    T = attention_weights(q_I * (2 / h) @ q_I.mT, query_mask, "softmax", distance_bias)  # (N,H,c,c)
-    g = boosted(error, T)
+    squared_norm = q_I.square().sum(-1)[:, :, None]  # (N,H,1,c)
+    distance_bias = -squared_norm / h
+
+    # T: the rows of S at the selected queries.
+    scores = q_I * (2 / h) @ q_I.mT
+    T = attention_weights(scores, query_mask, "softmax", distance_bias)  # (N,H,c,c)
+    g = boosted(error, T)  # (N,H,c,E)
     return _attend(q * (2 / h), q_I, g, 1.0, query_mask, distance_bias, impl)
 
 
@@ -194,11 +220,16 @@ def boosted(error: Tensor, T: Tensor) -> Tensor:
 def bandwidth(q: Tensor, q_I: Tensor, mask: Tensor | None, query_mask: Tensor | None) -> Tensor:
     """Compute the mean squared distance of real queries to the nearest selected one, (N,H,1,1), bounded by rounding."""
     index = nearest(q, q_I, query_mask).expand(-1, -1, -1, q.shape[-1])
-    squared_distance = (q - q_I.gather(2, index)).square().sum(-1)  # (N,H,L)
-    mean_distance = _token_mean(squared_distance, mask)
-    mean_norm = _token_mean(q.detach().square().sum(-1), mask)
+    difference = q - q_I.gather(2, index)
+    squared_distance = difference.square().sum(-1)  # (N,H,L)
+    mean_distance = _token_mean(squared_distance, mask)  # (N,H)
+
+    # Distances of rounding size are no distances.
+    squared_norm = q.detach().square().sum(-1)
+    mean_norm = _token_mean(squared_norm, mask)
     limits = torch.finfo(q.dtype)
-    return mean_distance.maximum(mean_norm * limits.eps).clamp(min=limits.tiny)[..., None, None]
+    h = mean_distance.maximum(mean_norm * limits.eps)
+    return h.clamp(min=limits.tiny)[..., None, None]
 
 
 def _token_mean(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -206,7 +237,9 @@ def _token_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return x.mean(-1)
     real = mask[:, None]
-    return (x * real).sum(-1) / real.sum(-1).clamp(min=1)
+    total = (x * real).sum(-1)
+    num_real = real.sum(-1).clamp(min=1)
+    return total / num_real
 
 
 def _min_bandwidth(mean_k: Tensor, unit: Tensor, eps: float) -> Tensor:
@@ -217,7 +250,8 @@ def _min_bandwidth(mean_k: Tensor, unit: Tensor, eps: float) -> Tensor:
     limits = torch.finfo(mean_k.dtype)
     key_unit = power_of_two_scale(mean_k)
     squared_norm = (mean_k.detach() * key_unit).square().sum(-1)
-    largest = squared_norm.amax(-1)[..., None, None].clamp(min=limits.tiny)
+    largest = squared_norm.amax(-1)[..., None, None]
+    largest = largest.clamp(min=limits.tiny)
     distance = key_unit * unit * (eps * mean_k.shape[-1] / largest).sqrt()
     return distance.square().clamp(limits.tiny, limits.max)
 
@@ -226,5 +260,8 @@ def _attend(q, k, v, scale: float, key_mask: Tensor | None, bias: Tensor | None,
     """Compute softmax(scale q kᵀ + bias) v with real keys (N,H,j), or broadcastable, and a bias (N,H,1,j)."""
     if impl == "eager":
         return attend_eager(q, k, v, key_mask, bias, scale=scale)
+    k = k.to(q.dtype)
+    v = v.to(q.dtype)
     bias = None if bias is None else bias.to(q.dtype)
-    return F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), sdpa_mask(key_mask, bias), scale=scale)
+    attn_mask = sdpa_mask(key_mask, bias)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask, scale=scale)
