@@ -47,7 +47,9 @@ class BigBird(Attention):
         last = last_token // self.block  # (N,)
 
         # Gather the m blocks that each block sees.
-        q_blocks, k_blocks, v_blocks = (blocks(t, self.block) for t in (q, k, v))  # (N,H,B,b,D)
+        q_blocks = blocks(q, self.block)  # (N,H,B,b,D)
+        k_blocks = blocks(k, self.block)  # (N,H,B,b,D)
+        v_blocks = blocks(v, self.block)  # (N,H,B,b,E)
         index, is_listed = self._choose(q_blocks, last)  # (N,H,B,m)
         keys = gather_blocks(k_blocks, index).flatten(3, 4)  # (N,H,B,m b,D)
         values = gather_blocks(v_blocks, index).flatten(3, 4)  # (N,H,B,m b,E)
@@ -55,17 +57,23 @@ class BigBird(Attention):
         # Attend to their real tokens.
         example = torch.arange(num_examples, device=device)[:, None, None, None]
         is_real = blocks(real, self.block, 1)[example, index]  # (N,H,B,m,b)
-        allowed = (is_real & is_listed[..., None]).flatten(3)[:, :, :, None]  # (N,H,B,1,m b)
+        is_key = (is_real & is_listed[..., None]).flatten(3)  # (N,H,B,m b)
+        allowed = is_key[:, :, :, None]  # (N,H,B,1,m b)
         out = attend(q_blocks, keys, values, allowed)  # (N,H,B,b,E)
 
         # Queries of the first and the last block see all tokens.
-        ends = torch.stack([torch.zeros_like(last), last], -1)[:, None].expand(-1, num_heads, -1)  # (N,H,2)
+        ends = torch.stack([torch.zeros_like(last), last], -1)  # (N,2)
+        ends = ends[:, None].expand(-1, num_heads, -1)  # (N,H,2)
         end_queries = gather_blocks(q_blocks, ends).flatten(2, 3)  # (N,H,2b,D)
         out_ends = F.scaled_dot_product_attention(end_queries, k, v, key_mask(mask))
         out_ends = out_ends.unflatten(2, (2, -1))  # (N,H,2,b,E)
-        number = torch.arange(q_blocks.shape[2], device=device)[:, None, None]
-        out = torch.where(number == 0, out_ends[:, :, :1], out)
-        out = torch.where(number == last[:, None, None, None, None], out_ends[:, :, 1:], out)
+
+        # They replace the outputs of these blocks.
+        number = torch.arange(q_blocks.shape[2], device=device)[:, None, None]  # (B,1,1)
+        is_first = number == 0
+        is_last = number == last[:, None, None, None, None]  # (N,1,B,1,1)
+        out = torch.where(is_first, out_ends[:, :, :1], out)
+        out = torch.where(is_last, out_ends[:, :, 1:], out)
         return out.flatten(2, 3)[:, :, :seq_len]
 
     @torch.no_grad()
@@ -85,7 +93,8 @@ class BigBird(Attention):
         last_index = last.expand(num_examples, num_heads, num_blocks, 1)
 
         # The window.
-        neighbours = block[:, None] + torch.arange(-reach, reach + 1, device=device)  # (B,window)
+        distance = torch.arange(-reach, reach + 1, device=device)
+        neighbours = block[:, None] + distance  # (B,window)
         neighbours = neighbours.expand(num_examples, num_heads, -1, -1)
 
         # Random blocks: the largest numbers of those not in the list yet.
@@ -95,9 +104,12 @@ class BigBird(Attention):
             draw = self.draw[:, :num_blocks, :num_blocks].expand(num_examples, -1, -1, -1)
         is_near = (block - block[:, None]).abs() <= reach  # (B,B)
         is_excluded = is_near | (block == 0) | (block >= last)  # (N,1,B,B)
-        random_blocks = draw.masked_fill(is_excluded, -1.0).topk(min(self.random, num_blocks), sorted=False)
+        num_random = min(self.random, num_blocks)
+        random_blocks = draw.masked_fill(is_excluded, -1.0).topk(num_random, sorted=False)
 
-        index = torch.cat([first_index, last_index, neighbours.clamp(0, num_blocks - 1), random_blocks.indices], -1)
+        # All four lists, and which of their entries count.
+        window = neighbours.clamp(0, num_blocks - 1)
+        index = torch.cat([first_index, last_index, window, random_blocks.indices], -1)  # (N,H,B,m)
         is_listed = [
             torch.ones_like(first_index, dtype=torch.bool),
             last_index > 0,

@@ -70,13 +70,17 @@ class DBA(Checked, nn.Module):
         tokens = self.token_norm(x)
 
         # 1. Compress.
-        z = self._attend(self.compress_query(memory), self.compress_context(tokens), mask)  # (N,p,d)
+        compress_query = self.compress_query(memory)  # (N,p,r)
+        compress_context = self.compress_context(tokens)  # (N,L,r + d)
+        z = self._attend(compress_query, compress_context, mask)  # (N,p,d)
 
         # 2. Attention among the latents.
-        o = self.latent_norm(self._attend(self.latent_query(z), self.latent_context(z)))  # (N,p,d)
+        o = self._attend(self.latent_query(z), self.latent_context(z))  # (N,p,d)
+        o = self.latent_norm(o)
 
         # 3. Expand.
-        weights = self.dropout(self._split_heads(self.expand(tokens)).softmax(-1))  # (N,H,L,p)
+        scores = self._split_heads(self.expand(tokens))  # (N,H,L,p)
+        weights = self.dropout(scores.softmax(-1))
         y = weights @ self._split_heads(o).to(weights.dtype)  # (N,H,L,d/H)
         y = self.output(y.transpose(1, 2).flatten(2))
 

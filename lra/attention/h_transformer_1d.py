@@ -91,7 +91,7 @@ class HTransformer1D(Attention):
         Args:
             q, k, v: means over cells (N,H,C,.).
             n: number of real tokens of each cell (N or 1,1,C,1); None if it is the same for all cells.
-            siblings: whether keys are those of the sibling block.
+            siblings: whether keys are taken from the sibling block.
         """
         q = blocks(q, self.block)  # (N,H,B,block,D)
         k = blocks(k, self.block)  # (N,H,B,block,D)

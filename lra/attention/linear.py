@@ -109,7 +109,9 @@ class Performer(Attention):
         # Positive features have positive denominators, which need no floor.
         floor = torch.finfo(q.dtype).tiny
         if self.kernel == "relu":
-            return attend(F.relu(q @ w.mT), F.relu(k @ w.mT), v, mask, floor=floor, offset=0.001)
+            phi_q = F.relu(q @ w.mT)  # (N,H,L,F)
+            phi_k = F.relu(k @ w.mT)  # (N,H,L,F)
+            return attend(phi_q, phi_k, v, mask, floor=floor, offset=0.001)
         phi_q = self._query_features(q, w)
         phi_k = self._key_features(k, w, mask)
         return attend(phi_q, phi_k, v, mask, floor=floor, offset=self.eps)
@@ -132,7 +134,8 @@ class Performer(Attention):
             maxima = maxima.masked_fill(~mask[:, None], -torch.inf)
         position = maxima.argmax(-1, keepdim=True)  # (N,H,1)
         feature = features.gather(-1, position)  # (N,H,1)
-        largest_key = k.gather(2, position[..., None].expand(-1, -1, -1, k.shape[-1]))  # (N,H,1,D)
+        index = position[..., None].expand(-1, -1, -1, k.shape[-1])  # (N,H,1,D)
+        largest_key = k.gather(2, index)  # (N,H,1,D)
         c = (largest_key * w[feature]).sum(-1, keepdim=True)  # (N,H,1,1)
 
         shift = -k.square().sum(-1, keepdim=True) / 2 - c  # (N,H,L,1)

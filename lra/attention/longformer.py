@@ -63,23 +63,32 @@ class Longformer(Attention):
         elif mask is not None:
             is_local = is_local & mask  # (N,L)
             seen_global = mask[:, :num_global]  # (N,g)
-        allowed = in_band & windows(is_local, size, num_left, num_right, 1)[:, None, :, None]  # (N or 1,1,B,b,j)
+        is_key = windows(is_local, size, num_left, num_right, 1)  # (N or 1,B,j)
+        allowed = in_band & is_key[:, None, :, None]  # (N or 1,1,B,b,j)
 
+        # Queries in blocks, with the keys of their bands.
         queries = blocks(q, size)  # (N,H,B,b,D)
         keys = windows(k, size, num_left, num_right)  # (N,H,B,j,D)
         values = windows(v, size, num_left, num_right)  # (N,H,B,j,E)
+
+        # The global tokens in front of each block's keys.
         if num_global:
             num_blocks = queries.shape[2]
             global_keys = k[:, :, None, :num_global].expand(-1, -1, num_blocks, -1, -1)
             global_values = v[:, :, None, :num_global].expand(-1, -1, num_blocks, -1, -1)
             keys = torch.cat([global_keys, keys], 3)  # (N,H,B,g + j,D)
             values = torch.cat([global_values, values], 3)  # (N,H,B,g + j,E)
-            seen_global = seen_global[:, None, None, None].expand(-1, -1, num_blocks, size, -1)
+            seen_global = seen_global[:, None, None, None]
+            seen_global = seen_global.expand(-1, -1, num_blocks, size, -1)  # (N or 1,1,B,b,g)
             allowed = torch.cat([seen_global, allowed], -1)  # (N or 1,1,B,b,g + j)
-        out = attend(queries, keys, values, allowed, scale=head_dim**-0.5)
+
+        # ``hide_keys`` may have added a column, so the scale is computed from the head's size.
+        out = attend(queries, keys, values, allowed, scale=head_dim**-0.5)  # (N,H,B,b,E)
         return out.flatten(2, 3)[:, :, :seq_len, :value_dim]
 
 
 def _hides_keys(q: Tensor, v: Tensor) -> bool:
     """Whether the mask is a column of the keys: on a CPU. On a GPU fused kernels need sizes that are multiples of 8."""
-    return q.device.type == "cpu" and q.shape[-1] == v.shape[-1] and q.dtype in (torch.float32, torch.float64)
+    has_one_width = q.shape[-1] == v.shape[-1]
+    is_wide = q.dtype in (torch.float32, torch.float64)
+    return q.device.type == "cpu" and has_one_width and is_wide

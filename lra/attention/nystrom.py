@@ -74,14 +74,18 @@ class Nystrom(Attention):
         out = self.product(q, k, v, mask)  # (N,H,L,E)
         if self.conv is None:
             return out
-        return out + convolve_rows(_zero_padding(v, mask), self.conv.weight)
+        # 4. The convolution of v.
+        real_v = _zero_padding(v, mask)
+        return out + convolve_rows(real_v, self.conv.weight)
 
     def product(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Compute steps 1 to 3: (N,H,L,E)."""
         mask = ensure_nonempty(mask)
         q_landmarks, k_landmarks, landmark_mask = self.pool(q, k, mask)
         masks = {"mask": mask, "q_landmark_mask": landmark_mask, "k_landmark_mask": landmark_mask}
-        return landmark_product(q, k, v, q_landmarks, k_landmarks, pinv=self.pinv, impl=self.impl, **masks)[0]
+        options = {"pinv": self.pinv, "impl": self.impl}
+        out, _ = landmark_product(q, k, v, q_landmarks, k_landmarks, **options, **masks)
+        return out
 
     def pool(self, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Compute step 1: landmarks (N,H,c,D) of q and of k, and which of them are real (N,1,c), None for all."""
@@ -90,6 +94,8 @@ class Nystrom(Attention):
         # Segments of equal width.
         if mask is None and L % c == 0:
             return _equal_segment_means(q, c), _equal_segment_means(k, c), None
+
+        # Segments of the real tokens, which may differ in width.
         if mask is None:
             mask = torch.ones(q.shape[0], L, dtype=torch.bool, device=q.device)
         (q_landmarks, k_landmarks), landmark_mask = segment_means(mask, c, q, k)
@@ -113,14 +119,18 @@ class NystromOriginal(Nystrom):
 
     def product(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if self.landmarks == self.sizes.length:
-            return F.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None, None])
+            attn_mask = None if mask is None else mask[:, None, None]
+            return F.scaled_dot_product_attention(q, k, v, attn_mask)
         return super().product(q, k, v, mask)
 
     def pool(self, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, None]:
-        missing = self.sizes.length - q.shape[2]
-        q = F.pad(_zero_padding(q, mask), (0, 0, 0, missing))
-        k = F.pad(_zero_padding(k, mask), (0, 0, 0, missing))
-        return _equal_segment_means(q, self.landmarks), _equal_segment_means(k, self.landmarks), None
+        # Fill up to ``length`` with zeros.
+        num_missing = self.sizes.length - q.shape[2]
+        q = F.pad(_zero_padding(q, mask), (0, 0, 0, num_missing))
+        k = F.pad(_zero_padding(k, mask), (0, 0, 0, num_missing))
+        q_landmarks = _equal_segment_means(q, self.landmarks)
+        k_landmarks = _equal_segment_means(k, self.landmarks)
+        return q_landmarks, k_landmarks, None
 
 
 def _equal_segment_means(x: Tensor, c: int) -> Tensor:
@@ -130,4 +140,6 @@ def _equal_segment_means(x: Tensor, c: int) -> Tensor:
 
 def _zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     """Set padding of x (N,H,L,D) to zero."""
-    return x if mask is None else x * mask[:, None, :, None]
+    if mask is None:
+        return x
+    return x * mask[:, None, :, None]

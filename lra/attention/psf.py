@@ -91,19 +91,24 @@ class PSF(Mixer):
         return multiply_factors(v, links, *factors, residuals=self.residuals)
 
     def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device).expand(x.shape[0], -1, -1)
+        # With the unit vectors as V_0 the output is the map.
+        N, L, _ = x.shape
+        eye = torch.eye(L, dtype=x.dtype, device=x.device)
+        eye = eye.expand(N, -1, -1)
         return self.mix(x, eye, mask)[:, None]
 
     def links(self, N: int, L: int, mask: Tensor | None) -> Tensor:
         """Compute step 1: the positions to which each position is linked, int64 (N,L,K)."""
         if mask is None:
             position = torch.arange(L, device=self.offsets.device)
-            return ((position[:, None] + self.offsets) % L).expand(N, -1, -1)
+            links = (position[:, None] + self.offsets) % L  # (L,K)
+            return links.expand(N, -1, -1)
         # Link ranks among the real tokens, then look up their positions.
         rank = mask.cumsum(-1) - 1  # (N,L)
         num_real = mask.sum(-1).clamp(min=1)[:, None, None]
         linked_rank = (rank[..., None] + self.offsets) % num_real  # (N,L,K)
-        return real_first(mask).gather(1, linked_rank.flatten(1)).view_as(linked_rank)
+        links = real_first(mask).gather(1, linked_rank.flatten(1))  # (N,L K)
+        return links.view_as(linked_rank)
 
 
 @full_precision
@@ -127,7 +132,8 @@ def multiply_factors(v: Tensor, links: Tensor, *factors: Tensor, residuals: bool
     v_0 = v.flatten(0, 1)  # (N L,C)
     product = v_0
     for w in factors:
-        product = F.embedding_bag(bags, product, mode="sum", per_sample_weights=w.flatten(0, 1))
+        entries = w.flatten(0, 1)  # (N L,K)
+        product = F.embedding_bag(bags, product, mode="sum", per_sample_weights=entries)
         if residuals:
             product = product + v_0
     return product.view_as(v)

@@ -94,24 +94,29 @@ class Reformer(Attention):
 
         # 3. Attend to the own chunk and the one before it.
         x = cut(q)  # (N,H,R,C,c,D)
-        keys = with_previous(F.normalize(x, dim=-1) if self.unit_keys else x)  # (N,H,R,C,2c,D)
+        keys = F.normalize(x, dim=-1) if self.unit_keys else x
+        keys = with_previous(keys)  # (N,H,R,C,2c,D)
+        values = with_previous(cut(v))  # (N,H,R,C,2c,E)
         scores = x @ keys.mT * D**self.power  # (N,H,R,C,c,2c)
         allowed = with_previous(cut(real))[..., None, :]  # (N,H,R,C,1,2c)
         if self.scope == "bucket":
             sorted_bucket = blocks(bucket.gather(-1, order), size, 3)[..., None]  # (N,H,R,C,c,1)
-            allowed = allowed & (sorted_bucket == with_previous(sorted_bucket).mT)
+            key_bucket = with_previous(sorted_bucket).mT  # (N,H,R,C,1,2c)
+            allowed = allowed & (sorted_bucket == key_bucket)
+            # A key that is met in several rounds counts once.
             num_rounds = self._count_meetings(cut, bucket, place // size)
             scores = scores - num_rounds.to(x.dtype).log()
         if self.own_last:
             penalty = SELF_PENALTY * torch.eye(size, dtype=x.dtype, device=x.device)
             scores = scores + F.pad(penalty, (size, 0))
-        sums = [part.flatten(3, 4) for part in weigh(scores, with_previous(cut(v)), allowed)]  # (N,H,R,C c,·)
+        sums = [part.flatten(3, 4) for part in weigh(scores, values, allowed)]  # (N,H,R,C c,·)
 
         # 4. Undo the sorting and join the rounds in one softmax.
         sorted_sums = torch.cat(sums, -1)  # (N,H,R,C c,E + 2)
         first = torch.arange(rounds, device=q.device)[:, None] * sorted_sums.shape[3]
         token_sums = gather_blocks(sorted_sums.flatten(2, 3), place + first)  # (N,H,R,L,E + 2)
-        parts = [Part(*round_sums.split([v.shape[-1], 1, 1], -1)) for round_sums in token_sums.unbind(2)]
+        widths = [v.shape[-1], 1, 1]
+        parts = [Part(*round_sums.split(widths, -1)) for round_sums in token_sums.unbind(2)]
         return merge(parts)
 
     @torch.no_grad()

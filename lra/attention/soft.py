@@ -100,13 +100,20 @@ class Soft(Attention):
         """Compute steps 2 and 3 from bottleneck tokens (N,H,m,D), of which token_mask (N,m) marks the real ones."""
         P = gaussian_kernel(tokens, q)  # (N,H,m,L)
         eye = torch.eye(tokens.shape[2], dtype=q.dtype, device=q.device)
-        pair_mask = (token_mask[:, :, None] & token_mask[:, None])[:, None]  # (N,1,m,m)
-        A = gaussian_kernel(tokens, tokens).where(pair_mask, eye)  # (N,H,m,m)
-        Pv = P @ (v * mask[:, None, :, None]) * token_mask[:, None, :, None]  # (N,H,m,E)
+        pair_mask = token_mask[:, :, None] & token_mask[:, None]  # (N,m,m)
+        A = gaussian_kernel(tokens, tokens)  # (N,H,m,m)
+        A = A.where(pair_mask[:, None], eye)
+
+        # P v, without padding and without bottleneck tokens that hold no real token.
+        real_v = v * mask[:, None, :, None]
+        Pv = P @ real_v * token_mask[:, None, :, None]  # (N,H,m,E)
+
+        # out = Pᵀ A⁻¹ P v, SOFT++ with D^-½ on both sides of A⁻¹.
+        inverse = self.pinv(A)
         if self.normalise:
             d = A.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1)
-            return P.mT @ (d * (self.pinv(A) @ (d * Pv)))
-        return P.mT @ (self.pinv(A) @ Pv)
+            return P.mT @ (d * (inverse @ (d * Pv)))
+        return P.mT @ (inverse @ Pv)
 
     def bottleneck(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Compute step 1: bottleneck tokens (N,H,m,D), and which of them hold real tokens (N,m)."""

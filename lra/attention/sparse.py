@@ -88,8 +88,11 @@ class Sparse(Attention):
         query = torch.arange(size, device=q.device)[:, None]
         offset = key - query
         in_band = (offset >= 0) & (offset <= num_left + num_right)  # (l,window)
-        is_real = windows(real, size, num_left, num_right, 1)[:, None, :, None]  # (N or 1,1,B,1,window)
-        part = weigh(q_blocks @ k_windows.mT, v_windows, in_band & is_real)
+        is_real = windows(real, size, num_left, num_right, 1)  # (N or 1,B,window)
+        is_real = is_real[:, None, :, None]  # (N or 1,1,B,1,window)
+
+        scores = q_blocks @ k_windows.mT  # (N,H,B,l,window)
+        part = weigh(scores, v_windows, in_band & is_real)
         return Part(*(x.flatten(2, 3) for x in part))
 
     def _column(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Part:
@@ -101,8 +104,10 @@ class Sparse(Attention):
         is_other = number != number[:, None]  # (B,B)
         if self.causal:
             is_other = number < number[:, None]
-        is_real = blocks(real, size, 1).mT[:, None, :, None]  # (N or 1,1,l,1,B)
-        part = weigh(q @ k.mT, v, is_other & is_real)
+        is_real = blocks(real, size, 1).mT  # (N or 1,l,B)
+        is_real = is_real[:, None, :, None]  # (N or 1,1,l,1,B)
+        scores = q @ k.mT  # (N,H,l,B,B)
+        part = weigh(scores, v, is_other & is_real)
         return Part(*(x.transpose(2, 3).flatten(2, 3) for x in part))
 
     def _fixed(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
@@ -127,7 +132,8 @@ class Sparse(Attention):
         else:
             is_other = number != number[:, None]  # (B,B)
         outside = is_other[..., None] & real[:, None, :, summaries]  # (N or 1,B,B,c + 1)
-        outside = outside.flatten(2)[:, None, :, None].expand(-1, -1, -1, inside.shape[3], -1)  # (N or 1,1,B,b,S)
+        outside = outside.flatten(2)[:, None, :, None]  # (N or 1,1,B,1,S)
+        outside = outside.expand(-1, -1, -1, inside.shape[3], -1)  # (N or 1,1,B,1 or b,S)
         allowed = torch.cat([inside, outside], -1)
 
         def append_summaries(x: Tensor) -> Tensor:
@@ -135,5 +141,7 @@ class Sparse(Attention):
             shared = x[:, :, :, summaries].flatten(2, 3)[:, :, None]  # (N,H,1,S,D)
             return torch.cat([x, shared.expand(-1, -1, num_blocks, -1, -1)], 3)
 
-        out = attend(q, append_summaries(k), append_summaries(v), allowed)
+        keys = append_summaries(k)
+        values = append_summaries(v)
+        out = attend(q, keys, values, allowed)  # (N,H,B,b,E)
         return out.flatten(2, 3)[:, :, :seq_len]

@@ -78,18 +78,26 @@ class TransformerLS(Mixer):
         real = mask[:, None, :, None]  # (N,1,L,1)
 
         # 2. The dynamic projection, a softmax over the tokens.
-        projected = self.project(x).masked_fill(~ensure_nonempty(mask)[..., None], float("-inf"))
+        is_padding = ~ensure_nonempty(mask)[..., None]  # (N,L,1)
+        projected = self.project(x).masked_fill(is_padding, float("-inf"))  # (N,L,H rank)
         P = self._split_heads(projected.softmax(1))  # (N,H,L,rank)
 
         # 3. Compressed keys and values.
-        k_long = self._split_heads(self.compressed_norm(merge_heads(P.mT @ k)))  # (N,H,rank,D)
-        v_long = self._split_heads(self.compressed_norm(merge_heads(P.mT @ v)))
+        k_long = self._compress(P, k)  # (N,H,rank,D)
+        v_long = self._compress(P, v)
 
         # 4. One softmax over both kinds of keys.
-        mixed = self._attend(q * q.shape[-1] ** -0.5, k, v, k_long, v_long, mask).masked_fill(~real, 0.0)
+        q = q * q.shape[-1] ** -0.5
+        mixed = self._attend(q, k, v, k_long, v_long, mask)
+        mixed = mixed.masked_fill(~real, 0.0)
         if self.conv is None:
             return mixed
         return mixed + convolve_rows(v * real, self.conv.weight)
+
+    def _compress(self, P: Tensor, x: Tensor) -> Tensor:
+        """Compute LN_s(P x) of x (N,H,L,D): (N,H,rank,D)."""
+        compressed = merge_heads(P.mT @ x)  # (N,rank,H D)
+        return self._split_heads(self.compressed_norm(compressed))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, k_long: Tensor, v_long: Tensor, mask: Tensor) -> Tensor:
         """Compute step 4 from scaled queries: (N,H,L,D). S segments of w queries, windows of W = w + 2 reach keys."""
@@ -101,8 +109,11 @@ class TransformerLS(Mixer):
         v_windows = windows(v, *place)
         window_mask = windows(mask, *place, 1)[:, None, :, None]  # (N,1,S,1,W)
 
-        long_scores = (q_segments.flatten(2, 3) @ k_long.mT).unflatten(2, (-1, self.window))  # (N,H,S,w,rank)
-        short_scores = (q_segments @ k_windows.mT).masked_fill(~window_mask, float("-inf"))  # (N,H,S,w,W)
+        # Scores of both kinds of keys, and one softmax over them.
+        long_scores = q_segments.flatten(2, 3) @ k_long.mT  # (N,H,S w,rank)
+        long_scores = long_scores.unflatten(2, (-1, self.window))  # (N,H,S,w,rank)
+        short_scores = q_segments @ k_windows.mT  # (N,H,S,w,W)
+        short_scores = short_scores.masked_fill(~window_mask, float("-inf"))
         weights = torch.cat([long_scores, short_scores], -1).softmax(-1)
         weights = F.dropout(weights, self.sizes.dropout, self.training)
 
