@@ -63,12 +63,13 @@ def _sequence(parts: list[bytes], path: Path, header: int) -> np.ndarray:
 
 
 def split_indices(n: int, seed: int) -> dict[str, np.ndarray]:
-    """Split the indices of n examples: 20 percent test, 25 percent of the rest val, both rounded up, by two draws."""
+    """Split the indices of n examples: 20 percent test, 25 percent of the remaining ones val, both rounded up."""
     # As scikit-learn's train_test_split(random_state=seed) called twice, with a new RandomState each time.
     order = np.random.RandomState(seed).permutation(n)
-    test, others = np.split(order, [ceil(0.2 * n)])
-    shuffled = others[np.random.RandomState(seed).permutation(len(others))]
-    val, train = np.split(shuffled, [ceil(0.25 * len(others))])
+    test, remaining = np.split(order, [ceil(0.2 * n)])
+    second_order = np.random.RandomState(seed).permutation(len(remaining))
+    shuffled = remaining[second_order]
+    val, train = np.split(shuffled, [ceil(0.25 * len(remaining))])
     return {"train": train, "val": val, "test": test}
 
 

@@ -61,20 +61,16 @@ def main(argv: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"lra: {error}", file=sys.stderr)
         return 1
-    faults = 0
     print(f"layout: {layout(path, collectors)}")
-    for collector in collectors:
-        for line in report(collector, path):
-            print(line)
-        faults += len(collector.faults)
-    for line in copies(collectors):
-        print(line)
     other_lines = list(other_copies(path))
-    for line in other_lines:
+    for collector in collectors:
+        print(*report(collector, path), sep="\n")
+    # Lines that concern several tasks, other formats, and tasks without files.
+    for line in [*copies(collectors), *other_lines, *missing(collectors)]:
         print(line)
-    for line in missing(collectors):
-        print(line)
-    return 1 if faults or not (collectors or other_lines) else 0
+    is_damaged = any(collector.faults for collector in collectors)
+    is_empty = not (collectors or other_lines)
+    return 1 if is_damaged or is_empty else 0
 
 
 def report(collector: Collector, path: Path) -> Iterator[str]:
@@ -103,7 +99,9 @@ def copies(collectors: list[Collector]) -> Iterator[str]:
         places.setdefault(collector.task, []).append(collector)
     for task, same_task in places.items():
         if len(same_task) > 1:
-            contents = {tuple(split.sha256 for split in collector.splits) for collector in same_task}
+            contents = set()
+            for collector in same_task:
+                contents.add(tuple(split.sha256 for split in collector.splits))
             verdict = "equal" if len(contents) == 1 else "different; choose one of them, see the commands above"
             yield f"\n{task}: {len(same_task)} copies, {verdict}"
 
@@ -111,19 +109,21 @@ def copies(collectors: list[Collector]) -> Iterator[str]:
 def command(collector: Collector, path: Path) -> str:
     """The command that prepares the task from its place."""
     place = collector.place
+    # Only options that differ from the task's defaults are written.
     if isinstance(collector, PathfinderCollector):
-        words = {"task": "pathfinder_x" if collector.size == 128 else "pathfinder"}
+        options = {"task": "pathfinder_x" if collector.size == 128 else "pathfinder"}
         if collector.size not in (32, 128):
-            words |= {"source.size": collector.size, "task.length": collector.size**2}
+            options |= {"source.size": collector.size, "task.length": collector.size**2}
         if collector.contour != 14:
-            words["source.contour"] = collector.contour
+            options["source.contour"] = collector.contour
     else:
-        words = {"task": collector.task}
+        options = {"task": collector.task}
     # The reviews and the images of an archive are read from the archive itself.
     if path.is_file() and collector.option == "source.archive":
         place = str(path)
-    words[collector.option] = place
-    return shlex.join(["python", "-m", "data_prep", *(f"{key}={value}" for key, value in words.items())])
+    options[collector.option] = place
+    arguments = [f"{key}={value}" for key, value in options.items()]
+    return shlex.join(["python", "-m", "data_prep", *arguments])
 
 
 def missing(collectors: list[Collector]) -> Iterator[str]:
@@ -195,7 +195,7 @@ def add_table(collector: TableCollector, path: Path, progress: Progress) -> None
 
 
 def counted(lines: Iterable[bytes], name: str, progress: Progress) -> Iterator[bytes]:
-    """Report the megabytes of the lines that pass."""
+    """Report the megabytes of the lines that pass, every 4 MiB."""
     size = 0
     for line in lines:
         before = size >> 22

@@ -82,12 +82,14 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
     opened, missing, base = np.empty((3, max_depth), np.int64)
     values = np.empty(max_depth * max_args, np.int64)
     key = mix(np.uint64(seed) + STEP)
-    end = kept = nodes = 0
+    end = num_trees = nodes = 0
     for tree in range(first, first + trees):
         state = mix(key + np.uint64(tree) * STEP)
-        at = end  # next token
-        length = 1  # final length if all nodes that are still missing were digits
-        depth = left = top = 0  # open operators, arguments that the last one lacks, values on the stack
+        # Position of the next token, and the final length if all nodes that are still missing were digits.
+        at = end
+        length = 1
+        # Open operators, arguments that the last one lacks, values on the stack.
+        depth = left = top = 0
         while length < max_length:
             state += STEP
             word = mix(state)
@@ -123,10 +125,11 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
             else:
                 break
         if depth == 0 and min_length < length < max_length:
-            lengths[kept], answers[kept] = length, value
-            kept += 1
+            lengths[num_trees] = length
+            answers[num_trees] = value
+            num_trees += 1
             end = at
-    return tokens[:end].copy(), lengths[:kept].copy(), answers[:kept].copy(), nodes
+    return tokens[:end].copy(), lengths[:num_trees].copy(), answers[:num_trees].copy(), nodes
 
 
 def encode(text: str) -> np.ndarray:
@@ -217,7 +220,7 @@ class ListOps(FileSource):
         release: Path | str | None = None,
         columns: list[str] | None = None,
     ):
-        for valid, what in (
+        for valid, requirement in (
             (0 <= min_length < max_length - 1, "a length strictly between min_length >= 0 and max_length"),
             (max_depth >= 1 and max_args >= 2, "max_depth >= 1 and max_args >= 2"),
             (0 <= p_operator <= 1, "p_operator in 0..1"),
@@ -225,7 +228,7 @@ class ListOps(FileSource):
             (0 <= seed < 2**63, "seed in 0..2**63 - 1"),
         ):
             if not valid:
-                raise ValueError(f"ListOps needs {what}")
+                raise ValueError(f"ListOps needs {requirement}")
         bounds = {"min_length": min_length, "max_length": max_length}
         self.tree = {**bounds, "max_depth": max_depth, "max_args": max_args, "p_operator": float(p_operator)}
         self.sizes = {"train": train, "val": val, "test": test}
@@ -268,25 +271,26 @@ class ListOps(FileSource):
         return {split: chunks(islice(trees, n), split, n, progress) for split, n in self.sizes.items()}
 
     def examples(self, *, workers: int = 1) -> Iterator[Example]:
-        """Yield distinct kept trees without end. Raises ValueError if there are (almost) no new ones any more."""
+        """Yield distinct trees of valid length without end. Raises ValueError if hardly any new ones are found."""
         # Every tree has its own random stream and blocks of trees are used in order, so the bytes do not depend on the
         # number of workers. They are threads, since the compiled function releases the interpreter's lock.
         max_length = self.tree["max_length"]
         trees = max(1, min(BLOCK_TREES, BLOCK_BYTES // max_length))
         grow = lambda first: _grow(self.seed, first, trees, **self.tree)
-        seen: set[bytes] = set()
+        digests: set[bytes] = set()
         nodes = new = 0
-        for tokens, lengths, answers, drawn in in_order(grow, count(0, trees), workers):
+        for tokens, lengths, answers, num_nodes in in_order(grow, count(0, trees), workers):
             end = 0
             for length, answer in zip(lengths.tolist(), answers.tolist(), strict=True):
                 ids = tokens[end : end + length]
                 end += length
-                digest = hashlib.blake2b(ids, digest_size=16).digest()  # 128 bits, so that 1e5 trees do not collide
-                if digest not in seen:
-                    seen.add(digest)
+                # 128 bits, so that 1e5 trees do not collide.
+                digest = hashlib.blake2b(ids, digest_size=16).digest()
+                if digest not in digests:
+                    digests.add(digest)
                     new += 1
                     yield ids, answer
-            nodes += drawn
+            nodes += num_nodes
             if nodes > HOPELESS * max_length:
                 if new < HOPELESS_NEW:
                     raise ValueError(

@@ -112,8 +112,8 @@ class TableCollector(Collector):
         raise NotImplementedError
 
     def add(self, name: str, data: Iterable[bytes]) -> None:
-        plain = name.removesuffix(".gz").rpartition("/")[2]
-        split = next(split for split, file in self.files.items() if file == plain)
+        file_name = name.removesuffix(".gz").rpartition("/")[2]
+        split = next(split for split, file in self.files.items() if file == file_name)
         summary = SplitSummary(split)
         sha = hashlib.sha256()
         ends = Counter()

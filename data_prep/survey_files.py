@@ -60,11 +60,11 @@ class PathfinderCollector(Collector):
         missing = []
         distinct = set()
         try:
-            listed = listing(self.metadata, self.place)
+            entries = listing(self.metadata, self.place)
         except ValueError as error:
             self.faults.append(str(error))
-            listed = []
-        for name, label in listed:
+            entries = []
+        for name, label in entries:
             if name not in self.digests:
                 missing.append(f"{self.place}/{name}: is missing")
             digest = self.digests.get(name)

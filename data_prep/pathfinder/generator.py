@@ -134,11 +134,11 @@ class Pathfinder(FileSource):
         # A permutation with a fixed seed: the release has no splits.
         order = np.random.default_rng(0).permutation(len(self.release.listed))
         bounds = [len(order) * 8 // 10, len(order) * 9 // 10]
-        seen: set[bytes] = set()
+        digests: set[bytes] = set()
         self.release.start(workers)
         splits = {}
         for split, index in zip(self.sizes, np.split(order, bounds), strict=True):
-            splits[split] = self._read(index, workers, partial(progress, split), seen)
+            splits[split] = self._read(index, workers, partial(progress, split), digests)
         # The last split is read last and ends the processes that decode.
         splits[split] = _closing(splits[split], self.release.close)
         return splits
@@ -166,14 +166,14 @@ class Pathfinder(FileSource):
             progress(finished, count)
             yield chunk
 
-    def _read(self, index: np.ndarray, workers: int, progress, seen: set[bytes]) -> Iterator[ExampleChunk]:
+    def _read(self, index: np.ndarray, workers: int, progress, digests: set[bytes]) -> Iterator[ExampleChunk]:
         """Read the images of a split in blocks, by threads.
 
         Args:
             index: numbers of the images in the listing.
             workers: threads.
             progress: reports the images.
-            seen: digests of the images of all splits so far, which is extended.
+            digests: digests of the images of all splits so far, which is extended.
         """
 
         # A thread reads a block; the images that are missing are counted.
@@ -192,10 +192,10 @@ class Pathfinder(FileSource):
             skipped += missing
             # Digests of 8 bytes: 200,000 images collide with a probability of 1e-9.
             for image in chunk.tokens.reshape(-1, self.size**2):
-                seen.add(hashlib.blake2b(image, digest_size=8).digest())
+                digests.add(hashlib.blake2b(image, digest_size=8).digest())
             progress(finished + skipped, len(index))
             yield chunk
-        self._check(finished, skipped, len(seen))
+        self._check(finished, skipped, len(digests))
 
     def _check(self, finished: int, skipped: int, distinct: int) -> None:
         """Report skipped images. Raises ValueError if no image can be read or most of them are equal."""

@@ -178,11 +178,11 @@ def displacements(radius: int) -> np.ndarray:
 def followers(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compress weights (P, K) to the columns int64 (P, C) of those above 0, ascending, and their weights, 0 beyond."""
     count = np.count_nonzero(turn, axis=1)  # (P,)
-    most = count.max()
+    width = count.max()
     # A stable sort moves the columns with a weight to the front and leaves their order.
-    column = np.argsort(turn == 0, axis=1, kind="stable")[:, :most]  # (P, C)
+    column = np.argsort(turn == 0, axis=1, kind="stable")[:, :width]  # (P, C)
     weight = np.take_along_axis(turn, column, axis=1)
-    is_used = np.arange(most) < count[:, None]
+    is_used = np.arange(width) < count[:, None]
     return np.where(is_used, column, 0), np.where(is_used, weight, 0.0)
 
 

@@ -153,8 +153,8 @@ def _content(path: Path) -> bytes | None:
 
 def _identity(folder: Path) -> dict[str, Any]:
     """Count the listed images that are there and hash all names, labels and contents."""
-    listed = _listing(folder)
-    blocks = [listed[first : first + BLOCK] for first in range(0, len(listed), BLOCK)]
+    entries = _listing(folder)
+    blocks = [entries[first : first + BLOCK] for first in range(0, len(entries), BLOCK)]
 
     def digests(block: Listed) -> list[tuple[str, bool]]:
         lines = []

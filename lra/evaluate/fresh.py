@@ -102,7 +102,7 @@ def generator_experiment(run: RunDir, root: str, examples: int) -> tuple[Experim
 
 
 def fresh_data(run: RunDir, trained: Experiment, fresh: Experiment, hashes: RowHashes) -> FreshData:
-    """Make the fresh examples of a run's task and leave out those that the run has seen.
+    """Make the fresh examples of a run's task and leave out the examples that the run has seen.
 
     Args:
         run: a finished run.
@@ -124,15 +124,18 @@ def fresh_data(run: RunDir, trained: Experiment, fresh: Experiment, hashes: RowH
         seen_hashes.update(hashes.of_split(own_data, split))
     fresh_hashes = hashes.of_split(data, "test")
     is_new = np.array([row not in seen_hashes for row in fresh_hashes])
-    seen = int((~is_new).sum())
-    if seen > len(is_new) / 2:
+    num_seen = int((~is_new).sum())
+    if num_seen > len(is_new) / 2:
         raise ValueError(
-            f"{run.path}: {seen} of {len(is_new)} fresh examples of {trained.task.name} are in the data of the run; "
-            "the task has too few different examples for a fresh test"
+            f"{run.path}: {num_seen} of {len(is_new)} fresh examples of {trained.task.name} are in the data of the "
+            "run; the task has too few different examples for a fresh test"
         )
+
+    # The digest of the new examples and their labels.
     index = np.flatnonzero(is_new)
     summary = hashlib.sha256()
     for position in index:
         summary.update(fresh_hashes[position])
-    summary.update(data.splits["test"].labels[torch.from_numpy(index)].cpu().numpy().tobytes())
-    return FreshData(data, index, seen, summary.hexdigest())
+    labels = data.splits["test"].labels[torch.from_numpy(index)]
+    summary.update(labels.cpu().numpy().tobytes())
+    return FreshData(data, index, num_seen, summary.hexdigest())

@@ -27,16 +27,20 @@ def convolve_rows(v: Tensor, weight: Tensor) -> Tensor:
         return F.conv2d(v, weight, padding=(reach, 0), groups=H)
 
     # Blocks of positions with the neighbours that the filter reaches.
-    padded = F.pad(v, (0, 0, reach, -L % BLOCK + reach))
-    pieces = padded.unfold(2, BLOCK + 2 * reach, BLOCK)  # (N,H,B,D,BLOCK + 2 reach)
+    num_padding = -L % BLOCK
+    window = BLOCK + 2 * reach
+    padded = F.pad(v, (0, 0, reach, num_padding + reach))
+    pieces = padded.unfold(2, window, BLOCK)  # (N,H,B,D,window)
 
     # One matrix per head: the windows of all examples, blocks and features.
-    matrix = pieces.transpose(0, 1).reshape(H, -1, BLOCK + 2 * reach)
-    band = _band(weight[:, 0, :, 0])
-    out = (matrix @ band.mT).view(H, N, -1, D, BLOCK)
+    matrix = pieces.transpose(0, 1).reshape(H, -1, window)  # (H,N B D,window)
+    band = _band(weight[:, 0, :, 0])  # (H,BLOCK,window)
+    out = matrix @ band.mT  # (H,N B D,BLOCK)
 
     # Back to the order of positions.
-    return out.permute(1, 0, 2, 4, 3).flatten(2, 3)[:, :, :L]
+    out = out.view(H, N, -1, D, BLOCK)
+    out = out.permute(1, 0, 2, 4, 3).flatten(2, 3)  # (N,H,B BLOCK,D)
+    return out[:, :, :L]
 
 
 def _band(filters: Tensor) -> Tensor:

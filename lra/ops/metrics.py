@@ -18,7 +18,8 @@ def accuracy(outputs: Tensor, labels: Tensor) -> float:
         outputs: (n, classes).
         labels: (n,).
     """
-    is_right = (outputs.argmax(-1) == labels) & outputs.isfinite().all(-1)
+    is_finite = outputs.isfinite().all(-1)
+    is_right = (outputs.argmax(-1) == labels) & is_finite
     return 100 * is_right.sum().item() / len(labels)
 
 
@@ -30,7 +31,8 @@ def within_tolerance(outputs: Tensor, labels: Tensor) -> float:
         labels: (n,).
     """
     error = (outputs[:, 0].double() - labels.double()).abs()
-    return 100 * (error < TOLERANCE).sum().item() / len(labels)
+    is_right = error < TOLERANCE
+    return 100 * is_right.sum().item() / len(labels)
 
 
 def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
@@ -67,8 +69,10 @@ def roc_auc(outputs: Tensor, labels: Tensor) -> float:
     Raises:
         ValueError: one of the two classes is missing.
     """
-    scores = (outputs[:, 1].double() - outputs[:, 0].double()).nan_to_num(nan=float("-inf"))
-    ranks = scores.unique(return_inverse=True)[1]
+    scores = outputs[:, 1].double() - outputs[:, 0].double()
+    scores = scores.nan_to_num(nan=float("-inf"))
+    # Equal scores share a rank.
+    _, ranks = scores.unique(return_inverse=True)
 
     # Examples of each class at each rank.
     num_ranks = len(ranks)

@@ -20,7 +20,8 @@ def full_precision(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def upcast_and_call(*args: Any, **kwargs: Any) -> Any:
-        device = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)).device.type
+        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        device = tensors[0].device.type
         args = tuple(upcast(x) for x in args)
         kwargs = {name: upcast(x) for name, x in kwargs.items()}
         with torch.autocast(device, enabled=False):
@@ -30,7 +31,7 @@ def full_precision(function: Callable) -> Callable:
 
 
 def upcast(x: Any) -> Any:
-    """Convert a 16-bit tensor, or those in a tuple, to float32; return everything else unchanged."""
+    """Convert a 16-bit tensor, or the 16-bit tensors of a tuple, to float32; return everything else unchanged."""
     if isinstance(x, tuple):
         return tuple(upcast(element) for element in x)
     if isinstance(x, Tensor) and x.dtype in HALF_TYPES:
@@ -49,7 +50,9 @@ def narrow(x: Tensor) -> bool:
 
 def stream(x: Tensor) -> Tensor:
     """Convert the residual stream to 16 bits if ``narrow``."""
-    return x.to(torch.get_autocast_dtype("cpu")) if narrow(x) and x.dtype == torch.float32 else x
+    if narrow(x) and x.dtype == torch.float32:
+        return x.to(torch.get_autocast_dtype("cpu"))
+    return x
 
 
 def is_slow_fused(x: Tensor) -> bool:
@@ -69,7 +72,9 @@ def power_of_two_scale(x: Tensor) -> Tensor:
 
     A product with it is exact, and squares of the result neither overflow nor underflow.
     """
-    largest = x.detach().abs().amax((-2, -1), keepdim=True)
-    max_exponent = -math.frexp(torch.finfo(x.dtype).tiny)[1]
-    exponent = largest.frexp().exponent.clamp(-max_exponent, max_exponent)
+    largest = x.detach().abs().amax((-2, -1), keepdim=True)  # (...,1,1)
+    # largest = mantissa 2^exponent with a mantissa in [1/2, 1); the bound keeps the scale itself normal.
+    _, min_exponent = math.frexp(torch.finfo(x.dtype).tiny)
+    exponent = largest.frexp().exponent
+    exponent = exponent.clamp(min_exponent, -min_exponent)
     return torch.ldexp(torch.ones_like(largest), -exponent)

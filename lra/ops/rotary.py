@@ -29,12 +29,15 @@ def rotate(x: Tensor, positions: Tensor | None = None) -> Tensor:
         positions = torch.arange(L, device=x.device)
 
     # The angle of each position and pair.
-    frequency = BASE ** (-torch.arange(0, D, 2, device=x.device, dtype=dtype) / D)  # (D/2,)
+    even = torch.arange(0, D, 2, device=x.device, dtype=dtype)  # 2i
+    frequency = BASE ** (-even / D)  # (D/2,)
     angle = positions.to(dtype)[:, None] * frequency  # (L,D/2)
     cos = angle.cos()
     sin = angle.sin()
 
     # Rotate the pairs (first, second).
     first, second = x.to(dtype).chunk(2, -1)  # (...,L,D/2)
-    rotated = [first * cos - second * sin, first * sin + second * cos]
-    return torch.cat(rotated, -1).to(x.dtype)
+    rotated_first = first * cos - second * sin
+    rotated_second = first * sin + second * cos
+    rotated = torch.cat([rotated_first, rotated_second], -1)  # (...,L,D)
+    return rotated.to(x.dtype)

@@ -17,7 +17,8 @@ from .precision import is_slow_fused
 if TYPE_CHECKING:
     from ..varlen import VarlenLayout
 
-MULTIPLE = 64  # lengths are padded to it, because 16-bit products are compiled for every shape
+# Lengths are padded to a multiple, because 16-bit products are compiled for every shape.
+MULTIPLE = 64
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: "VarlenLayout", *, dropout_p: float = 0.0) -> Tensor:
@@ -33,9 +34,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: "VarlenLayout", *, dropout_p
     """
     out = []
     for sequence in zip(layout.rows(q), layout.rows(k), layout.rows(v), strict=True):
-        batch_of_one = (x[None] for x in sequence)
-        out.append(F.scaled_dot_product_attention(*batch_of_one, dropout_p=dropout_p)[0])
-    return layout.join(out) if layout.packs(q) else torch.stack(out)
+        # The fused kernel takes a batch of one.
+        q_i, k_i, v_i = (x[None] for x in sequence)
+        out_i = F.scaled_dot_product_attention(q_i, k_i, v_i, dropout_p=dropout_p)
+        out.append(out_i[0])
+    if layout.packs(q):
+        return layout.join(out)
+    return torch.stack(out)
 
 
 def attend_thin(q: Tensor, k: Tensor, v: Tensor, layout: "VarlenLayout") -> Tensor:
@@ -86,13 +91,19 @@ class _GroupedAttention(torch.autograd.Function):
         grads = ([], [], [])
         saved = iter(ctx.saved_tensors)
         for g in _group(grad, ctx.layout):
-            q, k, v, weights = (next(saved) for _ in range(4))
-            dscores = torch._softmax_backward_data(g @ v.mT, weights, -1, weights.dtype)
+            q = next(saved)
+            k = next(saved)
+            v = next(saved)
+            weights = next(saved)
+            dweights = g @ v.mT
+            dscores = torch._softmax_backward_data(dweights, weights, -1, weights.dtype)
             grads[0].append(dscores @ k)
             grads[1].append(dscores.mT @ q)
             grads[2].append(weights.mT @ g)
-        dq, dk, dv = (_ungroup(*pair, ctx.layout) for pair in zip(grads, ctx.is_packed, strict=True))
-        return dq, dk, dv, None
+        joined = []
+        for groups, is_packed in zip(grads, ctx.is_packed, strict=True):
+            joined.append(_ungroup(groups, is_packed, ctx.layout))
+        return *joined, None
 
 
 def _group(x: Tensor, layout: "VarlenLayout") -> list[Tensor]:
@@ -102,6 +113,7 @@ def _group(x: Tensor, layout: "VarlenLayout") -> list[Tensor]:
     sequences = layout.rows(x)
     padded_groups = []
     for group in layout.groups:
+        # The longest sequence of the group, rounded up.
         longest = max(layout.lengths[member] for member in group)
         width = -(-longest // MULTIPLE) * MULTIPLE
         padded = x.new_zeros(len(group), x.shape[1], width, x.shape[3])
