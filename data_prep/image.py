@@ -26,7 +26,8 @@ OFFICIAL = Download(
     alternatives=ALTERNATIVES,
 )
 MEMBER = re.compile(r"cifar-10-batches-bin/(data_batch_[1-5]|test_batch)\.bin")
-TRAIN, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)
+TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST = ("test_batch",)
 PIXELS = 1024
 RECORD = 1 + 3 * PIXELS  # label, then the planes R, G, B, each line by line
 CHUNK = 1000  # images that are converted at a time
@@ -68,11 +69,15 @@ def convert(data: bytes, grey: str, name: str) -> Images:
     records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
     if records[:, 0].max() > 9:
         raise ValueError(f"{name}: a label is {records[:, 0].max()}, not 0 to 9")
+
+    # Convert the colours in chunks, which bounds the memory of the 32-bit numbers.
     images = np.empty((len(records), PIXELS), np.uint8)
     for first in range(0, len(records), CHUNK):
-        planes = records[first : first + CHUNK, 1:].reshape(-1, 3, PIXELS).swapaxes(0, 1).astype(np.uint32)
+        colours = records[first : first + CHUNK, 1:].reshape(-1, 3, PIXELS)
+        planes = colours.swapaxes(0, 1).astype(np.uint32)  # (3, n, 1024)
         images[first : first + CHUNK] = GREYS[grey](*planes)
-    return images, records[:, 0].astype(np.int64)
+    labels = records[:, 0].astype(np.int64)
+    return images, labels
 
 
 def shuffled(n: int, split: str) -> np.ndarray:
@@ -102,7 +107,7 @@ class Image(Source):
         train, val, test: numbers of examples, drawn with a fixed seed; None for all.
         url, sha256, archive: see `download.Download`; None for the official address and checksum. `archive` may also
             be a copy in a format of `data_prep.formats`, such as torchvision's; the validation set of a
-            copy takes the place of `hold_out`.
+            copy replaces `hold_out`.
         columns: names of the columns of parquet and arrow files: the input, then the label; None for the usual names.
     """
 
@@ -132,7 +137,8 @@ class Image(Source):
             raise ValueError(f"source.grey must be one of {', '.join(GREYS)}, not {grey!r}")
         if order not in ORDERS:
             raise ValueError(f"source.order must be one of {', '.join(ORDERS)}, not {order!r}")
-        if hold_out < 1 or any(size is not None and size < 1 for size in (train, val, test)):
+        has_empty_split = any(size is not None and size < 1 for size in (train, val, test))
+        if hold_out < 1 or has_empty_split:
             raise ValueError("Image needs hold_out of 1 or more and at least one example in train, val and test")
         self.grey = grey
         self.order = order
@@ -143,8 +149,9 @@ class Image(Source):
 
     @property
     def arguments(self) -> dict[str, Any]:
+        file = self.copy or self.download
         options = {"grey": self.grey, "order": self.order, "hold_out": self.hold_out}
-        return {"file": (self.copy or self.download).identity, **options, **self.sizes}
+        return {"file": file.identity, **options, **self.sizes}
 
     @property
     def dev_size(self) -> int:
@@ -158,7 +165,7 @@ class Image(Source):
         """Read the images of train and test in the order of the archive. Raises ValueError if a batch is missing."""
         if isinstance(self.copy, Reader):
             return {part: self._converted(self.copy, part, progress) for part in ("train", "test")}
-        # The archive holds the batches in another order than their numbers.
+        # Read all batches; the archive holds them in another order than their numbers.
         batches = {}
         if self.copy is not None:
             for name, data, where in self.copy.batches(progress):
@@ -168,6 +175,8 @@ class Image(Source):
                 with reading(self.path):
                     data = file.read()
                 batches[MEMBER.fullmatch(name)[1]] = convert(data, self.grey, f"{self.path}: {name}")
+
+        # Join them in the order of their numbers.
         for batch in (*TRAIN, *TEST):
             if batch not in batches:
                 raise ValueError(f"{self.path} is not the CIFAR-10 archive: it lacks cifar-10-batches-bin/{batch}.bin")
@@ -206,7 +215,8 @@ class Image(Source):
             # RandomState's stream is frozen; the streams of numpy's newer generators may change with the version.
             order = np.random.RandomState(SEED).permutation(positions[split])
             index = first_of(order, size, split)
-            examples = _examples(*images["test" if split == "test" else "train"], index)
+            pictures, labels = images["test" if split == "test" else "train"]
+            examples = _examples(pictures, labels, index)
             splits[split] = chunks(examples, split, len(index), progress)
         return splits
 

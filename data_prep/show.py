@@ -38,13 +38,20 @@ GREY, RED = "#4c566a", "#d1242f"
 
 def pixels(sequence: np.ndarray, source: Source) -> Image.Image:
     """Draw grey levels 0..255 of a square image that is stored line by line."""
+    # A sequence that was cut shows its complete lines only.
     side = isqrt(len(sequence))
-    image = Image.fromarray(sequence[: side * side].reshape(side, side).astype(np.uint8))
+    grey = sequence[: side * side].reshape(side, side).astype(np.uint8)
+    image = Image.fromarray(grey)
+
+    # Enlarge small images by a whole factor.
     scaled = side * max(1, SIDE // side)
-    return image.resize((scaled, scaled), Image.Resampling.NEAREST).convert("RGB")
+    image = image.resize((scaled, scaled), Image.Resampling.NEAREST)
+    return image.convert("RGB")
 
 
 def expression(sequence: np.ndarray, source: Source) -> Image.Image:
+    """Draw ids as the tokens of the source's alphabet."""
+    # Tokens of one letter each need no spaces.
     separator = " " if max(map(len, source.alphabet)) > 1 else ""
     text = separator.join(source.alphabet[id] for id in sequence)
     return draw_text(text, f"{len(sequence):,} tokens")
@@ -59,18 +66,26 @@ def bytes_(sequence: np.ndarray, source: Source) -> Image.Image:
 
 def series(sequence: np.ndarray, source: Source) -> Image.Image:
     """Draw the first feature over the positions as a curve, with a ring and a line at nonzero values of the second."""
+    # Scale positions and values to the panel, with a frame of four pixels.
     width, height = CURVE
     values = sequence[:, 0]
     low = values.min()
     high = values.max()
     x = np.linspace(4, width - 5, len(sequence))
-    y = 4 + (height - 9) * (high - values) / max(high - low, 1e-9)
+    depth = (high - values) / max(high - low, 1e-9)
+    y = 4 + (height - 9) * depth
+
     image = Image.new("RGB", CURVE, "white")
     draw = ImageDraw.Draw(image)
-    draw.line(np.stack([x, y], 1).ravel().tolist(), fill=GREY)
-    for at in np.flatnonzero(sequence[:, 1]):
-        draw.line([x[at], 0, x[at], height], fill=RED)
-        draw.ellipse([x[at] - 4, y[at] - 4, x[at] + 4, y[at] + 4], outline=RED, fill="white", width=2)
+    points = np.stack([x, y], 1)
+    draw.line(points.ravel().tolist(), fill=GREY)
+
+    # Marked positions: a line, and a ring of radius four around the point of the curve.
+    for position in np.flatnonzero(sequence[:, 1]):
+        centre_x, centre_y = points[position]
+        draw.line([centre_x, 0, centre_x, height], fill=RED)
+        ring = [centre_x - 4, centre_y - 4, centre_x + 4, centre_y + 4]
+        draw.ellipse(ring, outline=RED, fill="white", width=2)
     return image
 
 
@@ -87,9 +102,14 @@ def draw_text(text: str, size: str = "") -> Image.Image:
     lines = textwrap.wrap(text, COLUMNS) or [""]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"... ({size} in all)"]
+    # The size of a line, from the highest letters and the longest line.
     font = ImageFont.load_default_imagefont()
-    height = sum(font.getbbox("Ag")[1::2]) + 2
-    width = font.getbbox("M" * max(map(len, lines)))[2] + 1
+    _, top, _, bottom = font.getbbox("Ag")
+    height = top + bottom + 2
+    longest = max(len(line) for line in lines)
+    _, _, right, _ = font.getbbox("M" * longest)
+    width = right + 1
+
     image = Image.new("RGB", (width, height * len(lines)), "white")
     draw = ImageDraw.Draw(image)
     for number, line in enumerate(lines):
@@ -117,12 +137,15 @@ def column(images: list[Image.Image], gap: int) -> Image.Image:
 
 def sheet(panels: list[Image.Image]) -> Image.Image:
     """Arrange panels from left to right and top to bottom, in cells of one width."""
+    # As many cells in a row as fit into the width of the sheet.
     cell = max(panel.width for panel in panels) + MARGIN
     across = max(1, min(len(panels), SHEET // cell))
     rows = [panels[first : first + across] for first in range(0, len(panels), across)]
+    # A row is as high as its highest panel.
     heights = []
     for row in rows:
         heights.append(max(panel.height for panel in row) + MARGIN)
+
     canvas = Image.new("RGB", (across * cell + MARGIN, sum(heights) + MARGIN), "white")
     top = MARGIN
     for row, height in zip(rows, heights, strict=True):
@@ -146,10 +169,13 @@ def picture(source: Source, split, *, display: str, count: int, limit: int) -> I
     for example in range(min(count, len(split))):
         width = int(split.lengths[example].max())
         tokens, mask = split.gather(torch.tensor([example]), width, limit)  # (1,T,width[,F]), (1,T,width)
-        sequences = [tower[real].numpy() for tower, real in zip(tokens[0], mask[0], strict=True)]
+
+        # The label on top of the image of each sequence, without padding.
         label = format_label(split.labels[example].item(), source.classes)
-        images = [DISPLAYS[display](sequence, source) for sequence in sequences]
-        panels.append(column([draw_text(f"{example}: {label}"), *images], 3))
+        images = [draw_text(f"{example}: {label}")]
+        for sequence, real in zip(tokens[0], mask[0], strict=True):
+            images.append(DISPLAYS[display](sequence[real].numpy(), source))
+        panels.append(column(images, 3))
     return sheet(panels)
 
 
@@ -165,17 +191,19 @@ class ShowOptions(TaskOptions):
 @main(ShowOptions)
 def show(options: ShowOptions) -> None:
     """Write the figure. Raises ValueError if the split does not exist or the file cannot be written."""
-    source, display = options.data_source(), options.task.display
+    source = options.data_source()
+    task = options.task
     splits = source.open(options.data.root)
     if options.split not in splits:
         raise ValueError(f"split must be one of {', '.join(splits)}, not {options.split!r}")
-    image = picture(source, splits[options.split], display=display, count=options.count, limit=options.task.limit)
+    split = splits[options.split]
+    image = picture(source, split, display=task.display, count=options.count, limit=task.limit)
     try:
         image.save(options.out, "PNG")
     except OSError as error:
         raise ValueError(f"{options.out} cannot be written: {error.strerror}") from None
-    count = min(options.count, len(splits[options.split]))
-    log(f"{options.task.name}: {count} examples of {options.split} in {options.out}")
+    count = min(options.count, len(split))
+    log(f"{task.name}: {count} examples of {options.split} in {options.out}")
 
 
 if __name__ == "__main__":

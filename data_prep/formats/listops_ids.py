@@ -2,7 +2,7 @@
 
 The preparation scripts number the tokens in the order of a Python set of strings, which is another one in every run.
 The expressions and their values determine the numbering up to symmetry: the id that ends every expression is the
-bracket, the ids that begin one are the operators, and the values tell operators and digits apart. The recovered
+bracket, the ids that begin one are the operators, and the values distinguish operators and digits. The recovered
 numbering is then checked: every expression of every file must evaluate to its label.
 """
 
@@ -75,12 +75,14 @@ def evaluate(ids):
             depth -= 1
             arguments = np.sort(values[bases[depth] : top])
             top = bases[depth]
+            # MIN, MAX, MED (rounded down), SM (the sum modulo 10).
             if operators[depth] == 0:
                 value = arguments[0]
             elif operators[depth] == 1:
                 value = arguments[-1]
             elif operators[depth] == 2:
-                value = (arguments[(len(arguments) - 1) // 2] + arguments[len(arguments) // 2]) // 2
+                n = len(arguments)
+                value = (arguments[(n - 1) // 2] + arguments[n // 2]) // 2
             else:
                 value = arguments.sum() % 10
             values[top] = value
@@ -99,15 +101,22 @@ def recover_ids(sequences: list[np.ndarray], labels: list[int], where: str) -> I
     Raises:
         ValueError: there is none with which the expressions evaluate to their labels.
     """
-    used = sorted({int(id) for ids in sequences for id in np.unique(ids)})
-    if not used or used[0] < 1 or used[-1] > 255 or len(used) > NUM_TOKENS:
+    distinct = set()
+    for ids in sequences:
+        distinct.update(np.unique(ids).tolist())
+    used = sorted(distinct)
+    is_valid = used and used[0] >= 1 and used[-1] <= 255 and len(used) <= NUM_TOKENS
+    if not is_valid:
         raise ValueError(f"{where}: {len(used)} different ids, ListOps has {NUM_TOKENS}; {REMEDY}")
 
     # Files that this package wrote need no recovery.
-    identity = IdMap(np.where(np.arange(256) <= NUM_TOKENS, np.arange(256), 0).astype(np.uint8))
+    ids = np.arange(256)
+    table = np.where(ids <= NUM_TOKENS, ids, 0)
+    identity = IdMap(table.astype(np.uint8))
     if _is_consistent(identity, sequences, labels):
         return identity
 
+    # All expressions but single digits end with the bracket.
     compound = [(ids, label) for ids, label in zip(sequences, labels, strict=True) if len(ids) > 1]
     closing = {int(ids[-1]) for ids, _ in compound}
     if len(closing) != 1:
@@ -116,10 +125,14 @@ def recover_ids(sequences: list[np.ndarray], labels: list[int], where: str) -> I
             f"values cannot be known; {REMEDY}"
         )
     (close,) = closing
+
+    # They begin with an operator; the other ids are digits.
     starts = sorted({int(ids[0]) for ids, _ in compound})
     if len(starts) != NUM_OPERATORS or len(used) != NUM_TOKENS:
         raise ValueError(f"{where}: {len(starts)} ids begin an expression, ListOps has {NUM_OPERATORS}; {REMEDY}")
     digits = [id for id in used if id != close and id not in starts]
+
+    # Try the likeliest orders of operators and digits until all values are right.
     for operators in _orders_of_operators(starts, compound):
         for order in _orders_of_digits(digits, operators, close, compound):
             id_map = _id_map(order, operators, close)
@@ -142,9 +155,11 @@ def _is_consistent(id_map: IdMap, sequences: list[np.ndarray], labels: list[int]
 
 def _orders_of_operators(starts: list[int], compound: list) -> list[tuple[int, ...]]:
     """Order the operators as MIN, MAX, MED, SM, the likeliest order first: MIN has small values, MAX large ones."""
+    # The mean value of the expressions that begin with each operator.
     means = {}
     for start in starts:
-        means[start] = np.mean([label for ids, label in compound if ids[0] == start])
+        labels = [label for ids, label in compound if ids[0] == start]
+        means[start] = np.mean(labels)
     ranked = sorted(starts, key=means.get)
     likely = (ranked[0], ranked[3], ranked[1], ranked[2])
     # MED and SM have nearly the same mean.
@@ -167,8 +182,10 @@ def _orders_of_digits(digits: list[int], operators: tuple[int, ...], close: int,
         if ids[0] in (minimum, maximum):
             # Digits at depth 1 are arguments of the outermost operator.
             is_digit = np.isin(ids, digits)
-            opened = np.cumsum(np.isin(ids, operators)) - np.cumsum(ids == close)
-            for id in np.unique(ids[is_digit & (opened == 1)]).tolist():
+            num_opened = np.cumsum(np.isin(ids, operators))
+            num_closed = np.cumsum(ids == close)
+            is_argument = is_digit & (num_opened - num_closed == 1)
+            for id in np.unique(ids[is_argument]).tolist():
                 if ids[0] == maximum:
                     high[id] = min(high[id], label)
                 else:

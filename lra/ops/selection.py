@@ -72,6 +72,8 @@ def select(
     """
     N, H, L, _ = q.shape
     count = min(options.count, L)
+
+    # Tokens at equal distances need no scores.
     if options.score == "step":
         index = strided_indices(N, L, count, mask, q.device) if layout is None else layout.every(count)
         index = index[:, None].expand(-1, H, -1)  # (N,H,c)
@@ -83,15 +85,19 @@ def select(
     is_shared = for_queries is for_keys
 
     if fused and options.score in FUSED_SCORES:
-        scores = _fused_scores(for_queries, None if is_shared else for_keys, mask, options)  # (1 or 2,N,H,L)
+        second = None if is_shared else for_keys
+        scores = _fused_scores(for_queries, second, mask, options)  # (1 or 2,N,H,L)
         index = scores.topk(count, sorted=False).indices
         return index[0], index[-1]
 
     rules = {"options": options, "count": count, "mask": mask, "layout": layout}
-    I = _highest(for_queries, draw=None if draw is None else draw[0], **rules)
+    query_draw = None if draw is None else draw[0]
+    key_draw = None if draw is None else draw[1]
+    I = _highest(for_queries, draw=query_draw, **rules)  # (N,H,c)
     if is_shared:
         return I, I
-    return I, _highest(for_keys, draw=None if draw is None else draw[1], **rules)
+    J = _highest(for_keys, draw=key_draw, **rules)  # (N,H,c)
+    return I, J
 
 
 def _highest(x: Tensor, *, options: SelectionOptions, count: int, mask, layout, draw: Tensor | None) -> Tensor:
@@ -100,8 +106,10 @@ def _highest(x: Tensor, *, options: SelectionOptions, count: int, mask, layout, 
         return farthest(x, count, mask)
     positions = torch.arange(x.shape[2], device=x.device) if layout is None else layout.positions
     scores = _scores(x, options.score, positions, draw)  # (N,H,L)
+    # The class token is always selected, padding only if there are too few real tokens.
     if options.class_token:
-        scores = scores.masked_fill(_is_first(positions, mask, layout), float("inf"))
+        is_first = _is_first(positions, mask, layout)
+        scores = scores.masked_fill(is_first, float("inf"))
     if layout is not None:
         return layout.top(scores, count)
     if mask is not None:
@@ -127,10 +135,12 @@ def _scores(x: Tensor, score: Score, positions: Tensor, draw: Tensor | None) -> 
 def _is_first(positions: Tensor, mask: Tensor | None, layout=None) -> Tensor:
     """Mark the first real token of every sequence: (L,), (N,1,L) with a mask, (T,) if packed."""
     if layout is not None:
-        return torch.zeros_like(positions, dtype=torch.bool).index_fill(0, layout.starts, True)
+        is_first = torch.zeros_like(positions, dtype=torch.bool)
+        return is_first.index_fill(0, layout.starts, True)
     if mask is None:
         return positions == 0
-    return (mask & (mask.cumsum(-1) == 1))[:, None]
+    is_first = mask & (mask.cumsum(-1) == 1)  # (N,L)
+    return is_first[:, None]
 
 
 def _fused_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, options: SelectionOptions) -> Tensor:
@@ -141,7 +151,8 @@ def _fused_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, options: Sel
     at_zero = options.class_token and mask is None
     scores = kernels.row_scores(a, b, mask, score=options.score, class_token=at_zero)
     if options.class_token and mask is not None:
-        scores = scores.masked_fill((mask & (mask.cumsum(-1) == 1))[:, None], float("inf"))
+        is_first = mask & (mask.cumsum(-1) == 1)  # (N,L)
+        scores = scores.masked_fill(is_first[:, None], float("inf"))
     return scores
 
 
@@ -152,7 +163,9 @@ def strided_indices(N: int, L: int, count: int, mask: Tensor | None, device) -> 
     """
     i = torch.arange(count, device=device)
     if mask is None:
-        return (i * L // count).expand(N, -1)
+        position = i * L // count  # (c,)
+        return position.expand(N, -1)
+    # Ranks among the real tokens, then the positions of these ranks.
     num_real = mask.sum(-1, keepdim=True)  # (N,1)
     rank = torch.where(num_real >= count, i * num_real // count, i)
     return real_first(mask).gather(-1, rank)
@@ -165,13 +178,15 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
     twice the distance for the best possible selection.
     """
     N, H, _, D = x.shape
-    x = (x if x.dtype == torch.float64 else x.float()).flatten(0, 1)  # (N·H,L,D)
+    if x.dtype != torch.float64:
+        x = x.float()
+    x = x.flatten(0, 1)  # (N·H,L,D)
     if mask is not None:
         mask = mask.repeat_interleave(H, 0)
         x = x.masked_fill(~mask[..., None], 0)
     x = x * power_of_two_scale(x)
-    transposed = x.mT.contiguous()
-    squared_norm = x.square().sum(-1)
+    transposed = x.mT.contiguous()  # (N·H,D,L)
+    squared_norm = x.square().sum(-1)  # (N·H,L)
 
     # Squared distance to the nearest selected token: padding comes after real tokens, selected tokens come last.
     distance = torch.full_like(squared_norm, float("inf"))  # (N·H,L)
@@ -182,23 +197,35 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
 
     selected = [latest]
     for _ in range(count - 1):
+        # The token p that was selected last.
         distance.scatter_(1, latest, float("-inf"))
-        point = x.gather(1, latest[..., None].expand(-1, -1, D))  # (N·H,1,D)
+        index = latest[..., None].expand(-1, -1, D)  # (N·H,1,D)
+        point = x.gather(1, index)  # (N·H,1,D)
+
         # |x - p|² = |x|² + |p|² - 2 x·p
-        norms = (squared_norm + squared_norm.gather(1, latest))[:, None]
-        to_point = torch.baddbmm(norms, point, transposed, alpha=-2)[:, 0]
-        latest = torch.minimum(distance, to_point, out=distance).argmax(-1, keepdim=True)
+        point_norm = squared_norm.gather(1, latest)  # (N·H,1)
+        norms = (squared_norm + point_norm)[:, None]  # (N·H,1,L)
+        to_point = torch.baddbmm(norms, point, transposed, alpha=-2)[:, 0]  # (N·H,L)
+
+        # The next one has the largest distance to the nearest selected token.
+        torch.minimum(distance, to_point, out=distance)
+        latest = distance.argmax(-1, keepdim=True)
         selected.append(latest)
-    return torch.cat(selected, -1).view(N, H, count)
+    index = torch.cat(selected, -1)  # (N·H,count)
+    return index.view(N, H, count)
 
 
 def gather_tokens(x: Tensor, index: Tensor) -> Tensor:
     """Gather the tokens of x (N,H,L,D), or of a mask x (N,L), at index (N,H,c): (N,H,c,D) or (N,H,c)."""
     if x.dim() == 2:
-        return x[:, None].expand(-1, index.shape[1], -1).gather(2, index)
-    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
+        H = index.shape[1]
+        return x[:, None].expand(-1, H, -1).gather(2, index)
+    D = x.shape[-1]
+    token_index = index[..., None].expand(-1, -1, -1, D)  # (N,H,c,D)
+    return x.gather(2, token_index)
 
 
 def scatter_tokens(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
     """Replace the tokens of x (N,H,L,E) at index (N,H,c) by ``values`` (N,H,c,E)."""
-    return x.scatter(2, index[..., None].expand_as(values), values.to(x.dtype))
+    token_index = index[..., None].expand_as(values)  # (N,H,c,E)
+    return x.scatter(2, token_index, values.to(x.dtype))

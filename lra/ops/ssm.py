@@ -39,9 +39,11 @@ def discretise(A: Tensor, step: Tensor, discretisation: Discretisation) -> tuple
     one_of("discretisation", discretisation, Discretisation)
     step_A = step * A
     if discretisation == "zoh":
-        return step_A, step_A.exp().sub(1) / A
+        gain = step_A.exp().sub(1) / A
+        return step_A, gain
     log_A_bar = torch.log1p(step_A / 2) - torch.log1p(-step_A / 2)
-    return log_A_bar, step / (1 - step_A / 2)
+    gain = step / (1 - step_A / 2)
+    return log_A_bar, gain
 
 
 def s4d_kernel(
@@ -74,7 +76,7 @@ def s4d_kernel(
     A = torch.complex(-log_A_real.exp(), A_imag.to(log_A_real.dtype))  # (H or 1,M)
     dt = log_dt.exp()[:, None]  # (H,1)
     log_A_bar, gain = discretise(A, dt, discretisation)  # (H,M)
-    C_bar = C * gain  # (H,M)
+    C_bar = C * gain  # C̄, (H,M)
 
     # Every lag is l = i S + j with coarse i < S, fine j < S and S = ceil(√L). So Ā^l = Ā^(iS) Ā^j and
     #
@@ -84,8 +86,10 @@ def s4d_kernel(
     # entries instead of the M L of the Vandermonde matrix. Powers are exp(l log Ā), so errors do not accumulate.
     S = math.isqrt(max(length - 1, 0)) + 1
     steps = torch.arange(S, device=C.device)
-    fine = (log_A_bar[..., None] * steps).exp()  # (H,M,S)
-    coarse = (log_A_bar[..., None] * (S * steps)).exp() * C_bar[..., None]  # (H,M,S)
+    log_power = log_A_bar[..., None]  # (H,M,1)
+    fine = (log_power * steps).exp()  # Ā^j, (H,M,S)
+    coarse = (log_power * (S * steps)).exp()  # Ā^(iS), (H,M,S)
+    coarse = coarse * C_bar[..., None]
     kernel = 2 * (coarse.mT @ fine).real  # (H,S,S)
     return kernel.flatten(1)[:, :length]
 
@@ -121,10 +125,13 @@ class _Scan(torch.autograd.Function):
         grad = _scan(decay.conj(), grad, not ctx.reverse)
         # x_k depends on decay through decay * x_(k-1), or x_(k+1) in reverse.
         if ctx.reverse:
-            now, before = grad[:, :-1], states[:, 1:]
+            now = grad[:, :-1]
+            before = states[:, 1:]
         else:
-            now, before = grad[:, 1:], states[:, :-1]
-        return (now * before.conj()).sum((0, 1)), grad, None
+            now = grad[:, 1:]
+            before = states[:, :-1]
+        ddecay = (now * before.conj()).sum((0, 1))  # (P,)
+        return ddecay, grad, None
 
 
 def _scan(decay: Tensor, inputs: Tensor, reverse: bool) -> Tensor:
@@ -192,8 +199,10 @@ def diagonal_ssm(u: Tensor, decay: Tensor, b: Tensor, c: Tensor, mask: Tensor | 
     for direction, c_part in enumerate(c):
         states = diagonal_scan(decay, inputs, reverse=direction == 1)
         # Re(C x) = Re C Re x - Im C Im x, as one product of real matrices.
-        c_rows = (c_part * c_part.new_tensor([1, -1])).flatten(-2)  # (H,2P)
-        out = out + torch.view_as_real(states).flatten(-2) @ c_rows.mT
+        signs = c_part.new_tensor([1, -1])
+        c_rows = (c_part * signs).flatten(-2)  # (H,2P)
+        parts = torch.view_as_real(states).flatten(-2)  # (B,L,2P)
+        out = out + parts @ c_rows.mT
     return out
 
 
@@ -211,12 +220,14 @@ def hippo_legs(n: int) -> tuple[Tensor, Tensor]:
     Source: Gu et al. 2020 (HiPPO); the normal part is S4's (Gu, Goel and Re 2022), as DSS and S5 use it.
     """
     i = torch.arange(n, dtype=torch.float64)
-    outer = ((2 * i[:, None] + 1) * (2 * i + 1)).sqrt() / 2
+    odd = 2 * i + 1
+    outer = (odd[:, None] * odd).sqrt() / 2  # (n,n)
     # S + I/2 is skew-symmetric: A contributes -2 outer below the diagonal, P Pᵀ contributes outer everywhere.
     skew = outer.triu(1) - outer.tril(-1)
     # -i times a skew-symmetric matrix is Hermitian, with real eigenvalues.
     frequencies, vectors = torch.linalg.eigh(-1j * skew)
-    return torch.complex(torch.full_like(frequencies, -0.5), frequencies), vectors
+    real_part = torch.full_like(frequencies, -0.5)
+    return torch.complex(real_part, frequencies), vectors
 
 
 def fft_conv(u: Tensor, kernel: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -237,8 +248,10 @@ def fft_conv(u: Tensor, kernel: Tensor, mask: Tensor | None = None) -> Tensor:
     u = u.to(kernel.dtype)
     if mask is not None:
         u = u.masked_fill(~mask[:, None], 0)
+    # A product of spectra is a circular convolution.
     spectrum = torch.fft.rfft(u, n) * torch.fft.rfft(kernel, n)
-    return torch.fft.irfft(spectrum, n)[..., :L]
+    convolved = torch.fft.irfft(spectrum, n)  # (B,H,n)
+    return convolved[..., :L]
 
 
 def both_ways(kernels: Tensor) -> Tensor:
@@ -269,5 +282,6 @@ def long_conv(x: Tensor, skip: Tensor, kernel: Callable[[int], Tensor], mask: Te
     Returns:
         (B,L,H), of the kernel's precision.
     """
-    convolved = fft_conv(x.mT, kernel(x.shape[1]), mask).mT  # (B,L,H)
+    filters = kernel(x.shape[1])  # (H,L or wider)
+    convolved = fft_conv(x.mT, filters, mask).mT  # (B,L,H)
     return convolved + skip * x
