@@ -46,13 +46,15 @@ def _fill(key, index, length, num_tokens, tokens, sizes, names, max_hops):
         # Links at distinct positions, any but the last.
         draw_distinct(state, _FIRST + largest, positions[:num_links], position_order[: length - 1])
         for i in range(num_links):
-            if positions[i] < num_tokens:
+            position = positions[i]
+            if position < num_tokens:
                 target = cycle[(i + 1) % num_links]
-                tokens[number, positions[i]] = pair_id(cycle[i], target, num_seconds)
+                tokens[number, position] = pair_id(cycle[i], target, num_seconds)
 
         # The question at the end.
         if length <= num_tokens:
-            tokens[number, length - 1] = pair_id(cycle[start], names + hops - 1, num_seconds)
+            second = names + hops - 1
+            tokens[number, length - 1] = pair_id(cycle[start], second, num_seconds)
 
 
 @compiled
@@ -62,7 +64,8 @@ def _answers(key, n, sizes, names, max_hops):
     order = np.empty(names, np.int64)
     for example in range(n):
         # Follow the cycle from the name of the question.
-        num_links, start, hops = _draw(state_of(key, example), sizes, max_hops, cycle, order)
+        state = state_of(key, example)
+        num_links, start, hops = _draw(state, sizes, max_hops, cycle, order)
         answers[example] = cycle[(start + hops) % num_links]
     return answers
 
@@ -102,6 +105,7 @@ class Chain(Synthetic):
             (links_fit, f"source.links from {self.hops + 1} to {most_links}"),
             (num_tokens < 2**15 - 1, "source.names times source.names + source.hops to be below 32,767"),
         )
+        # Names of the tokens: filler, then the links and the questions of each name.
         names = name_keys(self.names, "n")
         tokens = ["."]
         for name in names:

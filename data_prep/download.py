@@ -46,13 +46,15 @@ class Download:
     def __post_init__(self):
         if not re.fullmatch(r"https?://[^@/?#:\s]+(:\d+)?(/\S*)?", self.url):
             raise ValueError("source.url must be http(s)://<host>/<path>; user and password are read from ~/.netrc")
-        if self.sha256 is not None and (len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef")):
+        is_hexadecimal = self.sha256 is None or re.fullmatch("[0-9a-f]{64}", self.sha256)
+        if not is_hexadecimal:
             raise ValueError(f"source.sha256 must be 64 hexadecimal digits in lower case, not {self.sha256!r}")
 
     def but(
         self, *, url: str | None = None, sha256: str | None = None, archive: Path | str | None = None
     ) -> "Download":
         """Copy with the given fields replaced; the size of another file is unknown."""
+        # Another checksum means another file, whose size is unknown.
         is_other = self.sha256 is not None and sha256 not in (None, self.sha256)
         return replace(
             self,
@@ -106,6 +108,7 @@ class Download:
             ValueError: the checksum is wrong, the download failed or stalled, or the disk is full. Nothing is left
                 behind.
         """
+        # A copy that the user has: check it and read it in place.
         if self.archive is not None:
             if not self.archive.is_file():
                 raise ValueError(f"{self.archive} is not a file: source.archive must be {self.file}")
@@ -114,7 +117,8 @@ class Download:
                 remedy = f"get {self.file} from {self.url} or, if another file is meant, add source.sha256={wrong}"
                 raise ValueError(f"{self.archive} has sha256 {wrong} instead of {self.sha256}: {remedy}")
             return self.archive
-        # Files without a known checksum are kept by their address.
+
+        # The name in the folder of downloads: by checksum, or by address without a known checksum.
         key = hashlib.sha256(self.url.encode()).hexdigest() if self.sha256 is None else self.sha256
         path = folder / f"{key[:8]}-{self.file}"
         with exclusive_lock(path):
@@ -126,6 +130,8 @@ class Download:
             # Remove what a process left that died: a live one would hold the lock.
             for leftover in folder.glob(f"{path.name}.tmp-*"):
                 shutil.rmtree(leftover)
+
+            # Download into a folder next to it and move the file once it is checked.
             work = folder / f"{path.name}.tmp-{os.getpid()}"
             try:
                 work.mkdir()
@@ -169,6 +175,7 @@ class Download:
         # -P: the modules next to the program would hide packages of the same names.
         command = [sys.executable, "-P", str(PROGRAM), self.url, str(work)]
         pipe = subprocess.PIPE
+        # Report the size while it grows; the program has no report that can be read.
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
             try:
                 size = 0
@@ -187,7 +194,9 @@ class Download:
                 child.kill()
             if child.returncode == 0:
                 return Path(child.stdout.read().splitlines()[-1])
-            raise self._failure((child.stderr.read().splitlines() or ["its process ended"])[-1])
+            # The last line of an error names it.
+            lines = child.stderr.read().splitlines()
+            raise self._failure(lines[-1] if lines else "its process ended")
 
 
 def _size(folder: Path) -> int:

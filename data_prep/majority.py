@@ -20,19 +20,26 @@ def _fill(key, index, length, num_tokens, tokens, present, groups, values, votes
     positions = np.empty(length, np.int64)
     position_order = np.empty(length, np.int64)
     num_votes = present * votes
+    num_positions = length - 1 - gap
+    # The first words of winners, positions, and votes against the winners.
+    first_winner = _FIRST + present
+    first_position = first_winner + present
+    first_offset = first_position + num_votes
     for number, example in enumerate(index):
         state = state_of(key, example)
+        # The groups, and the positions of all votes.
         draw_distinct(state, _FIRST, drawn_groups, group_order)
-        draw_distinct(state, _FIRST + 2 * present, positions[:num_votes], position_order[: length - 1 - gap])
+        draw_distinct(state, first_position, positions[:num_votes], position_order[:num_positions])
         for vote in range(num_votes):
             group = vote // votes
-            value = draw_below(state, _FIRST + present + group, values)
+            value = draw_below(state, first_winner + group, values)
             # The votes after the first ``winning`` are for any value but the winner.
             if vote % votes >= winning:
-                offset = draw_below(state, _FIRST + 2 * present + num_votes + vote, values - 1)
+                offset = draw_below(state, first_offset + vote, values - 1)
                 value = (value + 1 + offset) % values
-            if positions[vote] < num_tokens:
-                tokens[number, positions[vote]] = pair_id(drawn_groups[group], value, values + 1)
+            position = positions[vote]
+            if position < num_tokens:
+                tokens[number, position] = pair_id(drawn_groups[group], value, values + 1)
         if length <= num_tokens:
             # The question at the end.
             group = drawn_groups[draw_below(state, _ASKED, present)]

@@ -84,12 +84,14 @@ class Recall(Synthetic):
             (1 <= self.pairs <= most_pairs, "pairs from 1 to the keys, the values and the length - 1"),
             (self.power > 0, f"a power above 0, not {self.power}"),
         )
-        weights = np.arange(1, self.length - self.pairs + 1, dtype=np.float64) ** (self.power - 1)
-        # End of the interval of each gap in [0, 1).
+        # The probability of each gap, and the end of its interval in [0, 1).
+        gaps = np.arange(1, self.length - self.pairs + 1, dtype=np.float64)
+        weights = gaps ** (self.power - 1)
         self.ends: NDArray[np.float64] = np.cumsum(weights) / weights.sum()
         self.ends[-1] = 1
         # Chance level of a guess among the values of the sequence.
         self.floor = 100 / self.pairs
+        # Names of the tokens: filler, queries, then the pairs of each key.
         names = name_keys(self.keys, "k")
         tokens = [".", *(f"?{name}" for name in names)]
         for name in names:

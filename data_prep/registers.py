@@ -33,6 +33,7 @@ def _draw(state, sizes, values, overwrite, writes, order):
     """
     n = sizes[draw_below(state, _SIZE, len(sizes))]
     registers = len(order[0])
+    # Independent draws, or draws without repetition.
     if overwrite:
         for i in range(n):
             writes[0, i] = draw_below(state, _FIRST + i, registers)
@@ -40,6 +41,7 @@ def _draw(state, sizes, values, overwrite, writes, order):
     else:
         draw_distinct(state, _FIRST, writes[0, :n], order[0])
         draw_distinct(state, _FIRST + n, writes[1, :n], order[1])
+    # The read asks for the register of one of the writes.
     target = writes[0, draw_below(state, _ASKED, n)]
     # The last write to the register decides.
     last = n - 1
@@ -53,14 +55,17 @@ def _fill(key, index, length, num_tokens, tokens, gap, sizes, registers, values,
     writes = np.empty((2, largest), np.int64)
     order = (np.empty(registers, np.int64), np.empty(values, np.int64))
     num_positions = length - 1 - gap
+    # The words of the positions follow the words of registers and values.
+    first_word = _FIRST + 2 * largest
     for number, example in enumerate(index):
         state = state_of(key, example)
         n, target, _ = _draw(state, sizes, values, overwrite, writes, order)
         # Choose n positions, each set of them with the same probability (Knuth's algorithm S).
         done = 0
         for position in range(num_positions):
-            is_chosen = draw_below(state, _FIRST + 2 * largest + position, num_positions - position) < n - done
-            if is_chosen:
+            num_left = num_positions - position
+            draw = draw_below(state, first_word + position, num_left)
+            if draw < n - done:
                 if position < num_tokens:
                     tokens[number, position] = pair_id(writes[0, done], writes[1, done], values + 1)
                 done += 1
@@ -76,7 +81,9 @@ def _answers(key, n, sizes, registers, values, overwrite, largest):
     writes = np.empty((2, largest), np.int64)
     order = (np.empty(registers, np.int64), np.empty(values, np.int64))
     for example in range(n):
-        answers[example] = _draw(state_of(key, example), sizes, values, overwrite, writes, order)[2]
+        state = state_of(key, example)
+        _, _, answer = _draw(state, sizes, values, overwrite, writes, order)
+        answers[example] = answer
     return answers
 
 

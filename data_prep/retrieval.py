@@ -27,7 +27,10 @@ Pair = tuple[tuple[bytes, bytes], int]  # both texts, label
 
 def unwrap(text: bytes) -> bytes:
     """Evaluate a text that is a Python bytes literal (b'...'), else return it. Raises ValueError if it is broken."""
-    if not text.startswith((b"b'", b'b"')) or text[-1:] != text[1:2] or len(text) < 3:
+    # A literal begins with b and a quote, and ends with the same quote.
+    begins = text.startswith((b"b'", b'b"'))
+    ends = text[-1:] == text[1:2] and len(text) >= 3
+    if not (begins and ends):
         return text
     try:
         value = ast.literal_eval(text.decode())
@@ -118,7 +121,8 @@ class Retrieval(FileSource):
         archive: Path | str | None = None,
         columns: list[str] | None = None,
     ):
-        if any(size is not None and size < 1 for size in (train, val, test)):
+        has_empty_split = any(size is not None and size < 1 for size in (train, val, test))
+        if has_empty_split:
             raise ValueError("Retrieval needs at least one example in train, val and test")
         if release is not None and any((url, sha256, archive)):
             raise ValueError("source.release names the files, so source.url, sha256 and archive must be left out")
@@ -148,6 +152,7 @@ class Retrieval(FileSource):
         return self.download.location()
 
     def serve(self, release: Path) -> None:
+        # An address or a folder of the user has precedence.
         if self.release is None and self.download == OFFICIAL:
             self.release = serving(Release(path=release, files=FILES), self.name)
 
@@ -168,6 +173,7 @@ class Retrieval(FileSource):
         return self.files.splits(partial(self._read, progress=progress), progress)
 
     def _read(self, lines: Lines, name: str, split: str, *, progress: Progress) -> Iterator[ExampleChunk]:
+        # All pairs in the order of the file, or the first ones of each label.
         pairs = read_pairs(lines, name, self.literals)
         size = self.sizes[split]
         if size is not None:

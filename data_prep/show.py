@@ -137,7 +137,7 @@ def column(images: list[Image.Image], gap: int) -> Image.Image:
 
 def sheet(panels: list[Image.Image]) -> Image.Image:
     """Arrange panels from left to right and top to bottom, in cells of one width."""
-    # As many cells in a row as fit into the width of the sheet.
+    # Fill each row up to the width of the sheet.
     cell = max(panel.width for panel in panels) + MARGIN
     across = max(1, min(len(panels), SHEET // cell))
     rows = [panels[first : first + across] for first in range(0, len(panels), across)]

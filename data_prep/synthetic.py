@@ -26,16 +26,20 @@ LENGTHS = tuple(2**k for k in range(7, 15))  # 128 .. 16384, as in the PSF-Attn 
 # The hierarchy of the random numbers: seed -> key of a split -> state of an example -> words.
 @compiled
 def split_key(seed, split):
-    return mix(mix(np.uint64(seed) + STEP) + np.uint64(split) * STEP)
+    """Key of a split, by its number."""
+    seed_key = mix(np.uint64(seed) + STEP)
+    return mix(seed_key + np.uint64(split) * STEP)
 
 
 @compiled
 def state_of(key, example):
+    """State of an example of a split."""
     return mix(key + np.uint64(example) * STEP)
 
 
 @compiled
 def word(state, number):
+    """Random word of an example, by its number."""
     return mix(state + np.uint64(number) * STEP)
 
 
@@ -130,13 +134,17 @@ class GeneratedSplit:
 
     def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]:
         """Gather examples index (B,) as tokens (B, 1, width[, F]) and mask (B, 1, width), as Split.gather does."""
-        num_tokens = min(self.source.length, width, width if limit is None else limit)
+        num_tokens = min(self.source.length, width)
+        if limit is not None:
+            num_tokens = min(num_tokens, limit)
         # Positions beyond the end stay zero.
         tokens = np.zeros((len(index), width, *self.source.features), self.source.dtype)
         self.source.fill(self.key, index.cpu().numpy(), self.source.length, num_tokens, tokens)
         device = self.labels.device
-        mask = (torch.arange(width, device=device) < num_tokens).expand(len(index), 1, width)
-        return torch.from_numpy(tokens)[:, None].to(device), mask
+        is_real = torch.arange(width, device=device) < num_tokens
+        mask = is_real.expand(len(index), 1, width)
+        batch = torch.from_numpy(tokens)[:, None].to(device)  # (B, 1, width[, F])
+        return batch, mask
 
 
 @dataclass(kw_only=True, eq=False)

@@ -18,8 +18,8 @@ from ..train.device import select_device
 from . import contestants, profile, roofline, run
 from .options import BenchOptions
 
-# Options on the machine and the duration of the measurement are not part of a benchmark's fingerprint; what ``trainer``
-# says stands in other options.
+# Options on the machine and the duration of the measurement are not part of a benchmark's fingerprint; ``trainer`` is
+# resolved into other options.
 INDIFFERENT = ("runs", "device", "threads", "trainer", "budget_s", "steps")
 INDIFFERENT += ("command_overrides", "data_overrides", "multirun")
 
@@ -35,22 +35,28 @@ def bench(options: BenchOptions) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     options = contestants.asked(options)
-    for name, task in itertools.product(options.mechanisms, options.tasks):  # refuse wrong names first
+    # Wrong names raise an error before anything is measured.
+    for name, task in itertools.product(options.mechanisms, options.tasks):
         contestants.experiment(name, [f"task={task}", f"budget={options.budget}", *options.overrides])
     if options.what == "profile":
         show((profile.table(options, name, device) for name in options.mechanisms), "")
         return
-    began = time.monotonic()
-    on = bench_record.machine(device, *roofline.rates(device, list(options.dtype)))
-    choices = {k: v for k, v in options.to_dict().items() if k not in INDIFFERENT}
-    for rows in run.run(options, on):  # saved after each shape, so that an interrupt loses one shape
+
+    # The rates of this machine, and the options that make two benchmarks comparable.
+    start = time.monotonic()
+    copy_rate, matmul_rates = roofline.rates(device, list(options.dtype))
+    machine = bench_record.machine(device, copy_rate, matmul_rates)
+    choices = {key: value for key, value in options.to_dict().items() if key not in INDIFFERENT}
+
+    # The record is saved after each shape, so that an interrupt loses one shape.
+    for rows in run.run(options, machine):
         measured = bench_record.BenchRecord(
             name=options.name,
-            fingerprint=bench_record.fingerprint(choices, on),
+            fingerprint=bench_record.fingerprint(choices, machine),
             git=record.git_commit(),
             choices=choices,
-            machine=on,
-            seconds=round(time.monotonic() - began, 1),
+            machine=machine,
+            seconds=round(time.monotonic() - start, 1),
             rows=rows,
         )
         try:

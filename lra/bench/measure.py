@@ -80,6 +80,7 @@ def measure(
             if device == "cuda":
                 torch.cuda.empty_cache()
 
+    # Warm up, measure the memory, and choose the number of calls that last at least ``sample_ms``.
     for name, step in steps.items():
         if time.monotonic() >= deadline:
             measurements[name] = Measurement(status=LEFT_OUT)
@@ -88,9 +89,15 @@ def measure(
             for _ in range(warmup):
                 step()
             peak = peak_bytes(step, device)
-            calls = math.ceil(sample_ms / max(_milliseconds(step, 1, device, clock), 1e-3)) if sample_ms else 1
-            measurements[name] = Measurement(calls=max(1, calls), peak_bytes=peak)
-    for round_number in range(-1 if device == "cuda" else 0, repeats):
+            calls = 1
+            if sample_ms:
+                call_ms = max(_milliseconds(step, 1, device, clock), 1e-3)
+                calls = max(1, math.ceil(sample_ms / call_ms))
+            measurements[name] = Measurement(calls=calls, peak_bytes=peak)
+
+    # Time all steps in rounds. On a GPU round -1 is not counted.
+    first_round = -1 if device == "cuda" else 0
+    for round_number in range(first_round, repeats):
         if round_number > 0 and time.monotonic() >= deadline:
             break
         for name, m in list(measurements.items()):
@@ -103,8 +110,11 @@ def measure(
 
 
 def _milliseconds(step: Callable[[], object], calls: int, device: str, clock: Clock) -> float:
+    """Milliseconds of one call, the mean of several calls in a row."""
+    # On a GPU the time between two events on its stream.
     if device == "cuda":
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first = torch.cuda.Event(enable_timing=True)
+        last = torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
         first.record()
         for _ in range(calls):
@@ -120,7 +130,7 @@ def _milliseconds(step: Callable[[], object], calls: int, device: str, clock: Cl
 
 
 def peak_bytes(step: Callable[[], object], device: str = "cpu") -> int:
-    """Measure the most bytes of tensors alive at once during step(), above those before it.
+    """Measure the most bytes of tensors alive at once during step(), above the bytes before it.
 
     On a GPU this is the allocator's own count; on a CPU it counts the storages that operators return, without the
     scratch space inside an operator.

@@ -134,13 +134,18 @@ def build_linear(n: int, batch: int, dtype: torch.dtype, *, causal: bool = False
 
     inputs = heads_inputs(n, batch, dtype)
     mechanism = Linear(sizes(n), causal=causal)
-    reference = CausalLinearAttention(HEAD_DIM) if causal else LinearAttention(HEAD_DIM)
+    if causal:
+        reference = CausalLinearAttention(HEAD_DIM)
+        pairs = TriangularCausalMask(n)
+    else:
+        reference = LinearAttention(HEAD_DIM)
+        pairs = FullMask(n)
     lengths = LengthMask(torch.full((batch,), n))
-    pairs = TriangularCausalMask(n) if causal else FullMask(n)
 
     def forward() -> Tensor:
-        q, k, v = (x.transpose(1, 2) for x in inputs)
-        return reference(q, k, v, pairs, lengths, lengths).transpose(1, 2)
+        q, k, v = (x.transpose(1, 2) for x in inputs)  # (N,L,H,D)
+        out = reference(q, k, v, pairs, lengths, lengths)
+        return out.transpose(1, 2)
 
     return PeerPair(mechanism=lambda: mechanism(*inputs), reference=forward, inputs=inputs, modules=[])
 
@@ -251,7 +256,9 @@ def build_reformer(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     peer = LSHAttention(bucket_size=64, n_hashes=2, attend_across_buckets=True, allow_duplicate_attention=True).eval()
 
     def forward() -> Tensor:
-        return peer(qk.flatten(0, 1), v.flatten(0, 1))[0].unflatten(0, (batch, HEADS))
+        # The peer takes one batch of all heads.
+        out = peer(qk.flatten(0, 1), v.flatten(0, 1))[0]  # (N H,L,D)
+        return out.unflatten(0, (batch, HEADS))
 
     return PeerPair(mechanism=lambda: mechanism(qk, qk, v), reference=forward, inputs=[qk, v], modules=[])
 
@@ -274,9 +281,12 @@ def build_conv(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     def forward() -> Tensor:
         filters = mechanism.filters[:, None]  # (d,1,width)
         reach = filters.shape[-1] // 2
-        numerator = F.conv1d(mechanism.values(x).mT, filters, padding=reach, groups=DIM)
+        values = mechanism.values(x).mT  # (N,d,L)
+        numerator = F.conv1d(values, filters, padding=reach, groups=DIM)
+        # The sum of the absolute weights inside the sequence.
         ones = torch.ones(1, DIM, n, dtype=dtype)
         denominator = F.conv1d(ones, filters.abs(), padding=reach, groups=DIM)
-        return mechanism.output((numerator / denominator).mT)
+        mixed = numerator / denominator  # (N,d,L)
+        return mechanism.output(mixed.mT)
 
     return PeerPair(mechanism=lambda: mechanism(x), reference=forward, inputs=[x], modules=[mechanism])

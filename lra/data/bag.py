@@ -85,13 +85,19 @@ def fit(
     with torch.random.fork_rng(devices=[]):
         for rate in RATES:
             torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(inputs["train"].shape[1], HIDDEN), nn.GELU(), nn.Linear(HIDDEN, outputs))
+            num_ids = inputs["train"].shape[1]
+            model = nn.Sequential(nn.Linear(num_ids, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, outputs))
             optimiser = torch.optim.AdamW(model.parameters(), lr=rate)
             for _ in range(EPOCHS):
-                for index in torch.randperm(len(inputs["train"])).split(BATCH):
+                order = torch.randperm(len(inputs["train"]))
+                for index in order.split(BATCH):
                     optimiser.zero_grad()
-                    loss(model(inputs["train"][index]), labels["train"][index]).backward()
+                    out = model(inputs["train"][index])  # (B,outputs)
+                    value = loss(out, labels["train"][index])
+                    value.backward()
                     optimiser.step()
+
+                # The best epoch of all learning rates on the validation set.
                 with torch.no_grad():
                     score = metric(model(inputs["val"]), labels["val"])
                     if score > best["val"]:
@@ -123,6 +129,7 @@ def features(data: TaskData, split: str, vocab: int) -> Tensor:
         real_ids = ids.flatten() if mask is None else ids[mask]
         counts = real_ids.bincount(minlength=num_sequences * vocab)
         logs = counts.view(*inputs.shape[:2], vocab).float().log1p()  # (B,T,vocab)
+        # A pair of texts is compared.
         parts.append(logs[:, 0] if logs.shape[1] == 1 else _compare(*logs.unbind(1)))
     return torch.cat(parts)
 

@@ -51,14 +51,17 @@ class Split:
         towers = torch.arange(self.towers, device=index.device)
         sequences = index[:, None] * self.towers + towers  # (B, T)
         first = self.offsets[sequences]
+        end = self.offsets[sequences + 1]
         longest = width if limit is None else min(limit, width)
-        lengths = (self.offsets[sequences + 1] - first).clamp(max=longest)
+        lengths = (end - first).clamp(max=longest)  # (B, T)
 
         # Padding reads token 0 and is zeroed afterwards.
         position = torch.arange(width, device=index.device)
         mask = position < lengths[..., None]  # (B, T, width)
-        source = (first[..., None] + position).masked_fill_(~mask, 0)
+        source = (first[..., None] + position).masked_fill_(~mask, 0)  # (B, T, width)
         features = self.tokens.shape[1:]
-        tokens = self.tokens.index_select(0, source.view(-1)).view(*source.shape, *features)
-        padding = ~mask.view(*mask.shape, *(1,) * len(features))
+        tokens = self.tokens.index_select(0, source.view(-1))  # (B T width[, F])
+        tokens = tokens.view(*source.shape, *features)
+        ones = (1,) * len(features)
+        padding = ~mask.view(*mask.shape, *ones)
         return tokens.masked_fill_(padding, 0), mask

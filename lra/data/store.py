@@ -240,6 +240,7 @@ def load(folder: Path, provenance: dict | None = None, towers: int | None = None
 
 def _difference(actual: dict, provenance: dict) -> str:
     """Name the arguments in which two data sets differ; "" if there are none."""
+    # As JSON reads it back: tuples as lists.
     expected = json.loads(json.dumps(provenance))
     keys = [key for key in sorted(expected | actual) if expected.get(key) != actual.get(key)]
     return ", ".join(f"{key} {actual.get(key)!r} instead of {expected.get(key)!r}" for key in keys)
@@ -254,7 +255,8 @@ def _others(folder: Path, provenance: dict) -> Iterator[str]:
 
 def _map_column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Tensor:
     name = f"{split}.{part}.bin"
-    entry, path = meta["files"][name], folder / name
+    entry = meta["files"][name]
+    path = folder / name
     if entry["dtype"] not in DTYPES[part] or (part != "tokens" and len(entry["shape"]) != 1):
         raise ValueError(f"{name} of {entry['dtype']!r} and shape {entry['shape']}")
     if entry["bytes"] <= HASHED or part != "tokens":

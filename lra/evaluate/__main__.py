@@ -58,6 +58,8 @@ def evaluate(options: EvaluateOptions) -> None:
         raise ValueError(f"runs={options.runs} has no finished run{reasons}; python -m lra.train makes them")
     for line in unreadable:
         log(f"skipped: {line}")
+
+    # Score one run after the other; the hashes of the examples are shared.
     hashes = RowHashes()
     results = []
     failures = []
@@ -102,6 +104,8 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Row
     precision = trained.trainer.precision
     if precision == "fp16" and device == "cpu":
         raise ValueError(f"{run.path} was trained in fp16, which needs device=cuda")
+
+    # A result of the same weights and examples stays valid.
     fresh = fresh_data(run, trained, fresh_experiment, hashes)
     weights = atomic.digest(run.weights)
     previous = find_result(run)
@@ -115,6 +119,8 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Row
     metric = trained.task.metric
     batch = options.batch or trained.optim.batch
     correct = outcomes(model, fresh, metric=metric, batch=batch, precision=precision, device=device)
+
+    # The score and its binomial standard error.
     share = float(correct.mean())
     result = FreshTest(
         study=run.record.study,
@@ -166,14 +172,15 @@ def collect(results: list[FreshTest], home: Path) -> None:
     Raises:
         ValueError: a study is not published.
     """
+    # Each study has one table.
     by_study: dict[str, list[FreshTest]] = {}
     for result in results:
         by_study.setdefault(result.study, []).append(result)
-    for study, of_study in by_study.items():
+    for study, study_results in by_study.items():
         if not (home / study).is_dir():
             raise ValueError(f"{home / study} is not a published study; first: python -m lra.runs.publish runs=<runs>")
-        record.write_table(home / study, of_study)
-        print(f"written: {home / study / record.TABLE}, {len(of_study)} results")
+        record.write_table(home / study, study_results)
+        print(f"written: {home / study / record.TABLE}, {len(study_results)} results")
 
 
 def summary(result: FreshTest) -> str:

@@ -35,7 +35,7 @@ class FreshTest:
         data: sha256 of the examples and their labels; results can be compared if it is the same.
         data_seed: random seed of the generator.
         examples: number of examples that were scored.
-        seen: number of fresh examples that were left out since the run's own data has them too.
+        seen: number of fresh examples that were left out since the data of the run has them too.
         fresh_test: score in percent.
         standard_error: standard error of the score over examples, in percentage points.
         precision: fp32, bf16 or fp16, as in the training.
@@ -80,8 +80,10 @@ class FreshTest:
         if len(packed) != -(-self.examples // 8):
             raise ValueError(f"the outcomes are {len(packed)} bytes, which are not {self.examples} bits")
         correct = np.unpackbits(packed, count=self.examples).astype(bool)
-        if abs(100 * correct.mean() - self.fresh_test) > ROUNDING:
-            raise ValueError(f"the outcomes have a mean of {100 * correct.mean():.4f}, not {self.fresh_test:.4f}")
+        # The bits must have the score that the record states.
+        score = 100 * correct.mean()
+        if abs(score - self.fresh_test) > ROUNDING:
+            raise ValueError(f"the outcomes have a mean of {score:.4f}, not {self.fresh_test:.4f}")
         return correct
 
 
@@ -117,6 +119,7 @@ def read_table(study: Path) -> list[FreshTest]:
     try:
         lines = pd.read_csv(io.BytesIO(atomic.content(path)), dtype=str, keep_default_na=False).to_dict("records")
         for line in lines:
+            # Cells of text are read as they are, numbers as JSON; an empty commit is none.
             values = {}
             for name, cell in line.items():
                 values[name] = cell if name in text_fields else json.loads(cell)
@@ -136,6 +139,7 @@ def write_table(study: Path, results: Iterable[FreshTest]) -> None:
         study: directory of the study.
         results: results of its runs.
     """
+    # A newer result replaces the older one; lines are sorted by run.
     by_run = {(result.task, result.label, result.seed): result for result in read_table(study)}
     for result in results:
         by_run[result.task, result.label, result.seed] = result

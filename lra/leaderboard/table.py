@@ -99,6 +99,7 @@ def select(
         since: first year; lines of an unknown year are left out.
         status: status of the scores.
     """
+    # A line needs every property that is asked for.
     selected = []
     for line in lines:
         has_task = task is None or task in line.scores
@@ -111,7 +112,7 @@ def select(
 
 
 def ordered(lines: Sequence[LeaderboardLine], order: Order | None = None) -> list[LeaderboardLine]:
-    """Sort lines, those without the value last.
+    """Sort lines; lines without the value come last.
 
     Args:
         lines: lines of the leaderboard.
@@ -145,12 +146,14 @@ def table(lines: Sequence[LeaderboardLine], order: Order | None = None) -> Table
     """Make the table of lines in an order."""
     rows = []
     for line in ordered(lines, order):
+        # The model, its score on each task, and the mean of five.
         cells = [line.model]
         for task in TASKS:
             score = line.scores.get(task)
             cells.append(Cell(text=score.text, value=score.value) if score else Cell())
         mean_of_five = line.mean_of_five
         cells.append(Cell() if mean_of_five is None else Cell.of(mean_of_five))
+        # Protocol, status, origin, and the average as the source prints it.
         sources = ", ".join(name for name, _ in line.sources)
         year = "" if line.year is None else str(line.year)
         cells += [line.protocol, line.status, year, sources]
@@ -175,8 +178,10 @@ def markdown(lines: Sequence[LeaderboardLine]) -> str:
     alignment = ["---" if name in TEXT_COLUMNS else "---:" for name in HEAD]
     rows = [list(HEAD), alignment]
     for line, (_, cells) in zip(ordered(lines), table(lines).rows(), strict=True):
-        by_name = dict(zip(HEAD, cells, strict=True))
-        texts = {name: in_markdown(cell.text).replace("|", "\\|") for name, cell in by_name.items()}
+        # A bar would end the cell.
+        texts = {}
+        for name, cell in zip(HEAD, cells, strict=True):
+            texts[name] = in_markdown(cell.text).replace("|", "\\|")
         texts["source"] = ", ".join(f"[{in_markdown(name)}]({address})" for name, address in line.sources)
         rows.append(list(texts.values()))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

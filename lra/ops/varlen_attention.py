@@ -100,10 +100,10 @@ class _GroupedAttention(torch.autograd.Function):
             grads[0].append(dscores @ k)
             grads[1].append(dscores.mT @ q)
             grads[2].append(weights.mT @ g)
-        joined = []
+        input_grads = []
         for groups, is_packed in zip(grads, ctx.is_packed, strict=True):
-            joined.append(_ungroup(groups, is_packed, ctx.layout))
-        return *joined, None
+            input_grads.append(_ungroup(groups, is_packed, ctx.layout))
+        return *input_grads, None
 
 
 def _group(x: Tensor, layout: "VarlenLayout") -> list[Tensor]:

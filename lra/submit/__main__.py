@@ -54,6 +54,8 @@ def make_submission(options: SubmitOptions) -> None:
         raise ValueError(f"runs={options.runs} is not a folder; name the folder of the runs")
     if options.source and not options.source.is_file():
         raise ValueError(f"source={options.source} is not a file; name the file of the custom class")
+
+    # Read the runs and collect every reason against them, so that one answer lists all.
     source_folder = options.source.parent if options.source else Path()
     with importable(source_folder):
         runs, reasons = read_runs(options.runs, options.trust)
@@ -64,6 +66,8 @@ def make_submission(options: SubmitOptions) -> None:
         reasons += checks.refusals(runs, submission, source_folder, trust)
     if reasons:
         raise ValueError(refused(options.runs, reasons))
+
+    # Write the submission.
     folder = options.out / options.name
     write(folder, runs, submission, options.source)
     print(f"written: {folder}, {len(runs)} runs of {', '.join(submission.labels)} and the control")
@@ -113,6 +117,8 @@ def verify_submission(options: SubmitOptions) -> None:
             reruns, unreadable = read_runs(home, [module] if module else None)
         if unreadable:
             raise ValueError(refused(home, unreadable))
+
+    # Compare the means of every task and label.
     comparisons = verify.compare(folder, reruns)
     for item in comparisons:
         judgement = "agrees" if item.agrees else "DIFFERS"
@@ -124,6 +130,8 @@ def verify_submission(options: SubmitOptions) -> None:
     if differing:
         names = ", ".join(f"{item.task} {item.label}" for item in differing)
         raise ValueError(f"{options.verify} is not verified: {names} differ by more than the tolerance")
+
+    # The hardware of the rerun, from its records if it is not given.
     hardware = options.hardware or " / ".join(sorted({run.record.device for run in reruns}))
     verify.write(folder, Verification(author=options.author or "", hardware=hardware, comparisons=comparisons))
     print(f"written: {folder / record.VERIFIED}; the leaderboard lists {options.verify} as verified")

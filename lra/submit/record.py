@@ -106,6 +106,7 @@ def load(folder: Path) -> Submission:
     """
     path = folder / NAME
     submission = typed_json.parse(Submission, path, "the statement of a submission", "run python -m lra.submit again")
+    # Every file must have the checksum in the statement.
     names = [*TABLES, submission.source] if submission.source else list(TABLES)
     sums = json.loads(atomic.content(path)).get("files", {})
     for name in names:
