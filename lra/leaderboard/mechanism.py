@@ -137,8 +137,8 @@ def with_index(text: str) -> str:
     Raises:
         ValueError: the page lacks the marks between which the index stands.
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, remainder = text.partition(BEGIN)
+    _, end, after = remainder.partition(END)
     if not (begin and end):
         raise ValueError(f"docs/mechanisms.md must have the lines {BEGIN} and {END}; the index stands between them")
     return f"{before}{BEGIN}\n{index()}\n{END}{after}"
@@ -148,13 +148,13 @@ def index() -> str:
     """Render the table of all mechanisms."""
     lines = ["| name | what it computes | differs in | file |", "| --- | --- | --- | --- |"]
     for name, mechanism in mechanisms().items():
-        # A bar would end the cell of the table.
-        sentence = in_markdown(mechanism.sentence).replace("\\`", "`").replace("|", "\\|")
+        sentence = in_markdown(mechanism.sentence).replace("\\`", "`")
         options = ", ".join(f"{key} {plain(value)}" for key, value in distinguishing(mechanism).items())
+        # A bar would end the cell of the table.
+        sentence = sentence.replace("|", "\\|")
+        options = options.replace("|", "\\|")
         file = mechanism.module.rpartition("/")[2]
-        lines.append(
-            f"| {name} | {sentence} | {options.replace('|', chr(92) + '|')} | [{file}](../{mechanism.module}) |"
-        )
+        lines.append(f"| {name} | {sentence} | {options} | [{file}](../{mechanism.module}) |")
     return "\n".join(lines)
 
 
@@ -164,6 +164,7 @@ def plain(value: object) -> str:
         inner = {key: item for key, item in value.items() if key != "_partial_"}
         # The name of the class or function without its package.
         target = str(inner.pop("_target_", "")).rpartition(".")[2]
-        rest = " ".join(f"{key} {plain(item)}" for key, item in inner.items())
-        return f"{target} {rest}".strip()
+        options = " ".join(f"{key} {plain(item)}" for key, item in inner.items())
+        return f"{target} {options}".strip()
+    # A value with a dollar sign would begin a formula.
     return f"`{value}`" if "$" in str(value) else str(value)
