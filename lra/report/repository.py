@@ -12,7 +12,7 @@ from ..runs import bench_record, reader
 from ..runs.published import HOME, About, about
 from . import arena, export, extensions, figures, results
 from .board import chapter as board
-from .board import costs, score_over_cost
+from .board import costs
 from .board.results import BoardResults
 from .figures import Picture
 from .lr_search import SEARCH_SUFFIX
@@ -175,10 +175,10 @@ def _short_board(board_results: BoardResults, folder: str) -> str:
     """
     # The picture, unless no mechanism was timed.
     parts = []
-    picture = score_over_cost.picture(board_results)
+    picture = costs.picture(board_results)
     if picture:
         parts.append(f"![{picture.caption}]({folder}{_file_name(picture)})")
-        left_out = score_over_cost.not_timed(board_results)
+        left_out = costs.not_timed(board_results)
         if left_out:
             parts.append(f"Not in the picture, since no benchmark timed them: {', '.join(left_out)}.")
     table = board.short_table(board_results)

@@ -201,6 +201,7 @@ OUT_OF_REACH = {
 FADED = {  # in reach, but with a gradient below 1e-6 of the class output
     "mega_chunk": "only the moving average connects chunks",
     "reformer_official": "the class token attends to few others",
+    **dict.fromkeys(("hgrn2", "mamba2", "min_gru", "min_lstm"), "its gates forget most of the sequence"),
 }
 
 

@@ -79,9 +79,10 @@ def test_rates_and_weight_decay_are_the_released_ones(name):
     assert free == (norms | inside if name.startswith("s4d") else set())
     if rates := PUBLISHED[name][1]:
         mixer = model.blocks[0].mixer
-        found = [groups[id(p)]["lr"] for p in (mixer.A_imag, mixer.B, mixer.log_dt, mixer.C)]
+        names = ("A_imag", "B", "log_dt", "C") if name.startswith("s4d") else ("frequency", "b", "log_step", "c")
+        found = [groups[id(getattr(mixer, key))]["lr"] for key in names]
         assert found == pytest.approx(rates, rel=1e-6)
-        assert groups[id(mixer.C)]["weight_decay"] == cfg.optim.weight_decay
+        assert groups[id(getattr(mixer, names[-1]))]["weight_decay"] == cfg.optim.weight_decay
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -17,9 +17,8 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.report import artifacts, figures
-from lra.report.board.costs import LENGTH_PER_BUDGET, costs
+from lra.report.board.costs import LENGTH_PER_BUDGET, Point, costs, draw, not_timed, picture
 from lra.report.board.results import BoardResults
-from lra.report.board.score_over_cost import Point, draw, not_timed, picture
 from lra.report.palette import COLOURED, COLOURS, CONTROL, FAMILIES, GROUND, INK, OTHER, Palette, family
 from lra.report.plots import learning_curves, lr_curves, seed_points, speed_accuracy
 from lra.report.plots.learning_curves import Curve

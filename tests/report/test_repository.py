@@ -127,7 +127,7 @@ def test_every_study_says_its_command_and_hardware():
     for study in published.studies(published.HOME):
         about = json.loads((study / "about.json").read_text())
         assert about.keys() - {"figure"} == {"form", "command", "hardware", "notes", "readme"}
-        assert about["command"].startswith("python -m lra.")
+        assert about["command"].startswith(("lra ", "python -m lra."))
 
 
 def about(home, study, **changes):

@@ -76,7 +76,7 @@ def test_a_step_does_not_wait_for_the_device(name, pad, data_root, monkeypatch):
 
 def test_the_order_of_many_steps_lies_on_the_device(data_root):
     _, data, _ = module_and_data("sdpa", "meta", data_root, "optim.micro_batch=4")
-    batches = iter(data._stream())
+    batches = iter(data._training_batches())
     with NoWaiting() as mode:
         some = [next(batches) for _ in range(10)]
     assert mode.copies == 1 and {batch.inputs.device.type for batch in some} == {"meta"}

@@ -12,9 +12,10 @@ from ..palette import CONTROL, family
 from ..statistics import SOLVED, mean_over_tasks
 from ..summary import Row
 from ..table import Cell, Chapter, Table
-from . import agreement, score_over_cost
+from . import agreement
 from .admission import admission_table
 from .costs import costs
+from .costs import picture as cost_picture
 from .plateaus import plateau_table
 from .ranking import ranking_table, with_interval
 from .results import BoardResults
@@ -83,7 +84,7 @@ def chapters(
 
 def pictures(board: BoardResults) -> list[Picture]:
     """List the pictures of a board."""
-    candidates = (score_over_cost.picture(board), agreement.picture(board))
+    candidates = (cost_picture(board), agreement.picture(board))
     return [picture for picture in candidates if picture]
 
 
