@@ -33,6 +33,7 @@ def block(experiment: Experiment, length: int = LENGTH) -> nn.Module:
     is_kernel = in_float32(experiment)
     model = experiment.model.replace(heads=1) if is_kernel else experiment.model
     task = experiment.task.replace(length=length)
+    # Random initial weights of the experiment's sizes.
     module = experiment.replace(model=model, task=task).block_factory()()
     if is_kernel:
         module.register_forward_pre_hook(lambda _, args: (args[0].float(), *args[1:]))
@@ -81,6 +82,7 @@ def padding_changes_no_real_row(experiment: Experiment, holes: bool = False) -> 
     x, mask = inputs(experiment)
     if holes:
         mask = with_holes(mask)
+    # Padding gets large random values.
     noise = 7 * inputs(experiment, seed=3)[0]
     x_other = torch.where(mask[..., None], x, noise)
     return same(module(x, mask)[0][mask], module(x_other, mask)[0][mask])

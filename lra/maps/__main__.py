@@ -49,6 +49,7 @@ def show(options: MapsOptions) -> None:
         name += f"-head-{options.head}"
     out = _directory(run, options)
     for tower, view in enumerate(tower_views):
+        # Two towers give two files.
         suffix = f"-tower-{tower}" if len(tower_views) > 1 else ""
         path = out / f"{name}{suffix}.png"
         try:

@@ -140,6 +140,7 @@ def tokens(view: View, words: list[str]) -> Figure:
         axes.set_axis_off()
         top -= height + 0.4
 
+    # The title is placed by hand, since the layout is fixed in inches.
     style = {"fontsize": 10, "weight": "bold", "va": "center", "parse_math": False}
     figure.text(0.3 / total_width, 1 - 0.3 / total_height, view.title, **style)
     if map_side:

@@ -43,6 +43,7 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
     Raises:
         ValueError: the head or a position does not exist.
     """
+    # The stored inputs of the example, for the figure.
     index = torch.tensor([options.example])
     split = data.splits[options.split]
     stored, stored_mask = split.gather(index, batch.inputs.shape[2], data.limit)
@@ -109,6 +110,7 @@ def positions(at: int | list, side: int | None, real: Tensor) -> list[int]:
     indices = []
     for place in places:
         if side and isinstance(place, list) and len(place) == 2:
+            # Row and column become a position of the sequence.
             row = whole_number("a row of at", place[0], side)
             column = whole_number("a column of at", place[1], side)
             place = row * side + column

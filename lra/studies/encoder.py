@@ -123,6 +123,7 @@ class Encoder:
             out = F.scaled_dot_product_attention(query, key, value)
             return out.transpose(1, 2).contiguous(), None
 
+        # The previous implementation is restored afterwards.
         before = self.model.config._attn_implementation
         AttentionInterface.register(RECORDING, attend)
         AttentionMaskInterface.register(RECORDING, padding)

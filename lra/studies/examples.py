@@ -16,6 +16,7 @@ Names = dict[str, dict[str, list[str]]]
 
 def spread(data: TaskData, split: str, examples: int) -> np.ndarray:
     """Choose examples of a split evenly over their lengths, short ones first; returns their indices."""
+    # From the shortest to the longest example.
     order = data.sequence_lengths[split].argsort(stable=True).numpy()
     count = min(examples, len(order))
     ranks = np.linspace(0, len(order) - 1, count).round().astype(int)

@@ -22,6 +22,7 @@ def mechanisms(model: nn.Module) -> dict[str, Attention]:
     """List the mechanisms of a model by path, in order; a mechanism inside another one is part of it."""
     by_path: dict[str, Attention] = {}
     for path, module in model.named_modules():
+        # Parents come before their children.
         is_nested = any(path.startswith(f"{outer}.") for outer in by_path)
         if isinstance(module, Attention) and not is_nested:
             by_path[path] = module

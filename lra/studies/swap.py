@@ -62,6 +62,7 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
         ValueError: the run has other attention weights than the mechanism, and no override chooses one.
     """
     source = configuration(run, options.data.root)
+    # The machine, the loggers and the batch of evaluation come from the transfer, the rest from the run.
     data = source.data.replace(eval_batch=options.data.eval_batch or source.optim.batch)
     source = source.replace(
         runs=options.runs,
@@ -105,6 +106,7 @@ def _optim(run_optim: Optim, options: TransferOptions) -> Optim:
     """Return the run's optimiser with the learning rate, the batch and the schedule of the fine-tuning."""
     tuning = options.optim
     steps = options.steps
+    # Options without a value keep the run's.
     changes = {}
     if tuning.lr is not None:
         changes["lr"] = tuning.lr
@@ -123,6 +125,7 @@ def _block(run_block: Call, new_block: Call, overrides: list[str]) -> Call:
 
     A block of another class replaces the run's.
     """
+    # A block of the command line counts as chosen.
     is_chosen = any(line.startswith("block=") for line in overrides)
     if run_block.path != new_block.path or is_chosen:
         return new_block
@@ -173,12 +176,14 @@ def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[nn.Module
         raise ValueError(
             f"the weights of {run.path} ({source.label}) do not fit attn={target.label}: {'; '.join(reasons)}"
         )
+    # The mechanism's additional weights stay as they were drawn.
     swapped.load_state_dict(weights, strict=False)
     return exact, swapped.eval()
 
 
 def _check_shared_qk(exact: nn.Module, swapped: nn.Module, source: Experiment, target: Experiment) -> None:
     """Raise ValueError if only one of the models has a shared projection for queries and keys."""
+    # An empty set is a model without mechanisms, which has no such projection.
     old_kinds = {type(mechanism).shares_qk for mechanism in mechanisms(exact).values()}
     new_kinds = {type(mechanism).shares_qk for mechanism in mechanisms(swapped).values()}
     if not old_kinds or not new_kinds or old_kinds == new_kinds:

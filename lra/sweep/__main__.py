@@ -48,13 +48,15 @@ def carry_out(options: SweepOptions) -> str | None:
     """
     launcher = Launcher(options)
     if launcher.threads:
-        torch.set_num_threads(launcher.threads)  # for the measurement of a step
+        # Steps are measured with the threads of a run.
+        torch.set_num_threads(launcher.threads)
 
     # Plan: a search over learning rates decides its runs round by round, a grid has one round.
     rounds: Iterable[list[PlannedRun]]
     if options.sweep.search:
         board = Board(options, launcher.at_once)
-        skipped, duplicates = board.skipped, board.same
+        skipped = board.skipped
+        duplicates = board.same
         rounds = board.rounds()
         plan = board.describe()
     else:
@@ -81,12 +83,14 @@ def run_rounds(launcher: Launcher, rounds: Iterable[list[PlannedRun]]) -> Watch:
     Raises:
         KeyboardInterrupt: with the line to print.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops as Ctrl-C does
+    # SIGTERM stops the sweep as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Watch([]) as watch:
         try:
             with launcher:
                 for runs in rounds:
                     for run in runs:
+                        # A failed run gets another chance.
                         if state(run) == "failed":
                             (run.folder / FAILED).unlink(missing_ok=True)
                     watch.add(runs)
@@ -94,6 +98,7 @@ def run_rounds(launcher: Launcher, rounds: Iterable[list[PlannedRun]]) -> Watch:
         except KeyboardInterrupt:
             if not launcher.over:
                 raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command resumes") from None
+            # The time limit ended the sweep: wait until the runs have written their checkpoints.
             launcher.settle(list(watch.states))
     return watch
 
@@ -104,6 +109,7 @@ def summarise(options: SweepOptions, watch: Watch, duplicates: list[str]) -> str
     for run in watch.states:
         by_state[state(run)].append(run)
 
+    # Runs without a result, and the steps that they have done.
     left = by_state["left"] + by_state["running"]
     if left:
         begun = [f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run)]

@@ -20,7 +20,7 @@ from ..data.store import StoreError
 from ..runs import config_file, published, record
 from ..runs.run_dir import check_choices
 from ..train.baselines import baselines_of
-from .aliases import aliases
+from .duplicates import find_duplicates
 from .entry import Entry, label_keys
 from .estimate import Estimates
 from .options import SweepOptions
@@ -69,20 +69,24 @@ class Board:
             self.published |= published.below(published.HOME / name)
         self.foreign: dict[Path, str] = {}
 
-        # The mechanism of the command line, with its options, takes the place of the list of the sweep.
+        # A mechanism on the command line, with its options, replaces the list of the sweep.
         arguments = mechanism_overrides(options.command_overrides)
         if arguments:
-            self.mechanisms = [" ".join(arguments).removeprefix("attn=")]
+            text = " ".join(arguments)
+            self.mechanisms = [text.removeprefix("attn=")]
         else:
             self.mechanisms = list(dict.fromkeys(options.mechanisms))
-        entries = [self._entry(*pair) for pair in itertools.product(self.mechanisms, options.tasks)]
-        self.entries = [entry for entry in entries if entry is not None]
+        self.entries: list[Entry] = []
+        for mechanism, task in itertools.product(self.mechanisms, options.tasks):
+            entry = self._entry(mechanism, task)
+            if entry is not None:
+                self.entries.append(entry)
         if not self.entries:
             raise ValueError(self.skipped[0] if self.skipped else "mechanisms must be names of conf/attn, not []")
         self.same = [line for task in options.tasks for line in self._merge(task)]
 
     def _entry(self, mechanism: str, experiment: str) -> Entry | None:
-        """One mechanism on one task; None, with the reason in ``skipped``, if it cannot run there."""
+        """Plan one mechanism on one task; None, with the reason in ``skipped``, if it cannot run."""
         overrides, options = self._composed(mechanism, experiment)
         reason = options.unavailable
         if reason is None:
@@ -96,19 +100,19 @@ class Board:
         return None
 
     def _composed(self, mechanism: str, experiment: str) -> tuple[list[str], Experiment]:
-        """The overrides of ``lra.train`` for a mechanism on a task, and its options."""
+        """Compose the overrides of ``lra.train`` for a mechanism on a task, and its options."""
         options = self.options
         attn, *mechanism_options = mechanism.split()
         overrides = [f"experiment={experiment}", f"attn={attn}", *mechanism_options]
-        overrides += [
-            line for line in options.command_overrides if line.startswith(("budget=", "protocol=", "protocol."))
-        ]
+        shared = ("budget=", "protocol=", "protocol.")
+        overrides += [line for line in options.command_overrides if line.startswith(shared)]
         overrides += [override("runs", options.runs), "trainer.threads=1", *options.overrides]
-        names = [override("study", study(options)), f"label_keys=[{','.join(label_keys(mechanism))}]", "seeds=[0]"]
+        keys = ",".join(label_keys(mechanism))
+        names = [override("study", study(options)), f"label_keys=[{keys}]", "seeds=[0]"]
         return overrides, compose(Experiment, [*overrides, *names])
 
     def _merge(self, experiment: str) -> Iterator[str]:
-        """Leave out each mechanism that computes on a task what an earlier one, or sdpa, computes; yield a line each.
+        """Leave out each mechanism that computes the same function as an earlier one or sdpa; yields a line for each.
 
         Mechanisms with different options outside attn are not compared.
         """
@@ -116,26 +120,27 @@ class Board:
         groups: dict[tuple[str, ...], dict[str, Experiment]] = {}
         for entry in self.entries:
             if entry.experiment == experiment:
-                other_options = tuple(line for line in entry.mechanism.split()[1:] if not line.startswith("attn."))
+                options = entry.mechanism.split()[1:]
+                other_options = tuple(line for line in options if not line.startswith("attn."))
                 groups.setdefault(other_options, {})[entry.mechanism] = entry.options
         # Exact attention is compared first, whether it is in the sweep or not.
         if () in groups:
             sdpa = groups[()].get("sdpa") or self._composed("sdpa", experiment)[1]
             groups[()] = {"sdpa": sdpa} | groups[()]
         for group in groups.values():
-            duplicates = aliases(group) if len(group) > 1 else {}
+            duplicates = find_duplicates(group) if len(group) > 1 else {}
             for mechanism, first in duplicates.items():
                 same = (mechanism, experiment)
                 self.entries = [entry for entry in self.entries if (entry.mechanism, entry.experiment) != same]
                 yield f"{mechanism} on {experiment}: = {first} here"
 
     def result(self, entry: Entry, run: PlannedRun, rate: float) -> record.RunRecord | None:
-        """The record of a run that has ended, here or where its published record comes from; None if there is none.
+        """Read the record of a run that has ended on this machine or is published; None without one.
 
-        A published run of another configuration counts as none.
+        A published run of another configuration does not count.
 
         Raises:
-            ValueError: another configuration made the run here.
+            ValueError: the run directory has another configuration.
         """
         choices = entry.choices | {"optim.lr": rate}
         # A run of this machine, whose configuration is checked once.
@@ -158,7 +163,7 @@ class Board:
         """Find what is left of one mechanism on one task.
 
         Raises:
-            ValueError: a run was made by another configuration.
+            ValueError: a run directory has another configuration.
         """
         # Phase one: the validation score at each rate whose run has ended, None where it diverged or collapsed.
         search = self.options.sweep.search
@@ -227,7 +232,7 @@ class Board:
             progress = self.progress(entry)
             remaining = list(progress.left)
             if progress.rate is None:
-                # The seeds of phase two, whose rate is not known yet, for the estimate of their time.
+                # The seeds of phase two count for the estimate, whatever their rate will be.
                 remaining += [entry.at(0.0, seed, search=False) for seed in options.seeds]
                 rates = f"{progress.rates_done} rates done, {len(progress.left)} left"
                 seeds_done = 0

@@ -36,6 +36,7 @@ class Entry:
             home = home.with_name(f"{home.name}-rates")
             label = f"{label}-optim.lr={rate}"
             keys = (*keys, "optim.lr")
+        # These follow the overrides of the mechanism.
         overrides = (
             override("study", home.name),
             f"label_keys=[{','.join(keys)}]",
@@ -58,6 +59,7 @@ def label_keys(mechanism: str) -> tuple[str, ...]:
         mechanism: name of conf/attn with options of lra.train: ``psf block=glu block.norm=layer`` gives ("block",).
     """
     keys = [option.lstrip("+~").split("=")[0] for option in mechanism.split()[1:]]
+    # A key below a shown group is part of that group.
     groups = ("attn", *keys)
     listed_keys = []
     for key in keys:

@@ -13,23 +13,25 @@ from ..train import lit
 from ..train.device import device_name
 from ..train.plan import Plan
 
-# Size of the batch for the measurement of a step on a CPU: 8 sequences, more if they are short.
-ROWS = 8
+# Batch for the measurement of a step on a CPU: 8 sequences, more if they are short.
+SEQUENCES = 8
 TOKENS = 2**13
-START = time.process_time()  # seconds until here, of the imports that every run begins with; its data take more
-SHARE = 1 / 3  # time of the forward pass of an evaluation, relative to a step on the same batch
+# Seconds of the imports that every run begins with; loading its data takes more.
+START = time.process_time()
+# Time of a forward pass in evaluation, relative to a training step on the same batch.
+SHARE = 1 / 3
 
 
 class Estimates:
-    """Estimates of the time of a seed from earlier runs, or for some seconds from now on by measuring a step.
+    """Estimates of the time of a seed from earlier runs, or, for a limited time, by measuring a step.
 
     Args:
-        root: folder below which the runs are.
-        seconds: time for measuring.
+        root: directory of all runs.
+        seconds: time limit for measurements.
     """
 
     def __init__(self, root: Path, seconds: float):
-        self.known = [(record, _cost(choices)) for record, choices in history(root)]
+        self.history = [(record, _cost(choices)) for record, choices in history(root)]
         self.deadline = time.monotonic() + seconds
 
     def of(self, plan: Plan, choices: dict, *, left: bool) -> tuple[float | None, str]:
@@ -38,7 +40,7 @@ class Estimates:
         Args:
             plan: plan of the configuration.
             choices: flat.
-            left: whether a seed is left, so that a measurement is of use.
+            left: whether a seed is left, so that a measurement is useful.
 
         Returns:
             Seconds of a seed's steps and evaluations, without the start of its process, and the source of a step's
@@ -47,7 +49,7 @@ class Estimates:
         # Time of a step: the median of records of this configuration and device, else measured.
         name = device_name(plan.device)
         cost = _cost(choices)
-        records = [r for r, record_cost in self.known if r.device == name and r.step_ms and record_cost == cost]
+        records = [r for r, record_cost in self.history if r.device == name and r.step_ms and record_cost == cost]
         if records:
             ms = median(r.step_ms for r in records)
             n_val = records[0].n_val
@@ -60,9 +62,11 @@ class Estimates:
             return None, "unknown"
 
         # Steps and evaluations of both phases, each in steps of phase two.
-        optim, pretrain = plan.experiment.optim, plan.experiment.pretrain
+        optim = plan.experiment.optim
+        pretrain = plan.experiment.pretrain
         eval_batch = plan.experiment.data.eval_batch or optim.batch
-        evaluation = math.ceil(n_val / eval_batch) * SHARE * eval_batch / optim.batch
+        num_batches = math.ceil(n_val / eval_batch)
+        evaluation = num_batches * SHARE * eval_batch / optim.batch
         steps = optim.steps + optim.steps / optim.eval_every * evaluation
         if pretrain.objective != "none":
             steps += pretrain.steps * pretrain.batch / optim.batch
@@ -71,9 +75,14 @@ class Estimates:
 
 
 def _cost(choices: dict) -> dict:
-    """The choices on which the time of a step depends."""
+    """Select the choices on which the time of a step depends."""
     sizes = ("optim.batch", "optim.micro_batch")
-    return {key: value for key, value in choices.items() if not key.startswith(("optim.", "pretrain.")) or key in sizes}
+    cost = {}
+    for key, value in choices.items():
+        is_schedule = key.startswith(("optim.", "pretrain."))
+        if not is_schedule or key in sizes:
+            cost[key] = value
+    return cost
 
 
 def _measured(plan: Plan) -> float | None:
@@ -84,10 +93,10 @@ def _measured(plan: Plan) -> float | None:
     experiment = plan.experiment
     optim = experiment.optim
     device = plan.device
-    # A smaller batch on a CPU, to whose size the time is proportional.
+    # On a CPU a smaller batch is measured: the time is proportional to its size.
     size = optim.micro_batch or optim.batch
     if device == "cpu":
-        size = min(size, max(ROWS, TOKENS // experiment.task.length))
+        size = min(size, max(SEQUENCES, TOKENS // experiment.task.length))
     smaller = experiment.replace(optim=optim.replace(batch=size, micro_batch=None))
     model = smaller.classifier().to(device).train()
     batch = smaller.random_batch(device)
@@ -101,5 +110,6 @@ def _measured(plan: Plan) -> float | None:
         value.backward()
         optimiser.step()
 
+    # Scale to the full batch, which the processes share.
     ms = measure({"step": step}, repeats=1, device=device)["step"].ms
     return ms and ms * optim.batch / size / plan.processes.count

@@ -30,26 +30,29 @@ PATIENCE = 60  # seconds for a run to stop after a step
 def job(
     hydra_config: object, *, cwd: str, threads: int | None, gpus: list[str], sweep: int, latest: dict[str, float]
 ) -> None:
-    """Run lra.train for a launcher, possibly on another host, with the overrides and in the folder of hydra's job.
+    """Run lra.train for a launcher, possibly on another host, with the overrides and the run directory of Hydra's job.
 
     The output of the run goes to train.log, and the reason of a failure to failed.txt.
 
     Args:
-        hydra_config: configuration of the run, not read: hydra's own is asked for everything.
+        hydra_config: configuration of the run, unused: everything is read from HydraConfig.
         cwd: working directory of the run.
-        threads: CPU threads of the run, None for torch's own number.
-        gpus: that runs on this machine take in turn.
+        threads: CPU threads of the run, None for torch's default.
+        gpus: GPUs that runs on this machine take in turn.
         sweep: pid of the sweep; if it is the parent of this process, the run ends with it.
-        latest: time by folder after which a run is not started.
+        latest: time by run directory after which a run is not started.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
+    # Another process may have finished or started the run in the meantime.
     if (folder / record.NAME).exists() or lock.holder(folder / lock.NAME):
         return
     if time.time() > latest.get(str(folder), math.inf):
         return
     # Environment of the run: its threads and its GPU.
-    env = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    env = dict(os.environ)
+    if threads:
+        env["OMP_NUM_THREADS"] = str(threads)
     if gpus:
         env["CUDA_VISIBLE_DEVICES"] = gpus[hydra.job.num % len(gpus)]
     (folder / FAILED).unlink(missing_ok=True)
@@ -75,14 +78,19 @@ def job(
             run.stdin.close()
             run.wait()
             if worker and os.getppid() != sweep:
-                os._exit(1)  # the sweep has ended, and no further job should begin
+                # The sweep has ended, and no further job should begin.
+                os._exit(1)
         if run.returncode and not stopped:
             log.seek(before)
             fail(folder, reason(run.returncode, log.read().decode(errors="replace")))
 
 
 def fail(folder: Path, explanation: str) -> None:
-    """Write the reason of a failure into a run's folder. Raises ValueError if that cannot be written."""
+    """Write the reason of a failure into a run directory.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
     with explain_disk_errors(folder):
         atomic.write(folder / FAILED, explanation + "\n")
 
@@ -102,7 +110,8 @@ def reason(status: int, output: str) -> str:
 
 def end_with_parent() -> None:
     """End this process soon after its parent has closed its standard input or has ended."""
-    os.read(0, 1)  # returns when the other end is closed, for whatever reason
+    # Returns when the other end is closed, for whatever reason.
+    os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(PATIENCE)
     os._exit(1)

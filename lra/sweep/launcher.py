@@ -26,15 +26,17 @@ from .options import SweepOptions
 from .plan import PlannedRun
 from .progress import ENDED, EVERY, state, steps
 
-ON_A_GPU = 2  # runs that share a GPU, unless hydra.launcher.n_jobs is given
-ENDING = 15.0, 0.2  # seconds, and the share of a short time, for runs to stop and for what is written then
+# Runs that share a GPU, unless hydra.launcher.n_jobs is given.
+ON_A_GPU = 2
+# Time for runs to stop and to write their results: seconds, or a share of a short time limit.
+ENDING = (15.0, 0.2)
 
 
 def workers() -> tuple[int | None, int | None]:
     """Decide how many runs there are at once.
 
     Returns:
-        The number of runs at once, None if a cluster decides, and the threads of each, None for torch's own number.
+        The number of runs at once, None if a cluster decides, and the threads of each, None for torch's default.
     """
     choices = HydraConfig.get()
     launcher = choices.runtime.choices["hydra/launcher"]
@@ -42,6 +44,7 @@ def workers() -> tuple[int | None, int | None]:
         return 1, None
     if launcher != "joblib":
         return None, None
+    # joblib: the number of processes, by default one per core or two per GPU.
     at_once = choices.launcher.n_jobs
     if at_once < 1:
         at_once = ON_A_GPU * torch.cuda.device_count() or cores()
@@ -49,7 +52,7 @@ def workers() -> tuple[int | None, int | None]:
 
 
 class Launcher:
-    """Launches runs. In its block it ends a sweep after ``minutes`` as Ctrl-C does, without a number never.
+    """Launches runs. As a context manager it interrupts the sweep after ``minutes``, if given, as Ctrl-C does.
 
     A run resumes from its last checkpoint, which it writes at every evaluation, so it is worth starting if it reaches
     its next evaluation. Runs that reach their end come first.
@@ -73,7 +76,8 @@ class Launcher:
             )
         left = 60 * (options.minutes or math.inf)
         self.end = time.time() + left - min(ENDING[0], ENDING[1] * left)
-        self.over = False  # ended by the clock
+        # Whether the time limit has ended the sweep.
+        self.over = False
 
     def __enter__(self) -> "Launcher":
         self.timer = threading.Timer(min(self.end - time.time(), threading.TIMEOUT_MAX), self._stop)
@@ -89,14 +93,15 @@ class Launcher:
         os.kill(os.getpid(), signal.SIGINT)
 
     def settle(self, runs: list[PlannedRun]) -> None:
-        """Wait, not for long, for runs that were asked to stop and end after their step."""
+        """Wait a short time for interrupted runs, which end after their step."""
         last = time.monotonic() + ENDING[0]
         while any(state(run) == "running" for run in runs) and time.monotonic() < last:
             time.sleep(EVERY)
 
     def latest(self, run: PlannedRun) -> float:
-        """The time at which a run has to start to reach its next checkpoint; unknown runs take none."""
-        return self.end - START - (run.seconds or 0.0) * run.eval_every / run.steps
+        """Compute the latest start at which a run reaches its next checkpoint; unknown runs take no time."""
+        seconds_to_checkpoint = (run.seconds or 0.0) * run.eval_every / run.steps
+        return self.end - START - seconds_to_checkpoint
 
     def worth(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         """Select the runs to start now, in their order, those that reach their end first."""
@@ -106,7 +111,8 @@ class Launcher:
             share_left = 1 - steps(run) / run.steps
             return START + (run.seconds or 0.0) * share_left > left
 
-        return sorted((run for run in runs if time.time() <= self.latest(run)), key=exceeds_time)
+        in_time = [run for run in runs if time.time() <= self.latest(run)]
+        return sorted(in_time, key=exceeds_time)
 
     def complete(self, runs: list[PlannedRun]) -> None:
         """Launch the remaining runs until all have ended, or none that is left is worth starting.
@@ -117,6 +123,7 @@ class Launcher:
             states = {run: state(run) for run in runs}
             if all(state_ in ENDED for state_ in states.values()):
                 return
+            # Runs that no process has started.
             free = [run for run in runs if states[run] == "left"]
             if not free:
                 time.sleep(EVERY)
@@ -136,10 +143,10 @@ class Launcher:
         """Hand runs to hydra's launcher, as hydra does for -m; returns the reason if it stopped before the end."""
         choices = HydraConfig.get()
         # The configuration of Hydra's launcher: its options of this command line, and the folders of the runs.
-        name = choices.runtime.choices["hydra/launcher"]  # sweep=board names one by itself
-        overrides = [
-            line for line in choices.overrides.hydra if not line.startswith(("hydra.mode=", "hydra/launcher="))
-        ]
+        # The mode and the launcher, which sweep=board chooses by itself, are replaced.
+        name = choices.runtime.choices["hydra/launcher"]
+        replaced = ("hydra.mode=", "hydra/launcher=")
+        overrides = [line for line in choices.overrides.hydra if not line.startswith(replaced)]
         overrides.append(f"hydra/launcher={name}")
         overrides.append(override("hydra.sweep.dir", os.path.abspath(self.options.runs)))
         if name == "joblib":
@@ -164,10 +171,14 @@ class Launcher:
             task_function=task,
             config=loader.load_configuration("train", overrides, RunMode.MULTIRUN),
         )
-        place = lambda run: override("hydra.sweep.subdir", run.folder.relative_to(self.options.runs))
+        job_overrides = []
+        for run in runs:
+            subdir = override("hydra.sweep.subdir", run.folder.relative_to(self.options.runs))
+            job_overrides.append([*run.overrides, subdir])
+        # A scheduler may fail, or a worker be killed; the remaining runs are launched again.
         try:
-            ended = launcher.launch([[*run.overrides, place(run)] for run in runs], 0)
-        except Exception as error:  # a scheduler failed or a worker was killed; the remaining runs are launched again
+            ended = launcher.launch(job_overrides, 0)
+        except Exception as error:
             log(f"lra: the launcher stopped: {explain(error)}")
             return explain(error)
         # A worker that could not start its run has raised an error.

@@ -27,7 +27,8 @@ class Grid(Section):
     tasks: Some[str]
     seeds: Seeds
     grids: dict[str, dict[str, Some[Any]]] = Field({})
-    shown: list[str] = Field([])  # axes that need no place in the label, since the names of the tasks show them
+    # Axes that are not part of the label, since the names of the tasks show them.
+    shown: list[str] = Field([])
     search: Search | None = None
     mechanisms: list[str] = Field([])
 
@@ -48,7 +49,8 @@ class ManyRunsOptions(Options):
 
 class SweepOptions(ManyRunsOptions):
     conf: ClassVar[str] = "sweep"
-    unread: ClassVar[tuple[str, ...]] = ("attn", "block")  # words for the runs of sweep=board
+    # Overrides for the runs of sweep=board.
+    unread: ClassVar[tuple[str, ...]] = ("attn", "block")
 
     sweep: Grid
     tasks: Some[str]

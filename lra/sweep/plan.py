@@ -28,10 +28,10 @@ class PlannedRun:
     Args:
         overrides: overrides of lra.train.
         task, label, seed: names of the run.
-        folder: folder of the run.
-        steps: steps of training.
+        folder: run directory.
+        steps: training steps.
         disk: bytes.
-        seconds: estimated, None if unknown.
+        seconds: estimated time, None if unknown.
         basis: source of the estimate.
     """
 
@@ -44,14 +44,15 @@ class PlannedRun:
     eval_every: int
     disk: int
     seconds: float | None = None
-    basis: str = "unknown"  # record | measured | unknown
+    # record | measured | unknown
+    basis: str = "unknown"
 
     def __str__(self) -> str:
         return f"{self.task} {self.label} seed {self.seed}"
 
     @property
     def command(self) -> str:
-        """The command that makes this run alone."""
+        """The command of this run."""
         return command_line("train", *folders(), *self.overrides)
 
 
@@ -62,6 +63,7 @@ def study(options: SweepOptions) -> str:
     parts = [options.sweep.name]
     if options.sweep.search is None:
         parts.insert(0, "sweep")
+    # The paper's protocol and budget are the default and not named.
     parts += [name for name in (options.protocol.name, options.budget) if name != "paper"]
     return "-".join(parts)
 
@@ -75,7 +77,12 @@ def points(sweep: Grid) -> list[list[str]]:
     listing = []
     for grid in sweep.grids.values():
         axes = [_axis(key, values) for key, values in grid.items()]
-        label_keys = [key for key in grid if key.split(".")[0] != "attn" and key not in (*IN_LABEL, *sweep.shown)]
+        # Options of attn are part of a label by default.
+        label_keys = []
+        for key in grid:
+            is_attn = key.split(".")[0] == "attn"
+            if not is_attn and key not in IN_LABEL and key not in sweep.shown:
+                label_keys.append(key)
         if label_keys:
             axes.append([f"label_keys=[{','.join(label_keys)}]"])
         listing += [list(point) for point in itertools.product(*axes)]
@@ -83,9 +90,15 @@ def points(sweep: Grid) -> list[list[str]]:
 
 
 def _axis(key: str, values: Sequence[Any]) -> list[str]:
-    """The overrides of one axis. Text stands as it is, so that it may be a value of any type; the rest is JSON."""
-    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
-    return [f"{key}={text}" for text in texts]
+    """Write the overrides of one axis.
+
+    Text is copied, so that it may be a value of any type; other values are written as JSON.
+    """
+    overrides = []
+    for value in values:
+        text = value if isinstance(value, str) else json.dumps(value)
+        overrides.append(f"{key}={text}")
+    return overrides
 
 
 def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedRun], list[str]]:
@@ -93,14 +106,14 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
 
     Args:
         options: options of the sweep.
-        threads: CPU threads of each run, None for torch's own number.
+        threads: CPU threads of each run, None for torch's default.
 
     Returns:
-        The runs, and a line for each mechanism that this machine cannot run and each value of an axis that a task is
-        too short for or refuses otherwise.
+        The runs, and a line for each mechanism that this machine cannot run and each value of an axis that a task
+        rejects, for example because its sequences are too short.
 
     Raises:
-        ValueError: no point gives a run, the overrides of one are wrong, or a folder was made by another configuration.
+        ValueError: no point gives a run, the overrides of one are wrong, or a run directory has another configuration.
     """
     runs: list[PlannedRun] = []
     skipped: list[str] = []
@@ -114,16 +127,18 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     # Each point of the grid on each task.
     for task, point in itertools.product(options.tasks, points(options.sweep)):
         overrides = [f"task={task}", *point, *common, *options.overrides]
-        composed = compose(Experiment, [*overrides, f"seeds={list(options.seeds)}".replace(" ", "")])
+        seed_list = ",".join(map(str, options.seeds))
+        composed = compose(Experiment, [*overrides, f"seeds=[{seed_list}]"])
         if composed.unavailable:
             skipped.append(f"{task}: {composed.unavailable}")
             continue
         try:
             seeds, choices = planned(composed, overrides, estimates)
         except ValueError as error:
-            # Only a value of an axis may be refused; a mistake anywhere else is of the user.
+            # Only a value of an axis may be rejected; any other error is the user's.
             axis_keys = [line.split("=")[0] for line in point]
-            if not str(error).startswith(tuple(f"{key} " for key in axis_keys)):
+            prefixes = tuple(f"{key} " for key in axis_keys)
+            if not str(error).startswith(prefixes):
                 raise
             skipped.append(f"{task}: {error}")
             continue
@@ -144,22 +159,27 @@ def planned(
 
     Args:
         composed: experiment with the seeds.
-        overrides: that give it, without the seeds.
+        overrides: its overrides without the seeds.
         estimates: estimates of their time.
 
     Returns:
         A run for each seed, and their choices, see ``Experiment.choices``.
 
     Raises:
-        ValueError: no model or source can be made of the options.
+        ValueError: the options do not give a model or a source.
     """
     # The configuration is resolved once; its seeds differ in folder and overrides only.
     plan = resolve(composed)
     choices = plan.experiment.choices(plan.data.source.provenance)
-    left = not all((plan.folder(seed) / record.NAME).exists() for seed in composed.seeds)
+    records = [plan.folder(seed) / record.NAME for seed in composed.seeds]
+    left = not all(path.exists() for path in records)
     seconds, basis = estimates.of(plan, choices, left=left)
-    runs = [
-        PlannedRun(
+    # Pretraining has checkpoints as well.
+    num_phases = 2 if composed.pretrained else 1
+    disk_bytes = checkpoint.disk_bytes(plan.params) * num_phases
+    runs = []
+    for seed in composed.seeds:
+        run = PlannedRun(
             overrides=(*overrides, f"seeds=[{seed}]"),
             task=composed.task.name,
             label=composed.label,
@@ -167,12 +187,11 @@ def planned(
             folder=plan.folder(seed),
             steps=composed.optim.steps,
             eval_every=composed.optim.eval_every,
-            disk=checkpoint.disk_bytes(plan.params) * (2 if composed.pretrained else 1),
+            disk=disk_bytes,
             seconds=seconds,
             basis=basis,
         )
-        for seed in composed.seeds
-    ]
+        runs.append(run)
     return runs, choices
 
 
@@ -187,6 +206,7 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
     left = [run for run in runs if not (run.folder / record.NAME).exists()]
     done = len(runs) - len(left)
     yield f"{study(options)}: {len(runs)} runs in {options.runs / study(options)}, {done} of them finished"
+    # Runs are ordered by task.
     for task, group in itertools.groupby(runs, key=lambda run: run.task):
         task_runs = list(group)
         task_left = [run for run in task_runs if run in left]
@@ -201,6 +221,7 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
 
 def disk(runs: list[PlannedRun], options: SweepOptions) -> str:
     """Describe the disk space that runs take, and the free space."""
+    # The nearest directory that exists has the same file system.
     runs_folder = options.runs.absolute()
     existing = next(folder for folder in (runs_folder, *runs_folder.parents) if folder.exists())
     free = shutil.disk_usage(existing).free
@@ -221,7 +242,8 @@ def seconds(runs: list[PlannedRun]) -> float | None:
         numbers = [value for value in estimates if value is not None]
         if not numbers:
             return None
-        total += (START + mean(numbers)) * len(estimates)
+        time_per_run = START + mean(numbers)
+        total += time_per_run * len(estimates)
     return total
 
 
@@ -241,6 +263,7 @@ def _time(runs: list[PlannedRun]) -> str:
         return "nothing to do"
     if seconds(runs) is None:
         return "time unknown: no records on this machine and no step measured (measure=<seconds>)"
+    # How many runs each source of an estimate stands for.
     texts = {
         "record": "{} by records of this kind of device",
         "measured": "{} by a step measured alone on sequences of full length",

@@ -1,4 +1,4 @@
-"""The states of a sweep's runs, read from their folders, so that any process or host may run them."""
+"""The states of a sweep's runs, read from their run directories, so that any process or host may run them."""
 
 import contextlib
 import threading
@@ -14,8 +14,10 @@ from ..runs import metrics_file, record
 from .job import FAILED
 from .plan import PlannedRun
 
-EVERY = 1.0  # seconds between reads
-LINE_EVERY = 60.0  # seconds after which the summary is logged again if the output is no terminal
+# Seconds between reads of the run directories.
+EVERY = 1.0
+# Seconds between log lines of the summary if the output is not a terminal.
+LINE_EVERY = 60.0
 ENDED = ("done", "diverged", "failed")
 
 
@@ -36,15 +38,18 @@ def outcome(run: PlannedRun) -> str:
     try:
         if (run.folder / record.NAME).exists():
             return record.load(run.folder / record.NAME).outcome
-        return f"failed, {content(run.folder / FAILED).decode(errors='replace').strip()}"
+        reason = content(run.folder / FAILED).decode(errors="replace")
+        return f"failed, {reason.strip()}"
     except ValueError as error:
         return f"failed, {error}"
 
 
 def steps(run: PlannedRun) -> int:
     """Read the number of steps up to the last evaluation."""
+    # The first column of the last line; a run before its first evaluation has no line.
     with contextlib.suppress(ValueError, IndexError):
-        return int(content(run.folder / metrics_file.NAME).splitlines()[-1].split(b",")[0])
+        last_line = content(run.folder / metrics_file.NAME).splitlines()[-1]
+        return int(last_line.split(b",")[0])
     return 0
 
 
@@ -56,7 +61,8 @@ class Watch:
         self.task = self.line.add_task("runs", total=0, text="")
         self.states = {}
         self.add(runs)
-        self.end, self.last_line = threading.Event(), time.monotonic()
+        self.end = threading.Event()
+        self.last_line = time.monotonic()
 
     def __enter__(self) -> "Watch":
         self.line.start()
@@ -69,38 +75,42 @@ class Watch:
 
         A run without an estimate weighs as the mean of the others.
         """
-        # Weight of a run: its estimated time, or the mean of the known ones.
+        # Weight of a run: its estimated time, or the mean estimate.
         states = self.states | {run: state(run) for run in runs}
-        usual = mean([run.seconds for run in states if run.seconds] or [1.0])
-        self.weights = {run: run.seconds or usual for run in states}
-        self.states = states  # last, for the thread that looks
-        self.begin, self.work = time.monotonic(), self._work()
+        estimates = [run.seconds for run in states if run.seconds]
+        default = mean(estimates or [1.0])
+        self.weights = {run: run.seconds or default for run in states}
+        # The watching thread reads the weights of all states, so that the states are set last.
+        self.states = states
+        self.begin = time.monotonic()
+        self.work = self._work()
         self.line.update(self.task, total=len(self.states))
 
     def __exit__(self, *error) -> None:
         self.end.set()
         self.thread.join()
         if error[0] is None:
-            self._look()
+            self._update()
         self.line.stop()
 
     def _watch(self) -> None:
         while not self.end.wait(EVERY):
-            self._look()
+            self._update()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
+        """Read the states, log the runs that ended, and refresh the display."""
         for run, before in self.states.items():
             now = before if before in ENDED else state(run)
             if now != before:
                 self.states[run] = now
                 if now in ENDED:
-                    self._tell(f"{run}: {outcome(run)}; {self.summary()}")
-        ended = sum(s in ENDED for s in self.states.values())
+                    self._log(f"{run}: {outcome(run)}; {self.summary()}")
+        ended = sum(run_state in ENDED for run_state in self.states.values())
         self.line.update(self.task, completed=ended, text=self.summary())
         if self.line.disable and time.monotonic() - self.last_line > LINE_EVERY:
-            self._tell(self.summary())
+            self._log(self.summary())
 
-    def _tell(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         self.last_line = time.monotonic()
         log(line)
 
@@ -109,12 +119,15 @@ class Watch:
         # Runs by state, those that ended well first.
         count = Counter(self.states.values())
         parts = [f"{count['done']} of {len(self.states)} done"]
-        parts += [f"{count[name]} {name}" for name in ("diverged", "failed", "running", "left") if count[name]]
-        # The time left is in proportion to the work left.
+        for name in ("diverged", "failed", "running", "left"):
+            if count[name]:
+                parts.append(f"{count[name]} {name}")
+        # The remaining time is proportional to the remaining work.
         total = sum(self.weights.values())
-        now = self._work()
-        if self.work < now < total:
-            seconds = (time.monotonic() - self.begin) * (total - now) / (now - self.work)
+        work = self._work()
+        if self.work < work < total:
+            elapsed = time.monotonic() - self.begin
+            seconds = elapsed * (total - work) / (work - self.work)
             parts.append(f"{clock(seconds)} to go")
         return ", ".join(parts)
 

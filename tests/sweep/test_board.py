@@ -20,8 +20,8 @@ from lra.config.compose import compose
 from lra.runs import config_file, published, record
 from lra.sweep import __main__ as leader
 from lra.sweep import launcher
-from lra.sweep.aliases import aliases
 from lra.sweep.board import Board
+from lra.sweep.duplicates import find_duplicates
 from lra.sweep.options import SweepOptions
 from lra.sweep.search import decide
 
@@ -276,5 +276,5 @@ def test_killed_it_goes_on_from_the_folders(tmp_path, data_root):
 def test_labels_that_compute_exact_attention_at_a_length_are_found_by_their_outputs():
     exact = ["bigbird attn.block=65", "sinkhorn attn.block=65", "longformer attn.window=200", "softmax attn.dropout=0"]
     others = ["local attn.block=64", "softmax", "linear", "mean", "soft attn.count=8", "soft_fixed attn.count=8"]
-    found = aliases({words: config(words, *ALIKE) for words in ["sdpa", *exact, *others]})
+    found = find_duplicates({words: config(words, *ALIKE) for words in ["sdpa", *exact, *others]})
     assert found == dict.fromkeys(exact, "sdpa") | {"soft_fixed attn.count=8": "soft attn.count=8"}

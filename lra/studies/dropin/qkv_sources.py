@@ -50,6 +50,7 @@ def trained(run: RunDir, options: DropinOptions) -> QKVSource:
         ValueError: the mechanism is not exact softmax attention, or there are too few such examples.
     """
     r = run.record
+    # Only exact softmax attention can be the reference.
     model, data = restore.trained(run, restore.configuration(run, options.data.root))
     if not all(type(mechanism) in (SDPA, Softmax) for mechanism in mechanisms(model).values()):
         raise ValueError(f"run={run.path} has attn={r.label}; name a run of sdpa or softmax")
@@ -68,6 +69,7 @@ def trained(run: RunDir, options: DropinOptions) -> QKVSource:
         batch = data.gather("val", np.array([index]))
         layers = [without_padding(**recorded[0].arguments) for recorded in calls(model, batch).values()]
         examples.append(layers)
+    # The description of the source.
     lengths = [layers[0][0].shape[2] for layers in examples]
     about = f"{r.task} {r.label} {run.path.name}, test {r.test:.1f}, {min(lengths)} to {max(lengths)} tokens"
     return QKVSource(f"{r.study}-{r.label}-{run.path.name}", about, examples)

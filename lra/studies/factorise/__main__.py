@@ -82,6 +82,7 @@ class Result:
     @cached_property
     def approximations(self) -> dict[str, np.ndarray]:
         """The product of the factors, and the SVD truncated at each rank."""
+        # Sparse factors first, then one SVD for each rank.
         product = chord.product(torch.from_numpy(self.factors)).numpy()
         approximations = {"SF": product}
         for key, rank in chord.ranks(len(self.matrix)).items():
@@ -100,6 +101,7 @@ class Result:
         """Format the columns of HEAD."""
         n = len(self.matrix)
         iterations = len(self.fell)
+        # The error of each SVD with its rank.
         svd = [f"{self.errors[key]:.3g} (r = {rank})" for key, rank in chord.ranks(n).items()]
         half_way = f"{self.fell[iterations // 2]:.3g}" if iterations else ""
         return (
@@ -125,6 +127,7 @@ def factorise(options: FactoriseOptions) -> None:
     home = options.runs / "factorise"
     results = []
     for kind in kinds:
+        # Matrices that were fitted before are read, not fitted again.
         results_of_kind = []
         try:
             for name, x in KINDS[kind]():
@@ -159,6 +162,7 @@ def factorise(options: FactoriseOptions) -> None:
 def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path: Path) -> Result:
     """Fit a matrix x (n,n), or read the result at a path if it was fitted with the same options before."""
     fit = options.model_dump(include={"iterations", "init", "seed", "impl"})
+    # A result is reused for the same matrix and options only.
     digest = hashlib.sha256(np.ascontiguousarray(x)).hexdigest()
     key = fit | {"sha256": digest}
     if path.exists():
@@ -168,6 +172,7 @@ def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path:
 
     factors, fell, stopped = chord.fit(x, **fit)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # The key is stored next to the arrays.
     with atomic.replacing(path) as part, open(part, "wb") as file:
         np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(key))
     fitted = Result(kind=kind, name=name, matrix=x, factors=factors, fell=fell)
@@ -202,6 +207,7 @@ def summary(results: list[Result]) -> list[list[str]]:
         errors = pd.DataFrame([r.errors for r in group])
         line = [kind, str(len(errors))]
         for key in RANKS:
+            # Below one, sparse factors are closer than the SVD.
             ratio = errors.SF / errors[key]
             line.append(f"{(ratio < 1).sum()} of {len(ratio)}")
             line.append(f"{ratio.median():.3g} ({ratio.min():.3g} to {ratio.max():.3g})")
@@ -214,6 +220,7 @@ def picture(results: list[Result], path: Path) -> None:
     figure, grid = panels(3 * len(results), width=2.15, height=2.3)
     panel = iter(grid)
     for r in results:
+        # Three panels for each matrix.
         rank = chord.ranks(len(r.matrix))["equal"]
         images = {
             r.name: r.matrix,

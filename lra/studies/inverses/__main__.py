@@ -107,6 +107,7 @@ def convergence(errors: pd.DataFrame, layers: list[InvertedLayer], title: str, p
             )
         axes.set_title(f"{', '.join(panel)}: m = {_size_range(panel_layers)}, n = {rows.n.iloc[0]}", fontsize=9)
 
+    # All panels have the same kind of weights.
     weights = errors.weights.iloc[0]
     at = "" if weights == "random" else f" at the {weights} weights"
     about = f"{title}\nError of iterative inverses X of A{at}: median and range over n matrices"

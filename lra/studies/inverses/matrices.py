@@ -60,8 +60,10 @@ def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
     D = options.head_dim
     sizes = Sizes(heads=options.heads, head_dim=D, value_dim=D, length=options.length)
     for kind in options.kinds:
+        # One layer for each example.
         examples = [{"q": q, "k": k, "v": v} for ((q, k, v),) in generated(kind, options).examples]
         for m in options.counts:
+            # The three kinds of inverted matrices.
             attentions = {
                 "soft": Soft(sizes, count=m),
                 "nystrom": Nystrom(sizes, landmarks=m, kernel=0),
@@ -133,6 +135,7 @@ def without_padding(batch: Batch) -> Batch:
     """Return the batch of one example without the padding behind its last real token."""
     if batch.mask is None:
         return batch
+    # A position is kept if any tower has a real token there.
     is_real = batch.mask.any(1)
     end = int(is_real.nonzero()[-1, 1]) + 1
     mask = batch.mask[..., :end]
@@ -158,6 +161,7 @@ def layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
             norms["exact inverse of A"].append(1 / smallest.item())
         inner.extend(a.flatten(0, 1))
 
+    # The number of steps in use, for the figure.
     steps = None
     if isinstance(attention.pinv, partial):
         steps = attention.pinv.keywords.get("steps")
@@ -210,6 +214,7 @@ def inverted(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Ten
     a = recorded["A"]
     x = recorded["X"]
     if isinstance(attention, Soft) and attention.normalise:
+        # SOFT++ inverts the normalised matrix.
         d = a.sum(-1, keepdim=True).rsqrt()
         x = d * x * d.mT
     return a, x, full_map

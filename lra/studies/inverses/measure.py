@@ -103,5 +103,6 @@ def summary(rows: Iterable[dict]) -> pd.DataFrame:
     """Summarise ``value`` over rows that are equal otherwise: median, smallest, largest, number; NaN is infinite."""
     table = pd.DataFrame(rows).fillna({"value": math.inf})
     keys = [name for name in table if name != "value"]
+    # Groups keep the order of their first rows.
     groups = table.groupby(keys, sort=False)
     return groups["value"].agg(median="median", low="min", high="max", n="size").reset_index()

@@ -41,6 +41,7 @@ LEGEND = (
 
 def probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:
     """Fit a multinomial logistic regression by full-batch L-BFGS to unit features (n,d) with labels (n,)."""
+    # Start from zero, so that the fit does not depend on a seed.
     linear = torch.nn.Linear(features.shape[1], int(labels.max()) + 1)
     for parameter in linear.parameters():
         torch.nn.init.zeros_(parameter)
@@ -109,6 +110,7 @@ def study(options: PretrainedOptions) -> list[dict]:
 
     def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> dict:
         cosine = (embeddings * exact).sum(-1)
+        # Both classifiers read embeddings of the changed model.
         neighbour_labels = nearest(train_embeddings, train_labels, embeddings, options.neighbours)
         return {
             "attention": attention,
@@ -134,6 +136,7 @@ def study(options: PretrainedOptions) -> list[dict]:
             )
             results.append(result(score, count, 0, other.embed(test_contents, options.batch)))
             if options.steps:
+                # The same encoder once more, after distillation.
                 distil(other, train_contents, train_embeddings, options)
                 results.append(result(score, count, options.steps, other.embed(test_contents, options.batch)))
     return results
@@ -192,6 +195,7 @@ def draw(results: pd.DataFrame, model: Path, file: Path) -> None:
 
     There is a line for each attention and tuning; bars are standard errors over the n test examples.
     """
+    # The first row is the exact model, a horizontal line.
     exact = results.iloc[0]
     cur = results[1:].astype({"count": int}).sort_values("count", kind="stable")
     attentions = list(cur.attention.unique())

@@ -19,10 +19,12 @@ class PretrainedOptions(Options):
     length: Positive
     size: Positive
     pool: Literal["mean", "cls"]
+    # CUR: how tokens are selected, how many of them, and steps of the inverse.
     selections: Some[Literal[Score, "plus"]]
     counts: Some[Positive]
     pairing: Pairing
     inverse: Whole
+    # Distillation.
     steps: Whole
     lr: Above
     batch: Positive

@@ -128,6 +128,7 @@ def probed(run: RunDir, options: ProbesOptions, device: str) -> None:
         derived=options.derived,
         rows=options.rows,
     )
+    # A complete record is written at once.
     typed_json.save(probes, path)
     log(f"{title}: {describe(probes)}")
 
@@ -152,6 +153,7 @@ def swapped(run: RunDir, options: ProbesOptions, device: str) -> None:
     r = run.record
     model, data = trained(run, configuration(run, options.data.root))
     scored = batches(data, options.examples, options.batch, device)
+    # The run itself is the first column.
     line = {"own": measure.score(model.to(device), scored, r.metric)}
     for name in options.swaps:
         source, target = experiments(run, _transfer_options(run, options, name))
@@ -196,8 +198,10 @@ def _save(line: dict[str, float], run: RunDir, options: ProbesOptions, name: str
 def _transfer_options(run: RunDir, options: ProbesOptions, name: str) -> TransferOptions:
     """Compose the transfer of a run to a mechanism, with ``kept`` or the run's budget of tokens."""
     overrides = [f"run={run.path}", f"attn={name}", f"data.root={options.data.root}"]
+    # The defaults of the mechanism show which budget it has, if any.
     transfer = compose(TransferOptions, overrides)
     keys = [key for key in BUDGETS if key in transfer.attn.options]
+    # The budget: kept=, else the run's.
     run_attn = configuration(run, options.data.root).attn
     run_budgets = [run_attn.options[key] for key in BUDGETS if key in run_attn.options]
     budget = options.kept or (run_budgets[0] if run_budgets else None)

@@ -26,6 +26,7 @@ def confinement(model: nn.Module) -> Literal["mask", "map", "kernel"] | None:
     values is set to zero elsewhere and not normalised again, since weights of CUR have signs. ``kernel``: the lags of a
     convolution are set to zero beyond the reach.
     """
+    # A model is confined by one method only.
     methods = set()
     for block in model.blocks:
         mixer = _mixer(block)
@@ -48,6 +49,7 @@ def confined(model: nn.Module, reach: int) -> Iterator[None]:
         for block in model.blocks:
             mixer = _mixer(block)
             _, name, confine = _method(mixer)
+            # The instance attribute hides the method of the class.
             original = getattr(mixer, name)
             setattr(mixer, name, partial(confine, mixer, original, reach))
             # Deleting the attribute uncovers the method of the class.

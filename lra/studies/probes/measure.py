@@ -32,6 +32,7 @@ def over_filled(model: nn.Module, batches: list[Batch], metric: str) -> dict[str
     exponents = torch.cat(counts).clamp(min=1).log2().long().cpu()
 
     outputs, labels = _predict(model, batches)
+    # The metric of each group; the first group is everything.
     compute = getattr(metrics, metric)
     scores = {"own": compute(outputs, labels)}
     for exponent in exponents.unique().tolist():

@@ -68,6 +68,7 @@ def load(path: Path) -> Probes:
     """
     probes = typed_json.parse(Probes, path, *KIND)
     num_reaches = len(probes.reaches)
+    # One value for each reach.
     for values in (probes.scores, probes.beyond):
         if values is not None and len(values) != num_reaches:
             raise ValueError(f"{path} is not {KIND[0]} (values are missing); {KIND[1]}")
@@ -90,6 +91,7 @@ def table(path: Path) -> pd.DataFrame:
     """
     text = atomic.content(path).decode()
     head, *lines = csv.reader(io.StringIO(text, newline=""))
+    # Names of columns are unique, and there is at least one score.
     is_valid_head = 1 < len(set(head)) == len(head)
     if not is_valid_head or any(len(line) != len(head) for line in lines):
         raise ValueError("columns are missing or there twice")

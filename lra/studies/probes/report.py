@@ -50,6 +50,7 @@ def columns(rows: list[Row]) -> list[Column]:
     controls = [row.test for row in rows if row.label == CONTROL]
     if not controls or controls[0] is None:
         return []
+    # One cell for each row, empty without probes or without a gain.
     cells = [_locality(row, controls[0]) for row in rows]
     if not any(cell.text for cell in cells):
         return []
@@ -59,6 +60,7 @@ def columns(rows: list[Row]) -> list[Column]:
 def _locality(row: Row, control: float) -> Cell:
     try:
         seeds = _probes(row)
+        # Seeds that do not beat the control have no locality.
         localities = [smallest(probes, control) for probes in seeds if probes.score > control]
     except ValueError as error:
         return Cell(note=str(error))
@@ -75,6 +77,7 @@ def smallest(probes: record.Probes, base: float) -> int:
     for reach, score in zip(probes.reaches, probes.scores, strict=True):
         if score < threshold:
             too_short = max(too_short, reach)
+    # Scores need not rise with the reach: the last one below the threshold decides.
     longer = [reach for reach in probes.reaches if reach > too_short]
     return min(longer, default=probes.reaches[-1])
 
@@ -94,6 +97,7 @@ def within(study: str, rows: list[Row]) -> list[Table]:
     if not probed:
         return []
 
+    # Runs may have been probed at different lengths.
     reaches = set()
     for _, _, scores in probed:
         reaches.update(scores.index)
@@ -132,6 +136,7 @@ def _probes(row: Row) -> list[record.Probes]:
 
 def matrices(study: str, rows: list[Row]) -> list[Table]:
     """Make the tables of a study's matrices, if there are any; logs and skips a damaged one."""
+    # Runs of several directories may be shown together.
     roots = set()
     for row in rows:
         roots.update(map(_root, row.runs))
@@ -158,6 +163,7 @@ def matrix_table(study: str, path: Path) -> Table:
     # Two columns of names, the run's own score, then one column for each mechanism or number of tokens.
     task, label, own, *names = scores.columns
     lines = []
+    # An empty text is a cell without a score.
     for task_name, label_name, *texts in scores.to_numpy():
         cells = [_cell(float(text or "nan")) for text in texts]
         lines.append([task_name, label_name, *cells])
@@ -190,6 +196,7 @@ def draw(home: Path) -> list[Path]:
             if all(getattr(probes, values) for probes in seeds):
                 axes.plot(record.means(seeds, values), label=f"{label} (n = {len(seeds)})", **style)
 
+    # All probes of a task have the same metric and examples.
     example = next(iter(by_label.values()))[0]
     left.set_ylabel(f"test {example.metric} within the reach, %")
     right.set(ylabel="squared derivatives beyond the reach, share", ylim=(0, 1))
@@ -228,10 +235,12 @@ def matrix(home: Path, name: str) -> list[Path]:
             raise ValueError(f"{path} is not a line of scores; delete it to score that seed again") from None
         lines.append(scores.rename(task_and_label))
 
+    # A row for each seed, then the mean for each task and label.
     seeds = pd.DataFrame(lines).rename_axis(["task", "trained with"])
     means = seeds.groupby(level=[0, 1], sort=False).mean()
     path = home / name
     atomic.write(path, means.to_csv(lineterminator="\n"))
+    # The Markdown file is rendered from the CSV file, as in the report.
     markdown = matrix_table(home.name, path)
     atomic.write(path.with_suffix(".md"), markdown.section() + "\n")
     show([markdown], "")

@@ -38,6 +38,7 @@ def transfer(options: TransferOptions) -> None:
     reason = options.unavailable
     if reason:
         raise ValueError(reason)
+    # None leaves the number of threads to torch.
     if options.trainer.threads:
         torch.set_num_threads(options.trainer.threads)
     for run in finished(options.run, options.trust):

@@ -68,6 +68,7 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
     single = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
     stacked = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
     spectra = {path: [] for path in paths}
+    # Both models must call their mechanisms once per tower, or once for all of them.
     encode_separately = exact.encode_separately or other.encode_separately
     for batch in batches:
         exact_calls = calls(exact, batch, encode_separately)
@@ -81,6 +82,7 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
                 num_missing = spectrum - len(spectra[path])
                 spectra[path] += singular_values(exact_mechanisms[path], exact_call, num_missing)
 
+    # Turn sums into means.
     results = []
     for path in paths:
         mean_abs, relative = _distances(single[path])

@@ -33,6 +33,7 @@ class TransferRecord:
     task: FolderName
     protocol: FolderName
     budget: FolderName
+    # The label of the run, and the label with the other mechanism.
     source: FolderName
     label: FolderName
     seed: NonNegativeInt
@@ -43,6 +44,7 @@ class TransferRecord:
     constant_baseline: Percent
     n_val: NonNegativeInt
     n_test: NonNegativeInt
+    # Scores of the run, after the swap, and after fine-tuning.
     exact_val: Percent
     exact_test: Percent
     direct_val: Percent

@@ -103,6 +103,7 @@ def curves(group: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
     if not lines:
         return group.assign(curve="")
     names = _curve_names(lines)
+    # The legend has the number of seeds of each curve.
     named = [line.assign(curve=f"{names[key]} (n = {line.seed.nunique()})") for key, line in lines.items()]
     return pd.concat(named)
 
@@ -137,6 +138,7 @@ def _class_path(constant: tuple) -> str | None:
 
 def tables(points: pd.DataFrame) -> list[Table]:
     """Make a table of each group of points."""
+    # Points are already in the order of the table.
     group_tables = []
     for (study, task, source), group in points.groupby(GROUP):
         lines = [cells(*point, seeds) for point, seeds in group.groupby(POINT, sort=False)]
@@ -176,6 +178,7 @@ def _mean_and_spread(values: pd.Series) -> str:
 
 def _layer_means(records: Iterable[TransferRecord], measure: str) -> str:
     """Format the mean over seeds of a measure of each layer."""
+    # Seeds by layers.
     by_seed = []
     for r in records:
         by_seed.append([getattr(layer, measure) for layer in r.layers])

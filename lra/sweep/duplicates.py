@@ -1,4 +1,4 @@
-"""Labels that compute what another one computes, found by their outputs."""
+"""Duplicates: labels that compute the same function as another label, found by their outputs."""
 
 import zlib
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from ..config.experiment import Experiment
 ROUNDING = 1e-6
 
 
-def aliases(experiments: Mapping[str, Experiment]) -> dict[str, str]:
+def find_duplicates(experiments: Mapping[str, Experiment]) -> dict[str, str]:
     """Find the labels whose blocks have, for the same weights and sequences, the outputs of an earlier label.
 
     Outputs are compared in evaluation and in training, on sequences of the task's length and shorter ones. Linear maps
     of the same name and shape have the same weights.
 
     Args:
-        experiments: experiments of one task by label, with the same sizes of model; those that cannot run here are
-            left out.
+        experiments: experiments of one task by label, with the same model sizes; experiments that cannot run on this
+            machine are left out.
 
     Returns:
         The first label with the same outputs, for each label that is not itself the first.
@@ -31,11 +31,12 @@ def aliases(experiments: Mapping[str, Experiment]) -> dict[str, str]:
         if experiment.unavailable:
             continue
         outputs = _outputs(experiment)
-        same = next((first for first in firsts if _same(outputs, firsts[first])), None)
-        if same is None:
-            firsts[label] = outputs
+        # The first earlier label with the same outputs, if any.
+        matches = [first for first in firsts if _same(outputs, firsts[first])]
+        if matches:
+            duplicates[label] = matches[0]
         else:
-            duplicates[label] = same
+            firsts[label] = outputs
     return duplicates
 
 
@@ -46,11 +47,11 @@ def _outputs(experiment: Experiment) -> list[Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         # Sequences of full, three quarters and half length.
-        block = _weighted(experiment.block_factory()().double())
-        x = torch.randn(
-            3, length, experiment.model.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-        )
-        mask = torch.arange(length) < torch.tensor([length, length * 3 // 4, length // 2])[:, None]
+        block = _set_weights(experiment.block_factory()().double())
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(3, length, experiment.model.dim, dtype=torch.float64, generator=generator)
+        lengths = torch.tensor([length, length * 3 // 4, length // 2])
+        mask = torch.arange(length) < lengths[:, None]
         outputs = []
         for training in (False, True):
             torch.manual_seed(2)
@@ -58,19 +59,27 @@ def _outputs(experiment: Experiment) -> list[Tensor]:
         return outputs
 
 
-def _weighted(block: nn.Module) -> nn.Module:
-    """Give linear maps values that their name and shape decide, so that no order of drawing matters; move the rest."""
+def _set_weights(block: nn.Module) -> nn.Module:
+    """Set linear maps to values that depend on their name and shape only, and perturb all other parameters.
+
+    The order in which a block draws its parameters then does not matter.
+    """
     for name, parameter in block.named_parameters():
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         noise = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
         module = block.get_submodule(name.rpartition(".")[0])
         if isinstance(module, nn.Linear):
-            parameter.copy_(2 * noise * module.in_features**-0.5)  # attention scores far from uniform
+            # Large enough for attention scores that are far from uniform.
+            parameter.copy_(2 * noise * module.in_features**-0.5)
         else:
             parameter.add_(0.1 * noise.to(parameter.dtype))
     return block
 
 
 def _same(outputs: list[Tensor], reference: list[Tensor]) -> bool:
-    pairs = zip(outputs, reference, strict=True)
-    return all((a - b).abs().max() <= ROUNDING * b.abs().max() for a, b in pairs)
+    """Return whether all outputs are equal up to rounding."""
+    for a, b in zip(outputs, reference, strict=True):
+        difference = (a - b).abs().max()
+        if not difference <= ROUNDING * b.abs().max():
+            return False
+    return True
