@@ -49,6 +49,7 @@ class Based(Mixer):
         v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
         if mask is not None:
             k = k * mask[:, None, :, None]
+        # A causal sum is a recurrence that forgets nothing.
         if self.causal:
             sums = scalar_decay_attention(q, k, v, torch.zeros_like(q[..., 0]), scale=1.0)
         else:
@@ -62,5 +63,8 @@ class Based(Mixer):
 def _taylor_features(x: Tensor) -> Tensor:
     """φ(x) = [1, x D^-1/4, x ⊗ x / (√2 D^1/2)]: (N,H,L,D) -> (N,H,L,1 + D + D²)."""
     size = x.shape[-1]
-    products = (x[..., :, None] * x[..., None, :]).flatten(-2)
-    return torch.cat([torch.ones_like(x[..., :1]), x * size**-0.25, products * (2 * size) ** -0.5], dim=-1)
+    products = (x[..., :, None] * x[..., None, :]).flatten(-2)  # (N,H,L,D²)
+    constant = torch.ones_like(x[..., :1])
+    linear = x * size**-0.25
+    quadratic = products * (2 * size) ** -0.5
+    return torch.cat([constant, linear, quadratic], dim=-1)

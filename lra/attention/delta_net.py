@@ -46,13 +46,17 @@ class DeltaNet(Mixer):
         """Run the delta rule over the tokens: (N,L,d) -> (N,H,L,E)."""
         projected = self.conv(self.inputs(x), mask)
         q, k, v = (split_heads(part, self.sizes.heads) for part in projected.chunk(3, -1))  # (N,H,L,D)
+        q = _unit(q)
+        k = _unit(k)
+
+        # Strength β of each write.
         beta = self.beta(x).sigmoid().mT  # (N,H,L)
         if self.negative:
             beta = 2 * beta
         if mask is not None:
             # A padded token is the identity: it writes nothing.
             beta = beta.masked_fill(~mask[:, None], 0)
-        return delta_rule_attention(_unit(q), _unit(k), v, beta, log_decay, bidirectional=not self.causal)
+        return delta_rule_attention(q, k, v, beta, log_decay, bidirectional=not self.causal)
 
 
 class GatedDeltaNet(DeltaNet):
@@ -78,12 +82,16 @@ class GatedDeltaNet(DeltaNet):
         self.gate = nn.Linear(dim, inner, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        # log α = -A softplus(W_α x + b)
         steps = F.softplus(upcast(self.decay(x)) + self.decay_bias)  # (N,L,H)
         log_decay = -(self.log_A.exp() * steps).mT  # (N,H,L)
         if mask is not None:
             log_decay = log_decay.masked_fill(~mask[:, None], 0)
         out = self.recurrence(x, mask, log_decay)
-        gated = F.silu(self.gate(x)) * merge_heads(self.norm(out))
+
+        # Norm of each head, then the gate.
+        normed = merge_heads(self.norm(out))  # (N,L,H E)
+        gated = F.silu(self.gate(x)) * normed
         return self.output(gated.to(x.dtype))
 
 

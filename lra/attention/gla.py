@@ -43,14 +43,22 @@ class GLA(Mixer):
         self.output = nn.Linear(width, dim, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        projections = [self.queries(x), self.keys(x), self.values(x), self.decay(x)]
-        q, k, v, gate = (split_heads(part, self.sizes.heads) for part in projections)  # (N,H,L,·)
-        log_decay = F.logsigmoid(upcast(gate)) / self.temperature
+        heads = self.sizes.heads
+        q = split_heads(self.queries(x), heads)  # (N,H,L,D)
+        k = split_heads(self.keys(x), heads)  # (N,H,L,D)
+        v = split_heads(self.values(x), heads)  # (N,H,L,E)
+
+        # log α_t, one number per key channel.
+        logits = split_heads(self.decay(x), heads)  # (N,H,L,D)
+        log_decay = F.logsigmoid(upcast(logits)) / self.temperature
         if mask is not None:
             # A padded token is the identity: it writes nothing and does not decay the state.
             padding = ~mask[:, None, :, None]
             k = k.masked_fill(padding, 0)
             log_decay = log_decay.masked_fill(padding, 0)
         out = channel_decay_attention(q, k, v, log_decay, bidirectional=not self.causal)
-        gated = F.silu(self.gate(x)) * merge_heads(self.norm(out))
+
+        # Norm of each head, then the gate.
+        normed = merge_heads(self.norm(out))  # (N,L,H E)
+        gated = F.silu(self.gate(x)) * normed
         return self.output(gated.to(x.dtype))

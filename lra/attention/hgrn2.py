@@ -44,11 +44,17 @@ class HGRN2(Mixer):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         q, f, v = (split_heads(part, self.sizes.heads) for part in self.inputs(x).chunk(3, -1))  # (N,H,L,D)
+        q = q.sigmoid()
+        v = F.silu(v)
+
+        # Decays f between the lower bound and 1.
         bound = self.bound.sigmoid()
         f = bound + (1 - bound) * upcast(f).sigmoid()
         if mask is not None:
             # A padded token is the identity: with f = 1 it forgets nothing and writes nothing.
             f = f.masked_fill(~mask[:, None, :, None], 1)
-        options = {"scale": 1.0, "bidirectional": not self.causal}
-        out = channel_decay_attention(q.sigmoid(), 1 - f, F.silu(v), f.log(), **options)
-        return self.output(self.norm(merge_heads(out)).to(x.dtype))
+
+        # The keys are what the decays forget.
+        out = channel_decay_attention(q, 1 - f, v, f.log(), scale=1.0, bidirectional=not self.causal)
+        normed = self.norm(merge_heads(out))
+        return self.output(normed.to(x.dtype))

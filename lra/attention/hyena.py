@@ -68,6 +68,7 @@ class Hyena(Mixer):
         with torch.autocast(x.device.type, enabled=False):
             kernels = both_ways(torch.stack([filters(length) for filters in self.filters]))
             kernels = kernels.unflatten(0, (self.order - 1, -1))  # (order - 1,d,L or 2 L)
+            # v ← h_i * (x_i v) + D_i (x_i v)
             for i in range(self.order - 1, 0, -1):
                 gated = gates[i] * v
                 kernel = kernels[self.order - 1 - i]

@@ -74,6 +74,7 @@ class Mamba(Mixer):
         self.step = nn.Linear(rank, inner, bias=False)
         nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
         self.step_bias = nn.Parameter(initial_steps(inner, step_min, step_max))
+        # A = -1, -2, ..., -n in every channel as published, or another range.
         if spacing == "linear":
             log_A = torch.linspace(decay_min, decay_max, states).log()
         else:
@@ -84,13 +85,19 @@ class Mamba(Mixer):
         self.output = nn.Linear(inner, dim, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        # Inputs u of the recurrence and their gate z.
         u, z = self.inputs(x).chunk(2, dim=-1)  # (N,L,d)
         u = self.conv(u, mask)
+
+        # Selection: Δ, B and C depend on the token.
         delta, B, C = self.select(u).split(self.split, dim=-1)  # (N,L,rank), (N,L,n), (N,L,n)
         delta = F.softplus(upcast(self.step(delta)) + self.step_bias)
         if mask is not None:
             # A padded token is the identity: a step of zero neither decays the state nor writes to it.
             delta = delta.masked_fill(~mask[..., None], 0)
-        y = selective_scan(u, delta, -self.log_A.exp(), B, C, bidirectional=not self.causal)
+
+        # y_t = C_t·h_t + D u_t, gated by silu(z).
+        A = -self.log_A.exp()  # (d,n)
+        y = selective_scan(u, delta, A, B, C, bidirectional=not self.causal)
         gated = (y + self.D * u) * F.silu(z)
         return self.output(gated.to(x.dtype))

@@ -64,7 +64,7 @@ class Mamba2(Mixer):
         self.output = nn.Linear(inner, dim, bias=False)
 
     def num_directions(self) -> int:
-        """Number of directions with B, C and Δ of their own."""
+        """Number of directions that have separate B, C and Δ."""
         return 1
 
     def initial_log_A(self, heads: int) -> Tensor:
@@ -96,7 +96,10 @@ class Mamba2(Mixer):
         z, u, maps_BC, delta = self.project(x, mask)
         out = self.scan(u, maps_BC, delta, bidirectional=not self.causal)
         out = out + self.D[:, None] * u.unflatten(-1, (self.sizes.heads, -1))
-        return self.output(self.norm(out.flatten(2) * F.silu(z)).to(x.dtype))
+
+        # The gate comes before the norm.
+        gated = out.flatten(2) * F.silu(z)
+        return self.output(self.norm(gated).to(x.dtype))
 
 
 class Hydra(Mamba2):
@@ -137,9 +140,14 @@ class Hydra(Mamba2):
             steps = torch.cat([delta_ahead, delta_behind[0].flip(1)])
             forward, backward = _shift(self.scan(sequences, maps, steps, bidirectional=False)).chunk(2)
             out = forward + backward.flip(1)
-        own = self.diagonal(u) + self.D  # (N,L,H)
-        out = out + own[..., None] * u.unflatten(-1, (self.sizes.heads, -1))
-        return self.output((self.norm(out.flatten(2)) * F.silu(z)).to(x.dtype))
+
+        # The diagonal: the token itself.
+        diagonal = self.diagonal(u) + self.D  # (N,L,H)
+        out = out + diagonal[..., None] * u.unflatten(-1, (self.sizes.heads, -1))
+
+        # The gate comes after the norm.
+        gated = self.norm(out.flatten(2)) * F.silu(z)
+        return self.output(gated.to(x.dtype))
 
 
 def _shift(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from .gated import mask_tokens
 class MinGRU(Mixer):
     """h_t = (1 - z_t) h_(t-1) + z_t g(W_h x_t) with z = σ(W_z x), g(x) = x + ½ for x >= 0 and σ(x) below; then W_o h.
 
-    O(L d) time; a state of d = expand · dim numbers for each direction. The values are those of the paper's scan of
+    O(L d) time; a state of d = expand · dim numbers for each direction. The result equals the paper's scan of
     logarithms, which is less accurate in float32.
 
     Args:

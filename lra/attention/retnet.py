@@ -48,6 +48,7 @@ class RetNet(Mixer):
         self.gate = nn.Linear(dim, expand * width, bias=False)
         self.norm = HeadNorm(expand * sizes.head_dim, eps=1e-6, affine=False)
         self.output = nn.Linear(expand * width, dim, bias=False)
+        # Initial values of the released code.
         for layer in (self.queries, self.keys, self.values, self.gate):
             nn.init.xavier_uniform_(layer.weight, gain=2**-2.5)
         nn.init.xavier_uniform_(self.output.weight, gain=0.5)
@@ -58,15 +59,22 @@ class RetNet(Mixer):
         self.register_buffer("log_decay", log_decay, persistent=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        q = _rotate(split_heads(self.queries(x), self.sizes.heads))  # (N,H,L,D)
-        k = _rotate(split_heads(self.keys(x), self.sizes.heads))
-        v = split_heads(self.values(x), self.sizes.heads)  # (N,H,L,E)
+        # Queries and keys rotated by their positions.
+        heads = self.sizes.heads
+        q = _rotate(split_heads(self.queries(x), heads))  # (N,H,L,D)
+        k = _rotate(split_heads(self.keys(x), heads))  # (N,H,L,D)
+        v = split_heads(self.values(x), heads)  # (N,H,L,E)
+
+        # Retention.
         log_decay = self.log_decay[None, :, None].expand(len(x), -1, x.shape[1])
         if mask is not None:
             # A padded token writes nothing. The decay follows the position, so it acts at padding too.
             k = k * mask[:, None, :, None]
         out = scalar_decay_attention(q, k, v, log_decay, bidirectional=not self.causal)
-        gated = F.silu(self.gate(x)) * merge_heads(self.norm(out))
+
+        # Norm of each head, then the gate.
+        normed = merge_heads(self.norm(out))  # (N,L,H E)
+        gated = F.silu(self.gate(x)) * normed
         return self.output(gated.to(x.dtype))
 
 
@@ -77,6 +85,9 @@ def _rotate(x: Tensor) -> Tensor:
     frequencies = 10_000 ** -torch.linspace(0, 1, half, dtype=dtype, device=x.device)
     positions = torch.arange(x.shape[2], dtype=dtype, device=x.device)
     angles = positions[:, None] * frequencies  # (L,D/2)
+    cos = angles.cos()
+    sin = angles.sin()
     first, second = x.to(dtype).chunk(2, dim=-1)
-    rotated = [first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()]
-    return torch.cat(rotated, dim=-1)
+    rotated_first = first * cos - second * sin
+    rotated_second = first * sin + second * cos
+    return torch.cat([rotated_first, rotated_second], dim=-1)

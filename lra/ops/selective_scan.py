@@ -42,10 +42,11 @@ def selective_scan(
         return _scan_eagerly(u, delta, A, B, C)
     # Both directions are one batch: the second half of the examples runs from right to left.
     inputs = [torch.cat([x, x.flip(1)]) for x in (u, delta, B, C)]
-    both = _scan_eagerly(inputs[0], inputs[1], A, inputs[2], inputs[3])
-    forward, backward = both.chunk(2)
-    own = delta * u * (B * C).sum(-1, keepdim=True)
-    return forward + backward.flip(1) - own
+    outputs = _scan_eagerly(inputs[0], inputs[1], A, inputs[2], inputs[3])
+    forward, backward = outputs.chunk(2)
+    # Both scans contain the token's own input.
+    own_outputs = delta * u * (B * C).sum(-1, keepdim=True)
+    return forward + backward.flip(1) - own_outputs
 
 
 # torch.compile would unroll the loop over all tokens; with a graph break the scan runs as it is, in both passes.
