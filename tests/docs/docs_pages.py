@@ -19,7 +19,12 @@ PAGES = [
     ROOT / "lra/studies/README.md",
 ]
 LANGUAGES = ("sh", "python", "yaml", "text")
-OWN = ("README.md", "docs/mechanism.md", "docs/task.md", "docs/tutorial.md")  # pages whose commands use their own examples
+OWN = (
+    "README.md",
+    "docs/mechanism.md",
+    "docs/task.md",
+    "docs/tutorial.md",
+)  # pages whose commands use their own examples
 RUN_WITHOUT_OPTIONS = ("data_prep", "data_prep.bench", "lra.report", "lra.studies.dropin", "lra.studies.inverses")
 RUN_WITHOUT_OPTIONS += ("lra.studies.transfer.show",)
 PROGRAMS = (
@@ -95,7 +100,7 @@ def commands(page: str, text: str) -> Iterator[Command]:
 
 
 def module_form(command: Command) -> Command:
-    """Return `lra train task=listops` as `python -m lra.train task=listops`; mentions and unknown commands as they are."""
+    """Return `lra train task=listops` as `python -m lra.train task=listops`; keep mentions and unknown commands."""
     arguments = list(command.words[1:])
     if command.words[0] != "lra" or arguments[0].startswith("-"):
         return command
@@ -104,7 +109,7 @@ def module_form(command: Command) -> Command:
     except SystemExit:
         return command
     # A name without options is a mention, unless the command runs without any.
-    is_mention = number == len(arguments) and entry.module not in RUN_WITHOUT_OPTIONS
+    is_mention = number >= len(arguments) and entry.module not in RUN_WITHOUT_OPTIONS
     if ":" in entry.module or is_mention:
         return command
     return command._replace(words=("python", "-m", entry.module, *arguments[number:]))
