@@ -27,21 +27,8 @@ OWN = (
 )  # pages whose commands use their own examples
 RUN_WITHOUT_OPTIONS = ("data_prep", "data_prep.bench", "lra.report", "lra.studies.dropin", "lra.studies.inverses")
 RUN_WITHOUT_OPTIONS += ("lra.studies.transfer.show",)
-PROGRAMS = (
-    "lra",
-    "python",
-    "make",
-    "pip",
-    "torchrun",
-    "srun",
-    "wandb",
-    "source",
-    "export",
-    "apt-get",
-    "git",
-    "cd",
-    "curl",
-)
+PROGRAMS = ("lra", "python", "make", "pip", "torchrun", "srun", "wandb")
+PROGRAMS += ("source", "export", "apt-get", "git", "cd", "curl")
 
 
 class Block(NamedTuple):
