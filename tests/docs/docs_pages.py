@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from lra import cli
 from lra.config import CONF
 
 ROOT = CONF.parent
@@ -18,7 +19,14 @@ PAGES = [
     ROOT / "lra/studies/README.md",
 ]
 LANGUAGES = ("sh", "python", "yaml", "text")
-OWN = ("README.md", "docs/mechanism.md", "docs/task.md")  # pages whose commands use their own examples
+OWN = (
+    "README.md",
+    "docs/mechanism.md",
+    "docs/task.md",
+    "docs/tutorial.md",
+)  # pages whose commands use their own examples
+RUN_WITHOUT_OPTIONS = ("data_prep", "data_prep.bench", "lra.report", "lra.studies.dropin", "lra.studies.inverses")
+RUN_WITHOUT_OPTIONS += ("lra.studies.transfer.show",)
 PROGRAMS = ("lra", "python", "make", "pip", "torchrun", "srun", "wandb")
 PROGRAMS += ("source", "export", "apt-get", "git", "cd", "curl")
 
@@ -78,8 +86,24 @@ def commands(page: str, text: str) -> Iterator[Command]:
             yield Command(page, number, tuple(shlex.split(span)))
 
 
+def module_form(command: Command) -> Command:
+    """Return `lra train task=listops` as `python -m lra.train task=listops`; keep mentions and unknown commands."""
+    arguments = list(command.words[1:])
+    if command.words[0] != "lra" or arguments[0].startswith("-"):
+        return command
+    try:
+        number, entry = cli.find(arguments)
+    except SystemExit:
+        return command
+    # A name without options is a mention, unless the command runs without any.
+    is_mention = number >= len(arguments) and entry.module not in RUN_WITHOUT_OPTIONS
+    if ":" in entry.module or is_mention:
+        return command
+    return command._replace(words=("python", "-m", entry.module, *arguments[number:]))
+
+
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
-COMMANDS = [c for page, text in TEXTS.items() for c in commands(page, text)]
+COMMANDS = [module_form(c) for page, text in TEXTS.items() for c in commands(page, text)]
 BLOCKS = [block for page, text in TEXTS.items() for block in blocks(page, text)]
 EXAMPLES = {block.file: block for block in BLOCKS if block.file}  # files that a page writes down in full
 
