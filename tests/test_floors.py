@@ -48,7 +48,7 @@ def test_chains_of_imports_are_short():
 @pytest.mark.parametrize(
     "here, only",
     {
-        "attention": ("lra.ops", "lra.attention.base"),
+        "attention": ("lra.ops", "lra.attention.base", "lra.attention.gated"),
         "model": ("lra.ops", "lra.attention.base", "lra.model"),
         "data": ("lra.data", "lra.disk"),
         "data_prep": ("lra.data.source", "lra.data.store", "data_prep"),
