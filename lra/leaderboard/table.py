@@ -145,7 +145,7 @@ def table(lines: Sequence[LeaderboardLine], order: Order | None = None) -> Table
     """Make the table of lines in an order."""
     rows = []
     for line in ordered(lines, order):
-        cells = [line.model]
+        cells: list[Cell | str] = [line.model]
         for task in TASKS:
             score = line.scores.get(task)
             cells.append(Cell(text=score.text, value=score.value) if score else Cell())
