@@ -18,11 +18,21 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from jaxtyping import install_import_hook
 from support.faster import interpret_faster, read_yamls_once, share_compositions
 
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
+
+# Modules whose signatures have shapes. Their calls are checked at run time, which torch.compile cannot trace:
+# LRA_CHECK_SHAPES=0 turns it off in a process that compiles them.
+SHAPED = [
+    f"lra.ops.{name}"
+    for name in ("channel_decay", "delta_rule", "diagonal_recurrence", "scalar_decay", "selective_scan")
+]
+if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
+    install_import_hook(SHAPED, "beartype.beartype")
 
 torch.set_num_threads(1)  # xdist runs one process per core
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of pytest in a shell's background; processes would inherit it
