@@ -25,8 +25,8 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 
-# Modules whose signatures have shapes, checked at every call; LRA_CHECK_SHAPES=0 turns it off. torch.compile cannot trace
-# checked functions, so selective_scan and diagonal_recurrence, which tests compile, are not listed.
+# Modules whose signatures have shapes, checked at every call; LRA_CHECK_SHAPES=0 turns it off. torch.compile cannot
+# trace checked functions, so selective_scan and diagonal_recurrence, which tests compile, are not listed.
 SHAPED = [f"lra.ops.{name}" for name in ("channel_decay", "delta_rule", "scalar_decay")]
 if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
     install_import_hook(SHAPED, "beartype.beartype")
