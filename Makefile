@@ -92,9 +92,11 @@ docs: setup ## the manuals and the API as a site with a search, dist/site/index.
 	$(INSTALL) -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-lint: setup ## ruff
+lint: setup ## ruff, spelling, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	$(BIN)/python -m mypy
 
 bench: setup ## how long data preparation, a training step and every mechanism take
 	$(BIN)/python -m data_prep.bench
@@ -110,4 +112,4 @@ gpu-check: setup ## on a GPU, for MINUTES (8): tests, the papers' speed tests, a
 	@$(BIN)/python -m lra.bench.gpu_check minutes=$(MINUTES)
 
 clean: ## remove the virtual environment and caches; data and runs stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

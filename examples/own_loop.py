@@ -1,4 +1,4 @@
-"""Train a model of your own on a task of the Long Range Arena: python examples/own_loop.py [task] [budget] [steps]
+"""Train your own model on a task of the Long Range Arena: python examples/own_loop.py [task] [budget] [steps]
 
 Nothing but `load_dataset` comes from this package: the model and the training loop are plain torch.
 """

@@ -115,7 +115,7 @@ def run(entry: EntryPoint, arguments: list[str]) -> None:
         sys.exit(f"lra: {module} is not part of this installation")
     # Functions take their arguments; modules read sys.argv, as under python -m.
     if function:
-        call: Callable[[list[str]], object] = getattr(importlib.import_module(module), function)
+        call: Callable[[list[str]], int | None] = getattr(importlib.import_module(module), function)
         sys.exit(call(arguments))
     sys.argv[1:] = arguments
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -18,11 +18,18 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from jaxtyping import install_import_hook
 from support.faster import interpret_faster, read_yamls_once, share_compositions
 
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
+
+# Modules whose signatures have shapes, checked at every call; LRA_CHECK_SHAPES=0 turns it off. torch.compile cannot
+# trace checked functions, so selective_scan and diagonal_recurrence, which tests compile, are not listed.
+SHAPED = [f"lra.ops.{name}" for name in ("channel_decay", "delta_rule", "scalar_decay")]
+if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
+    install_import_hook(SHAPED, "beartype.beartype")
 
 torch.set_num_threads(1)  # xdist runs one process per core
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of pytest in a shell's background; processes would inherit it

@@ -1,4 +1,4 @@
-"""Entry points: settings before torch is imported, Ctrl-C, installed files, the minimal example, the command lra."""
+"""Entry points: settings before torch is imported, Ctrl-C, installed files, the examples, the command lra."""
 
 import importlib
 import os
@@ -11,6 +11,7 @@ import sys
 import zipfile
 from importlib.util import find_spec
 
+import matplotlib.pyplot as plt
 import pytest
 
 from lra import cli, console, startup
@@ -18,7 +19,6 @@ from lra.config import CONF
 from lra.startup import SPINS
 
 ROOT = CONF.parent
-MINIMAL = runpy.run_path(str(ROOT / "examples" / "minimal.py"))["main"]
 INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
 
 
@@ -47,7 +47,7 @@ sys.meta_path.insert(0, Watch())
 
 
 ENTRIES = {
-    "runpy.run_path('examples/minimal.py', run_name='__main__')": SPINS,
+    "runpy.run_path('examples/arena_cell.py', run_name='__main__')": SPINS,
     "runpy.run_module('lra.train', run_name='__main__')": SPINS,
     "sys.argv[1:] = ['maps']; runpy.run_module('lra.cli', run_name='__main__')": SPINS,
     "import lra.train.__main__": "not settled",  # for a program that uses the suite, nothing is set
@@ -161,17 +161,52 @@ def test_a_wheel_carries_what_is_read_at_run_time(tmp_path):
     assert {f"lra/runs/published/{name}/runs.csv" for name in ("board", "board-rates")} <= held
 
 
-def test_the_minimal_example_trains_and_scores(tmp_path, monkeypatch, capsys):
+def example(name, *arguments):
+    return runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"](*arguments)
+
+
+@pytest.fixture
+def pictures(tmp_path, data_root, monkeypatch):
+    """An empty working directory, and a folder of data that the session shares."""
     monkeypatch.chdir(tmp_path)
-    assert 0 <= MINIMAL("cur", "3") <= 100 and "cur: test" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="mechanism must be one of cur, softmax, mean, not 'best'"):
-        MINIMAL("best")
+    yield tmp_path
+    plt.close("all")
+
+
+def test_cur_from_scratch_approaches_exact_attention(pictures):
+    step, magnitude = example("cur_from_scratch", "128").values()
+    assert (
+        step[0] > 10 * step[-1] and magnitude[0] > 10 * magnitude[-1] and (pictures / "cur_from_scratch.png").exists()
+    )
+
+
+def test_the_kernel_of_s4d_is_its_recurrence(pictures):
+    differences = example("s4d_kernel", "40")
+    assert set(differences) == {"S4D-Lin", "S4D-Inv"} and max(differences.values()) < 1e-12
+    assert (pictures / "s4d_kernel.png").exists()
+
+
+def test_a_cell_of_the_arena_goes_from_data_to_a_table(pictures):
+    table = example("arena_cell", "cur_step", "smoke", "1")
+    lines = [line.split("|")[1].strip(" `") for line in table.splitlines()]
+    assert lines == ["mechanism", "---", "cur_step", "mean"] and (pictures / "arena_cell.png").exists()
+
+
+def test_an_added_mechanism_trains_and_scores(pictures, capsys):
+    assert 0 <= example("add_mechanism", "3", "efficient")["efficient"] <= 100
+    assert "efficient: test" in capsys.readouterr().out and (pictures / "add_mechanism.png").exists()
+    with pytest.raises(SystemExit, match="mechanisms are efficient, softmax, mean, got best"):
+        example("add_mechanism", "3", "best")
 
 
 @pytest.mark.slow
-def test_attention_beats_its_control_in_the_minimal_example(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert MINIMAL("softmax", "100") > 50 + MINIMAL("mean", "100")
+def test_attention_beats_its_control_in_the_example(pictures):
+    scores = example("add_mechanism", "100", "efficient", "softmax", "mean")
+    assert min(scores["efficient"], scores["softmax"]) > 50 + scores["mean"]
+
+
+def test_an_example_is_short():
+    assert not [path for path in (ROOT / "examples").glob("*.py") if len(path.read_text().splitlines()) > 80]
 
 
 LRA = [sys.executable, "-m", "lra.cli"]

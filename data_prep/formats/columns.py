@@ -145,7 +145,7 @@ class ColumnReader(Reader):
 
     def has_colours(self, tokens: np.ndarray) -> bool:
         """Whether a decoded image has three planes."""
-        return self.allow_colours and len(tokens) == 3 * self.length
+        return self.allow_colours and self.length is not None and len(tokens) == 3 * self.length
 
 
 def find_parts(folder: Path) -> dict[str, list[Path]]:

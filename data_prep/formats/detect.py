@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from . import aclimdb, arrays, cifar_python
 from .aclimdb import AclImdb
@@ -59,7 +60,8 @@ def open_copy(
 
     folder = Path(path).expanduser()
     task_format = FORMATS[task]
-    options = {"num_texts": task_format.num_texts, "num_classes": task_format.num_classes, "length": length}
+    options: dict[str, Any] = {"num_texts": task_format.num_texts, "num_classes": task_format.num_classes}
+    options["length"] = length
     if task == "image":
         # torchvision's archive or its folder.
         batches = cifar_python.find(folder)

@@ -160,11 +160,11 @@ def _orders_of_operators(starts: list[int], compound: list) -> list[tuple[int, .
     for start in starts:
         labels = [label for ids, label in compound if ids[0] == start]
         means[start] = np.mean(labels)
-    ranked = sorted(starts, key=means.get)
+    ranked = sorted(starts, key=means.__getitem__)
     likely = (ranked[0], ranked[3], ranked[1], ranked[2])
     # MED and SM have nearly the same mean.
     swapped = (ranked[0], ranked[3], ranked[2], ranked[1])
-    orders = [likely, swapped]
+    orders: list[tuple[int, ...]] = [likely, swapped]
     orders += [order for order in itertools.permutations(starts) if order not in orders]
     return orders
 

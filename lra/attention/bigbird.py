@@ -36,6 +36,7 @@ class BigBird(Attention):
         self.window = window
         self.random = random
         num_blocks = -(-sizes.length // block)
+        self.draw: Tensor
         self.register_buffer("draw", torch.rand(sizes.heads, num_blocks, num_blocks))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -68,6 +68,7 @@ class CUR(Attention):
         # Random numbers belong to positions, and a class token is at a position.
         self.hole_free = score != "random" and not class_token
         # The random numbers of evaluation, one for each side, head and position.
+        self.draw: Tensor | None
         self.register_buffer("draw", torch.rand(2, sizes.heads, sizes.length) if score == "random" else None)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias: Bias | None = None) -> Tensor:

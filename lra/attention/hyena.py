@@ -100,6 +100,7 @@ class HyenaFilter(nn.Module):
         self.last = nn.Linear(hidden, channels, bias=False)
         # Windows that fall to 1 % within 0.3 to 1.5 of the longest sequence.
         decays = torch.linspace(math.log(0.01) / 1.5, math.log(0.01) / 0.3, channels)
+        self.decay: Tensor
         self.register_buffer("decay", decays, persistent=False)
         self.rates = {"frequency": rate}
         for layer in (*self.layers, self.last):

@@ -197,6 +197,7 @@ class RandomFeatures(nn.Module):
         super().__init__()
         self.redraw = redraw
         self.orthogonal = orthogonal
+        self.draw: Tensor
         self.register_buffer("draw", self._draw(features, dim))
 
     def forward(self) -> Tensor:

@@ -74,6 +74,7 @@ class PSF(Mixer):
         self.ring = ring
         self.hole_free = ring == "real"
         offsets = [0] + [2**j for j in range(num_links - 1)]
+        self.offsets: Tensor
         self.register_buffer("offsets", torch.tensor(offsets), persistent=False)
         self.values = nn.Sequential(_mlp(dim, value_hidden, channels), nn.Dropout(sizes.dropout))
         self.weights = nn.ModuleList(_mlp(dim, hidden, num_links) for _ in range(factors or log_length))

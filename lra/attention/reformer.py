@@ -74,6 +74,7 @@ class Reformer(Attention):
         self.own_last = own_last
         self.chunk = -(-sizes.length // buckets) if chunk is None else chunk
         self.buckets = 2 * -(-sizes.length // self.chunk) if buckets is None else buckets
+        self.rotations: Tensor
         self.register_buffer("rotations", torch.randn(sizes.heads, hashes, sizes.head_dim, self.buckets // 2))
 
     @full_precision

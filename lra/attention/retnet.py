@@ -56,6 +56,7 @@ class RetNet(Mixer):
             log_decay = torch.log1p(-(2.0 ** -(5 + torch.arange(sizes.heads))))
         else:
             log_decay = decays_by_horizon(sizes.heads, 32, sizes.length)
+        self.log_decay: Tensor
         self.register_buffer("log_decay", log_decay, persistent=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

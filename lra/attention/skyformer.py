@@ -53,6 +53,7 @@ class Skyformer(Attention):
         self.pinv = pinv
         self.mixes_batch = is_batch_dependent(pinv)
         # The random numbers of evaluation.
+        self.draw: Tensor
         self.register_buffer("draw", torch.rand(2 * samples))
 
     @full_precision

@@ -79,6 +79,7 @@ class Soft(Attention):
         self.hole_free = sample == "first" or (sample == "pool" and count is not None)
         # The random numbers of evaluation.
         if sample == "random":
+            self.draw: Tensor
             self.register_buffer("draw", torch.rand(sizes.length))
         # A convolution whose stride is its width is a linear map of each window.
         if sample == "conv":

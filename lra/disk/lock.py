@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 from .atomic import Unreadable, opened
 
@@ -81,12 +81,12 @@ def holder(path: Path) -> Owner | None:
     return None
 
 
-def _opener(path: Path, flags: int) -> int:
+def _opener(path: str, flags: int) -> int:
     # O_NOFOLLOW: through a link, another file would be overwritten.
     return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)
 
 
-def _try_lock(file: BinaryIO, path: Path) -> bool:
+def _try_lock(file: IO[bytes], path: Path) -> bool:
     """Lock an open file. False if another process holds it, or if its owner removed it from ``path`` in between."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -84,7 +84,8 @@ class LeaderboardLine:
     def mean_of_five(self) -> float | None:
         """Mean over the five tasks without Path-X, which compares between all sources; None if a task is missing."""
         values = [self.scores[task].value for task in FIVE if task in self.scores]
-        return mean(values) if len(values) == len(FIVE) and None not in values else None
+        numbers = [value for value in values if value is not None]
+        return mean(numbers) if len(numbers) == len(FIVE) else None
 
 
 def quoted_lines() -> list[LeaderboardLine]:

@@ -147,7 +147,7 @@ def table(lines: Sequence[LeaderboardLine], order: Order | None = None) -> Table
     rows = []
     for line in ordered(lines, order):
         # The model, its score on each task, and the mean of five.
-        cells = [line.model]
+        cells: list[Cell | str] = [line.model]
         for task in TASKS:
             score = line.scores.get(task)
             cells.append(Cell(text=score.text, value=score.value) if score else Cell())

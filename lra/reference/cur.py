@@ -51,7 +51,7 @@ def farthest_points(X: Tensor, m: int) -> Tensor:
 
 def highest_scores(X: Tensor, m: int, score: str, random: Tensor | None, class_token: bool) -> Tensor:
     """Select the m tokens of X (n, d) with the highest scores; the class token, the first, is always among them."""
-    if score == "random":
+    if score == "random" and random is not None:
         scores = random.clone()
     else:
         scores = {"sum": X.sum(dim=1), "abs": X.abs().sum(dim=1), "embed": X[:, 0].clone()}[score]

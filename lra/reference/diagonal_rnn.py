@@ -29,11 +29,11 @@ def recurrence(lambda_bar: Tensor, B_bar: Tensor, C: Tensor, u: Tensor, *, rever
     """
     inputs = u.flip(0) if reverse else u
     x = torch.zeros_like(lambda_bar)
-    y = []
+    outputs = []
     for u_k in inputs:
         x = lambda_bar * x + B_bar @ u_k.to(B_bar.dtype)
-        y.append((C @ x).real)
-    y = torch.stack(y)
+        outputs.append((C @ x).real)
+    y = torch.stack(outputs)
     return y.flip(0) if reverse else y
 
 

@@ -49,7 +49,8 @@ def convolve(K: Tensor, u: Tensor) -> Tensor:
     """Compute y_k = Σ_l K_l u_k-l from its definition."""
     y = []
     for k in range(len(u)):
-        y.append(sum(K[lag] * u[k - lag] for lag in range(k + 1)))
+        lags = torch.arange(k + 1)
+        y.append((K[lags] * u[k - lags]).sum())
     return torch.stack(y)
 
 

@@ -77,7 +77,7 @@ class RunDir:
         published_run = published.find(path)
         if published_run:
             choices = published_run.choices
-            result = published_run.record
+            result: RunRecord | None = published_run.record
         elif config_path.exists() or record_path.exists():
             result = record.load(record_path) if record_path.exists() else None
             choices = config_file.read(config_path)

@@ -64,7 +64,12 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
 
 def finished_scores(runs: Sequence[Published]) -> list[float]:
     """Test scores of the finished seeds."""
-    return [run.record.test for run in runs if run.record.status == "done"]
+    scores = []
+    for run in runs:
+        # A finished seed has a test score.
+        if run.record.status == "done" and run.record.test is not None:
+            scores.append(run.record.test)
+    return scores
 
 
 def tolerance(scores: Sequence[float], rerun_scores: Sequence[float]) -> float:

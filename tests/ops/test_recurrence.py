@@ -1,11 +1,13 @@
 """Chunked recurrences against the token-by-token reference, the released code, finite differences and exact sums."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import config
+from jaxtyping import TypeCheckError
 from torch.nn.functional import logsigmoid, normalize, silu, softplus
 
 from lra.bench.measure import peak_bytes
@@ -199,3 +201,14 @@ def test_a_chunk_is_a_power_of_two():
     tensors = inputs_of("channel_decay_attention", 5)
     with pytest.raises(ValueError, match="chunk must be a power of two, got 48"):
         recurrence.channel_decay_attention(*tensors, chunk=48)
+
+
+@pytest.mark.skipif(os.environ.get("LRA_CHECK_SHAPES", "1") != "1", reason="shapes are not checked")
+def test_a_wrong_shape_fails_where_it_enters():
+    q, k, v = torch.randn(3, 1, 2, 8, 4)
+    log_decay = torch.zeros(1, 2, 8)
+    recurrence.scalar_decay_attention(q, k, v, log_decay)
+    with pytest.raises(TypeCheckError, match="scalar_decay_attention"):
+        recurrence.scalar_decay_attention(q, k[:, :, 1:], v, log_decay)
+    with pytest.raises(TypeCheckError, match="log_decay"):
+        recurrence.scalar_decay_attention(q, k, v, log_decay[..., None])
