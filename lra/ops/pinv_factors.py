@@ -58,6 +58,8 @@ def apply_factors_backward(a: Tensor, saved: list[Tensor], grad: Tensor) -> tupl
         de = torch.baddbmm(de, e, dsquare + dsquare.mT)
         H = de + de.mT
         grad = torch.baddbmm(grad + dv, e, du)
+    # There is at least one step.
+    assert H is not None
     return -(H @ a), grad
 
 

@@ -81,7 +81,7 @@ COPIES = {  # second copy, and whether it has the same content
 def test_copies_with_other_content_are_listed_and_one_can_be_chosen(tmp_path, copy, kind):
     second, is_same = COPIES[copy]
     if kind == "packed":
-        second = {f"{name}.gz": gzip.compress(data) for name, data in second.items()}
+        second = {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in second.items()}
     places = ["lra_release/listops-1000", "lra_release/lra_release/listops-1000"]
     files = inside(places[0], LISTOPS) | inside(places[1], second)
     root = tmp_path / "root"
@@ -152,7 +152,7 @@ NAMED = {
     b"\n<HTML><head>": r"not an expression|the first line|is a web page",
     b"<?xml version='1.0'?><Error><Code>AccessDenied": "is an XML page",
     b"version https://git-lfs.github.com/spec/v1\n": "is a pointer of Git LFS",
-    gzip.compress(b"Source"): "is compressed by gzip",
+    gzip.compress(b"Source", mtime=0): "is compressed by gzip",
     "Source\tTarget\n".encode("utf-16"): "is UTF-16 text",
     b"Source\tTarget\n": "holds no example",
     b"Source\tTarget\n1\t1\n\n1\t1\n": "line 3: not an expression",
