@@ -256,11 +256,11 @@ def test_every_command_has_an_entry_point():
 
 SAME = [
     ("train", "lra.train", ["--help"]),
-    ("data", "data_prep", ["task=nope"]),
-    ("data show", "data_prep.show", ["task=listops", "budget=smoke", "count=0"]),
     ("bench gpu-check", "lra.bench.gpu_check", ["25"]),
-    ("study lengths", "lra.studies.lengths", ["--version"]),
-    ("check", "lra.laws", ["attn=cur_best"]),
+    pytest.param("data", "data_prep", ["task=nope"], marks=pytest.mark.slow),
+    pytest.param("data show", "data_prep.show", ["task=listops", "budget=smoke", "count=0"], marks=pytest.mark.slow),
+    pytest.param("study lengths", "lra.studies.lengths", ["--version"], marks=pytest.mark.slow),
+    pytest.param("check", "lra.laws", ["attn=cur_best"], marks=pytest.mark.slow),
 ]
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..options import Range, Whole, in_range, one_of
-from .pinv_factors import Factors
 from .precision import HALF_TYPES, full_precision, upcast
 
 Inverse = Callable[[Tensor], Tensor]
@@ -217,6 +216,9 @@ def pinv_matmul(pinv: Inverse, m: Tensor, x: Tensor) -> Tensor:
         steps = _factored_steps(pinv) if is_half else None
         if steps is None:
             return pinv(m) @ x
+
+        # Only this fast path for 16 bits needs the factors and their gradient.
+        from .pinv_factors import Factors
 
         # A = m / √s, s the largest column sum.
         a = m.flatten(0, -3)  # (G,c,c)

@@ -200,7 +200,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         "out=/nowhere/made.png": "/nowhere/made.png cannot be written",
     },
     lengths: {
-        "mechanisms=[mean,nope]": "attn=nope: no such choice; attn is one of bigbird",
+        "mechanisms=[mean,nope]": "attn=nope: no such choice; attn is one of based, bigbird",
         "lengths=[100]": "needs a length among 128, 256",
         "lengths=[128,128]": "lengths must be a list of different lengths, such as [128,256]",
         "mechanisms=[mean,mean]": "has the same run twice",

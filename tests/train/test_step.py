@@ -241,7 +241,13 @@ def test_no_mechanism_waits(attn):
     trained_and_evaluated(config(attn))
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+# Mamba's scan takes a step of Python per token; its other experiments differ in sizes.
+SCANS = ("mamba_text", "mamba_retrieval", "mamba_image", "mamba_pathfinder", "mamba_pathfinder_x")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SCANS)) for name in EXPERIMENTS]
+)
 def test_no_experiment_waits(name):
     made = experiment(f"experiment={name}", *["attn=cur_abs"] * name.startswith(("curformer", "board")))
     # A third layer would do what the second does.
