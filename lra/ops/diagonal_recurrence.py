@@ -40,10 +40,13 @@ def diagonal_recurrence(
     return forward + backward.flip(1) - inputs
 
 
-# torch.compile would unroll 2 √L steps; with a graph break the recurrence runs as it is, in both passes.
-@torch.compiler.disable
 def _recur_eagerly(log_decay: Tensor, inputs: Tensor) -> Tensor:
-    return _Recurrence.apply(log_decay, inputs)
+    recur = _Recurrence.apply
+    if torch.compiler.is_compiling():
+        # torch.compile would unroll 2 √L steps; with a graph break the recurrence runs as it is, in both passes. Not
+        # as a decorator, which would import the compiler and Triton with this module.
+        recur = torch.compiler.disable(recur)
+    return recur(log_decay, inputs)
 
 
 class _Recurrence(torch.autograd.Function):

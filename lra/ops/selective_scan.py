@@ -49,10 +49,13 @@ def selective_scan(
     return forward + backward.flip(1) - own_outputs
 
 
-# torch.compile would unroll the loop over all tokens; with a graph break the scan runs as it is, in both passes.
-@torch.compiler.disable
 def _scan_eagerly(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
-    return _SelectiveScan.apply(u, delta, A, B, C)
+    scan = _SelectiveScan.apply
+    if torch.compiler.is_compiling():
+        # torch.compile would unroll the loop over all tokens; with a graph break the scan runs as it is, in both
+        # passes. Not as a decorator, which would import the compiler and Triton with this module.
+        scan = torch.compiler.disable(scan)
+    return scan(u, delta, A, B, C)
 
 
 class _SelectiveScan(torch.autograd.Function):
