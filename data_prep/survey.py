@@ -107,9 +107,9 @@ class TableCollector(Collector):
         super().__init__(place)
         self.summaries: dict[str, SplitSummary] = {}
 
+    @abstractmethod
     def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
         """Read one line: lengths of its sequences and label; None for a heading. Raises ValueError for a bad line."""
-        raise NotImplementedError
 
     def add(self, name: str, data: Iterable[bytes]) -> None:
         file_name = name.removesuffix(".gz").rpartition("/")[2]
@@ -182,6 +182,7 @@ class ListOpsCollector(TableCollector):
     sizes = listops.OFFICIAL_SIZES
     files = listops.FILES
 
+    @abstractmethod
     def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
         fields = line.decode(errors="replace").split("\t")
         if number == 1:
@@ -216,6 +217,7 @@ class RetrievalCollector(TableCollector):
     sizes = retrieval.OFFICIAL_SIZES
     files = retrieval.FILES
 
+    @abstractmethod
     def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
         fields = line.split(b"\t")
         if len(fields) != 5:

@@ -173,7 +173,8 @@ class Experiment(TaskOptions):
             try:
                 with torch.device("meta"):
                     return self.classifier()
-            except NotImplementedError:  # some constructors read values, which meta tensors do not have
+            except NotImplementedError:
+                # Some constructors read values, which meta tensors do not have.
                 return self.classifier().to("meta")
         except (TypeError, RuntimeError, OverflowError) as error:
             raise ValueError(f"attn={self.label} cannot be built: {str(error).splitlines()[0]}") from error

@@ -7,9 +7,10 @@ from difflib import get_close_matches
 from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..laws.laws import LAWS
-from ..report.arena_entries import TITLES, ArenaEntry, entries, gain_cell, spread_text
+from ..report.arena_entries import ArenaEntry, entries, gain_cell, spread_text
 from ..report.board.chapter import STUDY
 from ..report.board.costs import FILE as COST_FILE
+from ..report.published import TITLES
 from ..report.summary import Row, collect
 from ..report.table import in_markdown
 from ..runs import bench_record

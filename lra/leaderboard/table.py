@@ -3,21 +3,13 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from ..report.published import TASKS
+from ..report.published import TASKS, TITLES
 from ..report.table import Cell, Table, frame, in_markdown
 from .lines import LeaderboardLine, Protocol, Status
 
 Order = Literal[
     "model", "mean", "average", "year", "listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x"
 ]
-TITLES = {
-    "listops": "ListOps",
-    "text": "Text",
-    "retrieval": "Retrieval",
-    "image": "Image",
-    "pathfinder": "Pathfinder",
-    "pathfinder_x": "Path-X",
-}
 HEAD = (
     "model",
     *TITLES.values(),

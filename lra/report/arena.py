@@ -7,7 +7,8 @@ from ..evaluate import compare
 from ..runs.reader import CONTROL
 from . import published
 from .arena_compare import gap_section, pair_table, precision_table
-from .arena_entries import TITLES, ArenaEntry, entries, gain_cell, spread_text
+from .arena_entries import ArenaEntry, entries, gain_cell, spread_text
+from .published import TITLES
 from .summary import Row
 from .table import Cell, Table, frame
 

@@ -12,7 +12,8 @@ from ..evaluate import compare
 from ..evaluate.record import FreshTest
 from ..runs import reader
 from ..runs.reader import CONTROL
-from .arena_entries import LONGER, TITLES, ArenaEntry, belongs, gain_cell, spread_text
+from .arena_entries import LONGER, ArenaEntry, belongs, gain_cell, spread_text
+from .published import TITLES
 from .statistics import holm
 from .summary import Row
 from .table import Cell, Table, frame

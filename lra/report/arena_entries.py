@@ -21,14 +21,6 @@ from .table import Cell
 # Studies of the longer training that the authors of CURformer released.
 LONGER = "curformer_listops"
 LEVEL = 0.05
-TITLES = {
-    "listops": "ListOps",
-    "text": "Text",
-    "retrieval": "Retrieval",
-    "image": "Image",
-    "pathfinder": "Pathfinder",
-    "pathfinder_x": "Path-X",
-}
 
 
 @dataclass(frozen=True)

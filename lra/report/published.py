@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x")
+# The tasks of the benchmark and their names in tables.
+TITLES = {
+    "listops": "ListOps",
+    "text": "Text",
+    "retrieval": "Retrieval",
+    "image": "Image",
+    "pathfinder": "Pathfinder",
+    "pathfinder_x": "Path-X",
+}
+TASKS = tuple(TITLES)
 # Runs with these choices may be compared with published values.
 COMPARABLE = {"protocol paper", "budget paper"}
 ACCURACY = "accuracy_percent"

@@ -220,7 +220,7 @@ def image_cell(pixels):
 
 def write_columns(folder, rows, names, suffix):
     """One file per split as parquet, as a stream of arrow or as a file of arrow."""
-    arrow = pytest.importorskip("pyarrow")
+    arrow = pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     import pyarrow.parquet
 
     for split, chosen in parts(rows).items():
@@ -266,7 +266,7 @@ def test_columns_of_datasets(tmp_path, suffix):
 def test_coloured_images_of_a_hub_are_converted_as_those_of_the_archive(tmp_path):
     binary = cifar(tmp_path / "cifar.tar.gz", n=6)
     order = {"train": [1, 4, 3, 0, 5], "test": [2]}  # seeds of data_batch_1..5 and of test_batch
-    arrow = pytest.importorskip("pyarrow")
+    arrow = pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     import pyarrow.parquet
 
     (tmp_path / "hub" / "data").mkdir(parents=True)
@@ -280,7 +280,7 @@ def test_coloured_images_of_a_hub_are_converted_as_those_of_the_archive(tmp_path
 
 
 def test_damaged_columns_and_other_folders(tmp_path):
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     for name in ("train", "validation", "test"):
         (tmp_path / f"{name}.parquet").write_bytes(b"PAR1 nothing of it PAR1")
     with pytest.raises(ValueError, match=r"train.parquet is damaged or not a parquet file: ") as refused:

@@ -43,7 +43,7 @@ def pairs(folder):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_round_trip_is_equal_to_the_bit(layout, tmp_path, monkeypatch):
     if layout == "parquet":
-        pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     monkeypatch.setattr(write_release, "IMAGES", 7)
     monkeypatch.setattr("data_prep.formats.writer.CHUNK", 3)
     data = tmp_path / "data"
