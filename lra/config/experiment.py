@@ -15,6 +15,7 @@ from ..model.init import lecun_normal_
 from ..model.pretrainer import Pretrainer
 from . import blocks, sections
 from .options import TaskOptions, flatten
+from .quoting import report_command
 from .sections import Attn, Block, Loggers, Name, Seeds
 
 if TYPE_CHECKING:
@@ -52,6 +53,31 @@ class Experiment(TaskOptions):
     pretrain: sections.Pretrain
     trainer: sections.Trainer
     logger: Loggers = Field({})
+
+    def check(self) -> None:
+        if self.pretrained:
+            self._check_pretraining()
+
+    def _check_pretraining(self) -> None:
+        """Raise ValueError if the inputs are always masked, or if the loss or the mask id does not fit the task."""
+        task = self.task
+        pretrain = self.pretrain
+        option = f"pretrain={pretrain.objective}"
+        is_pixels = task.display == "pixels"
+        is_real = task.features is not None
+        if task.masked_id is not None:
+            masked_pixel = self.protocol.masked_pixel
+            reason = "which pixels are masked would reveal the image"
+            raise ValueError(f"protocol.masked_pixel must be null with {option}, not {masked_pixel}: {reason}")
+        if self.model.pool in ("cls", "class"):
+            raise ValueError(f"model.pool must be mean, last or flatten with {option}, not {self.model.pool}")
+        if is_real and pretrain.loss != "l1":
+            raise ValueError(f"pretrain.loss must be l1 with task={task.name}, whose inputs are real numbers")
+        if task.vocab is not None and pretrain.loss == "l1" and not is_pixels:
+            reason = "whose inputs are no grey levels"
+            raise ValueError(f"pretrain.loss must be cross_entropy with task={task.name}, {reason}")
+        if pretrain.mask_id == "padding" and (is_pixels or is_real):
+            raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
 
     def resolve(self) -> Self:
         """Resolve the steps of both phases; ``pretrain.matched`` takes those of phase one from ``optim``.
@@ -95,6 +121,11 @@ class Experiment(TaskOptions):
     def home(self) -> Path:
         """The folder of the seeds."""
         return self.runs / self.study / self.task.name / self.label
+
+    @property
+    def report_command(self) -> str:
+        """The command that prints the tables of the study."""
+        return report_command(self.study, self.runs)
 
     @property
     def pretrained(self) -> bool:

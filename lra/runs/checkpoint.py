@@ -1,19 +1,28 @@
-"""Checkpoint files, verified when read: by the CRC-32 of each tensor in the file, and by the checksum in the record."""
+"""The files that training writes at every evaluation: last.ckpt, best.ckpt and metrics.csv.
 
+All are verified when they are read: by the checksum in the record, and checkpoints by the CRC-32 of each tensor too.
+"""
+
+import csv
+import io
+import itertools
+import math
 import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from ..disk import atomic
-from ..disk.atomic import Unreadable, opened
-from ..disk.typed_json import FORM, verify
+from ..disk.atomic import Unreadable, content, opened
+from ..disk.typed_json import FORM, listed, verify
 
-# State of the training at the last evaluation; weights with the best validation score.
+# State of the training at the last evaluation; weights with the best validation score; one line per evaluation.
 LAST = "last.ckpt"
 BEST = "best.ckpt"
+METRICS = "metrics.csv"
 # The callback of lra.train.trainer whose state in last.ckpt holds the values of this suite.
 CALLBACK = "Checkpoints"
 # Keys of Lightning's checkpoint, and of our callback's state in it.
@@ -130,6 +139,75 @@ def _shorten(error: Exception) -> str:
     return (message or type(error).__name__)[:_MESSAGE_LENGTH]
 
 
+def copy(path: Path, folder: Path, *, remedy: str) -> None:
+    """Copy a file of a finished run to another folder, if the record of the run lists it.
+
+    Args:
+        path: path of the file.
+        folder: folder of the copy.
+        remedy: remedy, for the message.
+
+    Raises:
+        ValueError: the file is missing, not a regular file, or not the one that the record lists.
+    """
+    if not listed(path):
+        return
+    try:
+        atomic.copy(path, folder / path.name, lambda part: verify(path, part))
+    except Unreadable as error:
+        raise ValueError(f"{path} cannot be used ({error}); {remedy}") from None
+
+
 def disk_bytes(params: int) -> int:
     """The disk space of a seed in bytes: weights, two moments of AdamW and the best weights, all in float32."""
     return 16 * params
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """Read the evaluations of a run.
+
+    Args:
+        folder: run directory with a metrics.csv.
+
+    Returns:
+        One dict per evaluation: ``step`` (int) and the other columns (float).
+
+    Raises:
+        ValueError: the file is not a table of evaluations.
+    """
+    path = folder / METRICS
+    try:
+        # The file may come from somebody else: checksum, table, numbers, values.
+        verify(path)
+        text = content(path).decode()
+        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        evaluations = [_parse_line(line) for line in table]
+        _check_evaluations(evaluations)
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
+    return [evaluation | {"step": int(evaluation["step"])} for evaluation in evaluations]
+
+
+def _parse_line(line: dict[str, str]) -> dict[str, float]:
+    return {name: float(cell) for name, cell in line.items()}
+
+
+def _check_evaluations(evaluations: list[dict[str, float]]) -> None:
+    """Raise Unreadable unless values are finite, scores are there and steps are whole numbers in rising order."""
+    for evaluation in evaluations:
+        if not all(math.isfinite(value) for value in evaluation.values()):
+            raise Unreadable("a cell is no finite number")
+    if not evaluations or not {"train_loss", "val"} <= evaluations[0].keys():
+        raise Unreadable("it has no scores")
+    # Steps are floats here, as all cells.
+    steps = [evaluation["step"] for evaluation in evaluations]
+    is_fractional = any(step % 1 for step in steps)
+    if is_fractional or any(later <= earlier for earlier, later in itertools.pairwise(steps)):
+        raise Unreadable("its steps are no whole numbers that rise")
+
+
+def format_metrics(evaluations: list[dict[str, float]]) -> str:
+    """Format evaluations as metrics.csv, with the columns of the last one."""
+    table = pd.DataFrame(evaluations, columns=list(evaluations[-1]))
+    return table.to_csv(index=False, lineterminator="\n")

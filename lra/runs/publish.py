@@ -16,7 +16,7 @@ from ..config.options import Options
 from ..console import log
 from ..disk import atomic
 from ..options import Whole
-from . import checkpoint, metrics_file, published
+from . import checkpoint, published
 from .published import Published
 from .reader import scan
 from .run_dir import RunDir
@@ -90,8 +90,8 @@ def contents(run: RunDir) -> Published:
     if published_run:
         return published_run
     # A run may diverge before its first evaluation.
-    has_evaluations = (run.path / metrics_file.NAME).exists()
-    evaluations = metrics_file.read(run.path) if has_evaluations else []
+    has_evaluations = (run.path / checkpoint.METRICS).exists()
+    evaluations = checkpoint.read_metrics(run.path) if has_evaluations else []
     return Published(run.record, run.choices, evaluations)
 
 

@@ -15,15 +15,16 @@ from torch import Tensor
 from ..console import log
 from ..disk import atomic, lock
 from ..disk.atomic import NO_ROOM
+from ..disk.typed_json import FORM
 from ..ranks import on_rank_zero, rank
-from . import checkpoint, config_file, metrics_file, published, record
+from . import checkpoint, config_file, published, record
 from .checkpoint import BEST, LAST, REMEDY
 from .record import RunRecord
 
 # Files that a killed process leaves, see lra.disk.atomic.
 TEMPORARY = ".*.part"
 # Files that show that a run has begun.
-RESULTS = (metrics_file.NAME, LAST, BEST, "*.json", f"pretrain/{BEST}")
+RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")
 # Errors of a disk that can be mended without loss, so that the same command can be repeated.
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 # Modules outside the suite whose classes a config.yaml may name.
@@ -135,6 +136,10 @@ class RunDir:
         record_path = self.path / record.NAME
         return True, record.load(record_path, self.fingerprint) if record_path.exists() else None
 
+    def create_inside(self) -> None:
+        """Create the directory in its parent. Raises ValueError for a link, which would lead to another run."""
+        atomic.below(self.path.parent, self.path.name).mkdir(exist_ok=True)
+
     @property
     def fingerprint(self) -> str:
         return config_file.fingerprint(self.choices | {"seed": self.seed})
@@ -153,10 +158,6 @@ class RunDir:
         """The step from which the same command resumes; 0 without a checkpoint."""
         state = checkpoint.state(self.last)
         return state["global_step"] if state else 0
-
-    def saved_choices(self) -> dict[str, Any]:
-        """Read the choices in ``config.yaml``. Raises ValueError if they cannot be read."""
-        return config_file.read(self.path / config_file.NAME)
 
     def resume(self, model: torch.nn.Module) -> int:
         """Restore the evaluations of the last checkpoint, and check that it fits the model.
@@ -199,7 +200,7 @@ class RunDir:
         self._write_curve()
 
     def _write_curve(self) -> None:
-        atomic.write(self.path / metrics_file.NAME, metrics_file.format_csv(self.curve))
+        atomic.write(self.path / checkpoint.METRICS, checkpoint.format_metrics(self.curve))
 
     def save_best(self, weights: Mapping[str, Tensor]) -> str:
         """Write ``best.ckpt``, before the ``last.ckpt`` of the same step.
@@ -227,6 +228,10 @@ class RunDir:
             ValueError: the file cannot be read, or another process has replaced it.
         """
         return checkpoint.weights(self.weights, self.digest)
+
+    def state(self) -> dict[str, Any]:
+        """What ``last.ckpt`` holds of the run directory: its form, its fingerprint and the evaluations so far."""
+        return {"form": FORM, "fingerprint": self.fingerprint, "curve": self.curve}
 
     def save_last(self) -> contextlib.AbstractContextManager[Path]:
         """Yield a path for the state of the training, which becomes ``last.ckpt`` at the end of the block."""

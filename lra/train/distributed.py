@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from ..config.compose import folders
 from ..config.errors import AlreadyReported
-from ..config.experiment import Experiment
+from ..config.sections import Trainer
 from ..data.source import cores
 
 # Text of gloo's RuntimeError when another process has ended.
@@ -45,8 +45,11 @@ class Processes:
         return self.count > 1 and not self.environment.creates_processes_externally
 
 
-def processes(experiment: Experiment) -> Processes:
+def processes(options: Trainer) -> Processes:
     """Find the number of processes from ``trainer.devices`` and the launcher.
+
+    Args:
+        options: options of the section ``trainer``.
 
     Raises:
         ValueError: this machine or the launcher does not provide them.
@@ -56,7 +59,7 @@ def processes(experiment: Experiment) -> Processes:
     nodes = 1
     if environments.TorchElasticEnvironment.detect():
         environment = environments.TorchElasticEnvironment()
-    elif experiment.trainer.devices == "launched" and environments.SLURMEnvironment.detect():
+    elif options.devices == "launched" and environments.SLURMEnvironment.detect():
         try:
             environment = environments.SLURMEnvironment(auto_requeue=False)
             nodes = int(os.environ["SLURM_NNODES"])
@@ -65,7 +68,7 @@ def processes(experiment: Experiment) -> Processes:
             raise ValueError(str(error)) from None
     # The number of processes, and how many of them run on this machine.
     launched = environment.world_size() if environment.creates_processes_externally else None
-    count = _count(experiment.trainer.devices, experiment.trainer.device, launched)
+    count = _count(options.devices, options.device, launched)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", count // nodes))
     return Processes(count, local, environment)
 

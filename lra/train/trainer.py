@@ -14,8 +14,7 @@ from ..data.datamodule import TaskData
 from ..live import live_line
 from ..runs import record
 from ..runs.run_dir import RunDir
-from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
-from .compiling import Compile
+from .callbacks import Checkpoints, Compile, Diverged, Divergence, Report, Stopwatch
 from .device import TrimHeap
 from .lit import LitClassifier, LitModule
 from .plan import Plan

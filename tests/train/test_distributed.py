@@ -126,7 +126,7 @@ def test_an_infinite_loss_ends_the_seed_in_both(data_root, tmp_path):
 
 def in_this_group(function):
     """function(rank) in one of the processes that can talk."""
-    with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *TWO))):
+    with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *TWO).trainer)):
         function(ranks.rank())
 
 
@@ -264,12 +264,12 @@ def test_slurm_says_how_many_where_it_is_asked(monkeypatch):
     for key, value in {"NTASKS": "8", "NNODES": "2", "JOB_NAME": "job", "PROCID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{key}", value)
     with pytest.raises(ValueError, match="--ntasks-per-node=8"):
-        distributed.processes(smoke("unused", *TWO))
+        distributed.processes(smoke("unused", *TWO).trainer)
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
-    one, launched = (distributed.processes(smoke("unused", *words)) for words in ((), TWO))
+    one, launched = (distributed.processes(smoke("unused", *words).trainer) for words in ((), TWO))
     assert one.count == 1 and not one.to_launch
     assert (launched.count, launched.local) == (8, 4) and not launched.to_launch
-    assert distributed.processes(smoke("unused", "trainer=ddp", "trainer.devices=2")).to_launch
+    assert distributed.processes(smoke("unused", "trainer=ddp", "trainer.devices=2").trainer).to_launch
 
 
 @pytest.mark.slow
