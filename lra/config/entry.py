@@ -23,7 +23,7 @@ from ..console import log, visible
 from ..startup import interruptible
 from . import CONF
 from .compose import overrides_of
-from .errors import AlreadyReported, explain, refusal
+from .errors import AlreadyReported, explain, is_user_error
 from .options import Options
 from .quoting import escape
 from .workers import Workers
@@ -174,7 +174,7 @@ def manual(name: str) -> str:
 
 
 def _unexpected(error: Exception) -> bool:
-    return os.environ.get("LRA_TRACEBACK", "0") not in ("", "0") or not refusal(error)
+    return os.environ.get("LRA_TRACEBACK", "0") not in ("", "0") or not is_user_error(error)
 
 
 def _end(error: Exception) -> NoReturn:

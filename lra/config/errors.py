@@ -11,8 +11,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from ..console import pip_install
 from ..disk.atomic import NO_ROOM
-from . import calls
-from .wording import no_such_key
+from . import target as targets
+from .messages import unknown_key
 
 
 class AlreadyReported(ValueError):
@@ -20,13 +20,13 @@ class AlreadyReported(ValueError):
 
 
 OUT_OF_MEMORY = "out of memory"
-REFUSALS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
+USER_ERRORS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
 EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}  # launchers that are not core
 
 
-def refusal(error: Exception) -> bool:
+def is_user_error(error: Exception) -> bool:
     """Whether an error is one that a user can mend, so that one line is enough."""
-    return isinstance(error, REFUSALS) or failure(error) == OUT_OF_MEMORY
+    return isinstance(error, USER_ERRORS) or failure(error) == OUT_OF_MEMORY
 
 
 def explain(error: BaseException, words: Iterable[str] = ()) -> str:
@@ -68,14 +68,14 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
 def _no_such_key(key: str, parent: Mapping) -> str:
     """Describe a key that a section lacks; its constructor may have an option of that name with a default."""
     section, _, name = key.rpartition(".")
-    keys = {str(key_) for key_ in parent} - {calls.TARGET, calls.PARTIAL}
-    path = parent.get(calls.TARGET)
+    keys = {str(key_) for key_ in parent} - {targets.TARGET, targets.PARTIAL}
+    path = parent.get(targets.TARGET)
     if path:
         with contextlib.suppress(ValueError):  # raised for a target that cannot be imported
-            keys |= calls.options(calls.target(path, section))[0].keys()
+            keys |= targets.options_of(targets.import_target(path, section))[0].keys()
         if name in keys:
             return f"{key} is not in the yaml of {section}, but an option of {path}: add it by +{key}=<value>"
-    return no_such_key(name, keys, section)
+    return unknown_key(name, keys, section)
 
 
 def _missing(group: str, choices: list[str], words: Iterable[str]) -> str:

@@ -13,10 +13,10 @@ from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.init import lecun_normal_
 from ..model.pretrainer import Pretrainer
-from . import blocks, sections
+from . import blocks, schema
 from .options import TaskOptions, flatten
 from .quoting import report_command
-from .sections import Attn, Block, Loggers, Name, Seeds
+from .schema import Attn, Block, Loggers, Name, Seeds
 
 if TYPE_CHECKING:
     from ..data.datamodule import Batch, TaskData
@@ -45,21 +45,22 @@ class Experiment(TaskOptions):
     study: Name
     label_keys: list[str] = Field([])
     runs: Path
-    model: sections.Model
-    optim: sections.Optim
-    data: sections.Data
+    model: schema.Model
+    optim: schema.Optim
+    data: schema.Data
     block: Block
     attn: Attn
-    pretrain: sections.Pretrain
-    trainer: sections.Trainer
+    pretrain: schema.Pretrain
+    trainer: schema.Trainer
     logger: Loggers = Field({})
 
-    def check(self) -> None:
-        if self.pretrained:
-            self._check_pretraining()
+    def check_pretraining(self) -> None:
+        """Check that the options of phase one fit the task and the model.
 
-    def _check_pretraining(self) -> None:
-        """Raise ValueError if the inputs are always masked, or if the loss or the mask id does not fit the task."""
+        Raises:
+            ValueError: inputs are always masked, there is a class token, or the loss or mask id does not exist for the
+                task.
+        """
         task = self.task
         pretrain = self.pretrain
         option = f"pretrain={pretrain.objective}"
@@ -88,7 +89,7 @@ class Experiment(TaskOptions):
         pretrain, optim = self.pretrain, self.optim
         # The yaml of an experiment may have options for a phase one that the command line leaves out.
         if pretrain.objective == "none":
-            return self.replace(pretrain=sections.Pretrain(objective="none"))
+            return self.replace(pretrain=schema.Pretrain(objective="none"))
 
         # Phase one: the steps of phase two, or half of them, in whole evaluation intervals, if matched.
         if pretrain.steps is None:

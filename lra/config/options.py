@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from ..data.source import Source as DataSource
-from . import CONF, sections
+from . import CONF, schema
+from .base import ABSENT, Section, typed
+from .messages import format_value
 from .quoting import command_line
-from .section import ABSENT, Section, typed
-from .wording import shown
 
 _OF_DATA = (
     *("experiment=", "task=", "task.", "budget=", "budgets.", "source.", "protocol=", "protocol."),
@@ -61,9 +61,9 @@ class Options(Section):
         if "budgets" in tree:
             budget, budgets = tree.get("budget"), tree["budgets"]
             if not isinstance(budgets, Mapping):
-                raise ValueError(f"budgets must be keys with their values, not {shown(budgets)}")
+                raise ValueError(f"budgets must be keys with their values, not {format_value(budgets)}")
             if not isinstance(budget, str) or budget not in budgets:
-                raise ValueError(f"budget must be one of {', '.join(map(str, budgets))}, not {shown(budget)}")
+                raise ValueError(f"budget must be one of {', '.join(map(str, budgets))}, not {format_value(budget)}")
 
     @classmethod
     def from_config(cls, config: DictConfig, choices: DictConfig) -> Self:
@@ -102,12 +102,12 @@ class TaskOptions(Options):
         provenance: flat provenance of a restored run; None if the options choose the data.
     """
 
-    task: sections.Task
-    source: sections.Source
-    protocol: sections.Protocol
-    budget: sections.Name
-    budgets: dict[str, dict[str, sections.Number | list[sections.Number] | None]] = Field({})
-    masking: sections.Masking = sections.Masking()
+    task: schema.Task
+    source: schema.Source
+    protocol: schema.Protocol
+    budget: schema.Name
+    budgets: dict[str, dict[str, schema.Number | list[schema.Number] | None]] = Field({})
+    masking: schema.Masking = schema.Masking()
     provenance: dict[str, Any] | None = Field(None, repr=False)
 
     @property
@@ -178,7 +178,7 @@ def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) ->
                 f"label_keys: {key}: no such key; name groups, such as block, or options, such as optim.lr"
             )
         text += f"-{key}={groups.get(key) or flat.get(key)}"
-    return typed(sections.Name, text.replace("/", "_"), "the label of a run")
+    return typed(schema.Name, text.replace("/", "_"), "the label of a run")
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..config.options import TaskOptions
-from ..config.sections import Task
+from ..config.schema import Task
 from ..data import bag
 from ..data.datamodule import TaskData
 from ..ops import metrics

@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from ..config.compose import folders
 from ..config.errors import AlreadyReported
-from ..config.sections import Trainer
+from ..config.schema import Trainer
 from ..data.source import cores
 
 # Text of gloo's RuntimeError when another process has ended.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from ..config.experiment import Experiment
-from ..config.sections import Optim, Pretrain, Task
+from ..config.schema import Optim, Pretrain, Task
 from ..data.datamodule import TaskData
 from ..runs import checkpoint
 from ..runs.reader import SeedDirs
@@ -80,6 +80,8 @@ def resolve(experiment: Experiment) -> Plan:
     # Building the model without memory for its weights checks its options.
     params = sum(parameter.numel() for parameter in experiment.meta_model.parameters())
     devices.check_memory(params)
+    if experiment.pretrained:
+        experiment.check_pretraining()
     if experiment.pretrain.objective == "next":
         check_causal(experiment)
     return Plan(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, V
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
-from .wording import refusal
+from .messages import describe_error
 
 ABSENT = "???"  # a value that the configuration leaves to the command line
 STRICT = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
@@ -80,7 +80,7 @@ class Section(BaseModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise ValueError(refusal(error, cls, tree, "")) from None
+            raise ValueError(describe_error(error, cls, tree, "")) from None
 
     def resolve(self) -> Self:
         """The section with values that follow from several options."""
@@ -111,7 +111,7 @@ def typed(kind: Any, value: Any, name: str) -> Any:
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
-        raise ValueError(refusal(error, kind, value, name)) from None
+        raise ValueError(describe_error(error, kind, value, name)) from None
 
 
 @functools.cache
