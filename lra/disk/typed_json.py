@@ -41,7 +41,11 @@ def save(record: Any, path: Path, files: Iterable[str] = ()) -> None:
         files: names of files in the same folder whose checksums are stored; missing ones are left out.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    checksums = {name: atomic.digest(path.with_name(name)) for name in files if path.with_name(name).exists()}
+    checksums = {}
+    for name in files:
+        file = path.with_name(name)
+        if file.exists():
+            checksums[name] = atomic.digest(file)
     tree = {"form": FORM} | asdict(record)
     if checksums:
         tree["files"] = checksums
@@ -84,9 +88,11 @@ def validated(kind: type[T], text: bytes) -> T:
     try:
         return _adapter(kind).validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    key = ".".join(map(str, first["loc"]))
-    raise Unreadable(f"{key}: {first['msg']}" if key else first["msg"])
+        details = error.errors(include_url=False, include_input=False, include_context=False)
+    first = details[0]
+    key = ".".join(str(part) for part in first["loc"])
+    message = first["msg"]
+    raise Unreadable(f"{key}: {message}" if key else message)
 
 
 def verify(path: Path, copy: Path | None = None) -> None:
@@ -112,7 +118,8 @@ def listed(path: Path) -> str | None:
             continue
         try:
             tree = _parse_tree(atomic.content(record))
-            return tree.get("files", {}).get(path.name)
+            checksums = tree.get("files", {})
+            return checksums.get(path.name)
         except (Unreadable, AttributeError) as error:
             raise Unreadable(f"{record} holds no sums: {error}") from None
     return None

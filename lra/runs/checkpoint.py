@@ -95,16 +95,27 @@ def state(path: Path) -> dict | None:
         return None
     checkpoint = read(path)
 
-    # Every level is checked before it is used: the file may be anything that torch can load.
-    callbacks = checkpoint["callbacks"] if _has_keys(checkpoint, _LIGHTNING_KEYS) else None
-    callback = callbacks[CALLBACK] if _has_keys(callbacks, {CALLBACK}) else None
-    curve = callback["curve"] if _has_keys(callback, _CALLBACK_KEYS) else None
-    has_curve = isinstance(curve, list) and curve and all(isinstance(evaluation, dict) for evaluation in curve)
-    if not has_curve or not _are_weights(checkpoint["state_dict"]):
+    if not _is_state(checkpoint):
         raise ValueError(f"{path} is not the state of a run of this version; {REMEDY}")
-    if callback["form"] != FORM:
-        raise ValueError(f"{path} has form {callback['form']} instead of {FORM}: another version wrote it; {REMEDY}")
+    form = checkpoint["callbacks"][CALLBACK]["form"]
+    if form != FORM:
+        raise ValueError(f"{path} has form {form} instead of {FORM}: another version wrote it; {REMEDY}")
     return checkpoint
+
+
+def _is_state(checkpoint: Any) -> bool:
+    """Whether a checkpoint is Lightning's, with the state of our callback and weights."""
+    # Every level is checked before it is used: the file may be anything that torch can load.
+    if not _has_keys(checkpoint, _LIGHTNING_KEYS):
+        return False
+    callbacks = checkpoint["callbacks"]
+    if not _has_keys(callbacks, {CALLBACK}) or not _has_keys(callbacks[CALLBACK], _CALLBACK_KEYS):
+        return False
+    curve = callbacks[CALLBACK]["curve"]
+    if not curve or not isinstance(curve, list):
+        return False
+    has_evaluations = all(isinstance(evaluation, dict) for evaluation in curve)
+    return has_evaluations and _are_weights(checkpoint["state_dict"])
 
 
 def _has_keys(value: Any, keys: set[str]) -> bool:
@@ -113,9 +124,10 @@ def _has_keys(value: Any, keys: set[str]) -> bool:
 
 def _are_weights(value: Any) -> bool:
     """Whether a value is a dict of finite tensors by name. A run whose weights are not finite saves none."""
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+    if not isinstance(value, dict):
         return False
-    return all(_is_finite_tensor(item) for item in value.values())
+    has_names = all(isinstance(name, str) for name in value)
+    return has_names and all(_is_finite_tensor(tensor) for tensor in value.values())
 
 
 def _is_finite_tensor(value: Any) -> bool:
@@ -180,7 +192,8 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
         # The file may come from somebody else: checksum, table, numbers, values.
         verify(path)
         text = content(path).decode()
-        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        lines = io.StringIO(text, newline="")
+        table = csv.DictReader(lines, strict=True)
         evaluations = [_parse_line(line) for line in table]
         _check_evaluations(evaluations)
     except (ValueError, KeyError, TypeError, csv.Error) as error:
@@ -196,9 +209,11 @@ def _parse_line(line: dict[str, str]) -> dict[str, float]:
 def _check_evaluations(evaluations: list[dict[str, float]]) -> None:
     """Raise Unreadable unless values are finite, scores are there and steps are whole numbers in rising order."""
     for evaluation in evaluations:
-        if not all(math.isfinite(value) for value in evaluation.values()):
+        values = evaluation.values()
+        if not all(math.isfinite(value) for value in values):
             raise Unreadable("a cell is no finite number")
-    if not evaluations or not {"train_loss", "val"} <= evaluations[0].keys():
+    columns = evaluations[0].keys() if evaluations else set()
+    if not {"train_loss", "val"} <= columns:
         raise Unreadable("it has no scores")
     # Steps are floats here, as all cells.
     steps = [evaluation["step"] for evaluation in evaluations]

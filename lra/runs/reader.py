@@ -34,7 +34,8 @@ class SeedDirs:
 
     def unfinished(self, seeds: Iterable[int]) -> int:
         """Count the seeds without a record."""
-        return sum(not (self.path(seed) / record.NAME).exists() for seed in seeds)
+        paths = [self.path(seed) / record.NAME for seed in seeds]
+        return sum(not path.exists() for path in paths)
 
     def saved_padding(self) -> str | None:
         """The padding, ``batch`` or ``compact``, of the first seed that has begun; None if none has."""
@@ -124,15 +125,19 @@ def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     for path in paths:
         seed_dir = path.parent
         is_config = path.name == config_file.NAME and seed_dir.name.startswith("seed-")
-        if is_config and not any(seed_dir.glob("*.json")):
+        has_record = any(seed_dir.glob("*.json"))
+        if is_config and not has_record:
             messages.append(f"{seed_dir} has no {record.NAME}: the run is not finished")
 
     # Tables of published studies.
     for study in published.studies(root):
         try:
-            records |= {path: run.record for path, run in published.read(study).items()}
+            runs = published.read(study)
         except ValueError as error:
             messages.append(str(error))
+            continue
+        for path, run in runs.items():
+            records[path] = run.record
     return records, messages
 
 
@@ -169,9 +174,11 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
     # Curves by column.
     columns: dict[str, dict[int, float]] = {}
     for evaluation in evaluations:
+        step = evaluation["step"]
         for name, value in evaluation.items():
             if name != "step":
-                columns.setdefault(name, {})[evaluation["step"]] = value
+                curve = columns.setdefault(name, {})
+                curve[step] = value
     return columns
 
 

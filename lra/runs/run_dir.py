@@ -126,15 +126,18 @@ class RunDir:
         # 2. Check that the files in it belong to this run, and remove what a killed process left.
         check_choices(self.path, self.choices)
         stack.callback(_remove_unused_config, self.path)
-        for part in (*self.path.glob(TEMPORARY), *self.path.glob(f"pretrain/{TEMPORARY}")):
-            part.unlink()
+        for pattern in (TEMPORARY, f"pretrain/{TEMPORARY}"):
+            for part in self.path.glob(pattern):
+                part.unlink()
 
         # 3. Write the configuration, or read the result.
         config_path = self.path / config_file.NAME
         if not has_begun(self.path) or not config_path.exists():
             atomic.write(config_path, config_file.dump(self.choices))
         record_path = self.path / record.NAME
-        return True, record.load(record_path, self.fingerprint) if record_path.exists() else None
+        if not record_path.exists():
+            return True, None
+        return True, record.load(record_path, self.fingerprint)
 
     def create_inside(self) -> None:
         """Create the directory in its parent. Raises ValueError for a link, which would lead to another run."""
@@ -258,7 +261,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 
 def has_begun(path: Path) -> bool:
     """Whether a run has written anything except its configuration and its log."""
-    return any(any(path.glob(name)) for name in RESULTS)
+    return any(any(path.glob(pattern)) for pattern in RESULTS)
 
 
 def check_choices(path: Path, choices: dict[str, Any]) -> None:
@@ -273,21 +276,21 @@ def check_choices(path: Path, choices: dict[str, Any]) -> None:
         return
     difference = config_file.difference(config_file.read(config_path), choices)
     if difference:
-        raise ValueError(
-            f"{path} was made by another configuration ({difference}); start a new study with study=<name> or delete "
-            f"that folder"
-        )
+        remedy = "start a new study with study=<name> or delete that folder"
+        raise ValueError(f"{path} was made by another configuration ({difference}), see its config.yaml; {remedy}")
 
 
 def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
     """Raise ValueError unless weights have the names and shapes of a model's."""
-    if shapes != {name: value.shape for name, value in weights.items()}:
+    weight_shapes = {name: value.shape for name, value in weights.items()}
+    if weight_shapes != shapes:
         raise ValueError(f"{path} does not hold the weights of this model; {REMEDY}")
 
 
 def _seed_of_name(path: Path) -> int:
     """The k of seed-<k>; 0 for a directory with another name."""
-    digits = path.absolute().name.partition("-")[2][:9]
+    name = path.absolute().name
+    digits = name.partition("-")[2][:9]
     return int(digits) if digits.isdecimal() else 0
 
 

@@ -48,7 +48,11 @@ def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
     hidden_layer = _hidden_layer(module.model)
     hook = None
     if hidden_layer is not None:
-        hook = hidden_layer.register_forward_hook(lambda layer, args, units: hidden_parts.append(units.float().cpu()))
+
+        def keep_units(layer: nn.Module, inputs: tuple, units: Tensor) -> None:
+            hidden_parts.append(units.float().cpu())
+
+        hook = hidden_layer.register_forward_hook(keep_units)
     # Random selection draws the same numbers as in an uninterrupted run.
     torch.manual_seed(module.seed)
     try:
@@ -60,8 +64,8 @@ def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
             hook.remove()
 
     # Every rank has the units of the batches that it evaluated; some have none.
-    rank_units = ranks.gather(torch.cat(hidden_parts) if hidden_parts else None)
-    rank_units = [units for units in rank_units if units is not None]
+    own_units = torch.cat(hidden_parts) if hidden_parts else None
+    rank_units = [units for units in ranks.gather(own_units) if units is not None]
     hidden = torch.cat(rank_units) if rank_units else None
     return diagnose(module.outputs, module.labels, hidden, module.loss_kind, precision)
 
