@@ -14,7 +14,7 @@ from .messages import describe_error
 ABSENT = "???"  # a value that the configuration leaves to the command line
 STRICT = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 # Spellings on a command line: no and yes are truth values, 2026 is text where text is wanted, integers have 64 bits.
-_SPELLED = {
+_SPELLED: dict[str, dict[str, Any]] = {
     "bool": {"strict": False},
     "str": {"strict": False, "coerce_numbers_to_str": True, "pattern": r"^[^\x00]*$"},
     "int": {"ge": -(2**63), "le": 2**63 - 1},
@@ -22,14 +22,14 @@ _SPELLED = {
 }
 
 
-def _spelled(schema: CoreSchema) -> CoreSchema:
+def _spelled(schema: Any) -> Any:
     """Let a strict schema take values as they are spelt on a command line.
 
     The schema is changed in place; rules that it has stay.
     """
     # Rules of this node.
     if isinstance(schema, dict):
-        for key, value in _SPELLED.get(schema.get("type"), {}).items():
+        for key, value in _SPELLED.get(str(schema.get("type")), {}).items():
             schema.setdefault(key, value)
         if schema.get("type") == "str" and schema.get("strict"):  # the text of a path
             schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")

@@ -117,7 +117,7 @@ def _option_names(section: str, constructor: Callable, **sections: str) -> Itera
         yield
     except ValueError as error:
         owners = dict.fromkeys(options_of(constructor)[0], section) | sections
-        name = re.match(r"\w*", str(error))[0]
+        name = re.split(r"\W", str(error), maxsplit=1)[0]
         if name in owners:
             error.args = (f"{owners[name]}.{error}",)
         raise

@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from . import CONF
-from .options import Options
+from .options import Options, to_tree
 from .quoting import escape
 
 O = TypeVar("O", bound=Options)
@@ -113,7 +113,7 @@ def overrides_of(hydra_config: DictConfig) -> list[str]:
     Args:
         hydra_config: Hydra's own configuration.
     """
-    return OmegaConf.to_container(hydra_config.overrides.task)
+    return to_tree(hydra_config.overrides)["task"]
 
 
 def further() -> list[Path]:

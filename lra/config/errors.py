@@ -81,10 +81,10 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 def _unknown_choice(error: MissingConfigException) -> str:
     """Describe a name that a group does not have."""
-    group, _, name = error.missing_cfg_file.rpartition("/")
+    group, _, name = str(error.missing_cfg_file).rpartition("/")
     if group == "hydra/launcher" and name in EXTRAS:
         return f"{group}={name} is not installed: {pip_install(EXTRAS[name])}"
-    return f"{group}={name}: no such choice; {group} is one of {', '.join(error.options)}"
+    return f"{group}={name}: no such choice; {group} is one of {', '.join(error.options or ())}"
 
 
 def _unknown_option(key: str, parent: Mapping) -> str:
@@ -113,7 +113,7 @@ def _missing_choice(group: str, choices: list[str], words: Iterable[str]) -> str
     return f"{group} is missing; it must be one of {', '.join(choices)}"
 
 
-def failure(error: Exception) -> str:
+def failure(error: BaseException) -> str:
     """Describe an error of a step; a full CPU allocator raises a plain RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         return OUT_OF_MEMORY

@@ -86,13 +86,15 @@ class Experiment(TaskOptions):
         Raises:
             ValueError: a phase has no steps, or its evaluations or warm-up do not fit its steps.
         """
-        pretrain, optim = self.pretrain, self.optim
+        pretrain = self.pretrain
+        optim = self.optim
         # The yaml of an experiment may have options for a phase one that the command line leaves out.
         if pretrain.objective == "none":
             return self.replace(pretrain=schema.Pretrain(objective="none"))
 
         # Phase one: the steps of phase two, or half of them, in whole evaluation intervals, if matched.
-        if pretrain.steps is None:
+        steps = pretrain.steps
+        if steps is None:
             steps = optim.steps
             if pretrain.matched:
                 intervals = optim.steps // 2 // pretrain.eval_every
@@ -101,7 +103,7 @@ class Experiment(TaskOptions):
 
         # Matched: both phases together see the examples of phase two alone.
         if pretrain.matched:
-            examples = pretrain.steps * pretrain.batch
+            examples = steps * pretrain.batch
             matched_steps, remainder = divmod(examples, optim.batch)
             if remainder or matched_steps >= optim.steps:
                 raise ValueError(
@@ -171,7 +173,7 @@ class Experiment(TaskOptions):
     def _embedding(self) -> nn.Module:
         """Make the embedding that ``model.embed`` names, else the default for the task's tokens or features."""
         model, task = self.model, self.task
-        sizes = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
+        sizes: dict[str, Any] = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
         if model.embed is not None:
             # Options of the embedding itself take precedence over the model's.
             return model.embed(**{key: size for key, size in sizes.items() if key not in model.embed.options})

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from hydra.core.global_hydra import GlobalHydra
@@ -76,14 +76,15 @@ class Options(Section):
         Raises:
             ValueError: an option is unknown or missing, or does not take its value, or the label is no valid name.
         """
-        cls.check_unresolved(OmegaConf.to_container(config))
+        cls.check_unresolved(to_tree(config))
         groups = choices.runtime.choices
         # Parse the keys that the command reads, with their interpolations resolved.
-        read = OmegaConf.masked_copy(config, [key for key in config if key not in cls.unread])
-        options = cls.parse(OmegaConf.to_container(read, resolve=True)).resolve()
+        keys = [str(key) for key in config if key not in cls.unread]
+        tree = to_tree(OmegaConf.masked_copy(config, keys), resolve=True)
+        options = cls.parse(tree).resolve()
 
         # Overrides as they were written, ${...} included; overrides of the data are for the command that prepares it.
-        overrides = OmegaConf.to_container(choices.overrides.task)
+        overrides = to_tree(choices.overrides)["task"]
         data_overrides = [line for line in overrides if line.lstrip("+~").startswith(_OF_DATA)]
         task = groups.get("task")
         if task and f"task={task}" not in data_overrides:
@@ -153,7 +154,7 @@ def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) ->
     defaults = {}
     if overridden:
         config = OmegaConf.create(tree | {"attn": _load_attn(text)})
-        defaults = flatten(OmegaConf.to_container(config.attn, resolve=True))
+        defaults = flatten(to_tree(config.attn, resolve=True))
 
     # The class names a custom mechanism, but not as one of conf/attn.
     if text == "custom" and options["_target_"] != ABSENT:
@@ -188,9 +189,14 @@ def _load_attn(name: str) -> DictConfig:
     return loader.load_configuration(None, ["+block=prenorm", f"+attn={name}"], RunMode.RUN).attn
 
 
+def to_tree(config: DictConfig, *, resolve: bool = False) -> dict[str, Any]:
+    """Convert a configuration of OmegaConf to plain values; interpolations stay text unless they are resolved."""
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=resolve))
+
+
 def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
     """Flatten a tree to dotted keys: {"a": {"b": 1}} -> {"a.b": 1}."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}.")

@@ -160,7 +160,7 @@ class Pretrain(Section):
     warmup: Whole = absent()
     batch: BatchSize = absent()
     eval_every: Positive = absent()
-    from_: Path | None = Field(None, alias="from")
+    from_: Path | None = Field(default=None, alias="from")
 
     def check(self) -> None:
         if self.objective == "none":

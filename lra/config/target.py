@@ -34,7 +34,7 @@ class Target:
     """
 
     path: str
-    function: Callable | None
+    function: Any
     options: Mapping[str, Any]
     partial: bool = True
 
@@ -186,7 +186,7 @@ def options_of(function: Callable, passed: Collection[str] = ()) -> tuple[dict[s
     """
     kinds: dict[str, Any] = {}
     required: set[str] = set()
-    # From the base class down, so that a class replaces the annotations of its bases.
+    # Base classes come first, so that a class replaces the annotations of its bases.
     for definition in _definitions(function):
         try:
             signature = inspect.signature(definition)
@@ -216,7 +216,8 @@ def _definitions(function: Callable) -> list[Callable]:
     """The function itself, or the ``__init__`` of a class and of its bases, from the base class down."""
     if not inspect.isclass(function):
         return [function]
-    return [owner.__init__ for owner in reversed(inspect.getmro(function))]
+    owners: list[Any] = list(inspect.getmro(function))
+    return [owner.__init__ for owner in reversed(owners)]
 
 
 def _type_hints(function: Callable) -> dict[str, Any]:

@@ -8,10 +8,10 @@ delete its ``sha256``.
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from annotated_types import Predicate
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -86,7 +86,8 @@ def check_seed(path: Path, seed: int) -> None:
 def validated(kind: type[T], text: bytes) -> T:
     """Read a dataclass from JSON. Raises Unreadable, which names the first value without the type of its field."""
     try:
-        return _adapter(kind).validate_json(text)
+        adapter = _adapter(cast(Hashable, kind))
+        return adapter.validate_json(text)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False, include_context=False)
     first = details[0]
@@ -176,5 +177,5 @@ def _digest(tree: dict[str, Any]) -> str:
 
 
 @functools.cache
-def _adapter(kind: type) -> TypeAdapter:
+def _adapter(kind: Any) -> TypeAdapter:
     return TypeAdapter(kind)

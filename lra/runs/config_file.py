@@ -128,7 +128,7 @@ def _items(choices: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(choices, dict):
         if not all(isinstance(key, str) for key in choices):
             raise Unreadable("a key is no text")
-        children = choices.items()
+        children: Iterable[tuple[Any, Any]] = choices.items()
     elif isinstance(choices, list):
         children = enumerate(choices)
     else:

@@ -65,7 +65,7 @@ class SeedDirs:
         if not done:
             return None
         first = done[0]
-        scores = [result.test for result in done]
+        scores = _test_scores(done)
         spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
         text = f"{first.task} {first.label}: test {mean(scores):.2f}{spread} (n = {len(scores)})"
         if first.label == CONTROL:
@@ -74,11 +74,15 @@ class SeedDirs:
         # The control counts only if it was trained in the same way.
         treatment = (first.protocol, first.budget)
         controls = SeedDirs(self.home.parent / CONTROL).finished()
-        control_scores = [result.test for result in controls if (result.protocol, result.budget) == treatment]
+        control_scores = _test_scores(result for result in controls if (result.protocol, result.budget) == treatment)
         if control_scores:
             gain = mean(scores) - mean(control_scores)
             text += f", {gain:+.2f} over {CONTROL} (n = {len(control_scores)})"
         return text
+
+
+def _test_scores(records: Iterable[RunRecord]) -> list[float]:
+    return [result.test for result in records if result.test is not None]
 
 
 def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
@@ -100,7 +104,7 @@ def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
         candidates = [folder] if is_seed else sorted(folder.glob("seed-*"))
         seed_dirs = [path for path in candidates if (path / record.NAME).exists()]
     runs = [RunDir.read(path, trust) for path in seed_dirs]
-    done = [run for run in runs if run.record.status == "done"]
+    done = [run for run in runs if run.record and run.record.status == "done"]
     if not done:
         reason = "its seeds diverged" if runs else f"no {record.NAME}, python -m lra.train makes them"
         raise ValueError(f"run={folder} has no finished seed: {reason}")
@@ -174,7 +178,7 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
     # Curves by column.
     columns: dict[str, dict[int, float]] = {}
     for evaluation in evaluations:
-        step = evaluation["step"]
+        step = int(evaluation["step"])
         for name, value in evaluation.items():
             if name != "step":
                 curve = columns.setdefault(name, {})

@@ -242,7 +242,7 @@ class RunDir:
 
     def finish(self) -> None:
         """Write the record to ``record.json``."""
-        if rank() == 0:
+        if self.record and rank() == 0:
             record.save(self.record, self.path)
 
 

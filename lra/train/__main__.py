@@ -118,7 +118,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     # 3. Evaluate the weights with the best validation score.
     test_score = None
     diagnosis = {}
-    if phase.status == "done":
+    if phase.trainer and phase.status == "done":
         model.load_state_dict(run_dir.best_weights())
         phase.trainer.test(module, data, verbose=False)
         test_score = module.score

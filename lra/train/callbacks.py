@@ -5,6 +5,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import lightning as L
 import torch
@@ -68,7 +69,8 @@ class Stopwatch(L.Callback):
         self._time = time.perf_counter()
         self._step = trainer.global_step
 
-    on_validation_end = on_train_start
+    def on_validation_end(self, trainer, module) -> None:
+        self.on_train_start(trainer, module)
 
     def on_validation_start(self, trainer, module) -> None:
         steps = trainer.global_step - self._step
@@ -108,7 +110,7 @@ class Checkpoints(L.Callback):
             logger.log_metrics(values, step)
 
         # Order of the files: best.ckpt precedes last.ckpt, which holds its digest (RunDir.save_best).
-        saving = contextlib.nullcontext(self.run_dir.last)
+        saving: contextlib.AbstractContextManager[Path] = contextlib.nullcontext(self.run_dir.last)
         if trainer.is_global_zero:
             self.run_dir.save_metrics({"step": step, **values})
             if is_best:
@@ -251,7 +253,7 @@ def trial_batches(loader: Iterable[Batch]) -> list[Batch]:
 
     The second width makes torch.compile generate kernels for any width, which can fail where the first width succeeds.
     """
-    batches = []
+    batches: list[Batch] = []
     widths = set()
     for batch in itertools.islice(loader, SEARCHED):
         width = batch.inputs.shape[2]

@@ -73,8 +73,9 @@ def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
 def _hidden_layer(model: nn.Module) -> nn.Module | None:
     """The activation of the head; None for a head without hidden units and for a custom head."""
     head = getattr(model, "head", None)
-    has_hidden_layer = isinstance(head, Head) and len(head.mlp) > 1
-    return head.mlp[1] if has_hidden_layer else None
+    if not isinstance(head, Head) or len(head.mlp) == 1:
+        return None
+    return head.mlp[1]
 
 
 def diagnose(outputs: Tensor, labels: Tensor, hidden: Tensor | None, loss: str, precision: str) -> dict:

@@ -55,7 +55,7 @@ def processes(options: Trainer) -> Processes:
         ValueError: this machine or the launcher does not provide them.
     """
     # The launcher: torchrun, srun, or none.
-    environment = environments.LightningEnvironment()
+    environment: environments.ClusterEnvironment = environments.LightningEnvironment()
     nodes = 1
     if environments.TorchElasticEnvironment.detect():
         environment = environments.TorchElasticEnvironment()
@@ -90,7 +90,7 @@ def _count(devices: int | str, device: str, launched: int | None) -> int:
         raise ValueError(
             "trainer.devices=auto is every GPU and torch sees none; set their number, such as trainer.devices=2"
         )
-    count = gpus if devices == "auto" else devices
+    count = gpus if devices == "auto" else int(devices)
     if launched is not None and launched != count:
         raise ValueError(f"{launched} processes were launched, trainer.devices is {count}; use trainer=ddp_multinode")
     if count > gpus > 0 and device != "cpu":

@@ -38,12 +38,15 @@ def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
             rules[id(parameter)] = (factor, name in decayed_names)
 
     # Groups of equal rules, in the order of the parameters.
-    groups: dict[tuple[float | None, bool] | None, list[nn.Parameter]] = {None: []}
+    main_parameters: list[nn.Parameter] = []
+    groups: dict[tuple[float | None, bool], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         rule = rules.get(id(parameter))
-        groups.setdefault(rule, []).append(parameter)
+        if rule is None:
+            main_parameters.append(parameter)
+        else:
+            groups.setdefault(rule, []).append(parameter)
 
-    main_parameters = groups.pop(None)
     result: list[dict] = [{"params": main_parameters}] if main_parameters else []
     max_lr = optim.get("own_lr_max") or math.inf
     for (factor, has_decay), parameters in groups.items():

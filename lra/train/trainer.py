@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.strategies import DDPStrategy
@@ -20,7 +21,7 @@ from .lit import LitClassifier, LitModule
 from .plan import Plan
 
 # Lightning's names.
-PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 # Warnings about things that are intended.
 _INTENDED = (
     "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers|no `val_dataloader`|"
