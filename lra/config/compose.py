@@ -157,7 +157,8 @@ def of_budget(*keys_and_default: Any, _root_: DictConfig) -> Any:
     """Resolve ``${of_budget:key,default}``: a value of the chosen budget in the task's yaml, or the default.
 
     ``${of_budget:allowance,kept,64}`` is the token budget of all mechanisms (``allowance``) if the budget has one, else
-    its ``kept``, else 64. ``${of_budget:allowance/4,64}`` is a quarter of the token budget, at least 1, else 64.
+    its ``kept``, else 64. ``${of_budget:allowance/4,64}`` is a quarter of the token budget, at least 1, else 64. A
+    default may be another option: ``${of_budget:pretrain_lr,optim.lr}``.
     """
     *keys, default = keys_and_default
     budgets = OmegaConf.select(_root_, "budgets")
@@ -165,15 +166,18 @@ def of_budget(*keys_and_default: Any, _root_: DictConfig) -> Any:
     for key in keys:
         name, _, divisor = key.partition("/")
         value = budget.get(name)
-        if value is not None:
-            return max(1, value // int(divisor)) if divisor else value
-    return default
+        if value is None:
+            continue
+        return max(1, value // int(divisor)) if divisor else value
+    is_option = isinstance(default, str) and "." in default
+    return OmegaConf.select(_root_, default) if is_option else default
 
 
-def expanduser(path: str) -> str:
-    """Resolve ``${expanduser:path}``: the path with a leading ~ as the home folder."""
-    return os.path.expanduser(path)
+def runs_folder(*, _root_: DictConfig) -> str:
+    """Resolve ``${runs_folder:}``: the option ``runs`` with a leading ~ as the home folder; "." without the option."""
+    runs = OmegaConf.select(_root_, "runs")
+    return os.path.expanduser("." if runs is None else str(runs))
 
 
-for _resolver in (class_pooled, expanduser, of_budget):
+for _resolver in (class_pooled, of_budget, runs_folder):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)
