@@ -21,7 +21,8 @@ from .schema import Attn, Block, Loggers, Name, Seeds
 if TYPE_CHECKING:
     from ..data.datamodule import Batch, TaskData
 
-ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
+# Examples of a forward pass in evaluation on a GPU; halved if memory runs out.
+ON_A_GPU = 512
 # Sections that decide the model, and so the meta model.
 _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
@@ -55,12 +56,7 @@ class Experiment(TaskOptions):
     logger: Loggers = Field({})
 
     def check_pretraining(self) -> None:
-        """Check that the options of phase one fit the task and the model.
-
-        Raises:
-            ValueError: inputs are always masked, there is a class token, or the loss or mask id does not exist for the
-                task.
-        """
+        """Raise ValueError unless the options of phase one fit the task and the model."""
         task = self.task
         pretrain = self.pretrain
         option = f"pretrain={pretrain.objective}"
@@ -81,7 +77,7 @@ class Experiment(TaskOptions):
             raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
 
     def resolve(self) -> Self:
-        """Resolve the steps of both phases; ``pretrain.matched`` takes those of phase one from ``optim``.
+        """Resolve the steps of both phases; ``pretrain.matched`` takes the steps of phase one from ``optim.steps``.
 
         Raises:
             ValueError: a phase has no steps, or its evaluations or warm-up do not fit its steps.
@@ -258,26 +254,30 @@ class Experiment(TaskOptions):
 
     @property
     def eval_batch(self) -> int:
-        """Examples of a forward pass in evaluation: ``data.eval_batch``, else that of training, on a GPU at least 512.
-
-        It is the batch of training everywhere if the examples of a batch change each other's result, and with a
-        pretraining, whose outputs for every position take more memory.
-        """
+        """Examples per forward pass in evaluation: ``data.eval_batch``, else ``optim.batch``, on a GPU at least 512."""
         batch = self.optim.batch
-        if self.data.eval_batch or self.trainer.device == "cpu" or not torch.cuda.is_available():
-            return self.data.eval_batch or batch
-        return batch if self.pretrained or self.meta_model.encode_separately else max(batch, ON_A_GPU)
+        if self.data.eval_batch:
+            return self.data.eval_batch
+        if self.trainer.device == "cpu" or not torch.cuda.is_available():
+            return batch
+        # Outputs for every position take more memory; examples may change each other's result.
+        if self.pretrained or self.meta_model.encode_separately:
+            return batch
+        return max(batch, ON_A_GPU)
 
     @property
     def padding(self) -> str:
-        """The padding that is used: ``compact`` only for a model that it leaves as it is, ``auto`` if it is shorter."""
+        """The padding in use: ``auto`` and ``compact`` become ``batch`` where compaction would change the result."""
         pad = self.data.pad
         if pad not in ("auto", "compact"):
             return pad
+        # Without masked tokens there is nothing to remove.
         if self.task.masked_id is None:
             return "batch" if pad == "auto" else "compact"
-        # Masked tokens lie between others, so the result or a pretraining may depend on their positions.
-        return "batch" if self.pretrained or not self.meta_model.hole_free else "compact"
+        # Masked tokens lie between others, so pretraining or the mechanism may depend on their positions.
+        if self.pretrained or not self.meta_model.hole_free:
+            return "batch"
+        return "compact"
 
     def choices(self, provenance: dict[str, Any]) -> dict[str, Any]:
         """The choices that decide the result of a seed, flat.
@@ -285,9 +285,10 @@ class Experiment(TaskOptions):
         Args:
             provenance: provenance of the data.
         """
-        tree = self.to_dict()
-        sections = {key: tree[key] for key in _CHOICES}
-        flat = flatten(sections | {"provenance": provenance})
+        options = self.to_dict()
+        tree = {section: options[section] for section in _CHOICES}
+        tree["provenance"] = provenance
+        flat = flatten(tree)
         # Where files are decides nothing: their content is in the provenance.
         for option in getattr(self.source.function, "locations", ()):
             if f"source.{option}" in flat:
