@@ -202,7 +202,7 @@ def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
     assert in_group(world, score) == [0] * world
 
 
-def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
+def test_what_the_first_process_refuses_ends_the_others_without_a_word(tmp_path, capfd):
     def decide():
         raise ValueError("no such thing")
 
@@ -212,8 +212,15 @@ def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
         with pytest.raises(SystemExit if rank else ValueError) as refused:
             ranks.on_rank_zero(decide)
         assert refused.value.args == ((1,) if rank else ("no such thing",))
+        # The block runs on rank 0 first: its file is there when rank 1 looks.
+        with ranks.rank_zero_first():
+            assert rank == 0 or (tmp_path / "0").exists()
+            (tmp_path / str(rank)).touch()
+        with pytest.raises(SystemExit if rank else ValueError), ranks.rank_zero_first():
+            assert rank == 0
+            decide()
 
-    assert in_group(2, work) == [0, 0]
+    assert in_group(2, work) == [0, 0] and len(list(tmp_path.iterdir())) == 2
     assert capfd.readouterr().err == ""
 
 
