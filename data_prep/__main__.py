@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from lra.config import CONF, sections
+from lra.config import CONF, schema
 from lra.config.compose import compose
 from lra.config.entry import main
 from lra.config.errors import explain
@@ -39,10 +39,10 @@ class PrepareOptions(TaskOptions):
     )
 
     # None without a task, when all data are listed.
-    task: sections.Task = None
-    source: sections.Source = None
-    data: sections.Root
-    workers: sections.Threads | None
+    task: schema.Task = None
+    source: schema.Source = None
+    data: schema.Root
+    workers: schema.Threads | None
     force: bool
     verify: bool
 

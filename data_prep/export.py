@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from lra import __version__
 from lra.config.entry import main as command
 from lra.config.options import TaskOptions
-from lra.config.sections import Root
+from lra.config.schema import Root
 from lra.console import log
 from lra.data.source import Progress, Source, no_room, reporter
 from lra.disk import atomic

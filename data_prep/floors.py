@@ -34,12 +34,15 @@ def floors(options: PrepareOptions) -> None:
     scores = {}
     for task in [options] if has_task else [of_task(options, name) for name in TASKS]:
         try:
-            scores[task.task.name] = baselines_of(task, force=options.force)
+            baselines = baselines_of(task, force=options.force)
         except StoreError as error:
             # A single task that is not prepared is an error; of all tasks it is skipped.
             if has_task:
                 raise
             log(f"{task.task.name}: skipped, {error}")
+        else:
+            columns = (baselines.constant, baselines.analytic, baselines.chance, baselines.bag_of_tokens)
+            scores[task.task.name] = columns
 
     # The table, with a dash for a score that does not exist.
     width = max(map(len, scores), default=0)

@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from lra.config.entry import main
 from lra.config.options import TaskOptions
-from lra.config.sections import Root
+from lra.config.schema import Root
 from lra.console import log
 from lra.data.source import Source
 from lra.options import Positive

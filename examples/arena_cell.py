@@ -20,7 +20,7 @@ from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.report.results import results
 from lra.report.summary import collect
-from lra.runs import metrics_file
+from lra.runs import checkpoint
 from lra.train.__main__ import run_seeds
 from lra.train.plan import resolve
 
@@ -51,7 +51,7 @@ def main(mechanism: str = "cur_abs", budget: str = "quick", seeds: str = "2") ->
     plt.figure(figsize=(5, 3), layout="constrained")
     for row in rows:
         for seed, seed_dir in enumerate(row.runs):
-            evaluations = metrics_file.read(seed_dir)
+            evaluations = checkpoint.read_metrics(seed_dir)
             steps = [evaluation["step"] for evaluation in evaluations]
             scores = [evaluation["val"] for evaluation in evaluations]
             label = row.label if seed == 0 else None

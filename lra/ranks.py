@@ -1,7 +1,8 @@
 """Communication between the ranks of a run. With one process every function works without a group."""
 
-from collections.abc import Callable
-from typing import TypeVar
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -40,14 +41,44 @@ def on_rank_zero(function: Callable[[], T]) -> T:
     """
     if not dist.is_initialized():
         return function()
-    result: list = [None, None]
+    value = None
+    error = None
     if rank() == 0:
         try:
-            result[0] = function()
-        except ValueError as error:
-            result[1] = error
-    dist.broadcast_object_list(result, src=0, device=torch.device("cpu"))
-    value, error = result
+            value = function()
+        except ValueError as reason:
+            error = reason
+    value, error = _broadcast((value, error))
     if error is not None:
         raise error if rank() == 0 else SystemExit(1)
     return value
+
+
+@contextlib.contextmanager
+def rank_zero_first() -> Iterator[None]:
+    """Run the block on rank 0, then on the other ranks.
+
+    A ValueError of rank 0 ends every rank: rank 0 raises it, the others exit silently without running the block.
+    """
+    if not dist.is_initialized():
+        yield
+        return
+    if rank() > 0:
+        failed = _broadcast(None)
+        if failed:
+            raise SystemExit(1)
+        yield
+        return
+    try:
+        yield
+    except ValueError:
+        _broadcast(True)
+        raise
+    _broadcast(False)
+
+
+def _broadcast(value: Any) -> Any:
+    """Return the value of rank 0 on every rank."""
+    values = [value]
+    dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+    return values[0]

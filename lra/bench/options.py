@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from ..config.options import Options
-from ..config.sections import Compile, Device, Least, Name, Number, Precision, Some, Threads, Trainer
+from ..config.schema import Compile, Device, Least, Name, Number, Precision, Some, Threads, Trainer
 from ..options import Positive, Whole
 from .measure import Clock
 

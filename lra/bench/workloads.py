@@ -14,7 +14,7 @@ from ..data.datamodule import Batch
 from ..model.dropout import Dropout
 from ..model.multihead import Multihead
 from ..train import lit
-from ..train.compiling import GRAPHS
+from ..train.callbacks import GRAPHS
 from ..train.optim import adamw
 from .contestants import Shape
 

@@ -11,14 +11,14 @@ from torch import nn
 from ..attention.base import Attention, Mixer, Sizes
 from ..model.blocks import PreNorm
 from ..model.multihead import Multihead
-from .calls import Call, options
-from .sections import Model
+from .schema import Model
+from .target import Target, options_of
 
 # Options of a mechanism's yaml that are no arguments of its constructor.
 _NO_ARGUMENTS = ("requires", "otherwise", "dropout")
 
 
-def block_factory(*, model: Model, attn: Call, block: Call, length: int) -> Callable[..., nn.Module]:
+def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> Callable[..., nn.Module]:
     """Make a factory of blocks from a mechanism, which is an Attention, a Mixer or a whole Block.
 
     A block that takes an ``attention`` gets the Attention itself, any other block a Mixer around it.
@@ -79,7 +79,7 @@ def block_factory(*, model: Model, attn: Call, block: Call, length: int) -> Call
     return build_block
 
 
-def check(*, model: Model, attn: Call, block: Call) -> None:
+def check(*, model: Model, attn: Target, block: Target) -> None:
     """Raise ValueError if a mechanism, a block and the positions of the model do not go together."""
     kind, shell = attn.function, block.function
     if not inspect.isclass(kind):
@@ -95,7 +95,7 @@ def check(*, model: Model, attn: Call, block: Call) -> None:
         raise ValueError(f"block must be prenorm with {kind.__name__}, which is a block itself and is put in no other")
 
 
-def _takes_attention(block: Call) -> bool:
+def _takes_attention(block: Target) -> bool:
     """Whether a block has its own projections, and so takes an Attention instead of a Mixer."""
     return "attention" in _parameters(block.function)
 
@@ -116,8 +116,8 @@ def _option_names(section: str, constructor: Callable, **sections: str) -> Itera
     try:
         yield
     except ValueError as error:
-        owners = dict.fromkeys(options(constructor)[0], section) | sections
-        name = re.match(r"\w*", str(error))[0]
+        owners = dict.fromkeys(options_of(constructor)[0], section) | sections
+        name = re.split(r"\W", str(error), maxsplit=1)[0]
         if name in owners:
             error.args = (f"{owners[name]}.{error}",)
         raise

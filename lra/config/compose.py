@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from . import CONF
-from .options import Options
+from .options import Options, to_tree
 from .quoting import escape
 
 O = TypeVar("O", bound=Options)
@@ -27,10 +27,15 @@ _VALUE = re.compile(r"\+*(?!hydra)([\w.]+)=")
 
 def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
     """Parse the options of a command as the command line ``*overrides`` does, for tests, notebooks and sweeps."""
-    overrides = list(map(escape, overrides))
-    inside = GlobalHydra.instance().is_initialized()
-    with contextlib.nullcontext() if inside else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return kind.from_config(*composed(kind.conf, overrides))
+    overrides = [escape(override) for override in overrides]
+    # Inside of a command Hydra is initialized already, with the folders of --config-dir.
+    if GlobalHydra.instance().is_initialized():
+        initialized: contextlib.AbstractContextManager = contextlib.nullcontext()
+    else:
+        initialized = hydra.initialize_config_dir(str(CONF), version_base="1.3")
+    with initialized:
+        config, hydra_config = composed(kind.conf, overrides)
+        return kind.from_config(config, hydra_config)
 
 
 def composed(name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
@@ -46,15 +51,16 @@ def composed(name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfi
     Returns:
         The configuration, and the part of Hydra's own configuration that ``from_config`` needs.
     """
-    state = _modification_times()
+    times = _modification_times()
     values = [line for line in overrides if _sets_a_value(line)]
     choices = [line for line in overrides if line not in values]
     try:
-        config, hydra_config = pickle.loads(_read(name, tuple(choices), state))
+        config, hydra_config = _read(name, choices, times)
         for value in values:
             _set(config, value)
-    except Exception:  # read everything again, for Hydra's error message
-        config, hydra_config = pickle.loads(_read(name, tuple(overrides), state))
+    # Any error: read everything again, for Hydra's message.
+    except Exception:
+        config, hydra_config = _read(name, overrides, times)
     hydra_config.overrides.task = list(overrides)
     return config, hydra_config
 
@@ -68,28 +74,37 @@ def _sets_a_value(line: str) -> bool:
 def _set(config: DictConfig, line: str) -> None:
     """Set a value in a configuration; raises if Hydra might not do so."""
     override = OverridesParser.create().parse_override(line)
-    if override.is_add() and OmegaConf.select(config, override.key_or_group) is not None:
-        raise ValueError(f"{override.key_or_group} has a value")
-    adds = override.is_add() or override.is_force_add()
-    OmegaConf.update(config, override.key_or_group, override.value(), force_add=adds)
+    key = override.key_or_group
+    if override.is_add() and OmegaConf.select(config, key) is not None:
+        raise ValueError(f"{key} has a value")
+    is_addition = override.is_add() or override.is_force_add()
+    OmegaConf.update(config, key, override.value(), force_add=is_addition)
 
 
 def _modification_times() -> tuple[tuple[str, int], ...]:
     """The yamls on Hydra's search path with their times of modification, by which a cached reading is valid."""
+    loader = GlobalHydra.instance().config_loader()
     yamls: list[str] = []
-    for place in GlobalHydra.instance().config_loader().get_search_path().get_path():
-        yamls += glob(f"{place.path.removeprefix('file://')}/**/*.yaml", recursive=True)
+    for source in loader.get_search_path().get_path():
+        folder = source.path.removeprefix("file://")
+        yamls += glob(f"{folder}/**/*.yaml", recursive=True)
     return tuple((yaml, os.stat(yaml).st_mtime_ns) for yaml in yamls)
 
 
+def _read(name: str, overrides: Sequence[str], times: tuple[tuple[str, int], ...]) -> tuple[DictConfig, DictConfig]:
+    """Read a configuration as Hydra does, or copy an earlier reading of the same files."""
+    return pickle.loads(_pickled(name, tuple(overrides), times))
+
+
 @functools.lru_cache(256)
-def _read(name: str, overrides: tuple[str, ...], state: tuple[tuple[str, int], ...]) -> bytes:
+def _pickled(name: str, overrides: tuple[str, ...], times: tuple[tuple[str, int], ...]) -> bytes:
     config = hydra.compose(name, list(overrides), return_hydra_config=True)
     with open_dict(config):
         hydra_config = config.pop("hydra")
-    runtime = {"choices": OmegaConf.to_container(hydra_config.runtime.choices)}
-    small = OmegaConf.create({"mode": hydra_config.mode, "overrides": {"task": []}, "runtime": runtime})
-    return pickle.dumps((config, small))
+    # Of Hydra's own configuration only what ``from_config`` needs.
+    choices = OmegaConf.to_container(hydra_config.runtime.choices)
+    tree = {"mode": hydra_config.mode, "overrides": {"task": []}, "runtime": {"choices": choices}}
+    return pickle.dumps((config, OmegaConf.create(tree)))
 
 
 def overrides_of(hydra_config: DictConfig) -> list[str]:
@@ -98,7 +113,7 @@ def overrides_of(hydra_config: DictConfig) -> list[str]:
     Args:
         hydra_config: Hydra's own configuration.
     """
-    return OmegaConf.to_container(hydra_config.overrides.task)
+    return to_tree(hydra_config.overrides)["task"]
 
 
 def further() -> list[Path]:
@@ -127,7 +142,9 @@ def mechanism(overrides: Iterable[str]) -> list[str]:
     names = [line for line in selected if line.startswith("attn=")]
     if selected and not names:
         raise ValueError(f"{selected[0]} needs attn=<name>; attn is a name of conf/attn, or custom with attn._target_=")
-    return [*names[-1:], *(line for line in selected if line not in names)]
+    # The last name counts.
+    options = [line for line in selected if line not in names]
+    return names[-1:] + options
 
 
 def class_pooled(*, _root_: DictConfig) -> bool | None:
@@ -140,7 +157,8 @@ def of_budget(*keys_and_default: Any, _root_: DictConfig) -> Any:
     """Resolve ``${of_budget:key,default}``: a value of the chosen budget in the task's yaml, or the default.
 
     ``${of_budget:allowance,kept,64}`` is the token budget of all mechanisms (``allowance``) if the budget has one, else
-    its ``kept``, else 64. ``${of_budget:allowance/4,64}`` is a quarter of the token budget, at least 1, else 64.
+    its ``kept``, else 64. ``${of_budget:allowance/4,64}`` is a quarter of the token budget, at least 1, else 64. A
+    default may be another option: ``${of_budget:pretrain_lr,optim.lr}``.
     """
     *keys, default = keys_and_default
     budgets = OmegaConf.select(_root_, "budgets")
@@ -148,15 +166,18 @@ def of_budget(*keys_and_default: Any, _root_: DictConfig) -> Any:
     for key in keys:
         name, _, divisor = key.partition("/")
         value = budget.get(name)
-        if value is not None:
-            return max(1, value // int(divisor)) if divisor else value
-    return default
+        if value is None:
+            continue
+        return max(1, value // int(divisor)) if divisor else value
+    is_option = isinstance(default, str) and "." in default
+    return OmegaConf.select(_root_, default) if is_option else default
 
 
-def expanduser(path: str) -> str:
-    """Resolve ``${expanduser:path}``: the path with a leading ~ as the home folder."""
-    return os.path.expanduser(path)
+def runs_folder(*, _root_: DictConfig) -> str:
+    """Resolve ``${runs_folder:}``: the option ``runs`` with a leading ~ as the home folder; "." without the option."""
+    runs = OmegaConf.select(_root_, "runs")
+    return os.path.expanduser("." if runs is None else str(runs))
 
 
-for _resolver in (class_pooled, expanduser, of_budget):
+for _resolver in (class_pooled, of_budget, runs_folder):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)

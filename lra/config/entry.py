@@ -23,7 +23,7 @@ from ..console import log, visible
 from ..startup import interruptible
 from . import CONF
 from .compose import overrides_of
-from .errors import AlreadyReported, explain, refusal
+from .errors import AlreadyReported, explain, is_user_error
 from .options import Options
 from .quoting import escape
 from .workers import Workers
@@ -110,7 +110,7 @@ class Command:
             self.workers.launch(start)
             self.failures += self.workers.failures().values()
 
-    def _run(self, config: DictConfig, hydra_config: DictConfig) -> Any:
+    def _run(self, config: DictConfig, hydra_config: Any) -> Any:
         """Run the function once: the only run of the command, or one of several of -m."""
         compute = lambda: self.function(self.kind.from_config(config, hydra_config))
         if hydra_config.mode is not RunMode.MULTIRUN:
@@ -122,15 +122,16 @@ class Command:
         # One of several runs. A failure is collected, so that the other runs are not stopped.
         title = " ".join(overrides_of(hydra_config))
         if os.getpid() == self.pid:
-            error, reason = _attempt(title, compute)
-            if error is not None:
+            failure, reason = _attempt(title, compute)
+            if failure is not None:
                 self.failures.append(reason)
-        elif hydra_config.runtime.choices["hydra/launcher"] == "joblib":
+        elif self.workers and hydra_config.runtime.choices["hydra/launcher"] == "joblib":
             self.workers.run(hydra_config.job.num, title, lambda: _attempt(title, compute)[1])
         else:
-            error, _ = _attempt(title, compute)
-            if error is not None:
-                raise error  # in a cluster's process: Hydra continues and raises the first error at the end
+            # In a process of a cluster: Hydra continues and raises the first error at the end.
+            failure, _ = _attempt(title, compute)
+            if failure is not None:
+                raise failure
 
 
 def _attempt(title: str, compute: Callable[[], Any]) -> tuple[Exception | None, str]:
@@ -174,7 +175,7 @@ def manual(name: str) -> str:
 
 
 def _unexpected(error: Exception) -> bool:
-    return os.environ.get("LRA_TRACEBACK", "0") not in ("", "0") or not refusal(error)
+    return os.environ.get("LRA_TRACEBACK", "0") not in ("", "0") or not is_user_error(error)
 
 
 def _end(error: Exception) -> NoReturn:

@@ -11,8 +11,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from ..console import pip_install
 from ..disk.atomic import NO_ROOM
-from . import calls
-from .wording import no_such_key
+from . import target as targets
+from .messages import unknown_key
 
 
 class AlreadyReported(ValueError):
@@ -20,13 +20,14 @@ class AlreadyReported(ValueError):
 
 
 OUT_OF_MEMORY = "out of memory"
-REFUSALS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
-EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}  # launchers that are not core
+USER_ERRORS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
+# Extras of pyproject.toml by launcher.
+EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
 
 
-def refusal(error: Exception) -> bool:
+def is_user_error(error: Exception) -> bool:
     """Whether an error is one that a user can mend, so that one line is enough."""
-    return isinstance(error, REFUSALS) or failure(error) == OUT_OF_MEMORY
+    return isinstance(error, USER_ERRORS) or failure(error) == OUT_OF_MEMORY
 
 
 def explain(error: BaseException, words: Iterable[str] = ()) -> str:
@@ -37,48 +38,73 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
         words: overrides of the command line, among which a misspelt group is looked for.
     """
     # The first cause says most: a ValueError of the suite, an unknown key, an unknown choice of a group.
-    chain = [error]
-    while _cause(chain[-1]) is not None:
-        chain.append(_cause(chain[-1]))
-    for cause in reversed(chain):
+    for cause in _causes(error):
         if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
-            return _no_such_key(cause.full_key, cause.parent_node or {})
+            return _unknown_option(cause.full_key, cause.parent_node or {})
         if isinstance(cause, MissingConfigException) and cause.options:
-            group, _, name = cause.missing_cfg_file.rpartition("/")
-            if group == "hydra/launcher" and name in EXTRAS:
-                return f"{group}={name} is not installed: {pip_install(EXTRAS[name])}"
-            return f"{group}={name}: no such choice; {group} is one of {', '.join(cause.options)}"
+            return _unknown_choice(cause)
         if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
             return str(cause)
-    # A full disk, a group that is not chosen, too little memory, several values without -m.
+
+    # A full disk.
     if isinstance(error, OSError) and error.errno in NO_ROOM:
-        place = error.filename or "a file"
-        return f"{place} cannot be written: {error.strerror}; make room, then the same command resumes"
+        path = error.filename or "a file"
+        return f"{path} cannot be written: {error.strerror}; make room, then the same command resumes"
+    # A group that is not chosen.
     text = " ".join(str(error).split()) or type(error).__name__
     missing = re.match(r"You must specify '(.*?)'.* Available options: (.*)", text)
     if missing:
-        return _missing(missing[1], missing[2].split(), words)
+        group, choices = missing.groups()
+        return _missing_choice(group, choices.split(), words)
+    # Too little memory, of which torch's message has details behind its location in the code.
     if failure(error) == OUT_OF_MEMORY:
-        return f"{OUT_OF_MEMORY}: {text.rpartition('] ')[2]}"
+        details = text.rpartition("] ")[2]
+        return f"{OUT_OF_MEMORY}: {details}"
+    # Several values without -m; Hydra quotes the argument.
     if text.startswith("Ambiguous value for argument"):
-        return f"{text.split(chr(39))[1]}: several values need -m, one run each; a comma in one value needs quotes"
+        argument = text.split("'")[1]
+        return f"{argument}: several values need -m, one run each; a comma in one value needs quotes"
     return text
 
 
-def _no_such_key(key: str, parent: Mapping) -> str:
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and the errors that led to it, the first of them first."""
+    causes = []
+    cause: BaseException | None = error
+    while cause is not None:
+        causes.append(cause)
+        # As in a traceback: an explicit cause, or else the error that was being handled.
+        context = None if cause.__suppress_context__ else cause.__context__
+        cause = cause.__cause__ or context
+    return causes[::-1]
+
+
+def _unknown_choice(error: MissingConfigException) -> str:
+    """Describe a name that a group does not have."""
+    group, _, name = str(error.missing_cfg_file).rpartition("/")
+    if group == "hydra/launcher" and name in EXTRAS:
+        return f"{group}={name} is not installed: {pip_install(EXTRAS[name])}"
+    return f"{group}={name}: no such choice; {group} is one of {', '.join(error.options or ())}"
+
+
+def _unknown_option(key: str, parent: Mapping) -> str:
     """Describe a key that a section lacks; its constructor may have an option of that name with a default."""
     section, _, name = key.rpartition(".")
-    keys = {str(key_) for key_ in parent} - {calls.TARGET, calls.PARTIAL}
-    path = parent.get(calls.TARGET)
+    keys = {str(sibling) for sibling in parent}
+    keys -= {targets.TARGET, targets.PARTIAL}
+    path = parent.get(targets.TARGET)
     if path:
-        with contextlib.suppress(ValueError):  # raised for a target that cannot be imported
-            keys |= calls.options(calls.target(path, section))[0].keys()
+        # A target that cannot be imported has no further options.
+        with contextlib.suppress(ValueError):
+            function = targets.import_target(path, section)
+            kinds, _ = targets.options_of(function)
+            keys |= kinds.keys()
         if name in keys:
             return f"{key} is not in the yaml of {section}, but an option of {path}: add it by +{key}=<value>"
-    return no_such_key(name, keys, section)
+    return unknown_key(name, keys, section)
 
 
-def _missing(group: str, choices: list[str], words: Iterable[str]) -> str:
+def _missing_choice(group: str, choices: list[str], words: Iterable[str]) -> str:
     """Describe a group that the command line does not choose, or one of its words that looks like that."""
     keys = [word.lstrip("+").partition("=")[0] for word in words]
     matches = difflib.get_close_matches(group, keys, n=1)
@@ -87,13 +113,10 @@ def _missing(group: str, choices: list[str], words: Iterable[str]) -> str:
     return f"{group} is missing; it must be one of {', '.join(choices)}"
 
 
-def _cause(error: BaseException) -> BaseException | None:
-    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def failure(error: Exception) -> str:
+def failure(error: BaseException) -> str:
     """Describe an error of a step; a full CPU allocator raises a plain RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         return OUT_OF_MEMORY
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = str(error).strip() or type(error).__name__
+    line = text.splitlines()[0]
     return line if isinstance(error, ValueError) else f"failed: {line}"

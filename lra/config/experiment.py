@@ -13,14 +13,16 @@ from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.init import lecun_normal_
 from ..model.pretrainer import Pretrainer
-from . import blocks, sections
+from . import blocks, schema
 from .options import TaskOptions, flatten
-from .sections import Attn, Block, Loggers, Name, Seeds
+from .quoting import report_command
+from .schema import Attn, Block, Loggers, Name, Seeds
 
 if TYPE_CHECKING:
     from ..data.datamodule import Batch, TaskData
 
-ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
+# Examples of a forward pass in evaluation on a GPU; halved if memory runs out.
+ON_A_GPU = 512
 # Sections that decide the model, and so the meta model.
 _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
@@ -44,28 +46,51 @@ class Experiment(TaskOptions):
     study: Name
     label_keys: list[str] = Field([])
     runs: Path
-    model: sections.Model
-    optim: sections.Optim
-    data: sections.Data
+    model: schema.Model
+    optim: schema.Optim
+    data: schema.Data
     block: Block
     attn: Attn
-    pretrain: sections.Pretrain
-    trainer: sections.Trainer
+    pretrain: schema.Pretrain
+    trainer: schema.Trainer
     logger: Loggers = Field({})
 
+    def check_pretraining(self) -> None:
+        """Raise ValueError unless the options of phase one fit the task and the model."""
+        task = self.task
+        pretrain = self.pretrain
+        option = f"pretrain={pretrain.objective}"
+        is_pixels = task.display == "pixels"
+        is_real = task.features is not None
+        if task.masked_id is not None:
+            masked_pixel = self.protocol.masked_pixel
+            reason = "which pixels are masked would reveal the image"
+            raise ValueError(f"protocol.masked_pixel must be null with {option}, not {masked_pixel}: {reason}")
+        if self.model.pool in ("cls", "class"):
+            raise ValueError(f"model.pool must be mean, last or flatten with {option}, not {self.model.pool}")
+        if is_real and pretrain.loss != "l1":
+            raise ValueError(f"pretrain.loss must be l1 with task={task.name}, whose inputs are real numbers")
+        if task.vocab is not None and pretrain.loss == "l1" and not is_pixels:
+            reason = "whose inputs are no grey levels"
+            raise ValueError(f"pretrain.loss must be cross_entropy with task={task.name}, {reason}")
+        if pretrain.mask_id == "padding" and (is_pixels or is_real):
+            raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
+
     def resolve(self) -> Self:
-        """Resolve the steps of both phases; ``pretrain.matched`` takes those of phase one from ``optim``.
+        """Resolve the steps of both phases; ``pretrain.matched`` takes the steps of phase one from ``optim.steps``.
 
         Raises:
             ValueError: a phase has no steps, or its evaluations or warm-up do not fit its steps.
         """
-        pretrain, optim = self.pretrain, self.optim
+        pretrain = self.pretrain
+        optim = self.optim
         # The yaml of an experiment may have options for a phase one that the command line leaves out.
         if pretrain.objective == "none":
-            return self.replace(pretrain=sections.Pretrain(objective="none"))
+            return self.replace(pretrain=schema.Pretrain(objective="none"))
 
         # Phase one: the steps of phase two, or half of them, in whole evaluation intervals, if matched.
-        if pretrain.steps is None:
+        steps = pretrain.steps
+        if steps is None:
             steps = optim.steps
             if pretrain.matched:
                 intervals = optim.steps // 2 // pretrain.eval_every
@@ -74,7 +99,7 @@ class Experiment(TaskOptions):
 
         # Matched: both phases together see the examples of phase two alone.
         if pretrain.matched:
-            examples = pretrain.steps * pretrain.batch
+            examples = steps * pretrain.batch
             matched_steps, remainder = divmod(examples, optim.batch)
             if remainder or matched_steps >= optim.steps:
                 raise ValueError(
@@ -95,6 +120,11 @@ class Experiment(TaskOptions):
     def home(self) -> Path:
         """The folder of the seeds."""
         return self.runs / self.study / self.task.name / self.label
+
+    @property
+    def report_command(self) -> str:
+        """The command that prints the tables of the study."""
+        return report_command(self.study, self.runs)
 
     @property
     def pretrained(self) -> bool:
@@ -139,7 +169,7 @@ class Experiment(TaskOptions):
     def _embedding(self) -> nn.Module:
         """Make the embedding that ``model.embed`` names, else the default for the task's tokens or features."""
         model, task = self.model, self.task
-        sizes = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
+        sizes: dict[str, Any] = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
         if model.embed is not None:
             # Options of the embedding itself take precedence over the model's.
             return model.embed(**{key: size for key, size in sizes.items() if key not in model.embed.options})
@@ -224,26 +254,30 @@ class Experiment(TaskOptions):
 
     @property
     def eval_batch(self) -> int:
-        """Examples of a forward pass in evaluation: ``data.eval_batch``, else that of training, on a GPU at least 512.
-
-        It is the batch of training everywhere if the examples of a batch change each other's result, and with a
-        pretraining, whose outputs for every position take more memory.
-        """
+        """Examples per forward pass in evaluation: ``data.eval_batch``, else ``optim.batch``, on a GPU at least 512."""
         batch = self.optim.batch
-        if self.data.eval_batch or self.trainer.device == "cpu" or not torch.cuda.is_available():
-            return self.data.eval_batch or batch
-        return batch if self.pretrained or self.meta_model.encode_separately else max(batch, ON_A_GPU)
+        if self.data.eval_batch:
+            return self.data.eval_batch
+        if self.trainer.device == "cpu" or not torch.cuda.is_available():
+            return batch
+        # Outputs for every position take more memory; examples may change each other's result.
+        if self.pretrained or self.meta_model.encode_separately:
+            return batch
+        return max(batch, ON_A_GPU)
 
     @property
     def padding(self) -> str:
-        """The padding that is used: ``compact`` only for a model that it leaves as it is, ``auto`` if it is shorter."""
+        """The padding in use: ``auto`` and ``compact`` become ``batch`` where compaction would change the result."""
         pad = self.data.pad
         if pad not in ("auto", "compact"):
             return pad
+        # Without masked tokens there is nothing to remove.
         if self.task.masked_id is None:
             return "batch" if pad == "auto" else "compact"
-        # Masked tokens lie between others, so the result or a pretraining may depend on their positions.
-        return "batch" if self.pretrained or not self.meta_model.hole_free else "compact"
+        # Masked tokens lie between others, so pretraining or the mechanism may depend on their positions.
+        if self.pretrained or not self.meta_model.hole_free:
+            return "batch"
+        return "compact"
 
     def choices(self, provenance: dict[str, Any]) -> dict[str, Any]:
         """The choices that decide the result of a seed, flat.
@@ -251,9 +285,10 @@ class Experiment(TaskOptions):
         Args:
             provenance: provenance of the data.
         """
-        tree = self.to_dict()
-        sections = {key: tree[key] for key in _CHOICES}
-        flat = flatten(sections | {"provenance": provenance})
+        options = self.to_dict()
+        tree = {section: options[section] for section in _CHOICES}
+        tree["provenance"] = provenance
+        flat = flatten(tree)
         # Where files are decides nothing: their content is in the provenance.
         for option in getattr(self.source.function, "locations", ()):
             if f"source.{option}" in flat:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from hydra.core.global_hydra import GlobalHydra
@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from ..data.source import Source as DataSource
-from . import CONF, sections
+from . import CONF, schema
+from .base import ABSENT, Section, typed
+from .messages import format_value
 from .quoting import command_line
-from .section import ABSENT, Section, typed
-from .wording import shown
 
 _OF_DATA = (
     *("experiment=", "task=", "task.", "budget=", "budgets.", "source.", "protocol=", "protocol."),
@@ -61,9 +61,9 @@ class Options(Section):
         if "budgets" in tree:
             budget, budgets = tree.get("budget"), tree["budgets"]
             if not isinstance(budgets, Mapping):
-                raise ValueError(f"budgets must be keys with their values, not {shown(budgets)}")
+                raise ValueError(f"budgets must be keys with their values, not {format_value(budgets)}")
             if not isinstance(budget, str) or budget not in budgets:
-                raise ValueError(f"budget must be one of {', '.join(map(str, budgets))}, not {shown(budget)}")
+                raise ValueError(f"budget must be one of {', '.join(map(str, budgets))}, not {format_value(budget)}")
 
     @classmethod
     def from_config(cls, config: DictConfig, choices: DictConfig) -> Self:
@@ -76,14 +76,15 @@ class Options(Section):
         Raises:
             ValueError: an option is unknown or missing, or does not take its value, or the label is no valid name.
         """
-        cls.check_unresolved(OmegaConf.to_container(config))
+        cls.check_unresolved(to_tree(config))
         groups = choices.runtime.choices
         # Parse the keys that the command reads, with their interpolations resolved.
-        read = OmegaConf.masked_copy(config, [key for key in config if key not in cls.unread])
-        options = cls.parse(OmegaConf.to_container(read, resolve=True)).resolve()
+        keys = [str(key) for key in config if key not in cls.unread]
+        tree = to_tree(OmegaConf.masked_copy(config, keys), resolve=True)
+        options = cls.parse(tree).resolve()
 
         # Overrides as they were written, ${...} included; overrides of the data are for the command that prepares it.
-        overrides = OmegaConf.to_container(choices.overrides.task)
+        overrides = to_tree(choices.overrides)["task"]
         data_overrides = [line for line in overrides if line.lstrip("+~").startswith(_OF_DATA)]
         task = groups.get("task")
         if task and f"task={task}" not in data_overrides:
@@ -102,12 +103,12 @@ class TaskOptions(Options):
         provenance: flat provenance of a restored run; None if the options choose the data.
     """
 
-    task: sections.Task
-    source: sections.Source
-    protocol: sections.Protocol
-    budget: sections.Name
-    budgets: dict[str, dict[str, sections.Number | list[sections.Number] | None]] = Field({})
-    masking: sections.Masking = sections.Masking()
+    task: schema.Task
+    source: schema.Source
+    protocol: schema.Protocol
+    budget: schema.Name
+    budgets: dict[str, dict[str, schema.Number | list[schema.Number] | None]] = Field({})
+    masking: schema.Masking = schema.Masking()
     provenance: dict[str, Any] | None = Field(None, repr=False)
 
     @property
@@ -153,7 +154,7 @@ def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) ->
     defaults = {}
     if overridden:
         config = OmegaConf.create(tree | {"attn": _load_attn(text)})
-        defaults = flatten(OmegaConf.to_container(config.attn, resolve=True))
+        defaults = flatten(to_tree(config.attn, resolve=True))
 
     # The class names a custom mechanism, but not as one of conf/attn.
     if text == "custom" and options["_target_"] != ABSENT:
@@ -178,7 +179,7 @@ def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) ->
                 f"label_keys: {key}: no such key; name groups, such as block, or options, such as optim.lr"
             )
         text += f"-{key}={groups.get(key) or flat.get(key)}"
-    return typed(sections.Name, text.replace("/", "_"), "the label of a run")
+    return typed(schema.Name, text.replace("/", "_"), "the label of a run")
 
 
 @functools.cache
@@ -188,9 +189,14 @@ def _load_attn(name: str) -> DictConfig:
     return loader.load_configuration(None, ["+block=prenorm", f"+attn={name}"], RunMode.RUN).attn
 
 
+def to_tree(config: DictConfig, *, resolve: bool = False) -> dict[str, Any]:
+    """Convert a configuration of OmegaConf to plain values; interpolations stay text unless they are resolved."""
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=resolve))
+
+
 def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
     """Flatten a tree to dotted keys: {"a": {"b": 1}} -> {"a.b": 1}."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}.")

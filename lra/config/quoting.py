@@ -8,6 +8,7 @@ letters outside ASCII have to be quoted too. Everything that is printed as a com
 import functools
 import re
 import shlex
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
@@ -60,6 +61,14 @@ def command_line(name: str, *overrides: str) -> str:
         overrides: overrides as Hydra reads them, see ``override``.
     """
     return shlex.join(["lra", *name.split(), *overrides])
+
+
+def report_command(study: str, runs: Path) -> str:
+    """The command that prints the tables of a study."""
+    overrides = [override("study", study)]
+    if runs != Path("runs"):
+        overrides.append(override("runs", runs))
+    return command_line("report", *overrides)
 
 
 @functools.lru_cache(10_000)

@@ -151,7 +151,7 @@ class Workers:
             path.unlink()
         if not times:
             return False
-        first = min(times, key=times.get)
+        first = min(times, key=lambda number: times[number])
         self._fail(first, signal.SIGKILL)
         return True
 

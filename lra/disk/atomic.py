@@ -7,8 +7,8 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 # Errors of a full disk or quota.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -80,7 +80,7 @@ def below(folder: Path, *names: str) -> Path:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file for reading.
 
     Raises:
@@ -110,7 +110,7 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def copy(source: Path, target: Path, check: Callable[[Path], None]) -> None:
+def copy(source: Path, target: Path, check: Callable[[Path], object]) -> None:
     """Copy a regular file.
 
     Args:

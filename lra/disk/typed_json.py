@@ -8,10 +8,10 @@ delete its ``sha256``.
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from annotated_types import Predicate
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -41,7 +41,11 @@ def save(record: Any, path: Path, files: Iterable[str] = ()) -> None:
         files: names of files in the same folder whose checksums are stored; missing ones are left out.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    checksums = {name: atomic.digest(path.with_name(name)) for name in files if path.with_name(name).exists()}
+    checksums = {}
+    for name in files:
+        file = path.with_name(name)
+        if file.exists():
+            checksums[name] = atomic.digest(file)
     tree = {"form": FORM} | asdict(record)
     if checksums:
         tree["files"] = checksums
@@ -82,11 +86,14 @@ def check_seed(path: Path, seed: int) -> None:
 def validated(kind: type[T], text: bytes) -> T:
     """Read a dataclass from JSON. Raises Unreadable, which names the first value without the type of its field."""
     try:
-        return _adapter(kind).validate_json(text)
+        adapter = _adapter(cast(Hashable, kind))
+        return adapter.validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    key = ".".join(map(str, first["loc"]))
-    raise Unreadable(f"{key}: {first['msg']}" if key else first["msg"])
+        details = error.errors(include_url=False, include_input=False, include_context=False)
+    first = details[0]
+    key = ".".join(str(part) for part in first["loc"])
+    message = first["msg"]
+    raise Unreadable(f"{key}: {message}" if key else message)
 
 
 def verify(path: Path, copy: Path | None = None) -> None:
@@ -112,7 +119,8 @@ def listed(path: Path) -> str | None:
             continue
         try:
             tree = _parse_tree(atomic.content(record))
-            return tree.get("files", {}).get(path.name)
+            checksums = tree.get("files", {})
+            return checksums.get(path.name)
         except (Unreadable, AttributeError) as error:
             raise Unreadable(f"{record} holds no sums: {error}") from None
     return None
@@ -169,5 +177,5 @@ def _digest(tree: dict[str, Any]) -> str:
 
 
 @functools.cache
-def _adapter(kind: type) -> TypeAdapter:
+def _adapter(kind: Any) -> TypeAdapter:
     return TypeAdapter(kind)

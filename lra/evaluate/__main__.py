@@ -12,7 +12,7 @@ from pydantic import Field
 from ..arguments import name_positional
 from ..config.entry import main
 from ..config.options import Options
-from ..config.sections import BatchSize, Device, Root, Threads, Trust
+from ..config.schema import BatchSize, Device, Root, Threads, Trust
 from ..console import log
 from ..disk import atomic, typed_json
 from ..options import Positive

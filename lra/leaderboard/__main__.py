@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from ..config import CONF
+from ..config.base import Section
 from ..config.compose import compose
 from ..config.entry import main
 from ..config.options import Options
-from ..config.section import Section
-from ..config.sections import Name
+from ..config.schema import Name
 from ..disk import atomic
 from ..options import Range
 from ..report.table import show

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..config.experiment import Experiment
 from ..config.options import Options
-from ..config.sections import Root, Trust
+from ..config.schema import Root, Trust
 from ..data.datamodule import Batch, TaskData
 from ..options import Whole
 from . import maps

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ..config.entry import main
 from ..config.options import Options
-from ..config.sections import Loggers, Name
+from ..config.schema import Loggers, Name
 from ..console import log
 from ..disk.atomic import below
 from ..options import Range

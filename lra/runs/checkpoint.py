@@ -1,19 +1,28 @@
-"""Checkpoint files, verified when read: by the CRC-32 of each tensor in the file, and by the checksum in the record."""
+"""The files that training writes at every evaluation: last.ckpt, best.ckpt and metrics.csv.
 
+All are verified when they are read: by the checksum in the record, and checkpoints by the CRC-32 of each tensor too.
+"""
+
+import csv
+import io
+import itertools
+import math
 import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from ..disk import atomic
-from ..disk.atomic import Unreadable, opened
-from ..disk.typed_json import FORM, verify
+from ..disk.atomic import Unreadable, content, opened
+from ..disk.typed_json import FORM, listed, verify
 
-# State of the training at the last evaluation; weights with the best validation score.
+# State of the training at the last evaluation; weights with the best validation score; one line per evaluation.
 LAST = "last.ckpt"
 BEST = "best.ckpt"
+METRICS = "metrics.csv"
 # The callback of lra.train.trainer whose state in last.ckpt holds the values of this suite.
 CALLBACK = "Checkpoints"
 # Keys of Lightning's checkpoint, and of our callback's state in it.
@@ -86,16 +95,27 @@ def state(path: Path) -> dict | None:
         return None
     checkpoint = read(path)
 
-    # Every level is checked before it is used: the file may be anything that torch can load.
-    callbacks = checkpoint["callbacks"] if _has_keys(checkpoint, _LIGHTNING_KEYS) else None
-    callback = callbacks[CALLBACK] if _has_keys(callbacks, {CALLBACK}) else None
-    curve = callback["curve"] if _has_keys(callback, _CALLBACK_KEYS) else None
-    has_curve = isinstance(curve, list) and curve and all(isinstance(evaluation, dict) for evaluation in curve)
-    if not has_curve or not _are_weights(checkpoint["state_dict"]):
+    if not _is_state(checkpoint):
         raise ValueError(f"{path} is not the state of a run of this version; {REMEDY}")
-    if callback["form"] != FORM:
-        raise ValueError(f"{path} has form {callback['form']} instead of {FORM}: another version wrote it; {REMEDY}")
+    form = checkpoint["callbacks"][CALLBACK]["form"]
+    if form != FORM:
+        raise ValueError(f"{path} has form {form} instead of {FORM}: another version wrote it; {REMEDY}")
     return checkpoint
+
+
+def _is_state(checkpoint: Any) -> bool:
+    """Whether a checkpoint is Lightning's, with the state of our callback and weights."""
+    # Every level is checked before it is used: the file may be anything that torch can load.
+    if not _has_keys(checkpoint, _LIGHTNING_KEYS):
+        return False
+    callbacks = checkpoint["callbacks"]
+    if not _has_keys(callbacks, {CALLBACK}) or not _has_keys(callbacks[CALLBACK], _CALLBACK_KEYS):
+        return False
+    curve = callbacks[CALLBACK]["curve"]
+    if not curve or not isinstance(curve, list):
+        return False
+    has_evaluations = all(isinstance(evaluation, dict) for evaluation in curve)
+    return has_evaluations and _are_weights(checkpoint["state_dict"])
 
 
 def _has_keys(value: Any, keys: set[str]) -> bool:
@@ -104,9 +124,10 @@ def _has_keys(value: Any, keys: set[str]) -> bool:
 
 def _are_weights(value: Any) -> bool:
     """Whether a value is a dict of finite tensors by name. A run whose weights are not finite saves none."""
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+    if not isinstance(value, dict):
         return False
-    return all(_is_finite_tensor(item) for item in value.values())
+    has_names = all(isinstance(name, str) for name in value)
+    return has_names and all(_is_finite_tensor(tensor) for tensor in value.values())
 
 
 def _is_finite_tensor(value: Any) -> bool:
@@ -130,6 +151,78 @@ def _shorten(error: Exception) -> str:
     return (message or type(error).__name__)[:_MESSAGE_LENGTH]
 
 
+def copy(path: Path, folder: Path, *, remedy: str) -> None:
+    """Copy a file of a finished run to another folder, if the record of the run lists it.
+
+    Args:
+        path: path of the file.
+        folder: folder of the copy.
+        remedy: remedy, for the message.
+
+    Raises:
+        ValueError: the file is missing, not a regular file, or not the one that the record lists.
+    """
+    if not listed(path):
+        return
+    try:
+        atomic.copy(path, folder / path.name, lambda part: verify(path, part))
+    except Unreadable as error:
+        raise ValueError(f"{path} cannot be used ({error}); {remedy}") from None
+
+
 def disk_bytes(params: int) -> int:
     """The disk space of a seed in bytes: weights, two moments of AdamW and the best weights, all in float32."""
     return 16 * params
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """Read the evaluations of a run.
+
+    Args:
+        folder: run directory with a metrics.csv.
+
+    Returns:
+        One dict per evaluation: ``step`` (int) and the other columns (float).
+
+    Raises:
+        ValueError: the file is not a table of evaluations.
+    """
+    path = folder / METRICS
+    try:
+        # The file may come from somebody else: checksum, table, numbers, values.
+        verify(path)
+        text = content(path).decode()
+        lines = io.StringIO(text, newline="")
+        table = csv.DictReader(lines, strict=True)
+        evaluations = [_parse_line(line) for line in table]
+        _check_evaluations(evaluations)
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
+    return [evaluation | {"step": int(evaluation["step"])} for evaluation in evaluations]
+
+
+def _parse_line(line: dict[str, str]) -> dict[str, float]:
+    return {name: float(cell) for name, cell in line.items()}
+
+
+def _check_evaluations(evaluations: list[dict[str, float]]) -> None:
+    """Raise Unreadable unless values are finite, scores are there and steps are whole numbers in rising order."""
+    for evaluation in evaluations:
+        values = evaluation.values()
+        if not all(math.isfinite(value) for value in values):
+            raise Unreadable("a cell is no finite number")
+    columns = evaluations[0].keys() if evaluations else set()
+    if not {"train_loss", "val"} <= columns:
+        raise Unreadable("it has no scores")
+    # Steps are floats here, as all cells.
+    steps = [evaluation["step"] for evaluation in evaluations]
+    is_fractional = any(step % 1 for step in steps)
+    if is_fractional or any(later <= earlier for earlier, later in itertools.pairwise(steps)):
+        raise Unreadable("its steps are no whole numbers that rise")
+
+
+def format_metrics(evaluations: list[dict[str, float]]) -> str:
+    """Format evaluations as metrics.csv, with the columns of the last one."""
+    table = pd.DataFrame(evaluations, columns=list(evaluations[-1]))
+    return table.to_csv(index=False, lineterminator="\n")

@@ -6,7 +6,6 @@ The file holds plain values by dotted keys. Callables that it names must be on a
 import hashlib
 import importlib
 import inspect
-import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -43,8 +42,12 @@ def fingerprint(choices: dict) -> str:
 
 def difference(old: dict, new: dict) -> str:
     """List every choice that differs as ``key: old -> new``; empty if none does."""
-    keys = sorted(key for key in old | new if old.get(key, ...) != new.get(key, ...))
-    return "; ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in keys)
+    changes = []
+    for key in sorted(old | new):
+        # A missing key differs from null.
+        if old.get(key, ...) != new.get(key, ...):
+            changes.append(f"{key}: {old.get(key)} -> {new.get(key)}")
+    return "; ".join(changes)
 
 
 class _Loader(yaml.SafeLoader):
@@ -82,15 +85,20 @@ def _check_plain(choices: Any) -> None:
     if not isinstance(choices, dict):
         raise Unreadable("it is no mapping")
     for key, value in _items(choices):
+        text = str(value)
         is_huge = isinstance(value, int) and value.bit_length() > 63
-        is_plain = isinstance(value, _PLAIN_TYPES) and not is_huge
-        if not is_plain or not _KEY.fullmatch(key) or "${" in str(value):
-            raise Unreadable(f"{key}: {str(value)[:60]} is no plain value")
+        is_plain = isinstance(value, _PLAIN_TYPES) and not is_huge and "${" not in text
+        if not is_plain or not _KEY.fullmatch(key):
+            raise Unreadable(f"{key}: {text[:60]} is no plain value")
     for key, value in choices.items():
-        # The sections of a.b.c are a and a.b.
-        *sections, _ = itertools.accumulate(key.split("."), "{}.{}".format)
-        if isinstance(value, dict) or not choices.keys().isdisjoint(sections):
+        if isinstance(value, dict) or any(section in choices for section in _sections(key)):
             raise Unreadable(f"{key} is in a section that has a value itself")
+
+
+def _sections(key: str) -> list[str]:
+    """The sections that contain a key: a and a.b of a.b.c."""
+    names = key.split(".")
+    return [".".join(names[:depth]) for depth in range(1, len(names))]
 
 
 def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] | None = None) -> None:
@@ -106,12 +114,12 @@ def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] 
     """
     trusted_modules = (trust,) if isinstance(trust, str) else tuple(trust or ())
     for key, value in _items(choices):
-        name = key.rpartition(".")[2]
-        is_partial = name == "_partial_" and value is True
-        if name == "_target_":
+        names = key.split(".")
+        is_partial = names[-1] == "_partial_" and value is True
+        if names[-1] == "_target_":
             _check_target(key, value, path, trusted_modules)
-        # Other keys of hydra, such as _args_, could call anything.
-        elif any(part.startswith("_") for part in key.split(".")) and not is_partial:
+        # Other keys of Hydra, such as _args_, could call anything.
+        elif not is_partial and any(name.startswith("_") for name in names):
             raise ValueError(f"{path}: {key}: {value} is rejected; of such keys a run has _target_ and _partial_: true")
 
 
@@ -120,7 +128,7 @@ def _items(choices: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(choices, dict):
         if not all(isinstance(key, str) for key in choices):
             raise Unreadable("a key is no text")
-        children = choices.items()
+        children: Iterable[tuple[Any, Any]] = choices.items()
     elif isinstance(choices, list):
         children = enumerate(choices)
     else:
@@ -132,26 +140,34 @@ def _items(choices: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _check_target(key: str, target: Any, path: Path, trusted_modules: tuple[str, ...]) -> None:
     """Raise ValueError unless a ``_target_`` is a part of a model, a source, an inverse, or trusted."""
-    module, _, name = str(target).rpartition(".")
-    if not _PATH.fullmatch(str(target)) or not _is_inside(module, (*SUITE, *trusted_modules)):
-        raise ValueError(
-            f"{path}: {key}: {target} is not of this suite; if you know what it does, say trust={module or '<module>'}"
-        )
+    dotted_path = str(target)
+    module_name, _, name = dotted_path.rpartition(".")
+    if not _PATH.fullmatch(dotted_path) or not _is_inside(module_name, (*SUITE, *trusted_modules)):
+        remedy = f"if you know what it does, say trust={module_name or '<module>'}"
+        raise ValueError(f"{path}: {key}: {target} is not of this suite; {remedy}")
     try:
-        function = getattr(importlib.import_module(module), name)
+        module = importlib.import_module(module_name)
+        function = getattr(module, name)
     except (ImportError, AttributeError):
         raise ValueError(f"{path}: {key}: there is no {target}") from None
 
+    if not _may_be_called(function, trusted_modules):
+        raise ValueError(f"{path}: {key}: {target} is no part of a model, no source and no inverse")
+
+
+def _may_be_called(function: Any, trusted_modules: tuple[str, ...]) -> bool:
+    """Whether a value is a part of a model, a source or an inverse of the suite, or callable and trusted."""
     # A module can import anything, so the module that defines the callable decides.
     home = getattr(function, "__module__", None)
     is_class = inspect.isclass(function)
     is_function = inspect.isfunction(function)
-    in_trusted = isinstance(home, str) and _is_inside(home, trusted_modules) and not _is_inside(home, SUITE)
-    is_trusted = in_trusted and (is_class or is_function)
-    is_part = is_class and issubclass(function, nn.Module | Source) and _is_inside(home, SUITE)
-    is_inverse = is_function and home in INVERSES
-    if not (is_trusted or is_part or is_inverse):
-        raise ValueError(f"{path}: {key}: {target} is no part of a model, no source and no inverse")
+    if not isinstance(home, str) or not (is_class or is_function):
+        return False
+    if _is_inside(home, SUITE):
+        is_part = is_class and issubclass(function, nn.Module | Source)
+        is_inverse = is_function and home in INVERSES
+        return is_part or is_inverse
+    return _is_inside(home, trusted_modules)
 
 
 def _is_inside(module: str, packages: Iterable[str]) -> bool:

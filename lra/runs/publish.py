@@ -16,7 +16,7 @@ from ..config.options import Options
 from ..console import log
 from ..disk import atomic
 from ..options import Whole
-from . import checkpoint, metrics_file, published
+from . import checkpoint, published
 from .published import Published
 from .reader import scan
 from .run_dir import RunDir
@@ -45,9 +45,8 @@ def publish(options: PublishOptions) -> None:
     if not records:
         raise ValueError(f"there is no finished run below {options.runs}")
     runs: dict[Path, RunDir] = {}
-    for path in sorted(records):
-        run = RunDir.read(path)
-        runs[published.place(options.out, run.record)] = run
+    for path, result in sorted(records.items()):
+        runs[published.place(options.out, result)] = RunDir.read(path)
     if len(runs) < len(records):
         raise ValueError(f"two of the runs below {options.runs} have the same study, task, label and seed")
 
@@ -82,17 +81,20 @@ def contents(run: RunDir) -> Published:
     """Read a finished run.
 
     Raises:
-        ValueError: nobody can read the code that made it, or its evaluations cannot be read.
+        ValueError: it has no record, nobody can read the code that made it, or its evaluations cannot be read.
     """
-    if run.record.git is None or run.record.git.endswith("-dirty"):
-        raise ValueError(f"{run.path} was made by code that is not committed, {run.record.git}")
+    result = run.record
+    if result is None:
+        raise ValueError(f"{run.path} is not finished; run the same command again to resume it")
+    if result.git is None or result.git.endswith("-dirty"):
+        raise ValueError(f"{run.path} was made by code that is not committed, {result.git}")
     published_run = published.find(run.path)
     if published_run:
         return published_run
     # A run may diverge before its first evaluation.
-    has_evaluations = (run.path / metrics_file.NAME).exists()
-    evaluations = metrics_file.read(run.path) if has_evaluations else []
-    return Published(run.record, run.choices, evaluations)
+    has_evaluations = (run.path / checkpoint.METRICS).exists()
+    evaluations = checkpoint.read_metrics(run.path) if has_evaluations else []
+    return Published(result, run.choices, evaluations)
 
 
 def _published_runs(study: Path) -> dict[Path, Published]:

@@ -32,7 +32,8 @@ KEY = ["task", "label", "seed"]
 _VERBATIM = {"keep_default_na": False, "dtype": {"task": str, "label": str}}
 # Fields whose cells are text; the cells of all others are JSON.
 _TEXT_TYPES = (str, str | None, Metric, Status)
-_TEXT = {name for name, hint in get_type_hints(RunRecord).items() if hint in _TEXT_TYPES}
+_FIELD_TYPES = get_type_hints(RunRecord)
+_TEXT_FIELDS = {name for name, kind in _FIELD_TYPES.items() if kind in _TEXT_TYPES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,8 @@ def place(home: Path, record: RunRecord) -> Path:
 
 def studies(root: Path) -> list[Path]:
     """List the studies with tables among a folder and the folders in it."""
-    return [path for path in (root, *sorted(root.glob("*"))) if (path / RUNS).exists()]
+    folders = [root, *sorted(root.glob("*"))]
+    return [path for path in folders if (path / RUNS).exists()]
 
 
 def about(study: Path) -> About:
@@ -89,7 +91,8 @@ def read(study: Path) -> dict[Path, Published]:
     about(study)
     try:
         # The times of the files are arguments, so a changed table is read again.
-        modified = tuple((study / name).stat().st_mtime_ns for name in (RUNS, CURVES, CONFIGS))
+        paths = [study / name for name in (RUNS, CURVES, CONFIGS)]
+        modified = tuple(path.stat().st_mtime_ns for path in paths)
         return _read(study, modified)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, Unreadable) as error:
         raise ValueError(f"{study} does not hold tables of published runs ({type(error).__name__}: {error})") from None
@@ -97,32 +100,45 @@ def read(study: Path) -> dict[Path, Published]:
 
 @functools.lru_cache(maxsize=8)
 def _read(study: Path, _modified: tuple[int, ...]) -> dict[Path, Published]:
-    # configs.jsonl: choices by fingerprint.
+    choices = _read_choices(study / CONFIGS)
+    curves = _read_curves(study / CURVES)
+    table = pd.read_csv(study / RUNS, dtype=str, keep_default_na=False)
+    runs = {}
+    for line in table.to_dict("records"):
+        # The cells of a line become JSON, so that a record is validated as one in a file is.
+        values = {name: _value(name, cell) for name, cell in line.items()}
+        text = json.dumps(values)
+        record = typed_json.validated(RunRecord, text.encode())
+        key = (record.task, record.label, record.seed)
+        path = place(study.parent, record)
+        runs[path] = Published(record, choices[record.fingerprint], curves.get(key, []))
+    return runs
+
+
+def _read_choices(path: Path) -> dict[str, dict[str, Any]]:
+    """Read configs.jsonl: the choices of the runs by fingerprint."""
     choices: dict[str, dict[str, Any]] = {}
-    for line in (study / CONFIGS).read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         config = json.loads(line)
         choices |= dict.fromkeys(config["fingerprints"], config["choices"])
+    return choices
 
-    # curves.csv: evaluations by task, label and seed.
-    curves = pd.read_csv(study / CURVES, float_precision="round_trip", na_values="", **_VERBATIM)
-    evaluations = {key: group.drop(columns=KEY).to_dict("records") for key, group in curves.groupby(KEY)}
 
-    # runs.csv: the records.
-    runs = {}
-    for line in pd.read_csv(study / RUNS, dtype=str, keep_default_na=False).to_dict("records"):
-        values = {name: _value(name, cell) for name, cell in line.items()}
-        record = typed_json.validated(RunRecord, json.dumps(values).encode())
-        curve = evaluations.get((record.task, record.label, record.seed), [])
-        path = place(study.parent, record)
-        runs[path] = Published(record, choices[record.fingerprint], [_without_nan(line) for line in curve])
-    return runs
+def _read_curves(path: Path) -> dict[tuple, list[dict[str, float]]]:
+    """Read curves.csv: the evaluations of the runs by task, label and seed."""
+    table = pd.read_csv(path, float_precision="round_trip", na_values="", **_VERBATIM)
+    curves = {}
+    for key, group in table.groupby(KEY):
+        lines = group.drop(columns=KEY).to_dict("records")
+        curves[key] = [_without_nan(line) for line in lines]
+    return curves
 
 
 def _value(name: str, cell: str) -> Any:
     """The value of a cell of runs.csv; an empty cell is None."""
     if not cell:
         return None
-    return cell if name in _TEXT else json.loads(cell)
+    return cell if name in _TEXT_FIELDS else json.loads(cell)
 
 
 def _cell(value: Any) -> str:
@@ -139,7 +155,8 @@ def _without_nan(line: dict[str, float]) -> dict[str, float]:
 
 def below(folder: Path) -> dict[Path, Published]:
     """List the published runs at a path or below it; empty if no study there has tables."""
-    return {path: run for path, run in _study_of(folder).items() if folder in (path, *path.parents)}
+    study_runs = _study_of(folder)
+    return {path: run for path, run in study_runs.items() if path.is_relative_to(folder)}
 
 
 def find(folder: Path) -> Published | None:
@@ -165,30 +182,40 @@ def save(study: Path, runs: Iterable[Published]) -> None:
     """
     runs = sorted(runs, key=lambda run: _key(run.record))
 
-    # One line per distinct configuration.
-    configs: dict[str, dict] = {}
-    for record, choices, _ in runs:
-        key = json.dumps(choices, sort_keys=True)
-        config = configs.setdefault(key, {"labels": [], "fingerprints": [], "choices": choices})
-        config["labels"] = sorted({*config["labels"], record.label})
-        config["fingerprints"].append(record.fingerprint)
-
     # One line per evaluation, and one per run.
     curve_lines: list[dict[str, Any]] = []
     run_lines: list[dict[str, str]] = []
     for run in runs:
         key_columns = dict(zip(KEY, _key(run.record), strict=True))
         curve_lines += [key_columns | evaluation for evaluation in run.evaluations]
-        run_lines.append({name: _cell(value) for name, value in asdict(run.record).items()})
+        fields = asdict(run.record)
+        run_lines.append({name: _cell(value) for name, value in fields.items()})
+    # A table without lines still has its columns.
+    curve_columns = None if curve_lines else [*KEY, "step"]
+    curve_table = pd.DataFrame(curve_lines, columns=curve_columns)
+    run_table = pd.DataFrame(run_lines)
 
     study.mkdir(parents=True, exist_ok=True)
-    if not (study / ABOUT).exists():
+    about_path = study / ABOUT
+    if not about_path.exists():
         empty = {"form": typed_json.FORM, "command": "", "hardware": "", "notes": [], "readme": []}
-        write(study / ABOUT, json.dumps(empty, indent=2) + "\n")
-    columns = None if curve_lines else [*KEY, "step"]
-    write(study / CONFIGS, "".join(f"{json.dumps(config)}\n" for config in configs.values()))
-    write(study / CURVES, pd.DataFrame(curve_lines, columns=columns).to_csv(index=False))
-    write(study / RUNS, pd.DataFrame(run_lines).to_csv(index=False))
+        write(about_path, json.dumps(empty, indent=2) + "\n")
+    write(study / CONFIGS, _format_configs(runs))
+    write(study / CURVES, curve_table.to_csv(index=False))
+    write(study / RUNS, run_table.to_csv(index=False))
+
+
+def _format_configs(runs: list[Published]) -> str:
+    """Format configs.jsonl: one line per distinct configuration."""
+    configs: dict[str, dict] = {}
+    for record, choices, _ in runs:
+        key = json.dumps(choices, sort_keys=True)
+        config = configs.setdefault(key, {"labels": [], "fingerprints": [], "choices": choices})
+        labels = {*config["labels"], record.label}
+        config["labels"] = sorted(labels)
+        config["fingerprints"].append(record.fingerprint)
+    lines = [json.dumps(config) + "\n" for config in configs.values()]
+    return "".join(lines)
 
 
 def _key(record: RunRecord) -> list:

@@ -1,19 +1,88 @@
 """Read runs below a folder: the files that training wrote, and the tables of published runs."""
 
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from ..config.quoting import command_line, override
 from ..console import log
 from ..disk import typed_json
 from ..disk.search import find_files
-from . import config_file, metrics_file, published, record
+from . import checkpoint, config_file, published, record
 from .record import RunRecord
 from .run_dir import RunDir, Trust
 
 # Label of the control: the mechanism without attention, where every query gets the mean of the values.
 CONTROL = "mean"
+
+
+@dataclass(frozen=True)
+class SeedDirs:
+    """The run directories of the seeds of one configuration.
+
+    Args:
+        home: ``runs/<study>/<task>/<label>``, with a folder ``seed-<k>`` for each seed.
+    """
+
+    home: Path
+
+    def path(self, seed: int) -> Path:
+        """The run directory of a seed."""
+        return self.home / f"seed-{seed}"
+
+    def unfinished(self, seeds: Iterable[int]) -> int:
+        """Count the seeds without a record."""
+        paths = [self.path(seed) / record.NAME for seed in seeds]
+        return sum(not path.exists() for path in paths)
+
+    def saved_padding(self) -> str | None:
+        """The padding, ``batch`` or ``compact``, of the first seed that has begun; None if none has."""
+        for path in sorted(self.home.glob(f"seed-*/{config_file.NAME}")):
+            # A configuration that cannot be read is reported when its seed is run.
+            with contextlib.suppress(ValueError):
+                padding = config_file.read(path).get("data.pad")
+                if padding in ("batch", "compact"):
+                    return padding
+        return None
+
+    def finished(self) -> list[RunRecord]:
+        """The records of the seeds that did not diverge."""
+        paths = sorted(self.home.glob(f"seed-*/{record.NAME}"))
+        records, _ = typed_json.load_all(paths, record.load)
+        return [result for result in records.values() if result.status == "done"]
+
+    def summary(self) -> str | None:
+        """Describe the finished seeds: mean, sample standard deviation, number, and the gain over the control.
+
+        The control is the label ``mean`` next to this one, if it has a finished seed of the same protocol and budget.
+
+        Returns:
+            "listops cur_abs: test 35.60 ± 0.14 (n = 5), +17.60 over mean (n = 5)"; None without a finished seed.
+        """
+        done = self.finished()
+        if not done:
+            return None
+        first = done[0]
+        scores = _test_scores(done)
+        spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
+        text = f"{first.task} {first.label}: test {mean(scores):.2f}{spread} (n = {len(scores)})"
+        if first.label == CONTROL:
+            return text
+
+        # The control counts only if it was trained in the same way.
+        treatment = (first.protocol, first.budget)
+        controls = SeedDirs(self.home.parent / CONTROL).finished()
+        control_scores = _test_scores(result for result in controls if (result.protocol, result.budget) == treatment)
+        if control_scores:
+            gain = mean(scores) - mean(control_scores)
+            text += f", {gain:+.2f} over {CONTROL} (n = {len(control_scores)})"
+        return text
+
+
+def _test_scores(records: Iterable[RunRecord]) -> list[float]:
+    return [result.test for result in records if result.test is not None]
 
 
 def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
@@ -35,7 +104,7 @@ def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
         candidates = [folder] if is_seed else sorted(folder.glob("seed-*"))
         seed_dirs = [path for path in candidates if (path / record.NAME).exists()]
     runs = [RunDir.read(path, trust) for path in seed_dirs]
-    done = [run for run in runs if run.record.status == "done"]
+    done = [run for run in runs if run.record and run.record.status == "done"]
     if not done:
         reason = "its seeds diverged" if runs else f"no {record.NAME}, python -m lra.train makes them"
         raise ValueError(f"run={folder} has no finished seed: {reason}")
@@ -60,15 +129,19 @@ def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     for path in paths:
         seed_dir = path.parent
         is_config = path.name == config_file.NAME and seed_dir.name.startswith("seed-")
-        if is_config and not any(seed_dir.glob("*.json")):
+        has_record = any(seed_dir.glob("*.json"))
+        if is_config and not has_record:
             messages.append(f"{seed_dir} has no {record.NAME}: the run is not finished")
 
     # Tables of published studies.
     for study in published.studies(root):
         try:
-            records |= {path: run.record for path, run in published.read(study).items()}
+            runs = published.read(study)
         except ValueError as error:
             messages.append(str(error))
+            continue
+        for path, run in runs.items():
+            records[path] = run.record
     return records, messages
 
 
@@ -97,17 +170,19 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
     published_run = published.find(seed_dir)
     if published_run:
         evaluations = published_run.evaluations
-    elif _is_expected(seed_dir, metrics_file.NAME):
+    elif _is_expected(seed_dir, checkpoint.METRICS):
         try:
-            evaluations = metrics_file.read(seed_dir)
+            evaluations = checkpoint.read_metrics(seed_dir)
         except ValueError as error:
             raise ValueError(f"{error}, no curve is drawn of it") from None
     # Curves by column.
     columns: dict[str, dict[int, float]] = {}
     for evaluation in evaluations:
+        step = int(evaluation["step"])
         for name, value in evaluation.items():
             if name != "step":
-                columns.setdefault(name, {})[evaluation["step"]] = value
+                curve = columns.setdefault(name, {})
+                curve[step] = value
     return columns
 
 
@@ -132,48 +207,3 @@ def history(root: Path) -> list[tuple[RunRecord, dict[str, Any]]]:
     for message in messages:
         log(f"skipped: {message}")
     return past_runs
-
-
-def summary(home: Path) -> str | None:
-    """Describe the finished seeds of one configuration: mean, sample standard deviation, number, gain over the control.
-
-    Args:
-        home: folder of the seeds, ``runs/<study>/<task>/<label>``. The control is the label ``mean`` next to it, if it
-            has a finished seed of the same protocol and budget.
-
-    Returns:
-        "listops cur_abs: test 35.60 ± 0.14 (n = 5), +17.60 over mean (n = 5)"; None without a finished seed.
-    """
-    done = _finished_records(home)
-    if not done:
-        return None
-    first = done[0]
-    scores = [result.test for result in done]
-    spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
-    text = f"{first.task} {first.label}: test {mean(scores):.2f}{spread} (n = {len(scores)})"
-    if first.label == CONTROL:
-        return text
-
-    # The control counts only if it was trained in the same way.
-    control_scores = [
-        result.test
-        for result in _finished_records(home.parent / CONTROL)
-        if (result.protocol, result.budget) == (first.protocol, first.budget)
-    ]
-    if control_scores:
-        gain = mean(scores) - mean(control_scores)
-        text += f", {gain:+.2f} over {CONTROL} (n = {len(control_scores)})"
-    return text
-
-
-def report_command(study: str, runs: Path) -> str:
-    """The command that prints the tables of a study."""
-    overrides = [override("study", study)]
-    if runs != Path("runs"):
-        overrides.append(override("runs", runs))
-    return command_line("report", *overrides)
-
-
-def _finished_records(home: Path) -> list[RunRecord]:
-    records, _ = typed_json.scan(home, record.NAME, record.load)
-    return [result for result in records.values() if result.status == "done"]

@@ -16,6 +16,7 @@ from ..ops.metrics import Metric
 from ..options import Share
 
 NAME = "record.json"
+PRETRAIN_NAME = "pretrain.json"
 # Files in the same directory whose checksums the record holds.
 FILES = ("config.yaml", "metrics.csv", "best.ckpt", "last.ckpt")
 Status = Literal["done", "diverged"]
@@ -162,6 +163,28 @@ def load(path: Path, fingerprint: str | None = None) -> RunRecord:
             f"{path} is the record of another run, seed {run_record.seed}; delete it to run that seed again"
         )
     return run_record
+
+
+def save_pretraining(pretraining: Pretraining, folder: Path) -> None:
+    """Write ``pretrain.json``, with the checksums of the other files in its folder."""
+    typed_json.save(pretraining, folder / PRETRAIN_NAME, FILES)
+
+
+def load_pretraining(path: Path, fingerprint: str | None = None) -> Pretraining:
+    """Read a record of pretraining.
+
+    Args:
+        path: path of the file.
+        fingerprint: fingerprint that the record must have; None for any.
+
+    Raises:
+        ValueError: the file is not a record of pretraining, or has another fingerprint.
+    """
+    remedy = "delete its folder to pretrain again"
+    pretraining = typed_json.parse(Pretraining, path, "a record of pretraining", remedy)
+    if fingerprint is not None and pretraining.fingerprint != fingerprint:
+        raise ValueError(f"{path} is the record of another pretraining; {remedy}")
+    return pretraining
 
 
 def on_cpu(device: str) -> bool:

@@ -33,19 +33,21 @@ def configuration(run: RunDir, root: str) -> Experiment:
     """
     try:
         study, _, label = run.path.absolute().parts[-4:-1]
-        options = {key: value for key, value in run.choices.items() if not key.startswith("provenance.")}
+        provenance = _provenance(run)
+        options = {key: value for key, value in run.choices.items() if key not in provenance}
         tree = unflatten(options)
 
         # The task that has this source, for its display and for the command that prepares its data.
-        task, display = _task_of(tree["source"]["_target_"]) or (tree["task"]["name"], None)
+        source = tree["source"]
+        task, display = _task_of(source["_target_"]) or (tree["task"]["name"], None)
         tree["task"]["display"] = display
-        arguments = {key: value for key, value in tree["source"].items() if key[0] != "_" and value is not None}
-        source_overrides = [f"source.{key}={value}" for key, value in arguments.items()]
-        tree["data_overrides"] = [f"task={task}", *source_overrides]
+        tree["data_overrides"] = [f"task={task}"]
+        for key, value in source.items():
+            if key[0] != "_" and value is not None:
+                tree["data_overrides"].append(f"source.{key}={value}")
 
         # The data that the run was trained on, wherever their files were.
-        provenance = {key: value for key, value in run.choices.items() if key.startswith("provenance.")}
-        tree["provenance"] = {key.partition(".")[2]: value for key, value in provenance.items()}
+        tree["provenance"] = {key.removeprefix("provenance."): value for key, value in provenance.items()}
 
         # Options of the machine, and padded sequences.
         tree["data"] |= {"root": root, "eval_batch": tree["optim"]["batch"]}
@@ -56,20 +58,24 @@ def configuration(run: RunDir, root: str) -> Experiment:
         # The names of the run: from its record, or else from its path.
         tree |= {"label": label, "study": study, "budget": "unknown", "runs": str(run.path), "seeds": [run.seed]}
         if run.record:
-            tree |= {name: getattr(run.record, name) for name in ("label", "study", "budget")}
+            for name in ("label", "study", "budget"):
+                tree[name] = getattr(run.record, name)
         return Experiment.parse(tree)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{run.path / NAME} is not the configuration of a run ({type(error).__name__}: {error})"
-        ) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{run.path / NAME} is not the configuration of a run ({reason})") from None
 
 
 def check_data(run: RunDir, provenance: dict) -> None:
     """Raise ValueError if the data on which a run was trained have another provenance."""
-    run_provenance = {key: value for key, value in run.choices.items() if key.startswith("provenance.")}
-    difference = config_file.difference(run_provenance, flatten({"provenance": provenance}))
+    difference = config_file.difference(_provenance(run), flatten({"provenance": provenance}))
     if difference:
         raise ValueError(f"{run.path} was trained on other data ({difference})")
+
+
+def _provenance(run: RunDir) -> dict[str, Any]:
+    """The flat provenance of the data on which a run was trained."""
+    return {key: value for key, value in run.choices.items() if key.startswith("provenance.")}
 
 
 def best(run: RunDir, experiment: Experiment) -> Classifier:
@@ -121,8 +127,10 @@ def unflatten(flat: dict[str, Any]) -> dict[str, Any]:
 
 def _task_of(target: str) -> tuple[str, str] | None:
     """The first task of conf whose source is of this class, and its ``display``."""
-    for path in sorted((CONF / "task").glob("*.yaml")):
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    folder = CONF / "task"
+    for path in sorted(folder.glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        tree = yaml.safe_load(text)
         if tree.get("source", {}).get("_target_") == target:
             return path.stem, tree["task"]["display"]
     return None

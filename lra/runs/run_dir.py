@@ -15,15 +15,16 @@ from torch import Tensor
 from ..console import log
 from ..disk import atomic, lock
 from ..disk.atomic import NO_ROOM
+from ..disk.typed_json import FORM
 from ..ranks import on_rank_zero, rank
-from . import checkpoint, config_file, metrics_file, published, record
+from . import checkpoint, config_file, published, record
 from .checkpoint import BEST, LAST, REMEDY
 from .record import RunRecord
 
 # Files that a killed process leaves, see lra.disk.atomic.
 TEMPORARY = ".*.part"
 # Files that show that a run has begun.
-RESULTS = (metrics_file.NAME, LAST, BEST, "*.json", f"pretrain/{BEST}")
+RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")
 # Errors of a disk that can be mended without loss, so that the same command can be repeated.
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 # Modules outside the suite whose classes a config.yaml may name.
@@ -125,15 +126,22 @@ class RunDir:
         # 2. Check that the files in it belong to this run, and remove what a killed process left.
         check_choices(self.path, self.choices)
         stack.callback(_remove_unused_config, self.path)
-        for part in (*self.path.glob(TEMPORARY), *self.path.glob(f"pretrain/{TEMPORARY}")):
-            part.unlink()
+        for pattern in (TEMPORARY, f"pretrain/{TEMPORARY}"):
+            for part in self.path.glob(pattern):
+                part.unlink()
 
         # 3. Write the configuration, or read the result.
         config_path = self.path / config_file.NAME
         if not has_begun(self.path) or not config_path.exists():
             atomic.write(config_path, config_file.dump(self.choices))
         record_path = self.path / record.NAME
-        return True, record.load(record_path, self.fingerprint) if record_path.exists() else None
+        if not record_path.exists():
+            return True, None
+        return True, record.load(record_path, self.fingerprint)
+
+    def create_inside(self) -> None:
+        """Create the directory in its parent. Raises ValueError for a link, which would lead to another run."""
+        atomic.below(self.path.parent, self.path.name).mkdir(exist_ok=True)
 
     @property
     def fingerprint(self) -> str:
@@ -153,10 +161,6 @@ class RunDir:
         """The step from which the same command resumes; 0 without a checkpoint."""
         state = checkpoint.state(self.last)
         return state["global_step"] if state else 0
-
-    def saved_choices(self) -> dict[str, Any]:
-        """Read the choices in ``config.yaml``. Raises ValueError if they cannot be read."""
-        return config_file.read(self.path / config_file.NAME)
 
     def resume(self, model: torch.nn.Module) -> int:
         """Restore the evaluations of the last checkpoint, and check that it fits the model.
@@ -199,7 +203,7 @@ class RunDir:
         self._write_curve()
 
     def _write_curve(self) -> None:
-        atomic.write(self.path / metrics_file.NAME, metrics_file.format_csv(self.curve))
+        atomic.write(self.path / checkpoint.METRICS, checkpoint.format_metrics(self.curve))
 
     def save_best(self, weights: Mapping[str, Tensor]) -> str:
         """Write ``best.ckpt``, before the ``last.ckpt`` of the same step.
@@ -228,13 +232,17 @@ class RunDir:
         """
         return checkpoint.weights(self.weights, self.digest)
 
+    def state(self) -> dict[str, Any]:
+        """What ``last.ckpt`` holds of the run directory: its form, its fingerprint and the evaluations so far."""
+        return {"form": FORM, "fingerprint": self.fingerprint, "curve": self.curve}
+
     def save_last(self) -> contextlib.AbstractContextManager[Path]:
         """Yield a path for the state of the training, which becomes ``last.ckpt`` at the end of the block."""
         return atomic.replacing(self.last)
 
     def finish(self) -> None:
         """Write the record to ``record.json``."""
-        if rank() == 0:
+        if self.record and rank() == 0:
             record.save(self.record, self.path)
 
 
@@ -253,7 +261,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 
 def has_begun(path: Path) -> bool:
     """Whether a run has written anything except its configuration and its log."""
-    return any(any(path.glob(name)) for name in RESULTS)
+    return any(any(path.glob(pattern)) for pattern in RESULTS)
 
 
 def check_choices(path: Path, choices: dict[str, Any]) -> None:
@@ -268,21 +276,21 @@ def check_choices(path: Path, choices: dict[str, Any]) -> None:
         return
     difference = config_file.difference(config_file.read(config_path), choices)
     if difference:
-        raise ValueError(
-            f"{path} was made by another configuration ({difference}); start a new study with study=<name> or delete "
-            f"that folder"
-        )
+        remedy = "start a new study with study=<name> or delete that folder"
+        raise ValueError(f"{path} was made by another configuration ({difference}), see its config.yaml; {remedy}")
 
 
 def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
     """Raise ValueError unless weights have the names and shapes of a model's."""
-    if shapes != {name: value.shape for name, value in weights.items()}:
+    weight_shapes = {name: value.shape for name, value in weights.items()}
+    if weight_shapes != shapes:
         raise ValueError(f"{path} does not hold the weights of this model; {REMEDY}")
 
 
 def _seed_of_name(path: Path) -> int:
     """The k of seed-<k>; 0 for a directory with another name."""
-    digits = path.absolute().name.partition("-")[2][:9]
+    name = path.absolute().name
+    digits = name.partition("-")[2][:9]
     return int(digits) if digits.isdecimal() else 0
 
 

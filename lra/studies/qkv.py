@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..attention.base import Attention
 from ..config.options import Options
-from ..config.sections import Root, Trust
+from ..config.schema import Root, Trust
 from ..data.datamodule import Batch
 from ..model.classifier import Classifier
 from ..ops.selection import gather_tokens

@@ -8,11 +8,11 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from ..config.calls import Call
+from ..config.base import Section
 from ..config.experiment import Experiment
 from ..config.options import Options
-from ..config.section import Section
-from ..config.sections import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
+from ..config.schema import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
+from ..config.target import Target
 from ..options import Positive, Whole
 from ..runs.restore import best, configuration
 from ..runs.run_dir import RunDir
@@ -120,7 +120,7 @@ def _optim(run_optim: Optim, options: TransferOptions) -> Optim:
     return run_optim.replace(**changes)
 
 
-def _block(run_block: Call, new_block: Call, overrides: list[str]) -> Call:
+def _block(run_block: Target, new_block: Target, overrides: list[str]) -> Target:
     """Return the run's block with the overridden options, since an attn brings the defaults of its block.
 
     A block of another class replaces the run's.

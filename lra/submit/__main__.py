@@ -7,7 +7,7 @@ from typing import ClassVar
 from ..arguments import name_positional
 from ..config.entry import main
 from ..config.options import Options
-from ..config.sections import Name, Trust
+from ..config.schema import Name, Trust
 from ..laws.laws import LAWS
 from ..options import Above
 from ..runs.published import Published

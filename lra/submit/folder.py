@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..disk import atomic, typed_json
 from ..laws.laws import LAWS
-from ..runs import metrics_file
+from ..runs import checkpoint
 from ..runs import published as tables
 from ..runs.published import Published
 from ..runs.reader import CONTROL, scan
@@ -36,8 +36,8 @@ def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
     for path in sorted(records):
         try:
             run = RunDir.read(path, trust)
-            has_curve = (path / metrics_file.NAME).exists()
-            curve = metrics_file.read(path) if has_curve else []
+            has_curve = (path / checkpoint.METRICS).exists()
+            curve = checkpoint.read_metrics(path) if has_curve else []
             check_weights(run)
         except ValueError as error:
             reasons.append(str(error))

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 import torch
 
 from ..config.entry import main
+from ..config.quoting import report_command
 from ..console import log
-from ..runs import reader
+from ..runs.reader import SeedDirs
 from .board import Board
 from .job import FAILED
 from .launcher import Launcher
@@ -117,10 +118,10 @@ def summarise(options: SweepOptions, watch: Watch, duplicates: list[str]) -> str
         log(f"{len(left)} runs left, the same command resumes{started}")
     if not options.sweep.search:
         for home in dict.fromkeys(run.folder.parent for run in watch.states):
-            line = reader.summary(home)
+            line = SeedDirs(home).summary()
             if line:
                 log(line)
-    log(f"{study(options)}: {watch.summary()}; {reader.report_command(study(options), options.runs)}")
+    log(f"{study(options)}: {watch.summary()}; {report_command(study(options), options.runs)}")
     for line in duplicates:
         log(line)
     for run in by_state["diverged"]:

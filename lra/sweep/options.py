@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from ..config.base import Section
 from ..config.options import Options
-from ..config.section import Section
-from ..config.sections import Above, Least, Name, Protocol, Seeds, Some
+from ..config.schema import Above, Least, Name, Protocol, Seeds, Some
 from ..options import Whole
 
 

@@ -15,6 +15,7 @@ from ..config.experiment import Experiment
 from ..config.quoting import command_line, override
 from ..console import clock
 from ..runs import checkpoint, record
+from ..runs.reader import SeedDirs
 from ..runs.run_dir import check_choices
 from ..train.plan import resolve
 from .estimate import START, Estimates
@@ -171,8 +172,8 @@ def planned(
     # The configuration is resolved once; its seeds differ in folder and overrides only.
     plan = resolve(composed)
     choices = plan.experiment.choices(plan.data.source.provenance)
-    records = [plan.folder(seed) / record.NAME for seed in composed.seeds]
-    left = not all(path.exists() for path in records)
+    seed_dirs = SeedDirs(composed.home)
+    left = seed_dirs.unfinished(composed.seeds) > 0
     seconds, basis = estimates.of(plan, choices, left=left)
     # Pretraining has checkpoints as well.
     num_phases = 2 if composed.pretrained else 1
@@ -184,7 +185,7 @@ def planned(
             task=composed.task.name,
             label=composed.label,
             seed=seed,
-            folder=plan.folder(seed),
+            folder=seed_dirs.path(seed),
             steps=composed.optim.steps,
             eval_every=composed.optim.eval_every,
             disk=disk_bytes,

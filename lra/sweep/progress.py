@@ -10,7 +10,7 @@ from ..console import clock, log
 from ..disk import lock
 from ..disk.atomic import content
 from ..live import live_line
-from ..runs import metrics_file, record
+from ..runs import checkpoint, record
 from .job import FAILED
 from .plan import PlannedRun
 
@@ -48,7 +48,7 @@ def steps(run: PlannedRun) -> int:
     """Read the number of steps up to the last evaluation."""
     # The first column of the last line; a run before its first evaluation has no line.
     with contextlib.suppress(ValueError, IndexError):
-        last_line = content(run.folder / metrics_file.NAME).splitlines()[-1]
+        last_line = content(run.folder / checkpoint.METRICS).splitlines()[-1]
         return int(last_line.split(b",")[0])
     return 0
 

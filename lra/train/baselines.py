@@ -1,25 +1,73 @@
 """The baselines of a task: chance level, and a classifier on the bag of tokens. Neither needs attention."""
 
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
 from ..config.options import TaskOptions
+from ..config.schema import Task
 from ..data import bag
 from ..data.datamodule import TaskData
 from ..ops import metrics
 from .lit import loss_of
 
 
-def baselines_of(options: TaskOptions, *, force: bool = False) -> tuple[float, float | None, float, float | None]:
-    """Compute the baseline scores of a task.
+@dataclass(frozen=True)
+class Baselines:
+    """The baseline scores of a task on its test set, in percent.
+
+    Args:
+        data: data of the task, set up.
+        metric: name of the metric, ``task.metric``.
+    """
+
+    data: TaskData
+    metric: str
+
+    @cached_property
+    def constant(self) -> float:
+        """The score of the best constant answer."""
+        return self.data.baseline("test", getattr(metrics, self.metric))
+
+    @property
+    def analytic(self) -> float | None:
+        """The chance level that is known for the source; None if the source has none."""
+        return self.data.source.floor
+
+    @property
+    def chance(self) -> float:
+        """The chance level: the best constant answer, or the analytic chance level if that is higher."""
+        return max(self.constant, self.analytic or 0.0)
+
+    @property
+    def bag_of_tokens(self) -> float | None:
+        """The score of the bag-of-tokens baseline, which is stored next to the data; None if it was not fitted yet."""
+        return bag.read(self._bag_path)
+
+    def fit_bag_of_tokens(self, task: Task) -> None:
+        """Fit the bag-of-tokens baseline of a task with token ids, and store its score."""
+        scores = bag.fit(
+            self.data,
+            getattr(metrics, self.metric),
+            vocab=task.vocab,
+            outputs=task.outputs,
+            loss=lambda outputs, labels: loss_of(outputs, labels, task.loss),
+        )
+        bag.write(self._bag_path, scores)
+
+    @property
+    def _bag_path(self) -> Path:
+        return bag.path(self.data, self.metric)
+
+
+def baselines_of(options: TaskOptions, *, force: bool = False) -> Baselines:
+    """Set up the data of a task, and fit its bag-of-tokens baseline if its score is not stored.
 
     Args:
         options: options with a task and its source.
         force: whether to fit the bag-of-tokens baseline again if its score is stored.
-
-    Returns:
-        The score of the best constant answer; the analytic chance level, None if the source has none; the higher of the
-        two; the score of the bag-of-tokens baseline, None for real features.
     """
     task = options.task
-    metric = getattr(metrics, task.metric)
     data = TaskData(
         source=options.data_source(),
         root=options.data.root,
@@ -30,20 +78,8 @@ def baselines_of(options: TaskOptions, *, force: bool = False) -> tuple[float, f
         batch=bag.CHUNK,
     )
     data.setup()
-    # Chance level: the best constant answer, or a higher score that is known for the source.
-    constant = data.baseline("test", metric)
-    analytic = data.source.floor
-    chance = max(constant, analytic or 0.0)
-
-    # The bag-of-tokens score is stored next to the data.
-    path = bag.path(data, task.metric)
-    if task.vocab is not None and (force or bag.read(path) is None):
-        score = bag.fit(
-            data,
-            metric,
-            vocab=task.vocab,
-            outputs=task.outputs,
-            loss=lambda outputs, labels: loss_of(outputs, labels, task.loss),
-        )
-        bag.write(path, score)
-    return constant, analytic, chance, bag.read(path)
+    baselines = Baselines(data, task.metric)
+    # Tasks with real features have no tokens to count.
+    if task.vocab is not None and (force or baselines.bag_of_tokens is None):
+        baselines.fit_bag_of_tokens(task)
+    return baselines

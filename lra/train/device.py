@@ -135,8 +135,11 @@ class TrimHeap(L.Callback):
         elif current > self.baseline + GROWTH:
             self.on_validation_end()
 
-    on_validation_batch_end = on_train_batch_end
-    on_test_batch_end = on_train_batch_end
+    def on_validation_batch_end(self, *_) -> None:
+        self.on_train_batch_end()
+
+    def on_test_batch_end(self, *_) -> None:
+        self.on_train_batch_end()
 
     def on_validation_end(self, *_) -> None:
         if self.trim:

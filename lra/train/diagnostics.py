@@ -48,7 +48,11 @@ def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
     hidden_layer = _hidden_layer(module.model)
     hook = None
     if hidden_layer is not None:
-        hook = hidden_layer.register_forward_hook(lambda layer, args, units: hidden_parts.append(units.float().cpu()))
+
+        def keep_units(layer: nn.Module, inputs: tuple, units: Tensor) -> None:
+            hidden_parts.append(units.float().cpu())
+
+        hook = hidden_layer.register_forward_hook(keep_units)
     # Random selection draws the same numbers as in an uninterrupted run.
     torch.manual_seed(module.seed)
     try:
@@ -60,8 +64,8 @@ def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
             hook.remove()
 
     # Every rank has the units of the batches that it evaluated; some have none.
-    rank_units = ranks.gather(torch.cat(hidden_parts) if hidden_parts else None)
-    rank_units = [units for units in rank_units if units is not None]
+    own_units = torch.cat(hidden_parts) if hidden_parts else None
+    rank_units = [units for units in ranks.gather(own_units) if units is not None]
     hidden = torch.cat(rank_units) if rank_units else None
     return diagnose(module.outputs, module.labels, hidden, module.loss_kind, precision)
 
@@ -69,8 +73,9 @@ def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
 def _hidden_layer(model: nn.Module) -> nn.Module | None:
     """The activation of the head; None for a head without hidden units and for a custom head."""
     head = getattr(model, "head", None)
-    has_hidden_layer = isinstance(head, Head) and len(head.mlp) > 1
-    return head.mlp[1] if has_hidden_layer else None
+    if not isinstance(head, Head) or len(head.mlp) == 1:
+        return None
+    return head.mlp[1]
 
 
 def diagnose(outputs: Tensor, labels: Tensor, hidden: Tensor | None, loss: str, precision: str) -> dict:

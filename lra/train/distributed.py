@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from ..config.compose import folders
 from ..config.errors import AlreadyReported
-from ..config.experiment import Experiment
+from ..config.schema import Trainer
 from ..data.source import cores
 
 # Text of gloo's RuntimeError when another process has ended.
@@ -45,18 +45,21 @@ class Processes:
         return self.count > 1 and not self.environment.creates_processes_externally
 
 
-def processes(experiment: Experiment) -> Processes:
+def processes(options: Trainer) -> Processes:
     """Find the number of processes from ``trainer.devices`` and the launcher.
+
+    Args:
+        options: options of the section ``trainer``.
 
     Raises:
         ValueError: this machine or the launcher does not provide them.
     """
     # The launcher: torchrun, srun, or none.
-    environment = environments.LightningEnvironment()
+    environment: environments.ClusterEnvironment = environments.LightningEnvironment()
     nodes = 1
     if environments.TorchElasticEnvironment.detect():
         environment = environments.TorchElasticEnvironment()
-    elif experiment.trainer.devices == "launched" and environments.SLURMEnvironment.detect():
+    elif options.devices == "launched" and environments.SLURMEnvironment.detect():
         try:
             environment = environments.SLURMEnvironment(auto_requeue=False)
             nodes = int(os.environ["SLURM_NNODES"])
@@ -65,7 +68,7 @@ def processes(experiment: Experiment) -> Processes:
             raise ValueError(str(error)) from None
     # The number of processes, and how many of them run on this machine.
     launched = environment.world_size() if environment.creates_processes_externally else None
-    count = _count(experiment.trainer.devices, experiment.trainer.device, launched)
+    count = _count(options.devices, options.device, launched)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", count // nodes))
     return Processes(count, local, environment)
 
@@ -87,7 +90,7 @@ def _count(devices: int | str, device: str, launched: int | None) -> int:
         raise ValueError(
             "trainer.devices=auto is every GPU and torch sees none; set their number, such as trainer.devices=2"
         )
-    count = gpus if devices == "auto" else devices
+    count = gpus if devices == "auto" else int(devices)
     if launched is not None and launched != count:
         raise ValueError(f"{launched} processes were launched, trainer.devices is {count}; use trainer=ddp_multinode")
     if count > gpus > 0 and device != "cpu":

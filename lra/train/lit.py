@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .. import ranks
 from ..config.experiment import Experiment
 from ..data.datamodule import Batch
-from ..model.pretrainer import draw_holes
+from ..model.pretrainer import Pretrainer, draw_holes
 from ..ops import metrics
 from .device import is_out_of_memory
 from .optim import adamw, schedule
@@ -97,7 +97,8 @@ class LitModule(L.LightningModule):
         sequence = np.random.SeedSequence((self.seed, self.global_step, micro_batch, self.global_rank))
         (state,) = sequence.generate_state(1, np.uint64)
         seed_device(int(state), self.device)
-        self.rate = self.optimizers().param_groups[0]["lr"]
+        optimiser: Any = self.optimizers()
+        self.rate = optimiser.param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         value = self.batch_loss(batch)
@@ -231,6 +232,8 @@ class LitPretrainer(LitModule):
         cycle_momentum: whether the one-cycle schedule also moves beta1.
     """
 
+    model: Pretrainer
+
     def __init__(
         self,
         model: nn.Module,
@@ -269,12 +272,14 @@ class LitPretrainer(LitModule):
         self._sums = np.zeros(2)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        holes = self._validation_holes(batch, batch_idx) if self.ratio else None
+        holes = self._validation_holes(batch, batch_idx)
         loss_sum, count = self.model.error(batch.inputs, batch.mask, holes)
         self._sums += (float(loss_sum), count)
 
-    def _validation_holes(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Draw the masked positions of a validation batch, each example from its own generator."""
+    def _validation_holes(self, batch: Batch, batch_idx: int) -> Tensor | None:
+        """Draw the masked positions of a validation batch, each example from its own generator; None without masks."""
+        if not self.ratio:
+            return None
         batch_size, towers, width = batch.inputs.shape[:3]
         # Rank r of w evaluates batches r, r + w, ...: the first example of this batch in the order of evaluation.
         batch_number = batch_idx * self.trainer.world_size + self.global_rank

@@ -32,19 +32,27 @@ def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
             rules[id(parameter)] = (None, False)
     for module in model.modules():
         decayed_names = getattr(module, "decayed", ())
-        for name, factor in getattr(module, "rates", {}).items():
-            rules[id(getattr(module, name))] = (factor, name in decayed_names)
+        factors = getattr(module, "rates", {})
+        for name, factor in factors.items():
+            parameter = getattr(module, name)
+            rules[id(parameter)] = (factor, name in decayed_names)
 
     # Groups of equal rules, in the order of the parameters.
-    groups: dict[tuple[float | None, bool] | None, list[nn.Parameter]] = {None: []}
+    main_parameters: list[nn.Parameter] = []
+    groups: dict[tuple[float | None, bool], list[nn.Parameter]] = {}
     for parameter in model.parameters():
-        groups.setdefault(rules.get(id(parameter)), []).append(parameter)
+        rule = rules.get(id(parameter))
+        if rule is None:
+            main_parameters.append(parameter)
+        else:
+            groups.setdefault(rule, []).append(parameter)
 
-    main_parameters = groups.pop(None)
     result: list[dict] = [{"params": main_parameters}] if main_parameters else []
     max_lr = optim.get("own_lr_max") or math.inf
     for (factor, has_decay), parameters in groups.items():
-        lr = optim["lr"] if factor is None else min(factor * optim["lr"], max_lr)
+        lr = optim["lr"]
+        if factor is not None:
+            lr = min(factor * lr, max_lr)
         weight_decay = optim["weight_decay"] if has_decay else 0.0
         result.append({"params": parameters, "lr": lr, "weight_decay": weight_decay})
     return result
@@ -99,7 +107,8 @@ def schedule(optimiser: torch.optim.AdamW, optim: Mapping, *, cycle_momentum: bo
     # Other schedules are functions of the step; LambdaLR multiplies the rate of each group by rate / lr.
     if optim["schedule"] == "constant" and not optim["warmup"]:
         return None
-    rate: Callable[[int, Mapping], float] = {"constant": warm_up, "linear": linear, "cosine": cosine}[optim["schedule"]]
+    schedules: dict[str, Callable[[int, Mapping], float]] = {"constant": warm_up, "linear": linear, "cosine": cosine}
+    rate = schedules[optim["schedule"]]
     return LambdaLR(optimiser, lambda step: rate(step, optim) / optim["lr"])
 
 

@@ -1,18 +1,38 @@
-"""Pretraining, phase one of a run: the encoder is trained on the inputs of the task, without labels."""
+"""Pretraining, phase one of a run: the encoder is trained on the inputs of the task, without labels.
 
-from dataclasses import replace
+Phase one has its own run directory, ``pretrain`` in the run directory, with ``pretrain.json`` instead of a
+``record.json``.
+"""
+
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..console import log
-from ..runs.pretrain_dir import FOLDER, PretrainDir, choices_of, encoder
+from ..ranks import on_rank_zero, rank
+from ..runs import checkpoint, config_file, record
 from ..runs.record import Pretraining
 from ..runs.run_dir import RunDir
 from .lit import LitPretrainer
 from .plan import Plan
 from .trainer import run_phase
+
+FOLDER = "pretrain"
+# Choices of a run on which phase one does not depend: the schedule of the fine-tuning, and the head.
+_FINE_TUNING = {
+    "optim.lr",
+    "optim.steps",
+    "optim.warmup",
+    "optim.batch",
+    "optim.eval_every",
+    "optim.cosine",
+    "pretrain.matched",
+}
+_HEAD = ("model.head", "model.pool", "task.metric", "task.loss", "task.outputs", "protocol.mean_over", "protocol.name")
 
 
 def run(plan: Plan, run_dir: RunDir) -> Pretraining:
@@ -35,7 +55,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
 
     # 1. Phase one has its own schedule and no logger.
     optim = experiment.pretrain.of(experiment.optim)
-    plan = replace(plan, experiment=experiment.replace(optim=optim, logger={}))
+    plan = dataclasses.replace(plan, experiment=experiment.replace(optim=optim, logger={}))
 
     # 2. Model and data.
     torch.manual_seed(run_dir.seed)
@@ -73,10 +93,77 @@ def load_encoder(model: nn.Module, run_path: Path) -> None:
     Raises:
         ValueError: the weights are not the encoder of this model.
     """
-    path, weights = encoder(run_path)
+    path = run_path / FOLDER / checkpoint.BEST
+    weights = checkpoint.weights(path)
     try:
         missing_keys = model.load_state_dict(weights, strict=False).missing_keys
     except RuntimeError:
         missing_keys = ["shapes"]
     if any(not name.startswith("head.") for name in missing_keys):
         raise ValueError(f"{path} does not hold the encoder of this model; delete its folder to run that seed again")
+
+
+def choices_of(choices: dict[str, Any]) -> dict[str, Any]:
+    """Select the choices of a run, flat, that decide the result of its phase one."""
+    head_sections = tuple(f"{section}." for section in _HEAD)
+    selected = {}
+    for key, value in choices.items():
+        is_of_head = f"{key}.".startswith(head_sections)
+        if key not in _FINE_TUNING and not is_of_head:
+            selected[key] = value
+    return selected
+
+
+@dataclass(kw_only=True)
+class PretrainDir(RunDir):
+    """A run directory of phase one. Its choices are a subset of the choices of the run.
+
+    Args:
+        source: another run, or the folder of its seeds, to copy phase one from; None to train it.
+    """
+
+    source: Path | None = None
+
+    def find_finished(self) -> Pretraining | None:
+        """Create the directory, and find the record of a finished phase one in it or in ``source``.
+
+        Returns:
+            The record; None if phase one has to be trained.
+
+        Raises:
+            ValueError: the record or the source cannot be used.
+        """
+        return on_rank_zero(self._find)
+
+    def _find(self) -> Pretraining | None:
+        self.create_inside()
+        path = self.path / record.PRETRAIN_NAME
+        if not path.exists() and self.source:
+            self._copy_from(self.source)
+        return record.load_pretraining(path, self.fingerprint) if path.exists() else None
+
+    def _copy_from(self, source: Path) -> None:
+        """Copy the phase one of another run. Raises ValueError if it is damaged, not finished, or another one."""
+        seed_name = f"seed-{self.seed}"
+        candidates = [path for path in (source, source / seed_name) if (path / FOLDER / record.PRETRAIN_NAME).exists()]
+        if not candidates:
+            raise ValueError(f"pretrain.from={source}: no finished pretraining in it or in its {seed_name}")
+        source_run = candidates[0]
+        source_folder = source_run / FOLDER
+        pretraining = record.load_pretraining(source_folder / record.PRETRAIN_NAME)
+
+        # It must be the phase one that this run would train.
+        if pretraining.fingerprint != self.fingerprint:
+            source_choices = choices_of(config_file.read(source_run / config_file.NAME))
+            difference = config_file.difference(source_choices, self.choices) or "seed"
+            raise ValueError(f"pretrain.from={source} was pretrained in another way ({difference})")
+
+        # A phase one that diverged before its first evaluation has neither file.
+        for name in (checkpoint.METRICS, checkpoint.BEST):
+            checkpoint.copy(source_folder / name, self.path, remedy="pretrain again without pretrain.from")
+        record.save_pretraining(pretraining, self.path)
+
+    def finish_pretraining(self, pretraining: Pretraining) -> None:
+        """Write ``pretrain.json``."""
+        if rank() == 0:
+            record.save_pretraining(pretraining, self.path)

@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.strategies import DDPStrategy
@@ -14,14 +15,13 @@ from ..data.datamodule import TaskData
 from ..live import live_line
 from ..runs import record
 from ..runs.run_dir import RunDir
-from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
-from .compiling import Compile
+from .callbacks import Checkpoints, Compile, Diverged, Divergence, Report, Stopwatch
 from .device import TrimHeap
 from .lit import LitClassifier, LitModule
 from .plan import Plan
 
 # Lightning's names.
-PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 # Warnings about things that are intended.
 _INTENDED = (
     "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers|no `val_dataloader`|"
@@ -65,7 +65,7 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         ValueError: a checkpoint cannot be used.
         KeyboardInterrupt: stopped; the message has the step from which the same command resumes.
     """
-    # Resume. Loggers get the first step, to continue their curves.
+    # 1. Resume. Loggers get the first step, to continue their curves.
     experiment = plan.experiment
     optim = experiment.optim
     micro_batches = optim.batch // (optim.micro_batch or optim.batch)
@@ -81,7 +81,7 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         for make_logger in experiment.logger.values()
     ]
 
-    # Callbacks run in this order: Stopwatch comes after Checkpoints, so that saving is not part of a step.
+    # 2. Callbacks run in this order: Stopwatch comes after Checkpoints, so that saving is not part of a step.
     stopwatch = Stopwatch()
     checkpoints = Checkpoints(run_dir)
     progress = live_line()
@@ -101,16 +101,18 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
     )
+    # 3. Fit, from the last checkpoint if there is one.
+    last_checkpoint = run_dir.last if first_step else None
     try:
         with progress:
-            fitter.fit(module, data, ckpt_path=run_dir.last if first_step else None, weights_only=True)
+            fitter.fit(module, data, ckpt_path=last_checkpoint, weights_only=True)
     except Diverged as error:
         log(f"{run_dir.title}: the loss or a weight was not finite at step {error.step:,}")
         return Phase(steps=error.step, step_ms=stopwatch.median, trainer=fitter)
     # Lightning turns Ctrl-C and SIGTERM into SystemExit.
     except SystemExit:
-        reason = f"stopped at step {fitter.global_step}; the same command resumes from step {run_dir.saved_step()}"
-        raise KeyboardInterrupt(reason) from None
+        remedy = f"the same command resumes from step {run_dir.saved_step()}"
+        raise KeyboardInterrupt(f"stopped at step {fitter.global_step}; {remedy}") from None
     return Phase(steps=optim.steps, status="done", step_ms=stopwatch.median, trainer=fitter, **checkpoints.result)
 
 

@@ -9,9 +9,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from data_prep.__main__ import PrepareOptions
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.config.quoting import command_line, escape, override, quote
+from lra.config.quoting import command_line, escape, override, quote, report_command
 from lra.report.__main__ import ReportOptions
-from lra.runs.reader import report_command
 from lra.sweep.options import SweepOptions
 from lra.sweep.plan import PlannedRun, study
 

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from lra.attention.base import Attention
 from lra.config import CONF
+from lra.config.base import typed
 from lra.config.compose import compose
-from lra.config.section import typed
-from lra.config.sections import Name
+from lra.config.schema import Name
 from lra.options import Positive, Range, in_range
 from lra.runs import config_file
 from lra.runs.run_dir import RunDir

@@ -129,7 +129,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         "task=listops attn=cur_abs model.heads=3": "model.heads must divide model.dim 64, not 3",
         "task=listops attn=cur_abs seeds=[]": "seeds must be a list of different whole numbers",
         "task=listops attn=cur_abs optim.batch=8 optim.micro_batch=3": "optim.micro_batch must divide optim.batch 8",
-        "task=listops attn=cur_abs data.mask=false": "data.mask=false, padding as tokens, needs data.pad=fixed",
+        "task=listops attn=cur_abs data.mask=false": "data.pad must be fixed with data.mask=false, not auto",
         "task=listops attn=cur_abs model.norm=group": "model.norm must be one of layer, scale, rms, batch, or null",
         "task=listops attn=psf attn.channels=8 attn.project=false": "model.dim is 64, the mixer returns 8",
         "experiment=psf_listops model.layers=2": "model.layers must be 1 if a block changes the width 512 to 128",

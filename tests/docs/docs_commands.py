@@ -37,7 +37,7 @@ from lra.bench import contestants
 from lra.bench.options import BenchOptions
 from lra.config import CONF
 from lra.config.compose import compose
-from lra.config.errors import explain, refusal
+from lra.config.errors import explain, is_user_error
 from lra.config.experiment import Experiment
 from lra.config.options import Options
 from lra.config.quoting import escape
@@ -112,7 +112,7 @@ def parsed(entry: str, words: list[str]) -> None:
     except SystemExit as stop:
         raise AssertionError(f"{line}: {stop.code}") from None
     except Exception as error:
-        if not refusal(error):
+        if not is_user_error(error):
             raise
         raise AssertionError(f"{line}: {explain(error)}") from None
 

@@ -13,7 +13,7 @@ import torch
 from support.records import flip, instead
 from support.training import assert_same_files, power_cut, result, seed_folder, smoke, train_config
 
-from lra.runs import checkpoint, metrics_file
+from lra.runs import checkpoint
 from lra.runs.run_dir import RunDir
 from lra.train.callbacks import Checkpoints
 
@@ -160,7 +160,7 @@ def test_a_lost_metrics_csv_costs_nothing(halves, tmp_path, data_root, harm):
 @pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt", "metrics.csv", "config.yaml"])
 def test_a_finished_run_has_the_sums_of_its_files(halves, tmp_path, name):
     home = shutil.copytree(halves[2], tmp_path / "seed-0")
-    readers = {"metrics.csv": metrics_file.read, "config.yaml": RunDir.read}
+    readers = {"metrics.csv": checkpoint.read_metrics, "config.yaml": RunDir.read}
     read = readers.get(name, lambda home: checkpoint.read(home / name))
     read(home)
     flip(home / name)

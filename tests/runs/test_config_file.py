@@ -42,7 +42,7 @@ REFUSED = {
         "lra.train.trainer.nn.Module",
     ],
     "is no part of a model, no source and no inverse": [
-        *("lra.train.callbacks.time", "lra.config.calls.typed", "lra.runs.record.Path", "lra.disk.atomic.write"),
+        *("lra.train.callbacks.time", "lra.config.target.typed", "lra.runs.record.Path", "lra.disk.atomic.write"),
         *("lra.sweep.job.fail", "lra.data.datamodule.TaskData", "lra.disk.lock.Owner", "lra.config.blocks.replace"),
     ],
 }

@@ -24,8 +24,7 @@ from lra.data import store
 from lra.disk import atomic
 from lra.maps.__main__ import show
 from lra.report.__main__ import report
-from lra.runs import metrics_file, pretrain_dir
-from lra.runs.pretrain_dir import PretrainDir
+from lra.runs import checkpoint, record
 from lra.runs.reader import history
 from lra.studies.factorise.__main__ import saved
 from lra.studies.probes.report import matrices, matrix
@@ -33,6 +32,7 @@ from lra.studies.transfer.__main__ import transfer
 from lra.studies.transfer.show import show as tables
 from lra.sweep import job
 from lra.train.__main__ import train
+from lra.train.pretrain import PretrainDir
 
 SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu"]
 RUN = "runs/paper-smoke/listops/sdpa/seed-0"
@@ -233,7 +233,7 @@ def test_a_pretraining_is_taken_from_regular_files_that_are_whole(told, tmp_path
     (home / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
     whole = {name: (home / name).read_bytes() for name in ("best.ckpt", "metrics.csv")}
     target = PretrainDir(path=mine, choices={}, seed=0, source=made.pretrain.from_)
-    pretrain_dir.save(replace(PHASE, fingerprint=target.fingerprint), home)
+    record.save_pretraining(replace(PHASE, fingerprint=target.fingerprint), home)
     TAKEN[told](home)
     with pytest.raises(ValueError, match=f"{home}/{told}"):
         target.find_finished()
@@ -241,13 +241,13 @@ def test_a_pretraining_is_taken_from_regular_files_that_are_whole(told, tmp_path
     for name, content in whole.items():
         (home / name).unlink(missing_ok=True)
         (home / name).write_bytes(content)
-    assert target.find_finished().status == "done" and metrics_file.read(mine)
+    assert target.find_finished().status == "done" and checkpoint.read_metrics(mine)
     assert all((mine / name).read_bytes() == content for name, content in whole.items())
     (mine / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
     with pytest.raises(
         ValueError, match=r"metrics.csv .* \(its sha256 is not the one in the record.json or pretrain.json"
     ):
-        metrics_file.read(mine)
+        checkpoint.read_metrics(mine)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"PK\x03\x04", b"asked"])

@@ -171,7 +171,9 @@ def test_a_run_is_opened_built_and_not_run_again(finished_run):
     check_data(run, {key.partition(".")[2]: value for key, value in choices.items() if key.startswith("provenance.")})
     assert run.choices == choices and run.record.status == "done"
     check_choices(home, choices)
-    with pytest.raises(ValueError, match=r"another configuration \(attn.count: 64 -> 8\); start a new study"):
+    with pytest.raises(
+        ValueError, match=r"another configuration \(attn.count: 64 -> 8\), see its config.yaml; start a new study"
+    ):
         check_choices(home, choices | {"attn.count": 8})
 
 

@@ -10,7 +10,7 @@ import torch
 import yaml
 from support.records import PHASE, RECORD
 
-from lra.runs import checkpoint, config_file, metrics_file, published, record
+from lra.runs import checkpoint, config_file, published, record
 from lra.runs.publish import publish
 from lra.runs.reader import finished, scan
 from lra.runs.restore import best, configuration
@@ -141,7 +141,7 @@ def as_folder(run, folder, weights=None):
     folder.mkdir(parents=True)
     (folder / config_file.NAME).write_text(yaml.dump(run.choices))
     if run.evaluations:
-        (folder / metrics_file.NAME).write_text(metrics_file.format_csv(run.evaluations))
+        (folder / checkpoint.METRICS).write_text(checkpoint.format_metrics(run.evaluations))
     if weights:
         shutil.copy(weights, folder / checkpoint.BEST)
     record.save(run.record, folder)
@@ -216,7 +216,7 @@ def test_weights_of_named_seeds_are_copied_bit_for_bit_and_follow_later(home, mo
 
 def test_a_run_that_diverged_before_its_first_evaluation_is_added(home):
     run = home / "runs" / "mine" / "seed-1"
-    (run / metrics_file.NAME).unlink()
+    (run / checkpoint.METRICS).unlink()
     change(run, status="diverged", val=None, test=None, best_step=None, steps=7)
     publish()
     (copy,) = (run for run in published_runs(home).values() if run.record.status == "diverged")

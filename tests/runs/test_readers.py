@@ -17,7 +17,7 @@ from lra.disk import typed_json
 from lra.report import artifacts
 from lra.report.__main__ import report
 from lra.runs import bench_record as bench
-from lra.runs import metrics_file, record, run_dir
+from lra.runs import checkpoint, record, run_dir
 from lra.studies.dropin import __main__ as dropin
 from lra.studies.probes import record as probes
 from lra.studies.transfer import record as transfers
@@ -187,7 +187,7 @@ ROWS = {
 def test_what_is_no_table_of_evaluations_is_told_and_not_drawn(tmp_path, rows):
     path = tmp_path / "metrics.csv"
     path.write_text(GOOD)
-    assert metrics_file.read(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
+    assert checkpoint.read_metrics(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
     assert artifacts.read(tmp_path)[0].curves["val"] == {3: 10.0, 6: 12.5}
     path.write_text(GOOD.replace(*ROWS[rows]))
     found, (told,) = artifacts.read(tmp_path)

@@ -11,7 +11,7 @@ from conftest import printed
 from support.records import flip
 
 from lra.config import CONF
-from lra.runs import checkpoint, config_file, metrics_file, record
+from lra.runs import checkpoint, config_file, record
 from lra.runs import published as tables
 from lra.submit import record as submission_record
 from lra.submit.__main__ import submit
@@ -47,7 +47,7 @@ def add(runs, label, seed, choices=None, weights=False, **changes):
     folder = runs / "mine" / "listops" / label / f"seed-{seed}"
     folder.mkdir(parents=True)
     (folder / config_file.NAME).write_text(yaml.safe_dump(json.loads(json.dumps(choices))))
-    (folder / metrics_file.NAME).write_text(metrics_file.format_csv(source.evaluations))
+    (folder / checkpoint.METRICS).write_text(checkpoint.format_metrics(source.evaluations))
     if weights:
         shutil.copy(STUDY / "listops/cur_abs/seed-0" / checkpoint.BEST, folder)
     changes = {"git": "0123456789ab", "command": "python -m lra.train task=listops study=mine 'seeds=[0]'"} | changes
@@ -164,7 +164,7 @@ def custom(runs, **options):
         (unfinished, (), "seed-2 has no record.json: the run is not finished"),
         (damaged_record, (), "its sha256 is not the one in it"),
         (flipped(checkpoint.BEST), (), "best.ckpt is damaged"),
-        (flipped(metrics_file.NAME), (), "is not a table of evaluations"),
+        (flipped(checkpoint.METRICS), (), "is not a table of evaluations"),
         (custom, ("trust=mine",), "the source of mine.Efficient is not attached; add source=mine.py"),
         (None, ("rates=null",), "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
         (None, ("rates=[0.5]",), "was trained at 0.0001, which is not among rates=[0.5]; name all"),

@@ -49,7 +49,7 @@ def share_compositions(folder: Path) -> None:
     Args:
         folder: of all of them.
     """
-    read = compose._read.__wrapped__
+    read = compose._pickled.__wrapped__
 
     @functools.lru_cache(256)
     def shared(*words):
@@ -62,4 +62,4 @@ def share_compositions(folder: Path) -> None:
             part.replace(path)
         return made
 
-    compose._read = shared
+    compose._pickled = shared

@@ -12,7 +12,7 @@ from torch._dynamo.backends.registry import lookup_backend
 
 from lra.train import device
 from lra.train.__main__ import train
-from lra.train.compiling import GRAPHS, MAX_WIDTHS, modes, trial_batches
+from lra.train.callbacks import GRAPHS, MAX_WIDTHS, modes, trial_batches
 
 # Small blocks that stay, between large ones that go, fragment a heap. Printed: MB before and after each trimming.
 PROGRAM = """

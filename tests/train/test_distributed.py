@@ -126,7 +126,7 @@ def test_an_infinite_loss_ends_the_seed_in_both(data_root, tmp_path):
 
 def in_this_group(function):
     """function(rank) in one of the processes that can talk."""
-    with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *TWO))):
+    with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *TWO).trainer)):
         function(ranks.rank())
 
 
@@ -202,7 +202,7 @@ def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
     assert in_group(world, score) == [0] * world
 
 
-def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
+def test_what_the_first_process_refuses_ends_the_others_without_a_word(tmp_path, capfd):
     def decide():
         raise ValueError("no such thing")
 
@@ -212,8 +212,15 @@ def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
         with pytest.raises(SystemExit if rank else ValueError) as refused:
             ranks.on_rank_zero(decide)
         assert refused.value.args == ((1,) if rank else ("no such thing",))
+        # The block runs on rank 0 first: its file is there when rank 1 looks.
+        with ranks.rank_zero_first():
+            assert rank == 0 or (tmp_path / "0").exists()
+            (tmp_path / str(rank)).touch()
+        with pytest.raises(SystemExit if rank else ValueError), ranks.rank_zero_first():
+            assert rank == 0
+            decide()
 
-    assert in_group(2, work) == [0, 0]
+    assert in_group(2, work) == [0, 0] and len(list(tmp_path.iterdir())) == 2
     assert capfd.readouterr().err == ""
 
 
@@ -264,12 +271,12 @@ def test_slurm_says_how_many_where_it_is_asked(monkeypatch):
     for key, value in {"NTASKS": "8", "NNODES": "2", "JOB_NAME": "job", "PROCID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{key}", value)
     with pytest.raises(ValueError, match="--ntasks-per-node=8"):
-        distributed.processes(smoke("unused", *TWO))
+        distributed.processes(smoke("unused", *TWO).trainer)
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
-    one, launched = (distributed.processes(smoke("unused", *words)) for words in ((), TWO))
+    one, launched = (distributed.processes(smoke("unused", *words).trainer) for words in ((), TWO))
     assert one.count == 1 and not one.to_launch
     assert (launched.count, launched.local) == (8, 4) and not launched.to_launch
-    assert distributed.processes(smoke("unused", "trainer=ddp", "trainer.devices=2")).to_launch
+    assert distributed.processes(smoke("unused", "trainer=ddp", "trainer.devices=2").trainer).to_launch
 
 
 @pytest.mark.slow

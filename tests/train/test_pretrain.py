@@ -13,7 +13,7 @@ from support.training import assert_same_files, killed, power_cut, result, seed_
 
 from lra.data.datamodule import Batch
 from lra.model.pretrainer import Pretrainer, draw_holes
-from lra.runs import checkpoint, config_file, pretrain_dir, record
+from lra.runs import checkpoint, config_file, record
 from lra.train import pretrain
 
 WORDS = ("pretrain=masked", "pretrain.steps=9", "pretrain.lr=0.01", "optim.steps=12", "optim.eval_every=3")
@@ -107,7 +107,7 @@ def test_the_record_says_what_both_phases_cost(whole, data_root):
     assert made.tokens == first(12 * 8) and made.pretrain.tokens == first(9 * 8)
     assert data.tokens(32 * 3 + 2) == 3 * lengths.sum() + first(16, epoch=3)
     assert (made.steps, made.pretrain.steps) == (12, 9)
-    assert made.pretrain == pretrain_dir.load(whole / "pretrain/pretrain.json")
+    assert made.pretrain == record.load_pretraining(whole / "pretrain/pretrain.json")
 
 
 def test_matched_takes_the_steps_of_phase_one_from_those_of_the_fine_tuning():

@@ -231,16 +231,16 @@ def test_a_label_that_is_no_class_is_refused(label, message):
     made = config("mean", "task=recall")
     data = made.task_data()
     data.setup()
-    check_data(made, data)
+    check_data(made.task, data)
     data.splits["train"].labels[3] = label
     with pytest.raises(ValueError, match=message):
-        check_data(made, data)
+        check_data(made.task, data)
 
 
 def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_path, monkeypatch, capfd):
     ended = []
 
-    def seed(plan, seed, choices):
+    def seed(plan, run_dir):
         if plan.experiment.label == "linear":
             raise RuntimeError("out of\nmemory")
         ended.append(plan.experiment.label)

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ...config.experiment import Experiment
 from ...options import Range
-from ...runs import metrics_file
+from ...runs import checkpoint
 from ...runs.record import RunRecord, git_commit
 from .run import Mode, check_installed, close_service, first_line, open_run, tell
 
@@ -83,8 +83,8 @@ class WandB(WandbLogger):
         self._experiment = open_run(
             self._about, folder=self._folder, mode=self._mode, timeout=self._timeout, resume=last_step > 0
         )
-        if last_step and (self._folder / metrics_file.NAME).exists():
-            for metrics in metrics_file.read(self._folder):
+        if last_step and (self._folder / checkpoint.METRICS).exists():
+            for metrics in checkpoint.read_metrics(self._folder):
                 step = metrics.pop("step")
                 if step <= last_step:
                     self.log_metrics(metrics, step)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
-from ...config.sections import Some, Threads, listed
+from ...config.schema import Some, Threads, as_list
 from ...options import Positive, Range, Whole
 from ...runs import restore
 from ...runs.reader import finished
@@ -27,7 +27,7 @@ class DropinOptions(QKVOptions):
     candidates: Some[Literal["all", *CANDIDATES]]
     counts: Some[Annotated[int, Range(2)]]
     n: Annotated[int, Range(2)]
-    sources: Annotated[list[Literal["gaussian", "clustered"]], listed, MinLen(0)]
+    sources: Annotated[list[Literal["gaussian", "clustered"]], as_list, MinLen(0)]
     run: Path | None
     model: Path | None
     examples: Path | None

@@ -23,7 +23,7 @@ import torch
 
 from ...config.entry import main
 from ...config.options import Options
-from ...config.sections import Some
+from ...config.schema import Some
 from ...console import log
 from ...disk import atomic
 from ...options import Positive, Whole

@@ -19,7 +19,7 @@ from ...attention.cur import CUR
 from ...attention.nystrom import Nystrom
 from ...attention.soft import Soft
 from ...config.experiment import Experiment
-from ...config.sections import Some, Threads
+from ...config.schema import Some, Threads
 from ...data.datamodule import Batch
 from ...maps.maps import matrix
 from ...ops.pinv import newton

@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from pydantic import Field
 
 from ...config.entry import main
-from ...config.sections import Some, distinct
+from ...config.schema import Some, distinct
 from ...console import log
 from ...disk import atomic
 from ...options import Range

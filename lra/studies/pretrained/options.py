@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from ...config.options import Options
-from ...config.sections import Above, Device, Some
+from ...config.schema import Above, Device, Some
 from ...ops.selection import Pairing, Score
 from ...options import Positive, Whole
 

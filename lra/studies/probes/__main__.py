@@ -16,7 +16,7 @@ from pydantic import Field
 from ...config.compose import compose
 from ...config.entry import main
 from ...config.options import Options
-from ...config.sections import BatchSize, Device, Root, Some, Threads, Trust
+from ...config.schema import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
 from ...disk import atomic, typed_json
 from ...options import Positive, Whole

@@ -3,7 +3,7 @@
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import MinLen, Predicate
 from pydantic import BeforeValidator, Field
@@ -15,23 +15,32 @@ from ..model.norm import Norm
 from ..model.pretrainer import Loss, MaskId
 from ..ops.metrics import Metric
 from ..options import Above, Positive, Range, Share, Whole, is_name
-from .calls import constructor, constructors
-from .section import Section
+from .base import Section
+from .target import constructor, constructors
 
 T = TypeVar("T")
-listed = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
-Some = Annotated[list[T], listed, MinLen(1)]  # one or more; a single value is a list of one
-Number = int | float  # an int is not converted to a float
+as_list = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
+# One or more values; a single value becomes a list of one.
+Some = Annotated[list[T], as_list, MinLen(1)]
+# An int is not converted to a float.
+Number = int | float
 Least = Annotated[Number, Range(0)]
-BatchSize = Annotated[int, Range(1, 10**6)]  # examples
-Masked = Annotated[float, Range(above=0, below=1)]  # share of positions
+# Examples of a batch.
+BatchSize = Annotated[int, Range(1, 10**6)]
+# Share of masked positions.
+Masked = Annotated[float, Range(above=0, below=1)]
 Threads = Annotated[int, Range(1, 1024)]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 
+def absent() -> Any:
+    """The default of an option that may be left out, so that its value is None, but that refuses null."""
+    return Field(None)
+
+
 def distinct(values: list) -> bool:
-    return len(set(values)) == len(values) > 0
+    return bool(values) and len(set(values)) == len(values)
 
 
 Name = Annotated[
@@ -39,7 +48,8 @@ Name = Annotated[
     Predicate(is_name),
     Field(description="a name: 1 to 150 characters, no slash, no blank at an end, not . or .."),
 ]
-Trust = Name | list[Name] | None  # modules whose classes a run's config.yaml may name
+# Modules whose classes a run's config.yaml may name.
+Trust = Name | list[Name] | None
 Seeds = Annotated[
     list[Annotated[int, Range(0)]],
     Predicate(distinct),
@@ -54,16 +64,16 @@ Cosine = Annotated[
     Predicate(lambda steps: len(steps) == 2 and steps[0] < steps[1]),
     Field(description="two steps, [0,90]"),
 ]
-# ``given``: arguments that ``blocks``, ``experiment`` and ``lra.train.trainer`` pass, so that they are no options.
+# ``passed``: arguments that ``blocks``, ``experiment`` and ``lra.train.trainer`` pass, so that they are no options.
 Attn = constructor(
     "attn",
-    given=("dim", "heads", "head_dim", "value_dim", "length", "first"),
-    also={"requires": Literal["gpu"], "otherwise": str},
+    passed=("dim", "heads", "head_dim", "value_dim", "length", "first"),
+    extra={"requires": Literal["gpu"], "otherwise": str},
 )
-Block = constructor("block", given=("dim", "hidden", "dropout", "length"))
-Embed = constructor("model.embed", given=("dim", "length"))
-Head = constructor("model.head", given=("dim", "hidden", "outputs", "towers"))
-Loggers = constructors("logger", given=("folder", "first_step", "experiment", "seed", "fingerprint"))
+Block = constructor("block", passed=("dim", "hidden", "dropout", "length"))
+Embed = constructor("model.embed", passed=("dim", "length"))
+Head = constructor("model.head", passed=("dim", "hidden", "outputs", "towers"))
+Loggers = constructors("logger", passed=("folder", "first_step", "experiment", "seed", "fingerprint"))
 Source = constructor("source", partial=False)
 
 
@@ -87,10 +97,12 @@ class Model(Section):
             raise ValueError(f"model.heads must divide model.dim {self.dim}, not {self.heads}; or set model.head_dim")
 
 
-def divisor(number: int, *, near: int) -> int:
-    """The divisor of a number with the least ratio to ``near``; the search ends at a million."""
-    small = [k for k in range(1, min(math.isqrt(number), 10**6) + 1) if number % k == 0]
-    return min((*small, *(number // k for k in small)), key=lambda k: abs(math.log(k / near)))
+def nearest_divisor(number: int, value: int) -> int:
+    """The divisor of a number that is nearest to a value, as a ratio; the search ends at a million."""
+    limit = min(math.isqrt(number), 10**6)
+    small_divisors = [k for k in range(1, limit + 1) if number % k == 0]
+    large_divisors = [number // k for k in small_divisors]
+    return min(small_divisors + large_divisors, key=lambda divisor: abs(math.log(divisor / value)))
 
 
 class Optim(Section):
@@ -111,18 +123,19 @@ class Optim(Section):
     warmup_power: Annotated[Number, Range(above=0)]
 
     def check(self) -> None:
-        if self.batch % (self.micro_batch or self.batch):
+        if self.micro_batch and self.batch % self.micro_batch:
             raise ValueError(f"optim.micro_batch must divide optim.batch {self.batch}, not {self.micro_batch}")
         # All faults at once, with the overrides that mend them.
         faults: list[str] = []
         remedies: list[str] = []
         if self.steps % self.eval_every:
             faults.append(f"optim.eval_every must divide optim.steps {self.steps}, not {self.eval_every}")
-            remedies.append(f"optim.eval_every={divisor(self.steps, near=self.eval_every)}")
+            remedies.append(f"optim.eval_every={nearest_divisor(self.steps, self.eval_every)}")
         # The one-cycle schedule of torch divides by warmup - 1 and by steps - warmup.
         if self.warmup and not 2 <= self.warmup < self.steps:
             faults.append(f"optim.warmup must be 0 or from 2 to optim.steps - 1 ({self.steps - 1}), not {self.warmup}")
-            remedies.append(f"optim.warmup={self.steps // 10 if self.steps >= 20 else 0}")
+            warmup = self.steps // 10 if self.steps >= 20 else 0
+            remedies.append(f"optim.warmup={warmup}")
         if faults:
             raise ValueError(f"{'; '.join(faults)}: add {' '.join(remedies)}")
 
@@ -138,16 +151,16 @@ class Pretrain(Section):
     """Phase one; without it, ``objective`` is all that there is."""
 
     objective: Literal["none", "masked", "next"]
-    ratio: Masked = None  # null raises an error: a default is not checked
+    ratio: Masked = absent()
     mask_id: MaskId = "own"
-    loss: Loss = None
+    loss: Loss = absent()
     steps: Positive | None = None
     matched: bool = False
-    lr: Above = None
-    warmup: Whole = None
-    batch: BatchSize = None
-    eval_every: Positive = None
-    from_: Path | None = Field(None, alias="from")
+    lr: Above = absent()
+    warmup: Whole = absent()
+    batch: BatchSize = absent()
+    eval_every: Positive = absent()
+    from_: Path | None = Field(default=None, alias="from")
 
     def check(self) -> None:
         if self.objective == "none":
@@ -176,7 +189,8 @@ class Pretrain(Section):
 
 class Root(Section):
     root: Path
-    release: Path | None = None  # a folder with the files of several tasks
+    # A folder with the official files of several tasks.
+    release: Path | None = None
 
 
 class Data(Root):
@@ -186,9 +200,8 @@ class Data(Root):
 
     def check(self) -> None:
         if not self.mask and self.pad != "fixed":
-            raise ValueError(
-                "data.mask=false, padding as tokens, needs data.pad=fixed, or results would depend on the batch"
-            )
+            reason = "padding counts as tokens, and results would depend on the batch"
+            raise ValueError(f"data.pad must be fixed with data.mask=false, not {self.pad}: {reason}")
 
 
 class Task(Section):
@@ -197,25 +210,26 @@ class Task(Section):
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
     display: Literal["pixels", "expression", "bytes", "series"]
     towers: Literal[1, 2]
-    vocab: Positive = None  # only with token ids
-    features: Positive = None  # only with real numbers
+    # One of the two: the number of token ids, or of real features per token.
+    vocab: Positive = absent()
+    features: Positive = absent()
     outputs: Positive
     limit: Positive
     shift: Whole
     masked_id: Whole | None
     length: Positive
-    positions: Positions = None
-    embed_std: Above = None
+    positions: Positions = absent()
+    embed_std: Above = absent()
 
     def check(self) -> None:
         if self.metric in ("roc_auc", "balanced_accuracy") and self.outputs != 2:
             raise ValueError(f"task.outputs must be 2 with task.metric={self.metric}, not {self.outputs}")
         if self.features is not None and self.masked_id is not None:
             raise ValueError(f"task.masked_id must be null with task.features, not {self.masked_id}")
-        if (self.metric == "within_tolerance") != (self.loss == "mse"):
-            raise ValueError(
-                f"task.metric must be within_tolerance if task.loss is mse, and only then, not {self.metric}"
-            )
+        is_regression = self.loss == "mse"
+        if is_regression != (self.metric == "within_tolerance"):
+            reason = "task.metric must be within_tolerance if task.loss is mse, and only then"
+            raise ValueError(f"{reason}, not {self.metric}")
 
 
 class Protocol(Section):

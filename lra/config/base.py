@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, V
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
-from .wording import refusal
+from .messages import describe_error
 
 ABSENT = "???"  # a value that the configuration leaves to the command line
 STRICT = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 # Spellings on a command line: no and yes are truth values, 2026 is text where text is wanted, integers have 64 bits.
-_SPELLED = {
+_SPELLED: dict[str, dict[str, Any]] = {
     "bool": {"strict": False},
     "str": {"strict": False, "coerce_numbers_to_str": True, "pattern": r"^[^\x00]*$"},
     "int": {"ge": -(2**63), "le": 2**63 - 1},
@@ -22,14 +22,14 @@ _SPELLED = {
 }
 
 
-def _spelled(schema: CoreSchema) -> CoreSchema:
+def _spelled(schema: Any) -> Any:
     """Let a strict schema take values as they are spelt on a command line.
 
     The schema is changed in place; rules that it has stay.
     """
     # Rules of this node.
     if isinstance(schema, dict):
-        for key, value in _SPELLED.get(schema.get("type"), {}).items():
+        for key, value in _SPELLED.get(str(schema.get("type")), {}).items():
             schema.setdefault(key, value)
         if schema.get("type") == "str" and schema.get("strict"):  # the text of a path
             schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
@@ -80,7 +80,7 @@ class Section(BaseModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise ValueError(refusal(error, cls, tree, "")) from None
+            raise ValueError(describe_error(error, cls, tree, "")) from None
 
     def resolve(self) -> Self:
         """The section with values that follow from several options."""
@@ -111,7 +111,7 @@ def typed(kind: Any, value: Any, name: str) -> Any:
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
-        raise ValueError(refusal(error, kind, value, name)) from None
+        raise ValueError(describe_error(error, kind, value, name)) from None
 
 
 @functools.cache

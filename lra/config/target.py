@@ -1,0 +1,228 @@
+"""Constructor calls: ``_target_`` with options, which are typed by the constructor's keyword-only arguments.
+
+A positional argument annotated with a dataclass, such as the ``Sizes`` of a mechanism, stands for its fields.
+"""
+
+import collections.abc
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Self, get_origin, get_type_hints
+
+from pydantic import AfterValidator, PlainSerializer, PlainValidator
+
+from .base import ABSENT, typed
+from .messages import expected, format_value, unknown_key
+
+# Hydra's keys.
+TARGET = "_target_"
+PARTIAL = "_partial_"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A class or function with options, which a call passes on with the other arguments.
+
+    Args:
+        path: dotted name of the function.
+        function: the class or function itself; None if the command line is still to name one (``attn=custom``).
+        options: keyword arguments, typed; a value may be another target.
+        partial: True if further arguments are needed, which are known later.
+    """
+
+    path: str
+    function: Any
+    options: Mapping[str, Any]
+    partial: bool = True
+
+    @property
+    def factory(self) -> functools.partial:
+        """The function with its options. Nested targets are called, or become factories too if they are partial."""
+        options = {}
+        for key, value in self.options.items():
+            options[key] = value.build() if isinstance(value, Target) else value
+        return functools.partial(self.function, **options)
+
+    def build(self) -> Any:
+        """The factory of a partial target, else the result of the call."""
+        return self.factory if self.partial else self()
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.factory(*arguments, **options)
+
+    def get(self, option: str, default: Any = None) -> Any:
+        """The value of an option, or the default if the target does not have the option."""
+        return self.options.get(option, default)
+
+    def replace(self, **options: Any) -> Self:
+        """The target with further or other values of options."""
+        return replace(self, options={**self.options, **options})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The target as a tree of plain values."""
+        tree: dict[str, Any] = {TARGET: self.path}
+        if self.partial:
+            tree[PARTIAL] = True
+        for key, value in self.options.items():
+            tree[key] = value.to_dict() if isinstance(value, Target) else value
+        return tree
+
+
+def parse(tree: Any, *, name: str, partial: bool = True, passed: Collection[str] = (), extra: Mapping = {}) -> Target:
+    """Convert a tree of plain values to a target.
+
+    Args:
+        tree: ``_target_`` and options.
+        name: name of the section, for messages.
+        partial: True if the call is completed later, once the rest of its arguments is known.
+        passed: arguments that are passed at that time, so that they are no options.
+        extra: options that the function does not take, with their types.
+
+    Raises:
+        ValueError: the target cannot be imported, or an option is unknown or missing or does not take its value.
+    """
+    if not isinstance(tree, Mapping) or TARGET not in tree:
+        raise ValueError(f"{name} must be a constructor call, _target_ and its options, not {format_value(tree)}")
+    arguments = {key: value for key, value in tree.items() if key not in (TARGET, PARTIAL)}
+    path = tree[TARGET]
+    # attn=custom, of which the command line names the class.
+    if path == ABSENT:
+        return Target(ABSENT, None, arguments)
+
+    # Options are the keyword-only arguments of the function, unless they are passed later.
+    function = import_target(path, name)
+    kinds, required = options_of(function, passed)
+    for key in arguments:
+        if key not in kinds and key not in extra:
+            raise ValueError(unknown_key(key, kinds.keys(), name))
+    is_partial = typed(bool, tree.get(PARTIAL, False), f"{name}.{PARTIAL}")
+    if is_partial is not partial:
+        raise ValueError(f"{name}.{PARTIAL} must be {str(partial).lower()}")
+    missing = sorted(required - arguments.keys())
+    if missing and not passed:
+        raise ValueError(f"{name}.{missing[0]} is missing; {name} needs {', '.join(missing)}")
+
+    # Each value gets the type of its option.
+    kinds = {**extra, **kinds}
+    options = {key: _option(kinds[key], value, f"{name}.{key}") for key, value in arguments.items()}
+    return Target(path, function, options, partial)
+
+
+def _option(kind: Any, value: Any, name: str) -> Any:
+    """Convert the value of an option."""
+    if isinstance(value, str) and value == ABSENT:
+        raise ValueError(f"{name} is missing; it must be {expected(kind)}")
+    # A nested target, such as attn.pinv.
+    if isinstance(value, Mapping) and TARGET in value:
+        is_partial = bool(value.get(PARTIAL))
+        return parse(value, name=name, partial=is_partial)
+    if get_origin(kind) is collections.abc.Callable:
+        return parse(value, name=name)
+    converted = typed(kind, value, name)
+    # A path is a choice as it was written.
+    return str(value) if isinstance(converted, Path) else converted
+
+
+def constructor(name: str, **rules: Any) -> Any:
+    """The annotation of a section that is a target.
+
+    Args:
+        name: name of the section.
+        rules: further arguments of ``parse``.
+    """
+    convert = functools.partial(parse, name=name, **rules)
+    return Annotated[Target, PlainValidator(convert), PlainSerializer(Target.to_dict)]
+
+
+def constructors(name: str, **rules: Any) -> Any:
+    """The annotation of a section of several targets, each with its own name."""
+
+    def convert(tree: dict[str, Any]) -> dict[str, Target]:
+        return {key: parse(value, name=f"{name}.{key}", **rules) for key, value in tree.items()}
+
+    def to_dict(targets: dict[str, Target]) -> dict[str, Any]:
+        return {key: target.to_dict() for key, target in targets.items()}
+
+    return Annotated[dict[str, Any], AfterValidator(convert), PlainSerializer(to_dict)]
+
+
+def import_target(path: Any, name: str) -> Any:
+    """Import the class or function that ``_target_`` names.
+
+    Args:
+        path: the value of ``_target_``.
+        name: name of the section, for the message.
+
+    Raises:
+        ValueError: it cannot be imported or called.
+    """
+    try:
+        owner, _, attribute = path.rpartition(".")
+        module = importlib.import_module(owner)
+        function = getattr(module, attribute)
+    # The module may be the user's own; its import may raise anything.
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{name}._target_={path} cannot be imported: {reason}") from None
+    if not callable(function):
+        raise ValueError(f"{name}._target_ must name a class or a function, not {format_value(path)}")
+    return function
+
+
+def options_of(function: Callable, passed: Collection[str] = ()) -> tuple[dict[str, Any], set[str]]:
+    """List the options of a class or function: its keyword-only arguments, including base classes.
+
+    The fields of a dataclass are among them if a positional argument is annotated with it.
+
+    Args:
+        function: class or function.
+        passed: arguments to leave out.
+
+    Returns:
+        The annotations by name, and the names without a default.
+    """
+    kinds: dict[str, Any] = {}
+    required: set[str] = set()
+    # Base classes come first, so that a class replaces the annotations of its bases.
+    for definition in _definitions(function):
+        try:
+            signature = inspect.signature(definition)
+        # A builtin has no signature.
+        except ValueError:
+            continue
+        hints = _type_hints(definition)
+        for key, parameter in signature.parameters.items():
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                # A dataclass stands for its fields.
+                if is_dataclass(hints.get(key)):
+                    fields, required_fields = options_of(hints[key], passed)
+                    kinds |= fields
+                    required |= required_fields
+                continue
+            if key in passed:
+                continue
+            kinds[key] = hints.get(key, kinds.get(key, Any))
+            if parameter.default is parameter.empty:
+                required.add(key)
+            else:
+                required.discard(key)
+    return kinds, required
+
+
+def _definitions(function: Callable) -> list[Callable]:
+    """The function itself, or the ``__init__`` of a class and of its bases, from the base class down."""
+    if not inspect.isclass(function):
+        return [function]
+    owners: list[Any] = list(inspect.getmro(function))
+    return [owner.__init__ for owner in reversed(owners)]
+
+
+def _type_hints(function: Callable) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    # An annotation that only a type checker can resolve.
+    except Exception:
+        return {}
