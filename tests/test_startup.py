@@ -260,7 +260,7 @@ SAME = [
     pytest.param("data", "data_prep", ["task=nope"], marks=pytest.mark.slow),
     pytest.param("data show", "data_prep.show", ["task=listops", "budget=smoke", "count=0"], marks=pytest.mark.slow),
     pytest.param("study lengths", "lra.studies.lengths", ["--version"], marks=pytest.mark.slow),
-    pytest.param("check", "lra.laws", ["attn=cur_best"], marks=pytest.mark.slow),
+    pytest.param("check", "lra.checks", ["attn=cur_best"], marks=pytest.mark.slow),
 ]
 
 

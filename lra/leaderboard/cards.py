@@ -4,9 +4,9 @@ import functools
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from ..checks.properties import CHECKS
 from ..config.compose import compose
 from ..config.experiment import Experiment
-from ..laws.laws import LAWS
 from ..report.arena_entries import ArenaEntry, entries, gain_cell, spread_text
 from ..report.board.chapter import STUDY
 from ..report.board.costs import FILE as COST_FILE
@@ -55,8 +55,8 @@ def overview(mechanism: MechanismFacts) -> str:
     if number is not None:
         facts.append(f"* Parameters of the two-layer encoder on ListOps: {number:,}")
     facts.append(
-        f"* Checks: the test suite runs {len(LAWS)} checks on it (`python -m lra.laws attn={mechanism.name}`); "
-        "`tests/attention/test_laws.py` lists published behaviour that fails one"
+        f"* Checks: the test suite runs {len(CHECKS)} checks on it (`lra check attn={mechanism.name}`); "
+        "`tests/attention/test_checks.py` lists published behaviour that fails one"
     )
     return "\n\n".join([sentence, "\n".join(facts)])
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..checks.__main__ import SmallExperiment
+from ..checks.properties import CHECKS, gradient_is_the_derivative, in_float32
 from ..config.compose import compose
 from ..config.experiment import Experiment
-from ..laws.__main__ import Lawful
-from ..laws.laws import LAWS, gradient_is_the_derivative, in_float32
 from ..runs import config_file
 from ..runs.config_file import SUITE, check_trust
 from ..runs.published import Published
@@ -212,15 +212,15 @@ def check_mechanisms(groups: Group, folder: Path, trust: Iterable[str] = ()) -> 
             reasons.append(f"{task} {label} cannot be built: {error}")
             continue
         if failed:
-            reasons.append(f"{label} fails {len(failed)} of {len(LAWS)} checks: {', '.join(failed)}")
+            reasons.append(f"{label} fails {len(failed)} of {len(CHECKS)} checks: {', '.join(failed)}")
     return reasons
 
 
 def failed_checks(experiment: Experiment) -> list[str]:
-    """Names of the checks that the mechanism of an experiment fails, see ``python -m lra.laws``."""
-    small = compose(Lawful, ["attn=mean"]).replace(attn=experiment.attn, block=experiment.block)
+    """Names of the checks that the mechanism of an experiment fails, see ``python -m lra.checks``."""
+    small = compose(SmallExperiment, ["attn=mean"]).replace(attn=experiment.attn, block=experiment.block)
     failed = []
-    for check in LAWS:
+    for check in CHECKS:
         if check is gradient_is_the_derivative and in_float32(small):
             continue
         name = check.__name__.replace("_", " ")

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from ..checks.properties import CHECKS
 from ..disk import atomic, typed_json
-from ..laws.laws import LAWS
 from ..runs import metrics_file
 from ..runs import published as tables
 from ..runs.published import Published
@@ -107,8 +107,8 @@ def check_folder(folder: Path) -> list[str]:
         reasons.append(f"{folder} holds the submission {submission.name}; rename the folder")
     if submission.labels != labels_of(runs):
         reasons.append(f"{folder / record.NAME} names {submission.labels}, its runs are of {labels_of(runs)}")
-    if submission.checks != len(LAWS):
-        reasons.append(f"{folder} was checked by {submission.checks} checks, now there are {len(LAWS)}; submit again")
+    if submission.checks != len(CHECKS):
+        reasons.append(f"{folder} was checked by {submission.checks} checks, now there are {len(CHECKS)}; submit again")
     with importable(folder):
         module = submission.source.removesuffix(".py")
         reasons += checks.refusals(runs, submission, folder, [module] if module else [])

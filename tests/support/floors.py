@@ -16,7 +16,7 @@ FLOORS = [
     {"config"},
     {"runs", "train"},
     {"evaluate"},
-    {"sweep", "bench", "maps", "report", "integrations", "laws", "data_prep"},
+    {"sweep", "bench", "maps", "report", "integrations", "checks", "data_prep"},
     {"studies", "submit"},
     {"leaderboard"},
 ]
