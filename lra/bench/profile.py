@@ -10,7 +10,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from ..report.table import Table, frame
+from ..results.table import Table, frame
 from ..train.callbacks import Divergence, Stopwatch
 from ..train.lit import LitClassifier
 from ..train.plan import Plan, resolve

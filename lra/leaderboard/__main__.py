@@ -12,7 +12,7 @@ from ..config.section import Section
 from ..config.sections import Name
 from ..disk import atomic
 from ..options import Range
-from ..report.table import show
+from ..results.table import show
 from ..runs.published import HOME
 from . import cards, mechanism
 from .lines import LeaderboardLine, Protocol, Status, quoted_lines

@@ -4,15 +4,15 @@ import functools
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from ..board.costs import FILE as COST_FILE
 from ..checks.properties import CHECKS
 from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..report.arena_entries import ArenaEntry, entries, gain_cell, spread_text
-from ..report.board.chapter import STUDY
-from ..report.board.costs import FILE as COST_FILE
-from ..report.published import TITLES
-from ..report.summary import Row, collect
-from ..report.table import in_markdown
+from ..results.lr_search import BOARD
+from ..results.published import TITLES
+from ..results.summary import Row, collect
+from ..results.table import in_markdown
 from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
 from ..runs.published import HOME
@@ -149,5 +149,5 @@ def published_studies() -> dict[str, list[Row]]:
 @functools.cache
 def bench() -> BenchRecord | None:
     """The benchmark of the board; None without one."""
-    path = HOME / STUDY / COST_FILE
+    path = HOME / BOARD / COST_FILE
     return bench_record.load(path) if path.is_file() else None

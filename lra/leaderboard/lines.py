@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 import yaml
 
-from ..report import published
-from ..report.published import TASKS, PrintedValue
+from ..results import published
+from ..results.published import TASKS, PrintedValue
 
 Protocol = Literal["two-layer", "official", "s4-sized", "pretrained", "other"]
 # verified: run here, or a submission that was rerun. reported: a submission. quoted: printed in a paper. digest:

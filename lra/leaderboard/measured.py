@@ -4,8 +4,8 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from ..report.arena_entries import entries
-from ..report.published import TASKS
-from ..report.summary import collect
+from ..results.published import TASKS
+from ..results.summary import collect
 from ..runs import published as tables
 from ..submit import record as submission_record
 from ..submit.verify import is_verified

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from ..report.published import TASKS, TITLES
-from ..report.table import Cell, Table, frame, in_markdown
+from ..results.published import TASKS, TITLES
+from ..results.table import Cell, Table, frame, in_markdown
 from .lines import LeaderboardLine, Protocol, Status
 
 Order = Literal[

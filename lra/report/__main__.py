@@ -10,20 +10,20 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from ..board import chapter as board
 from ..config.entry import main
 from ..config.options import Options
 from ..config.sections import Loggers, Name
 from ..console import log
 from ..disk.atomic import below
 from ..options import Range
+from ..results.summary import Row, collect
+from ..results.table import Chapter, show
 from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
 from . import bench_figures, bench_tables, repository
-from .board import chapter as board
 from .export import LEGEND, every_table, export
 from .results import finding
-from .summary import Row, collect
-from .table import Chapter, show
 from .wandb import publish
 
 

@@ -4,13 +4,13 @@ from collections import Counter, defaultdict
 from statistics import median
 
 from ..evaluate import compare
+from ..results import published
+from ..results.published import TITLES
+from ..results.summary import Row
+from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
-from . import published
 from .arena_compare import gap_section, pair_table, precision_table
 from .arena_entries import ArenaEntry, entries, gain_cell, spread_text
-from .published import TITLES
-from .summary import Row
-from .table import Cell, Table, frame
 
 # Published values that were measured with the same two-layer encoder come first.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")

@@ -10,13 +10,13 @@ from scipy import stats
 
 from ..evaluate import compare
 from ..evaluate.record import FreshTest
+from ..results.published import TITLES
+from ..results.statistics import holm
+from ..results.summary import Row
+from ..results.table import Cell, Table, frame
 from ..runs import reader
 from ..runs.reader import CONTROL
 from .arena_entries import LONGER, ArenaEntry, belongs, gain_cell, spread_text
-from .published import TITLES
-from .statistics import holm
-from .summary import Row
-from .table import Cell, Table, frame
 
 LEVEL = 0.05
 LABEL = "cur_abs"

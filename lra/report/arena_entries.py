@@ -11,12 +11,11 @@ from scipy import stats
 
 from ..evaluate import record as fresh_record
 from ..evaluate.record import FreshTest
+from ..results import published
+from ..results.lr_search import BOARD, SEARCH_SUFFIX
+from ..results.summary import Row
+from ..results.table import Cell
 from ..runs.reader import CONTROL
-from . import published
-from .board import chapter as board
-from .lr_search import SEARCH_SUFFIX
-from .summary import Row
-from .table import Cell
 
 # Studies of the longer training that the authors of CURformer released.
 LONGER = "curformer_listops"
@@ -84,7 +83,7 @@ def entries(studies: dict[str, list[Row]]) -> dict[str, list[ArenaEntry]]:
 def belongs(row: Row) -> bool:
     """Tell whether runs stand in the Arena's table: a task at the papers' budget, trained from scratch."""
     at_papers_budget = (row.facts["protocol"], row.facts["budget"]) == ("paper", "paper")
-    is_board = row.study == board.STUDY or row.study.endswith(SEARCH_SUFFIX)
+    is_board = row.study == BOARD or row.study.endswith(SEARCH_SUFFIX)
     is_from_scratch = not row.objective and not is_board
     return row.task in published.TASKS and at_papers_budget and bool(row.scores) and is_from_scratch
 

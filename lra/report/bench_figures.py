@@ -7,13 +7,13 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ..names import unique_names
+from ..results import figures
+from ..results.palette import Palette
+from ..results.summary import Row
 from ..runs.bench_record import BenchRecord, BenchRow
-from . import figures
 from .bench_groups import Group, groups
-from .palette import Palette
 from .plots import costs, speed_accuracy
 from .plots.speed_accuracy import Bubble
-from .summary import Row
 
 
 @rc_context(figures.PRINT)

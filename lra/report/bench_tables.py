@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..names import stem
+from ..results import published
+from ..results.table import Cell, Table, frame
 from ..runs.bench_record import BenchRecord, BenchRow
-from . import published
 from .bench_groups import Group, groups, growth, label, number
-from .table import Cell, Table, frame
 
 # A group with more rows gets the table over lengths only.
 MAX_DETAILED_ROWS = 60

@@ -6,11 +6,12 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
-from . import extensions, published
+from ..results import published
+from ..results.score_cells import score
+from ..results.summary import FACTS, SEPARATOR, Row, joined, number, task_order
+from ..results.table import Cell, Table, frame
+from . import extensions
 from .results import keys
-from .score_cells import score
-from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
-from .table import Cell, Table, frame
 
 # Text columns, which a terminal shows below each row.
 TEXT_COLUMNS = ("details", "published")

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from ..disk.atomic import below, write
 from ..names import unique_names
-from . import artifacts, details, extensions, figures, latex, page, paper_tables, published, results
-from .lr_search import SEARCH_SUFFIX, lr_table
-from .palette import Palette
+from ..results import figures, published
+from ..results.lr_search import SEARCH_SUFFIX, lr_table
+from ..results.palette import Palette
+from ..results.score_cells import MARKS
+from ..results.summary import Row
+from ..results.table import Chapter, Table
+from . import artifacts, details, extensions, latex, page, paper_tables, results
 from .plots import learning_curves, seed_points, speed_accuracy
 from .pretraining import pretraining
-from .score_cells import MARKS
-from .summary import Row
-from .table import Chapter, Table
 
 # Shown once per page: everything that the tables have in common.
 LEGEND = (

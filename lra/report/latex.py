@@ -8,10 +8,10 @@ from string import Template, ascii_lowercase
 
 import pandas as pd
 
-from .figures import COLUMN, TEXT
+from ..results.figures import COLUMN, TEXT
+from ..results.score_cells import MARKS
+from ..results.table import Table
 from .latex_columns import LETTER, PrintColumn, column, superscript, tex, wrapped
-from .score_cells import MARKS
-from .table import Table
 
 # Inches between two columns.
 SPACE = 6 / 72

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..console import visible
-from .table import Cell
+from ..results.table import Cell
 
 # Inches: mean width of a letter.
 LETTER = 4 / 72

@@ -10,15 +10,15 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..results.lr_search import base
+from ..results.palette import COLOURS, Palette
+from ..results.summary import Row
+from ..results.table import Chapter, Table
 from .artifacts import Artifacts
-from .lr_search import base
-from .palette import COLOURS, Palette
 from .plots import learning_curves, speed_accuracy
 from .plots.learning_curves import Curve
 from .plots.speed_accuracy import Bubble
-from .summary import Row
 from .svg import svg
-from .table import Chapter, Table
 
 WEB = Path(__file__).with_name("web")
 # Files of a run that the page links to.

@@ -8,12 +8,12 @@ from statistics import geometric_mean
 
 import yaml
 
-from . import published
-from .lr_search import base, without_search
-from .published import PrintedValue
+from ..results import published
+from ..results.lr_search import base, without_search
+from ..results.published import PrintedValue
+from ..results.summary import Row
+from ..results.table import Cell, Table, frame
 from .results import scores, seeds
-from .summary import Row
-from .table import Cell, Table, frame
 
 AVERAGE = "average"
 # Tables of ratios to the Transformer: metric -> column name.

@@ -4,10 +4,10 @@ import re
 from collections import defaultdict
 from dataclasses import replace
 
-from . import published
-from .score_cells import gain
-from .summary import Row
-from .table import Cell, Table, frame
+from ..results import published
+from ..results.score_cells import gain
+from ..results.summary import Row
+from ..results.table import Cell, Table, frame
 
 HEAD = ("mechanism", "task", "scratch", "pretrained", "gain", "matched", "gain matched", "cost", "published")
 WORDS = ("mechanism", "task", "cost", "published")

@@ -5,21 +5,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..board import chapter as board
+from ..board import costs
+from ..board.results import BoardResults
 from ..config import CONF
 from ..disk.atomic import write
 from ..names import stem
+from ..results import figures
+from ..results.figures import Picture
+from ..results.lr_search import BOARD, SEARCH_SUFFIX
+from ..results.summary import Row, collect
+from ..results.table import Cell, Table
 from ..runs import bench_record, reader
 from ..runs.published import HOME, About, about
-from . import arena, export, extensions, figures, results
-from .board import chapter as board
-from .board import costs
-from .board.results import BoardResults
-from .figures import Picture
-from .lr_search import SEARCH_SUFFIX
+from . import arena, export, extensions, results
 from .plots import learning_curves, seed_points
 from .pretraining import pretraining
-from .summary import Row, collect
-from .table import Cell, Table
 
 # The generated block of a file goes between these lines.
 BEGIN = "<!-- results: python -m lra.report published=true -->"
@@ -56,7 +57,7 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     if damaged:
         raise ValueError("; ".join(damaged))
     docs = root / "docs"
-    cost_file = home / board.STUDY / costs.FILE
+    cost_file = home / BOARD / costs.FILE
     benchmarks = [bench_record.load(cost_file)] if cost_file.is_file() else []
     boards = board.boards(studies, benchmarks)
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
 
+from ..results.lr_search import without_search
+from ..results.score_cells import gain, mark, score
+from ..results.summary import Row
+from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
-from .lr_search import without_search
-from .score_cells import gain, mark, score
-from .summary import Row
-from .table import Cell, Table, frame
 
 
 def results(rows: list[Row]) -> Table:

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from .figures import SERIES, STYLE, make_literal, place_labels
-from .palette import VARIABLES, Palette
+from ..results.figures import SERIES, STYLE, make_literal, place_labels
+from ..results.palette import VARIABLES, Palette
 
 # Width and height of a chart in points; the page shows a point as a pixel.
 SIZE = (380, 250)

@@ -12,11 +12,12 @@ import pandas as pd
 from ..console import pip_install
 from ..integrations.wandb.run import MAX_TAG, first_line, open_run, tell
 from ..names import shorten, unique_names
+from ..results import published
+from ..results.summary import Row
+from ..results.table import Chapter, Table
 from ..runs.record import git_commit
-from . import paper_tables, published
+from . import paper_tables
 from .export import LEGEND, every_table
-from .summary import Row
-from .table import Chapter, Table
 
 # Columns of W&B's grid, and the height of a panel.
 GRID_WIDTH = 24

@@ -8,17 +8,17 @@ if __name__ == "__main__":
 import signal
 from collections import defaultdict
 from collections.abc import Iterable
+from importlib import import_module
 
 import torch
 
 from ..config.entry import main
 from ..console import log
 from ..runs import reader
-from .board import Board
 from .job import FAILED
 from .launcher import Launcher
 from .options import SweepOptions
-from .plan import PlannedRun, describe, expand, study
+from .plan import PlannedRun, RoundsPlan, describe, expand, study
 from .progress import Watch, outcome, state, steps
 
 
@@ -54,11 +54,11 @@ def carry_out(options: SweepOptions) -> str | None:
     # Plan: a search over learning rates decides its runs round by round, a grid has one round.
     rounds: Iterable[list[PlannedRun]]
     if options.sweep.search:
-        board = Board(options, launcher.at_once)
-        skipped = board.skipped
-        duplicates = board.same
-        rounds = board.rounds()
-        plan = board.describe()
+        search = plan_search(options, launcher.at_once)
+        skipped = search.skipped
+        duplicates = search.same
+        rounds = search.rounds()
+        plan = search.describe()
     else:
         runs, skipped = expand(options, threads=launcher.threads)
         duplicates = []
@@ -72,6 +72,13 @@ def carry_out(options: SweepOptions) -> str | None:
 
     watch = run_rounds(launcher, rounds)
     return summarise(options, watch, duplicates)
+
+
+def plan_search(options: SweepOptions, at_once: int | None) -> RoundsPlan:
+    """Make the plan of a learning-rate search by the class that its configuration names."""
+    module, _, name = options.sweep.search.planner.rpartition(".")
+    planner = getattr(import_module(module), name)
+    return planner(options, at_once)
 
 
 def run_rounds(launcher: Launcher, rounds: Iterable[list[PlannedRun]]) -> Watch:

@@ -10,7 +10,8 @@ from support.records import RECORD, add, add_seeds
 
 from lra.disk import typed_json
 from lra.evaluate import record as fresh_record
-from lra.report import arena, arena_compare, summary
+from lra.report import arena, arena_compare
+from lra.results import summary
 
 EXAMPLES = 4000
 

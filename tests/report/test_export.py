@@ -13,10 +13,11 @@ from support import records
 from support.records import add, diverged, metrics
 
 from lra.names import stem, unique_names
-from lra.report import paper_tables, summary
+from lra.report import paper_tables
 from lra.report.__main__ import report
 from lra.report.export import every_table, export
-from lra.report.table import Chapter
+from lra.results import summary
+from lra.results.table import Chapter
 
 
 def exported(runs, out):

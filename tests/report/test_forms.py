@@ -10,10 +10,11 @@ import pytest
 from support import records
 from support.records import add
 
-from lra.report import latex, summary
+from lra.report import latex
 from lra.report.export import export
-from lra.report.figures import COLUMN, TEXT
-from lra.report.table import Cell, Table, frame
+from lra.results import summary
+from lra.results.figures import COLUMN, TEXT
+from lra.results.table import Cell, Table, frame
 
 HEAD = ("mechanism", "listops", "text", "remarks")
 ROWS = [

@@ -7,7 +7,8 @@ import pytest
 from support.records import RECORD, TESTS, add
 
 from lra.config import CONF
-from lra.report import paper_tables, published, summary
+from lra.report import paper_tables
+from lra.results import published, summary
 
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
 

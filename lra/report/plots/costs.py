@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from .. import figures
+from ...results import figures
+from ...results.palette import COLOURED, COLOURS, Palette
 from ..bench_groups import Group, growth, label, number
-from ..palette import COLOURED, COLOURS, Palette
 
 
 def draw_bars(group: Group, width: float) -> Figure:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .. import figures
-from ..palette import Palette
-from ..statistics import sample_std
-from ..summary import Row
+from ...results import figures
+from ...results.palette import Palette
+from ...results.statistics import sample_std
+from ...results.summary import Row
 from .lr_curves import highlight
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .. import figures
-from ..lr_search import BUDGET, trials
-from ..palette import COLOURED, CONTROLS, EXACT, Palette
-from ..summary import Row
+from ...results import figures
+from ...results.lr_search import BUDGET, trials
+from ...results.palette import COLOURED, CONTROLS, EXACT, Palette
+from ...results.summary import Row
 
 
 class LrCurve(NamedTuple):

@@ -9,11 +9,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .. import figures
-from ..figures import Picture
-from ..lr_search import RATE, SEARCH_SUFFIX, without_search
-from ..palette import GROUND, INK, SOFT, family, look
-from ..summary import Row
+from ...results import figures
+from ...results.figures import Picture
+from ...results.lr_search import RATE, SEARCH_SUFFIX, without_search
+from ...results.palette import GROUND, INK, SOFT, family, look
+from ...results.summary import Row
 from . import lr_curves
 
 ABOUT = (

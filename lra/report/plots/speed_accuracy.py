@@ -7,9 +7,9 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
-from ..figures import ABOVE, SERIES, ticks
-from ..palette import GROUND, INK, Palette
-from ..summary import Row
+from ...results.figures import ABOVE, SERIES, ticks
+from ...results.palette import GROUND, INK, Palette
+from ...results.summary import Row
 
 
 class Bubble(NamedTuple):

@@ -25,7 +25,7 @@ from ...bench.measure import measure
 from ...config.entry import main
 from ...console import log
 from ...disk import atomic, typed_json
-from ...report.table import Table, frame, show
+from ...results.table import Table, frame, show
 from ...runs import record
 from .candidates import CANDIDATES, Function, softmax
 from .qkv_sources import DropinOptions, QKVSource, sources

@@ -27,7 +27,7 @@ from ...config.sections import Some
 from ...console import log
 from ...disk import atomic
 from ...options import Positive, Whole
-from ...report.table import Table, frame, show
+from ...results.table import Table, frame, show
 from ..figures import panels, save
 from . import chord
 from .matrices import EXTRA, KINDS

@@ -7,10 +7,10 @@ import pandas as pd
 
 from ...console import log
 from ...disk import atomic
-from ...report.palette import Palette
 from ...report.results import CONTROL
-from ...report.summary import Row
-from ...report.table import Cell, Column, Table, frame, show
+from ...results.palette import Palette
+from ...results.summary import Row
+from ...results.table import Cell, Column, Table, frame, show
 from ..figures import panels, save
 from . import record
 

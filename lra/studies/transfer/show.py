@@ -19,7 +19,7 @@ from ...config.entry import main
 from ...config.options import Options
 from ...console import log
 from ...disk import atomic, typed_json
-from ...report import table as report_table
+from ...results import table as report_table
 from ..figures import panels, save
 from .record import FILE, load
 from .tables import GROUP, LEGEND, curves, natural, points, tables

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from ...report.score_cells import score
-from ...report.summary import joined
-from ...report.table import Table, frame
+from ...results.score_cells import score
+from ...results.summary import joined
+from ...results.table import Table, frame
 from .record import TransferRecord
 
 GROUP = ["study", "task", "source"]

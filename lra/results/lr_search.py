@@ -13,6 +13,8 @@ RATE = re.compile(r"-optim\.lr=(\d[\d.]*(?:e-?\d+)?)")
 BUDGET = "budget's"
 # End of the study name of a search.
 SEARCH_SUFFIX = "-rates"
+# Study of the published board.
+BOARD = "board"
 
 
 def without_search(rows: list[Row]) -> list[Row]:

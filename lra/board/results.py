@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ...runs.bench_record import BenchRecord
-from ..statistics import mean_over_tasks, normalised
-from ..summary import Row
-from ..table import Cell
+from ..results.statistics import mean_over_tasks, normalised
+from ..results.summary import Row
+from ..results.table import Cell
+from ..runs.bench_record import BenchRecord
 
 
 @dataclass(frozen=True)

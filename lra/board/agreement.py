@@ -8,11 +8,11 @@ from typing import NamedTuple
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from .. import figures, published
-from ..figures import Picture
-from ..palette import EXACT, INK, family, look
-from ..statistics import mean_over_tasks, rank_correlation
-from ..table import Cell, Table, frame
+from ..results import figures, published
+from ..results.figures import Picture
+from ..results.palette import EXACT, INK, family, look
+from ..results.statistics import mean_over_tasks, rank_correlation
+from ..results.table import Cell, Table, frame
 from .results import BoardResults
 
 # A source is compared from this number of common mechanisms on: with fewer the interval covers nearly everything.

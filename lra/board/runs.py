@@ -19,13 +19,13 @@ from ..data import bag
 from ..data.store import StoreError
 from ..runs import config_file, published, record
 from ..runs.run_dir import check_choices
+from ..sweep.estimate import Estimates
+from ..sweep.options import SweepOptions
+from ..sweep.plan import PlannedRun, disk, duration, planned, study
+from ..sweep.progress import state
 from ..train.baselines import baselines_of
 from .duplicates import find_duplicates
 from .entry import Entry, label_keys
-from .estimate import Estimates
-from .options import SweepOptions
-from .plan import PlannedRun, disk, duration, planned, study
-from .progress import state
 from .search import decide
 
 # Runs per worker that are launched together, so that few workers wait for the last ones.

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..palette import CONTROLS, EXACT
-from ..statistics import SOLVED, holm, interquartile_mean, interval, mean_over_tasks, permutation_test
-from ..table import Cell, Table, frame
+from ..results.palette import CONTROLS, EXACT
+from ..results.statistics import SOLVED, holm, interquartile_mean, interval, mean_over_tasks, permutation_test
+from ..results.table import Cell, Table, frame
 from .results import BoardResults, percent_cell
 
 MEANS = {"score": mean_over_tasks, "IQM": interquartile_mean}

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...runs.bench_record import BenchRecord
-from ...runs.published import HOME
-from .. import figures
-from ..figures import TEXT, Picture
-from ..lr_search import SEARCH_SUFFIX
-from ..palette import CONTROL, family
-from ..statistics import SOLVED, mean_over_tasks
-from ..summary import Row
-from ..table import Cell, Chapter, Table
+from ..results import figures
+from ..results.figures import TEXT, Picture
+from ..results.lr_search import BOARD, SEARCH_SUFFIX
+from ..results.palette import CONTROL, family
+from ..results.statistics import SOLVED, mean_over_tasks
+from ..results.summary import Row
+from ..results.table import Cell, Chapter, Table
+from ..runs.bench_record import BenchRecord
+from ..runs.published import HOME
 from . import agreement
 from .admission import admission_table
 from .costs import costs
@@ -20,7 +20,6 @@ from .plateaus import plateau_table
 from .ranking import ranking_table, with_interval
 from .results import BoardResults
 
-STUDY = "board"
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best learning rate."
 # Columns of the ranking that the short table leaves out: collapsed seeds and both p-values.
 NUM_OMITTED = 3
@@ -32,7 +31,7 @@ def published() -> list[Path]:
     Raises:
         ValueError: this installation has none.
     """
-    folders = [HOME / name for name in (STUDY, f"{STUDY}{SEARCH_SUFFIX}")]
+    folders = [HOME / name for name in (BOARD, f"{BOARD}{SEARCH_SUFFIX}")]
     folders = [folder for folder in folders if folder.is_dir()]
     if not folders:
         raise ValueError(f"board=true needs the runs of the published board, and {HOME} does not have them")
@@ -77,7 +76,7 @@ def chapters(
     board_chapters = []
     for name, board in boards(studies, measured).items():
         files = figures.save(pictures(board), folder, width)
-        title = "Board" if name == STUDY else f"Board {name}"
+        title = "Board" if name == BOARD else f"Board {name}"
         board_chapters.append(Chapter(title, ABOUT, tables(board), files))
     return board_chapters
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..lr_search import best, trials
-from ..palette import CONTROLS, EXACT
-from ..statistics import SOLVED, normalised
-from ..summary import Row
-from ..table import Cell, Table, frame
+from ..results.lr_search import best, trials
+from ..results.palette import CONTROLS, EXACT
+from ..results.statistics import SOLVED, normalised
+from ..results.summary import Row
+from ..results.table import Cell, Table, frame
 from .results import BoardResults, normalised_scores, percent_cell
 
 # Largest normalised score of a baseline that cannot mix tokens.

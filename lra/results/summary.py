@@ -124,14 +124,14 @@ def joined(values: Iterable) -> str:
 def collect(
     runs: Path,
     study: str | None = None,
-    beside: Sequence[Path] = (),
+    further: Sequence[Path] = (),
 ) -> tuple[dict[str, list[Row]], list[str]]:
     """Summarise the records below a folder.
 
     Args:
         runs: folder of the runs.
         study: name of the only study to read; None for all.
-        beside: folders of further studies, whose records join the records of the study of the same name.
+        further: folders of other studies, whose records join the records of the study of the same name.
 
     Returns:
         The rows of each study, the studies of ``runs`` first, and a message for each damaged record.
@@ -144,7 +144,7 @@ def collect(
     records, damaged = reader.scan(runs)
     # The studies of the folder itself come first, then the further ones.
     first_studies = {r.study for r in records.values()}
-    for folder in beside:
+    for folder in further:
         records |= reader.scan(folder)[0]
     if not records:
         details = f" that can be read ({'; '.join(damaged)})" if damaged else ""

@@ -10,11 +10,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...runs.bench_record import BenchRecord
-from .. import figures
-from ..figures import Picture
-from ..palette import CONTROL, INK, SOFT, family, look
-from ..statistics import mean_over_tasks
+from ..results import figures
+from ..results.figures import Picture
+from ..results.palette import CONTROL, INK, SOFT, family, look
+from ..results.statistics import mean_over_tasks
+from ..runs.bench_record import BenchRecord
 from .ranking import with_interval
 from .results import BoardResults
 

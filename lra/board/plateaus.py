@@ -3,10 +3,10 @@
 from contextlib import suppress
 from statistics import median
 
-from ...runs import reader
-from ..statistics import normalised
-from ..summary import Row
-from ..table import Cell, Table, frame
+from ..results.statistics import normalised
+from ..results.summary import Row
+from ..results.table import Cell, Table, frame
+from ..runs import reader
 from .results import BoardResults
 
 # A run has left the plateau from this normalised validation score on.

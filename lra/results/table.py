@@ -114,7 +114,7 @@ class Table:
         """Format as GitHub Markdown: numbers right-aligned, the best mean in bold, our mechanisms as code."""
         alignments = ["---" if name in self.words else "---:" for name in self.head]
         lines = [[_markdown_cell(name) for name in self.head], alignments]
-        # A row with a label is a run of ours.
+        # A row with a label is one of our runs.
         for (_, label, _), cells in self.rows():
             first, *numbers = cells
             line = [_markdown_code(first.text) if label else _markdown_cell(first.text)]
