@@ -8,7 +8,7 @@ from ..board.costs import FILE as COST_FILE
 from ..checks.properties import CHECKS
 from ..config.compose import compose
 from ..config.experiment import Experiment
-from ..report.arena_entries import ArenaEntry, entries, gain_cell, spread_text
+from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text
 from ..results.lr_search import BOARD
 from ..results.published import TITLES
 from ..results.summary import Row, collect
@@ -98,13 +98,13 @@ def arena_result(entry: ArenaEntry) -> str:
     """Describe the runs of a mechanism at the papers' budget."""
     gain = gain_cell(entry).text
     over = f", {gain} over the control" if gain != "-" else ""
-    return f"* **{TITLES[entry.row.task]}, papers' budget**: {spread_text(entry.row)} (n = {entry.row.n}){over}"
+    return f"* **{TITLES[entry.row.task]}, papers' budget**: {score_text(entry.row)} (n = {entry.row.n}){over}"
 
 
 def study_result(row: Row) -> str:
     """Describe the runs of a mechanism in one study: listops masked pretraining 36.02 ± 0.31 (n = 3)."""
     pretraining = f" {row.objective} pretraining" if row.objective else ""
-    return f"{row.task}{pretraining} {spread_text(row)} (n = {row.n})"
+    return f"{row.task}{pretraining} {score_text(row)} (n = {row.n})"
 
 
 def costs(name: str) -> str:

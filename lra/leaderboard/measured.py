@@ -1,10 +1,11 @@
 """Lines of results that were measured with this suite: published runs and submissions."""
 
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 from ..report.arena_entries import entries
 from ..results.published import TASKS
+from ..results.score_cells import spread_text
 from ..results.summary import collect
 from ..runs import published as tables
 from ..submit import record as submission_record
@@ -91,8 +92,8 @@ def line_of(
     for task in TASKS:
         if task in by_task:
             values = by_task[task]
-            spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-            scores[task] = Score(text=f"{mean(values):.2f}{spread} (n = {len(values)})", value=mean(values))
+            text = f"{spread_text(values)} (n = {len(values)})"
+            scores[task] = Score(text=text, value=mean(values))
     return LeaderboardLine(
         model=name,
         group=group_of(label, label),

@@ -130,7 +130,7 @@ def test_the_published_board_stands_beside_a_mechanism_of_ones_own(runs, tmp_pat
     add_seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0], study="zoo")
     monkeypatch.setattr("lra.board.chapter.HOME", home)
     report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
-    assert list(summary.collect(mine, further=board.published())[0]) == ["zoo", "board", "board-rates"]  # own ones first
+    assert list(summary.collect(mine, further=board.published())[0]) == ["zoo", "board", "board-rates"]
     told = capsys.readouterr().out
     assert "zoo" in told and "board: mechanisms" in told and "board: recall" not in told and "board-rates" not in told
     seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0])
