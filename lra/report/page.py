@@ -72,9 +72,16 @@ def render(
         # Quoting includes the colon: a folder named "javascript:..." stays a folder.
         return quote(Path(os.path.relpath(path, out)).as_posix())
 
+    def chart(*parts) -> Markup:
+        return Markup(svg(*parts))
+
     # Autoescape: names and messages may contain HTML.
     environment = Environment(
-        loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(WEB),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.globals |= {
         "colours": COLOURS,
@@ -83,13 +90,14 @@ def render(
         "run": _run,
         "link": link,
         "inline": _inline_svg,
-        "chart": lambda *parts: Markup(svg(*parts)),
+        "chart": chart,
         "draw_curves": learning_curves.draw,
         "draw_seeds": learning_curves.draw_seeds,
         "draw_speed": speed_accuracy.draw,
     }
     rows = [row for study in studies for row in study.rows]
-    return environment.get_template("page.html").render(
+    template = environment.get_template("page.html")
+    return template.render(
         studies=studies,
         chapters=chapters,
         damaged=damaged,
@@ -127,7 +135,10 @@ def _run(study: Study, row: Row) -> dict[str, Any]:
     seeds = [(r.seed, study.runs[folder]) for folder, r in row.runs.items()]
     charts = {}
     for column, title in RUN_CHARTS.items():
-        curves = {seed: files.curves[column] for seed, files in seeds if files.curves.get(column)}
+        curves = {}
+        for seed, files in seeds:
+            if files.curves.get(column):
+                curves[seed] = files.curves[column]
         if curves:
             charts[title] = curves
 
@@ -136,6 +147,10 @@ def _run(study: Study, row: Row) -> dict[str, Any]:
     for seed, files in seeds:
         for name, picture in files.pictures.items():
             data = base64.b64encode(picture).decode()
-            pictures.append((f"seed {seed}, {name}", f"data:image/png;base64,{data}"))
-    config = next((files.config for _, files in seeds if files.config), {})
+            caption = f"seed {seed}, {name}"
+            pictures.append((caption, f"data:image/png;base64,{data}"))
+
+    # All seeds have the same configuration; the first readable one is shown.
+    configurations = [files.config for _, files in seeds if files.config]
+    config = configurations[0] if configurations else {}
     return {"curves": charts, "config": config, "pictures": pictures}

@@ -1,6 +1,7 @@
 """The papers' tables as printed, with our comparable runs below each row of the same mechanism."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -34,7 +35,13 @@ class Paper:
     metric: str = "accuracy"
 
 
-PAPERS = [Paper(**entry) for entry in yaml.safe_load(Path(__file__).with_name("papers.yaml").read_text("utf-8"))]
+def _read_papers() -> list[Paper]:
+    """Read papers.yaml."""
+    text = Path(__file__).with_name("papers.yaml").read_text("utf-8")
+    return [Paper(**entry) for entry in yaml.safe_load(text)]
+
+
+PAPERS = _read_papers()
 
 
 def tables(studies: dict[str, list[Row]]) -> list[Table]:
@@ -66,7 +73,9 @@ def unnamed(rows: list[Row]) -> list[str]:
     published_names = set()
     for value in published.read():
         published_names.update(value.attn.split())
-    return sorted({row.label for row in without_search(rows) if base(row) not in published_names})
+    rows = without_search(rows)
+    labels = {row.label for row in rows if base(row) not in published_names}
+    return sorted(labels)
 
 
 def printed(paper: Paper) -> list[PrintedValue]:
@@ -91,26 +100,43 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     column_of = attrgetter("metric" if is_ratios else "task")
     columns = list(dict.fromkeys(map(column_of, values)))
 
-    # Our runs, by the label of the mechanism.
-    our_lines, unnamed_labels, incomparable = _our_lines(paper, values, columns, studies)
+    # Printed values by row and column.
+    printed_rows: dict[tuple[str, str], dict[str, PrintedValue]] = defaultdict(dict)
+    for value in values:
+        printed_rows[value.source, value.model][column_of(value)] = value
+
     # Printed rows in their order, each followed by our runs of the same mechanism.
-    lines = []
-    for (source, model), attn in {(value.source, value.model): value.attn for value in values}.items():
-        cells = {column_of(v): _printed_cell(v) for v in values if (v.source, v.model) == (source, model)}
+    our_lines, unnamed_labels, incomparable = _our_lines(paper, values, columns, studies)
+    lines: list[Line] = []
+    for (source, model), row_values in printed_rows.items():
         run = "published" if len(paper.sources) == 1 else source
-        lines.append((("", "", attn), [model, run, *(cells.get(column, Cell()) for column in columns)]))
-        lines += [line for line in our_lines if line[0][1] in attn.split()]
+        cells = [_printed_cell(row_values.get(column)) for column in columns]
+        *_, last_value = row_values.values()
+        lines.append((("", "", last_value.attn), [model, run, *cells]))
+        lines += _lines_of(our_lines, last_value.attn.split())
     # Mechanisms that no paper names come last.
-    lines += [line for line in our_lines if line[0][1] in unnamed_labels]
+    lines += _lines_of(our_lines, unnamed_labels)
 
     keys, rows = zip(*lines, strict=True)
+    num_seeds = "" if is_ratios else seeds(rows)
+    names = [RATIOS.get(column, column) for column in columns]
     return Table(
         name=paper.name,
         title=paper.title,
-        about=_caption(paper, "" if is_ratios else seeds(rows), incomparable),
-        cells=frame(("mechanism", "run", *(RATIOS.get(column, column) for column in columns)), rows, keys),
+        about=_caption(paper, num_seeds, incomparable),
+        cells=frame(("mechanism", "run", *names), rows, keys),
         words=("mechanism", "run"),
     )
+
+
+def _lines_of(lines: list[Line], labels: Collection[str]) -> list[Line]:
+    """Select the rows of labels."""
+    selected = []
+    for key, cells in lines:
+        _, label, _ = key
+        if label in labels:
+            selected.append((key, cells))
+    return selected
 
 
 def _caption(paper: Paper, num_seeds: str, incomparable: list[str]) -> str:
@@ -121,7 +147,9 @@ def _caption(paper: Paper, num_seeds: str, incomparable: list[str]) -> str:
     return f"Published: {paper.protocol}. Ours: {'; '.join(filter(None, differences))}."
 
 
-def _printed_cell(value: PrintedValue) -> Cell:
+def _printed_cell(value: PrintedValue | None) -> Cell:
+    if value is None:
+        return Cell()
     std = float(value.std) if value.std else None
     return Cell(text=value.text, value=value.number, std=std, note=value.note)
 
@@ -138,8 +166,10 @@ def _our_lines(
         The rows, the labels that no paper names, and the studies with runs that are left out, with the reason.
     """
     is_ratios = values[0].metric in RATIOS
-    names = set(" ".join(value.attn for value in values).split())
-    lines = []
+    names = set()
+    for value in values:
+        names.update(value.attn.split())
+    lines: list[Line] = []
     unnamed_labels = set()
     incomparable = []
     for study, rows in studies.items():
@@ -154,30 +184,35 @@ def _our_lines(
         # Rows of the mechanisms in the table, and of mechanisms that no table has.
         study_unnamed = unnamed(rows)
         unnamed_labels.update(study_unnamed)
-        labels = sorted({row.label for row in rows if row.label in names} | set(study_unnamed))
+        study_labels = {row.label for row in rows}
+        labels = sorted(study_labels & names | set(study_unnamed))
 
         if is_ratios:
             cells_of_labels = _ratios(rows, labels, columns)
         else:
-            cells_of_labels = zip(*scores(rows, labels, _tasks_of_columns(columns)).values(), strict=True)
+            cells_of_columns = scores(rows, labels, _tasks_of_columns(columns))
+            cells_of_labels = zip(*cells_of_columns.values(), strict=True)
         for label, cells in zip(labels, cells_of_labels, strict=True):
-            lines.append(((study, label, ""), [label, study, *cells]))
+            key = (study, label, "")
+            lines.append((key, [label, study, *cells]))
     return lines, unnamed_labels, incomparable
 
 
 def _tasks_of_columns(columns: list[str]) -> dict[str, list[str]]:
     """Return the tasks that each column averages over."""
     # The benchmark's averages leave Path-X out, since hardly any mechanism learns it.
-    averaged = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
     tasks_of = {column: [column] for column in columns}
     if AVERAGE in columns:
-        tasks_of[AVERAGE] = averaged
+        tasks_of[AVERAGE] = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
     return tasks_of
 
 
 def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:
     """Compute speed-up and memory relative to softmax: geometric means over tasks measured on one device."""
-    references = {(row.task, row.facts["device"]): row for row in rows if row.label == "softmax"}
+    references = {}
+    for row in rows:
+        if row.label == "softmax":
+            references[row.task, row.facts["device"]] = row
     lines = []
     for label in labels:
         # Ratios by task.

@@ -54,7 +54,8 @@ def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.T
     for axes, content in zip(charts, panels.values(), strict=True):
         for seed_scores in content:
             _draw_seeds(axes, seed_scores, labels.index(seed_scores.label))
-        axes.axvline(max(seed_scores.chance for seed_scores in content), color=SOFT, lw=0.8, ls=":")
+        chance = max(seed_scores.chance for seed_scores in content)
+        axes.axvline(chance, color=SOFT, lw=0.8, ls=":")
         figures.ticks(axes, "test score")
         axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)), yticklabels=labels)
     figures.families(figure, labels)
@@ -65,7 +66,8 @@ def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.T
 
 def _draw_seeds(axes: Axes, seed_scores: SeedScores, row: int) -> None:
     # Finished seeds in the colour of the family.
-    options = {"alpha": 0.7, "ec": GROUND, "lw": 0.4, **look(family(seed_scores.label)), **figures.ABOVE}
+    kind = family(seed_scores.label)
+    options = {"alpha": 0.7, "ec": GROUND, "lw": 0.4, **look(kind), **figures.ABOVE}
     rows = [row] * len(seed_scores.scores)
     axes.scatter(seed_scores.scores, rows, s=16, **options)
 
