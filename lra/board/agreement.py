@@ -58,7 +58,7 @@ def pairs(board: BoardResults) -> dict[tuple[str, str], list[Pair]]:
 
 def agreement_table(board: BoardResults) -> Table | None:
     """Make the table of rank correlations with each published source; None if no source has enough mechanisms."""
-    lines = []
+    lines: list[list[Cell | str]] = []
     for (source, tasks), common in pairs(board).items():
         board_scores = [pair.board for pair in common]
         accuracies = [pair.published for pair in common]
@@ -104,7 +104,7 @@ def by_source(labels: list[str], tasks: Collection[str]) -> dict[str, dict[str, 
             if value.number is not None:
                 printed[value.source][label].setdefault(value.task, value.number)
 
-    averages = {}
+    averages: dict[str, dict[str, float]] = {}
     for source, by_label in printed.items():
         common_tasks = set.intersection(*map(set, by_label.values()))
         if common_tasks:

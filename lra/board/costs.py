@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ FILE = "costs.json"
 TOKEN_BUDGET = re.compile(r"\+*budgets\.(\w+)\.allowance=(\d+)")
 # Inches, without the legend.
 HEIGHT = 4
-ERROR_BARS = {"capsize": 2, "lw": 1, "ms": 6, "linestyle": "none"}
+ERROR_BARS: dict[str, Any] = {"capsize": 2, "lw": 1, "ms": 6, "linestyle": "none"}
 
 
 class Point(NamedTuple):

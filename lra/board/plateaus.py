@@ -30,7 +30,10 @@ def plateau_table(board: BoardResults) -> Table | None:
     for task in board.tasks:
         steps = [r.steps for row in board.rows if row.task == task for r in row.runs.values()]
         head.append(f"{task}, of {max(steps):,}")
-    lines = [[label, *(cells.get((label, task), Cell.of(None)) for task in board.tasks)] for label in labels]
+    lines: list[list[Cell | str]] = []
+    for label in labels:
+        row_cells = [cells.get((label, task), Cell.of(None)) for task in board.tasks]
+        lines.append([label, *row_cells])
     return Table(
         name=f"plateaus/{board.name}",
         title=f"{board.name}: steps until the plateau is left",

@@ -27,7 +27,7 @@ def ranking_table(board: BoardResults) -> Table:
         p_values[reference] = _p_values(board.complete, reference)
 
     # One row for each mechanism: means, tasks, counts, p-values.
-    lines = []
+    lines: list[list[Cell | str]] = []
     for label, by_task in board.scores.items():
         scores = np.concatenate(list(by_task.values()))
         lines.append(

@@ -62,8 +62,9 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
         # Only tasks of the benchmark have a column.
         scores: dict[str, list[float]] = {}
         for run in runs:
-            if run.record.label == label and run.record.status == "done" and run.record.task in TASKS:
-                scores.setdefault(run.record.task, []).append(run.record.test)
+            result = run.record
+            if result.label == label and result.test is not None and result.task in TASKS:
+                scores.setdefault(result.task, []).append(result.test)
         if scores:
             year = int(max(dates)[:4]) if dates else None
             lines.append(line_of(label, label, scores, status=status, source=source, year=year, note=note))

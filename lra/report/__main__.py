@@ -79,8 +79,8 @@ def _read(options: ReportOptions) -> tuple[dict[str, list[Row]], list[BenchRecor
     Returns:
         The rows of each study, the benchmarks, and a message for each damaged file.
     """
-    benchmarks = []
-    broken = []
+    benchmarks: list[BenchRecord] = []
+    broken: list[str] = []
     if options.study is None:
         benchmarks, broken = bench_record.scan(options.runs)
     published = board.published() if options.board else ()

@@ -13,13 +13,15 @@ from .arena_entries import ArenaEntry, entries, gain_cell, score_text
 
 # Published values that were measured with the same two-layer encoder come first.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
-ABOUT = (
-    "{seeds} seeds at the papers' budget (protocol=paper budget=paper). test: accuracy on the standard test set, mean "
-    "± sample standard deviation over seeds. gain: difference from attn=mean, the control without attention, with a "
-    "95 % Welch interval over seeds. fresh test: accuracy on {fresh} examples of another random seed, the same for all "
-    "mechanisms, ± standard error over seeds and examples. published: the value that a paper prints, if possible with "
-    "the same two-layer encoder. ms: median time per training step on the hardware of most seeds, which runs shared. "
-    "{hardware}"
+ABOUT = "{seeds} seeds at the papers' budget, fresh test on {fresh} examples. {hardware}"
+# Shown once per page.
+LEGEND = (
+    "test: accuracy on the standard test set, mean ± sample standard deviation over seeds. gain: difference from "
+    "attn=mean, the control without attention, with a 95 % Welch interval over seeds. fresh test: accuracy on "
+    "generated examples of another random seed, the same for all mechanisms, ± standard error over seeds and examples. "
+    "published: the value that a paper prints, if possible with the same two-layer encoder. ms: median time per "
+    "training step on the hardware of most seeds, on which several runs trained at once. The papers' budget is "
+    "`protocol=paper budget=paper`."
 )
 
 
@@ -38,6 +40,8 @@ def readme(studies: dict[str, list[Row]]) -> str:
     for task, lines in entries(studies).items():
         table = task_table(task, lines)
         parts += [f"**{table.title}**", table.markdown(), table.about]
+    if parts:
+        parts.append(LEGEND)
     return "\n\n".join(parts)
 
 
@@ -46,7 +50,7 @@ def section(studies: dict[str, list[Row]]) -> str:
     by_task = entries(studies)
     if not by_task:
         return ""
-    parts = ["## Long Range Arena"]
+    parts = ["## Long Range Arena", LEGEND]
     parts += [table.section() for table in tables(studies)]
     if "listops" in by_task:
         runs = {entry.name: (entry.row, entry.fresh) for entry in by_task["listops"]}

@@ -46,7 +46,7 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     for (higher, lower), result in compare.all_pairs(outcomes).items():
         pairs[f"{higher} - {lower}"] = result
     corrected = holm({pair: result.p for pair, result in pairs.items()})
-    rows = []
+    rows: list[list[Cell | str]] = []
     for pair, result in pairs.items():
         p = corrected[pair]
         is_significant = "yes" if p < SIGNIFICANCE else "no"
@@ -74,7 +74,7 @@ def precision_table(studies: dict[str, list[Row]]) -> Table | None:
             by_precision = by_label[row.task, row.label]
             by_precision[precision(row.runs)] = row
 
-    lines = []
+    lines: list[list[Cell | str]] = []
     for (task, label), by_precision in sorted(by_label.items()):
         bf16 = by_precision.get("bf16")
         fp32 = by_precision.get("fp32")

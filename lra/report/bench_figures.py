@@ -86,7 +86,7 @@ def _group_figures(group: Group, width: float) -> dict[str, Figure]:
 
 def _panels(records: Sequence[BenchRecord], rows: Sequence[Row]) -> dict[str, list[Bubble]]:
     """Combine the test scores of a study with the times and memory of benchmarks, by task and benchmark."""
-    panels = {}
+    panels: dict[str, list[Bubble]] = {}
     for task in dict.fromkeys(row.task for row in rows):
         scored = {row.label: row for row in rows if row.task == task and row.test is not None}
         best = _best_benchmark(records, task, scored)

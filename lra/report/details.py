@@ -130,7 +130,7 @@ def _average_line(label: str, rows: list[Row]) -> Line:
     # Facts of all tasks.
     facts = {}
     for key in ("protocol", "budget", "data"):
-        values = []
+        values: list[str] = []
         for row in rows:
             # A row's fact may already hold several values.
             row_values = row.facts[key].split(SEPARATOR)
@@ -170,7 +170,7 @@ def _details_table(study: str, title: str, lines: list[Line], about: str) -> Tab
         caption.append(caution)
 
     # The other facts follow the remarks of each row.
-    rows = []
+    rows: list[list[Cell | str]] = []
     for line in lines:
         other_facts = {key: value for key, value in line.facts.items() if key not in shared}
         notes = line.remarks + _facts(other_facts)

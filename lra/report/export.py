@@ -236,8 +236,8 @@ def tables(rows: list[Row]) -> tuple[list[Table], list[Table]]:
     search = lr_table(rows)
     if search and study.endswith(SEARCH_SUFFIX):
         return [replace(search, title=study)], []
-    overview = [results.results(rows), results.over_control(rows), search, pretraining(rows)]
-    overview = [table for table in overview if table]
+    candidates = [results.results(rows), results.over_control(rows), search, pretraining(rows)]
+    overview = [table for table in candidates if table]
     return overview + extensions.tables(rows), details.details(rows)
 
 

@@ -110,8 +110,8 @@ def render(
 
 def _palette(rows: Sequence[Row]) -> Palette:
     """Give colours to all labels, labels without a learning rate first."""
-    order = {row.label: (base(row) != row.label, row.label) for row in rows}
-    return Palette(sorted(order, key=order.get))
+    order = {(base(row) != row.label, row.label) for row in rows}
+    return Palette(label for _, label in sorted(order))
 
 
 def _counts(studies: list[Study], rows: Sequence[Row]) -> dict[str, int]:

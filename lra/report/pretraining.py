@@ -26,7 +26,7 @@ ABOUT = (
 def pretraining(rows: list[Row]) -> Table | None:
     """Make the table, with a row for each mechanism, objective and task; None if no run is pretrained."""
     scratch_rows = {(row.label, row.task): row for row in rows if not row.objective}
-    lines = []
+    lines: list[list[Cell | str]] = []
     keys = []
     for (task, label, objective), pretrained_rows in sorted(_by_mechanism(rows).items()):
         # The run from scratch has the same label without the options of pretraining.

@@ -102,7 +102,7 @@ def _log_media(run, named_tables: dict[str, Table], pictures: dict[str, Path], f
     """Log all tables and figures as one step."""
     import wandb
 
-    media = {}
+    media: dict[str, Any] = {}
     for key, table in named_tables.items():
         media[key] = wandb.Table(dataframe=numbers(table))
     for key, path in pictures.items():

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from adjustText import adjust_text
@@ -33,11 +33,11 @@ CORNERS = np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])
 # Elements of one label have the id "series-<number>", by which the page's SVG groups them.
 SERIES = "series-"
 # Data is drawn above axes and grid.
-ABOVE = {"zorder": 3, "clip_on": False}
-GREY = {"color": "0.85"}
+ABOVE: dict[str, Any] = {"zorder": 3, "clip_on": False}
+GREY: dict[str, Any] = {"color": "0.85"}
 # Publishers ask for TrueType fonts.
 FONTS = {"pdf.fonttype": 42, "ps.fonttype": 42}
-STYLE = {
+STYLE: dict[str, Any] = {
     **{f"axes.spines.{side}": False for side in ("top", "right", "left")},
     "axes.edgecolor": SOFT,
     "axes.grid": True,
@@ -56,7 +56,7 @@ STYLE = {
 }
 PRINT = STYLE | {"font.size": 8, "lines.linewidth": 1.2}
 # Metadata of each format without a date, so that the same figure gives the same bytes.
-DATELESS = {"png": {}, "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
+DATELESS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
 
 
 def grid(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -187,7 +188,7 @@ class Chapter(NamedTuple):
     title: str
     about: str
     tables: list[Table]
-    pictures: tuple = ()
+    pictures: Sequence[Path] = ()
 
 
 def show(tables: Iterable[Table], legend: str) -> None:

@@ -75,7 +75,7 @@ def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str
     Returns:
         A tooltip for each label.
     """
-    tooltips = {}
+    tooltips: dict[str, str] = {}
     for curve in curves:
         look = palette.line(curve.label)
         options = {"gid": f"{figures.SERIES}{len(tooltips)}", **figures.ABOVE}

@@ -47,7 +47,7 @@ def draw(axes: Axes, bubbles: Sequence[Bubble], palette: Palette) -> dict[str, s
     # Large bubbles are drawn first, behind the small ones.
     largest_first = sorted(bubbles, key=lambda bubble: -(bubble.peak or 0))
     largest_peak = largest_first[0].peak or 0
-    tooltips = {}
+    tooltips: dict[str, str] = {}
     for bubble in largest_first:
         options = {"gid": f"{SERIES}{len(tooltips)}", **ABOVE}
         # Two equal line widths keep matplotlib from writing a shared marker, to which SVG would refer by an id.

@@ -45,8 +45,8 @@ Pairs = dict[str, dict[Count, tuple[float, float]]]
 TINY = 1e-12
 LEGEND = (
     "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
-    "standard deviation over examples. ratio: geometric mean over the columns of the error divided by the error of "
-    "cur_step, the paper's CUR; sorts the table. ms (MiB): time and peak memory of one call at the length below."
+    "standard deviation over examples. ratio, which sorts the table: geometric mean over the columns of the error "
+    "divided by the error of cur_step, the paper's CUR; ms (MiB): time and peak memory of one call at the length below."
 )
 
 
