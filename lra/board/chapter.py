@@ -16,8 +16,7 @@ from . import agreement
 from .admission import admission_table
 from .costs import costs
 from .costs import picture as cost_picture
-from .plateaus import plateau_table
-from .ranking import ranking_table, with_interval
+from .ranking import plateau_table, ranking_table, with_interval
 from .results import BoardResults
 
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best learning rate."

@@ -1,12 +1,24 @@
-"""The ranking of the mechanisms of a board over all tasks."""
+"""The tables of the mechanisms of a board: their ranking over all tasks, and the steps until they leave the plateau."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from statistics import median
 
 import numpy as np
 
 from ..results.palette import CONTROLS, EXACT
-from ..results.statistics import SOLVED, holm, interquartile_mean, interval, mean_over_tasks, permutation_test
+from ..results.statistics import (
+    SOLVED,
+    holm,
+    interquartile_mean,
+    interval,
+    mean_over_tasks,
+    normalised,
+    permutation_test,
+)
+from ..results.summary import Row
 from ..results.table import Cell, Table, frame
+from ..runs import reader
 from .results import BoardResults, percent_cell
 
 MEANS = {"score": mean_over_tasks, "IQM": interquartile_mean}
@@ -30,16 +42,19 @@ def ranking_table(board: BoardResults) -> Table:
     lines: list[list[Cell | str]] = []
     for label, by_task in board.scores.items():
         scores = np.concatenate(list(by_task.values()))
-        lines.append(
-            [
-                label,
-                *_mean_cells(board, label),
-                *(percent_cell(by_task.get(task)) for task in board.tasks),
-                _solved_cell(scores),
-                _collapsed_cell(board, label, len(scores)),
-                *(Cell.of(p_values[reference].get(label), "{:.3f}".format) for reference in (EXACT, best_control)),
-            ]
-        )
+        task_cells = [percent_cell(by_task.get(task)) for task in board.tasks]
+        p_cells = []
+        for reference in (EXACT, best_control):
+            p = p_values[reference].get(label)
+            p_cells.append(Cell.of(p, "{:.3f}".format))
+        cells = [
+            *_mean_cells(board, label),
+            *task_cells,
+            _solved_cell(scores),
+            _collapsed_cell(board, label, len(scores)),
+            *p_cells,
+        ]
+        lines.append([label, *cells])
     p_columns = (f"p ({EXACT})", f"p ({best_control or 'control'})")
     head = ("mechanism", *MEANS, *board.tasks, "solved", "collapsed", *p_columns)
     keys = [(board.name, label, "") for label in board.scores]
@@ -58,12 +73,16 @@ def with_interval(scores: Sequence[np.ndarray], statistic: Callable) -> Cell:
         scores: normalised scores of each task, (seeds,).
         statistic: ``mean_over_tasks`` or ``interquartile_mean``.
     """
-    mean = 100 * float(statistic(scores))
-    low, high = interval(scores, statistic)
-    low *= 100
-    high *= 100
+    mean, low, high = percent_interval(scores, statistic)
     num_runs = sum(map(len, scores))
     return Cell(text=f"{mean:.1f} ({low:.1f} to {high:.1f})", value=mean, low=low, high=high, n=num_runs)
+
+
+def percent_interval(scores: Sequence[np.ndarray], statistic: Callable) -> tuple[float, float, float]:
+    """Compute a mean of normalised scores and the ends of its interval, in percent; arguments of ``with_interval``."""
+    mean = float(statistic(scores))
+    low, high = interval(scores, statistic)
+    return 100 * mean, 100 * low, 100 * high
 
 
 def _mean_cells(board: BoardResults, label: str) -> list[Cell]:
@@ -95,3 +114,53 @@ def _p_values(complete: dict[str, list[np.ndarray]], reference: str | None) -> d
         if label != reference:
             p_values[label] = permutation_test(scores, complete[reference])
     return holm(p_values)
+
+
+# A run has left the plateau from this normalised validation score on.
+PLATEAU = 0.2
+PLATEAU_ABOUT = (
+    f"Step of the first evaluation with a normalised validation score of at least {100 * PLATEAU:.0f}, median over the "
+    "seeds that reach it; (k/n): k of n seeds do. Mechanisms that never do are left out: a longer training may "
+    "help them."
+)
+
+
+def plateau_table(board: BoardResults) -> Table | None:
+    """Make a row for each mechanism that left the plateau of a task; None if no run did."""
+    cells = {(row.label, row.task): _plateau_cell(row) for row in board.rows}
+    left_plateau = {label for (label, _), cell in cells.items() if cell.value}
+    labels = [label for label in board.scores if label in left_plateau]
+    if not labels:
+        return None
+
+    head = ["mechanism"]
+    for task in board.tasks:
+        steps = [r.steps for row in board.rows if row.task == task for r in row.runs.values()]
+        head.append(f"{task}, of {max(steps):,}")
+    lines: list[list[Cell | str]] = []
+    for label in labels:
+        row_cells = [cells.get((label, task), Cell.of(None)) for task in board.tasks]
+        lines.append([label, *row_cells])
+    return Table(
+        name=f"plateaus/{board.name}",
+        title=f"{board.name}: steps until the plateau is left",
+        about=PLATEAU_ABOUT,
+        cells=frame(head, lines, [(board.name, label, "") for label in labels]),
+    )
+
+
+def _plateau_cell(row: Row) -> Cell:
+    """Make a cell of the median step at which the seeds of a row leave the plateau."""
+    steps = []
+    for folder in row.runs:
+        # The report already lists a damaged file.
+        with suppress(ValueError):
+            curve = reader.read_curves(folder).get("val", {})
+            steps += [step for step, score in curve.items() if normalised(score, row.chance) >= PLATEAU][:1]
+
+    num_seeds = len(row.runs)
+    count = f" ({len(steps)}/{num_seeds})" if len(steps) < num_seeds else ""
+    if not steps:
+        return Cell(text=f"-{count}", n=num_seeds)
+    step = median(steps)
+    return Cell(text=f"{step:,.0f}{count}", value=step, n=num_seeds)

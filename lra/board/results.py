@@ -38,11 +38,12 @@ class BoardResults:
         """Normalised scores by mechanism and task, best mean first, mechanisms without every task last."""
         by_label: dict[str, dict[str, np.ndarray]] = {}
         for row in self.rows:
-            by_label.setdefault(row.label, {})[row.task] = normalised_scores(row)
+            by_task = by_label.setdefault(row.label, {})
+            by_task[row.task] = normalised_scores(row)
 
         def order(label: str) -> tuple[int, float]:
-            by_task = by_label[label]
-            return -len(by_task), -mean_over_tasks(list(by_task.values()))
+            scores = list(by_label[label].values())
+            return -len(scores), -float(mean_over_tasks(scores))
 
         return {label: by_label[label] for label in sorted(by_label, key=order)}
 

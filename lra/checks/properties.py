@@ -127,9 +127,9 @@ def padding_gets_no_gradient(experiment: Experiment) -> bool:
     module = block(experiment)
     x, mask = inputs(experiment)
     x.requires_grad_()
-    real_outputs(module, x, mask).sum().backward()
-    padding_gradient = x.grad[~mask]
-    return not padding_gradient.any()
+    total = real_outputs(module, x, mask).sum()
+    (gradient,) = torch.autograd.grad(total, x)
+    return not gradient[~mask].any()
 
 
 def alone_as_in_a_batch(experiment: Experiment) -> bool:
@@ -259,9 +259,8 @@ def sequences_of_padding_stay_finite(experiment: Experiment) -> bool:
     out = outputs(module, x, mask)
     # The loss reads padded positions too, so that their gradients are not zero.
     out.square().sum().backward()
-    tensors = [out, x.grad]
-    tensors += [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+    gradients = [tensor.grad for tensor in (*module.parameters(), x) if tensor.grad is not None]
+    return all(bool(tensor.isfinite().all()) for tensor in (out, *gradients))
 
 
 def bfloat16_stays_near_float32(experiment: Experiment) -> bool:

@@ -63,7 +63,10 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
         scores: dict[str, list[float]] = {}
         for run in runs:
             result = run.record
-            if result.label == label and result.test is not None and result.task in TASKS:
+            if result.label != label or result.task not in TASKS:
+                continue
+            # A seed that diverged has no score.
+            if result.status == "done" and result.test is not None:
                 scores.setdefault(result.task, []).append(result.test)
         if scores:
             year = int(max(dates)[:4]) if dates else None

@@ -45,7 +45,8 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     pairs = {}
     for (higher, lower), result in compare.all_pairs(outcomes).items():
         pairs[f"{higher} - {lower}"] = result
-    corrected = holm({pair: result.p for pair, result in pairs.items()})
+    # Every mechanism has two seeds or more, so that every pair has a p-value.
+    corrected = holm({pair: result.p for pair, result in pairs.items() if result.p is not None})
     rows: list[list[Cell | str]] = []
     for pair, result in pairs.items():
         p = corrected[pair]
@@ -83,7 +84,8 @@ def precision_table(studies: dict[str, list[Row]]) -> Table | None:
         # The gain of bf16, with the runs in fp32 as its control.
         difference = gain_cell(ArenaEntry(label, bf16, fp32, {}))
         if label == CONTROL:
-            difference = Cell.of(bf16.test - fp32.test, "{:+.1f}".format)
+            gain = mean(bf16.scores.values()) - mean(fp32.scores.values())
+            difference = Cell.of(gain, "{:+.1f}".format)
         lines.append([label, TITLES[task], score_text(fp32), str(fp32.n), score_text(bf16), str(bf16.n), difference])
     if not lines:
         return None

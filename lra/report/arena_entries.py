@@ -79,7 +79,7 @@ def entries(studies: dict[str, list[Row]]) -> dict[str, list[ArenaEntry]]:
             entry = ArenaEntry(name, row, control, fresh_results(row))
             lines.append(entry)
         if lines:
-            by_task[task] = sorted(lines, key=lambda entry: -entry.row.test)
+            by_task[task] = sorted(lines, key=lambda entry: -(entry.row.test or 0.0))
     return by_task
 
 
@@ -110,7 +110,7 @@ def fresh_results(row: Row) -> dict[int, FreshTest]:
     results = {}
     tables: dict[Path, list[FreshTest]] = {}
     for folder, run_record in row.runs.items():
-        # A run of this machine has a file of its own, a published study has one table.
+        # A run of this machine has its own file, a published study has one table.
         path = folder / fresh_record.NAME
         if path.exists():
             candidates = [fresh_record.load(path)]

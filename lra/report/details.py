@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..results import published
 from ..results.score_cells import score
-from ..results.summary import FACTS, SEPARATOR, Row, joined, number, task_order
+from ..results.summary import FACTS, SEPARATOR, Row, joined, number
 from ..results.table import Cell, Table, frame
 from . import extensions
 from .results import keys
@@ -111,7 +111,7 @@ def _averages(rows: list[Row]) -> list[Table]:
 
     # The largest set of tasks first.
     def order(tasks: tuple[str, ...]) -> tuple:
-        return -len(tasks), list(map(task_order, tasks))
+        return -len(tasks), list(map(published.task_order, tasks))
 
     study = rows[0].study
     tables = []
@@ -174,7 +174,7 @@ def _details_table(study: str, title: str, lines: list[Line], about: str) -> Tab
     for line in lines:
         other_facts = {key: value for key, value in line.facts.items() if key not in shared}
         notes = line.remarks + _facts(other_facts)
-        cells = [*line.cells.values(), "; ".join(notes), "\n".join(line.published)]
+        cells: list[Cell | str] = [*line.cells.values(), "; ".join(notes), "\n".join(line.published)]
         rows.append([line.label, *cells])
     head = ("mechanism", *lines[0].cells, *TEXT_COLUMNS)
     labels = [line.label for line in lines]

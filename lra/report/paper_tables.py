@@ -1,7 +1,7 @@
 """The papers' tables as printed, with our comparable runs below each row of the same mechanism."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -140,7 +140,7 @@ def _lines_of(lines: list[Line], labels: Collection[str]) -> list[Line]:
 
 
 def _caption(paper: Paper, num_seeds: str, incomparable: list[str]) -> str:
-    """Explain the measurement of the published values and of ours, and name studies that are left out."""
+    """Explain the measurement of the published values and of our runs, and name studies that are left out."""
     differences = [num_seeds, paper.unlike]
     if incomparable:
         differences.append(f"left out as not comparable: {', '.join(incomparable)}")
@@ -187,6 +187,7 @@ def _our_lines(
         study_labels = {row.label for row in rows}
         labels = sorted(study_labels & names | set(study_unnamed))
 
+        cells_of_labels: Iterable[Sequence[Cell]]
         if is_ratios:
             cells_of_labels = _ratios(rows, labels, columns)
         else:

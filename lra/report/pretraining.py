@@ -42,7 +42,7 @@ def pretraining(rows: list[Row]) -> Table | None:
         for name, row in {"scratch": scratch, "pretrained": unmatched, "matched": matched}.items():
             if row and row.cost:
                 costs.append(f"{name} {row.cost}")
-        cells = [
+        cells: list[Cell | str] = [
             scratch.cell if scratch else Cell(),
             *_cells(unmatched, scratch),
             *_cells(matched, scratch),

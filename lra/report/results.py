@@ -99,8 +99,8 @@ def over_tasks(rows: Sequence[Row | None]) -> tuple[Cell, dict[int, float]]:
             scores_by_seed[seed] = mean(row.scores[seed] for row in task_rows)
         cell = score(scores_by_seed)
     else:
-        average = mean(row.test for row in task_rows)
-        cell = Cell.of(average, note="the tasks have different seeds")
+        means = [mean(row.scores.values()) for row in task_rows]
+        cell = Cell.of(mean(means), note="the tasks have different seeds")
 
     num_collapsed = sum(len(row.collapsed) for row in task_rows)
     if num_collapsed:

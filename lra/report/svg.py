@@ -76,7 +76,7 @@ def _restyle(element: ElementTree.Element) -> None:
     element.text = (element.text or "").strip() or None
 
     for name in {"d", "x", "y"} & set(element.keys()):
-        numbers = re.sub(r"-?\d+\.\d+", _round, element.get(name))
+        numbers = re.sub(r"-?\d+\.\d+", _round, element.get(name, ""))
         # No space is needed next to the letter of a path command.
         path = re.sub(r"\s*([A-Za-z])\s*", r"\1", numbers.strip())
         element.set(name, path.replace("\n", ""))

@@ -186,7 +186,7 @@ def dashboard(
 
     # Tables of the report's own run.
     report_run = f"Name == {run!r}"
-    blocks = [wr.P(LEGEND), wr.TableOfContents()]
+    blocks: list[Any] = [wr.P(LEGEND), wr.TableOfContents()]
     for key, table in tables.items():
         panel = wr.WeavePanelSummaryTable(table_name=key)
         blocks += [wr.H2(table.title), wr.P(table.about), grid(run, report_run, panel)]

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator, StrMethodFormatter
+from matplotlib.transforms import Bbox
 
 from ..console import visible
 from ..disk.atomic import replacing
@@ -188,7 +189,7 @@ def _obstacles(axes: Axes, texts: Sequence[Text]) -> np.ndarray:
 
 
 def _remove_overlapping(texts: Sequence[Text]) -> None:
-    boxes = []
+    boxes: list[Bbox] = []
     for text in texts:
         box = text.get_window_extent()
         if box.count_overlaps(boxes):

@@ -82,8 +82,11 @@ class PrintedValue:
         # Papers with a DOI or a repository.
         if self.name in _LINKS:
             return _LINKS[self.name]
-        arxiv_number = re.search(r"(?<=arXiv )[0-9.]+", self.paper)[0]
-        return f"https://arxiv.org/abs/{arxiv_number}"
+        _, _, arxiv_number = self.paper.partition("arXiv ")
+        match = re.match(r"[0-9.]+", arxiv_number)
+        if match is None:
+            raise ValueError(f"published.csv: {self.paper} has neither an address nor an arXiv number")
+        return f"https://arxiv.org/abs/{match[0]}"
 
     @property
     def number(self) -> float | None:
@@ -101,6 +104,13 @@ def read() -> tuple[PrintedValue, ...]:
     """Read every row of published.csv, in its order."""
     with open(Path(__file__).with_name("published.csv"), newline="", encoding="utf-8") as file:
         return tuple(PrintedValue(**row) for row in csv.DictReader(file))
+
+
+def task_order(task: str) -> tuple[int, str]:
+    """Sort key of a task: the order of the benchmark, then other tasks by name."""
+    if task in TASKS:
+        return TASKS.index(task), task
+    return len(TASKS), task
 
 
 def accuracies(label: str, tasks: Collection[str]) -> list[PrintedValue]:

@@ -8,11 +8,13 @@ sections 4.1 and 4.3.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev, variance
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+Key = TypeVar("Key")
 SIGNIFICANCE = 0.05
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -113,7 +115,7 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float
     return difference - half_width, difference + half_width
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     """Correct p-values for multiple comparisons; Holm 1979.
 
     Args:

@@ -83,7 +83,7 @@ class Row:
         if not self.done or any(r.tokens is None for r in self.done):
             return None
         # Phase one counts too.
-        totals = [r.tokens + (r.pretrain.tokens if r.pretrain else 0) for r in self.done]
+        totals = [sum(phase.tokens or 0 for phase in phases(r)) for r in self.done]
         return mean(totals)
 
     @property
@@ -91,22 +91,26 @@ class Row:
         """Tokens of each phase and the time of all steps: "3.1 + 3.2 M tokens, 41 s"."""
         if self.tokens is None:
             return ""
-        phases = [self.done]
-        if self.objective:
-            phases = [[r.pretrain for r in self.done], self.done]
-
-        # Tokens in millions, averaged over seeds.
+        # Tokens of each phase in millions, averaged over seeds, and the time of all steps.
         tokens = []
-        for phase in phases:
-            millions = mean(seed.tokens for seed in phase) / 1e6
+        milliseconds = 0.0
+        has_time = True
+        for seeds in zip(*map(phases, self.done), strict=True):
+            millions = mean(seed.tokens or 0 for seed in seeds) / 1e6
             tokens.append(f"{millions:.3g}")
+            for seed in seeds:
+                has_time = has_time and seed.step_ms is not None
+                milliseconds += seed.steps * (seed.step_ms or 0.0)
         text = f"{' + '.join(tokens)} M tokens"
-
-        seeds = [seed for phase in phases for seed in phase]
-        if any(seed.step_ms is None for seed in seeds):
+        if not has_time:
             return text
-        seconds = sum(seed.steps * seed.step_ms for seed in seeds) / 1000 / len(self.done)
+        seconds = milliseconds / 1000 / len(self.done)
         return f"{text}, {seconds:.3g} s"
+
+
+def phases(r: RunRecord) -> list[Pretraining | RunRecord]:
+    """List the phases of a run: pretraining, if it has any, and training."""
+    return [r.pretrain, r] if r.pretrain else [r]
 
 
 def number(value: float | None) -> str:
@@ -145,33 +149,31 @@ def collect(
     # The studies of the folder itself come first, then the further ones.
     first_studies = {r.study for r in records.values()}
     for folder in further:
-        records |= reader.scan(folder)[0]
+        further_records, _ = reader.scan(folder)
+        records |= further_records
     if not records:
-        details = f" that can be read ({'; '.join(damaged)})" if damaged else ""
+        details = ""
+        if damaged:
+            details = f" that can be read ({'; '.join(damaged)})"
         raise ValueError(f"{runs} has no record of a training run{details}; python -m lra.train makes them")
 
     # Study -> (task, label) -> run directory -> record.
     groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = defaultdict(lambda: defaultdict(dict))
     for folder, r in records.items():
-        groups[r.study][task_order(r.task), r.label][folder] = r
+        key = (published.task_order(r.task), r.label)
+        groups[r.study][key][folder] = r
     if study is not None and study not in groups:
-        raise ValueError(f"no study {study!r} in {runs}; there is {', '.join(sorted(groups))}")
+        existing = ", ".join(sorted(groups))
+        raise ValueError(f"no study {study!r} in {runs}; there is {existing}")
 
     # Summarise each group, tasks in the order of the benchmark.
-    names = [study]
-    if study is None:
-        names = sorted(groups, key=lambda name: (name not in first_studies, name))
+    names = sorted(groups, key=lambda name: (name not in first_studies, name))
     studies = {}
     for name in names:
-        studies[name] = [summarise(groups[name][key]) for key in sorted(groups[name])]
+        if study is None or study == name:
+            by_mechanism = groups[name]
+            studies[name] = [summarise(by_mechanism[key]) for key in sorted(by_mechanism)]
     return studies, damaged
-
-
-def task_order(task: str) -> tuple[int, str]:
-    """Sort key of a task: the order of the benchmark, then other tasks by name."""
-    if task in published.TASKS:
-        return published.TASKS.index(task), task
-    return len(published.TASKS), task
 
 
 def summarise(runs: dict[Path, RunRecord]) -> Row:
@@ -235,8 +237,9 @@ def _by_seed(done: list[RunRecord], name: str) -> dict[int, float]:
 
 def _peak(done: list[RunRecord]) -> float | None:
     """Return the median peak memory of the runs on a GPU; None without any, or if one does not know it."""
-    peaks = [r.peak_bytes for r in done if not record.on_cpu(r.device)]
-    if not peaks or None in peaks:
+    on_gpu = [r for r in done if not record.on_cpu(r.device)]
+    peaks = [r.peak_bytes for r in on_gpu if r.peak_bytes is not None]
+    if not peaks or len(peaks) < len(on_gpu):
         return None
     return median(peaks)
 

@@ -160,8 +160,8 @@ class Table:
         columns = [name for name in self.head if name not in self.below]
         # Texts are left-aligned, numbers right-aligned.
         for name in columns:
-            alignment = "left" if name in self.words else "right"
-            table.add_column(visible(name), overflow="fold", justify=alignment)
+            is_text = name in self.words
+            table.add_column(visible(name), overflow="fold", justify="left" if is_text else "right")
 
         style = "bold" if self.below else None
         for texts in self.cells.map(lambda cell: visible(cell.text)).to_dict("records"):

@@ -42,7 +42,11 @@ def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
         except ValueError as error:
             reasons.append(str(error))
             continue
-        runs.append(tables.find(path) or Published(run.record, run.choices, curve))
+        published = tables.find(path)
+        if published is None:
+            # The scan lists run directories with a record only.
+            published = Published(records[path], run.choices, curve)
+        runs.append(published)
     return runs, reasons
 
 
@@ -68,7 +72,8 @@ def write(folder: Path, runs: Sequence[Published], submission: Submission, sourc
     if source and source.absolute() != (folder / source.name).absolute():
         shutil.copyfile(source, folder / source.name)
     commands = [run.record.command for run in runs if run.record.command]
-    about = tables.About(form=typed_json.FORM, command=commands[0] if commands else "", hardware=submission.hardware)
+    command = commands[0] if commands else ""
+    about = tables.About(form=typed_json.FORM, command=command, hardware=submission.hardware)
     atomic.write(folder / tables.ABOUT, about_text(about))
     tables.save(folder, runs)
     # The statement comes last, with the checksums of all other files.

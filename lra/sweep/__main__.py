@@ -54,7 +54,7 @@ def carry_out(options: SweepOptions) -> str | None:
     # Plan: a search over learning rates decides its runs round by round, a grid has one round.
     rounds: Iterable[list[PlannedRun]]
     if options.sweep.search:
-        search = plan_search(options, launcher.at_once)
+        search = plan_search(options, options.sweep.search.planner, launcher.at_once)
         skipped = search.skipped
         duplicates = search.same
         rounds = search.rounds()
@@ -74,9 +74,9 @@ def carry_out(options: SweepOptions) -> str | None:
     return summarise(options, watch, duplicates)
 
 
-def plan_search(options: SweepOptions, at_once: int | None) -> RoundsPlan:
+def plan_search(options: SweepOptions, planner_name: str, at_once: int | None) -> RoundsPlan:
     """Make the plan of a learning-rate search by the class that its configuration names."""
-    module, _, name = options.sweep.search.planner.rpartition(".")
+    module, _, name = planner_name.rpartition(".")
     planner = getattr(import_module(module), name)
     return planner(options, at_once)
 

@@ -78,14 +78,14 @@ def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str
     tooltips: dict[str, str] = {}
     for curve in curves:
         look = palette.line(curve.label)
-        options = {"gid": f"{figures.SERIES}{len(tooltips)}", **figures.ABOVE}
+        series_id = f"{figures.SERIES}{len(tooltips)}"
+        options = {"gid": series_id, **figures.ABOVE}
         if curve.n > 1 and curve.label in palette.place:
             # The outline of the band: along its upper end and back along its lower end.
-            band_steps = [*curve.steps, *curve.steps[::-1]]
-            band_scores = [*curve.high, *curve.low[::-1]]
+            band_steps = curve.steps + curve.steps[::-1]
+            band_scores = curve.high + curve.low[::-1]
             axes.fill(band_steps, band_scores, color=look["color"], alpha=0.13, lw=0, **options)
         axes.plot(curve.steps, curve.mean, **options | look)
-
         tooltips[curve.label] = _tooltip(curve)
     figures.ticks(axes, "step")
     return tooltips
@@ -105,7 +105,8 @@ def draw_seeds(axes: Axes, curves: dict[int, dict[int, float]], palette: Palette
     for i, (seed, curve) in enumerate(curves.items()):
         steps = list(curve)
         values = list(curve.values())
-        axes.plot(steps, values, **palette.line(seed), gid=f"{figures.SERIES}{i}", **figures.ABOVE)
+        options = palette.line(seed) | figures.ABOVE
+        axes.plot(steps, values, gid=f"{figures.SERIES}{i}", **options)
     figures.ticks(axes, "step")
     return {str(seed): f"seed {seed}" for seed in curves}
 

@@ -30,9 +30,10 @@ def by_task(rows: list[Row]) -> dict[str, list[LrCurve]]:
         for rate, row in by_rate.items():
             scores[_learning_rate(rate, row)] = row.val
         # A record may not contain the budget's learning rate.
-        rates = sorted(scores.keys() - {None})
+        rates = sorted(rate for rate in scores if rate is not None)
         if len(rates) > 1:
-            curves.setdefault(task, []).append(LrCurve(label, rates, [scores[rate] for rate in rates]))
+            values = [scores[rate] for rate in rates]
+            curves.setdefault(task, []).append(LrCurve(label, rates, values))
     return curves
 
 
@@ -49,8 +50,11 @@ def draw(axes: Axes, curves: Sequence[LrCurve], palette: Palette) -> None:
         axes.plot(curve.rates, curve.val, marker="o", ms=2.5, **palette.line(curve.label))
     figures.ticks(axes, "learning rate")
     axes.set_xscale("log")
-    rates = sorted(set(itertools.chain.from_iterable(curve.rates for curve in curves)))
-    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    rates = set()
+    for curve in curves:
+        rates.update(curve.rates)
+    ticks = sorted(rates)
+    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
     axes.minorticks_off()
 
 
@@ -75,7 +79,8 @@ def highlight(panels: Mapping[str, list], score: Callable[..., float]) -> Palett
     scores: dict[str, list[float]] = {}
     for curve in itertools.chain(*panels.values()):
         scores.setdefault(curve.label, []).append(score(curve))
-    best_first = sorted(scores, key=lambda label: -mean(scores[label]))
+    means = {label: mean(label_scores) for label, label_scores in scores.items()}
+    best_first = sorted(means, key=lambda label: -means[label])
 
     # References get a colour in any case, then the best labels up to the limit.
     references_first = sorted(best_first, key=lambda label: label not in (EXACT, *CONTROLS))
