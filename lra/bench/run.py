@@ -5,7 +5,7 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from operator import attrgetter
 
@@ -37,10 +37,14 @@ def run(options: BenchOptions, machine: Machine) -> Iterator[list[BenchRow]]:
     rows: list[BenchRow] = []
     for workload in options.what:
         # Steps are of every task, in all dtypes together; inputs alone do not depend on the task.
-        is_step = workload == "step"
-        lengths = [None] if is_step and options.batches == "data" else options.n
-        tasks = options.tasks if is_step else options.tasks[:1]
-        dtype_groups = [list(options.dtype)] if is_step else [[dtype] for dtype in options.dtype]
+        lengths: Sequence[int | None] = options.n
+        tasks = options.tasks[:1]
+        dtype_groups = [[dtype] for dtype in options.dtype]
+        if workload == "step":
+            tasks = options.tasks
+            dtype_groups = [list(options.dtype)]
+            if options.batches == "data":
+                lengths = [None]
         axes = (tasks, lengths, options.batch, options.heads, options.head_dim, dtype_groups)
         for task, *sizes, dtypes in itertools.product(*axes):
             start = time.monotonic()
@@ -52,9 +56,9 @@ def run(options: BenchOptions, machine: Machine) -> Iterator[list[BenchRow]]:
             # Log the shape and the number of contestants that could be measured.
             measured = sum(row.status == "ok" for row in new_rows)
             values = shape._asdict() | {"dtype": ",".join(dtypes)}
-            text = " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
+            parts = [f"{key}={value}" for key, value in values.items() if value is not None]
             seconds = time.monotonic() - start
-            log(f"{workload} {text}: {measured} of {len(new_rows)} measured in {seconds:.0f} s")
+            log(f"{workload} {' '.join(parts)}: {measured} of {len(new_rows)} measured in {seconds:.0f} s")
             yield rows
 
 
@@ -211,8 +215,9 @@ class RowGroup:
         power = 2.0
         if len(shorter) > 1 and shorter[-2].ms:
             previous = shorter[-2]
-            measured_power = math.log(last.ms / previous.ms) / math.log(last.n / previous.n)
-            power = max(power, measured_power)
+            log_time = math.log(last.ms / previous.ms)
+            log_length = math.log(last.n / previous.n)
+            power = max(power, log_time / log_length)
         expected = last.ms * (row.n / last.n) ** power / 1000
         limit = self.options.limit or math.inf
         return f"left out: about {expected:.0f} s" if expected > limit else None

@@ -185,11 +185,14 @@ def cost(names: list[str], options: DropinOptions) -> Cost:
     counts = [count for count in options.counts if count <= options.cost]
     steps = {}
     for name in names:
+        function = CANDIDATES[name].function
         for count in counts:
-            steps[name, count] = partial(CANDIDATES[name].function, q, k, v, count)
+            steps[name, count] = partial(function, q, k, v, count)
     steps["exact"] = partial(torch.nn.functional.scaled_dot_product_attention, q, k, v)
-    measurements = measure(steps, repeats=REPEATS)
-    costs = {key: (m.ms, m.peak_bytes / 2**20) for key, m in measurements.items()}
+    costs = {}
+    for key, measurement in measure(steps, repeats=REPEATS).items():
+        megabytes = measurement.peak_bytes / 2**20
+        costs[key] = (measurement.ms, megabytes)
 
     values = {}
     for name in names:
