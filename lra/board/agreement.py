@@ -48,9 +48,14 @@ def pairs(board: BoardResults) -> dict[tuple[str, str], list[Pair]]:
             listops[label] = float(by_task[LISTOPS].mean())
 
     pairs_of = {}
-    for name, scores, tasks in (("all", all_tasks, TASKS), (LISTOPS, listops, (LISTOPS,))):
-        for source, accuracies in sorted(by_source(list(scores), tasks).items()):
-            common = [Pair(label, accuracies[label], 100 * scores[label]) for label in scores if label in accuracies]
+    comparisons = (("all", all_tasks, TASKS), (LISTOPS, listops, (LISTOPS,)))
+    for name, scores, tasks in comparisons:
+        published_means = by_source(list(scores), tasks)
+        for source, accuracies in sorted(published_means.items()):
+            common = []
+            for label, score in scores.items():
+                if label in accuracies:
+                    common.append(Pair(label, accuracies[label], 100 * score))
             if len(common) >= MIN_MECHANISMS:
                 pairs_of[source, name] = common
     return pairs_of
@@ -64,15 +69,12 @@ def agreement_table(board: BoardResults) -> Table | None:
         accuracies = [pair.published for pair in common]
         correlation, low, high = rank_correlation(board_scores, accuracies)
         num_mechanisms = len(common)
-        lines.append(
-            [
-                source,
-                tasks,
-                Cell.of(num_mechanisms, str),
-                Cell.of(correlation, n=num_mechanisms),
-                f"{low:.2f} to {high:.2f}",
-            ]
-        )
+        cells = [
+            Cell.of(num_mechanisms, str),
+            Cell.of(correlation, n=num_mechanisms),
+            Cell(text=f"{low:.2f} to {high:.2f}"),
+        ]
+        lines.append([source, tasks, *cells])
     if not lines:
         return None
     return Table(
@@ -98,11 +100,13 @@ def by_source(labels: list[str], tasks: Collection[str]) -> dict[str, dict[str, 
     printed: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for label in labels:
         # sdpa and softmax compute the same function.
-        names = (label, "softmax") if label == EXACT else (label,)
-        values = [value for name in names for value in published.accuracies(name, tasks)]
+        values = published.accuracies(label, tasks)
+        if label == EXACT:
+            values += published.accuracies("softmax", tasks)
         for value in values:
             if value.number is not None:
-                printed[value.source][label].setdefault(value.task, value.number)
+                by_task = printed[value.source][label]
+                by_task.setdefault(value.task, value.number)
 
     averages: dict[str, dict[str, float]] = {}
     for source, by_label in printed.items():

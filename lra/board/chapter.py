@@ -8,7 +8,7 @@ from ..results.figures import TEXT, Picture
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.palette import CONTROL, family
 from ..results.statistics import SOLVED, mean_over_tasks
-from ..results.summary import Row
+from ..results.summary import Row, Studies
 from ..results.table import Cell, Chapter, Table
 from ..runs.bench_record import BenchRecord
 from ..runs.published import HOME
@@ -42,7 +42,7 @@ def is_published(rows: list[Row]) -> bool:
     return all(HOME in folder.parents for row in rows for folder in row.runs)
 
 
-def boards(studies: dict[str, list[Row]], measured: Sequence[BenchRecord]) -> dict[str, BoardResults]:
+def boards(studies: Studies, measured: Sequence[BenchRecord]) -> dict[str, BoardResults]:
     """Find the boards among studies: each learning-rate search with the seeds at the chosen rates.
 
     Args:
@@ -59,7 +59,7 @@ def boards(studies: dict[str, list[Row]], measured: Sequence[BenchRecord]) -> di
 
 
 def chapters(
-    studies: dict[str, list[Row]],
+    studies: Studies,
     measured: Sequence[BenchRecord],
     folder: Path,
     width: float = TEXT,

@@ -110,8 +110,10 @@ class Board:
         shared = ("budget=", "protocol=", "protocol.")
         overrides += [line for line in options.command_overrides if line.startswith(shared)]
         overrides += [override("runs", options.runs), "trainer.threads=1", *options.overrides]
+        # Names of the run of seed 0, which phase one and two replace.
         keys = ",".join(label_keys(mechanism))
-        names = [override("study", study(options)), f"label_keys=[{keys}]", "seeds=[0]"]
+        study_override = override("study", study(options))
+        names = [study_override, f"label_keys=[{keys}]", "seeds=[0]"]
         return overrides, compose(Experiment, [*overrides, *names])
 
     def _merge(self, experiment: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from ..config.experiment import Experiment
 from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text
 from ..results.lr_search import BOARD
 from ..results.published import TITLES
-from ..results.summary import Row, collect
+from ..results.summary import Row, Studies, collect
 from ..results.table import in_markdown
 from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
@@ -140,7 +140,7 @@ def published(name: str, lines: Sequence[LeaderboardLine]) -> str:
 
 
 @functools.cache
-def published_studies() -> dict[str, list[Row]]:
+def published_studies() -> Studies:
     """Rows of the published studies without learning-rate searches."""
     studies, _ = collect(HOME)
     return {study: rows for study, rows in studies.items() if not study.endswith("-rates")}

@@ -17,7 +17,7 @@ from ..config.sections import Loggers, Name
 from ..console import log
 from ..disk.atomic import below
 from ..options import Range
-from ..results.summary import Row, collect
+from ..results.summary import Studies, collect
 from ..results.table import Chapter, show
 from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
@@ -73,7 +73,7 @@ def report(options: ReportOptions) -> None:
         publish(options.logger["wandb"].options, studies, efficiency + boards, out)
 
 
-def _read(options: ReportOptions) -> tuple[dict[str, list[Row]], list[BenchRecord], list[str]]:
+def _read(options: ReportOptions) -> tuple[Studies, list[BenchRecord], list[str]]:
     """Read the runs and benchmarks below ``options.runs``.
 
     Returns:
@@ -97,7 +97,7 @@ def _read(options: ReportOptions) -> tuple[dict[str, list[Row]], list[BenchRecor
 def _efficiency(
     benchmarks: list[BenchRecord],
     folder: Path,
-    studies: dict[str, list[Row]],
+    studies: Studies,
     width: float,
 ) -> list[Chapter]:
     """Make the chapter on the cost of mechanisms; none without a benchmark."""
@@ -109,7 +109,7 @@ def _efficiency(
 
 def _print_tables(
     options: ReportOptions,
-    studies: dict[str, list[Row]],
+    studies: Studies,
     boards: list[Chapter],
     efficiency: list[Chapter],
 ) -> None:

@@ -5,7 +5,7 @@ from statistics import median
 
 from ..evaluate import compare
 from ..results.published import TITLES, PrintedValue
-from ..results.summary import Row
+from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
 from .arena_compare import gap_section, pair_table, precision_table
@@ -25,16 +25,18 @@ LEGEND = (
 )
 
 
-def tables(studies: dict[str, list[Row]]) -> list[Table]:
+def tables(studies: Studies) -> list[Table]:
     """Make the tables of the Arena: results of each task, then which mechanisms differ, then 16 bits against 32."""
-    by_task = entries(studies)
-    results = [task_table(task, lines) for task, lines in by_task.items()]
-    pairs = [pair_table(task, lines) for task, lines in by_task.items()]
-    further = [table for table in (*pairs, precision_table(studies)) if table]
-    return results + further
+    results = []
+    comparisons = []
+    for task, lines in entries(studies).items():
+        results.append(task_table(task, lines))
+        comparisons.append(pair_table(task, lines))
+    comparisons.append(precision_table(studies))
+    return results + [table for table in comparisons if table]
 
 
-def readme(studies: dict[str, list[Row]]) -> str:
+def readme(studies: Studies) -> str:
     """Render the tables of results for the README; empty without runs at the papers' budget."""
     parts = []
     for task, lines in entries(studies).items():
@@ -45,7 +47,7 @@ def readme(studies: dict[str, list[Row]]) -> str:
     return "\n\n".join(parts)
 
 
-def section(studies: dict[str, list[Row]]) -> str:
+def section(studies: Studies) -> str:
     """Render the Arena's chapter of docs/results.md; empty without runs at the papers' budget."""
     by_task = entries(studies)
     if not by_task:

@@ -10,7 +10,7 @@ from ..evaluate import compare
 from ..evaluate.record import FreshTest
 from ..results.published import TITLES
 from ..results.statistics import SIGNIFICANCE, holm, normal_p_value, sample_std
-from ..results.summary import Row
+from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame
 from ..runs import reader
 from ..runs.reader import CONTROL
@@ -67,7 +67,7 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     )
 
 
-def precision_table(studies: dict[str, list[Row]]) -> Table | None:
+def precision_table(studies: Studies) -> Table | None:
     """Compare mechanisms that were trained in bf16 and in fp32; None if there are none."""
     by_label: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
     for row in arena_rows(studies):

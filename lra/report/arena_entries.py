@@ -14,7 +14,7 @@ from ..results import published
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.score_cells import spread_text
 from ..results.statistics import welch_interval
-from ..results.summary import Row
+from ..results.summary import Row, Studies
 from ..results.table import Cell
 from ..runs.reader import CONTROL
 
@@ -43,7 +43,7 @@ class ArenaEntry:
         return np.array([self.fresh[seed].is_correct() for seed in sorted(self.fresh)], float)
 
 
-def entries(studies: dict[str, list[Row]]) -> dict[str, list[ArenaEntry]]:
+def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
     """Choose the runs of the table: those at the papers' budget, of each mechanism the study with the most seeds.
 
     Args:
@@ -83,7 +83,7 @@ def entries(studies: dict[str, list[Row]]) -> dict[str, list[ArenaEntry]]:
     return by_task
 
 
-def arena_rows(studies: dict[str, list[Row]]) -> list[Row]:
+def arena_rows(studies: Studies) -> list[Row]:
     """List the rows of all studies that belong to the Arena's table."""
     rows = itertools.chain.from_iterable(studies.values())
     return [row for row in rows if belongs(row)]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ..names import unique_names
 from ..results import figures
 from ..results.palette import Palette
-from ..results.summary import Row
+from ..results.summary import Row, Studies
 from ..runs.bench_record import BenchRecord, BenchRow
 from .bench_groups import Group, groups
 from .plots import costs, speed_accuracy
@@ -22,7 +22,7 @@ from .plots.speed_accuracy import Bubble
 def pictures(
     records: Sequence[BenchRecord],
     folder: Path,
-    studies: Mapping[str, list[Row]],
+    studies: Studies,
     width: float = figures.TEXT,
 ) -> list[Path]:
     """Draw the figures of benchmarks as PNG files, each with an SVG and a PDF next to it.

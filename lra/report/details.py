@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ..results import published
 from ..results.score_cells import score
-from ..results.summary import FACTS, SEPARATOR, Row, joined, number
-from ..results.table import Cell, Table, frame
+from ..results.summary import FACTS, Row, Studies
+from ..results.table import SEPARATOR, Cell, Table, frame, joined, number
 from . import extensions
 from .results import keys
 
@@ -96,7 +96,7 @@ def _averages(rows: list[Row]) -> list[Table]:
     Means are compared only between mechanisms with the same tasks.
     """
     # Only accuracies can be averaged.
-    by_label: dict[str, list[Row]] = defaultdict(list)
+    by_label: Studies = defaultdict(list)
     for row in rows:
         if row.facts["metric"] == "accuracy":
             by_label[row.label].append(row)

@@ -12,7 +12,7 @@ from ..results.lr_search import SEARCH_SUFFIX, lr_table
 from ..results.palette import Palette
 from ..results.published import PrintedValue
 from ..results.score_cells import MARKS
-from ..results.summary import Row
+from ..results.summary import Row, Studies
 from ..results.table import Chapter, Table
 from . import artifacts, details, extensions, latex, page, paper_tables, results
 from .plots import learning_curves, seed_points, speed_accuracy
@@ -32,7 +32,7 @@ SPEED_CAPTION = "test score over milliseconds per step; the area is the peak mem
 
 def export(
     out: Path,
-    studies: dict[str, list[Row]],
+    studies: Studies,
     damaged: list[str],
     chapters: Sequence[Chapter] = (),
     *,
@@ -85,7 +85,7 @@ def export(
     return unreadable
 
 
-def _common_chapters(studies: dict[str, list[Row]], folder: Path, width: float) -> list[Chapter]:
+def _common_chapters(studies: Studies, folder: Path, width: float) -> list[Chapter]:
     """Make the chapters about all studies: their seeds and learning rates, and the papers' tables."""
     pictures = []
     for rows in studies.values():
@@ -98,7 +98,7 @@ def _common_chapters(studies: dict[str, list[Row]], folder: Path, width: float) 
     ]
 
 
-def _published_values(studies: dict[str, list[Row]]) -> list[PrintedValue]:
+def _published_values(studies: Studies) -> list[PrintedValue]:
     """List the published values that the report shows: of the papers' tables, then of the rows."""
     values = []
     for paper in paper_tables.PAPERS:
@@ -109,7 +109,7 @@ def _published_values(studies: dict[str, list[Row]]) -> list[PrintedValue]:
     return values
 
 
-def _read_studies(studies: dict[str, list[Row]]) -> tuple[list[page.Study], list[str]]:
+def _read_studies(studies: Studies) -> tuple[list[page.Study], list[str]]:
     """Read the files of all runs, and make the tables and charts of each study.
 
     Returns:
@@ -152,6 +152,7 @@ def _with_file_names(contents: list[page.Study], chapters: list[Chapter]) -> tup
     def renamed(tables: Iterable[Table]) -> list[Table]:
         return [replace(table, name=names[table.name]) for table in tables]
 
+    # The same contents with the new names.
     renamed_contents = []
     for study in contents:
         results_tables = renamed(study.results)
@@ -241,7 +242,7 @@ def tables(rows: list[Row]) -> tuple[list[Table], list[Table]]:
     return overview + extensions.tables(rows), details.details(rows)
 
 
-def every_table(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> list[Table]:
+def every_table(studies: Studies, chapters: Sequence[Chapter]) -> list[Table]:
     """List the tables of studies, titled by their names, details first, then the tables of chapters."""
     all_tables = []
     for name, rows in studies.items():

@@ -132,8 +132,8 @@ def _siunitx_column(numbers: Sequence[_Number]) -> str:
     integers = max(len(number.integer) for number in numbers)
     decimals = max(len(number.decimals) for number in numbers)
     form = f"{sign}{integers}.{decimals}"
-    if any(number.exponent for number in numbers):
-        digits = max(len(number.exponent) for number in numbers)
-        form += f"e-{digits}"
+    exponent_digits = max(len(number.exponent) for number in numbers)
+    if exponent_digits:
+        form += f"e-{exponent_digits}"
     _, suffix = max(number.placeholder() for number in numbers)
     return f"S[table-format={{{form}{{{suffix}}}}}]"

@@ -12,7 +12,7 @@ import yaml
 from ..results import published
 from ..results.lr_search import base, without_search
 from ..results.published import PrintedValue
-from ..results.summary import Row
+from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame
 from .results import scores, seeds
 
@@ -44,7 +44,7 @@ def _read_papers() -> list[Paper]:
 PAPERS = _read_papers()
 
 
-def tables(studies: dict[str, list[Row]]) -> list[Table]:
+def tables(studies: Studies) -> list[Table]:
     """Make every table of ``PAPERS`` with the rows of the studies, then the list of mechanisms that no paper names."""
     paper_tables = [table(paper, studies) for paper in PAPERS]
 
@@ -86,7 +86,7 @@ def printed(paper: Paper) -> list[PrintedValue]:
     return values
 
 
-def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
+def table(paper: Paper, studies: Studies) -> Table:
     """Make a paper's table: its rows in the order of print, each followed by our runs of the same mechanism.
 
     Our runs of mechanisms that no paper names come last.
@@ -103,7 +103,8 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     # Printed values by row and column.
     printed_rows: dict[tuple[str, str], dict[str, PrintedValue]] = defaultdict(dict)
     for value in values:
-        printed_rows[value.source, value.model][column_of(value)] = value
+        row = printed_rows[value.source, value.model]
+        row[column_of(value)] = value
 
     # Printed rows in their order, each followed by our runs of the same mechanism.
     our_lines, unnamed_labels, incomparable = _our_lines(paper, values, columns, studies)
@@ -112,8 +113,9 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
         run = "published" if len(paper.sources) == 1 else source
         cells = [_printed_cell(row_values.get(column)) for column in columns]
         *_, last_value = row_values.values()
-        lines.append((("", "", last_value.attn), [model, run, *cells]))
-        lines += _lines_of(our_lines, last_value.attn.split())
+        attn = last_value.attn
+        lines.append((("", "", attn), [model, run, *cells]))
+        lines += _lines_of(our_lines, attn.split())
     # Mechanisms that no paper names come last.
     lines += _lines_of(our_lines, unnamed_labels)
 
@@ -158,7 +160,7 @@ def _our_lines(
     paper: Paper,
     values: Sequence[PrintedValue],
     columns: list[str],
-    studies: dict[str, list[Row]],
+    studies: Studies,
 ) -> tuple[list[Line], set[str], list[str]]:
     """Make the rows of our comparable runs.
 

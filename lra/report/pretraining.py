@@ -74,9 +74,10 @@ def _by_mechanism(rows: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
     """Group the pretrained rows by task, label without "-matched", and objective."""
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        if row.objective:
-            label = row.label.replace(f"+{row.objective}-matched", f"+{row.objective}")
-            groups[row.task, label, row.objective].append(row)
+        objective = row.objective
+        if objective:
+            label = row.label.replace(f"+{objective}-matched", f"+{objective}")
+            groups[row.task, label, objective].append(row)
     return groups
 
 

@@ -13,7 +13,7 @@ from ..console import pip_install
 from ..integrations.wandb.run import MAX_TAG, first_line, open_run, tell
 from ..names import shorten, unique_names
 from ..results import published
-from ..results.summary import Row
+from ..results.summary import Studies
 from ..results.table import Chapter, Table
 from ..runs.record import git_commit
 from . import paper_tables
@@ -31,7 +31,7 @@ SEED_RUNS = "JobType == 'train'"
 
 def publish(
     options: Mapping[str, Any],
-    studies: dict[str, list[Row]],
+    studies: Studies,
     chapters: Sequence[Chapter],
     folder: Path,
 ) -> None:
@@ -116,7 +116,7 @@ def _log_media(run, named_tables: dict[str, Table], pictures: dict[str, Path], f
     tell(f"{len(named_tables)} tables and {num_pictures} {noun} in {address}")
 
 
-def tables(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> dict[str, Table]:
+def tables(studies: Studies, chapters: Sequence[Chapter]) -> dict[str, Table]:
     """List the tables of the report by their keys in the run; papers' tables only if they include our runs.
 
     Args:
@@ -151,7 +151,7 @@ def dashboard(
     project: str,
     entity: str,
     run: str,
-    studies: dict[str, list[Row]],
+    studies: Studies,
     tables: dict[str, Table],
     pictures: list[str],
 ):
@@ -229,7 +229,7 @@ def _filters(study: str, task: str) -> str:
     return f"{SEED_RUNS} and Tags in [{study_tag!r}] and Tags in [{task_tag!r}]"
 
 
-def _sources(studies: dict[str, list[Row]]) -> str:
+def _sources(studies: Studies) -> str:
     """Format links to the papers, and the notes on their values, as Markdown; "" without published values."""
     values = []
     for rows in studies.values():

@@ -71,15 +71,18 @@ def grid(
         chart_width, height: size of a chart in inches.
         options: options of matplotlib's ``subplots``.
     """
-    num_columns = max(1, min(len(titles), round(width / chart_width)))
-    num_rows = math.ceil(len(titles) / num_columns)
+    num_charts = len(titles)
+    room = round(width / chart_width)
+    num_columns = max(1, min(num_charts, room))
+    num_rows = math.ceil(num_charts / num_columns)
     figure = Figure(figsize=(width, height * num_rows), layout="constrained")
     charts = list(figure.subplots(num_rows, num_columns, squeeze=False, **options).flat)
     for axes, title in zip(charts, titles, strict=False):
         axes.set_title(title)
-    for axes in charts[len(titles) :]:
+    # The last row may have fewer charts than columns.
+    for axes in charts[num_charts:]:
         axes.remove()
-    return figure, charts[: len(titles)]
+    return figure, charts[:num_charts]
 
 
 @rc_context(PRINT)

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from operator import itemgetter
 
-from .summary import Row, number
-from .table import Cell, Table, frame
+from .summary import Row
+from .table import Cell, Table, frame, number
 
 HEAD = ("mechanism", "task", "budget's rate", "best rate", "rate", "val at each rate")
 RATE = re.compile(r"-optim\.lr=(\d[\d.]*(?:e-?\d+)?)")

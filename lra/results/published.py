@@ -136,7 +136,9 @@ def unlike(facts: Iterable[Mapping[str, str]]) -> str:
     """
     choices = set()
     for row_facts in facts:
-        choices |= {f"{key} {row_facts[key]}" for key in ("protocol", "budget", "data") if row_facts[key]}
+        for key in ("protocol", "budget", "data"):
+            if row_facts[key]:
+                choices.add(f"{key} {row_facts[key]}")
     return ", ".join(sorted(choices - COMPARABLE))
 
 
@@ -179,9 +181,11 @@ def notes(values: Iterable[PrintedValue]) -> list[str]:
     # Source -> (note, model) -> tasks.
     tree: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for value in dict.fromkeys(values):
-        table = "" if value.table == "leaderboard" else f", {value.table}"
-        source = f"- {value.source}: {value.paper}{table}"
-        tree[source][value.note, value.model].append(value.task)
+        source = f"- {value.source}: {value.paper}"
+        if value.table != "leaderboard":
+            source += f", {value.table}"
+        tasks_by_note = tree[source]
+        tasks_by_note[value.note, value.model].append(value.task)
 
     # Sources in alphabetical order, each with its notes.
     lines = []
@@ -189,5 +193,6 @@ def notes(values: Iterable[PrintedValue]) -> list[str]:
         lines.append(source)
         for (note, model), tasks in tasks_by_note.items():
             if note:
-                lines.append(f"  - {note} ({model}: {', '.join(tasks)})")
+                names = ", ".join(tasks)
+                lines.append(f"  - {note} ({model}: {names})")
     return lines

@@ -1,7 +1,7 @@
 """Rows: the results of each mechanism on each task, from the records of a study."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
@@ -11,9 +11,8 @@ from ..runs.record import Pretraining, RunRecord
 from . import published
 from .published import PrintedValue
 from .score_cells import score
-from .table import Cell
+from .table import Cell, joined
 
-SEPARATOR = " / "
 # Facts about runs. A table states a fact once if its rows agree on it, else in the details of each row.
 FACTS = {
     "protocol": "protocol {}",
@@ -108,28 +107,20 @@ class Row:
         return f"{text}, {seconds:.3g} s"
 
 
+# Rows of each study by its name.
+Studies = dict[str, list[Row]]
+
+
 def phases(r: RunRecord) -> list[Pretraining | RunRecord]:
     """List the phases of a run: pretraining, if it has any, and training."""
     return [r.pretrain, r] if r.pretrain else [r]
-
-
-def number(value: float | None) -> str:
-    """Format a number with two digits; "-" for None."""
-    return "-" if value is None else f"{value:.2f}"
-
-
-def joined(values: Iterable) -> str:
-    """Join the distinct values in order; integers with thousands separators, floats with two digits."""
-    forms = {int: "{:,}".format, float: number}
-    texts = [forms.get(type(value), str)(value) for value in sorted(set(values))]
-    return SEPARATOR.join(dict.fromkeys(texts))
 
 
 def collect(
     runs: Path,
     study: str | None = None,
     further: Sequence[Path] = (),
-) -> tuple[dict[str, list[Row]], list[str]]:
+) -> tuple[Studies, list[str]]:
     """Summarise the records below a folder.
 
     Args:
@@ -250,8 +241,10 @@ def _remarks(results: list[RunRecord], scores: dict[int, float], collapsed: set[
     # Seeds without a result.
     diverged_steps = sorted(r.steps for r in results if r.status == "diverged")
     if diverged_steps:
-        noun = "step" if len(diverged_steps) == 1 else "steps"
-        remarks.append(f"{len(diverged_steps)} diverged at {noun} {', '.join(map(str, diverged_steps))}")
+        num_diverged = len(diverged_steps)
+        noun = "step" if num_diverged == 1 else "steps"
+        steps = ", ".join(map(str, diverged_steps))
+        remarks.append(f"{num_diverged} diverged at {noun} {steps}")
 
     # Seeds with a constant answer.
     if collapsed:
@@ -263,9 +256,9 @@ def _remarks(results: list[RunRecord], scores: dict[int, float], collapsed: set[
 
     # Seeds with several results.
     counts = Counter(r.seed for r in results)
-    for seed in sorted(counts):
-        if counts[seed] > 1:
-            remarks.append(f"{counts[seed]} different results of seed {seed}")
+    for seed, count in sorted(counts.items()):
+        if count > 1:
+            remarks.append(f"{count} different results of seed {seed}")
     return remarks
 
 
@@ -276,8 +269,8 @@ def _facts(results: list[RunRecord], done: list[RunRecord]) -> dict[str, str]:
         facts[key] = joined(getattr(r, key) for r in results)
     # A diverged run has fewer steps, which is not a setting.
     facts["steps"] = joined(r.steps for r in done)
-    phases = [r.pretrain for r in results if r.pretrain]
-    facts["pretrained"] = _pretrained(phases) if phases else ""
+    pretrainings = [r.pretrain for r in results if r.pretrain]
+    facts["pretrained"] = _pretrained(pretrainings)
     facts["device"] = joined(r.device for r in results)
     facts["git"] = joined(r.git or "unknown" for r in results)
     # An empty value stands for the official data of all runs.
@@ -288,10 +281,14 @@ def _facts(results: list[RunRecord], done: list[RunRecord]) -> dict[str, str]:
 
 
 def _pretrained(phases: list[Pretraining]) -> str:
-    """Describe the pretraining of all seeds: objective, steps, and mean tokens and time."""
+    """Describe the pretraining of all seeds: objective, steps, and mean tokens and time; "" without any."""
+    if not phases:
+        return ""
     objectives = joined(phase.objective for phase in phases)
     steps = joined(phase.steps for phase in phases)
     millions = mean(phase.tokens for phase in phases) / 1e6
     text = f"pretrained ({objectives}) {steps} steps, {millions:.3g} M tokens"
-    times = [phase.steps * phase.step_ms / 1000 for phase in phases if phase.step_ms is not None]
-    return f"{text}, {mean(times):.3g} s" if times else text
+    seconds = [phase.steps * phase.step_ms / 1000 for phase in phases if phase.step_ms is not None]
+    if seconds:
+        text += f", {mean(seconds):.3g} s"
+    return text

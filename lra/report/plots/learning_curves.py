@@ -1,5 +1,6 @@
 """Learning curves: validation score over steps, mean over seeds and a band of one standard deviation."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -33,7 +34,7 @@ def by_task(rows: list[Row], runs: dict[Path, dict[str, dict[int, float]]]) -> d
         rows: rows of a study.
         runs: curves of each run by its run directory, then by column.
     """
-    curves: dict[str, list[Curve]] = {}
+    curves: dict[str, list[Curve]] = defaultdict(list)
     for row in rows:
         # A diverged seed has a curve, but no result to average.
         seeds = []
@@ -43,7 +44,7 @@ def by_task(rows: list[Row], runs: dict[Path, dict[str, dict[int, float]]]) -> d
                 seeds.append(scores)
         curve = _average(row.label, seeds)
         if curve:
-            curves.setdefault(row.task, []).append(curve)
+            curves[row.task].append(curve)
     return curves
 
 

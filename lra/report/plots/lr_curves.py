@@ -1,6 +1,7 @@
 """Validation score over the learning rate, a line for each mechanism."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
@@ -24,7 +25,7 @@ class LrCurve(NamedTuple):
 
 def by_task(rows: list[Row]) -> dict[str, list[LrCurve]]:
     """List the curves of each task, of labels with several learning rates."""
-    curves: dict[str, list[LrCurve]] = {}
+    curves: dict[str, list[LrCurve]] = defaultdict(list)
     for (label, task), by_rate in trials(rows).items():
         scores = {}
         for rate, row in by_rate.items():
@@ -33,7 +34,7 @@ def by_task(rows: list[Row]) -> dict[str, list[LrCurve]]:
         rates = sorted(rate for rate in scores if rate is not None)
         if len(rates) > 1:
             values = [scores[rate] for rate in rates]
-            curves.setdefault(task, []).append(LrCurve(label, rates, values))
+            curves[task].append(LrCurve(label, rates, values))
     return curves
 
 
@@ -76,15 +77,19 @@ def highlight(panels: Mapping[str, list], score: Callable[..., float]) -> Palett
         panels: curves of each task.
         score: function that returns the score of a curve.
     """
-    scores: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = defaultdict(list)
     for curve in itertools.chain(*panels.values()):
-        scores.setdefault(curve.label, []).append(score(curve))
+        curve_score = score(curve)
+        scores[curve.label].append(curve_score)
     means = {label: mean(label_scores) for label, label_scores in scores.items()}
     best_first = sorted(means, key=lambda label: -means[label])
 
     # References get a colour in any case, then the best labels up to the limit.
-    references_first = sorted(best_first, key=lambda label: label not in (EXACT, *CONTROLS))
-    coloured = references_first[:COLOURED]
+    references = [label for label in best_first if label in (EXACT, *CONTROLS)]
+    others = [label for label in best_first if label not in references]
+    coloured = [*references, *others][:COLOURED]
     # Exact attention has the first colour, the others follow by score.
-    coloured.sort(key=lambda label: (label != EXACT, best_first.index(label)))
-    return Palette(coloured)
+    by_score = [label for label in best_first if label in coloured and label != EXACT]
+    if EXACT in coloured:
+        by_score.insert(0, EXACT)
+    return Palette(by_score)

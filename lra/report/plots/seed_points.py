@@ -1,6 +1,7 @@
 """Every seed of a study as a point, and the figures of a study that show all seeds and learning rates."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping
 from statistics import mean
 from typing import NamedTuple
@@ -37,11 +38,12 @@ class SeedScores(NamedTuple):
 
 def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
     """List the seeds of each task, without the trials of a learning-rate search."""
-    points: dict[str, list[SeedScores]] = {}
+    points: dict[str, list[SeedScores]] = defaultdict(list)
     for row in without_search(rows):
         if not RATE.search(row.label):
-            seed_scores = SeedScores(row.label, [*row.scores.values()], row.num_failed, row.chance)
-            points.setdefault(row.task, []).append(seed_scores)
+            scores = list(row.scores.values())
+            seed_scores = SeedScores(row.label, scores, row.num_failed, row.chance)
+            points[row.task].append(seed_scores)
     return points
 
 
@@ -49,7 +51,8 @@ def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
 def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.TEXT) -> Figure:
     """Draw a point for each seed, in a row for each label that all charts share."""
     labels = _best_first(panels)
-    height = REST_HEIGHT + ROW_HEIGHT * len(labels)
+    num_labels = len(labels)
+    height = REST_HEIGHT + ROW_HEIGHT * num_labels
     figure, charts = figures.grid(panels, width, CHART_WIDTH, height, sharey=True)
     for axes, content in zip(charts, panels.values(), strict=True):
         for seed_scores in content:
@@ -57,7 +60,8 @@ def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.T
         chance = max(seed_scores.chance for seed_scores in content)
         axes.axvline(chance, color=SOFT, lw=0.8, ls=":")
         figures.ticks(axes, "test score")
-        axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)), yticklabels=labels)
+        # One row per label, the first one at the top.
+        axes.set(ylim=(num_labels - 0.5, -0.5), yticks=range(num_labels), yticklabels=labels)
     figures.families(figure, labels)
     # Ticks are created while this style is active.
     figures.lay_out(figure)
@@ -79,11 +83,17 @@ def _draw_seeds(axes: Axes, seed_scores: SeedScores, row: int) -> None:
 
 def _best_first(panels: Mapping[str, list[SeedScores]]) -> list[str]:
     """Sort labels by their number of tasks, then by their mean score."""
-    means: dict[str, list[float]] = {}
+    means: dict[str, list[float]] = defaultdict(list)
     for seed_scores in itertools.chain(*panels.values()):
-        average = mean(seed_scores.scores or [seed_scores.chance])
-        means.setdefault(seed_scores.label, []).append(average)
-    return sorted(means, key=lambda label: (-len(means[label]), -mean(means[label])))
+        # Without a finished seed chance level counts.
+        scores = seed_scores.scores or [seed_scores.chance]
+        means[seed_scores.label].append(mean(scores))
+
+    def order(label: str) -> tuple[int, float]:
+        task_means = means[label]
+        return -len(task_means), -mean(task_means)
+
+    return sorted(means, key=order)
 
 
 def pictures(rows: list[Row]) -> list[Picture]:

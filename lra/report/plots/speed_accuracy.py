@@ -84,5 +84,6 @@ def _tooltip(bubble: Bubble) -> str:
         text += f" ± {bubble.std:.2f}"
     text += f" (n = {bubble.n}), {bubble.ms:.1f} ms per step"
     if bubble.peak:
-        text += f", {bubble.peak / 2**30:.2f} GiB"
+        gibibytes = bubble.peak / 2**30
+        text += f", {gibibytes:.2f} GiB"
     return text

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ...results.score_cells import score
-from ...results.summary import joined
-from ...results.table import Table, frame
+from ...results.table import Table, frame, joined
 from .record import TransferRecord
 
 GROUP = ["study", "task", "source"]
