@@ -96,6 +96,7 @@ class RowGroup:
             before: rows of smaller shapes, from which the times of contestants are predicted.
             deadline: time on the clock of ``time.monotonic``.
         """
+        # One row for each contestant, mode, padding and dtype.
         inputs = Inputs(self.shape, self.device)
         options = self.options
         axes = (options.mechanisms, options.modes, self.pads, self.dtypes)
@@ -179,6 +180,7 @@ class RowGroup:
 
     def _build(self, contestant: Experiment, row: BenchRow, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
         """Build the step of a contestant, and count its FLOPs if it is a mechanism alone."""
+        # Random weights, the same in every measurement.
         mode = row.mode
         compiled = self.options.compile
         torch.manual_seed(0)
@@ -188,6 +190,7 @@ class RowGroup:
         if self.workload == "block":
             block = contestant.block_factory()()
             return workloads.step(block, (inputs.x,), inputs, mode, compiled), None
+        # A mechanism alone has a formula of its FLOPs.
         part, tensors = workloads.mechanism(contestant, inputs)
         G = self.shape.batch * self.shape.heads
         flops = roofline.flops(part, G, self.shape.n, self.shape.head_dim, backward=mode == "training")

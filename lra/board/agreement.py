@@ -135,6 +135,7 @@ def draw(panels: Mapping[str, Sequence[Pair]], width: float = figures.TEXT) -> F
         panels: mechanisms by source.
         width: width in inches.
     """
+    # One chart for each source.
     figure, charts = figures.grid(panels, width)
     labels = []
     for axes, common in zip(charts, panels.values(), strict=True):

@@ -90,6 +90,7 @@ def tables(board: BoardResults) -> list[Table]:
     """Make the tables of a board: its tasks and, once seeds at the chosen rates are finished, its mechanisms."""
     if not board.rows:
         return [admission_table(board)]
+    # Tables without enough runs are left out.
     all_tables = (admission_table(board), ranking_table(board), plateau_table(board), agreement.agreement_table(board))
     return [table for table in all_tables if table]
 
@@ -125,6 +126,7 @@ def _short_caption(board: BoardResults, cost: str) -> str:
         f"95 % intervals, ± standard deviation per task; IQM: interquartile mean; solved: seeds of at least "
         f"{100 * SOLVED:.0f}; {cost.replace(', ', ': ', 1)}."
     )
+    # CUR has one mechanism per rule of selection, and only the best one has a row.
     selections = []
     for label, scores in board.complete.items():
         if family(label) == family("cur"):

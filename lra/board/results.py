@@ -60,6 +60,7 @@ class BoardResults:
 
 def normalised_scores(row: Row) -> np.ndarray:
     """Return the normalised score of each seed of a row; a failed seed counts as chance."""
+    # A failed seed learned nothing.
     finished = [normalised(score, row.chance) for score in row.scores.values()]
     failed = [0.0] * row.num_failed
     return np.array(finished + failed)

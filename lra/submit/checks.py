@@ -34,6 +34,7 @@ def refusals(runs: Sequence[Published], submission: Submission, folder: Path, tr
         folder: folder that holds the source of a custom class.
         trust: modules of custom classes.
     """
+    # Checks of the records, which need no model.
     groups = by_mechanism(runs)
     reasons = []
     reasons += check_seeds(groups)
@@ -130,9 +131,11 @@ def shared_choices(choices: dict[str, Any]) -> dict[str, Any]:
 def check_statement(runs: Sequence[Published], submission: Submission) -> list[str]:
     """Author and hardware are given; protocol and budget are known and the same for all runs."""
     reasons = []
+    # The author writes these.
     for name in ("author", "hardware"):
         if not getattr(submission, name).strip():
             reasons.append(f"{name} is not given; add {name}='...'")
+    # The runs have these.
     for name in ("protocol", "budget"):
         values = sorted({getattr(run.record, name) for run in runs})
         if len(values) > 1:

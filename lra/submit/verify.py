@@ -99,5 +99,6 @@ def is_verified(folder: Path, submission: Submission) -> bool:
     verification = record.load_verification(folder)
     if verification is None:
         return False
+    # Every mechanism was rerun, and every comparison agrees.
     agreeing = {comparison.label for comparison in verification.comparisons if comparison.agrees}
     return set(submission.labels) <= agreeing and all(item.agrees for item in verification.comparisons)
