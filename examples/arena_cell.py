@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.report.results import results
-from lra.report.summary import collect
+from lra.results.summary import collect
 from lra.runs import checkpoint
 from lra.train.__main__ import run_seeds
 from lra.train.plan import resolve

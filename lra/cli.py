@@ -42,7 +42,7 @@ ENTRIES = {
     "submit": EntryPoint("lra.submit", "check finished runs and pack them for the leaderboard"),
     "bench": EntryPoint("lra.bench", "measure time, memory and error of mechanisms; also bench gpu-check"),
     "bench gpu-check": EntryPoint("lra.bench.gpu_check"),
-    "check": EntryPoint("lra.laws", "check the properties that every mechanism has: check attn=cur_abs"),
+    "check": EntryPoint("lra.checks", "check the properties that every mechanism has: check attn=cur_abs"),
     "maps": EntryPoint("lra.maps", "draw the attention of a trained model: maps run=<run directory>"),
     "publish": EntryPoint("lra.runs.publish", "add finished runs to the tables in runs/published"),
 }

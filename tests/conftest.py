@@ -41,7 +41,7 @@ if find_spec("triton") is None:
     MECHANISMS, KERNELS = [name for name in MECHANISMS if name not in KERNELS], []
 LEVEL = 1e-4  # of a chi-square test on fixed seeds: a right generator always passes
 SMOKE = ("task=listops", "budget=smoke")
-LAWFUL = ("task.length=128", "model.dim=16")  # sizes of lra.laws
+CHECK_SIZES = ("task.length=128", "model.dim=16")  # sizes of lra.checks
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,6 +13,8 @@ MOST = 7  # folders in a chain, see ``support.floors.chain``
 LEVEL = {  # edges inside a floor
     ("model", "attention"),  # the contract only
     ("train", "runs"),
+    ("board", "sweep"),  # plans its runs
+    ("report", "board"),  # shows its tables
     ("sweep", "bench"),  # measures a step where no record tells its time
     ("bench", "report"),  # prints its own tables
     ("report", "integrations"),  # publishes to Weights & Biases

@@ -153,7 +153,7 @@ def test_a_wheel_carries_what_is_read_at_run_time(tmp_path):
     subprocess.run([*line, str(tmp_path)], cwd=ROOT, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    read = [*(ROOT / "lra/report/web").iterdir(), ROOT / "lra/report/published.csv"]
+    read = [*(ROOT / "lra/report/web").iterdir(), ROOT / "lra/results/published.csv"]
     tracked = subprocess.run(["git", "ls-files", "lra", "data_prep"], cwd=ROOT, capture_output=True, text=True)
     assert {path.relative_to(ROOT).as_posix() for path in read} <= held
     assert {f"lra/conf/{path.relative_to(CONF).as_posix()}" for path in CONF.rglob("*.yaml")} <= held
@@ -260,7 +260,7 @@ SAME = [
     pytest.param("data", "data_prep", ["task=nope"], marks=pytest.mark.slow),
     pytest.param("data show", "data_prep.show", ["task=listops", "budget=smoke", "count=0"], marks=pytest.mark.slow),
     pytest.param("study lengths", "lra.studies.lengths", ["--version"], marks=pytest.mark.slow),
-    pytest.param("check", "lra.laws", ["attn=cur_best"], marks=pytest.mark.slow),
+    pytest.param("check", "lra.checks", ["attn=cur_best"], marks=pytest.mark.slow),
 ]
 
 

@@ -44,11 +44,9 @@ FINDINGS: dict[str, int] = {
     "data_prep": 6,
     "docs": 75,
     "lra/attention": 3,
-    "lra/bench": 25,
     "lra/config": 2,
     "lra/ops": 24,
     "lra/reference": 9,
-    "lra/report": 3,
 }
 
 

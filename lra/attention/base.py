@@ -4,10 +4,10 @@ Letters of shapes: N examples (each text of a pair counts as one), H heads, L le
 query or key, E size of a value, c selected tokens or landmarks, d width of a token vector, T real tokens of all packed
 sequences together. A mask is bool (N,L): True marks a real token, None means that all are real.
 
-Every mechanism passes the checks of ``lra.laws``: padding never changes the output of a real token; an example has the
-same result alone and in a batch; evaluation is repeatable; every parameter gets a finite gradient; mask=None equals a
-mask of ones; fewer real tokens than c give the result of c = that number. A mechanism does its own scaling, chooses its
-own precision and keeps no state between calls.
+Every mechanism passes the checks of ``lra.checks``: padding never changes the output of a real token; an example has
+the same result alone and in a batch; evaluation is repeatable; every parameter gets a finite gradient; mask=None equals
+a mask of ones; fewer real tokens than c give the result of c = that number. A mechanism does its own scaling, chooses
+its own precision and keeps no state between calls.
 """
 
 from abc import abstractmethod

@@ -12,7 +12,7 @@ import torch
 
 from ..config.entry import main
 from ..report import bench_tables
-from ..report.table import show
+from ..results.table import show
 from ..runs import bench_record, record
 from ..train.device import select_device
 from . import contestants, profile, roofline, run

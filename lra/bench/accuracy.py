@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config.experiment import Experiment
 from . import workloads
@@ -32,31 +32,38 @@ def errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[float, ..
     exact_tensors = [doubles[x] for x in tensors]
 
     # The outputs of both, with the same random numbers.
-    outputs = []
-    for module, values, dtype in ((part, tensors, inputs.shape.dtype), (exact, exact_tensors, "fp32")):
+    def forward(module: nn.Module, values: list[Tensor], dtype: str) -> Tensor:
         torch.manual_seed(0)
         with torch.set_grad_enabled(mode == "training"), workloads.autocast(inputs.device, dtype):
             out = module(*values, None)
-        outputs.append(out[0] if isinstance(out, tuple) else out)
-    distances = [_distance(outputs[:1], outputs[1:])]
+        return out[0] if isinstance(out, tuple) else out
+
+    rough_out = forward(part, tensors, inputs.shape.dtype)
+    exact_out = forward(exact, exact_tensors, "fp32")
+    output_error = _distance([rough_out], [exact_out])
+    if mode != "training":
+        return (output_error,)
 
     # The gradients of both; 0 for an input on which the output does not depend.
-    if mode == "training":
-        weights = inputs.gradient(outputs[0])
-        gradients = []
-        for out, leaves in zip(outputs, (list(doubles), list(doubles.values())), strict=True):
-            grads = torch.autograd.grad(out, leaves, weights.to(out.dtype), allow_unused=True, materialize_grads=True)
-            gradients.append(grads)
-        distances.append(_distance(*gradients))
-    return tuple(distances)
+    weights = inputs.gradient(rough_out)
+
+    def backward(out: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
+        out_gradient = weights.to(out.dtype)
+        return torch.autograd.grad(out, leaves, out_gradient, allow_unused=True, materialize_grads=True)
+
+    rough_gradients = backward(rough_out, list(doubles))
+    exact_gradients = backward(exact_out, list(doubles.values()))
+    return output_error, _distance(rough_gradients, exact_gradients)
 
 
 def _distance(values: Iterable[Tensor], exact: Iterable[Tensor]) -> float:
     """Compute ||x - y|| / ||y|| of all values together."""
     x = _flat(values)
     y = _flat(exact)
-    return ((x - y).norm() / y.norm()).item()
+    distance = (x - y).norm() / y.norm()
+    return distance.item()
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+    vectors = [tensor.detach().double().flatten() for tensor in tensors]
+    return torch.cat(vectors)

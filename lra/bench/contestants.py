@@ -73,6 +73,7 @@ def experiment(name: str, overrides: Iterable[str]) -> Experiment:
         name: name of the contestant.
         overrides: further overrides, in addition to the options in the name.
     """
+    # cur_step-count=32 becomes attn=cur_step ++attn.count=32.
     attn, *changes = _parts(name)
     folder = "bench/" if attn in BENCHMARK_ONLY else ""
     arguments = [f"attn={folder}{attn}"]
@@ -100,8 +101,10 @@ def overrides(options: BenchOptions, task: str, shape: Shape, pad: str | None = 
         f"model.head_dim={shape.head_dim}",
         f"model.dim={shape.heads * shape.head_dim}",
     ]
+    # Without n the task keeps its own length.
     if shape.n is not None:
         arguments += [f"task.length={shape.n}", f"task.limit={shape.n}"]
+    # batch/8: padding to the batch, in micro-batches of 8.
     if pad is not None:
         name, _, micro = pad.partition("/")
         arguments.append(f"data.pad={name}")

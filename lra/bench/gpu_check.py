@@ -55,12 +55,15 @@ class CheckPart(NamedTuple):
 
 def parts(home: Path) -> list[CheckPart]:
     """List the parts of the check in a folder."""
+    # Tests of the kernels, with the values that they measured.
     python = [sys.executable, "-m"]
     report = f"--junitxml={home / 'parts' / REPORT}"
     tests = [*python, "pytest", "-q", "-m", "gpu", report, f"--rootdir={CONF.parent}", *map(str, gpu_test_files())]
+    # The papers' speed tests, a training step, and its profile.
     bench = [*python, "lra.bench", "device=cuda", override("runs", home)]
     listops = ["tasks=listops", "n=2048", "batch=32"]
     step = ["what=step", "trainer=gpu", "modes=training", "mechanisms=[sdpa,cur_abs,nystrom]", "reference=sdpa"]
+    # Trainings take the time that is left.
     sweep = [
         "sweep=window",
         f"study={STUDY}",
@@ -102,6 +105,7 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
     end = time.monotonic() + 60 * minutes
     (home / "parts").mkdir(parents=True, exist_ok=True)
     path = pack(home)
+    # A part that has ended is not repeated, so that the same command resumes.
     for part in todo:
         left = end - time.monotonic()
         if left > 0 and not _done(home, part.name).exists():
@@ -121,6 +125,7 @@ def run_part(home: Path, part: CheckPart, seconds: float, env: dict[str, str]) -
     fill = lambda match: values[match[0]]
     command = [re.sub(r"\{\w+\}", fill, argument) for argument in part.command]
 
+    # A part that is stopped has no file that marks it as done.
     path = home / "parts" / f"{part.name}.log"
     with open(path, "ab") as output:
         status = _limited(command, seconds + START, stdout=output, stderr=subprocess.STDOUT, cwd=CONF.parent, env=env)
@@ -136,6 +141,7 @@ def _limited(command: list[str], seconds: float, **options) -> int | None:
     try:
         return process.wait(max(seconds, 1))
     except subprocess.TimeoutExpired:
+        # The command may write what it has before it ends.
         os.killpg(process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
@@ -160,6 +166,7 @@ def tests(report: Path) -> list[str]:
         failed[name] = bool({"failure", "error"} & tags)
     failures = [f"Failed: {name}." for name, is_failed in failed.items() if is_failed]
 
+    # Counts, and the values that tests recorded.
     counts = ", ".join(f"{suite.get(key)} {key}" for key in ("tests", "failures", "errors", "skipped"))
     values = [entry.get("value") for entry in suite.iter("property") if entry.get("name") == "measured"]
     measured = "\n".join(f"* {value}" for value in values)

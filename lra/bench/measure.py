@@ -122,6 +122,7 @@ def _milliseconds(step: Callable[[], object], calls: int, device: str, clock: Cl
         last.record()
         torch.cuda.synchronize()
         return first.elapsed_time(last) / calls
+    # On a CPU the difference of two readings of the clock.
     now = time.process_time if clock == "cpu" else time.perf_counter
     start = now()
     for _ in range(calls):
@@ -139,6 +140,7 @@ def peak_bytes(step: Callable[[], object], device: str = "cpu") -> int:
         step: function to call once.
         device: ``cpu`` or ``cuda``.
     """
+    # On a GPU the allocator counts.
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -160,6 +162,7 @@ class _LiveBytes(TorchDispatchMode):
         self.known = weakref.WeakSet()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        # The storages of the arguments exist already.
         arguments = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         storages = {id(x.untyped_storage()) for x in arguments}
         out = func(*args, **(kwargs or {}))

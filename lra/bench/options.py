@@ -24,21 +24,25 @@ class BenchOptions(Options):
     # Options of a single contestant, read by ``contestants.asked``.
     unread: ClassVar[tuple[str, ...]] = ("attn", "block")
 
+    # What is measured.
     name: Name
     what: Some[Literal["attention", "block", "step", "error"]] | Literal["profile"]
     modes: Some[Literal["inference", "training"]]
     mechanisms: Some[str]
     reference: str | None
+    # Shapes: every combination is measured.
     n: Some[Positive]
     batch: Some[Positive]
     heads: Some[Positive]
     head_dim: Some[Positive]
     dtype: Some[Precision]
+    # Training steps: their tasks and batches.
     tasks: Some[str]
     budget: Name
     batches: Literal["random", "data"]
     pads: Some[Pad]
     overrides: list[str]
+    # Where and how it is measured.
     device: Device
     threads: Threads | None
     compile: Compile
@@ -47,6 +51,7 @@ class BenchOptions(Options):
     warmup: Whole
     sample_ms: Least
     clock: Clock
+    # Limits of the time, and the record.
     limit: Least | None
     budget_s: Least | None
     steps: Positive

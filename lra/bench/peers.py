@@ -92,6 +92,7 @@ def arguments(words: list[str]) -> dict[str, int]:
 
 def training_step(forward: Callable[[], Tensor], pair: PeerPair) -> Callable[[], None]:
     """Make a forward and backward pass, with a fixed random gradient of the output."""
+    # The gradient is drawn once, outside the timed steps.
     gradients: dict[torch.Size, Tensor] = {}
 
     def step() -> None:
@@ -110,22 +111,26 @@ def training_step(forward: Callable[[], Tensor], pair: PeerPair) -> Callable[[],
 @torch.no_grad()
 def difference(comparison: PeerComparison) -> float:
     """Compute the norm of the difference of both outputs in float64, relative to the peer's."""
+    # Both have the same weights and inputs.
     torch.manual_seed(0)
     pair = comparison.build(CHECKED_LENGTH, 2, torch.float64)
     mechanism = pair.mechanism()
     reference = pair.reference()
-    return ((mechanism - reference).norm() / reference.norm()).item()
+    distance = (mechanism - reference).norm()
+    return (distance / reference.norm()).item()
 
 
 def row(comparison: PeerComparison, n: int, batch: int, repeats: int) -> list[str]:
     """Measure one comparison: the cells of its row."""
     cells = [f"`{comparison.name}`", comparison.peer]
+    # A peer that is not installed gives a row too.
     try:
         relative = difference(comparison)
         torch.manual_seed(0)
         pair = comparison.build(n, batch, torch.float32)
     except ImportError:
         return [*cells, "-", "-", "-", "-", "not installed"]
+    # Both are timed in turn.
     steps = {"mechanism": training_step(pair.mechanism, pair), "reference": training_step(pair.reference, pair)}
     # An error of one of them is its status.
     measured = measure(steps, repeats=repeats, clock="cpu")

@@ -10,7 +10,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from ..report.table import Table, frame
+from ..results.table import Table, frame
 from ..train.callbacks import Divergence, Stopwatch
 from ..train.lit import LitClassifier
 from ..train.plan import Plan, resolve
@@ -78,7 +78,8 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     Raises:
         ValueError: the mechanism cannot run here.
     """
-    shape = Shape(*(getattr(options, key)[0] for key in Shape._fields))
+    first_values = [getattr(options, key)[0] for key in Shape._fields]
+    shape = Shape(*first_values)
     pad = None
     if options.batches == "data":
         shape = shape._replace(n=None)
@@ -102,30 +103,45 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
 
     # Milliseconds and calls per step of each operator, without the operators that it calls.
     self_time = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
-    events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
-    ms = {event.key: getattr(event, self_time) / 1000 / options.steps for event in events}
-    calls = {event.key: event.count / options.steps for event in events}
+    ms = {}
+    calls = {}
+    for event in profiler.key_averages():
+        if event.device_type == DeviceType.CPU:
+            ms[event.key] = getattr(event, self_time) / 1000 / options.steps
+            calls[event.key] = event.count / options.steps
+    step_ms = 1000 * bare / options.steps
     total = 1000 * seconds / options.steps
-    row = lambda name, kind, value, calls: [name, kind, f"{value:.2f}", f"{value / total:.1%}", calls]
-    slowest = sorted(ms, key=lambda key: -ms[key])[:TOP]
-    lines = [row(key, kind(key), ms[key], f"{calls[key]:.0f}") for key in slowest]
+
+    # The operators that take most time.
+    lines = []
+    slowest_first = sorted(ms, key=lambda key: -ms[key])
+    for key in slowest_first[:TOP]:
+        num_calls = f"{calls[key]:.0f}"
+        lines.append([key, kind(key), *_time(ms[key], total), num_calls])
 
     # Sums of each kind; the remaining time is spent in Python.
     sums = Counter({PYTHON: total - sum(ms.values())})
     for key, value in ms.items():
         sums[kind(key)] += value
-    overhead = total - sum(sums[kind_name] for kind_name in ARITHMETIC)
-    kinds = [*sums.most_common(), ("not arithmetic", overhead)]
-    lines += [row("all", kind_name, value, "") for kind_name, value in kinds]
-    step_ms = 1000 * bare / options.steps
+    arithmetic = sum(sums[kind_name] for kind_name in ARITHMETIC)
+    kinds = [*sums.most_common(), ("not arithmetic", total - arithmetic)]
+    for kind_name, value in kinds:
+        lines.append(["all", kind_name, *_time(value, total), ""])
+    threads = torch.get_num_threads()
     return Table(
         name="profile",
-        title=f"{contestant.task.name} {name}: {step_ms:.1f} ms a training step, {total:.1f} profiled",
-        about=f"Batch {shape.batch}, n {contestant.task.length}, {shape.dtype}, {device}, {torch.get_num_threads()} "
-        f"threads, {options.steps} steps.",
+        title=f"{contestant.task.name} {name}: {step_ms:.1f} ms per training step, {total:.1f} profiled",
+        about=f"Batch {shape.batch}, n {contestant.task.length}, {shape.dtype}, {device}, {threads} threads, "
+        f"{options.steps} steps.",
         cells=frame(HEAD, lines),
         words=("operator", "kind"),
     )
+
+
+def _time(ms: float, total: float) -> tuple[str, str]:
+    """Format milliseconds, and their share of the total."""
+    share = ms / total
+    return f"{ms:.2f}", f"{share:.1%}"
 
 
 def kind(operator: str) -> str:

@@ -81,6 +81,7 @@ class ReleasedCUR(Attention):
             positions = torch.arange(self.count, device=x.device) * stride
             return positions.expand(N, H, -1)
 
+        # One score per token; the highest ones are selected.
         if self.score == "sum":
             scores = x.sum(-1)
         elif self.score == "abs":
@@ -101,7 +102,9 @@ class ReleasedCUR(Attention):
             eye = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
             largest_column = u.sum(-2).max(-1).values[..., None, None]
             z = u.mT / largest_column
+            # One step: Z (13 I - U Z (15 I - U Z (7 I - U Z))) / 4.
             for _ in range(self.steps):
                 uz = u @ z
-                z = 0.25 * z @ (13 * eye - uz @ (15 * eye - uz @ (7 * eye - uz)))
+                inner = 15 * eye - uz @ (7 * eye - uz)
+                z = 0.25 * z @ (13 * eye - uz @ inner)
             return z

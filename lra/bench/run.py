@@ -5,7 +5,7 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from operator import attrgetter
 
@@ -37,10 +37,14 @@ def run(options: BenchOptions, machine: Machine) -> Iterator[list[BenchRow]]:
     rows: list[BenchRow] = []
     for workload in options.what:
         # Steps are of every task, in all dtypes together; inputs alone do not depend on the task.
-        is_step = workload == "step"
-        lengths = [None] if is_step and options.batches == "data" else options.n
-        tasks = options.tasks if is_step else options.tasks[:1]
-        dtype_groups = [list(options.dtype)] if is_step else [[dtype] for dtype in options.dtype]
+        lengths: Sequence[int | None] = options.n
+        tasks = options.tasks[:1]
+        dtype_groups = [[dtype] for dtype in options.dtype]
+        if workload == "step":
+            tasks = options.tasks
+            dtype_groups = [list(options.dtype)]
+            if options.batches == "data":
+                lengths = [None]
         axes = (tasks, lengths, options.batch, options.heads, options.head_dim, dtype_groups)
         for task, *sizes, dtypes in itertools.product(*axes):
             start = time.monotonic()
@@ -52,9 +56,9 @@ def run(options: BenchOptions, machine: Machine) -> Iterator[list[BenchRow]]:
             # Log the shape and the number of contestants that could be measured.
             measured = sum(row.status == "ok" for row in new_rows)
             values = shape._asdict() | {"dtype": ",".join(dtypes)}
-            text = " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
+            parts = [f"{key}={value}" for key, value in values.items() if value is not None]
             seconds = time.monotonic() - start
-            log(f"{workload} {text}: {measured} of {len(new_rows)} measured in {seconds:.0f} s")
+            log(f"{workload} {' '.join(parts)}: {measured} of {len(new_rows)} measured in {seconds:.0f} s")
             yield rows
 
 
@@ -92,6 +96,7 @@ class RowGroup:
             before: rows of smaller shapes, from which the times of contestants are predicted.
             deadline: time on the clock of ``time.monotonic``.
         """
+        # One row for each contestant, mode, padding and dtype.
         inputs = Inputs(self.shape, self.device)
         options = self.options
         axes = (options.mechanisms, options.modes, self.pads, self.dtypes)
@@ -175,6 +180,7 @@ class RowGroup:
 
     def _build(self, contestant: Experiment, row: BenchRow, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
         """Build the step of a contestant, and count its FLOPs if it is a mechanism alone."""
+        # Random weights, the same in every measurement.
         mode = row.mode
         compiled = self.options.compile
         torch.manual_seed(0)
@@ -184,6 +190,7 @@ class RowGroup:
         if self.workload == "block":
             block = contestant.block_factory()()
             return workloads.step(block, (inputs.x,), inputs, mode, compiled), None
+        # A mechanism alone has a formula of its FLOPs.
         part, tensors = workloads.mechanism(contestant, inputs)
         G = self.shape.batch * self.shape.heads
         flops = roofline.flops(part, G, self.shape.n, self.shape.head_dim, backward=mode == "training")
@@ -211,8 +218,9 @@ class RowGroup:
         power = 2.0
         if len(shorter) > 1 and shorter[-2].ms:
             previous = shorter[-2]
-            measured_power = math.log(last.ms / previous.ms) / math.log(last.n / previous.n)
-            power = max(power, measured_power)
+            log_time = math.log(last.ms / previous.ms)
+            log_length = math.log(last.n / previous.n)
+            power = max(power, log_time / log_length)
         expected = last.ms * (row.n / last.n) ** power / 1000
         limit = self.options.limit or math.inf
         return f"left out: about {expected:.0f} s" if expected > limit else None

@@ -66,9 +66,12 @@ def mechanism(experiment: Experiment, inputs: Inputs) -> tuple[nn.Module, tuple[
         inputs: tensors of the shape.
     """
     block = experiment.block_factory()()
+    # A Mixer or a Block computes on token vectors.
     mixer = getattr(block, "mixer", block)
     if not isinstance(mixer, Multihead):
         return mixer, (inputs.x,)
+
+    # A mechanism alone computes on the heads, without the projections.
     attention: Attention = mixer.attention
     q, k, v = inputs.qkv
     if attention.shares_qk:
@@ -83,6 +86,7 @@ def layer_sizes(experiment: Experiment) -> dict[str, int | None]:
         experiment: experiment of the contestant.
     """
     block = experiment.block_factory()()
+    # A Block is a whole layer; otherwise the mixer is the layer, and its state is in the mechanism.
     layer = getattr(block, "mixer", block)
     mechanism = layer.attention if isinstance(layer, Multihead) else layer
     parameters = sum(parameter.numel() for parameter in layer.parameters())
@@ -111,6 +115,7 @@ def step(part: nn.Module, tensors: tuple[Tensor, ...], inputs: Inputs, mode: str
     def training() -> None:
         out = forward()
         out.backward(inputs.gradient(out))
+        # Gradients are allocated again in the next step, as in a training.
         for x in tensors:
             x.grad = None
         part.zero_grad()
@@ -176,6 +181,7 @@ def classifier(experiment: Experiment) -> nn.Module:
     """Build the contestant's model; ``attn.torch_dropout`` replaces our dropout by torch's own."""
     model = experiment.classifier()
     if experiment.attn.get("torch_dropout"):
+        # Children are replaced in place, so the modules are listed first.
         for part in list(model.modules()):
             for name, child in part.named_children():
                 if isinstance(child, Dropout):
@@ -191,6 +197,7 @@ def autocast(device: str, dtype: str) -> torch.autocast:
 def _batches(experiment: Experiment, source: str, device: str, parts: int) -> list[Batch]:
     if source == "random":
         return [experiment.random_batch(device)]
+    # Eight batches of the task, divided into micro-batches.
     data = experiment.task_data()
     data.setup()
     return [move_data_to_device(batch, device) for batch in islice(data.train_dataloader(), 8 * parts)]

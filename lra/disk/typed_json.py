@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 
 from annotated_types import Predicate
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -22,7 +22,7 @@ from .atomic import Unreadable
 from .search import find_files
 
 T = TypeVar("T")
-FORM = 2
+FORM: Final = 2
 # Files that hold the checksums of other files in their folder.
 RECORDS = ("record.json", "pretrain.json")
 # Configuration of dataclasses that are read.

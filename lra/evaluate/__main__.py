@@ -22,9 +22,8 @@ from ..runs.record import git_commit
 from ..runs.run_dir import RunDir
 from ..train import device as devices
 from . import record
-from .fresh import FRESH_SEED, RowHashes, fresh_data, generator_experiment
+from .fresh import FRESH_SEED, ExampleHashes, fresh_data, generator_experiment, outcomes
 from .record import FreshTest
-from .score import outcomes
 
 
 class EvaluateOptions(Options):
@@ -60,7 +59,7 @@ def evaluate(options: EvaluateOptions) -> None:
         log(f"skipped: {line}")
 
     # Score one run after the other; the hashes of the examples are shared.
-    hashes = RowHashes()
+    hashes = ExampleHashes()
     results = []
     failures = []
     for folder in sorted(records):
@@ -79,7 +78,7 @@ def evaluate(options: EvaluateOptions) -> None:
         raise ValueError(f"{len(failures)} of {len(records)} runs were not scored: {'; '.join(failures)}")
 
 
-def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: RowHashes) -> FreshTest:
+def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: ExampleHashes) -> FreshTest:
     """Score one run and write its result, unless it is there already.
 
     Args:

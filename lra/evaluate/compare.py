@@ -18,10 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
-# Confidence level of every interval.
-LEVEL = 0.95
+from ..results.statistics import degrees_of_freedom, normal_quantile, student_p_value, student_quantile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +87,15 @@ def difference(first: np.ndarray, second: np.ndarray) -> Difference:
             p=float(value == 0),
             examples_error=0,
         )
-    # Satterthwaite's degrees of freedom.
-    freedom = total**2 / sum(term**2 / degrees for term, degrees in terms if term)
+    freedom = degrees_of_freedom(terms, total)
     error = math.sqrt(total)
-    quantile = stats.t.ppf((1 + LEVEL) / 2, freedom)
+    half_width = student_quantile(freedom) * error
     return Difference(
         value=100 * value,
         standard_error=100 * error,
-        low=100 * (value - quantile * error),
-        high=100 * (value + quantile * error),
-        p=float(2 * stats.t.sf(abs(value) / error, freedom)),
+        low=100 * (value - half_width),
+        high=100 * (value + half_width),
+        p=student_p_value(value / error, freedom),
         examples_error=examples_error,
     )
 
@@ -189,5 +186,5 @@ def significant_gap(
         own_error=own_error,
         published_error=published_error,
         standard_error=error,
-        threshold=float(stats.norm.ppf((1 + LEVEL) / 2)) * error,
+        threshold=normal_quantile() * error,
     )

@@ -12,7 +12,7 @@ from ..config.options import Options
 from ..config.schema import Name
 from ..disk import atomic
 from ..options import Range
-from ..report.table import show
+from ..results.table import show
 from ..runs.published import HOME
 from . import cards, mechanism
 from .lines import LeaderboardLine, Protocol, Status, quoted_lines

@@ -4,15 +4,15 @@ import functools
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from ..board.costs import FILE as COST_FILE
+from ..checks.properties import CHECKS
 from ..config.compose import compose
 from ..config.experiment import Experiment
-from ..laws.laws import LAWS
-from ..report.arena_entries import ArenaEntry, entries, gain_cell, spread_text
-from ..report.board.chapter import STUDY
-from ..report.board.costs import FILE as COST_FILE
-from ..report.published import TITLES
-from ..report.summary import Row, collect
-from ..report.table import in_markdown
+from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text
+from ..results.lr_search import BOARD
+from ..results.published import TITLES
+from ..results.summary import Row, Studies, collect
+from ..results.table import in_markdown
 from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
 from ..runs.published import HOME
@@ -55,8 +55,8 @@ def overview(mechanism: MechanismFacts) -> str:
     if number is not None:
         facts.append(f"* Parameters of the two-layer encoder on ListOps: {number:,}")
     facts.append(
-        f"* Checks: the test suite runs {len(LAWS)} checks on it (`python -m lra.laws attn={mechanism.name}`); "
-        "`tests/attention/test_laws.py` lists published behaviour that fails one"
+        f"* Checks: the test suite runs {len(CHECKS)} checks on it (`lra check attn={mechanism.name}`); "
+        "`tests/attention/test_checks.py` lists published behaviour that fails one"
     )
     return "\n\n".join([sentence, "\n".join(facts)])
 
@@ -98,13 +98,13 @@ def arena_result(entry: ArenaEntry) -> str:
     """Describe the runs of a mechanism at the papers' budget."""
     gain = gain_cell(entry).text
     over = f", {gain} over the control" if gain != "-" else ""
-    return f"* **{TITLES[entry.row.task]}, papers' budget**: {spread_text(entry.row)} (n = {entry.row.n}){over}"
+    return f"* **{TITLES[entry.row.task]}, papers' budget**: {score_text(entry.row)} (n = {entry.row.n}){over}"
 
 
 def study_result(row: Row) -> str:
     """Describe the runs of a mechanism in one study: listops masked pretraining 36.02 ± 0.31 (n = 3)."""
     pretraining = f" {row.objective} pretraining" if row.objective else ""
-    return f"{row.task}{pretraining} {spread_text(row)} (n = {row.n})"
+    return f"{row.task}{pretraining} {score_text(row)} (n = {row.n})"
 
 
 def costs(name: str) -> str:
@@ -140,7 +140,7 @@ def published(name: str, lines: Sequence[LeaderboardLine]) -> str:
 
 
 @functools.cache
-def published_studies() -> dict[str, list[Row]]:
+def published_studies() -> Studies:
     """Rows of the published studies without learning-rate searches."""
     studies, _ = collect(HOME)
     return {study: rows for study, rows in studies.items() if not study.endswith("-rates")}
@@ -149,5 +149,5 @@ def published_studies() -> dict[str, list[Row]]:
 @functools.cache
 def bench() -> BenchRecord | None:
     """The benchmark of the board; None without one."""
-    path = HOME / STUDY / COST_FILE
+    path = HOME / BOARD / COST_FILE
     return bench_record.load(path) if path.is_file() else None

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 import yaml
 
-from ..report import published
-from ..report.published import TASKS, PrintedValue
+from ..results import published
+from ..results.published import TASKS, PrintedValue
 
 Protocol = Literal["two-layer", "official", "s4-sized", "pretrained", "other"]
 # verified: run here, or a submission that was rerun. reported: a submission. quoted: printed in a paper. digest:
@@ -90,6 +90,7 @@ class LeaderboardLine:
 
 def quoted_lines() -> list[LeaderboardLine]:
     """Make the lines of published.csv, and merge lines that repeat the numbers of another source."""
+    # One line for each model of a table.
     by_line: dict[tuple[str, str, str], list[PrintedValue]] = {}
     for value in published.read():
         if value.metric == "accuracy_percent" and value.task in (*TASKS, AVERAGE):
@@ -109,6 +110,7 @@ def _quoted_line(values: list[PrintedValue]) -> LeaderboardLine:
             average = value.number
         elif value.value != "NA":
             scores[value.task] = Score(text=value.text, value=value.number)
+    # Each note once, in the order of print.
     notes = dict.fromkeys(value.note for value in values if value.note)
     return LeaderboardLine(
         model=first.model,
@@ -157,6 +159,7 @@ def repeats(line: LeaderboardLine, other: LeaderboardLine) -> bool:
 
 def group_of(model: str, attn: str) -> str:
     """Key of a model that its prints share: its name in conf/attn, else its name without origin and spelling."""
+    # A print that names several mechanisms belongs to the first one.
     if attn:
         return attn.split()[0]
     name = re.sub(r"\s*\(.*?\)", "", model).lower().strip()
@@ -184,6 +187,7 @@ def convention(scores: Mapping[str, Score], average: float | None) -> str:
         return "tasks not printed"
     names = {4: "four", 5: "five"}
     candidates = {}
+    # With a score on Path-X: all six tasks, or without ListOps.
     if path_x is not None:
         candidates["six tasks"] = [*other_tasks, path_x]
         without_listops = [value for task, value in values.items() if task != "listops" and value is not None]
@@ -194,6 +198,7 @@ def convention(scores: Mapping[str, Score], average: float | None) -> str:
             # A missing Path-X counts as a failed one; further failed tasks get the same substitute.
             missing = max(failed, 1)
             candidates[f"missing Path-X as {substitute:.0f}"] = [*other_tasks, *[substitute] * missing]
+    # The first candidate that agrees with the printed average.
     for name, tasks in candidates.items():
         if abs(mean(tasks) - average) < ROUNDING:
             return name
@@ -214,6 +219,7 @@ def year_of(value: PrintedValue) -> int | None:
     printed = re.search(r"\b20\d\d\b(?!\.)", value.paper.partition("arXiv")[0])
     if printed:
         return int(printed[0])
+    # arXiv 2102.03902 is of the year 2021.
     number = re.search(r"arXiv (\d\d)\d\d\.", value.paper)
     return 2000 + int(number[1]) if number else None
 
@@ -224,6 +230,7 @@ def training_of(value: PrintedValue) -> dict:
     Raises:
         ValueError: sources.yaml has no entry for it.
     """
+    # The first entry of sources.yaml that fits.
     for entry in _trainings():
         is_source = entry["source"] == [value.name, value.table]
         is_model = re.search(entry.get("model", ""), value.model)

@@ -1,11 +1,12 @@
 """Lines of results that were measured with this suite: published runs and submissions."""
 
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 from ..report.arena_entries import entries
-from ..report.published import TASKS
-from ..report.summary import collect
+from ..results.published import TASKS
+from ..results.score_cells import spread_text
+from ..results.summary import collect
 from ..runs import published as tables
 from ..submit import record as submission_record
 from ..submit.verify import is_verified
@@ -61,8 +62,12 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
         # Only tasks of the benchmark have a column.
         scores: dict[str, list[float]] = {}
         for run in runs:
-            if run.record.label == label and run.record.status == "done" and run.record.task in TASKS:
-                scores.setdefault(run.record.task, []).append(run.record.test)
+            result = run.record
+            if result.label != label or result.task not in TASKS:
+                continue
+            # A seed that diverged has no score.
+            if result.status == "done" and result.test is not None:
+                scores.setdefault(result.task, []).append(result.test)
         if scores:
             year = int(max(dates)[:4]) if dates else None
             lines.append(line_of(label, label, scores, status=status, source=source, year=year, note=note))
@@ -91,8 +96,8 @@ def line_of(
     for task in TASKS:
         if task in by_task:
             values = by_task[task]
-            spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-            scores[task] = Score(text=f"{mean(values):.2f}{spread} (n = {len(values)})", value=mean(values))
+            text = f"{spread_text(values)} (n = {len(values)})"
+            scores[task] = Score(text=text, value=mean(values))
     return LeaderboardLine(
         model=name,
         group=group_of(label, label),

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from ..config import CONF
-from ..report.table import in_markdown
+from ..results.table import in_markdown
 
 FOLDER = CONF / "attn"
 # Names that stand for a class of the user.

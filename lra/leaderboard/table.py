@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from ..report.published import TASKS, TITLES
-from ..report.table import Cell, Table, frame, in_markdown
+from ..results.published import TASKS, TITLES
+from ..results.table import Cell, Table, frame, in_markdown
 from .lines import LeaderboardLine, Protocol, Status
 
 Order = Literal[
@@ -24,8 +24,8 @@ HEAD = (
 )
 TEXT_COLUMNS = ("model", "averaged over", "size", "protocol", "source", "status")
 ABOUT = (
-    "Accuracies in percent. mean of 5: over the tasks without Path-X, the only average that compares all sources. "
-    "average, averaged over: as the source prints it, and how it was computed. FAIL: no better than chance."
+    "Accuracies in percent, FAIL: no better than chance; mean of 5: over the tasks without Path-X, the only average "
+    "that compares all sources. average, averaged over: as the source prints it, and how it was computed."
 )
 INTRO = """# Leaderboard of the Long Range Arena
 

@@ -10,20 +10,20 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from ..board import chapter as board
 from ..config.entry import main
 from ..config.options import Options
 from ..config.schema import Loggers, Name
 from ..console import log
 from ..disk.atomic import below
 from ..options import Range
+from ..results.summary import Studies, collect
+from ..results.table import Chapter, show
 from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
 from . import bench_figures, bench_tables, repository
-from .board import chapter as board
 from .export import LEGEND, every_table, export
 from .results import finding
-from .summary import Row, collect
-from .table import Chapter, show
 from .wandb import publish
 
 
@@ -73,14 +73,14 @@ def report(options: ReportOptions) -> None:
         publish(options.logger["wandb"].options, studies, efficiency + boards, out)
 
 
-def _read(options: ReportOptions) -> tuple[dict[str, list[Row]], list[BenchRecord], list[str]]:
+def _read(options: ReportOptions) -> tuple[Studies, list[BenchRecord], list[str]]:
     """Read the runs and benchmarks below ``options.runs``.
 
     Returns:
         The rows of each study, the benchmarks, and a message for each damaged file.
     """
-    benchmarks = []
-    broken = []
+    benchmarks: list[BenchRecord] = []
+    broken: list[str] = []
     if options.study is None:
         benchmarks, broken = bench_record.scan(options.runs)
     published = board.published() if options.board else ()
@@ -97,7 +97,7 @@ def _read(options: ReportOptions) -> tuple[dict[str, list[Row]], list[BenchRecor
 def _efficiency(
     benchmarks: list[BenchRecord],
     folder: Path,
-    studies: dict[str, list[Row]],
+    studies: Studies,
     width: float,
 ) -> list[Chapter]:
     """Make the chapter on the cost of mechanisms; none without a benchmark."""
@@ -109,7 +109,7 @@ def _efficiency(
 
 def _print_tables(
     options: ReportOptions,
-    studies: dict[str, list[Row]],
+    studies: Studies,
     boards: list[Chapter],
     efficiency: list[Chapter],
 ) -> None:

@@ -4,54 +4,59 @@ from collections import Counter, defaultdict
 from statistics import median
 
 from ..evaluate import compare
+from ..results.published import TITLES, PrintedValue
+from ..results.summary import Row, Studies
+from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
-from . import published
 from .arena_compare import gap_section, pair_table, precision_table
-from .arena_entries import ArenaEntry, entries, gain_cell, spread_text
-from .published import TITLES
-from .summary import Row
-from .table import Cell, Table, frame
+from .arena_entries import ArenaEntry, entries, gain_cell, score_text
 
 # Published values that were measured with the same two-layer encoder come first.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
-ABOUT = (
-    "{seeds} seeds at the papers' budget (protocol=paper budget=paper). test: accuracy on the standard test set, mean "
-    "± sample standard deviation over seeds. gain: difference from attn=mean, the control without attention, with a "
-    "95 % Welch interval over seeds. fresh test: accuracy on {fresh} examples of another random seed, the same for all "
-    "mechanisms, ± standard error over seeds and examples. published: the value that a paper prints, if possible with "
-    "the same two-layer encoder. ms: median time per training step on the hardware of most seeds, which runs shared. "
-    "{hardware}"
+ABOUT = "{seeds} seeds at the papers' budget, fresh test on {fresh} examples. {hardware}"
+# Shown once per page.
+LEGEND = (
+    "test: accuracy on the standard test set, mean ± sample standard deviation over seeds. gain: difference from "
+    "attn=mean, the control without attention, with a 95 % Welch interval over seeds. fresh test: accuracy on "
+    "generated examples of another random seed, the same for all mechanisms, ± standard error over seeds and examples. "
+    "published: the value that a paper prints, if possible with the same two-layer encoder. ms: median time per "
+    "training step on the hardware of most seeds, on which several runs trained at once. The papers' budget is "
+    "`protocol=paper budget=paper`."
 )
 
 
-def tables(studies: dict[str, list[Row]]) -> list[Table]:
+def tables(studies: Studies) -> list[Table]:
     """Make the tables of the Arena: results of each task, then which mechanisms differ, then 16 bits against 32."""
-    by_task = entries(studies)
-    results = [task_table(task, lines) for task, lines in by_task.items()]
-    pairs = [pair_table(task, lines) for task, lines in by_task.items()]
-    further = [table for table in (*pairs, precision_table(studies)) if table]
-    return results + further
+    results = []
+    comparisons = []
+    for task, lines in entries(studies).items():
+        results.append(task_table(task, lines))
+        comparisons.append(pair_table(task, lines))
+    comparisons.append(precision_table(studies))
+    return results + [table for table in comparisons if table]
 
 
-def readme(studies: dict[str, list[Row]]) -> str:
+def readme(studies: Studies) -> str:
     """Render the tables of results for the README; empty without runs at the papers' budget."""
     parts = []
     for task, lines in entries(studies).items():
         table = task_table(task, lines)
         parts += [f"**{table.title}**", table.markdown(), table.about]
+    if parts:
+        parts.append(LEGEND)
     return "\n\n".join(parts)
 
 
-def section(studies: dict[str, list[Row]]) -> str:
+def section(studies: Studies) -> str:
     """Render the Arena's chapter of docs/results.md; empty without runs at the papers' budget."""
     by_task = entries(studies)
     if not by_task:
         return ""
-    parts = ["## Long Range Arena"]
+    parts = ["## Long Range Arena", LEGEND]
     parts += [table.section() for table in tables(studies)]
     if "listops" in by_task:
-        lines = {entry.name: entry for entry in by_task["listops"]}
-        parts.append(gap_section({name: (entry.row, entry.fresh) for name, entry in lines.items()}))
+        runs = {entry.name: (entry.row, entry.fresh) for entry in by_task["listops"]}
+        parts.append(gap_section(runs))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -62,43 +67,68 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
         task: name of the task.
         lines: entries of the task.
     """
-    machines = {machine(entry.row) for entry in lines}
-    seeds = sorted({entry.row.n for entry in lines})
-    sizes = sorted({result.examples for entry in lines for result in entry.fresh.values()})
-    rows = []
-    for entry in lines:
-        row = entry.row
-        value, source = published_value(entry)
-        cells = [
-            entry.name,
-            Cell(text=spread_text(row), value=row.test, n=row.n),
-            Cell(text=f"{row.n} (+{row.num_failed})" if row.num_failed else str(row.n), value=row.n),
-            gain_cell(entry),
-            fresh_cell(entry),
-            Cell(text=value.text if value else "-", value=value.number if value else None),
-            source,
-            Cell.of(step_time(row), "{:.0f}".format),
-            Cell.of(parameters(row), "{:,.0f}".format),
-        ]
-        if len(machines) > 1:
-            cells.append(machine(row))
-        rows.append(cells)
+    # Runs on one machine share a sentence, else each line names its machine.
+    machines = sorted({machine(entry.row) for entry in lines})
     head = ["mechanism", "test", "n", f"gain over {CONTROL}", "fresh test", "published", "source", "ms", "parameters"]
+    hardware = f"Hardware: {machines[0]}."
+    rows = [_line(entry) for entry in lines]
     if len(machines) > 1:
         head.append("hardware")
-    seed_range = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    about = ABOUT.format(
-        seeds=seed_range,
-        fresh=" or ".join(f"{size:,}" for size in sizes) or "fresh",
-        hardware=f"Hardware: {machines.pop()}." if len(machines) == 1 else "Compare times of the same hardware only.",
-    )
+        hardware = "Compare times of the same hardware only."
+        for cells, entry in zip(rows, lines, strict=True):
+            cells.append(machine(entry.row))
+
+    about = ABOUT.format(seeds=_seed_range(lines), fresh=_fresh_sizes(lines), hardware=hardware)
+    keys = [(entry.row.study, entry.row.label, "") for entry in lines]
     return Table(
         name=f"arena-{task}",
         title=TITLES[task],
         about=about,
-        cells=frame(head, rows, [(entry.row.study, entry.row.label, "") for entry in lines]),
+        cells=frame(head, rows, keys),
         words=("mechanism", "source", "hardware"),
     )
+
+
+def _line(entry: ArenaEntry) -> list[Cell | str]:
+    """Make the cells of an entry, without its hardware."""
+    row = entry.row
+    num_seeds = str(row.n)
+    if row.num_failed:
+        num_seeds += f" (+{row.num_failed})"
+
+    published_cell = Cell(text="-")
+    source = ""
+    value = published_value(entry)
+    if value:
+        published_cell = Cell(text=value.text, value=value.number)
+        source = value.source
+    return [
+        entry.name,
+        Cell(text=score_text(row), value=row.test, n=row.n),
+        Cell(text=num_seeds, value=row.n),
+        gain_cell(entry),
+        fresh_cell(entry),
+        published_cell,
+        source,
+        Cell.of(step_time(row), "{:.0f}".format),
+        Cell.of(parameters(row), "{:,.0f}".format),
+    ]
+
+
+def _seed_range(lines: list[ArenaEntry]) -> str:
+    """Describe the numbers of seeds: "3 to 5"."""
+    counts = [entry.row.n for entry in lines]
+    if min(counts) == max(counts):
+        return str(counts[0])
+    return f"{min(counts)} to {max(counts)}"
+
+
+def _fresh_sizes(lines: list[ArenaEntry]) -> str:
+    """Describe the numbers of fresh examples: "20,000"."""
+    sizes = set()
+    for entry in lines:
+        sizes |= {result.examples for result in entry.fresh.values()}
+    return " or ".join(f"{size:,}" for size in sorted(sizes)) or "fresh"
 
 
 def fresh_cell(entry: ArenaEntry) -> Cell:
@@ -114,16 +144,13 @@ def fresh_cell(entry: ArenaEntry) -> Cell:
     return Cell(text=text, value=score, std=error, n=len(outcomes))
 
 
-def published_value(entry: ArenaEntry) -> tuple[published.PrintedValue | None, str]:
-    """Choose the published value of a mechanism, and name its source; none for the longer training."""
+def published_value(entry: ArenaEntry) -> PrintedValue | None:
+    """Choose the published value of a mechanism; none for the longer training."""
     if entry.name != entry.row.label:
-        return None, ""
+        return None
     values = [value for value in entry.row.published if value.number is not None]
-    if not values:
-        return None, ""
     rank = {source: i for i, source in enumerate(PREFERRED)}
-    best = min(values, key=lambda value: rank.get(value.source, len(rank)))
-    return best, best.source
+    return min(values, key=lambda value: rank.get(value.source, len(rank)), default=None)
 
 
 def step_time(row: Row) -> float | None:
@@ -134,20 +161,24 @@ def step_time(row: Row) -> float | None:
             times[run_record.device].append(run_record.step_ms)
     if not times:
         return None
-    return median(max(times.values(), key=len))
+    largest_group = max(times.values(), key=len)
+    return median(largest_group)
 
 
 def machine(row: Row) -> str:
     """Name the hardware of most of the runs: AMD EPYC, x86_64 CPU, 1 thread."""
     names = set()
     devices = Counter(run_record.device for run_record in row.done)
-    most_common = devices.most_common(1)[0][1]
+    largest_count = max(devices.values())
     for run_record in row.done:
-        if devices[run_record.device] < most_common:
+        if devices[run_record.device] < largest_count:
             continue
+        name = run_record.device.replace(" 1 threads", " 1 thread")
+        # The name of a CPU device lacks the processor.
         is_cpu = " CPU, " in run_record.device
-        prefix = f"{run_record.processor}, " if is_cpu and run_record.processor else ""
-        names.add(prefix + run_record.device.replace(" 1 threads", " 1 thread"))
+        if is_cpu and run_record.processor:
+            name = f"{run_record.processor}, {name}"
+        names.add(name)
     # A processor that old records do not name is no other machine.
     specific = set()
     for name in names:

@@ -4,21 +4,18 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import mean, stdev
-
-from scipy import stats
+from statistics import mean
 
 from ..evaluate import compare
 from ..evaluate.record import FreshTest
+from ..results.published import TITLES
+from ..results.statistics import SIGNIFICANCE, holm, normal_p_value, sample_std
+from ..results.summary import Row, Studies
+from ..results.table import Cell, Table, frame
 from ..runs import reader
 from ..runs.reader import CONTROL
-from .arena_entries import LONGER, ArenaEntry, belongs, gain_cell, spread_text
-from .published import TITLES
-from .statistics import holm
-from .summary import Row
-from .table import Cell, Table, frame
+from .arena_entries import LONGER, ArenaEntry, arena_rows, gain_cell, score_text
 
-LEVEL = 0.05
 LABEL = "cur_abs"
 # CURformer, Table 4, selection abs: mean and standard deviation of five runs on the official 2,000 test examples.
 PUBLISHED = 39.62
@@ -44,47 +41,52 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
             digests |= {result.data for result in entry.fresh.values()}
     if len(outcomes) < 2 or len(digests) > 1:
         return None
-    pairs = compare.all_pairs(outcomes)
-    corrected = holm({" ".join(pair): result.p for pair, result in pairs.items()})
-    rows = []
+
+    pairs = {}
+    for (higher, lower), result in compare.all_pairs(outcomes).items():
+        pairs[f"{higher} - {lower}"] = result
+    # Every mechanism has two seeds or more, so that every pair has a p-value.
+    corrected = holm({pair: result.p for pair, result in pairs.items() if result.p is not None})
+    rows: list[list[Cell | str]] = []
     for pair, result in pairs.items():
-        p = corrected[" ".join(pair)]
-        rows.append(
-            [
-                f"{pair[0]} - {pair[1]}",
-                Cell.of(result.value, "{:+.2f}".format),
-                f"{result.low:+.2f} to {result.high:+.2f}",
-                Cell.of(p, "{:.3f}".format),
-                "yes" if p < LEVEL else "no",
-            ]
-        )
+        p = corrected[pair]
+        is_significant = "yes" if p < SIGNIFICANCE else "no"
+        interval = f"{result.low:+.2f} to {result.high:+.2f}"
+        difference = Cell.of(result.value, "{:+.2f}".format)
+        rows.append([pair, difference, interval, Cell.of(p, "{:.3f}".format), is_significant])
+    about = (
+        "Difference of the fresh-test scores in points, on the same examples, with a 95 % interval over seeds "
+        f"and examples (two-way random effects). p: corrected for {len(pairs)} comparisons (Holm)."
+    )
     return Table(
         name=f"arena-{task}-selections",
         title=f"{TITLES[task]}: which selections of CUR differ",
-        about="Difference of the fresh-test scores in points, on the same examples, with a 95 % interval over seeds "
-        f"and examples (two-way random effects). p: corrected for {len(pairs)} comparisons (Holm).",
+        about=about,
         cells=frame(("pair", "difference", "interval", "p", "significant"), rows),
         words=("pair", "interval", "significant"),
     )
 
 
-def precision_table(studies: dict[str, list[Row]]) -> Table | None:
+def precision_table(studies: Studies) -> Table | None:
     """Compare mechanisms that were trained in bf16 and in fp32; None if there are none."""
     by_label: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
-    for row in (row for rows in studies.values() for row in rows):
-        if belongs(row) and not row.study.startswith(LONGER):
-            by_label[row.task, row.label][precision(row.runs)] = row
-    lines = []
+    for row in arena_rows(studies):
+        if not row.study.startswith(LONGER):
+            by_precision = by_label[row.task, row.label]
+            by_precision[precision(row.runs)] = row
+
+    lines: list[list[Cell | str]] = []
     for (task, label), by_precision in sorted(by_label.items()):
-        if {"bf16", "fp32"} <= by_precision.keys():
-            narrow, full = by_precision["bf16"], by_precision["fp32"]
-            as_control = ArenaEntry(label, narrow, full, {})
-            difference = (
-                gain_cell(as_control) if label != CONTROL else Cell.of(narrow.test - full.test, "{:+.1f}".format)
-            )
-            lines.append(
-                [label, TITLES[task], spread_text(full), str(full.n), spread_text(narrow), str(narrow.n), difference]
-            )
+        bf16 = by_precision.get("bf16")
+        fp32 = by_precision.get("fp32")
+        if bf16 is None or fp32 is None:
+            continue
+        # The gain of bf16, with the runs in fp32 as its control.
+        difference = gain_cell(ArenaEntry(label, bf16, fp32, {}))
+        if label == CONTROL:
+            gain = mean(bf16.scores.values()) - mean(fp32.scores.values())
+            difference = Cell.of(gain, "{:+.1f}".format)
+        lines.append([label, TITLES[task], score_text(fp32), str(fp32.n), score_text(bf16), str(bf16.n), difference])
     if not lines:
         return None
     return Table(
@@ -112,6 +114,7 @@ def gap_section(runs: dict[str, Runs]) -> str:
     if LABEL not in runs:
         return ""
     gap, score, examples = gap_of(runs[LABEL])
+    # Two scores differ by the errors of both test sets.
     two_draws = 1.96 * math.sqrt(2) * gap.draw
     parts = [
         "### When a gap to a published value means something",
@@ -153,7 +156,7 @@ def gap_of(runs: Runs) -> tuple[compare.Gap, float, int]:
         scores = list(row.scores.values())
         examples = row.done[0].n_test
     # With a single seed here the published spread stands in.
-    seed_std = stdev(scores) if len(scores) > 1 else PUBLISHED_STD
+    seed_std = sample_std(scores) or PUBLISHED_STD
     gap = compare.significant_gap(
         mean(scores),
         examples=examples,
@@ -174,8 +177,8 @@ def verdict(name: str, runs: Runs) -> str:
     """
     gap, score, _ = gap_of(runs)
     distance = PUBLISHED - score
-    p = 2 * float(stats.norm.sf(abs(distance) / gap.standard_error))
-    judgement = "is not compatible at the 5 % level" if p < LEVEL else "is compatible"
+    p = normal_p_value(distance / gap.standard_error)
+    judgement = "is not compatible at the 5 % level" if p < SIGNIFICANCE else "is compatible"
     n = runs[0].n
     seeds = "one seed" if n == 1 else f"{n} seeds"
     return f"It {judgement} with {name} ({score:.2f}, {seeds}): a distance of {distance:+.2f} points, p = {p:.3f}."

@@ -1,26 +1,25 @@
 """Lines of the Arena's table: the runs of each mechanism at the papers' budget."""
 
-import math
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev, variance
+from statistics import mean
 
 import numpy as np
-from scipy import stats
 
 from ..evaluate import record as fresh_record
 from ..evaluate.record import FreshTest
+from ..results import published
+from ..results.lr_search import BOARD, SEARCH_SUFFIX
+from ..results.score_cells import spread_text
+from ..results.statistics import welch_interval
+from ..results.summary import Row, Studies
+from ..results.table import Cell
 from ..runs.reader import CONTROL
-from . import published
-from .board import chapter as board
-from .lr_search import SEARCH_SUFFIX
-from .summary import Row
-from .table import Cell
 
 # Studies of the longer training that the authors of CURformer released.
 LONGER = "curformer_listops"
-LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class ArenaEntry:
         return np.array([self.fresh[seed].is_correct() for seed in sorted(self.fresh)], float)
 
 
-def entries(studies: dict[str, list[Row]]) -> dict[str, list[ArenaEntry]]:
+def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
     """Choose the runs of the table: those at the papers' budget, of each mechanism the study with the most seeds.
 
     Args:
@@ -53,40 +52,57 @@ def entries(studies: dict[str, list[Row]]) -> dict[str, list[ArenaEntry]]:
     Returns:
         The entries of each task of the benchmark that has a finished run, the highest test score first.
     """
-    by_name: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    rows = arena_rows(studies)
+    # Candidates for each line, and the number of seeds of each study.
+    candidates: dict[tuple[str, str], list[Row]] = defaultdict(list)
     controls: dict[tuple[str, str], Row] = {}
-    for row in (row for rows in studies.values() for row in rows):
-        if not belongs(row):
-            continue
-        name = f"{row.label} ({row.facts['steps']} steps)" if row.study.startswith(LONGER) else row.label
-        by_name[row.task, name].append(row)
+    num_seeds: dict[str, int] = defaultdict(int)
+    for row in rows:
+        candidates[row.task, line_name(row)].append(row)
+        num_seeds[row.study] += row.n
         if row.label == CONTROL:
             controls[row.study, row.task] = row
 
-    # With the same number of seeds of a mechanism, the study with more seeds in all counts.
-    seeds_of_study: dict[str, int] = defaultdict(int)
-    for rows in by_name.values():
-        for row in rows:
-            seeds_of_study[row.study] += row.n
+    def rank(row: Row) -> tuple[int, int, str]:
+        # With the same number of seeds of a mechanism, the study with more seeds in all counts.
+        return row.n, num_seeds[row.study], row.study
 
+    # The best candidate of each line, tasks in the order of the benchmark.
     by_task: dict[str, list[ArenaEntry]] = {}
     for task in published.TASKS:
         lines = []
-        for (of_task, name), rows in by_name.items():
-            if of_task == task:
-                row = max(rows, key=lambda row: (row.n, seeds_of_study[row.study], row.study))
-                lines.append(ArenaEntry(name, row, controls.get((row.study, task)), fresh_results(row)))
+        for (row_task, name), named_rows in candidates.items():
+            if row_task != task:
+                continue
+            row = max(named_rows, key=rank)
+            control = controls.get((row.study, task))
+            entry = ArenaEntry(name, row, control, fresh_results(row))
+            lines.append(entry)
         if lines:
-            by_task[task] = sorted(lines, key=lambda entry: -entry.row.test)
+            by_task[task] = sorted(lines, key=lambda entry: -(entry.row.test or 0.0))
     return by_task
+
+
+def arena_rows(studies: Studies) -> list[Row]:
+    """List the rows of all studies that belong to the Arena's table."""
+    rows = itertools.chain.from_iterable(studies.values())
+    return [row for row in rows if belongs(row)]
+
+
+def line_name(row: Row) -> str:
+    """Name the line of a row: its label, and the number of steps of the longer training."""
+    if row.study.startswith(LONGER):
+        return f"{row.label} ({row.facts['steps']} steps)"
+    return row.label
 
 
 def belongs(row: Row) -> bool:
     """Tell whether runs stand in the Arena's table: a task at the papers' budget, trained from scratch."""
-    at_papers_budget = (row.facts["protocol"], row.facts["budget"]) == ("paper", "paper")
-    is_board = row.study == board.STUDY or row.study.endswith(SEARCH_SUFFIX)
+    at_papers_budget = row.facts["protocol"] == "paper" and row.facts["budget"] == "paper"
+    is_board = row.study == BOARD or row.study.endswith(SEARCH_SUFFIX)
     is_from_scratch = not row.objective and not is_board
-    return row.task in published.TASKS and at_papers_budget and bool(row.scores) and is_from_scratch
+    has_scores = bool(row.scores)
+    return row.task in published.TASKS and at_papers_budget and has_scores and is_from_scratch
 
 
 def fresh_results(row: Row) -> dict[int, FreshTest]:
@@ -94,29 +110,31 @@ def fresh_results(row: Row) -> dict[int, FreshTest]:
     results = {}
     tables: dict[Path, list[FreshTest]] = {}
     for folder, run_record in row.runs.items():
+        # A run of this machine has its own file, a published study has one table.
         path = folder / fresh_record.NAME
         if path.exists():
             candidates = [fresh_record.load(path)]
         else:
             study = folder.parents[2]
-            candidates = tables.setdefault(study, fresh_record.read_table(study))
+            if study not in tables:
+                tables[study] = fresh_record.read_table(study)
+            candidates = tables[study]
         for result in candidates:
             if result.fingerprint == run_record.fingerprint:
                 results[run_record.seed] = result
+
+    # Results on other examples than most do not compare; keep the largest set of examples.
     digests = {result.data for result in results.values()}
     if len(digests) > 1:
-        # Results on other examples than most do not compare; keep the largest set of examples.
-        largest = max(results.values(), key=lambda result: result.examples).data
-        results = {seed: result for seed, result in results.items() if result.data == largest}
+        largest = max(results.values(), key=lambda result: result.examples)
+        results = {seed: result for seed, result in results.items() if result.data == largest.data}
     return results
 
 
-def spread_text(row: Row) -> str:
+def score_text(row: Row) -> str:
     """Format the test score of runs: 36.02 ± 0.31, with the number of collapsed seeds."""
     values = list(row.scores.values())
-    text = f"{mean(values):.2f}"
-    if len(values) > 1:
-        text += f" ± {stdev(values):.2f}"
+    text = spread_text(values)
     if row.collapsed:
         text += f" (collapsed {len(row.collapsed)}/{len(values)})"
     return text
@@ -129,15 +147,12 @@ def gain_cell(entry: ArenaEntry) -> Cell:
     scores = list(entry.row.scores.values())
     control = list(entry.control.scores.values())
     gain = mean(scores) - mean(control)
+    text = f"{gain:+.1f}"
     if min(len(scores), len(control)) < 2:
-        return Cell(text=f"{gain:+.1f}", value=gain, note="an interval needs two seeds on both sides")
+        return Cell(text=text, value=gain, note="an interval needs two seeds on both sides")
 
-    # Welch: unequal variances, degrees of freedom by Welch and Satterthwaite.
-    terms = [(variance(side) / len(side), len(side) - 1) for side in (scores, control)]
-    total = sum(term for term, _ in terms)
-    if not total:
-        return Cell(text=f"{gain:+.1f}", value=gain)
-    freedom = total**2 / sum(term**2 / degrees for term, degrees in terms)
-    half_width = stats.t.ppf(1 - LEVEL / 2, freedom) * math.sqrt(total)
-    low, high = gain - half_width, gain + half_width
-    return Cell(text=f"{gain:+.1f} ({low:+.1f} to {high:+.1f})", value=gain, low=low, high=high)
+    interval = welch_interval(scores, control)
+    if interval is None:
+        return Cell(text=text, value=gain)
+    low, high = interval
+    return Cell(text=f"{text} ({low:+.1f} to {high:+.1f})", value=gain, low=low, high=high)

@@ -1,5 +1,7 @@
 """The figures of the chapter on efficiency: time and memory over n, growth, speed against accuracy."""
 
+import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -7,20 +9,20 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ..names import unique_names
+from ..results import figures
+from ..results.palette import Palette
+from ..results.summary import Row, Studies
 from ..runs.bench_record import BenchRecord, BenchRow
-from . import figures
 from .bench_groups import Group, groups
-from .palette import Palette
 from .plots import costs, speed_accuracy
 from .plots.speed_accuracy import Bubble
-from .summary import Row
 
 
 @rc_context(figures.PRINT)
 def pictures(
     records: Sequence[BenchRecord],
     folder: Path,
-    studies: Mapping[str, list[Row]],
+    studies: Studies,
     width: float = figures.TEXT,
 ) -> list[Path]:
     """Draw the figures of benchmarks as PNG files, each with an SVG and a PDF next to it.
@@ -46,34 +48,45 @@ def pictures(
     for study, rows in studies.items():
         panels = _panels(records, rows)
         if panels:
-            palette = Palette(sorted({bubble.label for bubbles in panels.values() for bubble in bubbles}))
+            bubbles = itertools.chain.from_iterable(panels.values())
+            labels = {bubble.label for bubble in bubbles}
+            palette = Palette(sorted(labels))
             figure = figures.charts(panels, speed_accuracy.draw, palette, width, markers=True)
             drawings[f"speed and accuracy/{study}"] = figure
 
     folder.mkdir(parents=True, exist_ok=True)
     names = unique_names(drawings)
-    return [figures.write(figure, folder / names[title]) for title, figure in drawings.items()]
+    paths = []
+    for title, figure in drawings.items():
+        path = folder / names[title]
+        paths.append(figures.write(figure, path))
+    return paths
 
 
 def _group_figures(group: Group, width: float) -> dict[str, Figure]:
     """Draw the figures of one group, by their names."""
     # A single length is drawn as bars, three or more also as growth.
-    has_lengths = len(group.lengths) > 1
-    name = f"{group.title} {group.source.fingerprint[:6]}"
-    cost_figure = costs.draw_over_length(group, width) if has_lengths else costs.draw_bars(group, width)
-    drawings = {name: cost_figure}
-    if len(group.lengths) > 2:
+    lengths = group.lengths
+    title = group.title
+    name = f"{title} {group.source.fingerprint[:6]}"
+    drawings = {}
+    if len(lengths) == 1:
+        title += f", n {lengths[0]:,}"
+        drawings[name] = costs.draw_bars(group, width)
+    else:
+        drawings[name] = costs.draw_over_length(group, width)
+    if len(lengths) > 2:
         drawings[f"{name} growth"] = costs.draw_growth(group, width)
 
-    length = "" if has_lengths else f", n {group.lengths[0]:,}"
+    hardware = group.source.machine.hardware
     for figure in drawings.values():
-        figure.suptitle(f"{group.title}{length}\n{group.source.machine.hardware}", fontsize="medium")
+        figure.suptitle(f"{title}\n{hardware}", fontsize="medium")
     return drawings
 
 
 def _panels(records: Sequence[BenchRecord], rows: Sequence[Row]) -> dict[str, list[Bubble]]:
     """Combine the test scores of a study with the times and memory of benchmarks, by task and benchmark."""
-    panels = {}
+    panels: dict[str, list[Bubble]] = {}
     for task in dict.fromkeys(row.task for row in rows):
         scored = {row.label: row for row in rows if row.task == task and row.test is not None}
         best = _best_benchmark(records, task, scored)
@@ -81,13 +94,14 @@ def _panels(records: Sequence[BenchRecord], rows: Sequence[Row]) -> dict[str, li
             continue
         group, bench_rows = best
         first = bench_rows[0]
-        padding = f", {first.pad} padding" if first.pad else ""
-        title = f"{task}; times of {group.source.name}, {first.dtype}, n {first.n:,}{padding}"
-        bubbles = []
+        title = f"{task}; times of {group.source.name}, {first.dtype}, n {first.n:,}"
+        if first.pad:
+            title += f", {first.pad} padding"
+        panels[title] = []
         for row in bench_rows:
             result = scored[row.mechanism]
-            bubbles.append(Bubble(result.label, row.ms, result.test, result.cell.std, result.n, row.peak_bytes))
-        panels[title] = bubbles
+            bubble = Bubble(result.label, row.ms, result.test, result.cell.std, result.n, row.peak_bytes)
+            panels[title].append(bubble)
     return panels
 
 
@@ -105,14 +119,18 @@ def _best_benchmark(
     best_quality = (False, 1)
     for group in groups(records):
         first = group.rows[0]
-        if (first.what, first.mode) != ("step", "training"):
+        if first.what != "step" or first.mode != "training":
             continue
-        for n, pad in dict.fromkeys((row.n, row.pad) for row in group.rows):
-            same_shape = [row for row in group.rows if (row.n, row.pad) == (n, pad)]
-            bench_rows = [row for row in same_shape if row.ms and row.mechanism in scored]
+        # Mechanisms with a score, by length and padding.
+        by_shape: dict[tuple[int, str | None], list[BenchRow]] = defaultdict(list)
+        for row in group.rows:
+            if row.ms and row.mechanism in scored:
+                by_shape[row.n, row.pad].append(row)
+        for bench_rows in by_shape.values():
             # The same task counts more than the number of mechanisms.
-            quality = (first.task == task, len(bench_rows))
-            if len(bench_rows) > 1 and quality > best_quality:
+            num_mechanisms = len(bench_rows)
+            quality = (first.task == task, num_mechanisms)
+            if num_mechanisms > 1 and quality > best_quality:
                 best = (group, bench_rows)
                 best_quality = quality
     return best

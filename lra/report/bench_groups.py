@@ -11,6 +11,7 @@ from ..runs.bench_record import BenchRecord, BenchRow
 
 # Fields that the rows of a group share.
 KIND = ("what", "mode", "task", "batch", "heads", "head_dim")
+MEBIBYTE = 2**20
 
 
 class Group(NamedTuple):
@@ -37,8 +38,9 @@ class Group(NamedTuple):
     def reference(self, n: int) -> BenchRow | None:
         """Return the reference row of a length, preferably the one of fixed padding; None without one."""
         name = self.source.choices.get("reference")
-        rows = [row for row in self.rows if row.n == n and row.mechanism == name and row.ms]
-        return min(rows, key=lambda row: row.pad != "fixed", default=None)
+        rows = [row for row in self.rows if row.n == n and row.mechanism == name]
+        timed_rows = [row for row in rows if row.ms]
+        return min(timed_rows, key=lambda row: row.pad != "fixed", default=None)
 
 
 def groups(records: Iterable[BenchRecord]) -> list[Group]:
@@ -69,7 +71,7 @@ def groups(records: Iterable[BenchRecord]) -> list[Group]:
 
 def _title(
     source: BenchRecord,
-    what: str,
+    operation: str,
     mode: str,
     task: str | None,
     batch: int,
@@ -77,7 +79,7 @@ def _title(
     head_dim: int,
     dtype: str,
 ) -> str:
-    subject = f"{what} of {task}" if task else what
+    subject = f"{operation} of {task}" if task else operation
     return f"{source.name}: {subject}, {mode}, batch {batch}, {heads} heads of {head_dim}, {dtype}"
 
 
@@ -102,7 +104,9 @@ def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
     # Two doublings: three measurements.
     first_n, first_value = measured[-3]
     last_n, last_value = measured[-1]
-    return math.log(last_value / first_value) / math.log(last_n / first_n)
+    value_ratio = last_value / first_value
+    length_ratio = last_n / first_n
+    return math.log(value_ratio) / math.log(length_ratio)
 
 
 def number(value: float) -> str:

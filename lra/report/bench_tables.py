@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..names import stem
+from ..results import published
+from ..results.table import Cell, Table, frame
 from ..runs.bench_record import BenchRecord, BenchRow
-from . import published
-from .bench_groups import Group, groups, growth, label, number
-from .table import Cell, Table, frame
+from .bench_groups import MEBIBYTE, Group, groups, growth, label, number
 
 # A group with more rows gets the table over lengths only.
 MAX_DETAILED_ROWS = 60
@@ -23,7 +23,8 @@ LEGEND = (
 PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transformer": "paper: memory"}
 NUMBERS = ("ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline", "speed", "memory")
 NONE = Cell.of(None)
-MEBIBYTE = 2**20
+# Columns of sizes of a layer.
+SIZES = ("parameters", "state")
 
 
 def tables(records: Iterable[BenchRecord]) -> list[Table]:
@@ -54,12 +55,16 @@ def markdown(tables: Iterable[Table]) -> str:
 def _about(source: BenchRecord) -> str:
     """Describe the machine of a record."""
     machine = source.machine
-    allocator = " ".join(f"{key}={value}" for key, value in machine.allocator.items()) or "default"
-    rates = ", ".join(f"{rate / 1e12:.3g} TFLOP/s {dtype}" for dtype, rate in machine.matmul.items())
+    options = [f"{key}={value}" for key, value in machine.allocator.items()] or ["default"]
+    matmul_rates = []
+    for dtype, rate in machine.matmul.items():
+        teraflops = rate / 1e12
+        matmul_rates.append(f"{teraflops:.3g} TFLOP/s {dtype}")
+    copy_rate = machine.copy / 1e9
     parts = [
         f"{machine.hardware}, {machine.threads} threads, torch {machine.torch}",
-        f"copy {machine.copy / 1e9:.4g} GB/s, matmul {rates}",
-        f"allocator {allocator}",
+        f"copy {copy_rate:.4g} GB/s, matmul {', '.join(matmul_rates)}",
+        f"allocator {' '.join(options)}",
         f"load {machine.load}",
         f"commit {source.git or 'unknown'}",
     ]
@@ -74,30 +79,39 @@ def _over_lengths(group: Group) -> Table:
     lines = []
     for name, rows in group.over_n().items():
         line = {"mechanism": name}
-        line |= {f"{n:,}": NONE for n in group.lengths}
-        line |= {f"{row.n:,}": Cell.of(row.ms, number) for row in rows}
-        # Spread: the largest over all lengths; memory: at the largest length.
-        largest_spread = max(map(_spread, rows), default=None)
-        megabytes = rows[-1].peak_bytes / MEBIBYTE if rows else None
-        line["spread"] = Cell.of(largest_spread, "{:.0%}".format)
-        line["MB"] = Cell.of(megabytes, number)
-
-        # Exponents of n, measured and claimed.
-        times = [(row.n, row.ms) for row in rows]
-        sizes = [(row.n, row.peak_bytes) for row in rows]
-        line["growth"] = Cell.of(growth(times), "{:.2f}".format)
-        line["MB growth"] = Cell.of(growth(sizes), "{:.2f}".format)
+        for n in group.lengths:
+            line[f"{n:,}"] = NONE
+        for row in rows:
+            line[f"{row.n:,}"] = Cell.of(row.ms, number)
+        line |= _summary(rows)
         line["claimed"] = Cell.of(claimed[name], "{:g}".format)
-
         # Sizes of the layer, which do not depend on n.
-        for field in ("parameters", "state"):
-            line[field] = Cell.of(getattr(rows[-1], field) if rows else None, "{:,}".format)
+        for field in SIZES:
+            size = getattr(rows[-1], field) if rows else None
+            line[field] = Cell.of(size, "{:,}".format)
         lines.append(line)
+
     # Records of earlier versions have no sizes.
-    for field in ("parameters", "state"):
+    for field in SIZES:
         if not _has_content(lines, field):
-            lines = [{name: cell for name, cell in line.items() if name != field} for line in lines]
+            for line in lines:
+                del line[field]
     return _table(f"{group.title}: ms over n", _about(group.source), lines)
+
+
+def _summary(rows: list[BenchRow]) -> dict[str, Cell]:
+    """Summarise the rows of a contestant over n: spread, memory, and the measured exponents of n."""
+    times = [(row.n, row.ms) for row in rows]
+    sizes = [(row.n, row.peak_bytes) for row in rows]
+    # Spread: the largest over all lengths; memory: at the largest length.
+    largest_spread = max(map(_spread, rows), default=None)
+    megabytes = rows[-1].peak_bytes / MEBIBYTE if rows else None
+    return {
+        "spread": Cell.of(largest_spread, "{:.0%}".format),
+        "MB": Cell.of(megabytes, number),
+        "growth": Cell.of(growth(times), "{:.2f}".format),
+        "MB growth": Cell.of(growth(sizes), "{:.2f}".format),
+    }
 
 
 def _errors(group: Group) -> Table:
@@ -107,59 +121,75 @@ def _errors(group: Group) -> Table:
         rows_of[label(row)][row.n] = row
 
     # Inference has no gradients.
-    parts = ("output", "gradients") if group.rows[0].mode == "training" else ("output",)
+    parts = ["output"]
+    if group.rows[0].mode == "training":
+        parts.append("gradients")
+    no_errors = [None] * len(parts)
+
     lines = []
     for name, rows in rows_of.items():
         line = {"mechanism": name}
         for n in group.lengths:
-            errors = rows[n].errors if n in rows and rows[n].errors else [None] * len(parts)
+            # A contestant may have no row of this length, or a row that failed.
+            errors = no_errors
+            if n in rows and rows[n].errors:
+                errors = rows[n].errors
             for part, error in zip(parts, errors, strict=True):
                 line[f"{part}, n = {n:,}"] = Cell.of(error, "{:.1e}".format)
         problems = {row.status for row in rows.values()} - {"ok"}
         line["status"] = "; ".join(sorted(problems))
         lines.append(line)
-    about = f"||x - y|| / ||y|| in the 2-norm, y in float64 with the same weights and inputs; {_about(group.source)}"
+    machine = _about(group.source)
+    about = f"||x - y|| / ||y|| in the 2-norm, y in float64 with the same weights and inputs; {machine}"
     return _table(f"{group.title}: rounding error", about, lines)
 
 
 def _details(group: Group) -> Table:
     """Make a table of every number; columns without any number are left out."""
-    has_paper_values = (group.rows[0].what, group.rows[0].mode) == ("step", "training")
+    # The papers print the speed and memory of training steps.
+    first = group.rows[0]
+    has_paper_values = first.what == "step" and first.mode == "training"
     paper_values = _paper_values() if has_paper_values else {}
     lines = []
     for row in sorted(group.rows, key=lambda row: row.n):
-        line = {"mechanism": label(row), "n": Cell.of(row.n, "{:,}".format)}
         # All columns in their order, then the values of this row.
+        line = {"mechanism": label(row), "n": Cell.of(row.n, "{:,}".format)}
         line |= dict.fromkeys(NUMBERS, NONE)
         if row.ms is not None:
-            line |= _measurements(row, group.reference(row.n))
+            reference_row = group.reference(row.n)
+            line |= _measurements(row, reference_row)
         if has_paper_values:
             for metric, name in PAPER.items():
-                line[name] = Cell.of(paper_values.get((row.mechanism, metric)), "{:g}".format)
+                value = paper_values.get((row.mechanism, metric))
+                line[name] = Cell.of(value, "{:g}".format)
         line["status"] = "" if row.status == "ok" else row.status
         lines.append(line)
 
-    head = [name for name in lines[0] if name == "ms" or _has_content(lines, name)]
+    # Columns without any value are left out.
+    for name in list(lines[0]):
+        if name != "ms" and not _has_content(lines, name):
+            for line in lines:
+                del line[name]
     about = _about(group.source)
     reference = group.source.choices.get("reference")
     if reference:
         about += f"; speed and memory relative to {reference}"
-    selected = [{name: line[name] for name in head} for line in lines]
-    return _table(group.title, about, selected)
+    return _table(group.title, about, lines)
 
 
 def _has_content(lines: list[dict[str, Cell | str]], name: str) -> bool:
     """Whether a column has a number or a text."""
-    return any(line[name] not in (NONE, "") for line in lines)
+    cells = [line[name] for line in lines]
+    return any(cell not in (NONE, "") for cell in cells)
 
 
 def _paper_values() -> dict[tuple[str, str], float | None]:
     """Return the published speed-ups and memory ratios by (mechanism, metric)."""
     values = {}
-    for value in published.read():
-        if value.metric in PAPER:
-            for mechanism in value.attn.split():
-                values[mechanism, value.metric] = value.number
+    printed = [value for value in published.read() if value.metric in PAPER]
+    for value in printed:
+        for mechanism in value.attn.split():
+            values[mechanism, value.metric] = value.number
     return values
 
 
@@ -173,14 +203,20 @@ def _measurements(row: BenchRow, reference: BenchRow | None) -> dict[str, Cell]:
     }
     # Bytes and FLOPs per millisecond, as GB/s and TFLOP/s.
     if row.roofline_bytes:
-        cells["GB/s"] = Cell.of(row.roofline_bytes / row.ms / 1e6, number)
+        gigabytes = row.roofline_bytes / row.ms / 1e6
+        slowdown = row.ms / row.roofline_ms
+        cells["GB/s"] = Cell.of(gigabytes, number)
         cells["roofline ms"] = Cell.of(row.roofline_ms, number)
-        cells["x roofline"] = Cell.of(row.ms / row.roofline_ms, number)
+        cells["x roofline"] = Cell.of(slowdown, number)
     if row.flops:
-        cells["TFLOP/s"] = Cell.of(row.flops / row.ms / 1e9, number)
+        teraflops = row.flops / row.ms / 1e9
+        cells["TFLOP/s"] = Cell.of(teraflops, number)
+    # Relative to the reference of the same length.
     if reference:
-        cells["speed"] = Cell.of(reference.ms / row.ms, number)
-        cells["memory"] = Cell.of(row.peak_bytes / max(reference.peak_bytes, 1), "{:.2f}".format)
+        speed = reference.ms / row.ms
+        memory = row.peak_bytes / max(reference.peak_bytes, 1)
+        cells["speed"] = Cell.of(speed, number)
+        cells["memory"] = Cell.of(memory, "{:.2f}".format)
     return cells
 
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
-from . import extensions, published
+from ..results import published
+from ..results.score_cells import score
+from ..results.summary import FACTS, Row, Studies
+from ..results.table import SEPARATOR, Cell, Table, frame, joined, number
+from . import extensions
 from .results import keys
-from .score_cells import score
-from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
-from .table import Cell, Table, frame
 
 # Text columns, which a terminal shows below each row.
 TEXT_COLUMNS = ("details", "published")
@@ -49,8 +50,11 @@ def details(rows: list[Row]) -> list[Table]:
         extra_columns = extensions.columns(task_rows)
         lines = []
         for i, row in enumerate(task_rows):
-            cells = _cells(row) | {column.name: column.cells[i] for column in extra_columns}
-            lines.append(Line(row.label, cells, row.facts, row.remarks, _published_values(row)))
+            cells = _cells(row)
+            for column in extra_columns:
+                cells[column.name] = column.cells[i]
+            line = Line(row.label, cells, row.facts, row.remarks, _published_values(row))
+            lines.append(line)
         about = " ".join(column.about for column in extra_columns)
         tables.append(_details_table(study, task, lines, about))
     return tables + _averages(rows)
@@ -65,15 +69,22 @@ def _published_values(row: Row) -> list[str]:
 def _cells(row: Row) -> dict[str, Cell]:
     """Make the number cells of a row of a table of details."""
     # Seeds of one row may differ in these if their settings changed in between.
-    constants = {r.constant_baseline for r in row.runs.values()}
-    params = {r.params for r in row.runs.values()}
+    records = list(row.runs.values())
+    constants = {float(r.constant_baseline) for r in records}
+    params = {r.params for r in records}
+
     test = score(row.scores, collapsed=row.collapsed)
-    num_seeds = f"{row.n} (+{row.num_failed})" if row.num_failed else str(row.n)
+    if not test.text:
+        test = replace(test, text=number(None))
+    num_seeds = str(row.n)
+    if row.num_failed:
+        num_seeds += f" (+{row.num_failed})"
     return {
-        "test": replace(test, text=test.text or number(None), n=None),
+        # The number of seeds has its own column.
+        "test": replace(test, n=None),
         "n": Cell(text=num_seeds, value=row.n),
         "val": Cell.of(row.val),
-        "constant": Cell(text=joined(map(float, constants)), value=min(constants)),
+        "constant": Cell(text=joined(constants), value=min(constants)),
         "ms": Cell.of(row.ms, "{:.1f}".format),
         "params": Cell(text=joined(params), value=min(params)),
     }
@@ -85,70 +96,101 @@ def _averages(rows: list[Row]) -> list[Table]:
     Means are compared only between mechanisms with the same tasks.
     """
     # Only accuracies can be averaged.
-    by_label: dict[str, list[Row]] = defaultdict(list)
+    by_label: Studies = defaultdict(list)
     for row in rows:
         if row.facts["metric"] == "accuracy":
             by_label[row.label].append(row)
 
     # Mechanisms with results on the same tasks share a table.
     by_tasks: dict[tuple[str, ...], list[Line]] = defaultdict(list)
-    for label in sorted(by_label):
-        tasks = tuple(row.task for row in by_label[label] if row.test is not None)
+    for label, label_rows in sorted(by_label.items()):
+        tasks = tuple(row.task for row in label_rows if row.test is not None)
         if len(tasks) > 1:
-            by_tasks[tasks].append(_average_line(label, by_label[label]))
+            line = _average_line(label, label_rows)
+            by_tasks[tasks].append(line)
 
-    ordered = sorted(by_tasks, key=lambda tasks: (-len(tasks), [task_order(task) for task in tasks]))
+    # The largest set of tasks first.
+    def order(tasks: tuple[str, ...]) -> tuple:
+        return -len(tasks), list(map(published.task_order, tasks))
+
+    study = rows[0].study
     tables = []
-    for tasks in ordered:
+    for tasks in sorted(by_tasks, key=order):
         title = f"mean of {', '.join(tasks)}"
-        tables.append(_details_table(rows[0].study, title, by_tasks[tasks], AVERAGED))
+        table = _details_table(study, title, by_tasks[tasks], AVERAGED)
+        tables.append(table)
     return tables
 
 
 def _average_line(label: str, rows: list[Row]) -> Line:
     """Average one mechanism over the tasks on which it has a finished seed."""
     tests = {row.task: row.test for row in rows if row.test is not None}
+    average = mean(tests.values())
 
+    # Facts of all tasks.
     facts = {}
     for key in ("protocol", "budget", "data"):
-        values = []
+        values: list[str] = []
         for row in rows:
             # A row's fact may already hold several values.
-            values += filter(None, row.facts[key].split(SEPARATOR))
+            row_values = row.facts[key].split(SEPARATOR)
+            values += filter(None, row_values)
         facts[key] = joined(values)
 
-    remarks = [f"{row.task}: collapsed {len(row.collapsed)}/{row.n}" for row in rows if row.collapsed]
-    remarks += [f"no finished seed on {row.task}" for row in rows if row.test is None]
-    means = [] if published.caution([facts]) else published.averages(label, tests)
-    values = [f"{source}: {number(average)}" for source, average in means]
-    return Line(label, {"mean": Cell.of(mean(tests.values()))}, facts, remarks, values)
+    # What went wrong on single tasks.
+    remarks = []
+    for row in rows:
+        if row.collapsed:
+            remarks.append(f"{row.task}: collapsed {len(row.collapsed)}/{row.n}")
+    for row in rows:
+        if row.test is None:
+            remarks.append(f"no finished seed on {row.task}")
+
+    published_means = []
+    if not published.caution([facts]):
+        for source, published_mean in published.averages(label, tests):
+            published_means.append(f"{source}: {number(published_mean)}")
+    return Line(label, {"mean": Cell.of(average)}, facts, remarks, published_means)
 
 
 def _details_table(study: str, title: str, lines: list[Line], about: str) -> Table:
     """Make a table of details; facts shared by all rows are stated in the caption, the others in their rows."""
     # Facts of all rows go into the caption.
     shared = _shared_facts(lines)
-    common = "; ".join(FACTS[key].format(value) for key, value in shared.items() if value)
+    caption = []
+    common = _facts(shared)
+    if common:
+        sentence = "; ".join(common)
+        caption.append(f"{sentence[0].upper()}{sentence[1:]}.")
+    # With the caution there are no published values, so there is nothing to say about their means.
     caution = published.caution(line.facts for line in lines)
-    caption = [f"{common[0].upper()}{common[1:]}."] if common else []
-    # Without published values there is nothing to say about their means.
-    caption.append(caution if about == AVERAGED and caution else " ".join(filter(None, [about, caution])))
+    if about and not (about == AVERAGED and caution):
+        caption.append(about)
+    if caution:
+        caption.append(caution)
 
     # The other facts follow the remarks of each row.
-    rows = []
+    rows: list[list[Cell | str]] = []
     for line in lines:
-        facts = [FACTS[key].format(line.facts[key]) for key in FACTS if key not in shared and line.facts.get(key)]
-        notes = "; ".join(line.remarks + facts)
-        rows.append([line.label, *line.cells.values(), notes, "\n".join(line.published)])
+        other_facts = {key: value for key, value in line.facts.items() if key not in shared}
+        notes = line.remarks + _facts(other_facts)
+        cells: list[Cell | str] = [*line.cells.values(), "; ".join(notes), "\n".join(line.published)]
+        rows.append([line.label, *cells])
     head = ("mechanism", *lines[0].cells, *TEXT_COLUMNS)
+    labels = [line.label for line in lines]
     return Table(
         name=f"{study}/{title}",
         title=title,
-        about=" ".join(filter(None, caption)),
-        cells=frame(head, rows, keys(study, [line.label for line in lines])),
+        about=" ".join(caption),
+        cells=frame(head, rows, keys(study, labels)),
         words=("mechanism", *TEXT_COLUMNS),
         below=TEXT_COLUMNS,
     )
+
+
+def _facts(facts: dict[str, str]) -> list[str]:
+    """Format facts in the order of FACTS, without empty ones."""
+    return [form.format(facts[key]) for key, form in FACTS.items() if facts.get(key)]
 
 
 def _shared_facts(lines: list[Line]) -> dict[str, str]:

@@ -7,14 +7,16 @@ from pathlib import Path
 
 from ..disk.atomic import below, write
 from ..names import unique_names
-from . import artifacts, details, extensions, figures, latex, page, paper_tables, published, results
-from .lr_search import SEARCH_SUFFIX, lr_table
-from .palette import Palette
+from ..results import figures, published
+from ..results.lr_search import SEARCH_SUFFIX, lr_table
+from ..results.palette import Palette
+from ..results.published import PrintedValue
+from ..results.score_cells import MARKS
+from ..results.summary import Row, Studies
+from ..results.table import Chapter, Table
+from . import artifacts, details, extensions, latex, page, paper_tables, results
 from .plots import learning_curves, seed_points, speed_accuracy
 from .pretraining import pretraining
-from .score_cells import MARKS
-from .summary import Row
-from .table import Chapter, Table
 
 # Shown once per page: everything that the tables have in common.
 LEGEND = (
@@ -30,7 +32,7 @@ SPEED_CAPTION = "test score over milliseconds per step; the area is the peak mem
 
 def export(
     out: Path,
-    studies: dict[str, list[Row]],
+    studies: Studies,
     damaged: list[str],
     chapters: Sequence[Chapter] = (),
     *,
@@ -59,36 +61,55 @@ def export(
 
     # Read the runs, then make the chapters about all studies.
     contents, unreadable = _read_studies(studies)
-    seed_pictures = itertools.chain.from_iterable(map(seed_points.pictures, studies.values()))
-    seed_files = figures.save(seed_pictures, out / "figures", width)
-    chapters = [
-        *chapters,
-        Chapter("Seeds and learning rates", seed_points.ABOUT, [], seed_files),
-        Chapter("Published tables", PAPERS_ABOUT, paper_tables.tables(studies)),
-    ]
+    chapters = [*chapters, *_common_chapters(studies, out / "figures", width)]
     contents, chapters = _with_file_names(contents, chapters)
 
     # Tables as CSV and LaTeX, figures as PDF, and the document that shows them.
     tables = _titled_tables(contents, chapters)
     for table in tables:
-        write(out / "tables" / f"{table.name}.csv", table.csv())
-        write(out / "tables" / f"{table.name}.tex", latex.table(table, width))
+        path = out / "tables" / table.name
+        write(path.with_name(f"{table.name}.csv"), table.csv())
+        write(path.with_name(f"{table.name}.tex"), latex.table(table, width))
     captions = {}
     for chapter in chapters:
-        captions |= {path.with_suffix(".pdf"): f"{chapter.title}: {path.stem}" for path in chapter.pictures}
+        for path in chapter.pictures:
+            captions[path.with_suffix(".pdf")] = f"{chapter.title}: {path.stem}"
     captions |= _draw_studies(contents, out / "figures", width)
     _write_document(out, tables, captions, width, show)
 
     # The page and its Markdown version.
-    values = [value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper)]
-    values += [value for rows in studies.values() for row in rows for value in row.published]
-    notes = published.notes(values)
+    notes = published.notes(_published_values(studies))
     write(out / "report.md", markdown(contents, chapters, notes))
-    write(out / "index.html", page.render(contents, chapters, LEGEND, notes, damaged + unreadable, out))
+    html = page.render(contents, chapters, LEGEND, notes, damaged + unreadable, out)
+    write(out / "index.html", html)
     return unreadable
 
 
-def _read_studies(studies: dict[str, list[Row]]) -> tuple[list[page.Study], list[str]]:
+def _common_chapters(studies: Studies, folder: Path, width: float) -> list[Chapter]:
+    """Make the chapters about all studies: their seeds and learning rates, and the papers' tables."""
+    pictures = []
+    for rows in studies.values():
+        pictures += seed_points.pictures(rows)
+    files = figures.save(pictures, folder, width)
+    tables = paper_tables.tables(studies)
+    return [
+        Chapter("Seeds and learning rates", seed_points.ABOUT, [], files),
+        Chapter("Published tables", PAPERS_ABOUT, tables),
+    ]
+
+
+def _published_values(studies: Studies) -> list[PrintedValue]:
+    """List the published values that the report shows: of the papers' tables, then of the rows."""
+    values = []
+    for paper in paper_tables.PAPERS:
+        values += paper_tables.printed(paper)
+    for rows in studies.values():
+        for row in rows:
+            values += row.published
+    return values
+
+
+def _read_studies(studies: Studies) -> tuple[list[page.Study], list[str]]:
     """Read the files of all runs, and make the tables and charts of each study.
 
     Returns:
@@ -99,14 +120,18 @@ def _read_studies(studies: dict[str, list[Row]]) -> tuple[list[page.Study], list
     for name, rows in studies.items():
         # Curves, configuration and maps of every run.
         runs = {}
+        run_curves = {}
         for folder in itertools.chain.from_iterable(row.runs for row in rows):
-            runs[folder], messages = artifacts.read(folder)
+            files, messages = artifacts.read(folder)
+            runs[folder] = files
+            run_curves[folder] = files.curves
             unreadable += messages
-        curves = learning_curves.by_task(rows, {folder: files.curves for folder, files in runs.items()})
+        curves = learning_curves.by_task(rows, run_curves)
         # The trials of a search all have the same speed: their bubbles would cover each other.
         is_search = name.endswith(SEARCH_SUFFIX)
         bubbles = {} if is_search else speed_accuracy.by_task_and_device(rows)
-        contents.append(page.Study(name, rows, *tables(rows), curves, bubbles, runs))
+        overview, by_task = tables(rows)
+        contents.append(page.Study(name, rows, overview, by_task, curves, bubbles, runs))
     return contents, unreadable
 
 
@@ -119,7 +144,7 @@ def _with_file_names(contents: list[page.Study], chapters: list[Chapter]) -> tup
     # Names are unique over the whole folder, not for each study.
     all_tables: list[Table] = []
     for study in contents:
-        all_tables += [*study.results, *study.details]
+        all_tables += study.results + study.details
     for chapter in chapters:
         all_tables += chapter.tables
     names = unique_names(table.name for table in all_tables)
@@ -127,9 +152,12 @@ def _with_file_names(contents: list[page.Study], chapters: list[Chapter]) -> tup
     def renamed(tables: Iterable[Table]) -> list[Table]:
         return [replace(table, name=names[table.name]) for table in tables]
 
+    # The same contents with the new names.
     renamed_contents = []
     for study in contents:
-        renamed_contents.append(study._replace(results=renamed(study.results), details=renamed(study.details)))
+        results_tables = renamed(study.results)
+        details_tables = renamed(study.details)
+        renamed_contents.append(study._replace(results=results_tables, details=details_tables))
     renamed_chapters = [chapter._replace(tables=renamed(chapter.tables)) for chapter in chapters]
     return renamed_contents, renamed_chapters
 
@@ -149,24 +177,28 @@ def _titled_tables(contents: list[page.Study], chapters: Sequence[Chapter]) -> l
 
 def _draw_studies(contents: list[page.Study], folder: Path, width: float) -> dict[Path, str]:
     """Draw the learning curves and the speed of each study; returns the captions of the PDF files."""
-    titles = []
-    for study in contents:
-        titles += [f"{study.name}/curves", f"{study.name}/speed"]
-    names = unique_names(titles)
-
-    captions = {}
+    drawings = {}
+    all_captions = {}
     for study in contents:
         # Both figures of a study use the same colours.
-        palette = Palette(sorted({row.label for row in study.rows}))
+        labels = {row.label for row in study.rows}
+        palette = Palette(sorted(labels))
+        curves_name = f"{study.name}/curves"
+        speed_name = f"{study.name}/speed"
+        all_captions[curves_name] = f"{study.name}: {CURVES_CAPTION}"
+        all_captions[speed_name] = f"{study.name}: {SPEED_CAPTION}"
         if study.curves:
-            figure = figures.charts(study.curves, learning_curves.draw, palette, width)
-            path = figures.write(figure, folder / names[f"{study.name}/curves"], ("png", "pdf"))
-            captions[path.with_suffix(".pdf")] = f"{study.name}: {CURVES_CAPTION}"
+            drawings[curves_name] = figures.charts(study.curves, learning_curves.draw, palette, width)
         if study.bubbles:
             panels = {" on ".join(key): bubbles for key, bubbles in study.bubbles.items()}
-            figure = figures.charts(panels, speed_accuracy.draw, palette, width, markers=True)
-            path = figures.write(figure, folder / names[f"{study.name}/speed"], ("png", "pdf"))
-            captions[path.with_suffix(".pdf")] = f"{study.name}: {SPEED_CAPTION}"
+            drawings[speed_name] = figures.charts(panels, speed_accuracy.draw, palette, width, markers=True)
+
+    # File names are unique among all figures that a study may have.
+    names = unique_names(all_captions)
+    captions = {}
+    for name, figure in drawings.items():
+        path = figures.write(figure, folder / names[name], ("png", "pdf"))
+        captions[path.with_suffix(".pdf")] = all_captions[name]
     return captions
 
 
@@ -178,16 +210,22 @@ def _write_document(
     show: Sequence[str] | None,
 ) -> None:
     """Write main.tex with the tables and figures named by ``show``."""
-    names = [*(table.name for table in tables), *(path.stem for path in captions)]
+    names = [table.name for table in tables]
+    names += [path.stem for path in captions]
     # By default the document shows everything.
     if show is None:
         show = names
     unknown = set(show) - set(names)
     if unknown:
         raise ValueError(f"show: there is no {', '.join(sorted(unknown))}; there is {', '.join(names)}")
-    shown_tables = [table.name for table in tables if table.name in show]
-    pictures = {path.relative_to(out): caption for path, caption in captions.items() if path.stem in show}
-    write(out / "main.tex", latex.document(shown_tables, pictures, width))
+
+    table_names = [table.name for table in tables if table.name in show]
+    pictures = {}
+    for path, caption in captions.items():
+        if path.stem in show:
+            pictures[path.relative_to(out)] = caption
+    document = latex.document(table_names, pictures, width)
+    write(out / "main.tex", document)
 
 
 def tables(rows: list[Row]) -> tuple[list[Table], list[Table]]:
@@ -199,17 +237,19 @@ def tables(rows: list[Row]) -> tuple[list[Table], list[Table]]:
     search = lr_table(rows)
     if search and study.endswith(SEARCH_SUFFIX):
         return [replace(search, title=study)], []
-    overview = [results.results(rows), results.over_control(rows), search, pretraining(rows)]
-    overview = [table for table in overview if table]
+    candidates = [results.results(rows), results.over_control(rows), search, pretraining(rows)]
+    overview = [table for table in candidates if table]
     return overview + extensions.tables(rows), details.details(rows)
 
 
-def every_table(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> list[Table]:
+def every_table(studies: Studies, chapters: Sequence[Chapter]) -> list[Table]:
     """List the tables of studies, titled by their names, details first, then the tables of chapters."""
     all_tables = []
     for name, rows in studies.items():
         overview, by_task = tables(rows)
-        all_tables += [replace(table, title=f"{name}: {table.title}") for table in (*by_task, *overview)]
+        for table in by_task + overview:
+            titled_table = replace(table, title=f"{name}: {table.title}")
+            all_tables.append(titled_table)
     for chapter in chapters:
         all_tables += chapter.tables
     return all_tables
@@ -220,11 +260,14 @@ def markdown(studies: list[page.Study], chapters: Sequence[Chapter], notes: list
     sections = ["# Results", LEGEND]
     for study in studies:
         # The first table has the name of the study as its heading.
-        first, *further = *study.results, *study.details
+        first, *further = study.results + study.details
         sections.append(first.section(2))
         sections += [table.section() for table in further]
     for chapter in chapters:
         sections += [f"## {chapter.title}", chapter.about]
         sections += [table.section() for table in chapter.tables]
-        sections += [f"![{picture.stem}]({picture.parent.name}/{picture.name})" for picture in chapter.pictures]
-    return "\n\n".join([*sections, "## Notes on published values", "\n".join(notes)]) + "\n"
+        for picture in chapter.pictures:
+            folder = picture.parent.name
+            sections.append(f"![{picture.stem}]({folder}/{picture.name})")
+    sections += ["## Notes on published values", "\n".join(notes)]
+    return "\n\n".join(sections) + "\n"

@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from .summary import Row
-from .table import Column, Table
+from ..results.summary import Row
+from ..results.table import Column, Table
 
 
 @cache

@@ -8,10 +8,10 @@ from string import Template, ascii_lowercase
 
 import pandas as pd
 
-from .figures import COLUMN, TEXT
+from ..results.figures import COLUMN, TEXT
+from ..results.score_cells import MARKS
+from ..results.table import Cell, Table
 from .latex_columns import LETTER, PrintColumn, column, superscript, tex, wrapped
-from .score_cells import MARKS
-from .table import Table
 
 # Inches between two columns.
 SPACE = 6 / 72
@@ -24,7 +24,8 @@ FLOAT_LINES = 48
 PAGE_LINES = 58
 HEAD_LINES = 4
 FLOATS_PER_PAGE_BREAK = 8
-FOOTNOTE_MARKS = ["".join(letters) for n in (1, 2) for letters in product(ascii_lowercase, repeat=n)]
+# a, b, ... z, aa, ab, ... zz.
+FOOTNOTE_MARKS = [*ascii_lowercase, *map("".join, product(ascii_lowercase, repeat=2))]
 DOCUMENT = Template(r"""% pdflatex main.tex, twice for the numbers of the tables
 \documentclass[twocolumn]{article}
 \usepackage[T1]{fontenc}
@@ -80,37 +81,36 @@ def table(table: Table, width: float = TEXT) -> str:
 
     floats, height = _paginate(columns, table.words, width)
     # Move the last tabular to another float if the legend does not fit below it.
-    foot = (len(legend) + footnotes.length()) * 0.75 * LETTER / width
-    if height + foot > PAGE_LINES and len(floats[-1]) > 1:
-        floats.append([floats[-1].pop()])
+    num_letters = len(legend) + footnotes.length()
+    foot_height = num_letters * 0.75 * LETTER / width
+    if height + foot_height > PAGE_LINES and len(floats[-1]) > 1:
+        last_tabular = floats[-1].pop()
+        floats.append([last_tabular])
 
+    # The legend and the footnotes are below the last float.
+    feet = [""] * len(floats)
+    feet[-1] = _foot(legend, footnotes)
     written = []
-    for i, tabulars in enumerate(floats):
-        foot_text = _foot(legend, footnotes) if i == len(floats) - 1 else ""
-        written.append(_float(table, tabulars, width, foot_text, is_continued=i > 0))
+    for i, (tabulars, foot) in enumerate(zip(floats, feet, strict=True)):
+        written.append(_float(table, tabulars, width, foot, is_continued=i > 0))
     return "\n".join(written)
 
 
 def _print_columns(table: Table, footnotes: Footnotes, width: float) -> dict[str, PrintColumn]:
     """Format the columns of a table; text columns that are too long become footnotes of the first column."""
-    first, *other_names = table.head
-    is_long = table.cells.map(lambda cell: len(cell.text)).max() > MAX_TEXT
-    in_footnotes = []
-    for name in other_names:
-        if name in table.below or (name in table.words and is_long[name]):
-            in_footnotes.append(name)
+    first, *others = table.head
+    in_footnotes = [name for name in others if _goes_into_footnotes(table, name)]
+    printed = [name for name in others if name not in in_footnotes]
 
     # Footnote marks are numbered row by row.
-    marks: dict[str, list[str]] = {name: [] for name in table.head if name not in in_footnotes}
+    marks: dict[str, list[str]] = {name: [] for name in (first, *printed)}
     for (_, label, _), cells in table.cells.iterrows():
-        texts = []
-        for name in in_footnotes:
-            if cells[name].text:
-                texts.append(f"{name}: {', '.join(cells[name].text.splitlines())}")
-        marks[first].append(footnotes.mark("; ".join(texts)))
-        for name in list(marks)[1:]:
+        note = _row_note(cells, in_footnotes)
+        marks[first].append(footnotes.mark(note))
+        for name in printed:
             # The notes on our cells are in the page only; notes on published values are printed.
-            marks[name].append(footnotes.mark("" if label else cells[name].note))
+            note = "" if label else cells[name].note
+            marks[name].append(footnotes.mark(note))
 
     columns = {}
     for name, column_marks in marks.items():
@@ -119,6 +119,24 @@ def _print_columns(table: Table, footnotes: Footnotes, width: float) -> dict[str
     if columns[first].width > max_width:
         columns[first] = wrapped(columns[first], max_width)
     return columns
+
+
+def _goes_into_footnotes(table: Table, name: str) -> bool:
+    """Whether a column other than the first is printed as footnotes: text below the rows, or long text."""
+    if name in table.below:
+        return True
+    longest = max((len(cell.text) for cell in table.cells[name]), default=0)
+    return name in table.words and longest > MAX_TEXT
+
+
+def _row_note(cells: Mapping[str, Cell], names: Sequence[str]) -> str:
+    """Format the footnote of a row: "details: ...; published: ..."."""
+    texts = []
+    for name in names:
+        lines = cells[name].text.splitlines()
+        if lines:
+            texts.append(f"{name}: {', '.join(lines)}")
+    return "; ".join(texts)
 
 
 def _paginate(columns: dict[str, PrintColumn], words: Sequence[str], width: float) -> tuple[list[list[str]], int]:
@@ -133,47 +151,60 @@ def _paginate(columns: dict[str, PrintColumn], words: Sequence[str], width: floa
     for names in _blocks(columns, words, width):
         forms = "".join(columns[name].form for name in names)
         cells = pd.DataFrame({tex(name): columns[name].cells for name in names})
-        for start in range(0, max(len(cells), 1), max_rows):
+        num_rows = max(len(cells), 1)
+        for start in range(0, num_rows, max_rows):
             rows = cells[start : start + max_rows]
-            if height + HEAD_LINES + len(rows) > FLOAT_LINES and floats[-1]:
+            num_lines = HEAD_LINES + len(rows)
+            # A tabular that does not fit begins another float.
+            if height + num_lines > FLOAT_LINES and floats[-1]:
                 floats.append([])
                 height = 0
             style = rows.style.hide(axis="index")
-            floats[-1].append(style.to_latex(column_format=forms, hrules=True, siunitx=True).rstrip())
-            height += HEAD_LINES + len(rows)
+            tabular = style.to_latex(column_format=forms, hrules=True, siunitx=True)
+            floats[-1].append(tabular.rstrip())
+            height += num_lines
     return floats, height
 
 
 def _blocks(columns: dict[str, PrintColumn], words: Sequence[str], width: float) -> list[list[str]]:
     """Divide columns into blocks that are no wider than ``width``; each repeats the text columns at the left."""
     names = list(columns)
-    num_repeated = 2 if len(names) > 2 and names[1] in words else 1
+    num_repeated = 1
+    if len(names) > 2 and names[1] in words:
+        num_repeated = 2
     repeated = names[:num_repeated]
+
     blocks = [list(repeated)]
     for name in names[num_repeated:]:
-        block_width = sum(columns[other].width + SPACE for other in (*blocks[-1], name))
-        if block_width > width and len(blocks[-1]) > num_repeated:
-            blocks.append(list(repeated))
-        blocks[-1].append(name)
+        block = blocks[-1]
+        block_width = sum(columns[other].width + SPACE for other in (*block, name))
+        # A column that is too wide for an empty block stands in it alone.
+        if block_width > width and len(block) > num_repeated:
+            block = list(repeated)
+            blocks.append(block)
+        block.append(name)
     return blocks
 
 
 def _float(table: Table, tabulars: list[str], width: float, foot: str, *, is_continued: bool) -> str:
     """Format one float of a table: the first has the label, the last the legend and the footnotes."""
-    # A continued float repeats the number of the table.
-    head = f"\\caption{{{tex(table.title)}.}}\\label{{tab:{table.name}}}"
+    title = tex(table.title)
+    head = f"\\caption{{{title}.}}\\label{{tab:{table.name}}}"
     if is_continued:
-        head = f"\\addtocounter{{table}}{{-1}}\n\\caption{{{tex(table.title)} (continued).}}"
-    body = "\n\\par\\medskip\n".join(tabulars) + foot
-    return FLOAT.substitute(kind=_environment("table", width), head=head, body=body)
+        # A continued float repeats the number of the table.
+        head = f"\\addtocounter{{table}}{{-1}}\n\\caption{{{title} (continued).}}"
+    body = "\n\\par\\medskip\n".join(tabulars)
+    kind = _environment("table", width)
+    return FLOAT.substitute(kind=kind, head=head, body=body + foot)
 
 
 def _foot(legend: str, footnotes: Footnotes) -> str:
     # Notes in the order of their marks.
-    notes = []
+    lines = [tex(legend)]
     for note, mark in footnotes.marks.items():
-        notes.append(f"\n{superscript(mark)}~{tex(note)}.")
-    return f"\n\\par\\smallskip\n\\parbox{{\\linewidth}}{{\\scriptsize {tex(legend)}{''.join(notes)}}}"
+        lines.append(f"{superscript(mark)}~{tex(note)}.")
+    text = "\n".join(lines)
+    return f"\n\\par\\smallskip\n\\parbox{{\\linewidth}}{{\\scriptsize {text}}}"
 
 
 def _environment(name: str, width: float) -> str:
@@ -192,12 +223,19 @@ def document(tables: Sequence[str], figures: Mapping[Path, str], width: float) -
     kind = _environment("figure", width)
     floats = [f"\\input{{tables/{name}.tex}}" for name in tables]
     for path, text in figures.items():
-        caption = f"\\caption{{{tex(text)}.}}\\label{{fig:{path.stem}}}"
-        picture = f"\\includegraphics{{{path.as_posix()}}}"
-        floats.append(f"\\begin{{{kind}}}[tbp]\n\\centering\n{picture}\n{caption}\n\\end{{{kind}}}")
+        lines = [
+            f"\\begin{{{kind}}}[tbp]",
+            "\\centering",
+            f"\\includegraphics{{{path.as_posix()}}}",
+            f"\\caption{{{tex(text)}.}}\\label{{fig:{path.stem}}}",
+            f"\\end{{{kind}}}",
+        ]
+        floats.append("\n".join(lines))
 
     # LaTeX cannot hold many floats without a page break.
     pages = []
     for start in range(0, len(floats), FLOATS_PER_PAGE_BREAK):
-        pages.append("\n".join(floats[start : start + FLOATS_PER_PAGE_BREAK]))
-    return DOCUMENT.substitute(text=max(TEXT, width), body="\n\\clearpage\n".join(pages))
+        group = floats[start : start + FLOATS_PER_PAGE_BREAK]
+        pages.append("\n".join(group))
+    body = "\n\\clearpage\n".join(pages)
+    return DOCUMENT.substitute(text=max(TEXT, width), body=body)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..console import visible
-from .table import Cell
+from ..results.table import Cell
 
 # Inches: mean width of a letter.
 LETTER = 4 / 72
@@ -28,14 +28,18 @@ class PrintColumn(NamedTuple):
 
 def tex(text: str) -> str:
     """Escape a text for LaTeX; a character outside Latin fonts is replaced by its code point."""
-    return "".join(map(_tex_character, " ".join(visible(text).split())))
+    words = visible(text).split()
+    line = " ".join(words)
+    return "".join(map(_tex_character, line))
 
 
 def _tex_character(character: str) -> str:
     if character in TEX:
         return TEX[character]
     is_latin = character.isascii() or "À" <= character <= "ſ"
-    return character if is_latin else f"[U+{ord(character):04X}]"
+    if is_latin:
+        return character
+    return f"[U+{ord(character):04X}]"
 
 
 def wrapped(column: PrintColumn, width: float) -> PrintColumn:
@@ -47,18 +51,21 @@ def wrapped(column: PrintColumn, width: float) -> PrintColumn:
 
 def column(cells: Sequence[Cell], marks: Sequence[str], name: str, is_text: bool) -> PrintColumn:
     """Format a column; numbers are aligned at the decimal point, other texts are not parsed by siunitx."""
-    lengths = [len(cell.text) + len(mark) for cell, mark in zip(cells, marks, strict=True)]
+    marked_cells = list(zip(cells, marks, strict=True))
+    lengths = [len(cell.text) + len(mark) for cell, mark in marked_cells]
     width = LETTER * max([len(name), *lengths])
+    texts = [_text_cell(cell, mark) for cell, mark in marked_cells]
     if is_text:
-        return PrintColumn("l", [_text_cell(cell, mark) for cell, mark in zip(cells, marks, strict=True)], width)
+        return PrintColumn("l", texts, width)
 
     # Split each cell into its number and the text behind it.
     written = []
     numbers = []
-    for cell, mark in zip(cells, marks, strict=True):
+    for (cell, mark), text in zip(marked_cells, texts, strict=True):
         match = NUMBER.fullmatch(cell.text)
         if match is None:
-            written.append(f"{{{_text_cell(cell, mark)}}}")
+            # siunitx does not parse what is in braces.
+            written.append(f"{{{text}}}")
             continue
         number = _Number(cell, mark, match)
         numbers.append(number)
@@ -90,12 +97,15 @@ class _Number:
         self.integer = integer.replace(",", "")
         self.exponent = str(int(exponent)) if exponent else ""
         self.bold = r"\bfseries " if cell.mark == "best" else ""
-
-        space = "~" if text.startswith(" ") else ""
-        self.suffix = f"{space}{tex(text)}{_tied(cell)}"
         self.mark = mark
+
+        tied = _tied(cell)
+        space = "~" if text.startswith(" ") else ""
+        self.suffix = f"{space}{tex(text)}{tied}"
         # Number of characters behind the number, in print.
-        self.suffix_length = len(text) + (2 if cell.mark == "tied" else 0) + len(mark)
+        self.suffix_length = len(text) + len(mark)
+        if tied:
+            self.suffix_length += 2
 
     def latex(self) -> str:
         """Return the number as siunitx reads it; what is not part of it stands in braces."""
@@ -104,13 +114,15 @@ class _Number:
             number += f".{self.decimals}"
         if self.exponent:
             number += f"e{self.exponent}"
-        text = f"{self.bold}{self.suffix}{superscript(self.mark)}"
-        braces = f" {{{text}}}" if text != self.bold else ""
-        return f"{self.bold}{number}{braces}"
+        text = f"{self.suffix}{superscript(self.mark)}"
+        if text:
+            number += f" {{{self.bold}{text}}}"
+        return f"{self.bold}{number}"
 
     def placeholder(self) -> tuple[int, str]:
         """Return the length of the suffix, and a suffix of the same width with the widest footnote mark."""
-        return self.suffix_length, self.suffix + superscript("m" * len(self.mark))
+        widest_mark = superscript("m" * len(self.mark))
+        return self.suffix_length, self.suffix + widest_mark
 
 
 def _siunitx_column(numbers: Sequence[_Number]) -> str:
@@ -120,8 +132,8 @@ def _siunitx_column(numbers: Sequence[_Number]) -> str:
     integers = max(len(number.integer) for number in numbers)
     decimals = max(len(number.decimals) for number in numbers)
     form = f"{sign}{integers}.{decimals}"
-    if any(number.exponent for number in numbers):
-        digits = max(len(number.exponent) for number in numbers)
-        form += f"e-{digits}"
+    exponent_digits = max(len(number.exponent) for number in numbers)
+    if exponent_digits:
+        form += f"e-{exponent_digits}"
     _, suffix = max(number.placeholder() for number in numbers)
     return f"S[table-format={{{form}{{{suffix}}}}}]"

@@ -10,15 +10,15 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..results.lr_search import base
+from ..results.palette import COLOURS, Palette
+from ..results.summary import Row
+from ..results.table import Chapter, Table
 from .artifacts import Artifacts
-from .lr_search import base
-from .palette import COLOURS, Palette
 from .plots import learning_curves, speed_accuracy
 from .plots.learning_curves import Curve
 from .plots.speed_accuracy import Bubble
-from .summary import Row
 from .svg import svg
-from .table import Chapter, Table
 
 WEB = Path(__file__).with_name("web")
 # Files of a run that the page links to.
@@ -72,9 +72,16 @@ def render(
         # Quoting includes the colon: a folder named "javascript:..." stays a folder.
         return quote(Path(os.path.relpath(path, out)).as_posix())
 
+    def chart(*parts) -> Markup:
+        return Markup(svg(*parts))
+
     # Autoescape: names and messages may contain HTML.
     environment = Environment(
-        loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(WEB),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.globals |= {
         "colours": COLOURS,
@@ -83,13 +90,14 @@ def render(
         "run": _run,
         "link": link,
         "inline": _inline_svg,
-        "chart": lambda *parts: Markup(svg(*parts)),
+        "chart": chart,
         "draw_curves": learning_curves.draw,
         "draw_seeds": learning_curves.draw_seeds,
         "draw_speed": speed_accuracy.draw,
     }
     rows = [row for study in studies for row in study.rows]
-    return environment.get_template("page.html").render(
+    template = environment.get_template("page.html")
+    return template.render(
         studies=studies,
         chapters=chapters,
         damaged=damaged,
@@ -102,8 +110,8 @@ def render(
 
 def _palette(rows: Sequence[Row]) -> Palette:
     """Give colours to all labels, labels without a learning rate first."""
-    order = {row.label: (base(row) != row.label, row.label) for row in rows}
-    return Palette(sorted(order, key=order.get))
+    order = {(base(row) != row.label, row.label) for row in rows}
+    return Palette(label for _, label in sorted(order))
 
 
 def _counts(studies: list[Study], rows: Sequence[Row]) -> dict[str, int]:
@@ -127,7 +135,10 @@ def _run(study: Study, row: Row) -> dict[str, Any]:
     seeds = [(r.seed, study.runs[folder]) for folder, r in row.runs.items()]
     charts = {}
     for column, title in RUN_CHARTS.items():
-        curves = {seed: files.curves[column] for seed, files in seeds if files.curves.get(column)}
+        curves = {}
+        for seed, files in seeds:
+            if files.curves.get(column):
+                curves[seed] = files.curves[column]
         if curves:
             charts[title] = curves
 
@@ -136,6 +147,10 @@ def _run(study: Study, row: Row) -> dict[str, Any]:
     for seed, files in seeds:
         for name, picture in files.pictures.items():
             data = base64.b64encode(picture).decode()
-            pictures.append((f"seed {seed}, {name}", f"data:image/png;base64,{data}"))
-    config = next((files.config for _, files in seeds if files.config), {})
+            caption = f"seed {seed}, {name}"
+            pictures.append((caption, f"data:image/png;base64,{data}"))
+
+    # All seeds have the same configuration; the first readable one is shown.
+    configurations = [files.config for _, files in seeds if files.config]
+    config = configurations[0] if configurations else {}
     return {"curves": charts, "config": config, "pictures": pictures}

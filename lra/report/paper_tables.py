@@ -1,6 +1,7 @@
 """The papers' tables as printed, with our comparable runs below each row of the same mechanism."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -8,12 +9,12 @@ from statistics import geometric_mean
 
 import yaml
 
-from . import published
-from .lr_search import base, without_search
-from .published import PrintedValue
+from ..results import published
+from ..results.lr_search import base, without_search
+from ..results.published import PrintedValue
+from ..results.summary import Row, Studies
+from ..results.table import Cell, Table, frame
 from .results import scores, seeds
-from .summary import Row
-from .table import Cell, Table, frame
 
 AVERAGE = "average"
 # Tables of ratios to the Transformer: metric -> column name.
@@ -34,10 +35,16 @@ class Paper:
     metric: str = "accuracy"
 
 
-PAPERS = [Paper(**entry) for entry in yaml.safe_load(Path(__file__).with_name("papers.yaml").read_text("utf-8"))]
+def _read_papers() -> list[Paper]:
+    """Read papers.yaml."""
+    text = Path(__file__).with_name("papers.yaml").read_text("utf-8")
+    return [Paper(**entry) for entry in yaml.safe_load(text)]
 
 
-def tables(studies: dict[str, list[Row]]) -> list[Table]:
+PAPERS = _read_papers()
+
+
+def tables(studies: Studies) -> list[Table]:
     """Make every table of ``PAPERS`` with the rows of the studies, then the list of mechanisms that no paper names."""
     paper_tables = [table(paper, studies) for paper in PAPERS]
 
@@ -66,7 +73,9 @@ def unnamed(rows: list[Row]) -> list[str]:
     published_names = set()
     for value in published.read():
         published_names.update(value.attn.split())
-    return sorted({row.label for row in without_search(rows) if base(row) not in published_names})
+    rows = without_search(rows)
+    labels = {row.label for row in rows if base(row) not in published_names}
+    return sorted(labels)
 
 
 def printed(paper: Paper) -> list[PrintedValue]:
@@ -77,7 +86,7 @@ def printed(paper: Paper) -> list[PrintedValue]:
     return values
 
 
-def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
+def table(paper: Paper, studies: Studies) -> Table:
     """Make a paper's table: its rows in the order of print, each followed by our runs of the same mechanism.
 
     Our runs of mechanisms that no paper names come last.
@@ -91,37 +100,58 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     column_of = attrgetter("metric" if is_ratios else "task")
     columns = list(dict.fromkeys(map(column_of, values)))
 
-    # Our runs, by the label of the mechanism.
-    our_lines, unnamed_labels, incomparable = _our_lines(paper, values, columns, studies)
+    # Printed values by row and column.
+    printed_rows: dict[tuple[str, str], dict[str, PrintedValue]] = defaultdict(dict)
+    for value in values:
+        row = printed_rows[value.source, value.model]
+        row[column_of(value)] = value
+
     # Printed rows in their order, each followed by our runs of the same mechanism.
-    lines = []
-    for (source, model), attn in {(value.source, value.model): value.attn for value in values}.items():
-        cells = {column_of(v): _printed_cell(v) for v in values if (v.source, v.model) == (source, model)}
+    our_lines, unnamed_labels, incomparable = _our_lines(paper, values, columns, studies)
+    lines: list[Line] = []
+    for (source, model), row_values in printed_rows.items():
         run = "published" if len(paper.sources) == 1 else source
-        lines.append((("", "", attn), [model, run, *(cells.get(column, Cell()) for column in columns)]))
-        lines += [line for line in our_lines if line[0][1] in attn.split()]
+        cells = [_printed_cell(row_values.get(column)) for column in columns]
+        *_, last_value = row_values.values()
+        attn = last_value.attn
+        lines.append((("", "", attn), [model, run, *cells]))
+        lines += _lines_of(our_lines, attn.split())
     # Mechanisms that no paper names come last.
-    lines += [line for line in our_lines if line[0][1] in unnamed_labels]
+    lines += _lines_of(our_lines, unnamed_labels)
 
     keys, rows = zip(*lines, strict=True)
+    num_seeds = "" if is_ratios else seeds(rows)
+    names = [RATIOS.get(column, column) for column in columns]
     return Table(
         name=paper.name,
         title=paper.title,
-        about=_caption(paper, "" if is_ratios else seeds(rows), incomparable),
-        cells=frame(("mechanism", "run", *(RATIOS.get(column, column) for column in columns)), rows, keys),
+        about=_caption(paper, num_seeds, incomparable),
+        cells=frame(("mechanism", "run", *names), rows, keys),
         words=("mechanism", "run"),
     )
 
 
+def _lines_of(lines: list[Line], labels: Collection[str]) -> list[Line]:
+    """Select the rows of labels."""
+    selected = []
+    for key, cells in lines:
+        _, label, _ = key
+        if label in labels:
+            selected.append((key, cells))
+    return selected
+
+
 def _caption(paper: Paper, num_seeds: str, incomparable: list[str]) -> str:
-    """Explain the measurement of the published values and of ours, and name studies that are left out."""
+    """Explain the measurement of the published values and of our runs, and name studies that are left out."""
     differences = [num_seeds, paper.unlike]
     if incomparable:
         differences.append(f"left out as not comparable: {', '.join(incomparable)}")
     return f"Published: {paper.protocol}. Ours: {'; '.join(filter(None, differences))}."
 
 
-def _printed_cell(value: PrintedValue) -> Cell:
+def _printed_cell(value: PrintedValue | None) -> Cell:
+    if value is None:
+        return Cell()
     std = float(value.std) if value.std else None
     return Cell(text=value.text, value=value.number, std=std, note=value.note)
 
@@ -130,7 +160,7 @@ def _our_lines(
     paper: Paper,
     values: Sequence[PrintedValue],
     columns: list[str],
-    studies: dict[str, list[Row]],
+    studies: Studies,
 ) -> tuple[list[Line], set[str], list[str]]:
     """Make the rows of our comparable runs.
 
@@ -138,8 +168,10 @@ def _our_lines(
         The rows, the labels that no paper names, and the studies with runs that are left out, with the reason.
     """
     is_ratios = values[0].metric in RATIOS
-    names = set(" ".join(value.attn for value in values).split())
-    lines = []
+    names = set()
+    for value in values:
+        names.update(value.attn.split())
+    lines: list[Line] = []
     unnamed_labels = set()
     incomparable = []
     for study, rows in studies.items():
@@ -154,30 +186,36 @@ def _our_lines(
         # Rows of the mechanisms in the table, and of mechanisms that no table has.
         study_unnamed = unnamed(rows)
         unnamed_labels.update(study_unnamed)
-        labels = sorted({row.label for row in rows if row.label in names} | set(study_unnamed))
+        study_labels = {row.label for row in rows}
+        labels = sorted(study_labels & names | set(study_unnamed))
 
+        cells_of_labels: Iterable[Sequence[Cell]]
         if is_ratios:
             cells_of_labels = _ratios(rows, labels, columns)
         else:
-            cells_of_labels = zip(*scores(rows, labels, _tasks_of_columns(columns)).values(), strict=True)
+            cells_of_columns = scores(rows, labels, _tasks_of_columns(columns))
+            cells_of_labels = zip(*cells_of_columns.values(), strict=True)
         for label, cells in zip(labels, cells_of_labels, strict=True):
-            lines.append(((study, label, ""), [label, study, *cells]))
+            key = (study, label, "")
+            lines.append((key, [label, study, *cells]))
     return lines, unnamed_labels, incomparable
 
 
 def _tasks_of_columns(columns: list[str]) -> dict[str, list[str]]:
     """Return the tasks that each column averages over."""
     # The benchmark's averages leave Path-X out, since hardly any mechanism learns it.
-    averaged = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
     tasks_of = {column: [column] for column in columns}
     if AVERAGE in columns:
-        tasks_of[AVERAGE] = averaged
+        tasks_of[AVERAGE] = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
     return tasks_of
 
 
 def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:
     """Compute speed-up and memory relative to softmax: geometric means over tasks measured on one device."""
-    references = {(row.task, row.facts["device"]): row for row in rows if row.label == "softmax"}
+    references = {}
+    for row in rows:
+        if row.label == "softmax":
+            references[row.task, row.facts["device"]] = row
     lines = []
     for label in labels:
         # Ratios by task.

@@ -4,10 +4,10 @@ import re
 from collections import defaultdict
 from dataclasses import replace
 
-from . import published
-from .score_cells import gain
-from .summary import Row
-from .table import Cell, Table, frame
+from ..results import published
+from ..results.score_cells import gain
+from ..results.summary import Row
+from ..results.table import Cell, Table, frame
 
 HEAD = ("mechanism", "task", "scratch", "pretrained", "gain", "matched", "gain matched", "cost", "published")
 WORDS = ("mechanism", "task", "cost", "published")
@@ -25,21 +25,33 @@ ABOUT = (
 
 def pretraining(rows: list[Row]) -> Table | None:
     """Make the table, with a row for each mechanism, objective and task; None if no run is pretrained."""
-    scratch = {(row.label, row.task): row for row in rows if not row.objective}
-    lines = []
+    scratch_rows = {(row.label, row.task): row for row in rows if not row.objective}
+    lines: list[list[Cell | str]] = []
     keys = []
     for (task, label, objective), pretrained_rows in sorted(_by_mechanism(rows).items()):
         # The run from scratch has the same label without the options of pretraining.
         scratch_label = OPTION.sub("", label.replace(f"+{objective}", ""))
-        before = scratch.get((scratch_label, task))
-        matched = next((row for row in pretrained_rows if before and _same_cost(row, before)), None)
-        unmatched = next((row for row in pretrained_rows if row is not matched), None)
+        scratch = scratch_rows.get((scratch_label, task))
+        # Of the pretrained rows, the first with the cost of the run from scratch, and the first other one.
+        same_cost = [row for row in pretrained_rows if scratch and _same_cost(row, scratch)]
+        matched = same_cost[0] if same_cost else None
+        others = [row for row in pretrained_rows if row is not matched]
+        unmatched = others[0] if others else None
 
-        phases = {"scratch": before, "pretrained": unmatched, "matched": matched}
-        costs = [f"{name} {row.cost}" for name, row in phases.items() if row and row.cost]
-        cells = [before.cell if before else Cell(), *_cells(unmatched, before), *_cells(matched, before)]
-        lines.append([label, task, *cells, "; ".join(costs), _published(label, objective, task)])
-        keys.append((pretrained_rows[0].study, pretrained_rows[0].label, ""))
+        costs = []
+        for name, row in {"scratch": scratch, "pretrained": unmatched, "matched": matched}.items():
+            if row and row.cost:
+                costs.append(f"{name} {row.cost}")
+        cells: list[Cell | str] = [
+            scratch.cell if scratch else Cell(),
+            *_cells(unmatched, scratch),
+            *_cells(matched, scratch),
+            "; ".join(costs),
+            _published(label, objective, task),
+        ]
+        lines.append([label, task, *cells])
+        first = pretrained_rows[0]
+        keys.append((first.study, first.label, ""))
     if not lines:
         return None
 
@@ -62,9 +74,10 @@ def _by_mechanism(rows: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
     """Group the pretrained rows by task, label without "-matched", and objective."""
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        if row.objective:
-            label = row.label.replace(f"+{row.objective}-matched", f"+{row.objective}")
-            groups[row.task, label, row.objective].append(row)
+        objective = row.objective
+        if objective:
+            label = row.label.replace(f"+{objective}-matched", f"+{objective}")
+            groups[row.task, label, objective].append(row)
     return groups
 
 
@@ -80,23 +93,30 @@ def _cells(row: Row | None, scratch: Row | None) -> list[Cell]:
     if row is None:
         return [Cell(), Cell()]
     score = replace(row.cell, note=f"{row.cell.note}; {row.cost}")
-    return [score, gain(row.scores, scratch.scores) if scratch else Cell()]
+    if scratch is None:
+        return [score, Cell()]
+    return [score, gain(row.scores, scratch.scores)]
 
 
 def _published(label: str, objective: str, task: str) -> str:
     """Format the scores of the same mechanism from scratch and pretrained, of every paper that prints both."""
     name = re.split(r"[-+]", label)[0]
-    # sdpa and softmax compute the same function.
-    names = {name, "softmax"} if name == "sdpa" else {name}
+    names = {name}
+    if name == "sdpa":
+        # sdpa and softmax compute the same function.
+        names.add("softmax")
 
     values = {}
     for value in published.read():
-        if value.task == task and value.metric == "accuracy_percent":
+        if value.task == task and value.metric == published.ACCURACY:
             values[value.paper, value.model] = value
 
+    # A paper prints the pretrained model as another row.
+    suffix = f", {PUBLISHED[objective]} self-pretraining"
     pairs = []
     for (paper, model), scratch in values.items():
-        pretrained = values.get((paper, f"{model}, {PUBLISHED[objective]} self-pretraining"))
-        if pretrained and names & set(scratch.attn.split()):
+        pretrained = values.get((paper, f"{model}{suffix}"))
+        mechanisms = set(scratch.attn.split())
+        if pretrained and names & mechanisms:
             pairs.append(f"{pretrained.source}: {scratch.text}, {pretrained.text}")
     return "; ".join(pairs)

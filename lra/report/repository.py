@@ -1,25 +1,26 @@
 """docs/results.md, its figures, and the generated blocks of README.md and docs/board.md, from runs/published."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..board import chapter as board
+from ..board import costs
+from ..board.results import BoardResults
 from ..config import CONF
 from ..disk.atomic import write
 from ..names import stem
+from ..results import figures
+from ..results.figures import Picture
+from ..results.lr_search import BOARD, SEARCH_SUFFIX
+from ..results.summary import Row, collect
+from ..results.table import Cell, Table
 from ..runs import bench_record, reader
 from ..runs.published import HOME, About, about
-from . import arena, export, extensions, figures, results
-from .board import chapter as board
-from .board import costs
-from .board.results import BoardResults
-from .figures import Picture
-from .lr_search import SEARCH_SUFFIX
+from . import arena, export, extensions, results
 from .plots import learning_curves, seed_points
 from .pretraining import pretraining
-from .summary import Row, collect
-from .table import Cell, Table
 
 # The generated block of a file goes between these lines.
 BEGIN = "<!-- results: python -m lra.report published=true -->"
@@ -55,32 +56,43 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     studies, damaged = collect(home)
     if damaged:
         raise ValueError("; ".join(damaged))
-    docs = root / "docs"
-    cost_file = home / board.STUDY / costs.FILE
-    benchmarks = [bench_record.load(cost_file)] if cost_file.is_file() else []
+    benchmarks = []
+    cost_file = home / BOARD / costs.FILE
+    if cost_file.is_file():
+        benchmarks.append(bench_record.load(cost_file))
     boards = board.boards(studies, benchmarks)
 
-    # A section for each study, and the studies that the README shows.
     # The Arena's own table comes first in both files.
-    sections = [text for text in (INTRO, arena.section(studies)) if text]
-    readme_blocks = [text for text in (arena.readme(studies),) if text]
+    docs = root / "docs"
+    sections = [INTRO, arena.section(studies)]
+    readme_blocks = [arena.readme(studies)]
+    # A section for each study, and the studies that the README shows.
     drawings = {}
     for name, rows in studies.items():
         info = about(home / name)
-        pictures = {_file_name(picture): picture for picture in _pictures(rows, info, boards)}
-        drawings |= {docs / file: picture for file, picture in pictures.items()}
+        pictures = {}
+        for picture in _pictures(rows, info, boards):
+            file_name = _file_name(picture)
+            pictures[file_name] = picture
+            drawings[docs / file_name] = picture
         sections.append(_section(rows, info, boards, pictures))
         readme_rows = [row for row in rows if row.task in info.readme]
         if readme_rows:
-            readme_blocks.append(_readme_block(readme_rows, boards, pictures))
+            readme_blocks.append(_readme_block(readme_rows, boards))
 
     # Pages that are generated as a whole, then generated blocks of pages.
-    texts = {docs / "results.md": "\n\n".join(sections) + "\n"}
-    texts[root / "README.md"] = _with_block(root / "README.md", "\n\n".join(readme_blocks))
+    readme = root / "README.md"
+    texts = {docs / "results.md": _paragraphs(sections) + "\n"}
+    texts[readme] = _with_block(readme, _paragraphs(readme_blocks))
     board_page = docs / "board.md"
     if board_page.exists():
         texts[board_page] = _with_block(board_page, _board_block(boards))
     return texts, drawings
+
+
+def _paragraphs(texts: Iterable[str]) -> str:
+    """Join texts with empty lines between them; empty texts are left out."""
+    return "\n\n".join(filter(None, texts))
 
 
 def _file_name(picture: Picture) -> str:
@@ -106,13 +118,14 @@ def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) 
     A study with too many curves for one chart names the mechanisms of its figure in ``about.json``.
     """
     name = rows[0].study
-    is_search = name.endswith(SEARCH_SUFFIX)
+    board_name = name.removesuffix(SEARCH_SUFFIX)
+    is_search = name != board_name
     pictures = []
     if name in boards:
         pictures += board.pictures(boards[name])
     if not is_search:
         pictures.append(_curves(rows, info))
-    if name.removesuffix(SEARCH_SUFFIX) in boards:
+    if board_name in boards:
         pictures += seed_points.pictures(rows)
     return [picture for picture in pictures if picture.panels]
 
@@ -121,11 +134,17 @@ def _curves(rows: list[Row], info: About) -> Picture:
     """Make the figure of the learning curves of a study."""
     name = rows[0].study
     # Some studies have more mechanisms than a chart can show.
-    drawn_rows = [row for row in rows if not info.figure or row.label in info.figure]
-    runs = {folder: reader.read_curves(folder) for row in drawn_rows for folder in row.runs}
-    selection = ", of some mechanisms" if info.figure else ""
+    selection = ""
+    if info.figure:
+        rows = [row for row in rows if row.label in info.figure]
+        selection = ", of some mechanisms"
+    runs = {}
+    for row in rows:
+        for folder in row.runs:
+            runs[folder] = reader.read_curves(folder)
     caption = f"validation scores of {name} over steps{selection}, mean ± sample standard deviation over seeds"
-    return Picture(name, caption, learning_curves.draw_figure, learning_curves.by_task(drawn_rows, runs))
+    panels = learning_curves.by_task(rows, runs)
+    return Picture(name, caption, learning_curves.draw_figure, panels)
 
 
 def about_figure(panels: Mapping[str, list]) -> str:
@@ -152,18 +171,20 @@ def save() -> list[Path]:
     return [*texts, *drawings]
 
 
-def _readme_block(rows: list[Row], boards: Mapping[str, BoardResults], pictures: Mapping[str, Picture]) -> str:
+def _readme_block(rows: list[Row], boards: Mapping[str, BoardResults]) -> str:
     """Render a study for the README: a board as its picture and its short table, other studies as a table."""
     name = rows[0].study
     if name in boards:
-        return _short_board(replace(boards[name], rows=rows), "docs/")
+        board_results = replace(boards[name], rows=rows)
+        return _short_board(board_results, "docs/")
     table = results.results(rows)
     return f"{table.about}\n\n{table.markdown()}"
 
 
 def _board_block(boards: Mapping[str, BoardResults]) -> str:
     """Render the boards with results for docs/board.md."""
-    return "\n\n".join(_short_board(board_results, "") for board_results in boards.values() if board_results.rows)
+    with_rows = [board_results for board_results in boards.values() if board_results.rows]
+    return _paragraphs(_short_board(board_results, "") for board_results in with_rows)
 
 
 def _short_board(board_results: BoardResults, folder: str) -> str:
@@ -182,7 +203,7 @@ def _short_board(board_results: BoardResults, folder: str) -> str:
         if left_out:
             parts.append(f"Not in the picture, since no benchmark timed them: {', '.join(left_out)}.")
     table = board.short_table(board_results)
-    return "\n\n".join([*parts, table.about, table.markdown()])
+    return _paragraphs([*parts, table.about, table.markdown()])
 
 
 def _section(rows: list[Row], info: About, boards: Mapping[str, BoardResults], pictures: Mapping[str, Picture]) -> str:
@@ -197,17 +218,17 @@ def _section(rows: list[Row], info: About, boards: Mapping[str, BoardResults], p
     # Figures, then tables.
     parts += [f"![{picture.caption}]({file})" for file, picture in pictures.items()]
     parts += [table.section() for table in _tables(rows, boards)]
-    return "\n\n".join(parts)
+    return _paragraphs(parts)
 
 
 def _tables(rows: list[Row], boards: Mapping[str, BoardResults]) -> list[Table]:
     """List the tables of a study."""
     name = rows[0].study
     board_results = boards.get(name.removesuffix(SEARCH_SUFFIX))
-    # The tables of a board hold its search too; a search alone shows which tasks are admitted.
-    if board_results and board_results.rows and name != board_results.name:
-        return []
     if board_results:
+        # The tables of a board hold its search too; a search alone shows which tasks are admitted.
+        if board_results.rows and name != board_results.name:
+            return []
         return board.tables(board_results) + extensions.tables(rows)
     compared = pretraining(rows)
     if compared:
@@ -230,7 +251,8 @@ def _with_gains(table: Table, gains: Table) -> Table:
     column = gains.cells[task]
     # The gain stands next to the test score; the control has none.
     cells = table.cells.copy()
-    cells.insert(2, "gain", [column.get(key, Cell()) for key in cells.index])
+    gain_cells = [column.get(key, Cell()) for key in cells.index]
+    cells.insert(2, "gain", gain_cells)
     # One sentence for all columns, then the caution of the table.
     facts, _, caution = table.about.partition(". ")
     explanation = f"{facts.removesuffix('.')}; gain over the control without attention, ± standard error."

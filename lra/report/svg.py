@@ -5,12 +5,11 @@ import re
 from collections.abc import Callable, Sequence
 from xml.etree import ElementTree
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from .figures import SERIES, STYLE, make_literal, place_labels
-from .palette import VARIABLES, Palette
+from ..results.figures import SERIES, STYLE, make_literal, place_labels
+from ..results.palette import VARIABLES, Palette
 
 # Width and height of a chart in points; the page shows a point as a pixel.
 SIZE = (380, 250)
@@ -29,8 +28,9 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
         palette: colours and dashes of the labels.
         study: value of the groups' ``data-study``.
     """
+    width, height = SIZE
     with rc_context(SETTINGS):
-        figure = Figure(figsize=np.divide(SIZE, 72), layout="constrained")
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
         tooltips = draw(figure.subplots(), content, palette)
         place_labels(figure)
         make_literal(figure)
@@ -39,7 +39,9 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
 
     # Take the axes out of the document and group their parts by label.
     text = file.getvalue()
-    axes = ElementTree.fromstring(text[text.index('<g id="axes_1">') : text.rindex("</g>")])
+    begin = text.index('<g id="axes_1">')
+    end = text.rindex("</g>")
+    axes = ElementTree.fromstring(text[begin:end])
     groups = _group_series(axes)
     for element in axes.iter():
         _restyle(element)
@@ -47,7 +49,7 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
         group[0].text = tooltip
         group.attrib |= {"class": "series", "data-label": label, "data-study": study}
 
-    axes.attrib |= {"role": "img", "aria-label": title, "viewBox": f"0 0 {SIZE[0]} {SIZE[1]}"}
+    axes.attrib |= {"role": "img", "aria-label": title, "viewBox": f"0 0 {width} {height}"}
     axes.tag = "svg"
     return ElementTree.tostring(axes, encoding="unicode")
 
@@ -74,11 +76,18 @@ def _restyle(element: ElementTree.Element) -> None:
     element.text = (element.text or "").strip() or None
 
     for name in {"d", "x", "y"} & set(element.keys()):
-        # One digit behind the point is a tenth of a pixel.
-        numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}", element.get(name))
-        element.set(name, re.sub(r"\s*([A-Za-z])\s*", r"\1", numbers.strip()).replace("\n", ""))
+        numbers = re.sub(r"-?\d+\.\d+", _round, element.get(name, ""))
+        # No space is needed next to the letter of a path command.
+        path = re.sub(r"\s*([A-Za-z])\s*", r"\1", numbers.strip())
+        element.set(name, path.replace("\n", ""))
 
     style = element.get("style")
     if style:
         style = re.sub(r"#[0-9a-f]{6}", lambda colour: VARIABLES[colour[0]], style)
-        element.set("style", re.sub(r"font[\w-]*: [^;]*; ?", "", style))
+        style = re.sub(r"font[\w-]*: [^;]*; ?", "", style)
+        element.set("style", style)
+
+
+def _round(number: re.Match) -> str:
+    """Round a coordinate to one digit, a tenth of a pixel."""
+    return f"{float(number[0]):.1f}"

@@ -12,11 +12,12 @@ import pandas as pd
 from ..console import pip_install
 from ..integrations.wandb.run import MAX_TAG, first_line, open_run, tell
 from ..names import shorten, unique_names
+from ..results import published
+from ..results.summary import Studies
+from ..results.table import Chapter, Table
 from ..runs.record import git_commit
-from . import paper_tables, published
+from . import paper_tables
 from .export import LEGEND, every_table
-from .summary import Row
-from .table import Chapter, Table
 
 # Columns of W&B's grid, and the height of a panel.
 GRID_WIDTH = 24
@@ -24,11 +25,13 @@ PANEL_HEIGHT = 10
 # Keys of a seed's run -> titles of their charts.
 CURVES = {"val": "validation score", "train_loss": "training loss"}
 FOLDERS = ("figures", "efficiency", "board")
+# Filter of the runs of single seeds.
+SEED_RUNS = "JobType == 'train'"
 
 
 def publish(
     options: Mapping[str, Any],
-    studies: dict[str, list[Row]],
+    studies: Studies,
     chapters: Sequence[Chapter],
     folder: Path,
 ) -> None:
@@ -48,11 +51,14 @@ def publish(
     named_tables = tables(studies, chapters)
     pictures = _pictures(folder)
     name = f"report of {', '.join(studies)}"
+    # A list distinguishes the studies "a, b" from "a" and "b".
+    study_list = json.dumps(list(studies)).encode()
     # Arguments of wandb.init.
     init = {
-        **{key: options[key] for key in ("project", "entity", "tags")},
-        # A list keeps the studies "a, b" and "a", "b" apart.
-        "id": hashlib.sha256(json.dumps(list(studies)).encode()).hexdigest()[:16],
+        "project": options["project"],
+        "entity": options["entity"],
+        "tags": options["tags"],
+        "id": hashlib.sha256(study_list).hexdigest()[:16],
         "name": name,
         "group": "report",
         "job_type": "report",
@@ -80,8 +86,15 @@ def _pictures(folder: Path) -> dict[str, Path]:
     paths = {}
     for name in FOLDERS:
         for path in sorted(folder.glob(f"{name}/*.png")):
-            paths[path.relative_to(folder).with_suffix("").as_posix()] = path
-    keys = unique_names(paths, lambda path: f"figures/{path.partition('/')[2]}")
+            relative_path = path.relative_to(folder).with_suffix("")
+            paths[relative_path.as_posix()] = path
+
+    # All figures have keys of one folder.
+    def simplify(name: str) -> str:
+        _, _, file_name = name.partition("/")
+        return f"figures/{file_name}"
+
+    keys = unique_names(paths, simplify)
     return {keys[name]: path for name, path in paths.items()}
 
 
@@ -89,15 +102,21 @@ def _log_media(run, named_tables: dict[str, Table], pictures: dict[str, Path], f
     """Log all tables and figures as one step."""
     import wandb
 
-    media = {key: wandb.Table(dataframe=numbers(table)) for key, table in named_tables.items()}
+    media: dict[str, Any] = {}
+    for key, table in named_tables.items():
+        media[key] = wandb.Table(dataframe=numbers(table))
     for key, path in pictures.items():
         media[key] = wandb.Image(str(path), caption=path.stem)
     run.log(media)
-    noun = "picture" if len(pictures) == 1 else "pictures"
-    tell(f"{len(named_tables)} tables and {len(pictures)} {noun} in {run.url or folder / 'wandb'}")
+
+    num_pictures = len(pictures)
+    noun = "picture" if num_pictures == 1 else "pictures"
+    # An offline run has no address.
+    address = run.url or folder / "wandb"
+    tell(f"{len(named_tables)} tables and {num_pictures} {noun} in {address}")
 
 
-def tables(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> dict[str, Table]:
+def tables(studies: Studies, chapters: Sequence[Chapter]) -> dict[str, Table]:
     """List the tables of the report by their keys in the run; papers' tables only if they include our runs.
 
     Args:
@@ -106,7 +125,8 @@ def tables(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> dict[s
     """
     all_tables = every_table(studies, chapters)
     for table in paper_tables.tables(studies):
-        if any(study for study, *_ in table.cells.index):
+        studies_of_rows = table.cells.index.get_level_values("study")
+        if any(studies_of_rows):
             all_tables.append(table)
 
     # A key is a variable of W&B's expressions, which know only letters, digits and "_".
@@ -131,7 +151,7 @@ def dashboard(
     project: str,
     entity: str,
     run: str,
-    studies: dict[str, list[Row]],
+    studies: Studies,
     tables: dict[str, Table],
     pictures: list[str],
 ):
@@ -150,37 +170,49 @@ def dashboard(
     except ImportError:
         return None
 
-    def grid(name: str, filters: str, *panels, groupby: tuple[str, ...] = ()) -> wr.PanelGrid:
+    def grid(name: str, filters: str, *panels, groupby: Sequence[str] = ()) -> wr.PanelGrid:
+        """Put panels side by side, which show the runs that pass the filters."""
         width = GRID_WIDTH // len(panels)
         for i, panel in enumerate(panels):
             panel.layout = wr.Layout(x=i * width, y=0, w=width, h=PANEL_HEIGHT)
-        runs = wr.Runset(project=project, entity=entity, name=name, filters=filters, groupby=list(groupby))
+        runs = wr.Runset(
+            project=project,
+            entity=entity,
+            name=name,
+            filters=filters,
+            groupby=list(groupby),
+        )
         return wr.PanelGrid(runsets=[runs], panels=list(panels))
 
     # Tables of the report's own run.
     report_run = f"Name == {run!r}"
-    blocks = [wr.P(LEGEND), wr.TableOfContents()]
+    blocks: list[Any] = [wr.P(LEGEND), wr.TableOfContents()]
     for key, table in tables.items():
         panel = wr.WeavePanelSummaryTable(table_name=key)
         blocks += [wr.H2(table.title), wr.P(table.about), grid(run, report_run, panel)]
 
-    # Charts of the runs of all seeds.
-    seed_runs = "JobType == 'train'"
-    speed = wr.SummaryMetric("record.step_ms")
-    points = wr.ScatterPlot(x=speed, y=wr.SummaryMetric("test"), z=wr.SummaryMetric("record.params"), log_x=True)
-    blocks += [wr.H2("Speed and accuracy"), grid("every seed", seed_runs, points)]
+    # Speed and accuracy of all seeds.
+    points = wr.ScatterPlot(
+        x=wr.SummaryMetric("record.step_ms"),
+        y=wr.SummaryMetric("test"),
+        z=wr.SummaryMetric("record.params"),
+        log_x=True,
+    )
+    blocks += [wr.H2("Speed and accuracy"), grid("every seed", SEED_RUNS, points)]
+
+    # Curves of each study and task, averaged over the seeds of a mechanism.
     for study, rows in studies.items():
         blocks.append(wr.H2(study))
         for task in dict.fromkeys(row.task for row in rows):
-            # Tags are shortened in the same way when a seed is logged.
-            tags = f"Tags in [{shorten(study, MAX_TAG)!r}] and Tags in [{shorten(task, MAX_TAG)!r}]"
             lines = []
             for key, title in CURVES.items():
-                lines.append(wr.LinePlot(title=title, x="Step", y=[key], groupby_rangefunc="stddev"))
-            charts = grid(f"{study}, {task}", f"{seed_runs} and {tags}", *lines, groupby=("Group",))
+                line = wr.LinePlot(title=title, x="Step", y=[key], groupby_rangefunc="stddev")
+                lines.append(line)
+            charts = grid(f"{study}, {task}", _filters(study, task), *lines, groupby=["Group"])
             blocks += [wr.H3(task), charts]
     if pictures:
-        blocks += [wr.H2("Pictures"), grid(run, report_run, wr.MediaBrowser(media_keys=pictures))]
+        browser = wr.MediaBrowser(media_keys=pictures)
+        blocks += [wr.H2("Pictures"), grid(run, report_run, browser)]
 
     sources = _sources(studies)
     if sources:
@@ -189,11 +221,22 @@ def dashboard(
     return wr.Report(project=project, entity=entity, title=run, description=description, blocks=blocks)
 
 
-def _sources(studies: dict[str, list[Row]]) -> str:
+def _filters(study: str, task: str) -> str:
+    """Select the runs of the seeds of a task by their tags."""
+    # Tags are shortened in the same way when a seed is logged.
+    study_tag = shorten(study, MAX_TAG)
+    task_tag = shorten(task, MAX_TAG)
+    return f"{SEED_RUNS} and Tags in [{study_tag!r}] and Tags in [{task_tag!r}]"
+
+
+def _sources(studies: Studies) -> str:
     """Format links to the papers, and the notes on their values, as Markdown; "" without published values."""
-    values = [value for rows in studies.values() for row in rows for value in row.published]
-    values = list(dict.fromkeys(values))
+    values = []
+    for rows in studies.values():
+        for row in rows:
+            values += row.published
     if not values:
         return ""
     links = dict.fromkeys(f"- [{value.paper}]({value.link})" for value in values)
-    return "\n".join([*links, "", *published.notes(values)])
+    lines = [*links, "", *published.notes(values)]
+    return "\n".join(lines)

@@ -16,11 +16,13 @@ Names = dict[str, dict[str, list[str]]]
 
 def spread(data: TaskData, split: str, examples: int) -> np.ndarray:
     """Choose examples of a split evenly over their lengths, short ones first; returns their indices."""
-    # From the shortest to the longest example.
-    order = data.sequence_lengths[split].argsort(stable=True).numpy()
+    # Order the examples by length, the shortest first.
+    lengths = data.sequence_lengths[split]
+    order = lengths.argsort(stable=True).numpy()
+    # Equidistant ranks, the first and the last included.
     count = min(examples, len(order))
-    ranks = np.linspace(0, len(order) - 1, count).round().astype(int)
-    return order[ranks]
+    ranks = np.linspace(0, len(order) - 1, count).round()
+    return order[ranks.astype(int)]
 
 
 def gathered(data: TaskData, split: str, parts: Iterable[np.ndarray], device: str) -> list[Batch]:
@@ -35,7 +37,9 @@ def gathered(data: TaskData, split: str, parts: Iterable[np.ndarray], device: st
 def batches(data: TaskData, examples: int, size: int, device: str) -> list[Batch]:
     """Gather test examples that are spread evenly over their lengths, short ones first."""
     indices = spread(data, "test", examples)
-    parts = [indices[i : i + size] for i in range(0, len(indices), size)]
+    parts = []
+    for start in range(0, len(indices), size):
+        parts.append(indices[start : start + size])
     return gathered(data, "test", parts, device)
 
 
@@ -62,16 +66,18 @@ def labelled(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Te
             _check_classes(names, path, split, n)
             # Draw the same number of names of each class.
             generator = np.random.default_rng(seed)
+            num_per_class = n // len(names)
             labels = {}
-            for label, kind in enumerate(sorted(names)):
-                sample = generator.choice(sorted(names[kind]), n // len(names), replace=False)
-                labels.update((name, label) for name in sample.tolist())
+            for label, (_, files) in enumerate(sorted(names.items())):
+                sample = generator.choice(sorted(files), num_per_class, replace=False)
+                labels |= dict.fromkeys(sample.tolist(), label)
             # Read the files in the order of the archive.
             members = [member for member in archive if member.name in labels]
             contents = [archive.extractfile(member).read() for member in members]
     except tarfile.TarError as error:
         raise ValueError(f"{path} cannot be read as a tar file: {error}") from None
-    return contents, torch.tensor([labels[member.name] for member in members])
+    numbers = [labels[member.name] for member in members]
+    return contents, torch.tensor(numbers)
 
 
 def _names_by_class(archive: tarfile.TarFile, split: str) -> dict[str, list[str]]:
@@ -81,18 +87,20 @@ def _names_by_class(archive: tarfile.TarFile, split: str) -> dict[str, list[str]
         parts = member.name.split("/")
         if not member.isfile() or len(parts) < 3:
             continue
-        folder = parts[-3]
-        kind = parts[-2]
+        folder, kind, _ = parts[-3:]
         if folder in names:
-            names[folder].setdefault(kind, []).append(member.name)
-    return {kind: files for kind, files in names[split].items() if kind in names["test"]}
+            files = names[folder].setdefault(kind, [])
+            files.append(member.name)
+    classes = names["test"].keys()
+    return {kind: files for kind, files in names[split].items() if kind in classes}
 
 
 def _check_classes(names: dict[str, list[str]], path: Path, split: str, n: int) -> None:
     """Raise ValueError unless n files can be drawn evenly from two or more classes."""
+    num_classes = len(names)
     smallest = min((len(files) for files in names.values()), default=0)
-    is_even = len(names) >= 2 and n % len(names) == 0
-    if not is_even or not 0 < n // len(names) <= smallest:
+    is_even = num_classes >= 2 and n % num_classes == 0
+    if not is_even or not 0 < n // num_classes <= smallest:
         raise ValueError(
             f"{path} has {len(names)} classes of {smallest} or more files in {split}/<class>/; "
             f"{split}={n} must be a multiple of the number of classes, with at most {smallest} files of each"

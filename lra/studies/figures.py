@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..report.figures import grid, write
+from ..results.figures import grid, write
 
 # Maximum number of panels next to each other.
 ACROSS = 3

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..arguments import name_positional
+from ..checks.properties import CHECKS
 from ..config.entry import main
 from ..config.options import Options
 from ..config.schema import Name, Trust
-from ..laws.laws import LAWS
 from ..options import Above
 from ..runs.published import Published
 from . import checks, record, verify
@@ -85,7 +85,7 @@ def statement(options: SubmitOptions, runs: list[Published]) -> Submission:
         protocol=runs[0].record.protocol,
         budget=runs[0].record.budget,
         labels=labels_of(runs),
-        checks=len(LAWS),
+        checks=len(CHECKS),
         source=options.source.name if options.source else "",
     )
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..checks.__main__ import SmallExperiment
+from ..checks.properties import CHECKS, gradient_is_the_derivative, in_float32
 from ..config.compose import compose
 from ..config.experiment import Experiment
-from ..laws.__main__ import Lawful
-from ..laws.laws import LAWS, gradient_is_the_derivative, in_float32
 from ..runs import config_file
 from ..runs.config_file import SUITE, check_trust
 from ..runs.published import Published
@@ -34,6 +34,7 @@ def refusals(runs: Sequence[Published], submission: Submission, folder: Path, tr
         folder: folder that holds the source of a custom class.
         trust: modules of custom classes.
     """
+    # Checks of the records, which need no model.
     groups = by_mechanism(runs)
     reasons = []
     reasons += check_seeds(groups)
@@ -130,9 +131,11 @@ def shared_choices(choices: dict[str, Any]) -> dict[str, Any]:
 def check_statement(runs: Sequence[Published], submission: Submission) -> list[str]:
     """Author and hardware are given; protocol and budget are known and the same for all runs."""
     reasons = []
+    # The author writes these.
     for name in ("author", "hardware"):
         if not getattr(submission, name).strip():
             reasons.append(f"{name} is not given; add {name}='...'")
+    # The runs have these.
     for name in ("protocol", "budget"):
         values = sorted({getattr(run.record, name) for run in runs})
         if len(values) > 1:
@@ -212,15 +215,15 @@ def check_mechanisms(groups: Group, folder: Path, trust: Iterable[str] = ()) -> 
             reasons.append(f"{task} {label} cannot be built: {error}")
             continue
         if failed:
-            reasons.append(f"{label} fails {len(failed)} of {len(LAWS)} checks: {', '.join(failed)}")
+            reasons.append(f"{label} fails {len(failed)} of {len(CHECKS)} checks: {', '.join(failed)}")
     return reasons
 
 
 def failed_checks(experiment: Experiment) -> list[str]:
-    """Names of the checks that the mechanism of an experiment fails, see ``python -m lra.laws``."""
-    small = compose(Lawful, ["attn=mean"]).replace(attn=experiment.attn, block=experiment.block)
+    """Names of the checks that the mechanism of an experiment fails, see ``python -m lra.checks``."""
+    small = compose(SmallExperiment, ["attn=mean"]).replace(attn=experiment.attn, block=experiment.block)
     failed = []
-    for check in LAWS:
+    for check in CHECKS:
         if check is gradient_is_the_derivative and in_float32(small):
             continue
         name = check.__name__.replace("_", " ")

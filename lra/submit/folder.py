@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from ..checks.properties import CHECKS
 from ..disk import atomic, typed_json
-from ..laws.laws import LAWS
 from ..runs import checkpoint
 from ..runs import published as tables
 from ..runs.published import Published
@@ -42,7 +42,11 @@ def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
         except ValueError as error:
             reasons.append(str(error))
             continue
-        runs.append(tables.find(path) or Published(run.record, run.choices, curve))
+        published = tables.find(path)
+        if published is None:
+            # The scan lists run directories with a record only.
+            published = Published(records[path], run.choices, curve)
+        runs.append(published)
     return runs, reasons
 
 
@@ -68,7 +72,8 @@ def write(folder: Path, runs: Sequence[Published], submission: Submission, sourc
     if source and source.absolute() != (folder / source.name).absolute():
         shutil.copyfile(source, folder / source.name)
     commands = [run.record.command for run in runs if run.record.command]
-    about = tables.About(form=typed_json.FORM, command=commands[0] if commands else "", hardware=submission.hardware)
+    command = commands[0] if commands else ""
+    about = tables.About(form=typed_json.FORM, command=command, hardware=submission.hardware)
     atomic.write(folder / tables.ABOUT, about_text(about))
     tables.save(folder, runs)
     # The statement comes last, with the checksums of all other files.
@@ -107,8 +112,8 @@ def check_folder(folder: Path) -> list[str]:
         reasons.append(f"{folder} holds the submission {submission.name}; rename the folder")
     if submission.labels != labels_of(runs):
         reasons.append(f"{folder / record.NAME} names {submission.labels}, its runs are of {labels_of(runs)}")
-    if submission.checks != len(LAWS):
-        reasons.append(f"{folder} was checked by {submission.checks} checks, now there are {len(LAWS)}; submit again")
+    if submission.checks != len(CHECKS):
+        reasons.append(f"{folder} was checked by {submission.checks} checks, now there are {len(CHECKS)}; submit again")
     with importable(folder):
         module = submission.source.removesuffix(".py")
         reasons += checks.refusals(runs, submission, folder, [module] if module else [])

@@ -44,11 +44,13 @@ class Submission:
 
     __pydantic_config__ = STRICT
     kind: str = "submission"
+    # What the author states.
     name: FolderName
     author: str
     hardware: str
     rates: list[PositiveFloat]
     link: str
+    # What the runs say.
     protocol: FolderName
     budget: FolderName
     labels: list[FolderName]
@@ -108,6 +110,7 @@ def load(folder: Path) -> Submission:
     submission = typed_json.parse(Submission, path, "the statement of a submission", "run python -m lra.submit again")
     # Every file must have the checksum in the statement.
     names = [*TABLES, submission.source] if submission.source else list(TABLES)
+    # The checksums stand next to the fields of the statement.
     sums = json.loads(atomic.content(path)).get("files", {})
     for name in names:
         try:

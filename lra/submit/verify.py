@@ -1,13 +1,13 @@
 """Verification of a submission: its means compared with a rerun by somebody else."""
 
-import math
 import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, variance
+from statistics import mean
 
 from ..disk import typed_json
+from ..results.statistics import STANDARD_ERRORS, gain_error
 from ..runs import config_file
 from ..runs.published import Published
 from ..runs.published import read as read_tables
@@ -16,7 +16,6 @@ from .record import Comparison, Submission, Verification
 
 # A rerun agrees within one point, or within two standard errors of the difference if that is more.
 POINTS = 1.0
-STANDARD_ERRORS = 2
 
 
 def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
@@ -78,7 +77,7 @@ def tolerance(scores: Sequence[float], rerun_scores: Sequence[float]) -> float:
     Args:
         scores, rerun_scores: test scores in percent, of three or more seeds each.
     """
-    error = math.sqrt(sum(variance(side) / len(side) for side in (scores, rerun_scores)))
+    error = gain_error(scores, rerun_scores) or 0.0
     return max(POINTS, STANDARD_ERRORS * error)
 
 
@@ -100,5 +99,6 @@ def is_verified(folder: Path, submission: Submission) -> bool:
     verification = record.load_verification(folder)
     if verification is None:
         return False
+    # Every mechanism was rerun, and every comparison agrees.
     agreeing = {comparison.label for comparison in verification.comparisons if comparison.agrees}
     return set(submission.labels) <= agreeing and all(item.agrees for item in verification.comparisons)

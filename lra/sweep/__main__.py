@@ -8,18 +8,18 @@ if __name__ == "__main__":
 import signal
 from collections import defaultdict
 from collections.abc import Iterable
+from importlib import import_module
 
 import torch
 
 from ..config.entry import main
 from ..config.quoting import report_command
 from ..console import log
-from ..runs.reader import SeedDirs
-from .board import Board
+from ..runs import reader
 from .job import FAILED
 from .launcher import Launcher
 from .options import SweepOptions
-from .plan import PlannedRun, describe, expand, study
+from .plan import PlannedRun, RoundsPlan, describe, expand, study
 from .progress import Watch, outcome, state, steps
 
 
@@ -55,11 +55,11 @@ def carry_out(options: SweepOptions) -> str | None:
     # Plan: a search over learning rates decides its runs round by round, a grid has one round.
     rounds: Iterable[list[PlannedRun]]
     if options.sweep.search:
-        board = Board(options, launcher.at_once)
-        skipped = board.skipped
-        duplicates = board.same
-        rounds = board.rounds()
-        plan = board.describe()
+        search = plan_search(options, options.sweep.search.planner, launcher.at_once)
+        skipped = search.skipped
+        duplicates = search.same
+        rounds = search.rounds()
+        plan = search.describe()
     else:
         runs, skipped = expand(options, threads=launcher.threads)
         duplicates = []
@@ -73,6 +73,13 @@ def carry_out(options: SweepOptions) -> str | None:
 
     watch = run_rounds(launcher, rounds)
     return summarise(options, watch, duplicates)
+
+
+def plan_search(options: SweepOptions, planner_name: str, at_once: int | None) -> RoundsPlan:
+    """Make the plan of a learning-rate search by the class that its configuration names."""
+    module, _, name = planner_name.rpartition(".")
+    planner = getattr(import_module(module), name)
+    return planner(options, at_once)
 
 
 def run_rounds(launcher: Launcher, rounds: Iterable[list[PlannedRun]]) -> Watch:
@@ -118,7 +125,7 @@ def summarise(options: SweepOptions, watch: Watch, duplicates: list[str]) -> str
         log(f"{len(left)} runs left, the same command resumes{started}")
     if not options.sweep.search:
         for home in dict.fromkeys(run.folder.parent for run in watch.states):
-            line = SeedDirs(home).summary()
+            line = reader.SeedDirs(home).summary()
             if line:
                 log(line)
     log(f"{study(options)}: {watch.summary()}; {report_command(study(options), options.runs)}")

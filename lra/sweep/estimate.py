@@ -51,7 +51,7 @@ class Estimates:
         cost = _cost(choices)
         records = [r for r, record_cost in self.history if r.device == name and r.step_ms and record_cost == cost]
         if records:
-            ms = median(r.step_ms for r in records)
+            ms = median(r.step_ms for r in records if r.step_ms)
             n_val = records[0].n_val
             basis = "record"
         else:

@@ -18,6 +18,8 @@ class Search(Section):
     seed: Whole
     rates: Some[Above]
     further: list[Above]
+    # Class that plans the rounds of runs, see ``lra.sweep.plan.RoundsPlan``. By name, since it builds on this folder.
+    planner: str = "lra.board.runs.Board"
 
 
 class Grid(Section):

@@ -4,11 +4,11 @@ import itertools
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Protocol
 
 from ..config.compose import compose, folders
 from ..config.experiment import Experiment
@@ -55,6 +55,24 @@ class PlannedRun:
     def command(self) -> str:
         """The command of this run."""
         return command_line("train", *folders(), *self.overrides)
+
+
+class RoundsPlan(Protocol):
+    """A plan that decides its runs round by round, from the results of earlier rounds.
+
+    Args:
+        skipped: a line for each mechanism that this machine cannot run.
+        same: a line for each mechanism that computes the same function as another one.
+    """
+
+    skipped: list[str]
+    same: list[str]
+
+    def rounds(self) -> Iterator[list[PlannedRun]]:
+        """Yield the runs to launch next, until none is left."""
+
+    def describe(self) -> Iterable[str]:
+        """Describe in lines what is finished and what is left."""
 
 
 def study(options: SweepOptions) -> str:

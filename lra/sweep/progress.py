@@ -59,7 +59,7 @@ class Watch:
     def __init__(self, runs: list[PlannedRun]):
         self.line = live_line()
         self.task = self.line.add_task("runs", total=0, text="")
-        self.states = {}
+        self.states: dict[PlannedRun, str] = {}
         self.add(runs)
         self.end = threading.Event()
         self.last_line = time.monotonic()

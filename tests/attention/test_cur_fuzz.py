@@ -86,7 +86,7 @@ def outputs(function, tensors, weights):
 
 
 def problems(seed):
-    """The laws that a case breaks, a list; None if its numbers exceed the dtype's range."""
+    """The checks that a case fails, a list; None if its numbers exceed the dtype's range."""
     tensors, mask, options, weights = drawn(seed)
     (N, H, L, _), dtype = tensors[0].shape, tensors[0].dtype
     real = torch.ones(N, L, dtype=torch.bool) if mask is None else mask.expand(N, L)

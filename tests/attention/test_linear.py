@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import LAWFUL, config
+from conftest import CHECK_SIZES, config
 from support.features import SIZES, D, H, check, mean, qkv
 
 from lra.attention.cosformer import CosFormer
 from lra.attention.hedgehog import Hedgehog
 from lra.attention.linear import RFA, Linear, Performer, RandomFeatures
-from lra.laws.laws import block
+from lra.checks.properties import block
 from lra.reference import linear as reference
 
 
@@ -138,7 +138,7 @@ def test_orthogonal_rows_are_orthogonal_and_as_long_as_normal_ones():
 @pytest.mark.parametrize("name", ["performer", "performer_relu", "rfa", "linear"])
 def test_huge_padding_does_no_harm(name):
     """A padded key far beyond the real ones must neither move the stabiliser nor overflow."""
-    mechanism = block(config(name, *LAWFUL)).mixer.attention
+    mechanism = block(config(name, *CHECK_SIZES)).mixer.attention
     q, k, v = (torch.randn(2, 2, 8, 8, dtype=torch.float64) for _ in range(3))
     real = torch.arange(8)[None] < torch.tensor([[8], [5]])
     out = mechanism(q, k, v, real)

@@ -35,6 +35,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from lra import cli
 from lra.bench import contestants
 from lra.bench.options import BenchOptions
+from lra.board.runs import Board
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.errors import explain, is_user_error
@@ -42,7 +43,6 @@ from lra.config.experiment import Experiment
 from lra.config.options import Options
 from lra.config.quoting import escape
 from lra.studies.lengths.__main__ import LengthsOptions, grid
-from lra.sweep.board import Board
 from lra.sweep.options import SweepOptions
 from lra.sweep.plan import expand
 from lra.train.plan import resolve

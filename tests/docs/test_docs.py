@@ -63,7 +63,7 @@ WRONG = {  # each kind of mistake in each class of command; options of every ent
     "python -m lra.ops.triton.resources arch=70": "arch=70: no such choice",
     "python -m lra.studies.pretrained.dinov2_onnx model.onnx": "is not",
     "python -m data_prep.bench --reps 3": "--reps 3: 2",
-    "python -m pytest tests/attention/test_laws.py --atn mine.EfficientAttention": "unrecognized arguments: --atn",
+    "python -m pytest tests/attention/test_checks.py --atn mine.EfficientAttention": "unrecognized arguments: --atn",
     "python -m pytest tests/test_law.py": "tests/test_law.py",
     "python train.py": "belongs to no class",
     "make tset": "No rule to make target",

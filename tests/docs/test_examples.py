@@ -13,12 +13,12 @@ SHORT = {
     "data_prep": ("budget=smoke",),
     "data_prep.show": ("budget=smoke",),
     "lra.bench": (*("n=[64]", "batch=1", "heads=1", "head_dim=16"), *("repeats=1", "warmup=0", "device=cpu")),
-    "lra.laws": (),
+    "lra.checks": (),
     "lra.train": ("budget=smoke", "seeds=[0]", "trainer.threads=1"),
     "pytest": ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu and not peers"),
 }
 EACH = (
-    *("tests/attention/test_laws.py", "tests/config", "tests/maps", "tests/model/test_model.py"),
+    *("tests/attention/test_checks.py", "tests/config", "tests/maps", "tests/model/test_model.py"),
     *("tests/studies/test_probes.py", "tests/train/test_step.py", "-k", "efficient_attention"),
 )
 LISTS = ("tests/docs/test_docs_words.py", "tests/runs/test_tables.py", "tests/report/test_repository.py")

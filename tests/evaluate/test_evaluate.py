@@ -13,7 +13,7 @@ from support.records import flip
 from support.training import seed_folder, smoke, train_config
 
 from lra.arguments import name_positional
-from lra.evaluate import compare, fresh, record, score
+from lra.evaluate import compare, fresh, record
 from lra.evaluate.__main__ import evaluate
 from lra.ops import metrics
 from lra.runs import restore
@@ -83,7 +83,7 @@ def test_scoring_the_standard_test_set_gives_the_score_of_the_record(runs):
     own = fresh.FreshData(data, np.arange(run.record.n_test), 0, "")
     model = restore.best(run, experiment)
     for batch in (3, 32):
-        correct = score.outcomes(model, own, metric="accuracy", batch=batch, precision="fp32", device="cpu")
+        correct = fresh.outcomes(model, own, metric="accuracy", batch=batch, precision="fp32", device="cpu")
         assert 100 * correct.mean() == run.record.test
 
 
@@ -93,17 +93,17 @@ def test_the_mean_of_the_outcomes_is_the_metric(metric):
     outputs = torch.randn(200, 1 if metric == "within_tolerance" else 10)
     labels = outputs[:, 0] + 0.08 * torch.rand(200) if metric == "within_tolerance" else torch.randint(10, (200,))
     outputs[:3] = torch.nan
-    correct = score.is_correct(outputs, labels, metric)
+    correct = fresh.is_correct(outputs, labels, metric)
     assert 100 * correct.double().mean() == pytest.approx(getattr(metrics, metric)(outputs, labels))
 
 
 def test_fresh_examples_are_other_ones_and_seen_ones_are_left_out(runs, monkeypatch):
     run = opened(runs)
     experiment, fresh_experiment = fresh.generator_experiment(run, root(), EXAMPLES)
-    result = fresh.fresh_data(run, experiment, fresh_experiment, fresh.RowHashes())
+    result = fresh.fresh_data(run, experiment, fresh_experiment, fresh.ExampleHashes())
     assert result.data.source.seed == fresh.FRESH_SEED != experiment.data_source().seed
     # Hashes that claim that 10 of the fresh examples are training examples.
-    known = fresh.RowHashes()
+    known = fresh.ExampleHashes()
     known.of_split(result.data, "test")
     own = experiment.task_data()
     own.setup()

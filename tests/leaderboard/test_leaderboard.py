@@ -10,7 +10,7 @@ from lra.leaderboard import cards, lines, mechanism, table
 from lra.leaderboard.__main__ import all_lines, chosen, filter_words, leaderboard, pages
 from lra.leaderboard.lines import LeaderboardLine, Score, convention, merged
 from lra.leaderboard.measured import submission_lines
-from lra.report import published
+from lra.results import published
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,14 @@ import re
 import pytest
 from support.records import add, add_seeds, diverged, metrics, of_study, texts
 
+from lra.board import agreement
+from lra.board import chapter as board
+from lra.board.agreement import agreement_table, by_source
+from lra.board.results import BoardResults
 from lra.config.compose import compose
-from lra.report import published, summary
 from lra.report.__main__ import ReportOptions, report
-from lra.report.board import agreement
-from lra.report.board import chapter as board
-from lra.report.board.agreement import agreement_table, by_source
-from lra.report.board.results import BoardResults
 from lra.report.export import export
+from lra.results import published, summary
 from lra.runs.published import Published, save
 from lra.runs.reader import scan
 
@@ -128,16 +128,16 @@ def test_the_published_board_stands_beside_a_mechanism_of_ones_own(runs, tmp_pat
         study = {path: run for path, run in scan(runs)[0].items() if run.study == name}
         save(home / name, [Published(record, {"optim.lr": 1.0}, []) for record in study.values()])
     add_seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0], study="zoo")
-    monkeypatch.setattr("lra.report.board.chapter.HOME", home)
+    monkeypatch.setattr("lra.board.chapter.HOME", home)
     report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
-    assert list(summary.collect(mine, beside=board.published())[0]) == ["zoo", "board", "board-rates"]  # own ones first
+    assert list(summary.collect(mine, further=board.published())[0]) == ["zoo", "board", "board-rates"]
     told = capsys.readouterr().out
     assert "zoo" in told and "board: mechanisms" in told and "board: recall" not in told and "board-rates" not in told
     seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0])
     report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
     told = capsys.readouterr().out
     assert re.search(r"mine +72.00 ± 1.58", told) and re.search(r"sdpa +95.40 ± 2.30", told)
-    monkeypatch.setattr("lra.report.board.chapter.HOME", home / "none")
+    monkeypatch.setattr("lra.board.chapter.HOME", home / "none")
     with pytest.raises(ValueError, match="board=true needs the runs of the published board"):
         report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
 

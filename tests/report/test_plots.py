@@ -13,16 +13,17 @@ from matplotlib.figure import Figure
 from support.bench import made, row
 from support.records import add, add_seeds, diverged, metrics, of_study
 
+from lra.board.costs import LENGTH_PER_BUDGET, Point, costs, draw, not_timed, picture
+from lra.board.results import BoardResults
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.report import artifacts, figures
-from lra.report.board.costs import LENGTH_PER_BUDGET, Point, costs, draw, not_timed, picture
-from lra.report.board.results import BoardResults
-from lra.report.palette import COLOURED, COLOURS, CONTROL, FAMILIES, GROUND, INK, OTHER, Palette, family
+from lra.report import artifacts
 from lra.report.plots import learning_curves, lr_curves, seed_points, speed_accuracy
 from lra.report.plots.learning_curves import Curve
 from lra.report.plots.speed_accuracy import Bubble
+from lra.results import figures
+from lra.results.palette import COLOURED, COLOURS, CONTROL, FAMILIES, GROUND, INK, OTHER, Palette, family
 
 # Machado et al. 2009, "A physiologically-based model for simulation of color vision deficiency", severity 1.0.
 SIGHT = {

@@ -10,10 +10,11 @@ from rich.console import Console
 from support import records
 from support.records import TESTS, add, add_seeds, cells, diverged, of_study, rows, table, texts
 
-from lra.report import details, paper_tables, results, summary
+from lra.report import details, paper_tables, results
 from lra.report.export import tables
-from lra.report.lr_search import lr_table
 from lra.report.pretraining import pretraining
+from lra.results import summary
+from lra.results.lr_search import lr_table
 
 
 def test_mean_and_deviation_are_over_finished_seeds_and_the_others_are_told(tmp_path):

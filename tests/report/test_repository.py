@@ -11,8 +11,9 @@ import pytest
 from support.records import PHASE, RECORD, add, add_seeds, cells, diverged, of_study, table, texts
 
 from lra.config import CONF
-from lra.report import lr_search, repository, results
-from lra.report import published as paper_values
+from lra.report import repository, results
+from lra.results import lr_search
+from lra.results import published as paper_values
 from lra.runs import published
 
 

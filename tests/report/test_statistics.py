@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lra.report.score_cells import gain, mark, score
-from lra.report.statistics import (
+from lra.results.score_cells import gain, mark, score
+from lra.results.statistics import (
     holm,
     interquartile_mean,
     interval,

@@ -10,10 +10,11 @@ import wandb_files
 from PIL import Image
 from support.records import TESTS, add, add_seeds, diverged
 
+from lra.board import chapter as board
 from lra.config.compose import compose
-from lra.report import paper_tables, summary, wandb
+from lra.report import paper_tables, wandb
 from lra.report.__main__ import ReportOptions, report
-from lra.report.board import chapter as board
+from lra.results import summary
 
 there = importlib.util.find_spec("wandb_workspaces")  # which needs wandb
 needs_wandb = pytest.mark.skipif(there is None, reason="pip install '.[wandb]'")

@@ -206,7 +206,7 @@ def test_a_custom_class_comes_with_its_source_and_is_checked(runs, command, tmp_
     # A class that lets padding through.
     source.write_text(MINE.replace("if mask is not None", "if False"))
     stop, _ = command(*words)
-    assert "Efficient fails" in stop and "padding changes no real row" in stop and not folder.exists()
+    assert "Efficient fails" in stop and "padding changes no real token" in stop and not folder.exists()
     source.write_text(MINE.replace("class Efficient", "class Another"))
     assert "there is no mine.Efficient" in command(*words)[0]
 

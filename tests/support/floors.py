@@ -15,8 +15,9 @@ FLOORS = [
     {"attention", "model", "data"},
     {"config"},
     {"runs", "train"},
+    {"results"},
     {"evaluate"},
-    {"sweep", "bench", "maps", "report", "integrations", "laws", "data_prep"},
+    {"board", "sweep", "bench", "maps", "report", "integrations", "checks", "data_prep"},
     {"studies", "submit"},
     {"leaderboard"},
 ]

@@ -3,8 +3,9 @@
 import dataclasses
 import json
 
-from lra.report import details, summary
+from lra.report import details
 from lra.report.export import export
+from lra.results import summary
 from lra.runs import record
 
 NAMED = {"study": "paper-paper", "task": "listops", "protocol": "paper", "budget": "paper", "label": "cur_abs"}

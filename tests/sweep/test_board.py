@@ -15,15 +15,15 @@ from support.records import RECORD
 from support.sweeps import fail, finish
 from support.training import wait
 
+from lra.board.duplicates import find_duplicates
+from lra.board.runs import Board
+from lra.board.search import decide
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.runs import config_file, published, record
 from lra.sweep import __main__ as leader
 from lra.sweep import launcher
-from lra.sweep.board import Board
-from lra.sweep.duplicates import find_duplicates
 from lra.sweep.options import SweepOptions
-from lra.sweep.search import decide
 
 RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
 LADDER = sorted(RATES + FURTHER)

@@ -1,14 +1,17 @@
 """The costs of contestants: time and memory at one n or over n, and the measured growth with n."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from .. import figures
-from ..bench_groups import Group, growth, label, number
-from ..palette import COLOURED, COLOURS, Palette
+from ...results import figures
+from ...results.palette import COLOURED, COLOURS, Palette
+from ...runs.bench_record import BenchRow
+from ..bench_groups import MEBIBYTE, Group, growth, label, number
+
+FIRST_COLOUR, _ = COLOURS[0]
 
 
 def draw_bars(group: Group, width: float) -> Figure:
@@ -19,17 +22,26 @@ def draw_bars(group: Group, width: float) -> Figure:
         width: width in inches.
     """
     # There is one length, so that each contestant has one row.
-    first_rows = {name: rows[0] for name, rows in group.over_n().items() if rows}
-    names = sorted(first_rows, key=lambda name: -first_rows[name].ms)
-    figure, (left, right) = figures.grid(("", ""), width, height=_bar_height(group), sharey=True)
-    _draw_bars(left, names, [first_rows[name].ms for name in names], "ms")
-    _draw_bars(right, names, [first_rows[name].peak_bytes / 2**20 for name in names], "MB")
+    times = {}
+    megabytes = {}
+    for name, rows in group.over_n().items():
+        if rows:
+            times[name] = rows[0].ms
+            megabytes[name] = rows[0].peak_bytes / MEBIBYTE
+    slowest_first = sorted(times, key=lambda name: -times[name])
+
+    height = _bar_height(group)
+    figure, (left, right) = figures.grid(("", ""), width, height=height, sharey=True)
+    _draw_bars(left, slowest_first, times, "ms")
+    _draw_bars(right, slowest_first, megabytes, "MB")
     return figure
 
 
-def _draw_bars(axes: Axes, names: Sequence[str], values: Sequence[float], unit: str) -> None:
-    bars = axes.barh(names, values, color=COLOURS[0][0])
-    axes.bar_label(bars, [number(value) for value in values], padding=2)
+def _draw_bars(axes: Axes, names: Sequence[str], values_of: Mapping[str, float], unit: str) -> None:
+    """Draw a bar with its number for each name."""
+    values = [values_of[name] for name in names]
+    bars = axes.barh(names, values, color=FIRST_COLOUR)
+    axes.bar_label(bars, list(map(number, values)), padding=2)
     axes.xaxis.set_major_formatter(FuncFormatter(figures.short))
     axes.set(xlabel=unit)
     axes.grid(visible=False)
@@ -51,32 +63,50 @@ def draw_over_length(group: Group, width: float) -> Figure:
         width: width in inches.
     """
     rows_of = {name: rows for name, rows in group.over_n().items() if rows}
-    # The contestants that reach the largest n come first, the fastest of them in front.
-    by_time = sorted(rows_of, key=lambda name: (-rows_of[name][-1].n, rows_of[name][-1].ms))
-    coloured = by_time if len(by_time) <= COLOURED + 1 else by_time[:COLOURED]
+    by_time = _fastest_first(rows_of)
+    coloured = by_time
+    # A single grey line is not worth an entry of the legend.
+    if len(by_time) > COLOURED + 1:
+        coloured = by_time[:COLOURED]
     palette = Palette(coloured)
 
+    # The fastest contestants are drawn last, in front of the others.
     figure, (left, right) = figures.grid(("", ""), width, height=2.8)
     lines = {}
     for name in reversed(by_time):
-        lengths = [row.n for row in rows_of[name]]
         style = palette.line(name)
         if name in coloured:
-            style |= palette.marker(name) | {"ms": 3}
-        (lines[name],) = left.plot(lengths, [row.ms for row in rows_of[name]], **style)
+            style |= palette.marker(name)
+            style["ms"] = 3
+        rows = rows_of[name]
+        lengths = [row.n for row in rows]
+        times = [row.ms for row in rows]
         # A logarithmic axis has no zero.
-        megabytes = [max(row.peak_bytes or 0, 1) / 2**20 for row in rows_of[name]]
+        megabytes = [max(row.peak_bytes or 0, 1) / MEBIBYTE for row in rows]
+        (lines[name],) = left.plot(lengths, times, **style)
         right.plot(lengths, megabytes, **style)
 
+    # One legend for both charts; all grey lines have one entry.
     key = {name: lines[name] for name in coloured}
     num_grey = len(rows_of) - len(coloured)
     if num_grey:
-        (key[f"{num_grey} slower ones"],) = left.plot([], [], **figures.GREY)
+        (grey_line,) = left.plot([], [], **figures.GREY)
+        key[f"{num_grey} slower ones"] = grey_line
     _set_axes(left, "ms", group.lengths)
     _set_axes(right, "MB", group.lengths)
     location = "outside right upper" if width > 1.5 * figures.COLUMN else "outside lower center"
     figure.legend(key.values(), key.keys(), loc=location)
     return figure
+
+
+def _fastest_first(rows_of: Mapping[str, Sequence[BenchRow]]) -> list[str]:
+    """Sort contestants: those that reach the largest n first, the fastest of them in front."""
+
+    def order(name: str) -> tuple[int, float]:
+        longest = rows_of[name][-1]
+        return -longest.n, longest.ms
+
+    return sorted(rows_of, key=order)
 
 
 def _set_axes(axes: Axes, unit: str, lengths: list[int]) -> None:
@@ -96,15 +126,19 @@ def draw_growth(group: Group, width: float) -> Figure:
     # Contestants with at least three lengths.
     exponents = {}
     for name, rows in group.over_n().items():
-        exponent = growth([(row.n, row.ms) for row in rows])
+        times = [(row.n, row.ms) for row in rows]
+        exponent = growth(times)
         if exponent is not None:
             exponents[name] = exponent
     names = sorted(exponents, key=lambda name: -exponents[name])
-    claimed = {label(row): row.claimed for row in group.rows}
+    measured = [exponents[name] for name in names]
+    claims = {label(row): row.claimed for row in group.rows}
+    claimed = [claims[name] for name in names]
 
-    figure, (axes,) = figures.grid(("",), width, height=_bar_height(group))
-    axes.scatter([claimed[name] for name in names], names, marker="|", color="0.5", s=90, label="claimed")
-    axes.scatter([exponents[name] for name in names], names, color=COLOURS[0][0], s=22, label="measured")
+    height = _bar_height(group)
+    figure, (axes,) = figures.grid(("",), width, height=height)
+    axes.scatter(claimed, names, marker="|", color="0.5", s=90, label="claimed")
+    axes.scatter(measured, names, color=FIRST_COLOUR, s=22, label="measured")
     axes.set(xlabel=f"exponent of n in the time, up to n = {group.lengths[-1]:,}")
     axes.grid(axis="x")
     axes.margins(y=0.02)

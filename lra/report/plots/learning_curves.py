@@ -1,5 +1,6 @@
 """Learning curves: validation score over steps, mean over seeds and a band of one standard deviation."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -8,10 +9,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .. import figures
-from ..palette import Palette
-from ..statistics import sample_std
-from ..summary import Row
+from ...results import figures
+from ...results.palette import Palette
+from ...results.statistics import sample_std
+from ...results.summary import Row
 from .lr_curves import highlight
 
 
@@ -33,7 +34,7 @@ def by_task(rows: list[Row], runs: dict[Path, dict[str, dict[int, float]]]) -> d
         rows: rows of a study.
         runs: curves of each run by its run directory, then by column.
     """
-    curves: dict[str, list[Curve]] = {}
+    curves: dict[str, list[Curve]] = defaultdict(list)
     for row in rows:
         # A diverged seed has a curve, but no result to average.
         seeds = []
@@ -43,7 +44,7 @@ def by_task(rows: list[Row], runs: dict[Path, dict[str, dict[int, float]]]) -> d
                 seeds.append(scores)
         curve = _average(row.label, seeds)
         if curve:
-            curves.setdefault(row.task, []).append(curve)
+            curves[row.task].append(curve)
     return curves
 
 
@@ -75,17 +76,17 @@ def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str
     Returns:
         A tooltip for each label.
     """
-    tooltips = {}
+    tooltips: dict[str, str] = {}
     for curve in curves:
         look = palette.line(curve.label)
-        options = {"gid": f"{figures.SERIES}{len(tooltips)}", **figures.ABOVE}
+        series_id = f"{figures.SERIES}{len(tooltips)}"
+        options = {"gid": series_id, **figures.ABOVE}
         if curve.n > 1 and curve.label in palette.place:
             # The outline of the band: along its upper end and back along its lower end.
-            band_steps = [*curve.steps, *curve.steps[::-1]]
-            band_scores = [*curve.high, *curve.low[::-1]]
+            band_steps = curve.steps + curve.steps[::-1]
+            band_scores = curve.high + curve.low[::-1]
             axes.fill(band_steps, band_scores, color=look["color"], alpha=0.13, lw=0, **options)
         axes.plot(curve.steps, curve.mean, **options | look)
-
         tooltips[curve.label] = _tooltip(curve)
     figures.ticks(axes, "step")
     return tooltips
@@ -105,7 +106,8 @@ def draw_seeds(axes: Axes, curves: dict[int, dict[int, float]], palette: Palette
     for i, (seed, curve) in enumerate(curves.items()):
         steps = list(curve)
         values = list(curve.values())
-        axes.plot(steps, values, **palette.line(seed), gid=f"{figures.SERIES}{i}", **figures.ABOVE)
+        options = palette.line(seed) | figures.ABOVE
+        axes.plot(steps, values, gid=f"{figures.SERIES}{i}", **options)
     figures.ticks(axes, "step")
     return {str(seed): f"seed {seed}" for seed in curves}
 

@@ -1,6 +1,7 @@
 """Validation score over the learning rate, a line for each mechanism."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
@@ -8,10 +9,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .. import figures
-from ..lr_search import BUDGET, trials
-from ..palette import COLOURED, CONTROLS, EXACT, Palette
-from ..summary import Row
+from ...results import figures
+from ...results.lr_search import BUDGET, trials
+from ...results.palette import COLOURED, CONTROLS, EXACT, Palette
+from ...results.summary import Row
 
 
 class LrCurve(NamedTuple):
@@ -24,15 +25,16 @@ class LrCurve(NamedTuple):
 
 def by_task(rows: list[Row]) -> dict[str, list[LrCurve]]:
     """List the curves of each task, of labels with several learning rates."""
-    curves: dict[str, list[LrCurve]] = {}
+    curves: dict[str, list[LrCurve]] = defaultdict(list)
     for (label, task), by_rate in trials(rows).items():
         scores = {}
         for rate, row in by_rate.items():
             scores[_learning_rate(rate, row)] = row.val
         # A record may not contain the budget's learning rate.
-        rates = sorted(scores.keys() - {None})
+        rates = sorted(rate for rate in scores if rate is not None)
         if len(rates) > 1:
-            curves.setdefault(task, []).append(LrCurve(label, rates, [scores[rate] for rate in rates]))
+            values = [scores[rate] for rate in rates]
+            curves[task].append(LrCurve(label, rates, values))
     return curves
 
 
@@ -49,8 +51,11 @@ def draw(axes: Axes, curves: Sequence[LrCurve], palette: Palette) -> None:
         axes.plot(curve.rates, curve.val, marker="o", ms=2.5, **palette.line(curve.label))
     figures.ticks(axes, "learning rate")
     axes.set_xscale("log")
-    rates = sorted(set(itertools.chain.from_iterable(curve.rates for curve in curves)))
-    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    rates = set()
+    for curve in curves:
+        rates.update(curve.rates)
+    ticks = sorted(rates)
+    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
     axes.minorticks_off()
 
 
@@ -72,14 +77,19 @@ def highlight(panels: Mapping[str, list], score: Callable[..., float]) -> Palett
         panels: curves of each task.
         score: function that returns the score of a curve.
     """
-    scores: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = defaultdict(list)
     for curve in itertools.chain(*panels.values()):
-        scores.setdefault(curve.label, []).append(score(curve))
-    best_first = sorted(scores, key=lambda label: -mean(scores[label]))
+        curve_score = score(curve)
+        scores[curve.label].append(curve_score)
+    means = {label: mean(label_scores) for label, label_scores in scores.items()}
+    best_first = sorted(means, key=lambda label: -means[label])
 
     # References get a colour in any case, then the best labels up to the limit.
-    references_first = sorted(best_first, key=lambda label: label not in (EXACT, *CONTROLS))
-    coloured = references_first[:COLOURED]
+    references = [label for label in best_first if label in (EXACT, *CONTROLS)]
+    others = [label for label in best_first if label not in references]
+    coloured = [*references, *others][:COLOURED]
     # Exact attention has the first colour, the others follow by score.
-    coloured.sort(key=lambda label: (label != EXACT, best_first.index(label)))
-    return Palette(coloured)
+    by_score = [label for label in best_first if label in coloured and label != EXACT]
+    if EXACT in coloured:
+        by_score.insert(0, EXACT)
+    return Palette(by_score)

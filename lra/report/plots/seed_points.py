@@ -1,6 +1,7 @@
 """Every seed of a study as a point, and the figures of a study that show all seeds and learning rates."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping
 from statistics import mean
 from typing import NamedTuple
@@ -9,11 +10,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .. import figures
-from ..figures import Picture
-from ..lr_search import RATE, SEARCH_SUFFIX, without_search
-from ..palette import GROUND, INK, SOFT, family, look
-from ..summary import Row
+from ...results import figures
+from ...results.figures import Picture
+from ...results.lr_search import RATE, SEARCH_SUFFIX, without_search
+from ...results.palette import GROUND, INK, SOFT, family, look
+from ...results.summary import Row
 from . import lr_curves
 
 ABOUT = (
@@ -37,11 +38,12 @@ class SeedScores(NamedTuple):
 
 def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
     """List the seeds of each task, without the trials of a learning-rate search."""
-    points: dict[str, list[SeedScores]] = {}
+    points: dict[str, list[SeedScores]] = defaultdict(list)
     for row in without_search(rows):
         if not RATE.search(row.label):
-            seed_scores = SeedScores(row.label, [*row.scores.values()], row.num_failed, row.chance)
-            points.setdefault(row.task, []).append(seed_scores)
+            scores = list(row.scores.values())
+            seed_scores = SeedScores(row.label, scores, row.num_failed, row.chance)
+            points[row.task].append(seed_scores)
     return points
 
 
@@ -49,14 +51,17 @@ def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
 def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.TEXT) -> Figure:
     """Draw a point for each seed, in a row for each label that all charts share."""
     labels = _best_first(panels)
-    height = REST_HEIGHT + ROW_HEIGHT * len(labels)
+    num_labels = len(labels)
+    height = REST_HEIGHT + ROW_HEIGHT * num_labels
     figure, charts = figures.grid(panels, width, CHART_WIDTH, height, sharey=True)
     for axes, content in zip(charts, panels.values(), strict=True):
         for seed_scores in content:
             _draw_seeds(axes, seed_scores, labels.index(seed_scores.label))
-        axes.axvline(max(seed_scores.chance for seed_scores in content), color=SOFT, lw=0.8, ls=":")
+        chance = max(seed_scores.chance for seed_scores in content)
+        axes.axvline(chance, color=SOFT, lw=0.8, ls=":")
         figures.ticks(axes, "test score")
-        axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)), yticklabels=labels)
+        # One row per label, the first one at the top.
+        axes.set(ylim=(num_labels - 0.5, -0.5), yticks=range(num_labels), yticklabels=labels)
     figures.families(figure, labels)
     # Ticks are created while this style is active.
     figures.lay_out(figure)
@@ -65,7 +70,8 @@ def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.T
 
 def _draw_seeds(axes: Axes, seed_scores: SeedScores, row: int) -> None:
     # Finished seeds in the colour of the family.
-    options = {"alpha": 0.7, "ec": GROUND, "lw": 0.4, **look(family(seed_scores.label)), **figures.ABOVE}
+    kind = family(seed_scores.label)
+    options = {"alpha": 0.7, "ec": GROUND, "lw": 0.4, **look(kind), **figures.ABOVE}
     rows = [row] * len(seed_scores.scores)
     axes.scatter(seed_scores.scores, rows, s=16, **options)
 
@@ -77,11 +83,17 @@ def _draw_seeds(axes: Axes, seed_scores: SeedScores, row: int) -> None:
 
 def _best_first(panels: Mapping[str, list[SeedScores]]) -> list[str]:
     """Sort labels by their number of tasks, then by their mean score."""
-    means: dict[str, list[float]] = {}
+    means: dict[str, list[float]] = defaultdict(list)
     for seed_scores in itertools.chain(*panels.values()):
-        average = mean(seed_scores.scores or [seed_scores.chance])
-        means.setdefault(seed_scores.label, []).append(average)
-    return sorted(means, key=lambda label: (-len(means[label]), -mean(means[label])))
+        # Without a finished seed chance level counts.
+        scores = seed_scores.scores or [seed_scores.chance]
+        means[seed_scores.label].append(mean(scores))
+
+    def order(label: str) -> tuple[int, float]:
+        task_means = means[label]
+        return -len(task_means), -mean(task_means)
+
+    return sorted(means, key=order)
 
 
 def pictures(rows: list[Row]) -> list[Picture]:

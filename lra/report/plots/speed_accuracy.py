@@ -1,5 +1,6 @@
 """Speed against accuracy: test score over milliseconds per step, with bubbles of the size of the peak memory."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -7,9 +8,9 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
-from ..figures import ABOVE, SERIES, ticks
-from ..palette import GROUND, INK, Palette
-from ..summary import Row
+from ...results.figures import ABOVE, SERIES, ticks
+from ...results.palette import GROUND, INK, Palette
+from ...results.summary import Row
 
 
 class Bubble(NamedTuple):
@@ -25,13 +26,13 @@ class Bubble(NamedTuple):
 
 def by_task_and_device(rows: list[Row]) -> dict[tuple[str, str], list[Bubble]]:
     """Group rows as bubbles by (task, device), if there are two or more labels to compare."""
-    groups: dict[tuple[str, str], list[Bubble]] = {}
+    groups: dict[tuple[str, str], list[Bubble]] = defaultdict(list)
     for row in rows:
         if not row.ms or row.test is None:
             continue
         bubble = Bubble(row.label, row.ms, row.test, row.cell.std, row.n, row.peak)
-        key = (row.task, row.facts["device"])
-        groups.setdefault(key, []).append(bubble)
+        device = row.facts["device"]
+        groups[row.task, device].append(bubble)
     return {key: bubbles for key, bubbles in groups.items() if len(bubbles) > 1}
 
 
@@ -43,15 +44,21 @@ def draw(axes: Axes, bubbles: Sequence[Bubble], palette: Palette) -> dict[str, s
     """
     axes.set_xscale("log")
     axes.margins(0.12)
-    largest_peak = max(bubble.peak or 0 for bubble in bubbles)
-    tooltips = {}
     # Large bubbles are drawn first, behind the small ones.
-    for bubble in sorted(bubbles, key=lambda bubble: -(bubble.peak or 0)):
+    largest_first = sorted(bubbles, key=lambda bubble: -(bubble.peak or 0))
+    largest_peak = largest_first[0].peak or 0
+    tooltips: dict[str, str] = {}
+    for bubble in largest_first:
         options = {"gid": f"{SERIES}{len(tooltips)}", **ABOVE}
         # Two equal line widths keep matplotlib from writing a shared marker, to which SVG would refer by an id.
         look = palette.marker(bubble.label) | {"ec": GROUND, "lw": (1.5, 1.5)}
-        axes.scatter(bubble.ms, bubble.test, _area(bubble, largest_peak), alpha=0.9, **look, **options)
-        axes.text(bubble.ms, bubble.test, " ".join(bubble.label.split()), color=INK, **options | {"zorder": 4})
+        area = _area(bubble, largest_peak)
+        axes.scatter(bubble.ms, bubble.test, area, alpha=0.9, **look, **options)
+
+        # The name, in front of all bubbles.
+        name = " ".join(bubble.label.split())
+        options["zorder"] = 4
+        axes.text(bubble.ms, bubble.test, name, color=INK, **options)
         tooltips[bubble.label] = _tooltip(bubble)
 
     ticks(axes, "ms per step")
@@ -77,5 +84,6 @@ def _tooltip(bubble: Bubble) -> str:
         text += f" ± {bubble.std:.2f}"
     text += f" (n = {bubble.n}), {bubble.ms:.1f} ms per step"
     if bubble.peak:
-        text += f", {bubble.peak / 2**30:.2f} GiB"
+        gibibytes = bubble.peak / 2**30
+        text += f", {gibibytes:.2f} GiB"
     return text

@@ -25,7 +25,7 @@ from ...bench.measure import measure
 from ...config.entry import main
 from ...console import log
 from ...disk import atomic, typed_json
-from ...report.table import Table, frame, show
+from ...results.table import Table, frame, show
 from ...runs import record
 from .candidates import CANDIDATES, Function, softmax
 from .qkv_sources import DropinOptions, QKVSource, sources
@@ -45,8 +45,8 @@ Pairs = dict[str, dict[Count, tuple[float, float]]]
 TINY = 1e-12
 LEGEND = (
     "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
-    "standard deviation over examples. ratio: geometric mean over the columns of the error divided by the error of "
-    "cur_step, the paper's CUR; sorts the table. ms (MiB): time and peak memory of one call at the length below."
+    "standard deviation over examples. ratio, which sorts the table: geometric mean over the columns of the error "
+    "divided by the error of cur_step, the paper's CUR; ms (MiB): time and peak memory of one call at the length below."
 )
 
 
@@ -185,11 +185,14 @@ def cost(names: list[str], options: DropinOptions) -> Cost:
     counts = [count for count in options.counts if count <= options.cost]
     steps = {}
     for name in names:
+        function = CANDIDATES[name].function
         for count in counts:
-            steps[name, count] = partial(CANDIDATES[name].function, q, k, v, count)
+            steps[name, count] = partial(function, q, k, v, count)
     steps["exact"] = partial(torch.nn.functional.scaled_dot_product_attention, q, k, v)
-    measurements = measure(steps, repeats=REPEATS)
-    costs = {key: (m.ms, m.peak_bytes / 2**20) for key, m in measurements.items()}
+    costs = {}
+    for key, measurement in measure(steps, repeats=REPEATS).items():
+        megabytes = measurement.peak_bytes / 2**20
+        costs[key] = (measurement.ms, megabytes)
 
     values = {}
     for name in names:

@@ -51,8 +51,10 @@ def trained(run: RunDir, options: DropinOptions) -> QKVSource:
     """
     r = run.record
     # Only exact softmax attention can be the reference.
-    model, data = restore.trained(run, restore.configuration(run, options.data.root))
-    if not all(type(mechanism) in (SDPA, Softmax) for mechanism in mechanisms(model).values()):
+    experiment = restore.configuration(run, options.data.root)
+    model, data = restore.trained(run, experiment)
+    kinds = set(map(type, mechanisms(model).values()))
+    if not kinds <= {SDPA, Softmax}:
         raise ValueError(f"run={run.path} has attn={r.label}; name a run of sdpa or softmax")
 
     # Draw n of the long examples.
@@ -61,16 +63,23 @@ def trained(run: RunDir, options: DropinOptions) -> QKVSource:
     long = is_long.nonzero()[:, 0].numpy()
     if len(long) < options.n:
         raise ValueError(f"n={options.n}: {run.path} has {len(long)} validation examples of more than {largest} tokens")
-    indices = np.random.default_rng(options.seed).choice(long, options.n, replace=False)
+    generator = np.random.default_rng(options.seed)
+    indices = generator.choice(long, options.n, replace=False)
 
     # Record the first call of every mechanism: the first tower of a task with two.
     examples = []
     for index in indices:
         batch = data.gather("val", np.array([index]))
-        layers = [without_padding(**recorded[0].arguments) for recorded in calls(model, batch).values()]
+        layers = []
+        for first_call, *_ in calls(model, batch).values():
+            layers.append(without_padding(**first_call.arguments))
         examples.append(layers)
+
     # The description of the source.
-    lengths = [layers[0][0].shape[2] for layers in examples]
+    lengths = []
+    for first_layer, *_ in examples:
+        q, _, _ = first_layer
+        lengths.append(q.shape[2])
     about = f"{r.task} {r.label} {run.path.name}, test {r.test:.1f}, {min(lengths)} to {max(lengths)} tokens"
     return QKVSource(f"{r.study}-{r.label}-{run.path.name}", about, examples)
 

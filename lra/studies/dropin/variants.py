@@ -161,18 +161,24 @@ def heavy_keys(x: KeptFactors, share: float) -> Tensor:
         # Scores of clusters and of heavy keys, and their maximum, which is subtracted for stability.
         q = q * q.shape[-1] ** -0.5
         cluster_scores = q @ keys.mT  # (N,H,i,c)
-        heavy_scores = (q[:, :, :, None] @ k.mT).squeeze(3)  # (N,H,i,t)
+        heavy_scores = q[:, :, :, None] @ k.mT  # (N,H,i,1,t)
+        heavy_scores = heavy_scores.squeeze(3)  # (N,H,i,t)
         cluster_max = cluster_scores.amax(-1, keepdim=True)
         heavy_max = heavy_scores.amax(-1, keepdim=True)
         maximum = torch.maximum(cluster_max, heavy_max)
 
         # A heavy key's weight beyond the one that its cluster gives it.
         score_of_cluster = cluster_scores.gather(3, clusters)
-        excess = (heavy_scores - maximum).exp() - (score_of_cluster - maximum).exp()
+        exact_weight = (heavy_scores - maximum).exp()
+        weight_in_cluster = (score_of_cluster - maximum).exp()
+        excess = exact_weight - weight_in_cluster  # (N,H,i,t)
+
+        # Numerator and denominator: clusters, then the excess of the heavy keys.
         cluster_weights = (cluster_scores - maximum).exp() * sizes[:, :, None]
-        total = cluster_weights.sum(-1, keepdim=True) + excess.sum(-1, keepdim=True)
-        heavy_part = (excess[:, :, :, None] @ v).squeeze(3)
-        return (cluster_weights @ values + heavy_part) / total
+        cluster_total = cluster_weights.sum(-1, keepdim=True)
+        total = cluster_total + excess.sum(-1, keepdim=True)
+        heavy_part = excess[:, :, :, None] @ v  # (N,H,i,1,E)
+        return (cluster_weights @ values + heavy_part.squeeze(3)) / total
 
     error = x.exact - attend(x.q_rows, heavy)
     out = attend(x.q, gather_tokens(heavy, query_clusters))
@@ -188,8 +194,10 @@ def means(x: Tensor, centres: Tensor) -> Tensor:
 def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
     """softmax(-|q - q_rows|² / h) (1 + (1 - T) + (1 - T)² + ...), h and T as in ``lra.ops.cluster_attention``."""
     h = bandwidth(q, q_rows, None, None)
-    smoother_rows = (-torch.cdist(q_rows, q_rows).square() / h).softmax(-1)  # T (N,H,r,r)
-    smoother = (-torch.cdist(q, q_rows).square() / h).softmax(-1)  # (N,H,L,r)
+    row_distance = torch.cdist(q_rows, q_rows).square()
+    smoother_rows = (-row_distance / h).softmax(-1)  # T (N,H,r,r)
+    distance = torch.cdist(q, q_rows).square()
+    smoother = (-distance / h).softmax(-1)  # (N,H,L,r)
     eye = torch.eye(smoother_rows.shape[-1], dtype=smoother_rows.dtype)
     return smoother @ boosted(eye, smoother_rows)
 
@@ -215,12 +223,15 @@ def kmeans_pp(x: Tensor, count: int) -> Tensor:
     # Squared distance of each token from the nearest seed.
     distance = torch.full((N, H, L), float("inf"))
     for _ in range(count - 1):
-        distance_from_last = (x - gather_tokens(x, seed)).square().sum(-1)
-        distance = torch.minimum(distance, distance_from_last)
+        offset = x - gather_tokens(x, seed)
+        distance = torch.minimum(distance, offset.square().sum(-1))
         # The small constant lets a duplicate of a seed be drawn if only duplicates are left.
-        constant = distance.amax(-1, keepdim=True).clamp(min=1) * 1e-9
-        probability = (distance + constant).scatter(-1, torch.cat(seeds, -1), 0)
-        seed = torch.multinomial(probability.flatten(0, 1), 1).view(N, H, 1)
+        largest = distance.amax(-1, keepdim=True).clamp(min=1)
+        probability = distance + largest * 1e-9
+        # A seed is not drawn again.
+        probability = probability.scatter(-1, torch.cat(seeds, -1), 0)
+        draw = torch.multinomial(probability.flatten(0, 1), 1)
+        seed = draw.view(N, H, 1)
         seeds.append(seed)
     return torch.cat(seeds, -1)
 

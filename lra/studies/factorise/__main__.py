@@ -27,7 +27,7 @@ from ...config.schema import Some
 from ...console import log
 from ...disk import atomic
 from ...options import Positive, Whole
-from ...report.table import Table, frame, show
+from ...results.table import Table, frame, show
 from ..figures import panels, save
 from . import chord
 from .matrices import EXTRA, KINDS
@@ -44,9 +44,9 @@ SUMMARY = (
     "SF / SVD, equal numbers",
 )
 ABOUT = (
-    "Frobenius errors. SF: product of sparse Chord factors, fitted by L-BFGS. SVD: truncated at the paper's rank "
-    "ceil(M²/2), and at the largest rank that holds no more numbers than the factors. If iterations is the limit, "
-    "SF was still falling, see its error after half of them."
+    "Frobenius errors of SF, the product of sparse Chord factors fitted by L-BFGS, and of SVD, truncated at the "
+    "paper's rank ceil(M²/2) and at the largest rank that holds no more numbers than the factors. If iterations is the "
+    "limit, SF was still falling, see its error after half of them."
 )
 ABOUT_SUMMARY = "SF / SVD: median (smallest to largest) over the matrices of a kind of the ratio of the errors."
 

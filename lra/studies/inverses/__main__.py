@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from ...config.entry import main
 from ...console import log
 from ...disk import atomic
-from ...report.palette import COLOURS, Palette
+from ...results.palette import COLOURS, Palette
 from ...runs.reader import finished
 from .. import figures
 from .matrices import InversesOptions, of_run, random_tokens

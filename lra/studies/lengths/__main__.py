@@ -23,8 +23,8 @@ from ...config.schema import Some, distinct
 from ...console import log
 from ...disk import atomic
 from ...options import Range
-from ...report import published
-from ...report.palette import COLOURS, Palette
+from ...results import published
+from ...results.palette import COLOURS, Palette
 from ...runs.reader import scan
 from ...runs.record import RunRecord
 from ...sweep.__main__ import carry_out

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ...config.entry import main
 from ...integrations import needs
-from ...report.table import Table, frame, show
+from ...results.table import Table, frame, show
 from ..examples import labelled
 from ..figures import panels, save
 from .options import PretrainedOptions

@@ -102,21 +102,32 @@ def beyond(model: nn.Module, batches: Iterable[Batch], reaches: list[int], rows:
         masks = _masks_of_calls(batch.mask, len(inputs))
         for x, hidden, mask in zip(inputs, outputs, masks, strict=True):
             # x and hidden: (N,L,d). Positions are drawn from the real tokens of each example.
-            is_real = torch.ones(x.shape[:2]) if mask is None else mask.float().cpu()
+            num_examples, length, _ = x.shape
+            is_real = torch.ones(num_examples, length) if mask is None else mask.float().cpu()
             positions = torch.multinomial(is_real, rows, replacement=True, generator=generator)  # (N,rows)
             for position in positions.unbind(1):
                 # The gradient of r · hidden[position] is Jᵀ r.
                 bits = torch.randint(0, 2, (len(hidden), hidden.shape[-1]), generator=generator)
                 signs = bits.to(hidden) * 2 - 1
-                example = torch.arange(len(hidden))
-                projection = (hidden[example, position.to(hidden.device)] * signs).sum()
+                example = torch.arange(num_examples)
+                states = hidden[example, position.to(hidden.device)]  # (N,d)
+                projection = (states * signs).sum()
                 (gradient,) = torch.autograd.grad(projection, x, retain_graph=True)
-                squares = gradient.square().sum(-1).double().cpu()  # (N,L)
-                distance = (torch.arange(x.shape[1]) - position[:, None]).abs()
-                distance = distance.clamp(max=len(sums) - 1)
+                squares = gradient.square().sum(-1)  # (N,L)
+
+                # Add the squares to the sums of their distances.
+                offset = torch.arange(length) - position[:, None]  # (N,L)
+                distance = offset.abs().clamp(max=len(sums) - 1)
+                squares = squares.double().cpu()
                 sums.index_add_(0, distance.flatten(), squares.flatten())
+
+    # The share behind each reach.
     total = sums.sum()
-    return [float(sums[reach + 1 :].sum() / total) for reach in reaches]
+    shares = []
+    for reach in reaches:
+        further = sums[reach + 1 :].sum()
+        shares.append(float(further / total))
+    return shares
 
 
 def _masks_of_calls(mask: Tensor | None, num_calls: int) -> list[Tensor | None]:

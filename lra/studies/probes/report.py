@@ -7,10 +7,10 @@ import pandas as pd
 
 from ...console import log
 from ...disk import atomic
-from ...report.palette import Palette
 from ...report.results import CONTROL
-from ...report.summary import Row
-from ...report.table import Cell, Column, Table, frame, show
+from ...results.palette import Palette
+from ...results.summary import Row
+from ...results.table import Cell, Column, Table, frame, show
 from ..figures import panels, save
 from . import record
 
@@ -24,7 +24,7 @@ MATRICES = {
     record.SWAPS: (
         "Swapped mechanisms",
         "Mean test score over seeds of the trained weights (row) with each mechanism (column), without training, on "
-        "the scored examples. own: the run's mechanism. Empty: the weights do not fit.",
+        "the scored examples. own: the run's mechanism; empty: the weights do not fit.",
     ),
     record.FILLED: (
         "Scores over the number of tokens",

@@ -19,7 +19,7 @@ from ...config.entry import main
 from ...config.options import Options
 from ...console import log
 from ...disk import atomic, typed_json
-from ...report import table as report_table
+from ...results import table as report_table
 from ..figures import panels, save
 from .record import FILE, load
 from .tables import GROUP, LEGEND, curves, natural, points, tables
@@ -119,7 +119,8 @@ def _against(lines: pd.DataFrame, label: str, source: str, *, errors: bool) -> F
         }
         line = lines[lines.curve == name]
         for axes, column in zip(grid, ("test", "mean_abs"), strict=False):
-            bars = line.dropna(subset=column).groupby("value")[column].agg(["mean", "std"])
+            by_value = line.dropna(subset=column).groupby("value")
+            bars = by_value[column].agg(["mean", "std"])
             # Curves are shifted, so that no bar hides another.
             x = [values.index(value) + 0.02 * i for value in bars.index]
             axes.errorbar(x, bars["mean"], bars["std"].fillna(0), label=name, **style)
@@ -145,11 +146,16 @@ def _spectra(points: pd.DataFrame, task: str, source: str) -> Figure:
     by_seed = {r.seed: r for r in points.record if r.spectrum_examples}
     layers_by_seed = [r.layers for r in by_seed.values()]
     for i, seeds in enumerate(zip(*layers_by_seed, strict=True)):
-        for j, layer in enumerate(seeds):
+        # The legend names each layer once.
+        name: str | None = f"layer {i}"
+        colour = f"C{i % 10}"
+        for layer in seeds:
             # Relative to the largest singular value; zeros cannot be drawn on a logarithmic axis.
-            values = [value / layer.spectrum[0] for value in layer.spectrum if value > 0]
-            name = f"layer {i}" if j == 0 else None
-            axes.plot(range(1, len(values) + 1), values, color=f"C{i % 10}", linewidth=1, label=name)
+            largest, *_ = layer.spectrum
+            values = [value / largest for value in layer.spectrum if value > 0]
+            numbers = range(1, len(values) + 1)
+            axes.plot(numbers, values, color=colour, linewidth=1, label=name)
+            name = None
     axes.set(xscale="log", yscale="log", ylim=(1e-5, 1.5), xlabel="i", ylabel="singular value i / largest")
     n = max(r.spectrum_examples for r in by_seed.values())
     axes.set_title(f"{task}: attention maps of {source},\nmean of {n} validation examples and all heads", fontsize=9)

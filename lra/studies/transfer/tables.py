@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from ...report.score_cells import score
-from ...report.summary import joined
-from ...report.table import Table, frame
+from ...results.score_cells import score
+from ...results.table import Table, frame, joined
 from .record import TransferRecord
 
 GROUP = ["study", "task", "source"]
@@ -89,7 +88,11 @@ def curves(group: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
     for options in group.options:
         on_axis = [options[key] for key in axis if key in options]
         values.append(on_axis[0] if on_axis else None)
-        constants.append(tuple((key, str(value)) for key, value in sorted(options.items()) if key not in axis))
+        constant = []
+        for key, value in sorted(options.items()):
+            if key not in axis:
+                constant.append((key, str(value)))
+        constants.append(tuple(constant))
     group = group.assign(value=pd.Series(values, group.index, dtype=object), constant=constants)
     group = group.dropna(subset="value")
     # A default that was named on the command line makes another label of the same point.
@@ -98,13 +101,17 @@ def curves(group: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
     # Only seeds with every value of a curve count.
     num_values = group.groupby("constant").value.transform("nunique")
     values_of_seed = group.groupby(["constant", "seed"]).value.transform("count")
-    group = group[(num_values > 1) & (values_of_seed == num_values)]
+    is_complete = values_of_seed == num_values
+    group = group[(num_values > 1) & is_complete]
     lines = dict(iter(group.groupby("constant", sort=False)))
     if not lines:
         return group.assign(curve="")
     names = _curve_names(lines)
     # The legend has the number of seeds of each curve.
-    named = [line.assign(curve=f"{names[key]} (n = {line.seed.nunique()})") for key, line in lines.items()]
+    named = []
+    for key, line in lines.items():
+        num_seeds = line.seed.nunique()
+        named.append(line.assign(curve=f"{names[key]} (n = {num_seeds})"))
     return pd.concat(named)
 
 

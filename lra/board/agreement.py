@@ -8,11 +8,11 @@ from typing import NamedTuple
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from .. import figures, published
-from ..figures import Picture
-from ..palette import EXACT, INK, family, look
-from ..statistics import mean_over_tasks, rank_correlation
-from ..table import Cell, Table, frame
+from ..results import figures, published
+from ..results.figures import Picture
+from ..results.palette import EXACT, INK, family, look
+from ..results.statistics import mean_over_tasks, rank_correlation
+from ..results.table import Cell, Table, frame
 from .results import BoardResults
 
 # A source is compared from this number of common mechanisms on: with fewer the interval covers nearly everything.
@@ -48,9 +48,14 @@ def pairs(board: BoardResults) -> dict[tuple[str, str], list[Pair]]:
             listops[label] = float(by_task[LISTOPS].mean())
 
     pairs_of = {}
-    for name, scores, tasks in (("all", all_tasks, TASKS), (LISTOPS, listops, (LISTOPS,))):
-        for source, accuracies in sorted(by_source(list(scores), tasks).items()):
-            common = [Pair(label, accuracies[label], 100 * scores[label]) for label in scores if label in accuracies]
+    comparisons = (("all", all_tasks, TASKS), (LISTOPS, listops, (LISTOPS,)))
+    for name, scores, tasks in comparisons:
+        published_means = by_source(list(scores), tasks)
+        for source, accuracies in sorted(published_means.items()):
+            common = []
+            for label, score in scores.items():
+                if label in accuracies:
+                    common.append(Pair(label, accuracies[label], 100 * score))
             if len(common) >= MIN_MECHANISMS:
                 pairs_of[source, name] = common
     return pairs_of
@@ -58,21 +63,18 @@ def pairs(board: BoardResults) -> dict[tuple[str, str], list[Pair]]:
 
 def agreement_table(board: BoardResults) -> Table | None:
     """Make the table of rank correlations with each published source; None if no source has enough mechanisms."""
-    lines = []
+    lines: list[list[Cell | str]] = []
     for (source, tasks), common in pairs(board).items():
         board_scores = [pair.board for pair in common]
         accuracies = [pair.published for pair in common]
         correlation, low, high = rank_correlation(board_scores, accuracies)
         num_mechanisms = len(common)
-        lines.append(
-            [
-                source,
-                tasks,
-                Cell.of(num_mechanisms, str),
-                Cell.of(correlation, n=num_mechanisms),
-                f"{low:.2f} to {high:.2f}",
-            ]
-        )
+        cells = [
+            Cell.of(num_mechanisms, str),
+            Cell.of(correlation, n=num_mechanisms),
+            Cell(text=f"{low:.2f} to {high:.2f}"),
+        ]
+        lines.append([source, tasks, *cells])
     if not lines:
         return None
     return Table(
@@ -98,13 +100,15 @@ def by_source(labels: list[str], tasks: Collection[str]) -> dict[str, dict[str, 
     printed: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for label in labels:
         # sdpa and softmax compute the same function.
-        names = (label, "softmax") if label == EXACT else (label,)
-        values = [value for name in names for value in published.accuracies(name, tasks)]
+        values = published.accuracies(label, tasks)
+        if label == EXACT:
+            values += published.accuracies("softmax", tasks)
         for value in values:
             if value.number is not None:
-                printed[value.source][label].setdefault(value.task, value.number)
+                by_task = printed[value.source][label]
+                by_task.setdefault(value.task, value.number)
 
-    averages = {}
+    averages: dict[str, dict[str, float]] = {}
     for source, by_label in printed.items():
         common_tasks = set.intersection(*map(set, by_label.values()))
         if common_tasks:
@@ -131,6 +135,7 @@ def draw(panels: Mapping[str, Sequence[Pair]], width: float = figures.TEXT) -> F
         panels: mechanisms by source.
         width: width in inches.
     """
+    # One chart for each source.
     figure, charts = figures.grid(panels, width)
     labels = []
     for axes, common in zip(charts, panels.values(), strict=True):

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..lr_search import best, trials
-from ..palette import CONTROLS, EXACT
-from ..statistics import SOLVED, normalised
-from ..summary import Row
-from ..table import Cell, Table, frame
+from ..results.lr_search import best, trials
+from ..results.palette import CONTROLS, EXACT
+from ..results.statistics import SOLVED, normalised
+from ..results.summary import Row
+from ..results.table import Cell, Table, frame
 from .results import BoardResults, normalised_scores, percent_cell
 
 # Largest normalised score of a baseline that cannot mix tokens.
@@ -44,20 +44,25 @@ class TaskResults:
     searched: frozenset[str]
 
     @property
-    def chance(self) -> float | None:
-        """The chance level in percent; None without any row."""
-        return next((row.chance for row in self.rows.values()), None)
+    def chance(self) -> float:
+        """The chance level in percent, of the first row."""
+        first_row = next(iter(self.rows.values()))
+        return first_row.chance
 
     @property
     def bag(self) -> float | None:
         """The score of the bag-of-tokens baseline in percent; None if no record has it."""
-        scores = [r.bag for row in self.rows.values() for r in row.runs.values() if r.bag is not None]
-        return scores[0] if scores else None
+        for row in self.rows.values():
+            for r in row.runs.values():
+                if r.bag is not None:
+                    return r.bag
+        return None
 
     @property
     def num_at_ceiling(self) -> int:
         """The number of mechanisms at the ceiling."""
-        return sum(row.test is not None and row.test >= CEILING for row in self.rows.values())
+        scores = [row.test for row in self.rows.values() if row.test is not None]
+        return sum(score >= CEILING for score in scores)
 
     @property
     def missing(self) -> list[str]:
@@ -68,12 +73,13 @@ class TaskResults:
 def admission_table(board: BoardResults) -> Table:
     """Make the table that says for each task of a board whether it is admitted."""
     tasks = dict.fromkeys(row.task for row in [*board.search, *board.rows])
+    lines = [_line(_task_results(board, task)) for task in tasks]
     head = ("task", "chance", *CONTROLS, "bag", EXACT, f"{EXACT} solved", f"{CEILING} or more", "admitted")
     return Table(
         name=f"admission/{board.name}",
         title=f"{board.name}: tasks",
         about=ABOUT,
-        cells=frame(head, [_line(_task_results(board, task)) for task in tasks]),
+        cells=frame(head, lines),
         words=("task", "admitted"),
     )
 
@@ -81,7 +87,7 @@ def admission_table(board: BoardResults) -> Table:
 def _task_results(board: BoardResults, task: str) -> TaskResults:
     """Take the results of the search on a task, replaced by those at the chosen rate once there are several seeds."""
     # The best trial of each mechanism.
-    rows = {}
+    rows: dict[str, Row] = {}
     for (label, search_task), by_rate in trials(board.search).items():
         best_row = best(by_rate.values())
         if search_task == task and best_row:
@@ -89,25 +95,31 @@ def _task_results(board: BoardResults, task: str) -> TaskResults:
     # Seeds at the chosen rate replace the trial of the search.
     at_chosen_rate = {row.label: row for row in board.rows if row.task == task}
     for label, row in at_chosen_rate.items():
-        if len(row.scores) + row.num_failed > 1:
+        num_seeds = len(row.scores) + row.num_failed
+        if num_seeds > 1:
             rows[label] = row
-    return TaskResults(task, rows, frozenset(rows.keys() - at_chosen_rate.keys()))
+    searched = rows.keys() - at_chosen_rate.keys()
+    return TaskResults(task, rows, frozenset(searched))
 
 
 def _line(results: TaskResults) -> list[Cell | str]:
     """Make the row of a task."""
+    num_rows = len(results.rows)
+    chance = Cell.of(results.chance if results.rows else None)
     solved = "-"
     if EXACT in results.rows:
         scores = normalised_scores(results.rows[EXACT])
-        solved = f"{(scores >= SOLVED).sum()}/{len(scores)}"
+        num_solved = int((scores >= SOLVED).sum())
+        solved = f"{num_solved}/{len(scores)}"
     bag = Cell.of(None)
     if results.bag is not None:
-        bag = percent_cell(np.array([normalised(results.bag, results.chance)]))
-    num_rows = len(results.rows)
-    at_ceiling = Cell(text=f"{results.num_at_ceiling}/{num_rows}", value=results.num_at_ceiling / max(num_rows, 1))
+        bag_score = normalised(results.bag, results.chance)
+        bag = percent_cell(np.array([bag_score]))
+    share = results.num_at_ceiling / max(num_rows, 1)
+    at_ceiling = Cell(text=f"{results.num_at_ceiling}/{num_rows}", value=share)
     return [
         results.task,
-        Cell.of(results.chance),
+        chance,
         *(_score_cell(results, name) for name in CONTROLS),
         bag,
         _score_cell(results, EXACT),

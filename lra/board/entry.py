@@ -5,7 +5,7 @@ from typing import Any
 
 from ..config.experiment import Experiment
 from ..config.quoting import override
-from .plan import PlannedRun
+from ..sweep.plan import PlannedRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,8 @@
 No two labels of a figure share both colour and shape (dash or marker).
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import Any
 
 # (on a light background, on a dark background). They differ in lightness, and in hue for colour-blind readers.
 COLOURS = (
@@ -66,18 +67,18 @@ class Palette:
         labels: labels in the order of their colours.
     """
 
-    def __init__(self, labels: Iterable[str]):
+    def __init__(self, labels: Iterable[Hashable]):
         self.place = {label: i for i, label in enumerate(dict.fromkeys(labels))}
 
-    def colour(self, label: str) -> int:
+    def colour(self, label: Hashable) -> int:
         """Return the index of a label's colour in COLOURS."""
         return self.place[label] % len(COLOURS)
 
-    def turn(self, label: str) -> int:
+    def turn(self, label: Hashable) -> int:
         """Return the number of earlier labels of the same colour."""
         return self.place[label] // len(COLOURS)
 
-    def dash(self, label: str) -> str:
+    def dash(self, label: Hashable) -> str:
         """Return the dash of a label in SVG's notation: none, then dashes with a growing number of dots between."""
         turn = self.turn(label)
         if turn == 0:
@@ -85,7 +86,7 @@ class Palette:
         dots = " 2 3" * (turn - 1)
         return f"6 3{dots}"
 
-    def line(self, label: str) -> dict[str, object]:
+    def line(self, label: Hashable) -> dict[str, Any]:
         """Return the colour and dash of a label as options of matplotlib."""
         if label not in self.place:
             return {"color": "0.85", "lw": 0.8, "zorder": 1}
@@ -94,7 +95,7 @@ class Palette:
         dashes = (0, lengths) if lengths else "-"
         return {"color": COLOURS[self.colour(label)][0], "linestyle": dashes}
 
-    def marker(self, label: str) -> dict[str, object]:
+    def marker(self, label: Hashable) -> dict[str, Any]:
         """Return the colour and marker of a label as options of matplotlib."""
         marker = MARKERS[self.turn(label) % len(MARKERS)]
         return {"color": COLOURS[self.colour(label)][0], "marker": marker}
@@ -110,7 +111,7 @@ def family(label: str) -> str:
     return kind_of[max(matches, key=len)] if matches else OTHER
 
 
-def look(kind: str) -> dict[str, str]:
+def look(kind: str) -> dict[str, Any]:
     """Return the colour and marker of a family as options of matplotlib."""
     index = KINDS.index(kind)
     # There are more families than colours; each has its own marker.

@@ -30,32 +30,37 @@ def decide(
 
     # The rates that were tried are neighbours on the ladder of all rates, from low to high.
     ladder = sorted({*rates, *further})
+    top = len(ladder) - 1
     low = ladder.index(min(rates))
     high = ladder.index(max(rates))
     middle = (low + high) / 2
     while low > 0 and ladder[low - 1] in scores:
         low -= 1
-    while high < len(ladder) - 1 and ladder[high + 1] in scores:
+    while high < top and ladder[high + 1] in scores:
         high += 1
+    tried = range(low, high + 1)
 
     # Rates whose scores are not significantly lower than the highest one.
     values = {}
-    for k in range(low, high + 1):
+    for k in tried:
         score = scores[ladder[k]]
         if score is not None:
             values[k] = score
     highest = max(values.values(), default=0.0)
-    equal = [k for k, score in values.items() if highest - score <= _error(score, highest, examples)]
+    equal = []
+    for k, score in values.items():
+        if highest - score <= _error(score, highest, examples):
+            equal.append(k)
 
     # The best rate: the one nearest the middle, then the lower one.
-    candidates = equal or range(low, high + 1)
+    candidates = equal or tried
     best = min(candidates, key=lambda k: (abs(k - middle), k))
 
-    # A best rate at an end of the tried ones: try the next one outside.
+    # A best rate at an end of the tried ones: try the next one outside. Without any score, lower rates may help.
     edge = best if equal else low
     if edge == low and low > 0:
         return [ladder[low - 1]], None
-    if edge == high and high < len(ladder) - 1:
+    if edge == high and high < top:
         return [ladder[high + 1]], None
     return [], ladder[best]
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -15,6 +16,8 @@ from ..console import visible
 
 # Numbers of a cell, each with a separate CSV column.
 PARTS = ("std", "low", "high", "n", "collapsed")
+# Between several values of one cell.
+SEPARATOR = " / "
 MARKDOWN_MARKS = {"best": "**{}**", "tied": "{} ≈", "": "{}"}
 
 
@@ -108,26 +111,34 @@ class Table:
 
     def rows(self) -> list[tuple[tuple[str, str, str], list[Cell]]]:
         """List (study, label, aliases) and the cells of each row."""
-        return list(zip(self.cells.index, self.cells.to_numpy().tolist(), strict=True))
+        cells = self.cells.to_numpy().tolist()
+        return list(zip(self.cells.index, cells, strict=True))
 
     def markdown(self) -> str:
         """Format as GitHub Markdown: numbers right-aligned, the best mean in bold, our mechanisms as code."""
+        head = list(map(_markdown_cell, self.head))
         alignments = ["---" if name in self.words else "---:" for name in self.head]
-        lines = [[_markdown_cell(name) for name in self.head], alignments]
-        # A row with a label is a run of ours.
+        lines = [head, alignments]
         for (_, label, _), cells in self.rows():
             first, *numbers = cells
-            line = [_markdown_code(first.text) if label else _markdown_cell(first.text)]
+            # A row with a label is one of our runs.
+            name = _markdown_code(first.text) if label else _markdown_cell(first.text)
+            line = [name]
             for cell in numbers:
-                line.append(MARKDOWN_MARKS[cell.mark].format(_markdown_cell(cell.text)))
+                text = _markdown_cell(cell.text)
+                line.append(MARKDOWN_MARKS[cell.mark].format(text))
             lines.append(line)
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        joined_lines = [" | ".join(line) for line in lines]
+        return "\n".join(f"| {line} |" for line in joined_lines)
 
     def section(self, level: int = 3) -> str:
         """Format as Markdown below a heading of a level."""
-        heading = f"{'#' * level} {in_markdown(' '.join(self.title.split()))}"
-        caption = [in_markdown(self.about)] if self.about else []
-        return "\n\n".join([heading, *caption, self.markdown()])
+        title = " ".join(self.title.split())
+        parts = [f"{'#' * level} {in_markdown(title)}"]
+        if self.about:
+            parts.append(in_markdown(self.about))
+        parts.append(self.markdown())
+        return "\n\n".join(parts)
 
     def numbers(self) -> pd.DataFrame:
         """Return the unrounded numbers: a column of values and, if present, of spreads, interval ends and n."""
@@ -142,7 +153,9 @@ class Table:
                 values = [getattr(cell, part) for cell in cells]
                 if all(value is None for value in values):
                     continue
-                suffix = "se" if part == "std" and name in self.errors else part
+                suffix = part
+                if part == "std" and name in self.errors:
+                    suffix = "se"
                 columns[f"{name} {suffix}"] = [None if value is None else _rounded(value) for value in values]
         return pd.DataFrame(columns, dtype=object)
 
@@ -159,12 +172,14 @@ class Table:
         columns = [name for name in self.head if name not in self.below]
         # Texts are left-aligned, numbers right-aligned.
         for name in columns:
-            alignment = "left" if name in self.words else "right"
-            table.add_column(visible(name), overflow="fold", justify=alignment)
+            is_text = name in self.words
+            table.add_column(visible(name), overflow="fold", justify="left" if is_text else "right")
 
         style = "bold" if self.below else None
-        for texts in self.cells.map(lambda cell: visible(cell.text)).to_dict("records"):
-            table.add_row(*(texts[name] for name in columns), style=style)
+        all_texts = self.cells.map(lambda cell: visible(cell.text))
+        for texts in all_texts.to_dict("records"):
+            cells = [texts[name] for name in columns]
+            table.add_row(*cells, style=style)
             # Details below the row, "source: value" in two columns.
             details = "\n".join(texts[name] for name in self.below)
             for line in filter(None, details.split("\n")):
@@ -187,7 +202,7 @@ class Chapter(NamedTuple):
     title: str
     about: str
     tables: list[Table]
-    pictures: tuple = ()
+    pictures: Sequence[Path] = ()
 
 
 def show(tables: Iterable[Table], legend: str) -> None:
@@ -202,6 +217,21 @@ def show(tables: Iterable[Table], legend: str) -> None:
             console.print(visible(table.about))
         console.print(table.terminal(), "", sep="\n")
     console.print(legend)
+
+
+def number(value: float | None) -> str:
+    """Format a number with two digits; "-" for None."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def joined(values: Iterable) -> str:
+    """Join the distinct values in order; integers with thousands separators, floats with two digits."""
+    forms = {int: "{:,}".format, float: number}
+    texts = []
+    for value in sorted(set(values)):
+        form = forms.get(type(value), str)
+        texts.append(form(value))
+    return SEPARATOR.join(dict.fromkeys(texts))
 
 
 def in_markdown(text: str) -> str:
@@ -221,7 +251,9 @@ def _markdown_code(text: str) -> str:
 
 def _rounded(value: float) -> float:
     """Round to eight significant digits, which also keeps small numbers."""
-    return value if isinstance(value, int) else float(f"{value:.8g}")
+    if isinstance(value, int):
+        return value
+    return float(f"{value:.8g}")
 
 
 def _escape_formula(value):

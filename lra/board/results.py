@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ...runs.bench_record import BenchRecord
-from ..statistics import mean_over_tasks, normalised
-from ..summary import Row
-from ..table import Cell
+from ..results.statistics import mean_over_tasks, normalised
+from ..results.summary import Row
+from ..results.table import Cell
+from ..runs.bench_record import BenchRecord
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,12 @@ class BoardResults:
         """Normalised scores by mechanism and task, best mean first, mechanisms without every task last."""
         by_label: dict[str, dict[str, np.ndarray]] = {}
         for row in self.rows:
-            by_label.setdefault(row.label, {})[row.task] = normalised_scores(row)
+            by_task = by_label.setdefault(row.label, {})
+            by_task[row.task] = normalised_scores(row)
 
         def order(label: str) -> tuple[int, float]:
-            by_task = by_label[label]
-            return -len(by_task), -mean_over_tasks(list(by_task.values()))
+            scores = list(by_label[label].values())
+            return -len(scores), -float(mean_over_tasks(scores))
 
         return {label: by_label[label] for label in sorted(by_label, key=order)}
 
@@ -59,6 +60,7 @@ class BoardResults:
 
 def normalised_scores(row: Row) -> np.ndarray:
     """Return the normalised score of each seed of a row; a failed seed counts as chance."""
+    # A failed seed learned nothing.
     finished = [normalised(score, row.chance) for score in row.scores.values()]
     failed = [0.0] * row.num_failed
     return np.array(finished + failed)

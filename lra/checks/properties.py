@@ -5,6 +5,7 @@ which 128, 97, 70 and 3 are real tokens. A Triton kernel computes in float32.
 """
 
 import copy
+import math
 from collections.abc import Callable
 
 import torch
@@ -23,27 +24,51 @@ STEP = 1e-6
 # Maximum distance of bfloat16 from float32, relative to the norm of the float32 result.
 ROUGH = 0.1
 
+# Returns whether the mechanism of an experiment passes.
+Check = Callable[[Experiment], bool]
+
 
 def block(experiment: Experiment, length: int = LENGTH) -> nn.Module:
     """Build the encoder block of an experiment in evaluation mode and float64.
 
     The block of a Triton kernel stays in float32 and casts its input.
     """
-    torch.manual_seed(0)
     is_kernel = in_float32(experiment)
-    model = experiment.model.replace(heads=1) if is_kernel else experiment.model
-    task = experiment.task.replace(length=length)
-    # Random initial weights of the experiment's sizes.
-    module = experiment.replace(model=model, task=task).block_factory()()
+    model = experiment.model
     if is_kernel:
-        module.register_forward_pre_hook(lambda _, args: (args[0].float(), *args[1:]))
-        return module.eval()
-    return module.double().eval()
+        # One head keeps the size of a head within the sizes that the kernels support.
+        model = model.replace(heads=1)
+    task = experiment.task.replace(length=length)
+    experiment = experiment.replace(model=model, task=task)
+
+    # Random initial weights of the experiment's sizes.
+    torch.manual_seed(0)
+    build = experiment.block_factory()
+    module = build().eval()
+    if not is_kernel:
+        return module.double()
+
+    def cast_input(_: nn.Module, args: tuple) -> tuple:
+        return args[0].float(), *args[1:]
+
+    module.register_forward_pre_hook(cast_input)
+    return module
 
 
 def in_float32(experiment: Experiment) -> bool:
     """Return whether the mechanism computes in float32 only."""
     return experiment.attn.get("impl") == "triton"
+
+
+def outputs(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the token vectors (N,L,dim) that a block makes of an input."""
+    # The second value is the mask.
+    return module(x, mask)[0]
+
+
+def real_outputs(module: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """Return the outputs of the real tokens, one after the other."""
+    return outputs(module, x, mask)[mask]  # (tokens,dim)
 
 
 def inputs(
@@ -57,7 +82,9 @@ def inputs(
     generator = torch.Generator().manual_seed(seed)
     shape = (len(lengths), length, experiment.model.dim)
     x = torch.randn(*shape, dtype=torch.float64, generator=generator)
-    mask = torch.arange(length) < torch.tensor(lengths)[:, None]
+    # Real tokens come first; the rest of a sequence is padding.
+    num_real = torch.tensor(lengths)[:, None]
+    mask = torch.arange(length) < num_real
     return x, mask
 
 
@@ -76,39 +103,44 @@ def same(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-def padding_changes_no_real_row(experiment: Experiment, holes: bool = False) -> bool:
+def padding_changes_no_real_token(experiment: Experiment, holes: bool = False) -> bool:
     """Other values in padded positions do not change the outputs of real tokens."""
     module = block(experiment)
     x, mask = inputs(experiment)
     if holes:
         mask = with_holes(mask)
     # Padding gets large random values.
-    noise = 7 * inputs(experiment, seed=3)[0]
-    x_other = torch.where(mask[..., None], x, noise)
-    return same(module(x, mask)[0][mask], module(x_other, mask)[0][mask])
+    noise, _ = inputs(experiment, seed=3)
+    x_other = torch.where(mask[..., None], x, 7 * noise)
+    expected = real_outputs(module, x, mask)
+    out = real_outputs(module, x_other, mask)
+    return same(expected, out)
 
 
-def padding_anywhere_changes_no_real_row(experiment: Experiment) -> bool:
+def padding_anywhere_changes_no_real_token(experiment: Experiment) -> bool:
     """Neither do they with padding between real tokens."""
-    return padding_changes_no_real_row(experiment, holes=True)
+    return padding_changes_no_real_token(experiment, holes=True)
 
 
 def padding_gets_no_gradient(experiment: Experiment) -> bool:
     """The derivatives of real outputs by padded inputs are zero."""
     module = block(experiment)
     x, mask = inputs(experiment)
-    module(x.requires_grad_(), mask)[0][mask].sum().backward()
-    return bool((x.grad[~mask] == 0).all())
+    x.requires_grad_()
+    total = real_outputs(module, x, mask).sum()
+    (gradient,) = torch.autograd.grad(total, x)
+    return not gradient[~mask].any()
 
 
 def alone_as_in_a_batch(experiment: Experiment) -> bool:
     """An example has the same result alone, without padding, and in a batch."""
     module = block(experiment)
     x, mask = inputs(experiment)
-    batched = module(x, mask)[0]
-    for i, n_real in enumerate(LENGTHS):
-        single = module(x[i : i + 1, :n_real], None)[0][0]
-        if not same(batched[i, :n_real], single):
+    batched = outputs(module, x, mask)
+    for i, num_real in enumerate(LENGTHS):
+        example = x[i : i + 1, :num_real]  # (1,num_real,dim)
+        single = outputs(module, example, None)[0]
+        if not same(batched[i, :num_real], single):
             return False
     return True
 
@@ -117,22 +149,30 @@ def evaluation_is_repeatable(experiment: Experiment) -> bool:
     """Other batches and a training step in between leave no state."""
     module = block(experiment)
     x, mask = inputs(experiment)
-    first = module(x, mask)[0]
+    first = outputs(module, x, mask)
+
     # Another batch of other sizes, then a forward pass in training mode.
-    module(inputs(experiment, seed=4)[0][:2], None)
-    module.train()(x, mask)
+    other_x, _ = inputs(experiment, seed=4)
+    module(other_x[:2], None)
+    module.train()
+    module(x, mask)
+
     module.eval()
-    return torch.equal(first, module(x, mask)[0])
+    second = outputs(module, x, mask)
+    return torch.equal(first, second)
 
 
 def every_parameter_gets_a_gradient(experiment: Experiment) -> bool:
     """Gradients of the parameters and of the input are finite and not zero."""
     module = block(experiment).train()
     x, mask = inputs(experiment)
-    module(x.requires_grad_(), mask)[0].square().sum().backward()
+    x.requires_grad_()
+    outputs(module, x, mask).square().sum().backward()
     for tensor in (*module.parameters(), x):
         gradient = tensor.grad
-        if gradient is None or not gradient.isfinite().all() or not gradient.any():
+        if gradient is None or not gradient.any():
+            return False
+        if not gradient.isfinite().all():
             return False
     return True
 
@@ -145,17 +185,18 @@ def hole_free(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, length
 
     # Compaction: real tokens first, in their order; padding behind the longest sequence is cut off.
     longest = int(mask.sum(-1).max())
-    width = -(-longest // 64) * 64
+    width = math.ceil(longest / 64) * 64
     order = real_first(mask)[:, :width]
     index = order[..., None].expand(-1, -1, x.shape[-1])  # (N,width,dim)
     compact_mask = mask.gather(1, order)
 
-    compact_out = module(x.gather(1, index), compact_mask)[0]
-    out = module(x, mask)[0].gather(1, index)
-    return same(compact_out[compact_mask], out[compact_mask])
+    compact_x = x.gather(1, index)
+    compact_out = real_outputs(module, compact_x, compact_mask)
+    out = outputs(module, x, mask).gather(1, index)  # (N,width,dim)
+    return same(compact_out, out[compact_mask])
 
 
-def what_is_declared_hole_free_is(experiment: Experiment) -> bool:
+def hole_free_as_declared(experiment: Experiment) -> bool:
     """A mechanism with ``hole_free = True`` depends on no masked position, not even on their number."""
     is_declared = getattr(block(experiment), "hole_free", False)
     return not is_declared or hole_free(experiment)
@@ -165,38 +206,48 @@ def no_mask_is_a_mask_of_real_tokens(experiment: Experiment) -> bool:
     """``mask=None`` means that all tokens are real."""
     module = block(experiment)
     x, mask = inputs(experiment)
-    return same(module(x, None)[0], module(x, torch.ones_like(mask))[0])
+    all_real = torch.ones_like(mask)
+    without_mask = outputs(module, x, None)
+    with_mask = outputs(module, x, all_real)
+    return same(without_mask, with_mask)
 
 
-def fewer_tokens_than_kept_ones(experiment: Experiment) -> bool:
+def fewer_tokens_than_budget(experiment: Experiment) -> bool:
     """With fewer real tokens than ``count`` or ``landmarks`` the result is equal to a mechanism with that budget."""
     module = block(experiment)
     x, mask = inputs(experiment, lengths=(FEW, FEW))
+    out = real_outputs(module, x, mask)
     budgets = [key for key in ("count", "landmarks") if experiment.attn.get(key) is not None]
     # A mechanism without a token budget only has to stay finite.
     if not budgets:
-        return bool(module(x, mask)[0][mask].isfinite().all())
+        return bool(out.isfinite().all())
+
+    # The same weights with a budget of exactly the real tokens.
     smaller_attn = experiment.attn.replace(**{budgets[0]: FEW})
     smaller = block(experiment.replace(attn=smaller_attn))
-    smaller.load_state_dict(module.state_dict())
-    return same(module(x, mask)[0][mask], smaller(x, mask)[0][mask])
+    weights = module.state_dict()
+    smaller.load_state_dict(weights)
+    expected = real_outputs(smaller, x, mask)
+    return same(out, expected)
 
 
 def gradient_is_the_derivative(experiment: Experiment) -> bool:
     """The gradient along a random direction is the difference quotient."""
     module = block(experiment)
     x, mask = inputs(experiment, lengths=(128, 50))
-    direction = inputs(experiment, seed=5)[0][:2]
-    weight = inputs(experiment, seed=6)[0][:2]
+    direction, _ = inputs(experiment, seed=5, lengths=(128, 50))
+    weight, _ = inputs(experiment, seed=6, lengths=(128, 50))
 
     def loss(t: Tensor | float) -> Tensor:
-        out = module(x + t * direction, mask)[0]
+        out = outputs(module, x + t * direction, mask)
         return (out * weight)[mask].sum()
 
+    # The derivative at t = 0, by autograd and by central differences.
     t = torch.zeros((), dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(loss(t), t)
     with torch.no_grad():
-        quotient = (loss(STEP) - loss(-STEP)) / (2 * STEP)
+        rise = loss(STEP) - loss(-STEP)
+    quotient = rise / (2 * STEP)
     return torch.allclose(slope, quotient, rtol=1e-5, atol=1e-5)
 
 
@@ -204,34 +255,38 @@ def sequences_of_padding_stay_finite(experiment: Experiment) -> bool:
     """A sequence without real tokens has finite outputs and gradients."""
     module = block(experiment).train()
     x, mask = inputs(experiment, lengths=(LENGTH, 0, 0))
-    out = module(x.requires_grad_(), mask)[0]
+    x.requires_grad_()
+    out = outputs(module, x, mask)
     # The loss reads padded positions too, so that their gradients are not zero.
     out.square().sum().backward()
-    gradients = [parameter.grad for parameter in (*module.parameters(), x)]
-    return all(bool(tensor.isfinite().all()) for tensor in (out, *gradients) if tensor is not None)
+    gradients = [tensor.grad for tensor in (*module.parameters(), x) if tensor.grad is not None]
+    return all(bool(tensor.isfinite().all()) for tensor in (out, *gradients))
 
 
 def bfloat16_stays_near_float32(experiment: Experiment) -> bool:
     """Under autocast to bfloat16 the result is finite and close to the float32 result."""
     module = copy.deepcopy(block(experiment)).float()
     x, mask = inputs(experiment)
-    exact = module(x.float(), mask)[0][mask]
+    x = x.float()
+    exact = real_outputs(module, x, mask)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = module(x.float(), mask)[0][mask]
-    is_close = (rough - exact).norm() < ROUGH * exact.norm()
-    return bool(rough.isfinite().all()) and bool(is_close)
+        rough = real_outputs(module, x, mask)
+    distance = (rough - exact).norm()
+    is_close = distance < ROUGH * exact.norm()
+    is_finite = rough.isfinite().all()
+    return bool(is_finite) and bool(is_close)
 
 
-LAWS: tuple[Callable[[Experiment], bool], ...] = (
-    padding_changes_no_real_row,
-    padding_anywhere_changes_no_real_row,
+CHECKS: tuple[Check, ...] = (
+    padding_changes_no_real_token,
+    padding_anywhere_changes_no_real_token,
     padding_gets_no_gradient,
     alone_as_in_a_batch,
     evaluation_is_repeatable,
     every_parameter_gets_a_gradient,
-    what_is_declared_hole_free_is,
+    hole_free_as_declared,
     no_mask_is_a_mask_of_real_tokens,
-    fewer_tokens_than_kept_ones,
+    fewer_tokens_than_budget,
     gradient_is_the_derivative,
     sequences_of_padding_stay_finite,
     bfloat16_stays_near_float32,

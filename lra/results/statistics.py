@@ -1,4 +1,4 @@
-"""All statistics of the report: spreads over seeds, significance tests, normalised scores and bootstrap intervals.
+"""All statistics of results: spreads over seeds, significance tests, normalised scores and bootstrap intervals.
 
 Scores of a mechanism on several tasks are a list with one array (seeds,) per task. Normalised scores map chance to 0
 and a perfect score to 1. Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice",
@@ -8,11 +8,13 @@ sections 4.1 and 4.3.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev, variance
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+Key = TypeVar("Key")
 SIGNIFICANCE = 0.05
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -47,11 +49,73 @@ def p_value(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
     if variance(x) + variance(y) == 0:
         return 1.0 if x[0] == y[0] else 0.0
 
-    test = stats.ttest_ind_from_stats(mean(x), stdev(x), len(x), mean(y), stdev(y), len(y), equal_var=False)
+    test = stats.ttest_ind_from_stats(
+        mean1=mean(x),
+        std1=stdev(x),
+        nobs1=len(x),
+        mean2=mean(y),
+        std2=stdev(y),
+        nobs2=len(y),
+        equal_var=False,
+    )
     return float(test.pvalue)
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def degrees_of_freedom(terms: Sequence[tuple[float, int]], total: float) -> float:
+    """Compute the degrees of freedom of a sum of variances; Satterthwaite 1946, Welch 1947.
+
+    Args:
+        terms: each variance with its degrees of freedom.
+        total: their sum, or a larger estimate of it.
+    """
+    scatter = 0.0
+    for term, degrees in terms:
+        # A term of zero may have no degrees of freedom.
+        if term:
+            scatter += term**2 / degrees
+    return total**2 / scatter
+
+
+def student_quantile(freedom: float) -> float:
+    """Return the number of standard errors in half a 95 % interval of Student's t distribution."""
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+def student_p_value(statistic: float, freedom: float) -> float:
+    """Return the two-sided p-value of a statistic with Student's t distribution."""
+    return float(2 * stats.t.sf(abs(statistic), freedom))
+
+
+def normal_quantile() -> float:
+    """Return the number of standard errors in half a 95 % interval of the normal distribution."""
+    return float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+
+
+def normal_p_value(statistic: float) -> float:
+    """Return the two-sided p-value of a statistic with the normal distribution."""
+    return float(2 * stats.norm.sf(abs(statistic)))
+
+
+def welch_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
+    """Compute the 95 % interval of the difference of means of independent values with unequal variances.
+
+    Args:
+        a, b: at least two values each.
+
+    Returns:
+        The lower and the upper end; None without any variance.
+    """
+    difference = mean(a) - mean(b)
+    terms = [(variance(side) / len(side), len(side) - 1) for side in (a, b)]
+    total = sum(term for term, _ in terms)
+    if not total:
+        return None
+    freedom = degrees_of_freedom(terms, total)
+    half_width = student_quantile(freedom) * math.sqrt(total)
+    return difference - half_width, difference + half_width
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     """Correct p-values for multiple comparisons; Holm 1979.
 
     Args:
@@ -61,7 +125,8 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
         The corrected values, at most 1 and never below the one of a smaller p-value.
     """
     # Smallest first.
-    p = pd.Series(p_values, dtype=float).sort_values(kind="stable")
+    p = pd.Series(p_values, dtype=float)
+    p = p.sort_values(kind="stable")
     # The i-th smallest of m values is multiplied by m - i + 1.
     factors = range(len(p), 0, -1)
     corrected = (p * factors).clip(upper=1.0)
@@ -91,7 +156,9 @@ def normalised(score: float, chance: float) -> float:
         score: score in percent.
         chance: baseline score in percent; the result is 0 for a baseline of 100.
     """
-    return (score - chance) / (100.0 - chance) if chance < 100 else 0.0
+    if chance >= 100:
+        return 0.0
+    return (score - chance) / (100.0 - chance)
 
 
 def mean_over_tasks(scores: Sequence[np.ndarray]) -> np.ndarray:
@@ -103,7 +170,8 @@ def mean_over_tasks(scores: Sequence[np.ndarray]) -> np.ndarray:
     Returns:
         (...).
     """
-    return np.mean([values.mean(-1) for values in scores], axis=0)
+    means = [values.mean(-1) for values in scores]
+    return np.mean(means, axis=0)
 
 
 def interquartile_mean(scores: Sequence[np.ndarray]) -> np.ndarray:
@@ -115,7 +183,8 @@ def interquartile_mean(scores: Sequence[np.ndarray]) -> np.ndarray:
     Returns:
         (...).
     """
-    return stats.trim_mean(np.concatenate(scores, axis=-1), 0.25, axis=-1)
+    pooled = np.concatenate(scores, axis=-1)  # (..., seeds of all tasks)
+    return stats.trim_mean(pooled, 0.25, axis=-1)
 
 
 def interval(
@@ -137,10 +206,12 @@ def interval(
     rng = np.random.default_rng(seed)
     resamples = []
     for values in scores:
-        indices = rng.integers(len(values), size=(RESAMPLES, len(values)))
+        num_seeds = len(values)
+        indices = rng.integers(num_seeds, size=(RESAMPLES, num_seeds))
         resamples.append(values[indices])  # (resamples, seeds)
     # The statistic of every resample.
-    low, high = np.quantile(statistic(resamples), _interval_quantiles())
+    resampled = statistic(resamples)  # (resamples)
+    low, high = np.quantile(resampled, _interval_quantiles())
     return float(low), float(high)
 
 
@@ -153,15 +224,23 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, flo
     Returns:
         The correlation, the lower and the upper end. Resamples of a single pair have no correlation and are left out.
     """
+    # Resample the pairs.
     rng = np.random.default_rng(0)
-    indices = rng.integers(len(x), size=(RESAMPLES, len(x)))
+    num_pairs = len(x)
+    indices = rng.integers(num_pairs, size=(RESAMPLES, num_pairs))
     # Spearman's correlation is Pearson's correlation of the ranks.
-    x_ranks = pd.DataFrame(np.array(x)[indices]).rank(axis=1)  # (resamples, pairs)
-    y_ranks = pd.DataFrame(np.array(y)[indices]).rank(axis=1)
+    x_ranks = _ranks(x, indices)
+    y_ranks = _ranks(y, indices)
     correlations = x_ranks.corrwith(y_ranks, axis=1)
     low, high = correlations.quantile(_interval_quantiles())
     correlation = stats.spearmanr(x, y).statistic
     return float(correlation), float(low), float(high)
+
+
+def _ranks(values: Sequence[float], indices: np.ndarray) -> pd.DataFrame:
+    """Return the ranks of resampled values within each resample, (resamples, values)."""
+    resamples = np.array(values)[indices]
+    return pd.DataFrame(resamples).rank(axis=1)
 
 
 def permutation_test(a: Sequence[np.ndarray], b: Sequence[np.ndarray], *, draws: int = 9999, seed: int = 0) -> float:
@@ -182,15 +261,18 @@ def permutation_test(a: Sequence[np.ndarray], b: Sequence[np.ndarray], *, draws:
     observed = 0.0
     permuted = np.zeros(draws)
     for a_scores, b_scores in zip(a, b, strict=True):
+        observed += a_scores.mean() - b_scores.mean()
         # Exchange the labels of the runs of this task, once for each draw.
         pooled = np.concatenate([a_scores, b_scores])
-        shuffled = rng.permuted(np.broadcast_to(pooled, (draws, len(pooled))), axis=1)
-        num_a = len(a_scores)
-        observed += a_scores.mean() - b_scores.mean()
-        permuted += shuffled[:, :num_a].mean(1) - shuffled[:, num_a:].mean(1)
+        copies = np.broadcast_to(pooled, (draws, len(pooled)))
+        shuffled = rng.permuted(copies, axis=1)  # (draws, runs)
+        a_shuffled = shuffled[:, : len(a_scores)]
+        b_shuffled = shuffled[:, len(a_scores) :]
+        permuted += a_shuffled.mean(1) - b_shuffled.mean(1)
 
     # Differences that are equal up to rounding count as reached.
-    num_larger = (np.abs(permuted) >= abs(observed) - 1e-12).sum()
+    threshold = abs(observed) - 1e-12
+    num_larger = (np.abs(permuted) >= threshold).sum()
     return float((1 + num_larger) / (draws + 1))
 
 

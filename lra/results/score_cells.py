@@ -30,20 +30,35 @@ def score(scores: Mapping[int, float], num_failed: int = 0, collapsed: Collectio
 
     # Mean and spread over all finished seeds.
     values = list(scores.values())
-    average = mean(values)
-    std = sample_std(values)
-    text = f"{average:.2f}" if std is None else f"{average:.2f} ± {std:.2f}"
+    text = spread_text(values)
     note = f"n = {len(values)}"
     if num_failed:
         note += f", {num_failed} more without a result"
 
     # The mean without collapsed seeds is in the note only.
+    num_collapsed = len(collapsed)
     if collapsed:
-        text += f" (collapsed {len(collapsed)}/{len(values)})"
+        text += f" (collapsed {num_collapsed}/{len(values)})"
         trained = [value for seed, value in scores.items() if seed not in collapsed]
         if trained:
             note += f", {mean(trained):.2f} over the {len(trained)} that did not collapse"
-    return Cell(text=text, value=average, std=std, n=len(values), collapsed=len(collapsed) or None, note=note)
+    return Cell(
+        text=text,
+        value=mean(values),
+        std=sample_std(values),
+        n=len(values),
+        collapsed=num_collapsed or None,
+        note=note,
+    )
+
+
+def spread_text(values: Sequence[float]) -> str:
+    """Format a mean ± the sample standard deviation of several values, with two digits: 36.02 ± 0.31."""
+    average = mean(values)
+    std = sample_std(values)
+    if std is None:
+        return f"{average:.2f}"
+    return f"{average:.2f} ± {std:.2f}"
 
 
 def _failed_seeds(count: int) -> str:
@@ -60,27 +75,34 @@ def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[C
         cells: cells of the column.
         scores: scores by seed of each cell; empty for a cell without seeds, which has no test.
     """
-    with_value = [i for i, cell in enumerate(cells) if cell.value is not None]
-    if len(with_value) < 2:
+    values = {i: cell.value for i, cell in enumerate(cells) if cell.value is not None}
+    if len(values) < 2:
         return list(cells)
 
-    # Compare every mean with the highest one.
-    best = max(with_value, key=lambda i: cells[i].value)
-    tests = {i: p_value(scores[i], scores[best]) for i in with_value if i != best}
-    p = holm({i: value for i, value in tests.items() if value is not None})
-    tied = [i for i in p if p[i] >= SIGNIFICANCE]
+    # Compare every mean with the highest one; a comparison without two seeds on both sides has no test.
+    best = max(values, key=values.__getitem__)
+    p_values = {}
+    for i in values:
+        p = p_value(scores[i], scores[best])
+        if i != best and p is not None:
+            p_values[i] = p
+    corrected = holm(p_values)
 
+    # Bold needs a significant difference from every other mean.
     marks = {}
+    tied = [i for i, p in corrected.items() if p >= SIGNIFICANCE]
+    num_others = len(values) - 1
     if tied:
         marks = dict.fromkeys([best, *tied], "tied")
-    elif len(p) == len(tests):
-        # Every comparison has a test, and each is significant.
+    elif len(corrected) == num_others:
         marks = {best: "best"}
 
     # Notes with the p-values.
     marked_cells = []
     for i, cell in enumerate(cells):
-        note = f"{cell.note}; p = {p[i]:.2g} against the highest" if i in p else cell.note
+        note = cell.note
+        if i in corrected:
+            note += f"; p = {corrected[i]:.2g} against the highest"
         marked_cells.append(replace(cell, mark=marks.get(i, ""), note=note))
     return marked_cells
 
@@ -98,11 +120,14 @@ def gain(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
     if not scores or not control:
         return Cell()
     # Seeds of both sides are independent.
-    difference = mean(scores.values()) - mean(control.values())
-    note = f"n = {len(scores)} and {len(control)}"
-    error = gain_error(list(scores.values()), list(control.values()))
+    values = list(scores.values())
+    control_values = list(control.values())
+    difference = mean(values) - mean(control_values)
+    text = f"{difference:+.2f}"
+    note = f"n = {len(values)} and {len(control_values)}"
+    error = gain_error(values, control_values)
     if error is None:
-        return Cell(text=f"{difference:+.2f}", value=difference, note=note)
+        return Cell(text=text, value=difference, note=note)
     is_tied = abs(difference) < STANDARD_ERRORS * error or difference == 0
-    text = f"{difference:+.2f} ± {error:.2f}"
-    return Cell(text=text, value=difference, std=error, mark="tied" if is_tied else "", note=note)
+    mark = "tied" if is_tied else ""
+    return Cell(text=f"{text} ± {error:.2f}", value=difference, std=error, mark=mark, note=note)

@@ -1,7 +1,7 @@
 """Rows: the results of each mechanism on each task, from the records of a study."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
@@ -11,9 +11,8 @@ from ..runs.record import Pretraining, RunRecord
 from . import published
 from .published import PrintedValue
 from .score_cells import score
-from .table import Cell
+from .table import Cell, joined
 
-SEPARATOR = " / "
 # Facts about runs. A table states a fact once if its rows agree on it, else in the details of each row.
 FACTS = {
     "protocol": "protocol {}",
@@ -83,7 +82,7 @@ class Row:
         if not self.done or any(r.tokens is None for r in self.done):
             return None
         # Phase one counts too.
-        totals = [r.tokens + (r.pretrain.tokens if r.pretrain else 0) for r in self.done]
+        totals = [sum(phase.tokens or 0 for phase in phases(r)) for r in self.done]
         return mean(totals)
 
     @property
@@ -91,47 +90,43 @@ class Row:
         """Tokens of each phase and the time of all steps: "3.1 + 3.2 M tokens, 41 s"."""
         if self.tokens is None:
             return ""
-        phases = [self.done]
-        if self.objective:
-            phases = [[r.pretrain for r in self.done], self.done]
-
-        # Tokens in millions, averaged over seeds.
+        # Tokens of each phase in millions, averaged over seeds, and the time of all steps.
         tokens = []
-        for phase in phases:
-            millions = mean(seed.tokens for seed in phase) / 1e6
+        milliseconds = 0.0
+        has_time = True
+        for seeds in zip(*map(phases, self.done), strict=True):
+            millions = mean(seed.tokens or 0 for seed in seeds) / 1e6
             tokens.append(f"{millions:.3g}")
+            for seed in seeds:
+                has_time = has_time and seed.step_ms is not None
+                milliseconds += seed.steps * (seed.step_ms or 0.0)
         text = f"{' + '.join(tokens)} M tokens"
-
-        seeds = [seed for phase in phases for seed in phase]
-        if any(seed.step_ms is None for seed in seeds):
+        if not has_time:
             return text
-        seconds = sum(seed.steps * seed.step_ms for seed in seeds) / 1000 / len(self.done)
+        seconds = milliseconds / 1000 / len(self.done)
         return f"{text}, {seconds:.3g} s"
 
 
-def number(value: float | None) -> str:
-    """Format a number with two digits; "-" for None."""
-    return "-" if value is None else f"{value:.2f}"
+# Rows of each study by its name.
+Studies = dict[str, list[Row]]
 
 
-def joined(values: Iterable) -> str:
-    """Join the distinct values in order; integers with thousands separators, floats with two digits."""
-    forms = {int: "{:,}".format, float: number}
-    texts = [forms.get(type(value), str)(value) for value in sorted(set(values))]
-    return SEPARATOR.join(dict.fromkeys(texts))
+def phases(r: RunRecord) -> list[Pretraining | RunRecord]:
+    """List the phases of a run: pretraining, if it has any, and training."""
+    return [r.pretrain, r] if r.pretrain else [r]
 
 
 def collect(
     runs: Path,
     study: str | None = None,
-    beside: Sequence[Path] = (),
-) -> tuple[dict[str, list[Row]], list[str]]:
+    further: Sequence[Path] = (),
+) -> tuple[Studies, list[str]]:
     """Summarise the records below a folder.
 
     Args:
         runs: folder of the runs.
         study: name of the only study to read; None for all.
-        beside: folders of further studies, whose records join the records of the study of the same name.
+        further: folders of other studies, whose records join the records of the study of the same name.
 
     Returns:
         The rows of each study, the studies of ``runs`` first, and a message for each damaged record.
@@ -144,34 +139,32 @@ def collect(
     records, damaged = reader.scan(runs)
     # The studies of the folder itself come first, then the further ones.
     first_studies = {r.study for r in records.values()}
-    for folder in beside:
-        records |= reader.scan(folder)[0]
+    for folder in further:
+        further_records, _ = reader.scan(folder)
+        records |= further_records
     if not records:
-        details = f" that can be read ({'; '.join(damaged)})" if damaged else ""
+        details = ""
+        if damaged:
+            details = f" that can be read ({'; '.join(damaged)})"
         raise ValueError(f"{runs} has no record of a training run{details}; python -m lra.train makes them")
 
     # Study -> (task, label) -> run directory -> record.
     groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = defaultdict(lambda: defaultdict(dict))
     for folder, r in records.items():
-        groups[r.study][task_order(r.task), r.label][folder] = r
+        key = (published.task_order(r.task), r.label)
+        groups[r.study][key][folder] = r
     if study is not None and study not in groups:
-        raise ValueError(f"no study {study!r} in {runs}; there is {', '.join(sorted(groups))}")
+        existing = ", ".join(sorted(groups))
+        raise ValueError(f"no study {study!r} in {runs}; there is {existing}")
 
     # Summarise each group, tasks in the order of the benchmark.
-    names = [study]
-    if study is None:
-        names = sorted(groups, key=lambda name: (name not in first_studies, name))
+    names = sorted(groups, key=lambda name: (name not in first_studies, name))
     studies = {}
     for name in names:
-        studies[name] = [summarise(groups[name][key]) for key in sorted(groups[name])]
+        if study is None or study == name:
+            by_mechanism = groups[name]
+            studies[name] = [summarise(by_mechanism[key]) for key in sorted(by_mechanism)]
     return studies, damaged
-
-
-def task_order(task: str) -> tuple[int, str]:
-    """Sort key of a task: the order of the benchmark, then other tasks by name."""
-    if task in published.TASKS:
-        return published.TASKS.index(task), task
-    return len(published.TASKS), task
 
 
 def summarise(runs: dict[Path, RunRecord]) -> Row:
@@ -235,8 +228,9 @@ def _by_seed(done: list[RunRecord], name: str) -> dict[int, float]:
 
 def _peak(done: list[RunRecord]) -> float | None:
     """Return the median peak memory of the runs on a GPU; None without any, or if one does not know it."""
-    peaks = [r.peak_bytes for r in done if not record.on_cpu(r.device)]
-    if not peaks or None in peaks:
+    on_gpu = [r for r in done if not record.on_cpu(r.device)]
+    peaks = [r.peak_bytes for r in on_gpu if r.peak_bytes is not None]
+    if not peaks or len(peaks) < len(on_gpu):
         return None
     return median(peaks)
 
@@ -247,8 +241,10 @@ def _remarks(results: list[RunRecord], scores: dict[int, float], collapsed: set[
     # Seeds without a result.
     diverged_steps = sorted(r.steps for r in results if r.status == "diverged")
     if diverged_steps:
-        noun = "step" if len(diverged_steps) == 1 else "steps"
-        remarks.append(f"{len(diverged_steps)} diverged at {noun} {', '.join(map(str, diverged_steps))}")
+        num_diverged = len(diverged_steps)
+        noun = "step" if num_diverged == 1 else "steps"
+        steps = ", ".join(map(str, diverged_steps))
+        remarks.append(f"{num_diverged} diverged at {noun} {steps}")
 
     # Seeds with a constant answer.
     if collapsed:
@@ -260,9 +256,9 @@ def _remarks(results: list[RunRecord], scores: dict[int, float], collapsed: set[
 
     # Seeds with several results.
     counts = Counter(r.seed for r in results)
-    for seed in sorted(counts):
-        if counts[seed] > 1:
-            remarks.append(f"{counts[seed]} different results of seed {seed}")
+    for seed, count in sorted(counts.items()):
+        if count > 1:
+            remarks.append(f"{count} different results of seed {seed}")
     return remarks
 
 
@@ -273,8 +269,8 @@ def _facts(results: list[RunRecord], done: list[RunRecord]) -> dict[str, str]:
         facts[key] = joined(getattr(r, key) for r in results)
     # A diverged run has fewer steps, which is not a setting.
     facts["steps"] = joined(r.steps for r in done)
-    phases = [r.pretrain for r in results if r.pretrain]
-    facts["pretrained"] = _pretrained(phases) if phases else ""
+    pretrainings = [r.pretrain for r in results if r.pretrain]
+    facts["pretrained"] = _pretrained(pretrainings)
     facts["device"] = joined(r.device for r in results)
     facts["git"] = joined(r.git or "unknown" for r in results)
     # An empty value stands for the official data of all runs.
@@ -285,10 +281,14 @@ def _facts(results: list[RunRecord], done: list[RunRecord]) -> dict[str, str]:
 
 
 def _pretrained(phases: list[Pretraining]) -> str:
-    """Describe the pretraining of all seeds: objective, steps, and mean tokens and time."""
+    """Describe the pretraining of all seeds: objective, steps, and mean tokens and time; "" without any."""
+    if not phases:
+        return ""
     objectives = joined(phase.objective for phase in phases)
     steps = joined(phase.steps for phase in phases)
     millions = mean(phase.tokens for phase in phases) / 1e6
     text = f"pretrained ({objectives}) {steps} steps, {millions:.3g} M tokens"
-    times = [phase.steps * phase.step_ms / 1000 for phase in phases if phase.step_ms is not None]
-    return f"{text}, {mean(times):.3g} s" if times else text
+    seconds = [phase.steps * phase.step_ms / 1000 for phase in phases if phase.step_ms is not None]
+    if seconds:
+        text += f", {mean(seconds):.3g} s"
+    return text

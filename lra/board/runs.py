@@ -19,13 +19,13 @@ from ..data import bag
 from ..data.store import StoreError
 from ..runs import config_file, published, record
 from ..runs.run_dir import check_choices
+from ..sweep.estimate import Estimates
+from ..sweep.options import SweepOptions
+from ..sweep.plan import PlannedRun, disk, duration, planned, study
+from ..sweep.progress import state
 from ..train.baselines import baselines_of
 from .duplicates import find_duplicates
 from .entry import Entry, label_keys
-from .estimate import Estimates
-from .options import SweepOptions
-from .plan import PlannedRun, disk, duration, planned, study
-from .progress import state
 from .search import decide
 
 # Runs per worker that are launched together, so that few workers wait for the last ones.
@@ -58,7 +58,10 @@ class Board:
     """
 
     def __init__(self, options: SweepOptions, at_once: int | None):
+        # Only a sweep with a search names this class as its planner.
+        assert options.sweep.search is not None
         self.options = options
+        self.search = options.sweep.search
         self.at_once = at_once
         self.skipped: list[str] = []
         self.estimates = Estimates(options.runs, options.measure)
@@ -107,8 +110,10 @@ class Board:
         shared = ("budget=", "protocol=", "protocol.")
         overrides += [line for line in options.command_overrides if line.startswith(shared)]
         overrides += [override("runs", options.runs), "trainer.threads=1", *options.overrides]
+        # Names of the run of seed 0, which phase one and two replace.
         keys = ",".join(label_keys(mechanism))
-        names = [override("study", study(options)), f"label_keys=[{keys}]", "seeds=[0]"]
+        study_override = override("study", study(options))
+        names = [study_override, f"label_keys=[{keys}]", "seeds=[0]"]
         return overrides, compose(Experiment, [*overrides, *names])
 
     def _merge(self, experiment: str) -> Iterator[str]:
@@ -120,13 +125,18 @@ class Board:
         groups: dict[tuple[str, ...], dict[str, Experiment]] = {}
         for entry in self.entries:
             if entry.experiment == experiment:
-                options = entry.mechanism.split()[1:]
+                _, *options = entry.mechanism.split()
                 other_options = tuple(line for line in options if not line.startswith("attn."))
-                groups.setdefault(other_options, {})[entry.mechanism] = entry.options
+                group = groups.setdefault(other_options, {})
+                group[entry.mechanism] = entry.options
         # Exact attention is compared first, whether it is in the sweep or not.
         if () in groups:
-            sdpa = groups[()].get("sdpa") or self._composed("sdpa", experiment)[1]
-            groups[()] = {"sdpa": sdpa} | groups[()]
+            plain_group = groups[()]
+            sdpa = plain_group.get("sdpa")
+            if sdpa is None:
+                _, sdpa = self._composed("sdpa", experiment)
+            groups[()] = {"sdpa": sdpa} | plain_group
+
         for group in groups.values():
             duplicates = find_duplicates(group) if len(group) > 1 else {}
             for mechanism, first in duplicates.items():
@@ -166,19 +176,23 @@ class Board:
             ValueError: a run directory has another configuration.
         """
         # Phase one: the validation score at each rate whose run has ended, None where it diverged or collapsed.
-        search = self.options.sweep.search
-        trials = {rate: entry.at(rate, search.seed, search=True) for rate in (*search.rates, *search.further)}
+        search = self.search
+        trials = {}
+        for rate in (*search.rates, *search.further):
+            trials[rate] = entry.at(rate, search.seed, search=True)
         scores: dict[float, float | None] = {}
         examples: list[int] = []
         for rate, run in trials.items():
             result = self.result(entry, run, rate)
             if result is not None:
-                failed = result.status == "diverged" or result.collapsed
-                scores[rate] = None if failed else result.val
+                has_failed = result.status == "diverged" or result.collapsed
+                scores[rate] = None if has_failed else result.val
                 examples.append(result.n_val)
-        rates, best_rate = decide(scores, search.rates, search.further, examples=min(examples, default=1))
+        num_examples = min(examples, default=1)
+        rates, best_rate = decide(scores, search.rates, search.further, examples=num_examples)
         if best_rate is None:
-            return Progress([trials[rate] for rate in rates], None, len(scores))
+            left = [trials[rate] for rate in rates]
+            return Progress(left, None, len(scores))
 
         # Phase two: the seeds at the best rate that have no result yet.
         seeds = [entry.at(best_rate, seed, search=False) for seed in self.options.seeds]
@@ -198,9 +212,10 @@ class Board:
             for _, entries in itertools.groupby(self.entries, key=lambda entry: entry.mechanism):
                 left: list[PlannedRun] = []
                 for entry in entries:
-                    left += [run for run in self.progress(entry).left if run.folder not in launched]
+                    progress = self.progress(entry)
+                    left += [run for run in progress.left if run.folder not in launched]
                 # Phase one first: phase two of the same task waits for it.
-                runs += sorted(left, key=lambda run: run.seed != self.options.sweep.search.seed)
+                runs += sorted(left, key=lambda run: run.seed != self.search.seed)
                 if self.at_once and len(runs) >= ROUND * self.at_once:
                     break
             if not runs:
@@ -223,7 +238,7 @@ class Board:
     def describe(self) -> Iterable[str]:
         """Describe in lines what is finished and what is left, its time and its disk space."""
         options = self.options
-        search = options.sweep.search
+        search = self.search
         home = study(options)
         lines: list[str] = []
         left: list[PlannedRun] = []

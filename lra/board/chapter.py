@@ -3,24 +3,22 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...runs.bench_record import BenchRecord
-from ...runs.published import HOME
-from .. import figures
-from ..figures import TEXT, Picture
-from ..lr_search import SEARCH_SUFFIX
-from ..palette import CONTROL, family
-from ..statistics import SOLVED, mean_over_tasks
-from ..summary import Row
-from ..table import Cell, Chapter, Table
+from ..results import figures
+from ..results.figures import TEXT, Picture
+from ..results.lr_search import BOARD, SEARCH_SUFFIX
+from ..results.palette import CONTROL, family
+from ..results.statistics import SOLVED, mean_over_tasks
+from ..results.summary import Row, Studies
+from ..results.table import Cell, Chapter, Table
+from ..runs.bench_record import BenchRecord
+from ..runs.published import HOME
 from . import agreement
 from .admission import admission_table
 from .costs import costs
 from .costs import picture as cost_picture
-from .plateaus import plateau_table
-from .ranking import ranking_table, with_interval
+from .ranking import plateau_table, ranking_table, with_interval
 from .results import BoardResults
 
-STUDY = "board"
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best learning rate."
 # Columns of the ranking that the short table leaves out: collapsed seeds and both p-values.
 NUM_OMITTED = 3
@@ -32,7 +30,7 @@ def published() -> list[Path]:
     Raises:
         ValueError: this installation has none.
     """
-    folders = [HOME / name for name in (STUDY, f"{STUDY}{SEARCH_SUFFIX}")]
+    folders = [HOME / name for name in (BOARD, f"{BOARD}{SEARCH_SUFFIX}")]
     folders = [folder for folder in folders if folder.is_dir()]
     if not folders:
         raise ValueError(f"board=true needs the runs of the published board, and {HOME} does not have them")
@@ -44,7 +42,7 @@ def is_published(rows: list[Row]) -> bool:
     return all(HOME in folder.parents for row in rows for folder in row.runs)
 
 
-def boards(studies: dict[str, list[Row]], measured: Sequence[BenchRecord]) -> dict[str, BoardResults]:
+def boards(studies: Studies, measured: Sequence[BenchRecord]) -> dict[str, BoardResults]:
     """Find the boards among studies: each learning-rate search with the seeds at the chosen rates.
 
     Args:
@@ -61,7 +59,7 @@ def boards(studies: dict[str, list[Row]], measured: Sequence[BenchRecord]) -> di
 
 
 def chapters(
-    studies: dict[str, list[Row]],
+    studies: Studies,
     measured: Sequence[BenchRecord],
     folder: Path,
     width: float = TEXT,
@@ -77,7 +75,7 @@ def chapters(
     board_chapters = []
     for name, board in boards(studies, measured).items():
         files = figures.save(pictures(board), folder, width)
-        title = "Board" if name == STUDY else f"Board {name}"
+        title = "Board" if name == BOARD else f"Board {name}"
         board_chapters.append(Chapter(title, ABOUT, tables(board), files))
     return board_chapters
 
@@ -92,6 +90,7 @@ def tables(board: BoardResults) -> list[Table]:
     """Make the tables of a board: its tasks and, once seeds at the chosen rates are finished, its mechanisms."""
     if not board.rows:
         return [admission_table(board)]
+    # Tables without enough runs are left out.
     all_tables = (admission_table(board), ranking_table(board), plateau_table(board), agreement.agreement_table(board))
     return [table for table in all_tables if table]
 
@@ -127,6 +126,7 @@ def _short_caption(board: BoardResults, cost: str) -> str:
         f"95 % intervals, ± standard deviation per task; IQM: interquartile mean; solved: seeds of at least "
         f"{100 * SOLVED:.0f}; {cost.replace(', ', ': ', 1)}."
     )
+    # CUR has one mechanism per rule of selection, and only the best one has a row.
     selections = []
     for label, scores in board.complete.items():
         if family(label) == family("cur"):

@@ -4,18 +4,18 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...runs.bench_record import BenchRecord
-from .. import figures
-from ..figures import Picture
-from ..palette import CONTROL, INK, SOFT, family, look
-from ..statistics import mean_over_tasks
-from .ranking import with_interval
+from ..results import figures
+from ..results.figures import Picture
+from ..results.palette import CONTROL, INK, SOFT, family, look
+from ..results.statistics import mean_over_tasks
+from ..runs.bench_record import BenchRecord
+from .ranking import percent_interval
 from .results import BoardResults
 
 # Number of tokens at which mechanisms are timed.
@@ -27,7 +27,7 @@ FILE = "costs.json"
 TOKEN_BUDGET = re.compile(r"\+*budgets\.(\w+)\.allowance=(\d+)")
 # Inches, without the legend.
 HEIGHT = 4
-ERROR_BARS = {"capsize": 2, "lw": 1, "ms": 6, "linestyle": "none"}
+ERROR_BARS: dict[str, Any] = {"capsize": 2, "lw": 1, "ms": 6, "linestyle": "none"}
 
 
 class Point(NamedTuple):
@@ -49,15 +49,19 @@ def costs(board: BoardResults) -> tuple[dict[str, float], str]:
     Returns:
         Milliseconds by label, and the name of the axis.
     """
-    for record, what in itertools.product(board.measured, ("block", "attention")):
+    budget = LENGTH // LENGTH_PER_BUDGET
+    for record, operation in itertools.product(board.measured, ("block", "attention")):
         if not has_board_budget(record):
             continue
-        rows = [row for row in record.rows if (row.n, row.what, row.mode) == (LENGTH, what, "training")]
-        times = {row.mechanism: row.ms for row in rows if row.ms and row.mechanism in board.scores}
+        times = {}
+        for row in record.rows:
+            shape = (row.n, row.what, row.mode)
+            if shape == (LENGTH, operation, "training") and row.ms and row.mechanism in board.scores:
+                times[row.mechanism] = row.ms
         if len(times) > 1:
             clock = " of CPU time" if record.choices.get("clock") == "cpu" else ""
-            budget = f"token budget {LENGTH // LENGTH_PER_BUDGET}"
-            return times, f"ms{clock}, forward and backward of {what} at {LENGTH:,} tokens, {budget}"
+            axis = f"ms{clock}, forward and backward of {operation} at {LENGTH:,} tokens, token budget {budget}"
+            return times, axis
     return _step_times(board), "ms per step on the tasks of the board, median over tasks"
 
 
@@ -67,7 +71,8 @@ def has_board_budget(record: BenchRecord) -> bool:
     for override in record.choices.get("overrides") or ():
         match = TOKEN_BUDGET.fullmatch(override)
         if match and match[1] == budget_name:
-            return int(match[2]) * LENGTH_PER_BUDGET == LENGTH
+            token_budget = int(match[2])
+            return token_budget * LENGTH_PER_BUDGET == LENGTH
     return False
 
 
@@ -86,8 +91,8 @@ def picture(board: BoardResults) -> Picture | None:
     ms, axis = costs(board)
     points = []
     for label, scores in board.complete.items():
-        cell = with_interval(scores, mean_over_tasks)
-        points.append(Point(label, ms.get(label), cell.value, cell.low, cell.high))
+        mean, low, high = percent_interval(scores, mean_over_tasks)
+        points.append(Point(label, ms.get(label), mean, low, high))
     if not _timed(points):
         return None
     caption = f"score of each mechanism of {board.name} over its cost, with 95 % intervals; controls are lines"
@@ -121,9 +126,11 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
     for point in timed_points:
         below = max(0, point.score - point.low)
         above = max(0, point.high - point.score)
-        axes.errorbar(point.ms, point.score, yerr=[[below], [above]], **ERROR_BARS, **look(family(point.label)))
+        style = ERROR_BARS | look(family(point.label))
+        axes.errorbar(point.ms, point.score, yerr=[[below], [above]], **style)
         axes.text(point.ms, point.score, point.label, color=INK)
-    _draw_controls(axes, [point for point in points if family(point.label) == CONTROL])
+    controls = [point for point in points if family(point.label) == CONTROL]
+    _draw_controls(axes, controls)
     axes.set(xscale="log", xlabel=axis, ylabel="normalised score (chance = 0, perfect = 100)")
     figures.families(figure, [point.label for point in timed_points])
     figures.place_labels(figure, leaders=True)
@@ -134,5 +141,12 @@ def _draw_controls(axes: Axes, controls: Sequence[Point]) -> None:
     """Draw controls as lines; their names are side by side, since the lines may be close."""
     for i, point in enumerate(controls):
         axes.axhline(point.score, color=SOFT, lw=0.8, ls=":", zorder=1)
-        position = {"xy": (0.16 * i, point.score), "xycoords": ("axes fraction", "data")}
-        axes.annotate(point.label, **position, xytext=(3, 2), textcoords="offset points", color=SOFT, size=7)
+        axes.annotate(
+            point.label,
+            xy=(0.16 * i, point.score),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 2),
+            textcoords="offset points",
+            color=SOFT,
+            size=7,
+        )

@@ -82,8 +82,11 @@ class PrintedValue:
         # Papers with a DOI or a repository.
         if self.name in _LINKS:
             return _LINKS[self.name]
-        arxiv_number = re.search(r"(?<=arXiv )[0-9.]+", self.paper)[0]
-        return f"https://arxiv.org/abs/{arxiv_number}"
+        _, _, arxiv_number = self.paper.partition("arXiv ")
+        match = re.match(r"[0-9.]+", arxiv_number)
+        if match is None:
+            raise ValueError(f"published.csv: {self.paper} has neither an address nor an arXiv number")
+        return f"https://arxiv.org/abs/{match[0]}"
 
     @property
     def number(self) -> float | None:
@@ -101,6 +104,13 @@ def read() -> tuple[PrintedValue, ...]:
     """Read every row of published.csv, in its order."""
     with open(Path(__file__).with_name("published.csv"), newline="", encoding="utf-8") as file:
         return tuple(PrintedValue(**row) for row in csv.DictReader(file))
+
+
+def task_order(task: str) -> tuple[int, str]:
+    """Sort key of a task: the order of the benchmark, then other tasks by name."""
+    if task in TASKS:
+        return TASKS.index(task), task
+    return len(TASKS), task
 
 
 def accuracies(label: str, tasks: Collection[str]) -> list[PrintedValue]:
@@ -126,7 +136,9 @@ def unlike(facts: Iterable[Mapping[str, str]]) -> str:
     """
     choices = set()
     for row_facts in facts:
-        choices |= {f"{key} {row_facts[key]}" for key in ("protocol", "budget", "data") if row_facts[key]}
+        for key in ("protocol", "budget", "data"):
+            if row_facts[key]:
+                choices.add(f"{key} {row_facts[key]}")
     return ", ".join(sorted(choices - COMPARABLE))
 
 
@@ -169,9 +181,11 @@ def notes(values: Iterable[PrintedValue]) -> list[str]:
     # Source -> (note, model) -> tasks.
     tree: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for value in dict.fromkeys(values):
-        table = "" if value.table == "leaderboard" else f", {value.table}"
-        source = f"- {value.source}: {value.paper}{table}"
-        tree[source][value.note, value.model].append(value.task)
+        source = f"- {value.source}: {value.paper}"
+        if value.table != "leaderboard":
+            source += f", {value.table}"
+        tasks_by_note = tree[source]
+        tasks_by_note[value.note, value.model].append(value.task)
 
     # Sources in alphabetical order, each with its notes.
     lines = []
@@ -179,5 +193,6 @@ def notes(values: Iterable[PrintedValue]) -> list[str]:
         lines.append(source)
         for (note, model), tasks in tasks_by_note.items():
             if note:
-                lines.append(f"  - {note} ({model}: {', '.join(tasks)})")
+                names = ", ".join(tasks)
+                lines.append(f"  - {note} ({model}: {names})")
     return lines

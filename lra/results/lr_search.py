@@ -3,9 +3,10 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from operator import itemgetter
 
-from .summary import Row, number
-from .table import Cell, Table, frame
+from .summary import Row
+from .table import Cell, Table, frame, number
 
 HEAD = ("mechanism", "task", "budget's rate", "best rate", "rate", "val at each rate")
 RATE = re.compile(r"-optim\.lr=(\d[\d.]*(?:e-?\d+)?)")
@@ -13,6 +14,8 @@ RATE = re.compile(r"-optim\.lr=(\d[\d.]*(?:e-?\d+)?)")
 BUDGET = "budget's"
 # End of the study name of a search.
 SEARCH_SUFFIX = "-rates"
+# Study of the published board.
+BOARD = "board"
 
 
 def without_search(rows: list[Row]) -> list[Row]:
@@ -31,7 +34,7 @@ def base(row: Row) -> str:
     return RATE.sub("", row.label)
 
 
-def trials(rows: list[Row]) -> dict[tuple[str, str], dict[str, Row]]:
+def trials(rows: Iterable[Row]) -> dict[tuple[str, str], dict[str, Row]]:
     """Group rows by mechanism and task, then by learning rate."""
     grouped: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
     for row in rows:
@@ -45,14 +48,18 @@ def trials(rows: list[Row]) -> dict[tuple[str, str], dict[str, Row]]:
 
 def best(rows: Iterable[Row]) -> Row | None:
     """Return the row with the highest mean validation score; None if no row has one."""
-    scored = [row for row in rows if row.val is not None]
-    return max(scored, key=lambda row: row.val, default=None)
+    scores = [(row.val, row) for row in rows if row.val is not None]
+    if not scores:
+        return None
+    _, best_row = max(scores, key=itemgetter(0))
+    return best_row
 
 
 def lr_table(rows: list[Row]) -> Table | None:
     """Make the table of the best learning rates; None if no mechanism has several."""
     study = rows[0].study
-    lines = []
+    keys = []
+    lines: list[list[Cell | str]] = []
     for (label, task), by_rate in trials(rows).items():
         if len(by_rate) == 1:
             continue
@@ -61,11 +68,12 @@ def lr_table(rows: list[Row]) -> Table | None:
         best_rate = next((rate for rate, row in by_rate.items() if row is best_row), "")
         at_budget = by_rate[BUDGET].cell if BUDGET in by_rate else Cell()
         at_best = best_row.cell if best_row else Cell()
+        keys.append((study, label, ""))
         lines.append([label, task, at_budget, at_best, best_rate, _scores_by_rate(by_rate)])
     if not lines:
         return None
 
-    cells = frame(HEAD, lines, [(study, label, "") for label, *_ in lines])
+    cells = frame(HEAD, lines, keys)
     where = "the budget's learning rate, and at the one"
     has_budget_rate = any(not RATE.search(row.label) for row in rows)
     if not has_budget_rate:

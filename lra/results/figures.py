@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from adjustText import adjust_text
@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator, StrMethodFormatter
+from matplotlib.transforms import Bbox
 
 from ..console import visible
 from ..disk.atomic import replacing
@@ -33,11 +34,11 @@ CORNERS = np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])
 # Elements of one label have the id "series-<number>", by which the page's SVG groups them.
 SERIES = "series-"
 # Data is drawn above axes and grid.
-ABOVE = {"zorder": 3, "clip_on": False}
-GREY = {"color": "0.85"}
+ABOVE: dict[str, Any] = {"zorder": 3, "clip_on": False}
+GREY: dict[str, Any] = {"color": "0.85"}
 # Publishers ask for TrueType fonts.
 FONTS = {"pdf.fonttype": 42, "ps.fonttype": 42}
-STYLE = {
+STYLE: dict[str, Any] = {
     **{f"axes.spines.{side}": False for side in ("top", "right", "left")},
     "axes.edgecolor": SOFT,
     "axes.grid": True,
@@ -56,7 +57,7 @@ STYLE = {
 }
 PRINT = STYLE | {"font.size": 8, "lines.linewidth": 1.2}
 # Metadata of each format without a date, so that the same figure gives the same bytes.
-DATELESS = {"png": {}, "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
+DATELESS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
 
 
 def grid(
@@ -70,15 +71,18 @@ def grid(
         chart_width, height: size of a chart in inches.
         options: options of matplotlib's ``subplots``.
     """
-    num_columns = max(1, min(len(titles), round(width / chart_width)))
-    num_rows = math.ceil(len(titles) / num_columns)
+    num_charts = len(titles)
+    room = round(width / chart_width)
+    num_columns = max(1, min(num_charts, room))
+    num_rows = math.ceil(num_charts / num_columns)
     figure = Figure(figsize=(width, height * num_rows), layout="constrained")
     charts = list(figure.subplots(num_rows, num_columns, squeeze=False, **options).flat)
     for axes, title in zip(charts, titles, strict=False):
         axes.set_title(title)
-    for axes in charts[len(titles) :]:
+    # The last row may have fewer charts than columns.
+    for axes in charts[num_charts:]:
         axes.remove()
-    return figure, charts[: len(titles)]
+    return figure, charts[:num_charts]
 
 
 @rc_context(PRINT)
@@ -188,7 +192,7 @@ def _obstacles(axes: Axes, texts: Sequence[Text]) -> np.ndarray:
 
 
 def _remove_overlapping(texts: Sequence[Text]) -> None:
-    boxes = []
+    boxes: list[Bbox] = []
     for text in texts:
         box = text.get_window_extent()
         if box.count_overlaps(boxes):

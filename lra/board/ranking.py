@@ -1,0 +1,166 @@
+"""The tables of the mechanisms of a board: their ranking over all tasks, and the steps until they leave the plateau."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from statistics import median
+
+import numpy as np
+
+from ..results.palette import CONTROLS, EXACT
+from ..results.statistics import (
+    SOLVED,
+    holm,
+    interquartile_mean,
+    interval,
+    mean_over_tasks,
+    normalised,
+    permutation_test,
+)
+from ..results.summary import Row
+from ..results.table import Cell, Table, frame
+from ..runs import reader
+from .results import BoardResults, percent_cell
+
+MEANS = {"score": mean_over_tasks, "IQM": interquartile_mean}
+ABOUT = (
+    "Normalised scores (chance = 0, perfect = 100): mean over tasks and seeds, and interquartile mean (IQM, the middle "
+    "half of the runs), with 95 % bootstrap intervals stratified by task; a failed seed counts as chance. Solved: "
+    f"seeds of at least {100 * SOLVED:.0f}; p: permutation test within tasks against {EXACT} and the best control, "
+    "with Holm's correction."
+)
+
+
+def ranking_table(board: BoardResults) -> Table:
+    """Make the table of mechanisms; those without runs on every task come last and have no score and no test."""
+    # The order is by score, so the first control is the best one.
+    best_control = next((label for label in board.complete if label in CONTROLS), None)
+    p_values = {}
+    for reference in (EXACT, best_control):
+        p_values[reference] = _p_values(board.complete, reference)
+
+    # One row for each mechanism: means, tasks, counts, p-values.
+    lines: list[list[Cell | str]] = []
+    for label, by_task in board.scores.items():
+        scores = np.concatenate(list(by_task.values()))
+        task_cells = [percent_cell(by_task.get(task)) for task in board.tasks]
+        p_cells = []
+        for reference in (EXACT, best_control):
+            p = p_values[reference].get(label)
+            p_cells.append(Cell.of(p, "{:.3f}".format))
+        cells = [
+            *_mean_cells(board, label),
+            *task_cells,
+            _solved_cell(scores),
+            _collapsed_cell(board, label, len(scores)),
+            *p_cells,
+        ]
+        lines.append([label, *cells])
+    p_columns = (f"p ({EXACT})", f"p ({best_control or 'control'})")
+    head = ("mechanism", *MEANS, *board.tasks, "solved", "collapsed", *p_columns)
+    keys = [(board.name, label, "") for label in board.scores]
+    return Table(
+        name=f"board/{board.name}",
+        title=f"{board.name}: mechanisms",
+        about=ABOUT,
+        cells=frame(head, lines, keys),
+    )
+
+
+def with_interval(scores: Sequence[np.ndarray], statistic: Callable) -> Cell:
+    """Make a cell of a mean of normalised scores with its interval, in percent.
+
+    Args:
+        scores: normalised scores of each task, (seeds,).
+        statistic: ``mean_over_tasks`` or ``interquartile_mean``.
+    """
+    mean, low, high = percent_interval(scores, statistic)
+    num_runs = sum(map(len, scores))
+    return Cell(text=f"{mean:.1f} ({low:.1f} to {high:.1f})", value=mean, low=low, high=high, n=num_runs)
+
+
+def percent_interval(scores: Sequence[np.ndarray], statistic: Callable) -> tuple[float, float, float]:
+    """Compute a mean of normalised scores and the ends of its interval, in percent; arguments of ``with_interval``."""
+    mean = float(statistic(scores))
+    low, high = interval(scores, statistic)
+    return 100 * mean, 100 * low, 100 * high
+
+
+def _mean_cells(board: BoardResults, label: str) -> list[Cell]:
+    if label not in board.complete:
+        return [Cell.of(None) for _ in MEANS]
+    return [with_interval(board.complete[label], statistic) for statistic in MEANS.values()]
+
+
+def _solved_cell(scores: np.ndarray) -> Cell:
+    num_solved = int((scores >= SOLVED).sum())
+    return Cell(text=f"{num_solved}/{len(scores)}", value=num_solved / len(scores))
+
+
+def _collapsed_cell(board: BoardResults, label: str, num_runs: int) -> Cell:
+    num_collapsed = 0
+    for row in board.rows:
+        if row.label == label:
+            num_collapsed += len(row.collapsed)
+    text = f"{num_collapsed}/{num_runs}" if num_collapsed else "0"
+    return Cell(text=text, value=num_collapsed)
+
+
+def _p_values(complete: dict[str, list[np.ndarray]], reference: str | None) -> dict[str, float]:
+    """Test each mechanism against a reference; none if the reference lacks a task."""
+    if reference not in complete:
+        return {}
+    p_values = {}
+    for label, scores in complete.items():
+        if label != reference:
+            p_values[label] = permutation_test(scores, complete[reference])
+    return holm(p_values)
+
+
+# A run has left the plateau from this normalised validation score on.
+PLATEAU = 0.2
+PLATEAU_ABOUT = (
+    f"Step of the first evaluation with a normalised validation score of at least {100 * PLATEAU:.0f}, median over the "
+    "seeds that reach it; (k/n): k of n seeds do. Mechanisms that never do are left out: a longer training may "
+    "help them."
+)
+
+
+def plateau_table(board: BoardResults) -> Table | None:
+    """Make a row for each mechanism that left the plateau of a task; None if no run did."""
+    cells = {(row.label, row.task): _plateau_cell(row) for row in board.rows}
+    left_plateau = {label for (label, _), cell in cells.items() if cell.value}
+    labels = [label for label in board.scores if label in left_plateau]
+    if not labels:
+        return None
+
+    head = ["mechanism"]
+    for task in board.tasks:
+        steps = [r.steps for row in board.rows if row.task == task for r in row.runs.values()]
+        head.append(f"{task}, of {max(steps):,}")
+    lines: list[list[Cell | str]] = []
+    for label in labels:
+        row_cells = [cells.get((label, task), Cell.of(None)) for task in board.tasks]
+        lines.append([label, *row_cells])
+    return Table(
+        name=f"plateaus/{board.name}",
+        title=f"{board.name}: steps until the plateau is left",
+        about=PLATEAU_ABOUT,
+        cells=frame(head, lines, [(board.name, label, "") for label in labels]),
+    )
+
+
+def _plateau_cell(row: Row) -> Cell:
+    """Make a cell of the median step at which the seeds of a row leave the plateau."""
+    steps = []
+    for folder in row.runs:
+        # The report already lists a damaged file.
+        with suppress(ValueError):
+            curve = reader.read_curves(folder).get("val", {})
+            steps += [step for step, score in curve.items() if normalised(score, row.chance) >= PLATEAU][:1]
+
+    num_seeds = len(row.runs)
+    count = f" ({len(steps)}/{num_seeds})" if len(steps) < num_seeds else ""
+    if not steps:
+        return Cell(text=f"-{count}", n=num_seeds)
+    step = median(steps)
+    return Cell(text=f"{step:,.0f}{count}", value=step, n=num_seeds)

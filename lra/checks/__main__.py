@@ -1,0 +1,73 @@
+"""python -m lra.checks attn=<name>: run the checks that every mechanism passes."""
+
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    # Before torch is imported.
+    begin()
+
+import sys
+from typing import ClassVar
+
+from ..config.entry import main
+from ..config.experiment import Experiment
+from .properties import CHECKS, Check, gradient_is_the_derivative, in_float32
+
+
+class SmallExperiment(Experiment):
+    """An experiment of small sizes, whose task is not trained."""
+
+    conf: ClassVar[str] = "checks"
+
+
+@main(SmallExperiment)
+def check(experiment: SmallExperiment) -> None:
+    """Print the result of every check; the exit status is 1 if one fails.
+
+    Raises:
+        ValueError: the mechanism cannot run on this machine.
+    """
+    reason = experiment.unavailable
+    if reason:
+        raise ValueError(reason)
+
+    failed = []
+    for mechanism_check in CHECKS:
+        name = title(mechanism_check)
+        if mechanism_check is gradient_is_the_derivative and in_float32(experiment):
+            print(f"  -       {name}: skipped, the difference quotient drowns in the rounding of float32")
+            continue
+        problem = failure(mechanism_check, experiment)
+        if problem is None:
+            print(f"  passes  {name}")
+        else:
+            failed.append(name)
+            print(f"  FAILS   {name}: {problem}")
+
+    if failed:
+        names = ", ".join(failed)
+        sys.exit(f"lra: {experiment.label} fails {len(failed)} of {len(CHECKS)} checks: {names}")
+    print(f"{experiment.label} passes all checks")
+
+
+def title(mechanism_check: Check) -> str:
+    """Return the name of a check as words."""
+    return mechanism_check.__name__.replace("_", " ")
+
+
+def failure(mechanism_check: Check, experiment: Experiment) -> str | None:
+    """Run a check; return why it fails, or None if it passes."""
+    # A custom mechanism may raise anything, which counts as a failed check.
+    try:
+        passes = mechanism_check(experiment)
+    except Exception as error:
+        first_line = str(error).partition("\n")[0]
+        return f"{type(error).__name__}: {first_line}"
+    if passes:
+        return None
+    docstring = mechanism_check.__doc__ or ""
+    return docstring.partition("\n")[0]
+
+
+if __name__ == "__main__":
+    check()
