@@ -12,7 +12,7 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any, BinaryIO
 
-from lra.data.source import Progress, reporter
+from lra.data.progress import Progress, reporter
 
 BLOCK = 2**22  # bytes read at a time
 SLOW = 2**30  # bytes of a file from which hashing takes seconds and shows its progress

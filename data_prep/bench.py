@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lra.data.source import cores
-from lra.data.store import Split
+from lra.data.split import Split
 
 from .adding import Adding
 from .listops import ListOps

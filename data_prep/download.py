@@ -13,7 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from lra.console import log, pip_install
-from lra.data.source import Progress, exclusive_lock
+from lra.data.progress import Progress
+from lra.data.source import exclusive_lock
 
 from .archive import fingerprint, stamp
 from .locate import expand, subfolders

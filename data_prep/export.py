@@ -16,7 +16,8 @@ from lra.config.entry import main as command
 from lra.config.options import TaskOptions
 from lra.config.sections import Root
 from lra.console import log
-from lra.data.source import Progress, Source, no_room, reporter
+from lra.data.progress import Progress, reporter
+from lra.data.source import Source, no_room
 from lra.disk import atomic
 
 from .formats import write_arrays, write_pickle, write_release

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lra.data.source import Progress, Source
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress
+from lra.data.source import Source
+from lra.data.split import ExampleChunk
 
 from .archive import members, reading
 from .download import Download

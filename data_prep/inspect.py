@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from posixpath import basename, dirname
 
-from lra.data.source import Progress, cores, reporter
+from lra.data.progress import Progress, reporter
+from lra.data.source import cores
 from lra.data.store import META, StoreError, stored
 
 from .archive import is_metadata, members, reading

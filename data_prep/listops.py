@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from lra.compiled import compiled
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress
+from lra.data.split import ExampleChunk
 
 from .counter_rng import HALF, STEP, below, mix
 from .examples import chunks, in_order

@@ -12,8 +12,8 @@ from posixpath import basename, dirname
 from typing import Any, BinaryIO
 
 from lra.console import log
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress
+from lra.data.split import ExampleChunk
 
 from .archive import BLOCK, fingerprint, members, reading, stamp
 from .download import Download

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress
+from lra.data.split import ExampleChunk
 
 from .examples import chunks
 from .file_source import FileSource

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress, Source
-from lra.data.store import ExampleChunk, Split
+from lra.data.progress import Progress
+from lra.data.source import Source
+from lra.data.split import ExampleChunk, Split
 
 from .archive import members, reading
 from .download import Download

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lra.data.source import Source
-from lra.data.store import Split
+from lra.data.split import Split
 
 from .adding import Adding
 from .image import Image

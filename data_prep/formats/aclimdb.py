@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lra.data.source import Progress
+from lra.data.progress import Progress
 
 LABELS = {"neg": 0, "pos": 1}
 FILE = re.compile(r"\d+_\d+\.txt")

@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from lra.data.source import Progress
+from lra.data.progress import Progress
 
 from .reader import SPLITS, Reader, SequenceExample, as_label, check_length
 

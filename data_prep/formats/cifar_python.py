@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lra.data.source import Progress
+from lra.data.progress import Progress
 
 from ..archive import fingerprint, members, reading
 from . import safe_pickle

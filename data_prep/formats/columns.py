@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from lra.console import pip_install
-from lra.data.source import Progress
+from lra.data.progress import Progress
 
 from ..listops import encode
 from .reader import Kind, Reader, SequenceExample, as_label, check_length

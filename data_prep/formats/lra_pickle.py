@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress
+from lra.data.progress import Progress
 
 from . import safe_pickle
 from .listops_ids import IdMap, recover_ids

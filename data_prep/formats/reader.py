@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress
+from lra.data.split import ExampleChunk
 
 from ..archive import fingerprint
 from ..examples import chunks

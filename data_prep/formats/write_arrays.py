@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress
+from lra.data.progress import Progress
 
 from .columns import NAMES, import_pyarrow
 from .writer import CHUNK, Export

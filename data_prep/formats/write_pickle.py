@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lra.data.source import Progress
+from lra.data.progress import Progress
 
 from .lra_pickle import PARTS
 from .writer import Export

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lra.data.source import Progress, cores
+from lra.data.progress import Progress
+from lra.data.source import cores
 
 from ..examples import in_order
 from ..listops import CLOSE, OPERATOR, TOKENS

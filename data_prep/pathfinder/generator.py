@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from lra.console import log
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress
+from lra.data.split import ExampleChunk
 
 from ..examples import in_order
 from ..file_source import FileSource

@@ -18,7 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from lra.console import log
-from lra.data.source import Progress, cores, no_room
+from lra.data.progress import Progress
+from lra.data.source import cores, no_room
 
 from ..archive import fingerprint, is_metadata, members, reading, stamp
 from ..examples import in_order

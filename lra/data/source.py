@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,32 +15,10 @@ from typing import Any, ClassVar
 from ..console import log
 from ..disk import lock
 from ..disk.atomic import NO_ROOM
-from ..live import live_line
-from .store import ExampleChunk, Split, StoreError, load, write
-
-Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)
-SECONDS_BETWEEN_LINES = 10
-
-
-@contextmanager
-def reporter(name: str) -> Iterator[Progress]:
-    """Report progress by a bar for each kind of work in a terminal, elsewhere by log lines every ten seconds."""
-    with live_line() as display:
-        bars: dict[str, Any] = {}
-        last_line = time.monotonic()
-
-        def report(work: str, done: int, total: int | None) -> None:
-            nonlocal last_line
-            if work not in bars:
-                bars[work] = display.add_task(f"{name} {work}", total=total, text="")
-            display.update(bars[work], completed=done, total=total)
-            # Without a terminal: log the end and, of longer work, a line every ten seconds.
-            is_due = time.monotonic() - last_line > SECONDS_BETWEEN_LINES
-            if display.disable and (done == total or is_due):
-                last_line = time.monotonic()
-                log(f"{name} {work}: {done} of {total}" if total else f"{name} {work}: {done}")
-
-        yield report
+from .progress import Progress, reporter
+from .split import ExampleChunk, Split
+from .store import StoreError, load
+from .store_writer import write
 
 
 @contextmanager
@@ -158,7 +136,7 @@ class Source(ABC):
         try:
             return load(folder, self.provenance, self.towers)
         except StoreError as error:
-            command = self.command or f"python -m data_prep task={self.name}"
+            command = self.command or f"lra data task={self.name}"
             if folder.exists():
                 command += " force=true"
             raise StoreError(f"{error}; to make it: {command}") from None

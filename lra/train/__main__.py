@@ -17,7 +17,7 @@ from .. import __version__
 from ..config.entry import main
 from ..config.experiment import Experiment
 from ..console import log
-from ..data import bag
+from ..data import bag_of_tokens
 from ..ranks import on_rank_zero
 from ..runs import reader, record
 from ..runs.run_dir import RunDir
@@ -135,7 +135,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
         test=test_score,
         constant_baseline=constant_baseline,
         floor=max(constant_baseline, data.source.floor or 0.0),
-        bag=bag.read(bag.path(data, experiment.task.metric)),
+        bag=bag_of_tokens.read(bag_of_tokens.path(data, experiment.task.metric)),
         n_val=len(data.splits["val"]),
         n_test=len(data.splits["test"]),
         best_step=phase.best_step,

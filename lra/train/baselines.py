@@ -1,7 +1,7 @@
 """The baselines of a task: chance level, and a classifier on the bag of tokens. Neither needs attention."""
 
 from ..config.options import TaskOptions
-from ..data import bag
+from ..data import bag_of_tokens
 from ..data.datamodule import TaskData
 from ..ops import metrics
 from .lit import loss_of
@@ -27,7 +27,7 @@ def baselines_of(options: TaskOptions, *, force: bool = False) -> tuple[float, f
         limit=task.limit,
         shift=task.shift,
         masked_id=task.masked_id,
-        batch=bag.CHUNK,
+        batch=bag_of_tokens.CHUNK,
     )
     data.setup()
     # Chance level: the best constant answer, or a higher score that is known for the source.
@@ -36,14 +36,14 @@ def baselines_of(options: TaskOptions, *, force: bool = False) -> tuple[float, f
     chance = max(constant, analytic or 0.0)
 
     # The bag-of-tokens score is stored next to the data.
-    path = bag.path(data, task.metric)
-    if task.vocab is not None and (force or bag.read(path) is None):
-        score = bag.fit(
+    path = bag_of_tokens.path(data, task.metric)
+    if task.vocab is not None and (force or bag_of_tokens.read(path) is None):
+        score = bag_of_tokens.fit(
             data,
             metric,
             vocab=task.vocab,
             outputs=task.outputs,
             loss=lambda outputs, labels: loss_of(outputs, labels, task.loss),
         )
-        bag.write(path, score)
-    return constant, analytic, chance, bag.read(path)
+        bag_of_tokens.write(path, score)
+    return constant, analytic, chance, bag_of_tokens.read(path)
