@@ -1,6 +1,6 @@
-"""python -m data_prep: list the data; with task=listops prepare or verify one task, with task=all every task.
+"""lra data: list the data; with task=listops prepare or verify one task, with task=all every task.
 
-python -m data_prep inspect PATH describes what a folder or an archive holds.
+lra data inspect PATH describes what a folder or an archive holds.
 """
 
 if __name__ == "__main__":
@@ -105,7 +105,7 @@ def make_all(options: PrepareOptions) -> None:
             task_options = of_task(options, task)
             source = task_options.data_source()
             if source.manual:
-                log(f"{task}: left out, it needs files that only you can bring; python -m data_prep task={task}")
+                log(f"{task}: left out, it needs files that only you can bring; lra data task={task}")
             else:
                 make(task_options, source)
         except (ValueError, OSError, HydraException) as error:

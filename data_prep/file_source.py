@@ -94,7 +94,7 @@ class FileSource(Source):
                 if flatten(provenance) == dict(self.recorded):
                     return {key: provenance[key] for key in self.content_keys}
         path = " ".join(f"source.{key}=<path>" for key in self.locations)
-        command = f"{self.command or f'python -m data_prep task={self.name}'} {path}"
+        command = f"{self.command or f'lra data task={self.name}'} {path}"
         raise StoreError(f"the data of this run are not in {self.root}; to make them from the same files: {command}")
 
     def _content_without_files(self, prepared: list[tuple[Path, dict, dict]]) -> dict[str, Any]:

@@ -9,27 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.progress import Progress
+from lra.data.progress import Progress, ReadMeter
 from lra.data.split import ExampleChunk
 
 from .archive import fingerprint, stamp
 from .examples import chunks
 from .file_source import FileSource
-from .lines import BYTE_ORDER_MARK
+from .lines import BYTE_ORDER_MARK, metered
 from .locate import expand
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
 _IDS = bytes((LETTERS.find(chr(byte).lower()) + 1) if byte < 128 else 0 for byte in range(256))
 
 
-def read_fasta(path: Path) -> Iterator[np.ndarray]:
+def read_fasta(path: Path, progress: Progress | None = None) -> Iterator[np.ndarray]:
     """Read the ids (length,) uint8 of each sequence, plain or gzip. Raises ValueError for a line that is not FASTA."""
+    # The size of what is inside a compressed file is unknown.
+    is_compressed = path.suffix == ".gz"
+    total = None if is_compressed or not path.is_file() else path.stat().st_size
+    open_file = gzip.open if is_compressed else open
     number = 0
     header = 0  # line of the sequence that is being read
     parts: list[bytes] = []
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+        with open_file(path, "rb") as file, ReadMeter(str(path), progress, path.name, total) as meter:
+            for number, line in enumerate(metered(file, meter), start=1):
                 if number == 1:
                     line = line.removeprefix(BYTE_ORDER_MARK)
                 line = line.strip()
@@ -113,7 +117,7 @@ class Genome(FileSource):
     def files(self) -> dict[str, Path]:
         """The file of each species. Raises ValueError if one is not given or does not exist."""
         if None in self.paths.values():
-            command = "python -m data_prep task=genome source.dog=<path> source.donkey=<path>"
+            command = "lra data task=genome source.dog=<path> source.donkey=<path>"
             raise ValueError(f"genome needs the cDNA of both species as FASTA files (plain or .gz): {command}")
         paths = {species: expand(path) for species, path in self.paths.items()}
         for species, path in paths.items():
@@ -144,7 +148,7 @@ class Genome(FileSource):
         sequences = []
         labels = []
         for label, (species, path) in enumerate(self.files().items()):
-            selected = [ids for ids in read_fasta(path) if len(ids) > self.longer_than]
+            selected = [ids for ids in read_fasta(path, progress) if len(ids) > self.longer_than]
             if not selected:
                 raise ValueError(f"{path}: no sequence of {species} has more than {self.longer_than} bases")
             sequences += selected

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from lra.data.progress import ReadMeter
+
 LONGEST = 2**26  # bytes of a line; a longer one is not text, and reading it would fill the memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -38,6 +40,13 @@ def bounded_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
         number += 1
         if len(line) == LONGEST:
             raise ValueError(f"{name}, line {number}: more than {LONGEST:,} bytes without a line end, not a text file")
+        yield line
+
+
+def metered(lines: Iterable[bytes], meter: ReadMeter) -> Iterator[bytes]:
+    """Pass lines on and count their bytes."""
+    for line in lines:
+        meter.add(len(line))
         yield line
 
 

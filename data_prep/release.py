@@ -4,20 +4,20 @@ import gzip
 import hashlib
 import io
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from posixpath import basename, dirname
 from typing import Any, BinaryIO
 
 from lra.console import log
-from lra.data.progress import Progress
+from lra.data.progress import DELAY, Progress, ReadMeter, hash_file, read_blocks, reporter
 from lra.data.split import ExampleChunk
 
-from .archive import BLOCK, fingerprint, members, reading, stamp
+from .archive import fingerprint, members, reading, stamp
 from .download import Download
-from .lines import bounded_lines
+from .lines import bounded_lines, metered
 from .locate import ARCHIVES, ambiguous, expand, inside_archive, split_files, subfolders
 
 # No checksum is published. The address has been reported to answer with HTTP code 403; a mirror may be needed.
@@ -162,8 +162,12 @@ def _same_content(first: Mapping[str, Path], second: Mapping[str, Path]) -> bool
 
 
 def _content_digest(path: Path) -> str:
-    with reading(path), open_plain(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with ExitStack() as stack:
+        stack.enter_context(reading(path))
+        file = stack.enter_context(open_plain(path))
+        progress = stack.enter_context(reporter(path.name, DELAY))
+        meter = stack.enter_context(ReadMeter(str(path), progress, "checksum of the content"))
+        return hash_file(file, meter)
 
 
 def open_plain(path: Path) -> BinaryIO:
@@ -171,52 +175,47 @@ def open_plain(path: Path) -> BinaryIO:
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
 
 
-class _Measured(io.RawIOBase):
-    """A file that counts and hashes the bytes that are read from it.
+class _Hashed(io.RawIOBase):
+    """A file that hashes the bytes that are read from it."""
 
-    Args:
-        file: file to read.
-        name: name for the log.
-        progress: called with the megabytes read so far.
-    """
-
-    def __init__(self, file: BinaryIO, name: str, progress: Callable[[int], None] | None = None):
+    def __init__(self, file: BinaryIO):
         self.file = file
-        self.name = name
-        self.progress = progress
         self.sha = hashlib.sha256()
-        self.size = 0
-        self.start = time.perf_counter()
 
     def readline(self, limit: int = -1) -> bytes:
-        return self._count(self.file.readline(limit))
+        line = self.file.readline(limit)
+        self.sha.update(line)
+        return line
 
     def finish(self) -> str:
-        """Read the rest, log the speed and return the sha256 of the whole file."""
-        while self._count(self.file.read(BLOCK)):
-            pass
-        seconds = time.perf_counter() - self.start
-        megabytes = self.size / 1e6
-        log(f"{self.name}: {megabytes:,.1f} MB read at {megabytes / max(seconds, 1e-6):,.0f} MB/s")
+        """Read the rest and return the sha256 of the whole file."""
+        for block in read_blocks(self.file):
+            self.sha.update(block)
         return self.sha.hexdigest()
 
-    def _count(self, data: bytes) -> bytes:
-        before = self.size >> 20
-        self.sha.update(data)
-        self.size += len(data)
-        if self.progress is not None and self.size >> 20 > before:
-            self.progress(round(self.size / 1e6))
-        return data
+
+@contextmanager
+def open_lines(path: Path, progress: Progress, work: str) -> Iterator[Iterator[bytes]]:
+    """Open a text file, compressed or not, as lines in constant memory, whose megabytes are reported.
+
+    Args:
+        path: path of the file.
+        progress: reports the megabytes.
+        work: name of the work for `progress`.
+
+    Raises:
+        ValueError: the compressed file is damaged, or a line is too long for a text file.
+    """
+    # The size of what is inside a compressed file is unknown.
+    total = None if path.suffix == ".gz" else os.path.getsize(path)
+    with reading(path), open_plain(path) as file, ReadMeter(str(path), progress, work, total) as meter:
+        yield metered(bounded_lines(file, str(path)), meter)
 
 
 def _read(path: Path, read: Read, split: str, progress: Progress) -> Iterator[ExampleChunk]:
-    """Read the file of a split from the disk in constant memory."""
-    # The size of what is inside a compressed file is unknown.
-    total = None if path.suffix == ".gz" else round(os.path.getsize(path) / 1e6)
-    with reading(path), open_plain(path) as file:
-        measured = _Measured(file, str(path), lambda size: progress(f"{split} file, MB", size, total))
-        yield from read(bounded_lines(measured, str(path)), str(path), split)
-        measured.finish()
+    """Read the file of a split from the disk."""
+    with open_lines(path, progress, f"{split} file") as lines:
+        yield from read(lines, str(path), split)
 
 
 class _Pass(Mapping):
@@ -251,14 +250,14 @@ class _Pass(Mapping):
         for name, file in members(self.archive, self._is_wanted, self.progress):
             folder = dirname(name)
             digests.setdefault(folder, {})
-            measured = _Measured(file, f"{self.archive}: {name}")
+            hashed = _Hashed(file)
             # The first folder is read, unless the same file comes once more.
             is_read = folder == next(iter(digests)) and basename(name) not in digests[folder]
             if is_read:
                 split = self.splits[basename(name)]
-                yield split, self._chunks(measured, split)
+                yield split, self._chunks(hashed, f"{self.archive}: {name}", split)
             with reading(self.archive):
-                digest = measured.finish()
+                digest = hashed.finish()
             if digests[folder].setdefault(basename(name), digest) != digest:
                 remedy = "unpack it, which keeps the last copy, and set source.release to the folder"
                 raise ValueError(f"{self.archive} holds {name} twice with different content: {remedy}")
@@ -281,6 +280,6 @@ class _Pass(Mapping):
         if differing:
             raise ambiguous("source.release", [f"{self.archive}/{folder}" for folder in digests])
 
-    def _chunks(self, file: _Measured, split: str) -> Iterator[ExampleChunk]:
+    def _chunks(self, file: _Hashed, name: str, split: str) -> Iterator[ExampleChunk]:
         with reading(self.archive):
-            yield from self.read(bounded_lines(file, file.name), file.name, split)
+            yield from self.read(bounded_lines(file, name), name, split)

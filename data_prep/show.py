@@ -1,4 +1,4 @@
-"""python -m data_prep.show task=listops count=16 [out=<png>]: a figure of the first examples of a split.
+"""lra data show task=listops count=16 [out=<png>]: a figure of the first examples of a split.
 
 `display` of conf/task/*.yaml is the kind of sequence: pixels, expression (ids of the source's alphabet), bytes or
 series. Sequences are (L,) ids or (L, F) features without their padding.

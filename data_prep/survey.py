@@ -64,6 +64,9 @@ class Collector(ABC):
     task: ClassVar[str]
     option: ClassVar[str] = "source.release"
     sizes: ClassVar[dict[str, int]]  # official number of examples of each split
+    # Of Pathfinder: side of an image in pixels, and paddles of a target.
+    size: int | None = None
+    contour: int | None = None
 
     def __init__(self, place: str):
         self.place = place
@@ -182,7 +185,6 @@ class ListOpsCollector(TableCollector):
     sizes = listops.OFFICIAL_SIZES
     files = listops.FILES
 
-    @abstractmethod
     def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
         fields = line.decode(errors="replace").split("\t")
         if number == 1:
@@ -217,7 +219,6 @@ class RetrievalCollector(TableCollector):
     sizes = retrieval.OFFICIAL_SIZES
     files = retrieval.FILES
 
-    @abstractmethod
     def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
         fields = line.split(b"\t")
         if len(fields) != 5:

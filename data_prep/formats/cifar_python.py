@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lra.data.progress import Progress
+from lra.data.progress import Progress, ReadMeter
 
 from ..archive import fingerprint, members, reading
 from . import safe_pickle
@@ -55,17 +55,23 @@ class CifarPython:
         Raises:
             ValueError: a batch is damaged, or holds anything but images and labels.
         """
+        # A member of the archive, in the order of the archive.
         if self.path.is_file():
             names = {f"{FOLDER}/{name}": name for name in BATCHES}
             for name, file in members(self.path, names.get, progress):
+                where = f"{self.path}: {name}"
                 with reading(self.path):
-                    records = _records(file, f"{self.path}: {name}")
-                yield names[name], records, f"{self.path}: {name}"
-        else:
+                    records = _records(file, where)
+                yield names[name], records, where
+            return
+        # A file of the folder.
+        with ReadMeter(str(self.path)) as meter:
             for number, name in enumerate(BATCHES, start=1):
                 path = self.path / name
                 with open(path, "rb") as file:
-                    yield name, _records(file, str(path)), str(path)
+                    records = _records(file, str(path))
+                meter.add(len(records))
+                yield name, records, str(path)
                 progress("batches", number, len(BATCHES))
 
 
@@ -99,10 +105,14 @@ def _records(file: BinaryIO, where: str) -> bytes:
     # Copies that Python 3 wrote again have keys of bytes.
     fields = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
     images = fields.get("data")
-    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (NUM_VALUES,):
+    is_array = isinstance(images, np.ndarray)
+    if not is_array or images.dtype != np.uint8 or images.shape[1:] != (NUM_VALUES,):
         raise ValueError(f"{where} is not a batch of CIFAR-10: its data are not (n, {NUM_VALUES}) uint8")
     # Labels must be numbers of the ten classes, one per image.
     labels = np.asarray(fields.get("labels", ()))
-    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() > 9:
+    is_valid = labels.shape == images.shape[:1] and labels.dtype.kind in "iu"
+    if not is_valid or labels.min() < 0 or labels.max() > 9:
         raise ValueError(f"{where}: {len(images)} images need as many labels from 0 to 9")
-    return np.column_stack([labels.astype(np.uint8), images]).tobytes()
+    # Records of the binary version: the label, then the planes.
+    records = np.column_stack([labels.astype(np.uint8), images])
+    return records.tobytes()

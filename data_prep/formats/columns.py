@@ -19,6 +19,7 @@ from lra.data.progress import Progress
 
 from ..listops import encode
 from .reader import Kind, Reader, SequenceExample, as_label, check_length
+from .writer import CHUNK, Export
 
 NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
 SUFFIXES = (".parquet", ".arrow")
@@ -78,7 +79,10 @@ class ColumnReader(Reader):
     def paths(self) -> list[Path]:
         return [path for parts in self.parts.values() for path in parts]
 
-    def examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+    def parts_of(self, split: str) -> list[Path]:
+        return self.parts[split]
+
+    def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
         if split not in self.parts:
             raise ValueError(f"{self.path} holds no file of {split}: {', '.join(NAMES[split])}*.parquet or *.arrow")
         for path in self.parts[split]:
@@ -88,8 +92,8 @@ class ColumnReader(Reader):
                 for *inputs, label in zip(*columns, strict=True):
                     number += 1
                     where = f"{path}, example {number}"
-                    tokens = tuple(self._convert(value, where) for value in inputs)
-                    yield tokens, as_label(label, self.num_classes, where)
+                    texts = [self._convert(value, where) for value in inputs]
+                    yield tuple(texts), as_label(label, self.num_classes, where)
 
     def _batches(self, path: Path, progress: Progress) -> Iterator[tuple[list[str], Any]]:
         """Yield the names of the columns and batches of them."""
@@ -219,3 +223,47 @@ def _ids(value: Any, where: str) -> np.ndarray:
     if ids.ndim != 1 or (len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > 255)):
         raise ValueError(f"{where}: not text, an image or a list of ids from 0 to 255")
     return ids.astype(np.uint8)
+
+
+def write_parquet(task: Export, folder: Path, progress: Progress) -> str:
+    """Write ``{train,validation,test}.parquet`` in constant memory, and return their description."""
+    arrow = import_pyarrow()
+    count = task.source.towers
+    inputs = ["input_ids"] if count == 1 else [f"input_ids_{number}" for number in range(count)]
+    for name in task.splits:
+        writer = None
+        try:
+            for batch in _batches(task, name, progress):
+                # One column per text, then the labels.
+                texts_of_examples, labels = zip(*batch, strict=True)
+                columns = list(map(list, zip(*texts_of_examples, strict=True)))
+                arrays = [_list_column(arrow, sequences) for sequences in columns]
+                arrays.append(arrow.array(labels))
+                table = arrow.table(arrays, names=[*inputs, "label"])
+                writer = writer or arrow.parquet.ParquetWriter(folder / f"{NAMES[name][0]}.parquet", table.schema)
+                writer.write_table(table)
+        finally:
+            if writer is not None:
+                writer.close()
+    return (
+        f"Columns {', '.join(inputs)}, lists of stored ids, and label. The model reads the first {task.limit} ids of a "
+        f"sequence, plus {task.shift}."
+    )
+
+
+def _list_column(arrow: Any, sequences: list[np.ndarray]) -> Any:
+    """A column of lists, from one array of all numbers."""
+    offsets = np.cumsum([0, *map(len, sequences)])
+    return arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), arrow.array(np.concatenate(sequences)))
+
+
+def _batches(task: Export, name: str, progress: Progress) -> Iterator[list[tuple[list[np.ndarray], int | float]]]:
+    batch: list[tuple[list[np.ndarray], int | float]] = []
+    for texts, label in task.examples(name, progress):
+        # Features of a position follow each other.
+        batch.append(([tokens.reshape(-1) for tokens in texts], label))
+        if len(batch) == CHUNK:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

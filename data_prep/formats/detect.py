@@ -57,6 +57,8 @@ def open_copy(
     # Imported here, since these know the tokens of ListOps, whose module imports this one.
     from .columns import ColumnReader, find_parts
     from .lra_pickle import PickleReader, has_files
+    from .pixel_lines import PixelLineReader
+    from .pixel_lines import has_files as has_lines
 
     folder = Path(path).expanduser()
     task_format = FORMATS[task]
@@ -78,6 +80,8 @@ def open_copy(
         return PickleReader(folder, stem=stem or task, kind=task_format.kind, **options)
     if any((folder / f"{split}.npz").is_file() for split in arrays.SPLITS):
         return arrays.ArrayReader(folder, **options)
+    if task_format.kind == "pixels" and has_lines(folder):
+        return PixelLineReader(folder, num_classes=task_format.num_classes, length=length)
     if find_parts(folder):
         options |= {"kind": task_format.kind, "columns": columns, "allow_colours": task == "image"}
         return ColumnReader(folder, **options)

@@ -19,7 +19,7 @@ NUM_TOKENS = len(TOKENS)
 NUM_OPERATORS = 4
 # Orders of the digits that are tried if the bounds leave several.
 MOST_ORDERS = 10_000
-REMEDY = "use the TSV files by source.release=, or generate the task: python -m data_prep task=listops"
+REMEDY = "use the TSV files by source.release=, or generate the task: lra data task=listops"
 
 
 @dataclass(frozen=True)

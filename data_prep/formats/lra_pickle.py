@@ -6,8 +6,12 @@ A dictionary has ``input_ids_0``, for pairs also ``input_ids_1``, and ``label``.
 * Text and Retrieval: byte + 1, cut to 1,000 or 4,000 bytes and padded with zeros,
 * Image and Pathfinder: grey levels without padding,
 * ListOps: ids in the order of a Python set, which differs from run to run; ``listops_ids`` recovers them.
+
+Their loaders pad nothing, so the writer cuts every sequence to the length of the task and pads it with zeros to a fixed
+width.
 """
 
+import pickle
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +24,16 @@ from lra.data.progress import Progress
 from . import safe_pickle
 from .listops_ids import IdMap, recover_ids
 from .reader import Kind, Reader, SequenceExample, as_label, check_length
+from .writer import Export
 
 PARTS = {"train": "train", "val": "dev", "test": "test"}
 PREFIXES = ("lra-", "")
 # Expressions from which the ids of ListOps are recovered.
 SAMPLE = 2_000
+# Protocol 3 is the first one with bytes, and numbers the entries of its memo explicitly.
+PROTOCOL = 3
+HEADER = b"\x80\x03]"
+BATCH = 1000
 
 
 class PickleReader(Reader):
@@ -48,13 +57,14 @@ class PickleReader(Reader):
         self.num_classes = num_classes
         self.length = length
 
-    def examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+    def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
         path = self.files[split]
         id_map = self.id_map if self.kind == "expression" else None
         for number, record in enumerate(_records(path, progress), start=1):
             where = f"{path}, example {number}"
             sequences, label = self._parse(record, where)
-            yield tuple(self._convert(ids, label, id_map, where) for ids in sequences), label
+            texts = [self._convert(ids, label, id_map, where) for ids in sequences]
+            yield tuple(texts), label
 
     def _parse(self, record: Any, where: str) -> tuple[list[np.ndarray], int]:
         """Check one dictionary. Raises ValueError that names the missing or wrong entry."""
@@ -149,3 +159,58 @@ def _records(path: Path, progress: Progress) -> Iterator[Any]:
 
 def _no_progress(name: str, done: int, total: int | None) -> None:
     pass
+
+
+def write_pickle(task: Export, folder: Path, progress: Progress) -> str:
+    """Write ``lra-<task>.{train,dev,test}.pickle`` and return their description.
+
+    Raises:
+        ValueError: the task has real numbers instead of tokens.
+    """
+    if task.kind == "series":
+        raise ValueError(f"layout=pickle holds token ids, {task.source.name} has real numbers; use npz or parquet")
+    stem = file_stem(task)
+    for split in task.splits:
+        _write_list(task, split, folder / f"lra-{stem}.{PARTS[split]}.pickle", progress)
+    return (
+        f"Pickled lists of dictionaries: `input_ids_0`, for pairs also `input_ids_1`, int32 ({task.length},), and "
+        f"`label`. Ids are stored ids plus {task.shift}; sequences are cut to {task.limit} tokens and padded with 0."
+    )
+
+
+def file_stem(task: Export) -> str:
+    """The task as its pickles are named."""
+    if task.source.name != "pathfinder":
+        return task.source.name
+    # Imported here, since the generator imports the readers.
+    from ..pathfinder.listing import FOLDERS
+
+    return f"pathfinder{task.source.size}-{FOLDERS[task.source.contour]}"
+
+
+def _write_list(task: Export, split: str, path: Path, progress: Progress) -> None:
+    """Write a pickled list item by item, in constant memory."""
+    with open(path, "wb") as file:
+        file.write(HEADER)
+        for number, (texts, label) in enumerate(task.examples(split, progress)):
+            if number % BATCH == 0:
+                # Close the batch before with APPENDS, and open the next one with MARK.
+                file.write(b"(" if number == 0 else b"e(")
+            record = {f"input_ids_{place}": _padded(text, task) for place, text in enumerate(texts)}
+            file.write(_body(record | {"label": label}))
+        file.write(b"e.")
+
+
+def _padded(tokens: np.ndarray, task: Export) -> np.ndarray:
+    # Zeros after the last token are padding.
+    ids = np.zeros(task.length, np.int32)
+    real = tokens[: task.limit]
+    ids[: len(real)] = real.astype(np.int32) + task.shift
+    return ids
+
+
+def _body(record: dict) -> bytes:
+    """The opcodes of one dictionary, without the header and the STOP of a whole pickle."""
+    body = pickle.dumps(record, protocol=PROTOCOL)[2:-1]
+    # NumPy 1, which those repositories need, does not know the module by its new name.
+    return body.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n", 1)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lra.data.progress import Progress
+from lra.data.progress import Progress, ReadMeter
 from lra.data.split import ExampleChunk
 
 from ..archive import fingerprint
@@ -62,9 +62,12 @@ class Reader(ABC):
     def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 files are read in place
         """Do nothing, since the files are read in place."""
 
-    @abstractmethod
+    def parts_of(self, split: str) -> list[Path]:
+        """The files of a split."""
+        return [self.files[split]]
+
     def examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
-        """Read the examples of a split in the order of the file.
+        """Read the examples of a split in the order of the file, and log the rate if it takes long.
 
         Args:
             split: ``train``, ``val`` or ``test``.
@@ -73,6 +76,14 @@ class Reader(ABC):
         Raises:
             ValueError: the file is damaged or does not belong to the task.
         """
+        with ReadMeter(f"{self.path}: {split}") as meter:
+            yield from self._examples(split, progress)
+            for path in self.parts_of(split):
+                meter.add(path.stat().st_size)
+
+    @abstractmethod
+    def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+        """Read the examples of a split, see `examples`."""
 
     def chunks(
         self,

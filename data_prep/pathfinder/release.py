@@ -1,15 +1,10 @@
-"""The official Pathfinder images, from a folder or streamed from the release archive.
-
-They are curv_contour_length_14/imgs/N/sample_i.png (curv_baseline and curv_contour_length_9 for the shorter curves),
-below pathfinder32, pathfinder64, pathfinder128 or pathfinder256. metadata/N.npy next to imgs are texts, in which
-each line describes an image: folder, file, number, label and parameters.
-"""
+"""The official Pathfinder images, from a folder or streamed from the release archive; see `listing` for the files."""
 
 import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,35 +13,15 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from lra.console import log
-from lra.data.progress import Progress
+from lra.data.progress import DELAY, Progress, reporter
 from lra.data.source import cores, no_room
 
 from ..archive import fingerprint, is_metadata, members, reading, stamp
 from ..examples import in_order
-from ..lines import text_lines
 from ..locate import DEPTH, ambiguous, subfolders
-from .png import MANY, Decoders, decode
+from .listing import BLOCK, FOLDERS, REMEDY, Listed, decode, listing
 
-FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
-BLOCK = 512  # files that a thread reads at a time
-REMEDY = "source.release must be the folder of pathfinder32 and others, a folder above it, or the archive"
-
-Listed = list[tuple[str, int]]  # (imgs/N/sample_i.png, label) of each image
-
-
-def listing(metadata: dict[str, Iterable[bytes]], where: str) -> Listed:
-    """List the images of metadata/<key>.npy in the order of the keys. Raises ValueError for a bad line or none."""
-    if not metadata:
-        raise ValueError(f"{where} has no metadata/*.npy: {REMEDY}")
-    entries = []
-    for stem in sorted(metadata, key=lambda stem: (len(stem), stem)):
-        name = f"{where}/metadata/{stem}.npy"
-        for number, line in text_lines(metadata[stem], name):
-            fields = line.decode(errors="replace").split()
-            if len(fields) < 4 or fields[3] not in ("0", "1"):
-                raise ValueError(f"{name}, line {number}: not a folder, a file, a number and a label")
-            entries.append((f"{fields[0]}/{fields[1]}", int(fields[3])))
-    return entries
+Images = list[np.ndarray | None]  # pixels (size, size) uint8, None for an image that is empty, unreadable or missing
 
 
 class Folder:
@@ -111,16 +86,14 @@ class Folder:
         if self.folder != self.path:
             log(f"reading {self.folder}")
 
-    def start(self, workers: int) -> None:
-        """Start processes that decode, if there are many images."""
-        self.decoders = Decoders(self.size, workers if workers > 1 and len(self.listed) >= MANY else 0)
-
-    def pixels(self, names: list[str]) -> list[np.ndarray | None]:
-        """Decode images; None for each that is empty, unreadable or missing."""
-        return self.decoders.read([str(self.folder / name) for name in names])
+    def pixels(self, names: list[str]) -> tuple[Images, int]:
+        """Read and decode images in the calling thread; returns them and the number of bytes read."""
+        contents = [_content(self.folder / name) for name in names]
+        images = [decode(content, self.size) for content in contents]
+        return images, sum(len(content or b"") for content in contents)
 
     def close(self) -> None:
-        self.decoders.close()
+        """Do nothing: no file is open."""
 
 
 def _listing(folder: Path) -> Listed:
@@ -131,18 +104,26 @@ def _listing(folder: Path) -> Listed:
 def _states(folder: Path) -> list[tuple[str, os.stat_result]]:
     """The name and the state of every file of a contour, sorted by name."""
     states = []
-    places = [folder / "metadata", *sorted(folder.glob("imgs/*"))]
-    for place in places:
-        if place.is_dir():
-            with os.scandir(place) as entries:
-                files = sorted((entry for entry in entries if entry.is_file()), key=lambda entry: entry.name)
-                states += [(f"{place.name}/{entry.name}", entry.stat()) for entry in files]
+    subfolders = [folder / "metadata", *sorted(folder.glob("imgs/*"))]
+    with reporter(folder.name, DELAY) as progress:
+        for number, subfolder in enumerate(subfolders, start=1):
+            if subfolder.is_dir():
+                states += _states_of_files(subfolder)
+            progress("folders", number, len(subfolders))
     return states
+
+
+def _states_of_files(folder: Path) -> list[tuple[str, os.stat_result]]:
+    with os.scandir(folder) as entries:
+        files = [entry for entry in entries if entry.is_file()]
+    files.sort(key=lambda entry: entry.name)
+    return [(f"{folder.name}/{entry.name}", entry.stat()) for entry in files]
 
 
 def _outline(folder: Path) -> tuple[Listed, list[tuple[str, int]]]:
     """The names and labels of all images, and the size of every file."""
-    return _listing(folder), [(name, status.st_size) for name, status in _states(folder)]
+    sizes = [(name, status.st_size) for name, status in _states(folder)]
+    return _listing(folder), sizes
 
 
 def _content(path: Path) -> bytes | None:
@@ -168,10 +149,14 @@ def _identity(folder: Path) -> dict[str, Any]:
     # Threads read ahead, the lines are hashed in the order of the listing.
     sha = hashlib.sha256()
     images = 0
-    for lines in in_order(digests, blocks, cores()):
-        for line, is_there in lines:
-            sha.update(line.encode())
-            images += is_there
+    finished = 0
+    with reporter(folder.name, DELAY) as progress:
+        for lines in in_order(digests, blocks, cores()):
+            for line, is_there in lines:
+                sha.update(line.encode())
+                images += is_there
+            finished += len(lines)
+            progress("checksums of images", finished, len(entries))
     return {"images": images, "sha256": sha.hexdigest()}
 
 
@@ -267,14 +252,14 @@ class Archive:
         if len(folders) > 1:
             log(f"{self.path}: {' and '.join(folders)} are equal")
 
-    def start(self, workers: int) -> None:
-        """Do nothing: the images are decoded."""
-
-    def pixels(self, names: list[str]) -> list[np.ndarray | None]:
-        """Return images; None for each that was empty, unreadable or missing."""
-        return [self._image(name) for name in names]
+    def pixels(self, names: list[str]) -> tuple[Images, int]:
+        """Return the images that `fetch` decoded, and the number of bytes read."""
+        images = [self._image(name) for name in names]
+        num_images = sum(image is not None for image in images)
+        return images, num_images * self.size**2
 
     def close(self) -> None:
+        """Remove the decoded images."""
         self.images.close()
 
     def _image(self, name: str) -> np.ndarray | None:

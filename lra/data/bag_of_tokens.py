@@ -1,6 +1,6 @@
 """The bag-of-tokens baseline: a classifier of how often each token occurs, which does not know where.
 
-It is fitted once per data set by ``python -m data_prep.floors``, and its score is cached below the root of the data.
+It is fitted once per data set by ``lra data baselines``, and its score is cached below the root of the data.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..disk import atomic
 from .datamodule import TaskData
+from .progress import DELAY, reporter
 
 # Version of the classifier and its training, which names the cache file.
 VERSION = 1
@@ -25,6 +26,7 @@ BATCH = 256
 EPOCHS = 30
 # Learning rates, chosen by the validation score.
 RATES = (1e-3, 1e-2)
+SPLITS = ("train", "val", "test")
 
 
 def path(data: TaskData, metric: str) -> Path:
@@ -72,37 +74,57 @@ def fit(
     Returns:
         The scores ``val`` and ``test`` in percent.
     """
-    counts = {split: features(data, split, vocab) for split in ("train", "val", "test")}
-    labels = {split: data.splits[split].labels[: len(part)] for split, part in counts.items()}
+    with reporter(f"{data.source.name} bag of tokens", DELAY) as progress:
+        counts = {}
+        labels = {}
+        for number, split in enumerate(SPLITS, start=1):
+            counts[split] = features(data, split, vocab)  # (n,ids)
+            labels[split] = data.splits[split].labels[: len(counts[split])]
+            progress("counts of splits", number, len(SPLITS))
 
-    # Standardise each count; ids that every sequence has equally often carry no information.
-    std, mean = torch.std_mean(counts["train"], 0, correction=0)
-    varies = std > 0
-    inputs = {split: (part[:, varies] - mean[varies]) / std[varies] for split, part in counts.items()}
+        # Standardise each count; ids that every sequence has equally often carry no information.
+        std, mean = torch.std_mean(counts["train"], 0, correction=0)
+        varies = std > 0
+        inputs = {}
+        for split, part in counts.items():
+            centred = part[:, varies] - mean[varies]
+            inputs[split] = centred / std[varies]
 
-    # The same initial weights and batches for every learning rate.
-    best = {"val": -1.0, "test": -1.0}
-    with torch.random.fork_rng(devices=[]):
-        for rate in RATES:
-            torch.manual_seed(0)
-            num_ids = inputs["train"].shape[1]
-            model = nn.Sequential(nn.Linear(num_ids, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, outputs))
-            optimiser = torch.optim.AdamW(model.parameters(), lr=rate)
-            for _ in range(EPOCHS):
-                order = torch.randperm(len(inputs["train"]))
-                for index in order.split(BATCH):
-                    optimiser.zero_grad()
-                    out = model(inputs["train"][index])  # (B,outputs)
-                    value = loss(out, labels["train"][index])
-                    value.backward()
-                    optimiser.step()
+        # The same initial weights and batches for every learning rate.
+        best = {"val": -1.0, "test": -1.0}
+        with torch.random.fork_rng(devices=[]):
+            for run, rate in enumerate(RATES):
+                torch.manual_seed(0)
+                num_ids = inputs["train"].shape[1]
+                model = nn.Sequential(nn.Linear(num_ids, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, outputs))
+                optimiser = torch.optim.AdamW(model.parameters(), lr=rate)
+                for epoch in range(1, EPOCHS + 1):
+                    _fit_epoch(model, optimiser, inputs["train"], labels["train"], loss)
+                    progress("epochs", run * EPOCHS + epoch, len(RATES) * EPOCHS)
 
-                # The best epoch of all learning rates on the validation set.
-                with torch.no_grad():
-                    score = metric(model(inputs["val"]), labels["val"])
-                    if score > best["val"]:
-                        best = {"val": score, "test": metric(model(inputs["test"]), labels["test"])}
+                    # The best epoch of all learning rates on the validation set.
+                    with torch.no_grad():
+                        score = metric(model(inputs["val"]), labels["val"])
+                        if score > best["val"]:
+                            best = {"val": score, "test": metric(model(inputs["test"]), labels["test"])}
     return best
+
+
+def _fit_epoch(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    inputs: Tensor,
+    labels: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    """Train for one epoch in a new order."""
+    order = torch.randperm(len(inputs))
+    for index in order.split(BATCH):
+        optimiser.zero_grad()
+        out = model(inputs[index])  # (B,outputs)
+        value = loss(out, labels[index])
+        value.backward()
+        optimiser.step()
 
 
 def features(data: TaskData, split: str, vocab: int) -> Tensor:

@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from conftest import config
-from server import cifar, imdb, png, prepared, records, write_tar
+from server import cifar, imdb, png, prepared, records, write_folder, write_tar
 
 from data_prep.formats import safe_pickle
 from data_prep.formats.detect import open_copy
@@ -211,6 +211,39 @@ def test_the_python_version_of_cifar_is_the_binary_one(tmp_path):
     batch.unlink()
     with pytest.raises(ValueError, match="lacks data_batch_2"):
         Image(archive=tmp_path)
+    assert not list(tmp_path.glob("bad/*/"))
+
+
+def write_pixel_lines(folder, rows):
+    for split, chosen in parts(rows).items():
+        split = {"val": "valid"}.get(split, split)
+        pixels = "".join(" ".join(map(str, image)) + "\n" for image, _ in chosen)
+        labels = "".join(f"{label}\n" for _, label in chosen)
+        write_folder(folder, {f"input/{split}.src": pixels.encode(), f"label/{split}.label": labels.encode()})
+
+
+def test_lines_of_pixels_as_mega_writes_them(tmp_path):
+    rows = [(bytes(range(256)) * 4 if i % 3 else bytes([i]) * 1024, i % 2) for i in range(30)]
+    write_pixel_lines(tmp_path, rows)
+    expected = parts([(label, image) for image, label in rows])
+    assert prepared(Pathfinder(release=tmp_path), tmp_path / "data") == expected
+    assert prepared(Image(archive=tmp_path), tmp_path / "data") == expected
+    assert open_copy(tmp_path, "text") is None
+    for name, content, message in (
+        ("input/train.src", b"1 2 3\n", "train.src, line 1: 3 pixels instead of 1024"),
+        ("input/train.src", b"1 x\n", "train.src, line 1: not numbers separated by spaces"),
+        ("input/train.src", b"256 " * 1024, "line 1: grey levels from 256 to 256, where 0 to 255 are valid"),
+        ("input/train.src", b"9 " * 1024, "train.label has more than 1 lines, the number of .*train.src"),
+        ("label/train.label", b"0\n", "train.label has 1 lines, fewer than .*train.src"),
+        ("label/train.label", b"cat\n", "train.label, line 1: the label must be a whole number from 0 to 1, got 'cat'"),
+    ):
+        write_pixel_lines(tmp_path, rows)
+        write_folder(tmp_path, {name: content})
+        with pytest.raises(ValueError, match=message):
+            Pathfinder(release=tmp_path).prepare(tmp_path / "bad")
+    (tmp_path / "label" / "valid.label").unlink()
+    with pytest.raises(ValueError, match=r"valid.label is missing: an .src and a .label"):
+        Pathfinder(release=tmp_path)
     assert not list(tmp_path.glob("bad/*/"))
 
 

@@ -1,0 +1,86 @@
+"""The lines of pixels of MEGA's preparation: input/{train,valid,test}.src and label/{train,valid,test}.label.
+
+A line of .src has the grey levels 0..255 of an image line by line, separated by spaces; the same line of .label has its
+label. ``examples/mega/lra/data_process.py`` of facebookresearch/mega writes them for CIFAR-10 and Pathfinder, and
+``fairseq/tasks/long_range_arena.py`` reads them. The texts of MEGA are token files of fairseq (src-bin/*.bin) with a
+vocabulary that no released script writes, so they are not read.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lra.data.progress import Progress
+
+from ..lines import bounded_lines, text_lines
+from .reader import Reader, SequenceExample, as_label, check_length
+
+PARTS = {"train": "train", "val": "valid", "test": "test"}
+REPORTED = 1000  # examples between two reports of the progress
+
+
+class PixelLineReader(Reader):
+    """Reader of one task's lines, in constant memory.
+
+    Args:
+        path: folder of input and label.
+        num_classes: number of labels.
+        length: pixels of an image.
+
+    Raises:
+        ValueError: a file is missing.
+    """
+
+    def __init__(self, path: Path, *, num_classes: int, length: int):
+        super().__init__(path, {split: path / "input" / f"{part}.src" for split, part in PARTS.items()})
+        self.label_files = {split: path / "label" / f"{part}.label" for split, part in PARTS.items()}
+        self.num_classes = num_classes
+        self.length = length
+        missing = [str(path) for path in self.paths if not path.is_file()]
+        if missing:
+            raise ValueError(
+                f"{', '.join(missing)} is missing: an .src and a .label of train, valid and test are needed"
+            )
+
+    @property
+    def paths(self) -> list[Path]:
+        return [*self.files.values(), *self.label_files.values()]
+
+    def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+        path = self.files[split]
+        label_path = self.label_files[split]
+        with open(path, "rb") as pixel_file, open(label_path, "rb") as label_file:
+            pixel_lines = text_lines(bounded_lines(pixel_file, str(path)), str(path))
+            label_lines = text_lines(bounded_lines(label_file, str(label_path)), str(label_path))
+            number = 0
+            for number, line in pixel_lines:
+                _, label = next(label_lines, (number, None))
+                if label is None:
+                    raise ValueError(f"{label_path} has {number - 1} lines, fewer than {path}")
+                where = f"{path}, line {number}"
+                yield (self._parse(line, where),), self._label(label, f"{label_path}, line {number}")
+                if number % REPORTED == 0:
+                    progress(f"{path.name}, lines", number, None)
+            if next(label_lines, None) is not None:
+                raise ValueError(f"{label_path} has more than {number} lines, the number of {path}")
+
+    def _parse(self, line: bytes, where: str) -> np.ndarray:
+        """Convert a line to grey levels (length,) uint8."""
+        try:
+            pixels = np.array(line.split(), np.int64)
+        except (ValueError, OverflowError):
+            raise ValueError(f"{where}: not numbers separated by spaces") from None
+        check_length(pixels, self.length, where)
+        if pixels.min() < 0 or pixels.max() > 255:
+            raise ValueError(f"{where}: grey levels from {pixels.min()} to {pixels.max()}, where 0 to 255 are valid")
+        return pixels.astype(np.uint8)
+
+    def _label(self, label: bytes, where: str) -> int:
+        value = int(label) if label.isdigit() else label.decode(errors="replace")
+        return as_label(value, self.num_classes, where)
+
+
+def has_files(folder: Path) -> bool:
+    """Whether a folder holds at least one file of lines."""
+    return any((folder / "input" / f"{part}.src").is_file() for part in PARTS.values())
