@@ -160,12 +160,21 @@ def sizes(splits: dict) -> str:
     return ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["inspect"]:
-        sys.exit(inspect.main(sys.argv[2:]))
-    elif sys.argv[1:2] == ["export"]:
+def command(words: list[str]) -> None:
+    """Run inspect, export or, with options alone, the preparation. Raises SystemExit for another first word."""
+    first = words[0] if words else ""
+    if first == "inspect":
+        sys.exit(inspect.main(words[1:]))
+    elif first == "export":
         from .export import main as export
 
-        export(sys.argv[2:])
+        export(words[1:])
+    elif first and "=" not in first and not first.startswith(("-", "+", "~")):
+        commands = "inspect PATH, export, show, baselines, bench"
+        sys.exit(f"lra: data {first}: no such command; it is one of {commands}, or options such as task=listops")
     else:
         prepare()
+
+
+if __name__ == "__main__":
+    command(sys.argv[1:])

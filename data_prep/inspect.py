@@ -3,6 +3,7 @@
 The files of every task are read to their end. Nothing is written, unpacked or executed, not even by a pickle.
 """
 
+import os
 import re
 import shlex
 import sys
@@ -12,6 +13,7 @@ from posixpath import basename
 
 from lra.data.progress import reporter
 from lra.data.store import META, StoreError, stored
+from lra.startup import interruptible
 
 from .locate import expand, subfolders
 from .survey import Collector
@@ -45,11 +47,24 @@ def main(argv: list[str]) -> int:
     Returns:
         The exit status: 0, or 1 if a file is damaged or no task is recognised.
     """
+    interruptible()
     asks_help = "-h" in argv or "--help" in argv
     if len(argv) != 1 or asks_help:
         print("usage: lra data inspect PATH    (a folder, or an archive)")
         return 0 if asks_help else 1
-    path = expand(argv[0])
+    try:
+        return inspect(expand(argv[0]))
+    except KeyboardInterrupt:
+        print("lra: interrupted", file=sys.stderr)
+    except BrokenPipeError:
+        # The reader of the lines is gone, as after | head; the flush at the end of the process needs a file.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+    return 1
+
+
+def inspect(path: Path) -> int:
+    """Print what a path holds, and return the exit status."""
     if not path.exists():
         print(f"lra: {path} does not exist", file=sys.stderr)
         return 1
@@ -67,6 +82,7 @@ def main(argv: list[str]) -> int:
     # Lines that concern several tasks, other formats, and tasks without files.
     for line in [*copies(collectors), *other_lines, *missing(collectors)]:
         print(line)
+    sys.stdout.flush()
     is_damaged = any(collector.faults for collector in collectors)
     is_empty = not (collectors or other_lines)
     return 1 if is_damaged or is_empty else 0

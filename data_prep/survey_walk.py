@@ -11,8 +11,7 @@ from lra.data.source import cores
 
 from .archive import is_metadata, members, reading
 from .examples import in_order
-from .formats import cifar_python
-from .formats.cifar_python import CifarPython
+from .formats.cifar import Cifar, CifarFolder, open_cifar
 from .formats.detect import open_copy
 from .lines import bounded_lines
 from .locate import DEPTH, split_files, subfolders
@@ -45,7 +44,7 @@ def survey_folder(root: Path, progress: Progress) -> Iterator[Collector]:
         if (folder / "train" / "pos").is_dir() and (folder / "test").is_dir():
             yield _survey_reviews(folder, progress)
         if (folder / "data_batch_1.bin").is_file():
-            yield _survey_batches(folder, progress)
+            yield _survey_binary_batches(folder, progress)
         if (folder / "data_batch_1").is_file():
             yield _survey_python_batches(folder, progress)
         yield from _survey_pickles(folder, progress)
@@ -53,8 +52,9 @@ def survey_folder(root: Path, progress: Progress) -> Iterator[Collector]:
 
 def survey_archive(path: Path, progress: Progress) -> list[Collector]:
     """Read every task in a tar archive, in one pass."""
-    if cifar_python.find(path) is not None:
-        return [_survey_python_batches(path, progress)]
+    cifar = open_cifar(path)
+    if cifar is not None:
+        return [_survey_batches(cifar, progress)]
     collectors: dict[str, Collector] = {}
     for name, file in members(path, _route, progress):
         make_collector, folder, below = _route(name)
@@ -147,8 +147,8 @@ def _survey_reviews(folder: Path, progress: Progress) -> ReviewCollector:
     return collector
 
 
-def _survey_batches(folder: Path, progress: Progress) -> BatchCollector:
-    """Read the binary version of CIFAR-10."""
+def _survey_binary_batches(folder: Path, progress: Progress) -> BatchCollector:
+    """Read the binary version of CIFAR-10; the collector names a batch that is missing."""
     collector = BatchCollector(str(folder))
     paths = sorted(folder.glob("*_batch*.bin"))
     for finished, path in enumerate(paths, start=1):
@@ -157,11 +157,20 @@ def _survey_batches(folder: Path, progress: Progress) -> BatchCollector:
     return collector
 
 
-def _survey_python_batches(path: Path, progress: Progress) -> BatchCollector:
-    """Read the Python version of CIFAR-10, whose records are converted to those of the binary version."""
-    collector = BatchCollector(str(path))
+def _survey_python_batches(folder: Path, progress: Progress) -> BatchCollector:
     try:
-        for name, batch_records, _ in CifarPython(path).batches(progress):
+        return _survey_batches(CifarFolder(folder, ""), progress)
+    except ValueError as error:
+        collector = BatchCollector(str(folder))
+        collector.faults.append(str(error))
+        return collector
+
+
+def _survey_batches(cifar: Cifar, progress: Progress) -> BatchCollector:
+    """Read batches of CIFAR-10, converted to records of the binary version."""
+    collector = BatchCollector(str(cifar.path))
+    try:
+        for name, batch_records, _ in cifar.batches(progress):
             collector.add(name, [batch_records])
     except ValueError as error:
         collector.faults.append(str(error))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import aclimdb, arrays, cifar_python
+from . import aclimdb, arrays
 from .aclimdb import AclImdb
-from .cifar_python import CifarPython
+from .cifar import Cifar, open_cifar
 from .reader import Kind, Reader
 
 
@@ -36,7 +36,7 @@ def open_copy(
     stem: str | None = None,
     length: int | None = None,
     columns: Sequence[str] | None = None,
-) -> Reader | AclImdb | CifarPython | None:
+) -> Reader | AclImdb | Cifar | None:
     """Open a copy of a task in one of the formats of this package.
 
     Args:
@@ -65,10 +65,10 @@ def open_copy(
     options: dict[str, Any] = {"num_texts": task_format.num_texts, "num_classes": task_format.num_classes}
     options["length"] = length
     if task == "image":
-        # torchvision's archive or its folder.
-        batches = cifar_python.find(folder)
+        # torchvision's archive, or an unpacked folder.
+        batches = open_cifar(folder)
         if batches is not None:
-            return CifarPython(batches)
+            return batches
     if not folder.is_dir():
         return None
     if task == "text":

@@ -80,7 +80,9 @@ class ReadMeter:
         seconds = time.perf_counter() - self.start
         if error_type is None and seconds > SLOW:
             megabytes = self.size / 1e6
-            log(f"{self.name}: {megabytes:,.1f} MB read at {megabytes / seconds:,.1f} MB/s")
+            rate = megabytes / seconds
+            digits = f"{rate:,.1f}" if rate >= 1 else f"{rate:.2g}"
+            log(f"{self.name}: {megabytes:,.1f} MB read at {digits} MB/s")
 
 
 def read_blocks(file: BinaryIO) -> Iterator[bytes]:

@@ -180,7 +180,7 @@ def python_2(images, labels):
     return b"\x80\x02}(U\x06labels](" + numbers + b"eU\x04data" + array + b"u."
 
 
-def test_the_python_version_of_cifar_is_the_binary_one(tmp_path):
+def test_the_python_version_and_unpacked_batches_of_cifar_are_the_binary_archive(tmp_path):
     binary = cifar(tmp_path / "cifar.tar.gz", n=6)
     names = ["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"]
     files = {}
@@ -193,10 +193,14 @@ def test_the_python_version_of_cifar_is_the_binary_one(tmp_path):
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
+    unpacked = tmp_path / "unpacked"
+    with tarfile.open(binary["archive"]) as tar:
+        tar.extractall(unpacked, filter="data")
     for grey in ("tensorflow", "pillow"):
         options = {"grey": grey, "hold_out": 5}
         expected = prepared(Image(**binary, **options), tmp_path / "data")
-        for path in (archive, tmp_path, tmp_path / "cifar-10-batches-py"):
+        python = tmp_path / "cifar-10-batches-py"
+        for path in (archive, tmp_path, python, unpacked, unpacked / "cifar-10-batches-bin"):
             assert prepared(Image(archive=path, **options), tmp_path / "copy") == expected
     batch = tmp_path / "cifar-10-batches-py" / "data_batch_2"
     for content, message in {

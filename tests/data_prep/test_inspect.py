@@ -3,6 +3,8 @@
 import gzip
 import pickle
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from data_prep import __main__ as command
 from data_prep import inspect, survey
 from data_prep.listops import ListOps, decode
 from data_prep.pathfinder import generate
+from lra.config import CONF
 
 LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
 PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\tdd\n0.0\te\tf\tg\thhh\n" for name in ("train", "eval", "test")}
@@ -190,3 +193,20 @@ def test_wrong_arguments_end_with_a_line(words, capsys):
     assert inspect.main(words) == 1
     said = "".join(capsys.readouterr())
     assert "usage" in said or "/nowhere does not exist" in said
+
+
+def test_another_word_than_a_command_is_named(capsys):
+    with pytest.raises(SystemExit, match=r"lra: data inspekt: no such command; it is one of inspect PATH, export"):
+        SystemExit, match=r"lra: data inspekt: no such command; it is one of inspect PATH, export, show"
+    ):
+        command.command(["inspekt", "x"])
+
+
+@pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt, "lra: interrupted\n"), (BrokenPipeError, "")])
+def test_an_interrupt_and_a_reader_that_is_gone_end_without_a_traceback(error, said, tmp_path):
+    program = "import sys; from data_prep import inspect\ndef fail(*_): raise {0}\ninspect.layout = fail"
+    program += f"\nsys.exit(inspect.main([{str(tmp_path)!r}]))"
+    process = subprocess.run(
+        [sys.executable, "-c", program.format(error.__name__)], cwd=CONF.parent, capture_output=True, text=True
+    )
+    assert process.returncode == 1 and process.stderr == said
