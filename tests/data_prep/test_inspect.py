@@ -197,8 +197,6 @@ def test_wrong_arguments_end_with_a_line(words, capsys):
 
 def test_another_word_than_a_command_is_named(capsys):
     with pytest.raises(SystemExit, match=r"lra: data inspekt: no such command; it is one of inspect PATH, export"):
-        SystemExit, match=r"lra: data inspekt: no such command; it is one of inspect PATH, export, show"
-    ):
         command.command(["inspekt", "x"])
 
 
