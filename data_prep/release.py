@@ -27,6 +27,7 @@ OFFICIAL = Download(
     alternatives=("source.release=<a copy of the release, or a folder above its tsv_data>",),
 )
 
+Paths = Mapping[str, Path]  # file of each split
 Lines = Iterable[bytes]
 Read = Callable[[Lines, str, str], Iterator[ExampleChunk]]  # (lines, file name for errors, split)
 
@@ -88,10 +89,12 @@ class Release:
             return stamp([(inner, archive.stat())])
         if not self.path.exists():
             return None
-        names = []
+        # The state of the files of every copy.
+        states = []
         for copy in self.candidates:
-            names += [(path.name, path.stat()) for path in copy.values()]
-        return stamp(names)
+            for path in copy.values():
+                states.append((path.name, path.stat()))
+        return stamp(states)
 
     @cached_property
     def paths(self) -> dict[str, Path]:
@@ -103,9 +106,10 @@ class Release:
         if not self.candidates:
             raise self._missing()
         first = self.candidates[0]
-        if any(not _same_content(first, copy) for copy in self.candidates[1:]):
-            places = [str(next(iter(copy.values())).parent) for copy in self.candidates]
-            raise ambiguous("source.release", places)
+        for other in self.candidates[1:]:
+            if not _same_content(first, other):
+                folders = [_folder_of(copy) for copy in self.candidates]
+                raise ambiguous("source.release", [str(folder) for folder in folders])
         return first
 
     def most_complete(self) -> tuple[Path, dict[str, Path]]:
@@ -122,7 +126,8 @@ class Release:
     def _missing(self) -> ValueError:
         """Describe the first file that is missing where most of the files are."""
         folder, paths = self.most_complete()
-        missing = next(name for split, name in self.files.items() if split not in paths)
+        missing_splits = [split for split in self.files if split not in paths]
+        missing = self.files[missing_splits[0]]
         names = ", ".join(self.files.values())
         remedy = f"source.release must be the folder of {names}, a folder up to four levels above it, or the archive"
         return ValueError(f"{folder / missing} is missing: {remedy}")
@@ -132,33 +137,49 @@ class Release:
         if self.archive is not None:
             archive, inner = self.archive
             return _Pass(archive, inner, self.files, read, progress)
-        folder = next(iter(self.paths.values())).parent
+        folder = _folder_of(self.paths)
         if folder != self.path:
             log(f"reading {folder}")
-        return {split: _read(path, read, split, progress) for split, path in self.paths.items()}
+        splits = {}
+        for split, path in self.paths.items():
+            splits[split] = _read(path, read, split, progress)
+        return splits
 
 
 def serving(release: Release, task: str) -> Release | None:
     """Return the files of a task in a release that serves all tasks; None, with a log line, if it has none of them."""
     # A folder that does not exist or lacks some of the files is an error as soon as the files are read.
-    if release.path.exists() and release.archive is None and not release.most_complete()[1]:
-        log(f"{task}: data.release={release.path} holds none of {', '.join(release.files.values())}")
-        return None
-    return release
+    if not release.path.exists() or release.archive is not None:
+        return release
+    _, paths = release.most_complete()
+    if paths:
+        return release
+    names = ", ".join(release.files.values())
+    log(f"{task}: data.release={release.path} holds none of {names}")
+    return None
 
 
-def _identity(paths: Mapping[str, Path]) -> dict[str, Any]:
+def _folder_of(paths: Paths) -> Path:
+    """The folder of the files of all splits."""
+    first = next(iter(paths.values()))
+    return first.parent
+
+
+def _identity(paths: Paths) -> dict[str, Any]:
     return {path.name: fingerprint(path) for path in paths.values()}
 
 
-def _same_content(first: Mapping[str, Path], second: Mapping[str, Path]) -> bool:
+def _same_content(first: Paths, second: Paths) -> bool:
     """Whether two copies hold the same bytes, compressed or not."""
     if _identity(first) == _identity(second):
         return True
     # Only one of them may be compressed: compare what is inside.
-    if {path.suffix for path in first.values()} == {path.suffix for path in second.values()}:
+    first_suffixes = {path.suffix for path in first.values()}
+    second_suffixes = {path.suffix for path in second.values()}
+    if first_suffixes == second_suffixes:
         return False
-    return all(_content_digest(path) == _content_digest(second[split]) for split, path in first.items())
+    pairs = [(path, second[split]) for split, path in first.items()]
+    return all(_content_digest(path) == _content_digest(other) for path, other in pairs)
 
 
 def _content_digest(path: Path) -> str:
@@ -208,8 +229,10 @@ def open_lines(path: Path, progress: Progress, work: str) -> Iterator[Iterator[b
     """
     # The size of what is inside a compressed file is unknown.
     total = None if path.suffix == ".gz" else os.path.getsize(path)
-    with reading(path), open_plain(path) as file, ReadMeter(str(path), progress, work, total) as meter:
-        yield metered(bounded_lines(file, str(path)), meter)
+    meter = ReadMeter(str(path), progress, work, total)
+    with reading(path), open_plain(path) as file, meter:
+        lines = bounded_lines(file, str(path))
+        yield metered(lines, meter)
 
 
 def _read(path: Path, read: Read, split: str, progress: Progress) -> Iterator[ExampleChunk]:
@@ -252,13 +275,15 @@ class _Pass(Mapping):
             digests.setdefault(folder, {})
             hashed = _Hashed(file)
             # The first folder is read, unless the same file comes once more.
-            is_read = folder == next(iter(digests)) and basename(name) not in digests[folder]
-            if is_read:
-                split = self.splits[basename(name)]
-                yield split, self._chunks(hashed, f"{self.archive}: {name}", split)
+            file_name = basename(name)
+            is_first_folder = folder == next(iter(digests))
+            if is_first_folder and file_name not in digests[folder]:
+                split = self.splits[file_name]
+                where = f"{self.archive}: {name}"
+                yield split, self._chunks(hashed, where, split)
             with reading(self.archive):
                 digest = hashed.finish()
-            if digests[folder].setdefault(basename(name), digest) != digest:
+            if digests[folder].setdefault(file_name, digest) != digest:
                 remedy = "unpack it, which keeps the last copy, and set source.release to the folder"
                 raise ValueError(f"{self.archive} holds {name} twice with different content: {remedy}")
         self._check(digests)
@@ -276,9 +301,11 @@ class _Pass(Mapping):
             where = f"{self.archive}/{first}".rstrip("/")
             remedy = f"it must hold {', '.join(self.splits)} in one folder"
             raise ValueError(f"{where} is not the release archive or is damaged: {missing[0]} is missing; {remedy}")
-        differing = any(present[name] != digest for copy in digests.values() for name, digest in copy.items())
-        if differing:
-            raise ambiguous("source.release", [f"{self.archive}/{folder}" for folder in digests])
+        for copy in digests.values():
+            is_different = any(present[name] != digest for name, digest in copy.items())
+            if is_different:
+                places = [f"{self.archive}/{folder}" for folder in digests]
+                raise ambiguous("source.release", places)
 
     def _chunks(self, file: _Hashed, name: str, split: str) -> Iterator[ExampleChunk]:
         with reading(self.archive):

@@ -44,7 +44,8 @@ class ArrayReader(Reader):
         except KeyError as error:
             raise ValueError(f"{path} has no array {error}: it needs {', '.join(FIELDS)}") from None
         except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} is damaged or not an .npz file: {str(error).splitlines()[0]}") from None
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"{path} is damaged or not an .npz file: {reason}") from None
 
     def _sequences(self, path: Path, progress: Progress) -> Iterator[SequenceExample]:
         # Without pickles, so that nothing is executed.
@@ -60,7 +61,8 @@ class ArrayReader(Reader):
             for number, label in enumerate(labels, start=1):
                 where = f"{path}, example {number}"
                 first = (number - 1) * self.num_texts
-                bounds = offsets[first : first + self.num_texts + 1].tolist()
+                last = first + self.num_texts
+                bounds = offsets[first : last + 1].tolist()
                 texts = []
                 for start, end in itertools.pairwise(bounds):
                     data = file.read(end - start)
@@ -92,8 +94,9 @@ def _read_header(file: IO[bytes], path: Path) -> int:
 
 def check_offsets(offsets: np.ndarray, num_sequences: int, num_tokens: int, path: Path) -> None:
     """Raise ValueError unless the offsets divide the tokens into so many sequences."""
-    is_valid = offsets.shape == (num_sequences + 1,) and offsets.dtype == np.int64
-    # From the first token to the last one, without going back.
+    has_shape = offsets.shape == (num_sequences + 1,)
+    is_valid = has_shape and offsets.dtype == np.int64
+    # Offsets ascend from the first token to the last one.
     if is_valid:
         covers_tokens = offsets[0] == 0 and offsets[-1] == num_tokens
         is_ascending = (np.diff(offsets) >= 0).all()
@@ -106,19 +109,23 @@ def write_npz(task: Export, folder: Path, progress: Progress) -> str:
     """Write ``{train,val,test}.npz`` in constant memory, and return their description."""
     for name, split in task.splits.items():
         lengths = split.lengths.reshape(-1).numpy()
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        ends = np.cumsum(lengths)
+        offsets = np.concatenate([[0], ends]).astype(np.int64)
         # Offsets and labels fit into memory.
         arrays = {"offsets": offsets, "labels": split.labels.numpy()}
         # One example shows the type and the features of the tokens.
         first, _ = next(task.examples(name, lambda *_: None))
-        with zipfile.ZipFile(folder / f"{name}.npz", "w", zipfile.ZIP_STORED) as archive:
+        path = folder / f"{name}.npz"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
             for key, array in arrays.items():
                 with archive.open(f"{key}.npy", "w") as file:
                     np.lib.format.write_array(file, array)
             # The tokens follow their header one sequence after the other.
             with archive.open("tokens.npy", "w", force_zip64=True) as file:
-                shape = (int(offsets[-1]), *first[0].shape[1:])
-                header = {"descr": first[0].dtype.str, "fortran_order": False, "shape": shape}
+                num_tokens = int(offsets[-1])
+                sequence = first[0]
+                shape = (num_tokens, *sequence.shape[1:])
+                header = {"descr": sequence.dtype.str, "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)
                 for texts, _ in task.examples(name, progress):
                     for tokens in texts:

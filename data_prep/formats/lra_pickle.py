@@ -69,16 +69,19 @@ class PickleReader(Reader):
     def _parse(self, record: Any, where: str) -> tuple[list[np.ndarray], int]:
         """Check one dictionary. Raises ValueError that names the missing or wrong entry."""
         keys = [f"input_ids_{number}" for number in range(self.num_texts)]
-        if not isinstance(record, dict) or not {*keys, "label"} <= record.keys():
+        has_keys = isinstance(record, dict) and {*keys, "label"} <= record.keys()
+        if not has_keys:
             raise ValueError(f"{where}: not a dictionary with {', '.join(keys)} and label")
         # Arrays, or lists of numbers in copies that were written again.
         sequences = []
         for key in keys:
             ids = np.asarray(record[key])
             if ids.ndim != 1 or ids.dtype.kind not in "iu":
-                raise ValueError(f"{where}: {key} must be a sequence of whole numbers, got {ids.dtype} {ids.shape}")
+                kind = f"{ids.dtype} {ids.shape}"
+                raise ValueError(f"{where}: {key} must be a sequence of whole numbers, got {kind}")
             sequences.append(ids)
-        return sequences, as_label(record["label"], self.num_classes, where)
+        label = as_label(record["label"], self.num_classes, where)
+        return sequences, label
 
     def _convert(self, ids: np.ndarray, label: int, id_map: IdMap | None, where: str) -> np.ndarray:
         """Convert the ids of a file to stored ids (length,) uint8."""
@@ -95,11 +98,13 @@ class PickleReader(Reader):
     def id_map(self) -> IdMap:
         """The ids of ListOps in these files, recovered from the smallest of them."""
         # All files of a task were written by one run of the script, with one numbering.
-        smallest = min(self.files.values(), key=lambda path: path.stat().st_size)
+        paths = self.files.values()
+        smallest = min(paths, key=lambda path: path.stat().st_size)
         sequences = []
         labels = []
         for number, record in enumerate(_records(smallest, _no_progress), start=1):
-            ids, label = self._parse(record, f"{smallest}, example {number}")
+            where = f"{smallest}, example {number}"
+            ids, label = self._parse(record, where)
             sequences.append(strip_padding(ids[0]))
             labels.append(label)
             if number == SAMPLE:
@@ -114,7 +119,7 @@ def find_files(folder: Path, stem: str) -> dict[str, Path]:
         ValueError: one of them is missing.
     """
     for prefix in PREFIXES:
-        files = {split: folder / f"{prefix}{stem}.{part}.pickle" for split, part in PARTS.items()}
+        files = _files(folder, prefix + stem)
         missing = [path.name for path in files.values() if not path.is_file()]
         if not missing:
             return files
@@ -124,21 +129,34 @@ def find_files(folder: Path, stem: str) -> dict[str, Path]:
     raise ValueError(f"{folder} has no lra-{stem}.{{train,dev,test}}.pickle")
 
 
+def _files(folder: Path, name: str) -> dict[str, Path]:
+    """The file of each split, whether it exists or not."""
+    return {split: folder / f"{name}.{part}.pickle" for split, part in PARTS.items()}
+
+
 def has_files(folder: Path, stem: str) -> bool:
     """Whether a folder holds at least one pickle of a task."""
-    candidates = [folder / f"{prefix}{stem}.{part}.pickle" for prefix in PREFIXES for part in PARTS.values()]
-    return any(path.is_file() for path in candidates)
+    for prefix in PREFIXES:
+        files = _files(folder, prefix + stem)
+        if any(path.is_file() for path in files.values()):
+            return True
+    return False
 
 
 def strip_padding(ids: np.ndarray) -> np.ndarray:
     """Remove the zeros at the end of a sequence."""
     (real,) = np.nonzero(ids)
-    return ids[: real[-1] + 1] if len(real) else ids[:0]
+    length = real[-1] + 1 if len(real) else 0
+    return ids[:length]
 
 
 def _checked(ids: np.ndarray, low: int, high: int, where: str) -> np.ndarray:
-    if len(ids) and (ids.min() < low or ids.max() > high):
-        raise ValueError(f"{where}: ids from {ids.min()} to {ids.max()}, where {low} to {high} are valid")
+    if not len(ids):
+        return ids
+    smallest = ids.min()
+    largest = ids.max()
+    if smallest < low or largest > high:
+        raise ValueError(f"{where}: ids from {smallest} to {largest}, where {low} to {high} are valid")
     return ids
 
 
@@ -170,8 +188,9 @@ def write_pickle(task: Export, folder: Path, progress: Progress) -> str:
     if task.kind == "series":
         raise ValueError(f"layout=pickle holds token ids, {task.source.name} has real numbers; use npz or parquet")
     stem = file_stem(task)
+    files = _files(folder, f"lra-{stem}")
     for split in task.splits:
-        _write_list(task, split, folder / f"lra-{stem}.{PARTS[split]}.pickle", progress)
+        _write_list(task, split, files[split], progress)
     return (
         f"Pickled lists of dictionaries: `input_ids_0`, for pairs also `input_ids_1`, int32 ({task.length},), and "
         f"`label`. Ids are stored ids plus {task.shift}; sequences are cut to {task.limit} tokens and padded with 0."
@@ -180,12 +199,13 @@ def write_pickle(task: Export, folder: Path, progress: Progress) -> str:
 
 def file_stem(task: Export) -> str:
     """The task as its pickles are named."""
-    if task.source.name != "pathfinder":
-        return task.source.name
+    source = task.source
+    if source.name != "pathfinder":
+        return source.name
     # Imported here, since the generator imports the readers.
     from ..pathfinder.listing import FOLDERS
 
-    return f"pathfinder{task.source.size}-{FOLDERS[task.source.contour]}"
+    return f"pathfinder{source.size}-{FOLDERS[source.contour]}"
 
 
 def _write_list(task: Export, split: str, path: Path, progress: Progress) -> None:
@@ -196,8 +216,11 @@ def _write_list(task: Export, split: str, path: Path, progress: Progress) -> Non
             if number % BATCH == 0:
                 # Close the batch before with APPENDS, and open the next one with MARK.
                 file.write(b"(" if number == 0 else b"e(")
-            record = {f"input_ids_{place}": _padded(text, task) for place, text in enumerate(texts)}
-            file.write(_body(record | {"label": label}))
+            record: dict[str, Any] = {}
+            for place, text in enumerate(texts):
+                record[f"input_ids_{place}"] = _padded(text, task)
+            record["label"] = label
+            file.write(_body(record))
         file.write(b"e.")
 
 
@@ -205,7 +228,8 @@ def _padded(tokens: np.ndarray, task: Export) -> np.ndarray:
     # Zeros after the last token are padding.
     ids = np.zeros(task.length, np.int32)
     real = tokens[: task.limit]
-    ids[: len(real)] = real.astype(np.int32) + task.shift
+    shifted = real.astype(np.int32) + task.shift
+    ids[: len(real)] = shifted
     return ids
 
 

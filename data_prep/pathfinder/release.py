@@ -21,6 +21,7 @@ from ..examples import in_order
 from ..locate import DEPTH, ambiguous, subfolders
 from .listing import BLOCK, FOLDERS, REMEDY, Listed, decode, listing
 
+States = list[tuple[str, os.stat_result]]  # name and state of each file
 Images = list[np.ndarray | None]  # pixels (size, size) uint8, None for an image that is empty, unreadable or missing
 
 
@@ -47,7 +48,8 @@ class Folder:
         for folder in subfolders(self.path, DEPTH + 1):
             size = re.fullmatch(r"pathfinder(\d+)", folder.parent.name)
             # Leave out the folders of other sizes; a folder whose parent has another name may hold any size.
-            if folder.name == self.inner and (size is None or int(size[1]) == self.size):
+            is_other_size = size is not None and int(size[1]) != self.size
+            if folder.name == self.inner and not is_other_size:
                 folders.append(folder)
         return folders
 
@@ -58,9 +60,9 @@ class Folder:
             return self.path
         first = self.candidates[0]
         for copy in self.candidates[1:]:
-            # Names, labels and sizes differ in most cases, so that no image has to be read.
-            if _outline(first) != _outline(copy) or _identity(first) != _identity(copy):
-                raise ambiguous("source.release", [str(folder) for folder in self.candidates])
+            if not _is_equal(first, copy):
+                places = [str(folder) for folder in self.candidates]
+                raise ambiguous("source.release", places)
         return first
 
     @cached_property
@@ -90,18 +92,23 @@ class Folder:
         """Read and decode images in the calling thread; returns them and the number of bytes read."""
         contents = [_content(self.folder / name) for name in names]
         images = [decode(content, self.size) for content in contents]
-        return images, sum(len(content or b"") for content in contents)
+        num_bytes = sum(len(content) for content in contents if content)
+        return images, num_bytes
 
     def close(self) -> None:
         """Do nothing: no file is open."""
 
 
 def _listing(folder: Path) -> Listed:
-    files = [path for path in folder.glob("metadata/*.npy") if not is_metadata(path.name)]
-    return listing({path.stem: path.read_bytes().splitlines() for path in files}, str(folder))
+    metadata = {}
+    for path in folder.glob("metadata/*.npy"):
+        if not is_metadata(path.name):
+            content = path.read_bytes()
+            metadata[path.stem] = content.splitlines()
+    return listing(metadata, str(folder))
 
 
-def _states(folder: Path) -> list[tuple[str, os.stat_result]]:
+def _states(folder: Path) -> States:
     """The name and the state of every file of a contour, sorted by name."""
     states = []
     subfolders = [folder / "metadata", *sorted(folder.glob("imgs/*"))]
@@ -113,17 +120,28 @@ def _states(folder: Path) -> list[tuple[str, os.stat_result]]:
     return states
 
 
-def _states_of_files(folder: Path) -> list[tuple[str, os.stat_result]]:
+def _states_of_files(folder: Path) -> States:
     with os.scandir(folder) as entries:
         files = [entry for entry in entries if entry.is_file()]
     files.sort(key=lambda entry: entry.name)
-    return [(f"{folder.name}/{entry.name}", entry.stat()) for entry in files]
+    # scandir knows the kind of an entry without another call of the system, but not its size.
+    states = []
+    for entry in files:
+        name = f"{folder.name}/{entry.name}"
+        states.append((name, entry.stat()))
+    return states
 
 
-def _outline(folder: Path) -> tuple[Listed, list[tuple[str, int]]]:
-    """The names and labels of all images, and the size of every file."""
-    sizes = [(name, status.st_size) for name, status in _states(folder)]
-    return _listing(folder), sizes
+def _sizes(folder: Path) -> dict[str, int]:
+    return {name: status.st_size for name, status in _states(folder)}
+
+
+def _is_equal(first: Path, second: Path) -> bool:
+    """Whether two folders hold the same images."""
+    # Names, labels and sizes differ in most cases, so that no image has to be read.
+    if _listing(first) != _listing(second) or _sizes(first) != _sizes(second):
+        return False
+    return _identity(first) == _identity(second)
 
 
 def _content(path: Path) -> bytes | None:
@@ -136,14 +154,16 @@ def _content(path: Path) -> bytes | None:
 def _identity(folder: Path) -> dict[str, Any]:
     """Count the listed images that are there and hash all names, labels and contents."""
     entries = _listing(folder)
-    blocks = [entries[first : first + BLOCK] for first in range(0, len(entries), BLOCK)]
+    starts = range(0, len(entries), BLOCK)
 
-    def digests(block: Listed) -> list[tuple[str, bool]]:
+    # The line of each image, and whether the image is there.
+    def digests(start: int) -> list[tuple[str, bool]]:
         lines = []
-        for name, label in block:
+        for name, label in entries[start : start + BLOCK]:
             data = _content(folder / name)
             digest = "missing" if data is None else hashlib.sha256(data).hexdigest()
-            lines.append((f"{name} {label} {digest}\n", bool(data)))
+            line = f"{name} {label} {digest}\n"
+            lines.append((line, bool(data)))
         return lines
 
     # Threads read ahead, the lines are hashed in the order of the listing.
@@ -151,7 +171,7 @@ def _identity(folder: Path) -> dict[str, Any]:
     images = 0
     finished = 0
     with reporter(folder.name, DELAY) as progress:
-        for lines in in_order(digests, blocks, cores()):
+        for lines in in_order(digests, starts, cores()):
             for line, is_there in lines:
                 sha.update(line.encode())
                 images += is_there
@@ -195,8 +215,9 @@ class Archive:
         self.path = path
         self.inside = inside
         self.size = size
-        self.member = re.compile(rf"((?:.*/)?pathfinder{size}/{FOLDERS[contour]})/((metadata|imgs)/.+)")
         self.inner = f"pathfinder{size}/{FOLDERS[contour]}"
+        # The folder of the contour, and the path below it.
+        self.member = re.compile(rf"((?:.*/)?{self.inner})/((metadata|imgs)/.+)")
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -245,9 +266,12 @@ class Archive:
         if not folders:
             raise ValueError(f"{self.path}:/{self.inner} has no metadata/*.npy: {REMEDY}")
         first = copies[folders[0]]
-        if any(copy.digests != first.digests for copy in copies.values()):
-            raise ambiguous("source.release", [f"{self.path}/{folder}" for folder in folders])
-        self.listed = listing(first.metadata, f"{self.path}:/{folders[0]}")
+        is_ambiguous = any(copy.digests != first.digests for copy in copies.values())
+        if is_ambiguous:
+            places = [f"{self.path}/{folder}" for folder in folders]
+            raise ambiguous("source.release", places)
+        where = f"{self.path}:/{folders[0]}"
+        self.listed = listing(first.metadata, where)
         self.positions = first.positions
         if len(folders) > 1:
             log(f"{self.path}: {' and '.join(folders)} are equal")
@@ -265,5 +289,8 @@ class Archive:
     def _image(self, name: str) -> np.ndarray | None:
         if name not in self.positions:
             return None
-        data = os.pread(self.images.fileno(), self.size**2, self.positions[name])
-        return np.frombuffer(data, np.uint8).reshape(self.size, self.size)
+        # Threads share the file, so that each reads at a position of its own.
+        num_bytes = self.size**2
+        data = os.pread(self.images.fileno(), num_bytes, self.positions[name])
+        pixels = np.frombuffer(data, np.uint8)
+        return pixels.reshape(self.size, self.size)
