@@ -26,7 +26,8 @@ def fingerprint(path: Path) -> dict[str, Any]:
     """
     try:
         status = os.stat(path)
-        digest = _digest(str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        version = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        digest = _digest(str(path), status.st_size, *version)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     return {"bytes": status.st_size, "sha256": digest}
@@ -59,7 +60,8 @@ def stamp(files: Iterable[tuple[str, os.stat_result]]) -> str:
     """
     sha = hashlib.sha256()
     for name, status in files:
-        line = f"{name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
+        times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+        line = f"{name} {status.st_size} {times}\n"
         sha.update(line.encode(errors="surrogateescape"))
     return sha.hexdigest()
 
@@ -86,7 +88,9 @@ def is_metadata(name: str) -> bool:
 
 def _check(member: tarfile.TarInfo, path: Path) -> None:
     """Raise ValueError for a member that occurs only in hostile or broken archives."""
-    if member.name.startswith("/") or ".." in member.name.split("/"):
+    # A path that leads out of the folder of the archive.
+    parts = member.name.split("/")
+    if member.name.startswith("/") or ".." in parts:
         raise ValueError(f"{path} is not to be trusted: its member {member.name!r} lies outside of it")
     is_file = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
     if not is_file and not member.isdir():
@@ -119,7 +123,8 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
                     break
                 _check(member, path)
                 name = normpath(member.name)
-                if not member.isdir() and not is_metadata(name) and wanted(name):
+                is_file = not member.isdir() and not is_metadata(name)
+                if is_file and wanted(name):
                     yield name, tar.extractfile(member)
                 # tarfile keeps 1 KB for each of the release's millions of files.
                 tar.members.clear()

@@ -19,7 +19,9 @@ from .lines import BYTE_ORDER_MARK, metered
 from .locate import expand
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
-_IDS = bytes((LETTERS.find(chr(byte).lower()) + 1) if byte < 128 else 0 for byte in range(256))
+# The id of each byte, 0 for a byte that is no letter of a sequence.
+_LETTER_OF_BYTE = [chr(byte).lower() if byte < 128 else "?" for byte in range(256)]
+_IDS = bytes(LETTERS.find(letter) + 1 for letter in _LETTER_OF_BYTE)
 
 
 def read_fasta(path: Path, progress: Progress | None = None) -> Iterator[np.ndarray]:
@@ -141,14 +143,16 @@ class Genome(FileSource):
         return stamp((species, path.stat()) for species, path in paths.items())
 
     def location(self) -> str:
-        return ", ".join(str(expand(path).absolute()) for path in self.paths.values())
+        paths = [expand(path).absolute() for path in self.paths.values()]
+        return ", ".join(map(str, paths))
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         # All dogs, then all donkeys: the split is drawn from this order.
         sequences = []
         labels = []
         for label, (species, path) in enumerate(self.files().items()):
-            selected = [ids for ids in read_fasta(path, progress) if len(ids) > self.longer_than]
+            every_sequence = read_fasta(path, progress)
+            selected = [ids for ids in every_sequence if len(ids) > self.longer_than]
             if not selected:
                 raise ValueError(f"{path}: no sequence of {species} has more than {self.longer_than} bases")
             sequences += selected

@@ -92,7 +92,8 @@ def shuffled(n: int, split: str) -> np.ndarray:
     """
 
     def digest(position: int) -> bytes:
-        return hashlib.md5(f"{split}{position}".encode(), usedforsecurity=False).digest()
+        key = f"{split}{position}".encode()
+        return hashlib.md5(key, usedforsecurity=False).digest()
 
     return np.array(sorted(range(n), key=digest))
 
@@ -143,7 +144,7 @@ class Image(Source):
         if order not in ORDERS:
             raise ValueError(f"source.order must be one of {', '.join(ORDERS)}, not {order!r}")
         sizes = [size for size in (train, val, test) if size is not None]
-        if min(hold_out, *sizes) < 1:
+        if min([hold_out, *sizes]) < 1:
             raise ValueError("Image needs hold_out of 1 or more and at least one example in train, val and test")
         self.grey = grey
         self.order = order
@@ -193,8 +194,10 @@ class Image(Source):
                 raise ValueError(f"{self.path} is not the CIFAR-10 archive: it lacks cifar-10-batches-bin/{batch}.bin")
         splits = {}
         for split, names in (("train", TRAIN), ("test", TEST)):
-            images, labels = zip(*[batches[name] for name in names], strict=True)
-            splits[split] = (np.concatenate(images), np.concatenate(labels))
+            parts = [batches[name] for name in names]
+            images = np.concatenate([images for images, _ in parts])
+            labels = np.concatenate([labels for _, labels in parts])
+            splits[split] = (images, labels)
         return splits
 
     def _converted(self, copy: Reader, part: str, progress: Progress) -> Images:
@@ -216,7 +219,9 @@ class Image(Source):
         images = self.read(progress)
         num_train = len(images["train"][1])
         num_test = len(images["test"][1])
-        train = shuffled(num_train, "train") if self.order == "tfds" else np.arange(num_train)
+        train = np.arange(num_train)
+        if self.order == "tfds":
+            train = shuffled(num_train, "train")
 
         # The validation images are the last ones of train.
         train, val = np.split(train, [-self.hold_out])

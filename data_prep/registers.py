@@ -42,8 +42,8 @@ def _draw(state, sizes, values, overwrite, writes, order):
         draw_distinct(state, _FIRST, writes[0, :n], order[0])
         draw_distinct(state, _FIRST + n, writes[1, :n], order[1])
     # The read asks for the register of one of the writes.
-    asked = draw_below(state, _ASKED, n)
-    target = writes[0, asked]
+    write = draw_below(state, _ASKED, n)
+    target = writes[0, write]
     # The last write to the register decides.
     last = n - 1
     while writes[0, last] != target:

@@ -1,11 +1,9 @@
 """The files of google-research/long-range-arena: its release, a gzipped tar archive of 7.7 GB, or a folder of them."""
 
-import gzip
 import hashlib
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from posixpath import basename, dirname
@@ -17,7 +15,7 @@ from lra.data.split import ExampleChunk
 
 from .archive import fingerprint, members, reading, stamp
 from .download import Download
-from .lines import bounded_lines, metered
+from .lines import bounded_lines, open_lines, open_plain
 from .locate import ARCHIVES, ambiguous, expand, inside_archive, split_files, subfolders
 
 # No checksum is published. The address has been reported to answer with HTTP code 403; a mirror may be needed.
@@ -191,11 +189,6 @@ def _content_digest(path: Path) -> str:
         return hash_file(file, meter)
 
 
-def open_plain(path: Path) -> BinaryIO:
-    """Open a file, decompressed if its name ends in .gz."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
-
-
 class _Hashed(io.RawIOBase):
     """A file that hashes the bytes that are read from it."""
 
@@ -213,26 +206,6 @@ class _Hashed(io.RawIOBase):
         for block in read_blocks(self.file):
             self.sha.update(block)
         return self.sha.hexdigest()
-
-
-@contextmanager
-def open_lines(path: Path, progress: Progress, work: str) -> Iterator[Iterator[bytes]]:
-    """Open a text file, compressed or not, as lines in constant memory, whose megabytes are reported.
-
-    Args:
-        path: path of the file.
-        progress: reports the megabytes.
-        work: name of the work for `progress`.
-
-    Raises:
-        ValueError: the compressed file is damaged, or a line is too long for a text file.
-    """
-    # The size of what is inside a compressed file is unknown.
-    total = None if path.suffix == ".gz" else os.path.getsize(path)
-    meter = ReadMeter(str(path), progress, work, total)
-    with reading(path), open_plain(path) as file, meter:
-        lines = bounded_lines(file, str(path))
-        yield metered(lines, meter)
 
 
 def _read(path: Path, read: Read, split: str, progress: Progress) -> Iterator[ExampleChunk]:

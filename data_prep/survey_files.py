@@ -10,6 +10,7 @@ import numpy as np
 from lra.data.progress import Progress
 
 from . import listops, retrieval
+from .formats.aclimdb import LABELS
 from .formats.reader import Reader
 from .image import PIXELS, RECORD, TEST, TRAIN
 from .lines import impostor
@@ -63,7 +64,8 @@ class PathfinderCollector(Collector):
             return hashlib.blake2b(pixels, digest_size=16).digest()
         if not content:
             return "is empty"
-        return impostor(content) or f"is no readable image of {self.size} x {self.size} pixels"
+        expected = f"{self.size} x {self.size} pixels"
+        return impostor(content) or f"is no readable image of {expected}"
 
     def add_digest(self, name: str, digest: bytes | str) -> None:
         if isinstance(digest, str):
@@ -94,7 +96,8 @@ class PathfinderCollector(Collector):
         # A folder with thousands of damaged images is described by the first ones.
         self.faults = shorten(self.faults) + shorten(missing)
         if 2 * len(distinct) < summary.examples:
-            self.faults.append(f"{self.place}: only {len(distinct):,} of {summary.examples:,} images are different")
+            counts = f"{len(distinct):,} of {summary.examples:,}"
+            self.faults.append(f"{self.place}: only {counts} images are different")
         summary.sha256 = sha.hexdigest()
         return [summary]
 
@@ -117,8 +120,10 @@ class ReviewCollector(Collector):
         content = b"".join(data)
         if not content.strip():
             self.faults.append(f"{self.place}/{name}: is empty")
-        self.summaries[split].labels[["neg", "pos"].index(label)] += 1
-        self.summaries[split].lengths.append(len(content.strip()))
+        summary = self.summaries[split]
+        summary.labels[LABELS[label]] += 1
+        # Without white space around it, as a review is stored.
+        summary.lengths.append(len(content.strip()))
         self.reviews[split][name] = hashlib.sha256(content).digest()
 
     def summarise(self) -> list[SplitSummary]:
@@ -158,7 +163,8 @@ class BatchCollector(Collector):
                     continue
                 sha.update(content)
                 if not content or len(content) % RECORD:
-                    reason = impostor(content) or f"has {len(content):,} bytes, not records of {RECORD:,}"
+                    size = f"has {len(content):,} bytes, not records of {RECORD:,}"
+                    reason = impostor(content) or size
                     self.faults.append(f"{self.place}/{name}.bin: {reason}")
                     continue
                 labels = np.frombuffer(content, np.uint8)[::RECORD]

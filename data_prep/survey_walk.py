@@ -13,10 +13,10 @@ from .archive import is_metadata, members, reading
 from .examples import in_order
 from .formats.cifar import Cifar, CifarFolder, open_cifar
 from .formats.detect import open_copy
-from .lines import bounded_lines
+from .image import PIXELS
+from .lines import bounded_lines, open_lines
 from .locate import DEPTH, split_files, subfolders
 from .pathfinder.listing import BLOCK, CONTOURS
-from .release import open_lines
 from .survey import Collector, ListOpsCollector, RetrievalCollector, TableCollector
 from .survey_files import BatchCollector, CopyCollector, PathfinderCollector, ReviewCollector
 
@@ -38,11 +38,15 @@ def survey_folder(root: Path, progress: Progress) -> Iterator[Collector]:
             files = split_files(folder, kind.files)
             if files:
                 yield _survey_tables(kind(str(folder)), files, progress)
+        # Images: the folder of a contour in a folder of a size.
         size = re.fullmatch(r"pathfinder(\d+)", folder.parent.name)
         if folder.name in CONTOURS and size is not None:
             yield _survey_images(folder, int(size[1]), progress)
-        if (folder / "train" / "pos").is_dir() and (folder / "test").is_dir():
+        # Reviews: train and test with folders of positive and negative ones.
+        has_reviews = (folder / "train" / "pos").is_dir() and (folder / "test").is_dir()
+        if has_reviews:
             yield _survey_reviews(folder, progress)
+        # CIFAR-10: batches of the binary or of the Python version.
         if (folder / "data_batch_1.bin").is_file():
             yield _survey_binary_batches(folder, progress)
         if (folder / "data_batch_1").is_file():
@@ -112,21 +116,25 @@ def _survey_images(folder: Path, size: int, progress: Progress) -> PathfinderCol
         if not is_metadata(path.name):
             names.append(f"imgs/{path.parent.name}/{path.name}")
     names.sort()
-    batches = [names[first : first + BLOCK] for first in range(0, len(names), BLOCK)]
 
-    # A thread reads and decodes a batch.
-    def read(batch: list[str]) -> tuple[list[bytes | str], int]:
-        contents = [(folder / name).read_bytes() for name in batch]
-        digests = [collector.digest(content) for content in contents]
-        return digests, sum(map(len, contents))
+    # A thread reads and decodes a block of images.
+    def read(start: int) -> tuple[dict[str, bytes | str], int]:
+        digests = {}
+        num_bytes = 0
+        for name in names[start : start + BLOCK]:
+            content = (folder / name).read_bytes()
+            digests[name] = collector.digest(content)
+            num_bytes += len(content)
+        return digests, num_bytes
 
     finished = 0
+    starts = range(0, len(names), BLOCK)
     with ReadMeter(str(folder)) as meter:
-        for batch, (digests, size_read) in zip(batches, in_order(read, batches, cores()), strict=True):
-            for name, digest in zip(batch, digests, strict=True):
+        for digests, num_bytes in in_order(read, starts, cores()):
+            for name, digest in digests.items():
                 collector.add_digest(name, digest)
-            finished += len(batch)
-            meter.add(size_read)
+            finished += len(digests)
+            meter.add(num_bytes)
             progress(f"pathfinder{size}", finished, len(names))
     return collector
 
@@ -179,20 +187,27 @@ def _survey_batches(cifar: Cifar, progress: Progress) -> BatchCollector:
 
 def _survey_pickles(folder: Path, progress: Progress) -> Iterator[CopyCollector]:
     """Read the pickles of Nystromformer and Skyformer, without executing anything in them."""
-    names = [PICKLE.fullmatch(path.name) for path in folder.glob("*.pickle")]
-    stems = {name[1] for name in names if name is not None}
+    stems = set()
+    for path in folder.glob("*.pickle"):
+        name = PICKLE.fullmatch(path.name)
+        if name is not None:
+            stems.add(name[1])
     for stem in sorted(stems):
         match = STEM.fullmatch(stem)
         if match is None:
             continue
+        # Only images have a fixed length.
         task, size, contour = match.groups()
-        length = {"image": 1024}.get(task)
-        collector = CopyCollector(str(folder), task or "pathfinder")
+        length = PIXELS if task == "image" else None
+        options = {}
         if size is not None:
+            task = "pathfinder"
             length = int(size) ** 2
-            collector = CopyCollector(str(folder), "pathfinder", size=int(size), contour=CONTOURS[contour])
+            options = {"size": int(size), "contour": CONTOURS[contour]}
+        collector = CopyCollector(str(folder), task, **options)
         try:
-            collector.read(open_copy(folder, task or "pathfinder", stem=stem, length=length), progress)
+            reader = open_copy(folder, task, stem=stem, length=length)
+            collector.read(reader, progress)
         except ValueError as error:
             collector.faults.append(str(error))
         yield collector

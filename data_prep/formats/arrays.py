@@ -42,7 +42,8 @@ class ArrayReader(Reader):
         try:
             yield from self._sequences(path, progress)
         except KeyError as error:
-            raise ValueError(f"{path} has no array {error}: it needs {', '.join(FIELDS)}") from None
+            names = ", ".join(FIELDS)
+            raise ValueError(f"{path} has no array {error}: it needs {names}") from None
         except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(f"{path} is damaged or not an .npz file: {reason}") from None
@@ -69,7 +70,8 @@ class ArrayReader(Reader):
                     tokens = np.frombuffer(data, np.uint8)
                     check_length(tokens, self.length, where)
                     texts.append(tokens)
-                yield tuple(texts), as_label(label, self.num_classes, where)
+                value = as_label(label, self.num_classes, where)
+                yield tuple(texts), value
                 if number % REPORTED == 0:
                     progress(path.name, number, len(labels))
 

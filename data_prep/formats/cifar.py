@@ -61,7 +61,9 @@ class CifarFolder:
         with ReadMeter(str(self.path)) as meter:
             for number, (name, path) in enumerate(self.files.items(), start=1):
                 with open(path, "rb") as file:
-                    records = file.read() if self.suffix == ".bin" else _records(file, str(path))
+                    # Records are read as they are, pickles are interpreted.
+                    is_binary = self.suffix == ".bin"
+                    records = file.read() if is_binary else _records(file, str(path))
                 meter.add(len(records))
                 yield name, records, str(path)
                 progress("batches", number, len(self.files))
@@ -108,7 +110,8 @@ def open_cifar(path: Path) -> Cifar | None:
         return CifarPythonArchive(path) if _is_python_archive(path) else None
     for folder in (path, path / PYTHON_FOLDER, path / BINARY_FOLDER):
         for suffix in ("", ".bin"):
-            if any((folder / f"{name}{suffix}").is_file() for name in NAMES):
+            paths = [folder / f"{name}{suffix}" for name in NAMES]
+            if any(path.is_file() for path in paths):
                 return CifarFolder(folder, suffix)
     return None
 
@@ -120,7 +123,11 @@ def _is_python_archive(path: Path) -> bool:
             first = archive.next()
     except (tarfile.TarError, OSError, EOFError):
         return False
-    return first is not None and first.name.removeprefix("./").split("/")[0] == PYTHON_FOLDER
+    # An empty archive has no member.
+    if first is None:
+        return False
+    top, _, _ = first.name.removeprefix("./").partition("/")
+    return top == PYTHON_FOLDER
 
 
 def _records(file: BinaryIO, where: str) -> bytes:
@@ -131,7 +138,10 @@ def _records(file: BinaryIO, where: str) -> bytes:
     if not isinstance(batch, dict):
         raise ValueError(f"{where} is not a batch of CIFAR-10: not a dictionary")
     # Copies that Python 3 wrote again have keys of bytes.
-    fields = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
+    fields = {}
+    for key, value in batch.items():
+        name = key.decode() if isinstance(key, bytes) else key
+        fields[name] = value
     images = fields.get("data")
     is_array = isinstance(images, np.ndarray)
     if not is_array or images.dtype != np.uint8 or images.shape[1:] != (NUM_VALUES,):

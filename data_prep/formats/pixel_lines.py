@@ -8,6 +8,7 @@ vocabulary that no released script writes, so they are not read.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -33,8 +34,13 @@ class PixelLineReader(Reader):
     """
 
     def __init__(self, path: Path, *, num_classes: int, length: int):
-        super().__init__(path, {split: path / "input" / f"{part}.src" for split, part in PARTS.items()})
-        self.label_files = {split: path / "label" / f"{part}.label" for split, part in PARTS.items()}
+        # A file of pixels and a file of labels for each split.
+        files = {}
+        self.label_files = {}
+        for split, part in PARTS.items():
+            files[split] = path / "input" / f"{part}.src"
+            self.label_files[split] = path / "label" / f"{part}.label"
+        super().__init__(path, files)
         self.num_classes = num_classes
         self.length = length
         missing = [str(path) for path in self.paths if not path.is_file()]
@@ -51,15 +57,17 @@ class PixelLineReader(Reader):
         path = self.files[split]
         label_path = self.label_files[split]
         with open(path, "rb") as pixel_file, open(label_path, "rb") as label_file:
-            pixel_lines = text_lines(bounded_lines(pixel_file, str(path)), str(path))
-            label_lines = text_lines(bounded_lines(label_file, str(label_path)), str(label_path))
+            pixel_lines = _lines(pixel_file, path)
+            label_lines = _lines(label_file, label_path)
             number = 0
+            # Both files must have the same number of lines.
             for number, line in pixel_lines:
                 _, label = next(label_lines, (number, None))
                 if label is None:
                     raise ValueError(f"{label_path} has {number - 1} lines, fewer than {path}")
-                where = f"{path}, line {number}"
-                yield (self._parse(line, where),), self._label(label, f"{label_path}, line {number}")
+                pixels = self._parse(line, f"{path}, line {number}")
+                value = self._label(label, f"{label_path}, line {number}")
+                yield (pixels,), value
                 if number % REPORTED == 0:
                     progress(f"{path.name}, lines", number, None)
             if next(label_lines, None) is not None:
@@ -72,15 +80,24 @@ class PixelLineReader(Reader):
         except (ValueError, OverflowError):
             raise ValueError(f"{where}: not numbers separated by spaces") from None
         check_length(pixels, self.length, where)
-        if pixels.min() < 0 or pixels.max() > 255:
-            raise ValueError(f"{where}: grey levels from {pixels.min()} to {pixels.max()}, where 0 to 255 are valid")
+        low = pixels.min()
+        high = pixels.max()
+        if low < 0 or high > 255:
+            raise ValueError(f"{where}: grey levels from {low} to {high}, where 0 to 255 are valid")
         return pixels.astype(np.uint8)
 
     def _label(self, label: bytes, where: str) -> int:
+        # A label that is no number stays a text, which the message quotes.
         value = int(label) if label.isdigit() else label.decode(errors="replace")
         return as_label(value, self.num_classes, where)
 
 
 def has_files(folder: Path) -> bool:
     """Whether a folder holds at least one file of lines."""
-    return any((folder / "input" / f"{part}.src").is_file() for part in PARTS.values())
+    paths = [folder / "input" / f"{part}.src" for part in PARTS.values()]
+    return any(path.is_file() for path in paths)
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    name = str(path)
+    return text_lines(bounded_lines(file, name), name)

@@ -39,7 +39,11 @@ class Reader(ABC):
     @property
     def identity(self) -> dict[str, Any]:
         """Sizes and checksums of the files, which go into the provenance of the data."""
-        return {str(path.relative_to(self.path)): fingerprint(path) for path in self.paths}
+        identity = {}
+        for path in self.paths:
+            name = str(path.relative_to(self.path))
+            identity[name] = fingerprint(path)
+        return identity
 
     @property
     def paths(self) -> list[Path]:
@@ -51,7 +55,8 @@ class Reader(ABC):
         digest = hashlib.sha256(self.options.encode())
         for path in self.paths:
             status = path.stat()
-            digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+            line = f"{path.name} {status.st_size} {status.st_mtime_ns}\n"
+            digest.update(line.encode())
         return digest.hexdigest()
 
     @property
@@ -128,6 +133,8 @@ def check_length(tokens: np.ndarray, length: int | None, where: str) -> None:
 def as_label(value: Any, num_classes: int, where: str) -> int:
     """Convert a label. Raises ValueError unless it is a whole number from 0 to ``num_classes - 1``."""
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not is_number or int(value) != value or not 0 <= value < num_classes:
+    # Copies may have labels as real numbers.
+    is_whole = is_number and int(value) == value
+    if not is_whole or not 0 <= value < num_classes:
         raise ValueError(f"{where}: the label must be a whole number from 0 to {num_classes - 1}, got {value!r:.40}")
     return int(value)

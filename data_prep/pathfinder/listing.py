@@ -26,7 +26,7 @@ def listing(metadata: dict[str, Iterable[bytes]], where: str) -> Listed:
     if not metadata:
         raise ValueError(f"{where} has no metadata/*.npy: {REMEDY}")
     entries = []
-    # By number: 8, 9, 10.
+    # The numbers in their order: 8, 9, 10.
     for stem in sorted(metadata, key=lambda stem: (len(stem), stem)):
         name = f"{where}/metadata/{stem}.npy"
         for number, line in text_lines(metadata[stem], name):

@@ -289,7 +289,7 @@ class Archive:
     def _image(self, name: str) -> np.ndarray | None:
         if name not in self.positions:
             return None
-        # Threads share the file, so that each reads at a position of its own.
+        # Threads share the file, so that each read names its position.
         num_bytes = self.size**2
         data = os.pread(self.images.fileno(), num_bytes, self.positions[name])
         pixels = np.frombuffer(data, np.uint8)

@@ -31,10 +31,13 @@ SPLITS = ("train", "val", "test")
 
 def path(data: TaskData, metric: str) -> Path:
     """Return the cache file of a data set as a task reads it."""
+    # Everything that the score depends on.
     options = {"limit": data.limit, "masked_id": data.masked_id, "metric": metric, "version": VERSION}
-    text = json.dumps(data.source.provenance | options, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return Path(data.root) / "bags" / f"{data.source.name}-{digest}.json"
+    identity = data.source.provenance | options
+    text = json.dumps(identity, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    name = f"{data.source.name}-{digest[:8]}.json"
+    return Path(data.root) / "bags" / name
 
 
 def read(file: Path) -> float | None:
@@ -43,7 +46,8 @@ def read(file: Path) -> float | None:
         score = json.loads(atomic.content(file))["test"]
     except (ValueError, KeyError, TypeError):
         return None
-    return score if isinstance(score, float) and 0 <= score <= 100 else None
+    is_percent = isinstance(score, float) and 0 <= score <= 100
+    return score if is_percent else None
 
 
 def write(file: Path, scores: dict[str, float]) -> None:
@@ -78,8 +82,11 @@ def fit(
         counts = {}
         labels = {}
         for number, split in enumerate(SPLITS, start=1):
-            counts[split] = features(data, split, vocab)  # (n,ids)
-            labels[split] = data.splits[split].labels[: len(counts[split])]
+            split_counts = features(data, split, vocab)  # (n,ids)
+            counts[split] = split_counts
+            # Only the first examples of a large training set are counted.
+            all_labels = data.splits[split].labels
+            labels[split] = all_labels[: len(split_counts)]
             progress("counts of splits", number, len(SPLITS))
 
         # Standardise each count; ids that every sequence has equally often carry no information.
@@ -96,17 +103,21 @@ def fit(
             for run, rate in enumerate(RATES):
                 torch.manual_seed(0)
                 num_ids = inputs["train"].shape[1]
-                model = nn.Sequential(nn.Linear(num_ids, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, outputs))
+                hidden = nn.Linear(num_ids, HIDDEN)
+                head = nn.Linear(HIDDEN, outputs)
+                model = nn.Sequential(hidden, nn.GELU(), head)
                 optimiser = torch.optim.AdamW(model.parameters(), lr=rate)
                 for epoch in range(1, EPOCHS + 1):
                     _fit_epoch(model, optimiser, inputs["train"], labels["train"], loss)
-                    progress("epochs", run * EPOCHS + epoch, len(RATES) * EPOCHS)
+                    num_epochs = run * EPOCHS + epoch
+                    progress("epochs", num_epochs, len(RATES) * EPOCHS)
 
                     # The best epoch of all learning rates on the validation set.
                     with torch.no_grad():
                         score = metric(model(inputs["val"]), labels["val"])
                         if score > best["val"]:
-                            best = {"val": score, "test": metric(model(inputs["test"]), labels["test"])}
+                            out = model(inputs["test"])  # (n,outputs)
+                            best = {"val": score, "test": metric(out, labels["test"])}
     return best
 
 
@@ -146,15 +157,21 @@ def features(data: TaskData, split: str, vocab: int) -> Tensor:
         inputs, mask, *_ = data.gather(split, index.numpy())  # (B,T,L)
         # One range of ids per sequence, so that a single bincount counts all of them.
         num_sequences = inputs[..., 0].numel()
-        sequences = torch.arange(num_sequences).view(*inputs.shape[:2], 1)  # (B,T,1)
+        shape = inputs.shape[:2]
+        sequences = torch.arange(num_sequences).view(*shape, 1)  # (B,T,1)
         ids = sequences * vocab + inputs
         real_ids = ids.flatten() if mask is None else ids[mask]
         counts = real_ids.bincount(minlength=num_sequences * vocab)
-        logs = counts.view(*inputs.shape[:2], vocab).float().log1p()  # (B,T,vocab)
+        counts = counts.view(*shape, vocab)  # (B,T,vocab)
+        logs = counts.float().log1p()
         # A pair of texts is compared.
-        parts.append(logs[:, 0] if logs.shape[1] == 1 else _compare(*logs.unbind(1)))
+        texts = logs.unbind(1)
+        parts.append(texts[0] if len(texts) == 1 else _compare(*texts))
     return torch.cat(parts)
 
 
 def _compare(a: Tensor, b: Tensor) -> Tensor:
-    return torch.cat([a, b, a * b, a - b], 1)
+    """The features of a pair from those of its texts (B, vocab) each: (B, 4 vocab)."""
+    product = a * b
+    difference = a - b
+    return torch.cat([a, b, product, difference], 1)

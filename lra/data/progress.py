@@ -43,7 +43,8 @@ def reporter(name: str, delay: float = 0.0) -> Iterator[Progress]:
             is_due = now - last_line > SECONDS_BETWEEN_LINES
             if display.disable and (done == total or is_due):
                 last_line = now
-                log(f"{name} {work}: {done} of {total}" if total else f"{name} {work}: {done}")
+                bound = f" of {total}" if total else ""
+                log(f"{name} {work}: {done}{bound}")
 
         yield report
 
@@ -73,14 +74,18 @@ class ReadMeter:
         """Count bytes that were read."""
         before = self.size // BLOCK
         self.size += size
-        if self.progress is not None and self.size // BLOCK > before:
-            self.progress(self.work, round(self.size / 1e6), self.total)
+        # A report takes longer than a line, so that it is made once for each block.
+        has_new_block = self.size // BLOCK > before
+        if self.progress is not None and has_new_block:
+            megabytes = round(self.size / 1e6)
+            self.progress(self.work, megabytes, self.total)
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         seconds = time.perf_counter() - self.start
         if error_type is None and seconds > SLOW:
             megabytes = self.size / 1e6
             rate = megabytes / seconds
+            # Small files that are read slowly still have a rate.
             digits = f"{rate:,.1f}" if rate >= 1 else f"{rate:.2g}"
             log(f"{self.name}: {megabytes:,.1f} MB read at {digits} MB/s")
 

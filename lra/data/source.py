@@ -24,11 +24,13 @@ from .store_writer import write
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Hold the lock next to a folder, after waiting for a live owner. Raises ValueError if it cannot be written."""
+    # The lock is a file next to the folder, which does not exist yet.
+    path = folder.with_name(f"{folder.name}{lock.NAME}")
     waiting = lambda owner: log(f"another process is preparing {folder}, waiting for {owner}")
     with ExitStack() as stack:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(lock.hold(folder.with_name(f"{folder.name}{lock.NAME}"), waiting))
+            stack.enter_context(lock.hold(path, waiting))
         except OSError as error:
             reason = f"cannot be written ({error.strerror}): choose another data folder"
             raise ValueError(f"{folder.parent} {reason}") from None
@@ -37,7 +39,10 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
 
 def cores() -> int:
     """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Linux may restrict a process to some of the cores.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager
@@ -127,8 +132,10 @@ class Source(ABC):
     def folder(self, root: Path | str) -> Path:
         """The folder of the data set, named by a checksum of its provenance."""
         root = self.at(root)
+        # The same provenance is the same text, whatever the order of its keys.
         canonical = json.dumps(self.provenance, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return root / f"{self.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
+        checksum = hashlib.sha256(canonical.encode()).hexdigest()
+        return root / f"{self.name}-{checksum[:8]}"
 
     def load(self, root: Path | str) -> dict[str, Split]:
         """Open the prepared splits. Raises StoreError, with the remedy, if they are missing or damaged."""
@@ -177,7 +184,8 @@ class Source(ABC):
 
     def _make(self, folder: Path, workers: int, force: bool) -> None:
         # Remove what a process left that died: a live one would hold the lock.
-        for leftover in folder.parent.glob(f"{glob.escape(folder.name)}.tmp-*"):
+        pattern = f"{glob.escape(folder.name)}.tmp-*"
+        for leftover in folder.parent.glob(pattern):
             shutil.rmtree(leftover)
         start = time.perf_counter()
         with reporter(self.name) as progress:
@@ -187,5 +195,6 @@ class Source(ABC):
             splits = self.splits(workers=workers, progress=progress)
             with no_room(folder):
                 write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force, raw=raw)
-        size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-        log(f"{self.name}: {size:.1f} MB in {time.perf_counter() - start:.1f} s at {folder}")
+        seconds = time.perf_counter() - start
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        log(f"{self.name}: {size / 1e6:.1f} MB in {seconds:.1f} s at {folder}")

@@ -15,7 +15,7 @@ Shapes: n examples, T towers (sequences of one example, 2 for Retrieval, else 1)
 import glob
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,11 @@ META = "meta.json"
 SUMS = "SHA256SUMS"
 RAW = "raw.json"
 PARTS = ("tokens", "offsets", "labels")
-DTYPES = {"tokens": ("|u1", "<u2", "<i2", "<i4", "<i8", "<f4"), "offsets": ("<i8",), "labels": ("<i8", "<f4")}
+DTYPES = {
+    "tokens": ("|u1", "<u2", "<i2", "<i4", "<i8", "<f4"),
+    "offsets": ("<i8",),
+    "labels": ("<i8", "<f4"),
+}
 # Bytes of a file up to which its sha256 is compared whenever it is opened, which takes a fifth of a second.
 HASHED = 2**26
 
@@ -47,7 +51,8 @@ def checksums(folder: Path, files: Mapping[str, dict]) -> bytes:
     """The content of SHA256SUMS for files with these entries in meta.json."""
     sums = {name: entry["sha256"] for name, entry in files.items()}
     sums[META] = digest(folder / META)
-    lines = [f"{sums[name]}  {name}\n" for name in sorted(sums)]
+    # Two spaces, as sha256sum writes them.
+    lines = [f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())]
     return "".join(lines).encode()
 
 
@@ -75,8 +80,11 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
 def _check_meta(folder: Path, meta: dict[str, Any]) -> None:
     """Compare the description with its checksum, and the sizes of the files with the description."""
     sums = folder / SUMS
-    if sums.is_file() and content(sums) != checksums(folder, meta["files"]):
-        raise Unreadable(f"its sha256 is not the one in {SUMS}")
+    # A folder of an older version has no checksums.
+    if sums.is_file():
+        expected_sums = checksums(folder, meta["files"])
+        if content(sums) != expected_sums:
+            raise Unreadable(f"its sha256 is not the one in {SUMS}")
     if meta["format"] != FORMAT:
         raise StoreError(f"{folder} has format {meta['format']!r}, this version reads format {FORMAT}")
     expected = set()
@@ -86,12 +94,15 @@ def _check_meta(folder: Path, meta: dict[str, Any]) -> None:
         raise ValueError("its files are not the files of its splits")
     if meta["towers"] not in (1, 2):
         raise ValueError(f"{meta['towers']} sequences per example")
+    # A name with a path would lead out of the folder.
     for name, entry in meta["files"].items():
         if Path(name).name != name:
             raise ValueError(f"{name} is not a file of the folder")
-        size = (folder / name).stat().st_size
-        if size != entry["bytes"]:
-            raise StoreError(f"{folder / name} is damaged: {size} bytes instead of {entry['bytes']}")
+        path = folder / name
+        size = path.stat().st_size
+        expected_size = entry["bytes"]
+        if size != expected_size:
+            raise StoreError(f"{path} is damaged: {size} bytes instead of {expected_size}")
 
 
 def stored(folder: Path) -> dict[str, Any]:
@@ -125,8 +136,10 @@ def load(folder: Path, provenance: dict | None = None, towers: int | None = None
     Raises:
         StoreError: the folder is not the complete data set of this provenance.
     """
+    # Other data sets of the source explain what is different.
     if provenance is not None and not folder.exists():
-        raise StoreError(f"there is no data set at {folder}{''.join(_others(folder, provenance))}")
+        differences = "".join(_others(folder, provenance))
+        raise StoreError(f"there is no data set at {folder}{differences}")
     with _meta(folder) as meta:
         difference = "" if provenance is None else _difference(meta["provenance"], provenance)
         if difference:
@@ -172,7 +185,9 @@ def _map_column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Te
     dtype = entry["dtype"]
     shape = tuple(entry["shape"])
     is_tokens = part == "tokens"
-    if dtype not in DTYPES[part] or (not is_tokens and len(shape) != 1):
+    # Only tokens may have features.
+    has_valid_shape = is_tokens or len(shape) == 1
+    if dtype not in DTYPES[part] or not has_valid_shape:
         raise ValueError(f"{name} of {dtype!r} and shape {entry['shape']}")
     if entry["bytes"] <= HASHED or not is_tokens:
         with _readable(path):
@@ -193,7 +208,8 @@ def _check_offsets(split: Split, path: Path) -> None:
         counts = f"{num_sequences} sequences for {len(split)} examples of {split.towers}"
         raise StoreError(f"{path} is damaged: {counts}")
     covers_tokens = offsets[0] == 0 and offsets[-1] == num_tokens
-    if not covers_tokens or (offsets[1:] < offsets[:-1]).any():
+    is_descending = offsets[1:] < offsets[:-1]  # (n T,)
+    if not covers_tokens or is_descending.any():
         raise StoreError(f"{path} is damaged: its offsets do not cover the {num_tokens} tokens")
 
 
@@ -219,8 +235,11 @@ def verify(folder: Path) -> None:
         files = meta["files"]
         total = sum(entry["bytes"] for entry in files.values())
         # One bar over the bytes of all files.
-        with reporter(folder.name, DELAY) as progress, ReadMeter(str(folder), progress, "checksums", total) as meter:
+        with ExitStack() as stack:
+            progress = stack.enter_context(reporter(folder.name, DELAY))
+            meter = stack.enter_context(ReadMeter(str(folder), progress, "checksums", total))
             for name, entry in files.items():
                 path = folder / name
                 with _readable(path), opened(path) as file:
-                    _check_sha(path, entry, hash_file(file, meter))
+                    sha256 = hash_file(file, meter)
+                _check_sha(path, entry, sha256)

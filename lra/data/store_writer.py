@@ -73,8 +73,10 @@ def _write_split(work: Path, split: str, chunks: Iterable[ExampleChunk], towers:
 def _check_chunk(chunk: ExampleChunk, split: str, towers: int) -> None:
     """Raise ValueError unless the tokens, lengths and labels of a chunk fit together."""
     tokens, lengths, labels = chunk
-    if lengths.sum() != len(tokens) or len(lengths) != towers * len(labels):
-        raise ValueError(f"{split}: {len(tokens)} tokens, {len(lengths)} lengths, {len(labels)} labels clash")
+    num_sequences = towers * len(labels)
+    if lengths.sum() != len(tokens) or len(lengths) != num_sequences:
+        counts = f"{len(tokens)} tokens, {len(lengths)} lengths, {len(labels)} labels"
+        raise ValueError(f"{split}: {counts} clash")
     if labels.dtype not in (np.int64, np.float32):
         raise ValueError(f"{split}: labels must be int64 or float32, not {labels.dtype}")
 
@@ -108,7 +110,8 @@ def write(
     if folder.exists() and not replace:
         raise FileExistsError(f"{folder} exists already")
     # Not tempfile.mkdtemp: its mode 0700 would survive the rename and lock others out of a shared data folder.
-    work = folder.with_name(f"{folder.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}")
+    suffix = f"{os.getpid()}-{os.urandom(4).hex()}"
+    work = folder.with_name(f"{folder.name}.tmp-{suffix}")
     try:
         work.mkdir(parents=True)
         # The files of all splits, their description and its checksums.
@@ -116,7 +119,8 @@ def write(
         for split, chunks in splits.items():
             files |= _write_split(work, split, chunks, towers)
         meta = {"format": FORMAT, "provenance": provenance, "towers": towers, "splits": list(splits), "files": files}
-        (work / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        description = json.dumps(meta, indent=1)
+        (work / META).write_text(description, encoding="utf-8")
         (work / SUMS).write_bytes(checksums(work, files))
         # Not in meta.json: the same data from another place have the same checksums.
         if raw is not None:
@@ -124,6 +128,7 @@ def write(
         # The contents must be on the disk before the folder has its name.
         for path in (*work.iterdir(), work):
             sync(path)
+        # A folder that is replaced is moved away first, and removed last.
         old = work.with_name(f"{work.name}-old")
         if folder.exists():
             folder.rename(old)
