@@ -84,6 +84,7 @@ def of_task(options: PrepareOptions, task: str) -> PrepareOptions:
 
 def make(options: PrepareOptions, source: Source) -> None:
     """Prepare the data of a task or, with verify=true, compare their checksums."""
+    # Tasks that are generated as they are read have nothing to prepare.
     root = options.data.root
     if not source.stored:
         counts = sizes(source.open(root))
@@ -99,6 +100,7 @@ def make(options: PrepareOptions, source: Source) -> None:
 
 def make_all(options: PrepareOptions) -> None:
     """Prepare every task whose files need no action of the user; a task that fails stops no other."""
+    # The reason of each failure, reported again at the end.
     failed = {}
     for task in TASKS:
         try:
@@ -136,6 +138,7 @@ def overview(options: PrepareOptions) -> Iterable[str]:
             yield f"  prepared      {described(folders[task])}"
         else:
             yield "  not prepared"
+        # The same task with other arguments.
         for meta in sorted(root.glob(f"{source.name}-*/{META}")):
             if meta.parent not in folders.values():
                 yield f"  other choices {described(meta.parent)}"

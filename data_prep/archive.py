@@ -118,6 +118,7 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
         total = os.fstat(raw.fileno()).st_size
         with ReadMeter(str(path), progress, "archive", total) as meter:
             while True:
+                # The next member, without the list of all of them that tarfile would build.
                 member = tar.next()
                 if member is None:
                     break

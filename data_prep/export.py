@@ -135,6 +135,7 @@ def _readme(task: Export, layout: str, arguments: str, description: str) -> str:
 
 
 def _write_sums(folder: Path, progress: Progress) -> None:
+    # The checksums are listed before their own file exists.
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     with open(folder / "SHA256SUMS", "w", encoding="utf-8") as file:
         for number, path in enumerate(paths, start=1):

@@ -48,6 +48,7 @@ def read_fasta(path: Path, progress: Progress | None = None) -> Iterator[np.ndar
                     continue
                 if line and not header:
                     raise ValueError(f"{path}, line {number}: a sequence without a > line before it")
+                # Letters to ids; 0 is a letter that is unknown.
                 ids = line.translate(_IDS)
                 if 0 in ids:
                     letter = chr(line[ids.index(0)])
@@ -110,6 +111,7 @@ class Genome(FileSource):
         longer_than: int = 5_000,
         seed: int = 1,
     ):
+        # The range of RandomState's seeds.
         if longer_than < 0 or not 0 <= seed < 2**32:
             raise ValueError("Genome needs longer_than >= 0 and a seed in 0..2**32 - 1")
         self.paths = {"dog": dog, "donkey": donkey}
@@ -153,12 +155,14 @@ class Genome(FileSource):
         for label, (species, path) in enumerate(self.files().items()):
             every_sequence = read_fasta(path, progress)
             selected = [ids for ids in every_sequence if len(ids) > self.longer_than]
+            # An empty class would make the task trivial.
             if not selected:
                 raise ValueError(f"{path}: no sequence of {species} has more than {self.longer_than} bases")
             sequences += selected
             labels += [label] * len(selected)
         if len(sequences) < 3:
             raise ValueError(f"genome finds {len(sequences)} sequences of more than {self.longer_than} bases, too few")
+        # The generator of examples keeps the order of the indices.
         splits = {}
         for split, index in split_indices(len(sequences), self.seed).items():
             examples = (((sequences[i],), labels[i]) for i in index.tolist())

@@ -205,6 +205,7 @@ class Image(Source):
         greys = []
         labels = []
         for (tokens,), label in copy.examples(part, progress):
+            # Three planes are colours, one is grey already.
             if len(tokens) == 3 * PIXELS:
                 planes = tokens.reshape(3, PIXELS).astype(np.uint32)
                 grey = GREYS[self.grey](*planes)
@@ -214,6 +215,7 @@ class Image(Source):
         return np.stack(greys), np.array(labels, np.int64)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
+        # A copy with a validation set has its own splits.
         if isinstance(self.copy, Reader) and self.copy.has_val:
             return self.copy.chunks(progress, self.sizes, first_examples)
         images = self.read(progress)

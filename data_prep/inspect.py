@@ -94,6 +94,7 @@ def report(collector: Collector, path: Path) -> Iterator[str]:
     yield f"\n{collector.task}: {collector.place}"
     for split in splits:
         yield f"  {split}"
+    # What is different, what is tolerated and what is damaged.
     differences = collector.differences(splits)
     yield "  consistent with the official data" if not differences else "  not the official data:"
     for line in differences:
@@ -152,6 +153,7 @@ def missing(collectors: list[Collector]) -> Iterator[str]:
 
 def layout(path: Path, collectors: list[Collector]) -> str:
     """Recognise the layout by the folders of the tasks."""
+    # The official names of the folders decide, then the ones of the other layouts.
     places = [collector.place for collector in collectors]
     kind = "archive" if path.is_file() else "folder"
     if any(basename(place) in ("listops-1000", "tsv_data") for place in places):
@@ -174,6 +176,7 @@ def other_copies(root: Path) -> Iterator[str]:
     if root.is_file():
         return
     for folder in subfolders(root):
+        # A prepared data set is checked by its own description.
         if (folder / META).is_file():
             yield f"\nprepared data: {_prepared(folder)}"
             continue

@@ -44,6 +44,7 @@ def bounded_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
         if not line:
             return
         number += 1
+        # A line of this length has no end within reach.
         if len(line) == LONGEST:
             raise ValueError(f"{name}, line {number}: more than {LONGEST:,} bytes without a line end, not a text file")
         yield line

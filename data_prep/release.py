@@ -76,6 +76,7 @@ class Release:
         """The content of the files, whatever their place."""
         if self.archive is None:
             return _identity(self.paths)
+        # Hashing the members would take a pass over the whole archive.
         archive, inner = self.archive
         identity = {"archive": fingerprint(archive)}
         return identity | {"inside": inner} if inner else identity
@@ -101,6 +102,7 @@ class Release:
         Raises:
             ValueError: a file is missing, or there are copies with different content.
         """
+        # Copies with the same content count as one.
         if not self.candidates:
             raise self._missing()
         first = self.candidates[0]

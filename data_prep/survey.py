@@ -129,9 +129,11 @@ class TableCollector(Collector):
         faults = []
         number = 0
         for number, raw in enumerate(data, start=1):
+            # The checksum covers the file as it is, with its line ends.
             sha.update(raw)
             line = raw.rstrip(b"\r\n")
             ends[raw[len(line) :]] += 1
+            # The first line shows whether this is a text table at all.
             if number == 1:
                 description = impostor(raw)
                 if description is not None:
@@ -140,6 +142,7 @@ class TableCollector(Collector):
                 if raw.startswith(BYTE_ORDER_MARK):
                     self.tolerated.append(f"{path}, line 1: starts with a byte order mark (BOM)")
                     line = line.removeprefix(BYTE_ORDER_MARK)
+            # Blank lines are remembered, since the last lines of a file may be blank.
             if not line.strip():
                 blank.append(number)
                 continue
@@ -161,6 +164,7 @@ class TableCollector(Collector):
             faults.append(f"{path}: is empty")
         elif blank:
             self.tolerated.append(f"{path}, line {blank[0]}: blank lines at the end")
+        # Files that were edited on several systems have both line ends.
         if ends[b"\n"] and ends[b"\r\n"]:
             windows = ends[b"\r\n"]
             unix = ends[b"\n"]
@@ -200,6 +204,7 @@ class ListOpsCollector(TableCollector):
             if fields != ["Source", "Target"]:
                 raise ValueError("the first line must be Source, a tab, Target")
             return None
+        # An expression, and its value.
         if len(fields) != 2:
             raise ValueError(f"{len(fields)} columns instead of 2, an expression and a digit")
         expression, digit = fields

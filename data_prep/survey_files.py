@@ -84,6 +84,7 @@ class PathfinderCollector(Collector):
         except ValueError as error:
             self.faults.append(str(error))
             entries = []
+        # Every listed image, in the order of the listing.
         for name, label in entries:
             if name not in self.digests:
                 missing.append(f"{self.place}/{name}: is missing")
@@ -95,6 +96,7 @@ class PathfinderCollector(Collector):
                 summary.lengths.append(self.size**2)
         # A folder with thousands of damaged images is described by the first ones.
         self.faults = shorten(self.faults) + shorten(missing)
+        # Placeholders, of which most images are equal.
         if 2 * len(distinct) < summary.examples:
             counts = f"{len(distinct):,} of {summary.examples:,}"
             self.faults.append(f"{self.place}: only {counts} images are different")
@@ -161,6 +163,7 @@ class BatchCollector(Collector):
                 if content is None:
                     self.faults.append(f"{self.place}/{name}.bin: is missing")
                     continue
+                # A batch consists of whole records.
                 sha.update(content)
                 if not content or len(content) % RECORD:
                     size = f"has {len(content):,} bytes, not records of {RECORD:,}"

@@ -59,6 +59,7 @@ def survey_archive(path: Path, progress: Progress) -> list[Collector]:
     cifar = open_cifar(path)
     if cifar is not None:
         return [_survey_batches(cifar, progress)]
+    # A collector for each task and place, in the order of the archive.
     collectors: dict[str, Collector] = {}
     for name, file in members(path, _route, progress):
         make_collector, folder, below = _route(name)
@@ -66,6 +67,7 @@ def survey_archive(path: Path, progress: Progress) -> list[Collector]:
         key = f"{make_collector} {place}"
         if key not in collectors:
             collectors[key] = make_collector(place)
+        # Tables are read by line, other files in blocks.
         with reading(path):
             is_table = isinstance(collectors[key], TableCollector)
             data = bounded_lines(file, name) if is_table else read_blocks(file)
@@ -108,6 +110,7 @@ def _survey_tables(collector: TableCollector, files: dict[str, Path], progress: 
 def _survey_images(folder: Path, size: int, progress: Progress) -> PathfinderCollector:
     """Read the images of a contour by threads."""
     collector = PathfinderCollector(str(folder), size, CONTOURS[folder.name])
+    # The list of images, then the images that are there.
     for path in sorted(folder.glob("metadata/*.npy")):
         if not is_metadata(path.name):
             collector.add(f"metadata/{path.name}", [path.read_bytes()])
@@ -141,6 +144,7 @@ def _survey_images(folder: Path, size: int, progress: Progress) -> PathfinderCol
 
 def _survey_reviews(folder: Path, progress: Progress) -> ReviewCollector:
     collector = ReviewCollector(str(folder))
+    # Each review is a file; other files in these folders are left out.
     paths: list[Path] = []
     for part in ("train/neg", "train/pos", "test/neg", "test/pos"):
         paths += (folder / part).glob("*")
@@ -187,6 +191,7 @@ def _survey_batches(cifar: Cifar, progress: Progress) -> BatchCollector:
 
 def _survey_pickles(folder: Path, progress: Progress) -> Iterator[CopyCollector]:
     """Read the pickles of Nystromformer and Skyformer, without executing anything in them."""
+    # The tasks of the folder, by the names of their files.
     stems = set()
     for path in folder.glob("*.pickle"):
         name = PICKLE.fullmatch(path.name)

@@ -55,6 +55,7 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def value(self, sequences: list[Tensor]) -> Any:
         """The input of an example from its T sequences of stored tokens, (length,) or (length, F); here it has one."""
+        # Images are stored as sequences of pixels.
         feature = self.info.features[self.KEYS[0]]
         return sequences[0].view(feature.shape).numpy()
 
@@ -70,6 +71,7 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator]:
+        # The store stands in TFDS's folder of downloads.
         source = self.builder_config.source
         root = Path(dl_manager.download_dir)
         if source.stored:

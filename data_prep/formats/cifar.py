@@ -135,6 +135,7 @@ def _records(file: BinaryIO, where: str) -> bytes:
         batch = safe_pickle.load(file)
     except safe_pickle.UnsafePickle as error:
         raise ValueError(f"{where} is not a batch of CIFAR-10: {error}; nothing in it was executed") from None
+    # The pickle of a batch is a dictionary of arrays and lists.
     if not isinstance(batch, dict):
         raise ValueError(f"{where} is not a batch of CIFAR-10: not a dictionary")
     # Copies that Python 3 wrote again have keys of bytes.
@@ -142,6 +143,7 @@ def _records(file: BinaryIO, where: str) -> bytes:
     for key, value in batch.items():
         name = key.decode() if isinstance(key, bytes) else key
         fields[name] = value
+    # The planes of all images, one line per image.
     images = fields.get("data")
     is_array = isinstance(images, np.ndarray)
     if not is_array or images.dtype != np.uint8 or images.shape[1:] != (NUM_VALUES,):

@@ -117,6 +117,7 @@ def recover_ids(sequences: Sequences, labels: list[int], where: str) -> IdMap:
     Raises:
         ValueError: there is none with which the expressions evaluate to their labels.
     """
+    # The ids that occur, at most one for each token.
     distinct = set()
     for ids in sequences:
         distinct.update(np.unique(ids).tolist())

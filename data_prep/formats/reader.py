@@ -52,6 +52,7 @@ class Reader(ABC):
 
     def stamp(self) -> str:
         """Summarise the state of the files, and the options that choose what is read, without reading them."""
+        # Other options read something else from the same files.
         digest = hashlib.sha256(self.options.encode())
         for path in self.paths:
             status = path.stat()
@@ -83,6 +84,7 @@ class Reader(ABC):
         """
         with ReadMeter(f"{self.path}: {split}") as meter:
             yield from self._examples(split, progress)
+            # The files are read to their end by now.
             for path in self.parts_of(split):
                 meter.add(path.stat().st_size)
 

@@ -41,7 +41,7 @@ class Trace(NamedTuple):
 
 
 def check(size: int, contour: int) -> None:
-    """Raise ValueError for another size or contour than those of the benchmark."""
+    """Raise ValueError for a size or contour that the benchmark does not have."""
     if size not in SETTINGS:
         sizes = ", ".join(map(str, SETTINGS))
         raise ValueError(f"size={size!r}: choose one of {sizes}")
@@ -135,6 +135,7 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
         distractors = parts.distractors[n, : placed * length]
         paint(table, parts.targets[n], distractors, start, end, layers)
         stretch(layers, table.contrast, canvas, images[n])
+        # The record of the image's parts.
         labels[n] = label
         parts.margin[n] = margin
         parts.start[n] = start
