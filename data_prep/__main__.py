@@ -1,6 +1,6 @@
-"""python -m data_prep: list the data; with task=listops prepare or verify one task, with task=all every task.
+"""lra data: list the data; with task=listops prepare or verify one task, with task=all every task.
 
-python -m data_prep inspect PATH describes what a folder or an archive holds.
+lra data inspect PATH describes what a folder or an archive holds.
 """
 
 if __name__ == "__main__":
@@ -84,6 +84,7 @@ def of_task(options: PrepareOptions, task: str) -> PrepareOptions:
 
 def make(options: PrepareOptions, source: Source) -> None:
     """Prepare the data of a task or, with verify=true, compare their checksums."""
+    # Tasks that are generated as they are read have nothing to prepare.
     root = options.data.root
     if not source.stored:
         counts = sizes(source.open(root))
@@ -99,13 +100,14 @@ def make(options: PrepareOptions, source: Source) -> None:
 
 def make_all(options: PrepareOptions) -> None:
     """Prepare every task whose files need no action of the user; a task that fails stops no other."""
+    # The reason of each failure, reported again at the end.
     failed = {}
     for task in TASKS:
         try:
             task_options = of_task(options, task)
             source = task_options.data_source()
             if source.manual:
-                log(f"{task}: left out, it needs files that only you can bring; python -m data_prep task={task}")
+                log(f"{task}: left out, it needs files that only you can bring; lra data task={task}")
             else:
                 make(task_options, source)
         except (ValueError, OSError, HydraException) as error:
@@ -136,6 +138,7 @@ def overview(options: PrepareOptions) -> Iterable[str]:
             yield f"  prepared      {described(folders[task])}"
         else:
             yield "  not prepared"
+        # The same task with other arguments.
         for meta in sorted(root.glob(f"{source.name}-*/{META}")):
             if meta.parent not in folders.values():
                 yield f"  other choices {described(meta.parent)}"
@@ -160,12 +163,21 @@ def sizes(splits: dict) -> str:
     return ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["inspect"]:
-        sys.exit(inspect.main(sys.argv[2:]))
-    elif sys.argv[1:2] == ["export"]:
+def command(words: list[str]) -> None:
+    """Run inspect, export or, with options alone, the preparation. Raises SystemExit for another first word."""
+    first = words[0] if words else ""
+    if first == "inspect":
+        sys.exit(inspect.main(words[1:]))
+    elif first == "export":
         from .export import main as export
 
-        export(sys.argv[2:])
+        export(words[1:])
+    elif first and "=" not in first and not first.startswith(("-", "+", "~")):
+        commands = "inspect PATH, export, show, baselines, bench"
+        sys.exit(f"lra: data {first}: no such command; it is one of {commands}, or options such as task=listops")
     else:
         prepare()
+
+
+if __name__ == "__main__":
+    command(sys.argv[1:])

@@ -7,15 +7,15 @@ import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from posixpath import normpath
 from typing import Any, BinaryIO
 
-from lra.data.source import Progress, reporter
+from lra.data.progress import DELAY, Progress, ReadMeter, hash_file, reporter
 
-BLOCK = 2**22  # bytes read at a time
-SLOW = 2**30  # bytes of a file from which hashing takes seconds and shows its progress
+# Bytes of a file from which hashing may take seconds.
+LARGE = 2**27
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
@@ -26,7 +26,8 @@ def fingerprint(path: Path) -> dict[str, Any]:
     """
     try:
         status = os.stat(path)
-        digest = _digest(str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        version = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        digest = _digest(str(path), status.st_size, *version)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     return {"bytes": status.st_size, "sha256": digest}
@@ -35,17 +36,18 @@ def fingerprint(path: Path) -> dict[str, Any]:
 @functools.lru_cache(256)
 def _digest(path: str, size: int, *version: int) -> str:
     """Hash a file. The size and the other numbers, which change with the file, are keys of the cache."""
-    if size < SLOW:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    sha = hashlib.sha256()
-    position = 0
-    with open(path, "rb") as file, reporter(os.path.basename(path)) as progress:
-        for block in iter(lambda: file.read(BLOCK), b""):
-            sha.update(block)
-            position += len(block)
-            progress("checksum, MB", round(position / 1e6), round(size / 1e6))
-    return sha.hexdigest()
+    return sha256(Path(path))
+
+
+def sha256(path: Path, progress: Progress | None = None) -> str:
+    """The sha256 of a file in hexadecimal digits; a large file reports its progress, by its own bar for None."""
+    size = os.path.getsize(path)
+    with ExitStack() as stack:
+        file = stack.enter_context(open(path, "rb"))
+        if size >= LARGE and progress is None:
+            progress = stack.enter_context(reporter(path.name, DELAY))
+        meter = stack.enter_context(ReadMeter(str(path), progress, "checksum", size))
+        return hash_file(file, meter)
 
 
 def stamp(files: Iterable[tuple[str, os.stat_result]]) -> str:
@@ -58,7 +60,8 @@ def stamp(files: Iterable[tuple[str, os.stat_result]]) -> str:
     """
     sha = hashlib.sha256()
     for name, status in files:
-        line = f"{name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
+        times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+        line = f"{name} {status.st_size} {times}\n"
         sha.update(line.encode(errors="surrogateescape"))
     return sha.hexdigest()
 
@@ -79,15 +82,20 @@ def reading(path: Path) -> Iterator[None]:
 
 def is_metadata(name: str) -> bool:
     """Whether a path is one of the files in which macOS keeps attributes of others, such as ._a.tsv."""
-    return any(part.startswith("._") or part == "__MACOSX" for part in name.split("/"))
+    parts = name.split("/")
+    return "__MACOSX" in parts or any(part.startswith("._") for part in parts)
 
 
 def _check(member: tarfile.TarInfo, path: Path) -> None:
     """Raise ValueError for a member that occurs only in hostile or broken archives."""
-    if member.name.startswith("/") or ".." in member.name.split("/"):
+    # A path that leads out of the folder of the archive.
+    parts = member.name.split("/")
+    if member.name.startswith("/") or ".." in parts:
         raise ValueError(f"{path} is not to be trusted: its member {member.name!r} lies outside of it")
-    if not (member.isdir() or member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
-        kind = "a link" if member.issym() or member.islnk() else "not a plain file"
+    is_file = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+    if not is_file and not member.isdir():
+        is_link = member.issym() or member.islnk()
+        kind = "a link" if is_link else "not a plain file"
         raise ValueError(f"{path} is not to be trusted: its member {member.name!r} is {kind}")
 
 
@@ -107,22 +115,22 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
         ValueError: the archive is damaged, or it has members outside of it, links or devices.
     """
     with reading(path), open(path, "rb") as raw, tarfile.open(fileobj=raw) as tar:
-        total = round(os.fstat(raw.fileno()).st_size / 1e6)
-        reported = 0
-        while True:
-            member = tar.next()
-            if member is None:
-                break
-            _check(member, path)
-            name = normpath(member.name)
-            if not member.isdir() and not is_metadata(name) and wanted(name):
-                yield name, tar.extractfile(member)
-            # tarfile keeps 1 KB for each of the release's millions of files.
-            tar.members.clear()
-            position = round(raw.tell() / 1e6)
-            if position > reported:
-                reported = position
-                progress("archive, MB", position, total)
-        # The checksum of the compression stands behind the last member.
-        while tar.fileobj.read(2**20):
-            pass
+        total = os.fstat(raw.fileno()).st_size
+        with ReadMeter(str(path), progress, "archive", total) as meter:
+            while True:
+                # The next member, without the list of all of them that tarfile would build.
+                member = tar.next()
+                if member is None:
+                    break
+                _check(member, path)
+                name = normpath(member.name)
+                is_file = not member.isdir() and not is_metadata(name)
+                if is_file and wanted(name):
+                    yield name, tar.extractfile(member)
+                # tarfile keeps 1 KB for each of the release's millions of files.
+                tar.members.clear()
+                meter.add(raw.tell() - meter.size)
+            # The checksum of the compression stands behind the last member.
+            while tar.fileobj.read(2**20):
+                pass
+            meter.add(raw.tell() - meter.size)

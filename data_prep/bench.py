@@ -1,4 +1,4 @@
-"""Time to generate data: ``python -m data_prep.bench --examples 20000 --repeats 5 --workers 2``."""
+"""Time to generate data: ``lra data bench --examples 20000 --repeats 5 --workers 2``."""
 
 if __name__ == "__main__":
     from lra.startup import begin
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lra.data.source import cores
-from lra.data.store import Split
+from lra.data.split import Split
 
 from .adding import Adding
 from .listops import ListOps
@@ -66,7 +66,7 @@ def ms_per_batch(source: Synthetic, repeats: int, batch: int = 40, stored: int =
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the arguments of a command line, by default of this process."""
-    parser = argparse.ArgumentParser(prog="python -m data_prep.bench", description="Time to generate the data.")
+    parser = argparse.ArgumentParser(prog="lra data bench", description="Time to generate the data.")
     parser.add_argument("--examples", type=int, default=20_000, help="ListOps examples per repeat")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=cores(), help="for the whole preparation")

@@ -44,17 +44,20 @@ def _fill(key, index, length, num_tokens, tokens, sizes, names, max_hops):
         num_links, start, hops = _draw(state, sizes, max_hops, cycle, order)
 
         # Links at distinct positions, any but the last.
-        draw_distinct(state, _FIRST + largest, positions[:num_links], position_order[: length - 1])
+        first_word = _FIRST + largest
+        draw_distinct(state, first_word, positions[:num_links], position_order[: length - 1])
         for i in range(num_links):
             position = positions[i]
             if position < num_tokens:
+                name = cycle[i]
                 target = cycle[(i + 1) % num_links]
-                tokens[number, position] = pair_id(cycle[i], target, num_seconds)
+                tokens[number, position] = pair_id(name, target, num_seconds)
 
         # The question at the end.
         if length <= num_tokens:
+            name = cycle[start]
             second = names + hops - 1
-            tokens[number, length - 1] = pair_id(cycle[start], second, num_seconds)
+            tokens[number, length - 1] = pair_id(name, second, num_seconds)
 
 
 @compiled
@@ -99,7 +102,9 @@ class Chain(Synthetic):
         super().__post_init__()
         most_links = min(self.length - 1, self.names)
         num_tokens = self.names * (self.names + self.hops)
-        links_fit = len(self.links) > 0 and all(self.hops < n <= most_links for n in self.links)
+        links_fit = len(self.links) > 0
+        if links_fit:
+            links_fit = self.hops < min(self.links) and max(self.links) <= most_links
         self.require(
             (self.hops >= 1, "at least one hop"),
             (links_fit, f"source.links from {self.hops + 1} to {most_links}"),
@@ -113,10 +118,13 @@ class Chain(Synthetic):
             tokens += [f"?{name}+{hops}" for hops in range(1, self.hops + 1)]
         self.alphabet = tuple(tokens)
         # Chance level of a guess among the names of the sequence other than the one in the question.
-        self.floor = 100 * float(np.mean([1 / (n - 1) for n in self.links]))
+        chances = [1 / (n - 1) for n in self.links]
+        self.floor = 100 * float(np.mean(chances))
 
     def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
-        _fill(key, index, length, num_tokens, tokens, np.array(self.links), self.names, self.hops)
+        sizes = np.array(self.links)
+        _fill(key, index, length, num_tokens, tokens, sizes, self.names, self.hops)
 
     def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
-        return _answers(key, n, np.array(self.links), self.names, self.hops)
+        sizes = np.array(self.links)
+        return _answers(key, n, sizes, self.names, self.hops)

@@ -13,9 +13,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from lra.console import log, pip_install
-from lra.data.source import Progress, exclusive_lock
+from lra.data.progress import Progress
+from lra.data.source import exclusive_lock
 
-from .archive import fingerprint, stamp
+from .archive import fingerprint, sha256, stamp
 from .locate import expand, subfolders
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
@@ -112,7 +113,7 @@ class Download:
         if self.archive is not None:
             if not self.archive.is_file():
                 raise ValueError(f"{self.archive} is not a file: source.archive must be {self.file}")
-            wrong = self._wrong(self.archive)
+            wrong = self._wrong(self.archive, progress)
             if wrong is not None:
                 remedy = f"get {self.file} from {self.url} or, if another file is meant, add source.sha256={wrong}"
                 raise ValueError(f"{self.archive} has sha256 {wrong} instead of {self.sha256}: {remedy}")
@@ -123,7 +124,7 @@ class Download:
         path = folder / f"{key[:8]}-{self.file}"
         with exclusive_lock(path):
             if path.exists():
-                if self._wrong(path) is None:
+                if self._wrong(path, progress) is None:
                     return path
                 log(f"{path} has changed since it was downloaded, downloading it again")
                 path.unlink()
@@ -136,7 +137,7 @@ class Download:
             try:
                 work.mkdir()
                 loaded = self._load(work, progress)
-                wrong = self._wrong(loaded)
+                wrong = self._wrong(loaded, progress)
                 if wrong is not None:
                     size = f"{loaded.stat().st_size:,} bytes"
                     raise self._failure(f"it sent {size} with sha256 {wrong} instead of {self.sha256}")
@@ -147,12 +148,11 @@ class Download:
                 shutil.rmtree(work, ignore_errors=True)
         return path
 
-    def _wrong(self, path: Path) -> str | None:
+    def _wrong(self, path: Path, progress: Progress) -> str | None:
         """The checksum of a file if it is wrong, else None."""
         if self.sha256 is None:
             return None
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256(path, progress)
         return None if digest == self.sha256 else digest
 
     def _failure(self, reason: str) -> ValueError:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress
+from lra.data.split import ExampleChunk
 
 CHUNK = 1024  # examples of a chunk
 

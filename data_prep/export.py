@@ -1,4 +1,4 @@
-"""python -m data_prep export task=listops layout=pickle out=DIR: write the data of a task for other programs.
+"""lra data export task=listops layout=pickle out=DIR: write the data of a task for other programs.
 
 Layouts: ``release``, the official files of the Long Range Arena; ``pickle``, the files of Nystromformer and Skyformer;
 ``npz``, arrays; ``parquet``, columns. A README with provenance and ``SHA256SUMS`` are written next to the data.
@@ -16,18 +16,22 @@ from lra.config.entry import main as command
 from lra.config.options import TaskOptions
 from lra.config.schema import Root
 from lra.console import log
-from lra.data.source import Progress, Source, no_room, reporter
-from lra.disk import atomic
+from lra.data.progress import Progress, reporter
+from lra.data.source import Source, no_room
 
-from .formats import write_arrays, write_pickle, write_release
+from .archive import sha256
+from .formats.arrays import write_npz
+from .formats.columns import write_parquet
+from .formats.lra_pickle import write_pickle
+from .formats.write_release import write_release
 from .formats.writer import Export
 
 Layout = Literal["release", "pickle", "npz", "parquet"]
 WRITERS: dict[str, Callable[[Export, Path, Progress], str]] = {
-    "release": write_release.write,
-    "pickle": write_pickle.write,
-    "npz": write_arrays.write_npz,
-    "parquet": write_arrays.write_parquet,
+    "release": write_release,
+    "pickle": write_pickle,
+    "npz": write_npz,
+    "parquet": write_parquet,
 }
 
 README = """# {task}, layout {layout}
@@ -75,7 +79,7 @@ def export(options: ExportOptions) -> None:
         shift=options.task.shift,
     )
     arguments = " ".join([*options.data_overrides, f"layout={options.layout}", f"out={options.out.name}"])
-    write(task, options.layout, options.out.expanduser(), f"python -m data_prep export {arguments}")
+    write(task, options.layout, options.out.expanduser(), f"lra data export {arguments}")
 
 
 def write(task: Export, layout: Layout, out: Path, arguments: str) -> None:
@@ -131,10 +135,11 @@ def _readme(task: Export, layout: str, arguments: str, description: str) -> str:
 
 
 def _write_sums(folder: Path, progress: Progress) -> None:
+    # The checksums are listed before their own file exists.
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     with open(folder / "SHA256SUMS", "w", encoding="utf-8") as file:
         for number, path in enumerate(paths, start=1):
-            file.write(f"{atomic.digest(path)}  {path.relative_to(folder)}\n")
+            file.write(f"{sha256(path, progress)}  {path.relative_to(folder)}\n")
             progress("checksums", number, len(paths))
 
 

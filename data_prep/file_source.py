@@ -52,6 +52,7 @@ class FileSource(Source):
     def arguments(self) -> dict[str, Any]:
         if not (self.has_files or self._is_recorded()):
             return self.choices
+        # Finding the content may read all files, so that it is done once.
         if self._content is None:
             self._content = self._find_content()
         return {**self.choices, **self._content}
@@ -63,6 +64,7 @@ class FileSource(Source):
         return {"path": self.location(), "stamp": self.stamp()}
 
     def at(self, root: Path | str) -> Path:
+        # Another folder of data may hold data that were prepared from the same files.
         if expand(root) != self.root:
             self._content = None
         return super().at(root)
@@ -93,12 +95,14 @@ class FileSource(Source):
                 provenance = stored(folder)
                 if flatten(provenance) == dict(self.recorded):
                     return {key: provenance[key] for key in self.content_keys}
+        # No data set has the recorded provenance: the files are needed again.
         path = " ".join(f"source.{key}=<path>" for key in self.locations)
-        command = f"{self.command or f'python -m data_prep task={self.name}'} {path}"
+        command = f"{self.command or f'lra data task={self.name}'} {path}"
         raise StoreError(f"the data of this run are not in {self.root}; to make them from the same files: {command}")
 
     def _content_without_files(self, prepared: list[tuple[Path, dict, dict]]) -> dict[str, Any]:
         """The content of the only data set prepared from these files, which do not exist any more."""
+        # A data set that was prepared from this path is preferred.
         same_path = [entry for entry in prepared if entry[2].get("path") == self.location()]
         candidates = same_path if same_path else prepared
         if len(candidates) > 1:
@@ -120,6 +124,7 @@ class FileSource(Source):
         for folder in self._folders():
             with suppress(StoreError):
                 provenance = stored(folder)
+                # The provenance without what the files decide.
                 choices = {key: value for key, value in provenance.items() if key not in self.content_keys}
                 if choices == expected and all(key in provenance for key in self.content_keys):
                     content = {key: provenance[key] for key in self.content_keys}

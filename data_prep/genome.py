@@ -9,27 +9,33 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress, ReadMeter
+from lra.data.split import ExampleChunk
 
 from .archive import fingerprint, stamp
 from .examples import chunks
 from .file_source import FileSource
-from .lines import BYTE_ORDER_MARK
+from .lines import BYTE_ORDER_MARK, metered
 from .locate import expand
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
-_IDS = bytes((LETTERS.find(chr(byte).lower()) + 1) if byte < 128 else 0 for byte in range(256))
+# The id of each byte, 0 for a byte that is no letter of a sequence.
+_LETTER_OF_BYTE = [chr(byte).lower() if byte < 128 else "?" for byte in range(256)]
+_IDS = bytes(LETTERS.find(letter) + 1 for letter in _LETTER_OF_BYTE)
 
 
-def read_fasta(path: Path) -> Iterator[np.ndarray]:
+def read_fasta(path: Path, progress: Progress | None = None) -> Iterator[np.ndarray]:
     """Read the ids (length,) uint8 of each sequence, plain or gzip. Raises ValueError for a line that is not FASTA."""
+    # The size of what is inside a compressed file is unknown.
+    is_compressed = path.suffix == ".gz"
+    total = None if is_compressed or not path.is_file() else path.stat().st_size
+    open_file = gzip.open if is_compressed else open
     number = 0
     header = 0  # line of the sequence that is being read
     parts: list[bytes] = []
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+        with open_file(path, "rb") as file, ReadMeter(str(path), progress, path.name, total) as meter:
+            for number, line in enumerate(metered(file, meter), start=1):
                 if number == 1:
                     line = line.removeprefix(BYTE_ORDER_MARK)
                 line = line.strip()
@@ -42,6 +48,7 @@ def read_fasta(path: Path) -> Iterator[np.ndarray]:
                     continue
                 if line and not header:
                     raise ValueError(f"{path}, line {number}: a sequence without a > line before it")
+                # Letters to ids; 0 is a letter that is unknown.
                 ids = line.translate(_IDS)
                 if 0 in ids:
                     letter = chr(line[ids.index(0)])
@@ -104,6 +111,7 @@ class Genome(FileSource):
         longer_than: int = 5_000,
         seed: int = 1,
     ):
+        # The range of RandomState's seeds.
         if longer_than < 0 or not 0 <= seed < 2**32:
             raise ValueError("Genome needs longer_than >= 0 and a seed in 0..2**32 - 1")
         self.paths = {"dog": dog, "donkey": donkey}
@@ -113,7 +121,7 @@ class Genome(FileSource):
     def files(self) -> dict[str, Path]:
         """The file of each species. Raises ValueError if one is not given or does not exist."""
         if None in self.paths.values():
-            command = "python -m data_prep task=genome source.dog=<path> source.donkey=<path>"
+            command = "lra data task=genome source.dog=<path> source.donkey=<path>"
             raise ValueError(f"genome needs the cDNA of both species as FASTA files (plain or .gz): {command}")
         paths = {species: expand(path) for species, path in self.paths.items()}
         for species, path in paths.items():
@@ -137,20 +145,24 @@ class Genome(FileSource):
         return stamp((species, path.stat()) for species, path in paths.items())
 
     def location(self) -> str:
-        return ", ".join(str(expand(path).absolute()) for path in self.paths.values())
+        paths = [expand(path).absolute() for path in self.paths.values()]
+        return ", ".join(map(str, paths))
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         # All dogs, then all donkeys: the split is drawn from this order.
         sequences = []
         labels = []
         for label, (species, path) in enumerate(self.files().items()):
-            selected = [ids for ids in read_fasta(path) if len(ids) > self.longer_than]
+            every_sequence = read_fasta(path, progress)
+            selected = [ids for ids in every_sequence if len(ids) > self.longer_than]
+            # An empty class would make the task trivial.
             if not selected:
                 raise ValueError(f"{path}: no sequence of {species} has more than {self.longer_than} bases")
             sequences += selected
             labels += [label] * len(selected)
         if len(sequences) < 3:
             raise ValueError(f"genome finds {len(sequences)} sequences of more than {self.longer_than} bases, too few")
+        # The generator of examples keeps the order of the indices.
         splits = {}
         for split, index in split_indices(len(sequences), self.seed).items():
             examples = (((sequences[i],), labels[i]) for i in index.tolist())

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lra.data.source import Progress, Source
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress
+from lra.data.source import Source
+from lra.data.split import ExampleChunk
 
 from .archive import members, reading
 from .download import Download
@@ -39,12 +40,14 @@ def tensorflow_grey(r: np.ndarray, g: np.ndarray, b: np.ndarray) -> np.ndarray:
 
     It is computed in whole numbers; TensorFlow's 32-bit floats differ by one level for 1 in 70,000 of all colours.
     """
-    return (2989 * r + 5870 * g + 1140 * b) * 511 // (2 * 255 * 10_000)
+    weighted = 2989 * r + 5870 * g + 1140 * b
+    return weighted * 511 // (2 * 255 * 10_000)
 
 
 def pillow_grey(r: np.ndarray, g: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Pillow's convert("L"), which torchvision uses, uint32: 0.299 R + 0.587 G + 0.114 B, rounded."""
-    return (19595 * r + 38470 * g + 7471 * b + 32768) >> 16
+    weighted = 19595 * r + 38470 * g + 7471 * b
+    return (weighted + 32768) >> 16
 
 
 GREYS = {"tensorflow": tensorflow_grey, "pillow": pillow_grey}
@@ -67,16 +70,18 @@ def convert(data: bytes, grey: str, name: str) -> Images:
     if len(data) % RECORD or not data:
         raise ValueError(f"{name}: {len(data)} bytes are not records of {RECORD}")
     records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
-    if records[:, 0].max() > 9:
-        raise ValueError(f"{name}: a label is {records[:, 0].max()}, not 0 to 9")
+    labels = records[:, 0].astype(np.int64)
+    largest = labels.max()
+    if largest > 9:
+        raise ValueError(f"{name}: a label is {largest}, not 0 to 9")
 
     # Convert the colours in chunks, which bounds the memory of the 32-bit numbers.
     images = np.empty((len(records), PIXELS), np.uint8)
     for first in range(0, len(records), CHUNK):
-        colours = records[first : first + CHUNK, 1:].reshape(-1, 3, PIXELS)
+        chunk = slice(first, first + CHUNK)
+        colours = records[chunk, 1:].reshape(-1, 3, PIXELS)
         planes = colours.swapaxes(0, 1).astype(np.uint32)  # (3, n, 1024)
-        images[first : first + CHUNK] = GREYS[grey](*planes)
-    labels = records[:, 0].astype(np.int64)
+        images[chunk] = GREYS[grey](*planes)
     return images, labels
 
 
@@ -87,7 +92,8 @@ def shuffled(n: int, split: str) -> np.ndarray:
     """
 
     def digest(position: int) -> bytes:
-        return hashlib.md5(f"{split}{position}".encode(), usedforsecurity=False).digest()
+        key = f"{split}{position}".encode()
+        return hashlib.md5(key, usedforsecurity=False).digest()
 
     return np.array(sorted(range(n), key=digest))
 
@@ -137,15 +143,18 @@ class Image(Source):
             raise ValueError(f"source.grey must be one of {', '.join(GREYS)}, not {grey!r}")
         if order not in ORDERS:
             raise ValueError(f"source.order must be one of {', '.join(ORDERS)}, not {order!r}")
-        has_empty_split = any(size is not None and size < 1 for size in (train, val, test))
-        if hold_out < 1 or has_empty_split:
+        sizes = [size for size in (train, val, test) if size is not None]
+        if min([hold_out, *sizes]) < 1:
             raise ValueError("Image needs hold_out of 1 or more and at least one example in train, val and test")
         self.grey = grey
         self.order = order
         self.hold_out = hold_out
         self.sizes = {"train": train, "val": val, "test": test}
         self.copy = open_copy(archive, self.name, length=PIXELS, columns=columns)
-        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive if self.copy is None else None)
+        # A copy is read instead of the archive.
+        if self.copy is not None:
+            archive = None
+        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -164,7 +173,9 @@ class Image(Source):
     def read(self, progress: Progress) -> dict[str, Images]:
         """Read the images of train and test in the order of the archive. Raises ValueError if a batch is missing."""
         if isinstance(self.copy, Reader):
-            return {part: self._converted(self.copy, part, progress) for part in ("train", "test")}
+            train = self._converted(self.copy, "train", progress)
+            test = self._converted(self.copy, "test", progress)
+            return {"train": train, "test": test}
         # Read all batches; the archive holds them in another order than their numbers.
         batches = {}
         if self.copy is not None:
@@ -174,7 +185,8 @@ class Image(Source):
             for name, file in members(self.path, MEMBER.fullmatch, progress):
                 with reading(self.path):
                     data = file.read()
-                batches[MEMBER.fullmatch(name)[1]] = convert(data, self.grey, f"{self.path}: {name}")
+                batch = MEMBER.fullmatch(name)[1]
+                batches[batch] = convert(data, self.grey, f"{self.path}: {name}")
 
         # Join them in the order of their numbers.
         for batch in (*TRAIN, *TEST):
@@ -182,8 +194,9 @@ class Image(Source):
                 raise ValueError(f"{self.path} is not the CIFAR-10 archive: it lacks cifar-10-batches-bin/{batch}.bin")
         splits = {}
         for split, names in (("train", TRAIN), ("test", TEST)):
-            images = np.concatenate([batches[name][0] for name in names])
-            labels = np.concatenate([batches[name][1] for name in names])
+            parts = [batches[name] for name in names]
+            images = np.concatenate([images for images, _ in parts])
+            labels = np.concatenate([labels for _, labels in parts])
             splits[split] = (images, labels)
         return splits
 
@@ -192,23 +205,29 @@ class Image(Source):
         greys = []
         labels = []
         for (tokens,), label in copy.examples(part, progress):
+            # Three planes are colours, one is grey already.
             if len(tokens) == 3 * PIXELS:
                 planes = tokens.reshape(3, PIXELS).astype(np.uint32)
-                tokens = GREYS[self.grey](*planes).astype(np.uint8)
+                grey = GREYS[self.grey](*planes)
+                tokens = grey.astype(np.uint8)
             greys.append(tokens)
             labels.append(label)
         return np.stack(greys), np.array(labels, np.int64)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
+        # A copy with a validation set has its own splits.
         if isinstance(self.copy, Reader) and self.copy.has_val:
             return self.copy.chunks(progress, self.sizes, first_examples)
         images = self.read(progress)
-        positions = {split: np.arange(len(labels)) for split, (_, labels) in images.items()}
+        num_train = len(images["train"][1])
+        num_test = len(images["test"][1])
+        train = np.arange(num_train)
         if self.order == "tfds":
-            positions["train"] = shuffled(len(positions["train"]), "train")
+            train = shuffled(num_train, "train")
 
         # The validation images are the last ones of train.
-        positions["train"], positions["val"] = np.split(positions["train"], [-self.hold_out])
+        train, val = np.split(train, [-self.hold_out])
+        positions = {"train": train, "val": val, "test": np.arange(num_test)}
 
         splits = {}
         for split, size in self.sizes.items():

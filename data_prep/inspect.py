@@ -1,40 +1,40 @@
-"""python -m data_prep inspect PATH: what a folder or an archive holds, and how it compares to the official data.
+"""lra data inspect PATH: what a folder or an archive holds, and how it compares to the official data.
 
-The files of every task are read to their end. Nothing is written, unpacked or executed; pickles are not opened.
+The files of every task are read to their end. Nothing is written, unpacked or executed, not even by a pickle.
 """
 
+import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from posixpath import basename, dirname
+from posixpath import basename
 
-from lra.data.source import Progress, cores, reporter
+from lra.data.progress import reporter
 from lra.data.store import META, StoreError, stored
+from lra.startup import interruptible
 
-from .archive import is_metadata, members, reading
-from .examples import in_order
-from .lines import bounded_lines
-from .locate import DEPTH, expand, split_files, subfolders
-from .pathfinder.release import BLOCK, FOLDERS
-from .release import open_plain
-from .survey import Collector, ListOpsCollector, RetrievalCollector, TableCollector
-from .survey_files import BatchCollector, PathfinderCollector, ReviewCollector, blocks
+from .locate import expand, subfolders
+from .survey import Collector
+from .survey_files import PathfinderCollector
+from .survey_walk import survey_archive, survey_folder
 
-TABLES: tuple[type[TableCollector], ...] = (ListOpsCollector, RetrievalCollector)
-CONTOURS = {name: contour for contour, name in FOLDERS.items()}
-IMAGES = re.compile(rf"((?:.*/)?pathfinder(\d+)/({'|'.join(CONTOURS)}))/((?:metadata/[^/]+\.npy)|(?:imgs/.+))")
-REVIEWS = re.compile(r"((?:.*/)?aclImdb)/((?:train|test)/(?:neg|pos)/\d+_\d+\.txt)")
-BATCHES = re.compile(r"((?:.*/)?cifar-10-batches-bin)/((?:data_batch_[1-5]|test_batch)\.bin)")
 ARCHIVE = re.compile(r".*\.(tar|tgz|gz|xz|bz2)")
-# Copies that other readers open, see docs/data.md: they are named, not read.
+# Copies of an unknown task that other readers open, see docs/data.md: they are named, not read.
 OTHERS = {
-    "lra-*.pickle": "pickles of Nystromformer and Skyformer",
     "*.parquet": "parquet files",
     "*.arrow": "arrow files",
     "*.npz": "arrays",
-    "data_batch_1": "the Python version of CIFAR-10",
+    "input/*.src": "MEGA's lines of pixels",
+}
+# How to get the tasks that have no files.
+REMEDIES = {
+    "listops": "generated: lra data task=listops",
+    "pathfinder": "generated: lra data task=pathfinder",
+    "retrieval": "in the release only: tsv_data/new_aan_pairs.{train,eval,test}.tsv",
+    "text": "aclImdb_v1.tar.gz: lra data task=text",
+    "image": "cifar-10-binary.tar.gz: lra data task=image",
 }
 
 
@@ -47,17 +47,31 @@ def main(argv: list[str]) -> int:
     Returns:
         The exit status: 0, or 1 if a file is damaged or no task is recognised.
     """
-    asks_help = bool({"-h", "--help"} & set(argv))
+    interruptible()
+    asks_help = "-h" in argv or "--help" in argv
     if len(argv) != 1 or asks_help:
-        print("usage: python -m data_prep inspect PATH    (a folder, or the release archive)")
+        print("usage: lra data inspect PATH    (a folder, or an archive)")
         return 0 if asks_help else 1
-    path = expand(argv[0])
+    try:
+        return inspect(expand(argv[0]))
+    except KeyboardInterrupt:
+        print("lra: interrupted", file=sys.stderr)
+    except BrokenPipeError:
+        # The reader of the lines is gone, as after | head; the flush at the end of the process needs a file.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+    return 1
+
+
+def inspect(path: Path) -> int:
+    """Print what a path holds, and return the exit status."""
     if not path.exists():
         print(f"lra: {path} does not exist", file=sys.stderr)
         return 1
     try:
         with reporter("inspect") as progress:
-            collectors = list(survey_archive(path, progress) if path.is_file() else survey_folder(path, progress))
+            survey = survey_archive if path.is_file() else survey_folder
+            collectors = list(survey(path, progress))
     except (ValueError, OSError) as error:
         print(f"lra: {error}", file=sys.stderr)
         return 1
@@ -68,6 +82,7 @@ def main(argv: list[str]) -> int:
     # Lines that concern several tasks, other formats, and tasks without files.
     for line in [*copies(collectors), *other_lines, *missing(collectors)]:
         print(line)
+    sys.stdout.flush()
     is_damaged = any(collector.faults for collector in collectors)
     is_empty = not (collectors or other_lines)
     return 1 if is_damaged or is_empty else 0
@@ -79,6 +94,7 @@ def report(collector: Collector, path: Path) -> Iterator[str]:
     yield f"\n{collector.task}: {collector.place}"
     for split in splits:
         yield f"  {split}"
+    # What is different, what is tolerated and what is damaged.
     differences = collector.differences(splits)
     yield "  consistent with the official data" if not differences else "  not the official data:"
     for line in differences:
@@ -93,11 +109,12 @@ def report(collector: Collector, path: Path) -> Iterator[str]:
 
 
 def copies(collectors: list[Collector]) -> Iterator[str]:
-    """Compare the places of a task that is there several times."""
-    places: dict[str, list[Collector]] = {}
+    """Compare the places of a task that is there several times in one format."""
+    places: dict[tuple[type, str], list[Collector]] = {}
     for collector in collectors:
-        places.setdefault(collector.task, []).append(collector)
-    for task, same_task in places.items():
+        key = (type(collector), collector.task)
+        places.setdefault(key, []).append(collector)
+    for (_, task), same_task in places.items():
         if len(same_task) > 1:
             contents = set()
             for collector in same_task:
@@ -108,35 +125,26 @@ def copies(collectors: list[Collector]) -> Iterator[str]:
 
 def command(collector: Collector, path: Path) -> str:
     """The command that prepares the task from its place."""
-    place = collector.place
-    # Only options that differ from the task's defaults are written.
-    if isinstance(collector, PathfinderCollector):
-        options = {"task": "pathfinder_x" if collector.size == 128 else "pathfinder"}
+    options: dict[str, object] = {"task": collector.task}
+    # Only options of Pathfinder that differ from the task's defaults are written.
+    if collector.size is not None:
+        options["task"] = "pathfinder_x" if collector.size == 128 else "pathfinder"
         if collector.size not in (32, 128):
-            options |= {"source.size": collector.size, "task.length": collector.size**2}
+            options["source.size"] = collector.size
+            options["task.length"] = collector.size**2
         if collector.contour != 14:
             options["source.contour"] = collector.contour
-    else:
-        options = {"task": collector.task}
     # The reviews and the images of an archive are read from the archive itself.
-    if path.is_file() and collector.option == "source.archive":
-        place = str(path)
-    options[collector.option] = place
+    is_archive = path.is_file() and collector.option == "source.archive"
+    options[collector.option] = str(path) if is_archive else collector.place
     arguments = [f"{key}={value}" for key, value in options.items()]
-    return shlex.join(["python", "-m", "data_prep", *arguments])
+    return shlex.join(["lra", "data", *arguments])
 
 
 def missing(collectors: list[Collector]) -> Iterator[str]:
     """Name the tasks without files and how to get them."""
     tasks = {collector.task.partition(",")[0] for collector in collectors}
-    remedies = {
-        "listops": "generated: python -m data_prep task=listops",
-        "pathfinder": "generated: python -m data_prep task=pathfinder",
-        "retrieval": "in the release only: tsv_data/new_aan_pairs.{train,eval,test}.tsv",
-        "text": "aclImdb_v1.tar.gz: python -m data_prep task=text",
-        "image": "cifar-10-binary.tar.gz: python -m data_prep task=image",
-    }
-    absent = {task: remedy for task, remedy in remedies.items() if task not in tasks}
+    absent = {task: remedy for task, remedy in REMEDIES.items() if task not in tasks}
     if absent:
         yield "\nnot here:"
     for task, remedy in absent.items():
@@ -145,6 +153,7 @@ def missing(collectors: list[Collector]) -> Iterator[str]:
 
 def layout(path: Path, collectors: list[Collector]) -> str:
     """Recognise the layout by the folders of the tasks."""
+    # The official names of the folders decide, then the ones of the other layouts.
     places = [collector.place for collector in collectors]
     kind = "archive" if path.is_file() else "folder"
     if any(basename(place) in ("listops-1000", "tsv_data") for place in places):
@@ -162,138 +171,34 @@ def layout(path: Path, collectors: list[Collector]) -> str:
     return f"files of one task ({kind})" if len(collectors) == 1 else f"files of several tasks ({kind})"
 
 
-def survey_folder(root: Path, progress: Progress) -> Iterator[Collector]:
-    """Read every task in a folder and in the folders below it."""
-    for folder in subfolders(root, DEPTH + 1):
-        for kind in TABLES:
-            files = split_files(folder, kind.files)
-            if files:
-                collector = kind(str(folder))
-                for path in files.values():
-                    add_table(collector, path, progress)
-                yield collector
-        size = re.fullmatch(r"pathfinder(\d+)", folder.parent.name)
-        if folder.name in CONTOURS and size is not None:
-            yield survey_images(folder, int(size[1]), progress)
-        if (folder / "train" / "pos").is_dir() and (folder / "test").is_dir():
-            yield survey_reviews(folder, progress)
-        if (folder / "data_batch_1.bin").is_file():
-            collector = BatchCollector(str(folder))
-            for path in sorted(folder.glob("*_batch*.bin")):
-                collector.add(path.name, [path.read_bytes()])
-            yield collector
-
-
-def add_table(collector: TableCollector, path: Path, progress: Progress) -> None:
-    """Read a table; a damaged compressed file is a fault."""
-    try:
-        with reading(path), open_plain(path) as file:
-            lines = counted(bounded_lines(file, str(path)), path.name, progress)
-            collector.add(path.name, lines)
-    except ValueError as error:
-        collector.faults.append(str(error))
-
-
-def counted(lines: Iterable[bytes], name: str, progress: Progress) -> Iterator[bytes]:
-    """Report the megabytes of the lines that pass, every 4 MiB."""
-    size = 0
-    for line in lines:
-        before = size >> 22
-        size += len(line)
-        if size >> 22 > before:
-            progress(f"{name}, MB", round(size / 1e6), None)
-        yield line
-
-
-def survey_images(folder: Path, size: int, progress: Progress) -> PathfinderCollector:
-    """Read the images of a contour by threads."""
-    collector = PathfinderCollector(str(folder), size, CONTOURS[folder.name])
-    for path in sorted(folder.glob("metadata/*.npy")):
-        if not is_metadata(path.name):
-            collector.add(f"metadata/{path.name}", [path.read_bytes()])
-    names = sorted(f"imgs/{path.parent.name}/{path.name}" for path in folder.glob("imgs/*/*.png"))
-    names = [name for name in names if not is_metadata(name)]
-    batches = [names[first : first + BLOCK] for first in range(0, len(names), BLOCK)]
-
-    def digests(batch: list[str]) -> list[tuple[str, bytes | str]]:
-        return [(name, collector.digest((folder / name).read_bytes())) for name in batch]
-
-    finished = 0
-    for batch in in_order(digests, batches, cores()):
-        for name, digest in batch:
-            collector.add_digest(name, digest)
-        finished += len(batch)
-        progress(f"pathfinder{size}", finished, len(names))
-    return collector
-
-
-def survey_reviews(folder: Path, progress: Progress) -> ReviewCollector:
-    collector = ReviewCollector(str(folder))
-    paths: list[Path] = []
-    for part in ("train/neg", "train/pos", "test/neg", "test/pos"):
-        paths += (folder / part).glob("*")
-    for finished, path in enumerate(sorted(paths), start=1):
-        name = path.relative_to(folder).as_posix()
-        if ReviewCollector.member.fullmatch(name):
-            collector.add(name, [path.read_bytes()])
-        progress("reviews", finished, len(paths))
-    return collector
-
-
-def survey_archive(path: Path, progress: Progress) -> list[Collector]:
-    """Read every task in a tar archive, in one pass."""
-    collectors: dict[tuple[str, str], Collector] = {}
-    for name, file in members(path, lambda name: route(name) is not None, progress):
-        kind, folder, below = route(name)
-        key = (str(kind), folder)
-        if key not in collectors:
-            collectors[key] = make_collector(kind, f"{path}/{folder}".rstrip("/"))
-        with reading(path):
-            is_table = isinstance(collectors[key], TableCollector)
-            collectors[key].add(below, bounded_lines(file, name) if is_table else blocks(file.read))
-    return list(collectors.values())
-
-
-def route(name: str) -> tuple[object, str, str] | None:
-    """Return the kind of collector, the folder and the path below it of a member; None if it belongs to no task."""
-    for kind in TABLES:
-        if basename(name) in kind.files.values():
-            return kind, dirname(name), basename(name)
-    match = IMAGES.fullmatch(name)
-    if match is not None:
-        folder, size, contour, below = match.groups()
-        return (int(size), CONTOURS[contour]), folder, below
-    for pattern, kind in ((REVIEWS, ReviewCollector), (BATCHES, BatchCollector)):
-        match = pattern.fullmatch(name)
-        if match is not None:
-            return kind, match[1], match[2]
-    return None
-
-
-def make_collector(kind: object, place: str) -> Collector:
-    if isinstance(kind, tuple):
-        size, contour = kind
-        return PathfinderCollector(place, size, contour)
-    return kind(place)
-
-
 def other_copies(root: Path) -> Iterator[str]:
     """Name prepared data, archives and copies in formats that are not read here."""
     if root.is_file():
         return
     for folder in subfolders(root):
+        # A prepared data set is checked by its own description.
         if (folder / META).is_file():
-            try:
-                provenance = stored(folder)
-                yield f"\nprepared data: {folder} ({provenance['name']} {provenance['version']})"
-            except StoreError as error:
-                yield f"\nprepared data: damaged: {error}"
+            yield f"\nprepared data: {_prepared(folder)}"
             continue
         for pattern, description in OTHERS.items():
             files = sorted(folder.glob(pattern))
             if files:
-                size = sum(file.stat().st_size for file in files)
-                yield f"\n{description}: {folder} ({len(files)} files, {size / 1e6:,.1f} MB; not opened)"
+                yield f"\n{description}: {folder} ({len(files)} files, {_megabytes(files)}; not opened)"
+                yield f"  use source.release={folder}, for text and image source.archive={folder}"
         for file in sorted(folder.iterdir()):
-            if file.is_file() and ARCHIVE.fullmatch(file.name) and not file.name.endswith((".tsv.gz", ".fa.gz")):
-                yield f"\narchive: {file} ({file.stat().st_size / 1e6:,.1f} MB); python -m data_prep inspect {file}"
+            is_archive = file.is_file() and ARCHIVE.fullmatch(file.name)
+            if is_archive and not file.name.endswith((".tsv.gz", ".fa.gz")):
+                yield f"\narchive: {file} ({_megabytes([file])}); {shlex.join(['lra', 'data', 'inspect', str(file)])}"
+
+
+def _prepared(folder: Path) -> str:
+    try:
+        provenance = stored(folder)
+    except StoreError as error:
+        return f"damaged: {error}"
+    return f"{folder} ({provenance['name']} {provenance['version']})"
+
+
+def _megabytes(files: list[Path]) -> str:
+    size = sum(file.stat().st_size for file in files)
+    return f"{size / 1e6:,.1f} MB"

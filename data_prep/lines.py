@@ -1,7 +1,15 @@
 """Lines of text files from elsewhere: harmless differences are tolerated, everything else is named."""
 
+import gzip
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
+
+from lra.data.progress import Progress, ReadMeter
+
+from .archive import reading
 
 LONGEST = 2**26  # bytes of a line; a longer one is not text, and reading it would fill the memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -36,9 +44,42 @@ def bounded_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
         if not line:
             return
         number += 1
+        # A line of this length has no end within reach.
         if len(line) == LONGEST:
             raise ValueError(f"{name}, line {number}: more than {LONGEST:,} bytes without a line end, not a text file")
         yield line
+
+
+def metered(lines: Iterable[bytes], meter: ReadMeter) -> Iterator[bytes]:
+    """Pass lines on and count their bytes."""
+    for line in lines:
+        meter.add(len(line))
+        yield line
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a file, decompressed if its name ends in .gz."""
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+
+
+@contextmanager
+def open_lines(path: Path, progress: Progress, work: str) -> Iterator[Iterator[bytes]]:
+    """Open a text file, compressed or not, as lines in constant memory, whose megabytes are reported.
+
+    Args:
+        path: path of the file.
+        progress: reports the megabytes.
+        work: name of the work for `progress`.
+
+    Raises:
+        ValueError: the compressed file is damaged, or a line is too long for a text file.
+    """
+    # The size of what is inside a compressed file is unknown.
+    total = None if path.suffix == ".gz" else os.path.getsize(path)
+    meter = ReadMeter(str(path), progress, work, total)
+    with reading(path), open_plain(path) as file, meter:
+        lines = bounded_lines(file, str(path))
+        yield metered(lines, meter)
 
 
 def text_lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from lra.compiled import compiled
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress
+from lra.data.split import ExampleChunk
 
 from .counter_rng import HALF, STEP, below, mix
 from .examples import chunks, in_order
@@ -293,8 +293,7 @@ class ListOps(FileSource):
             nodes += num_nodes
             if nodes > HOPELESS * max_length:
                 if new < HOPELESS_NEW:
-                    raise ValueError(
-                        f"ListOps finds too few new trees with {self.tree}, {new} among the last {nodes} nodes "
-                        "drawn: widen min_length..max_length or ask for fewer examples"
-                    )
+                    counts = f"{new} among the last {nodes} nodes drawn"
+                    remedy = "widen min_length..max_length or ask for fewer examples"
+                    raise ValueError(f"ListOps finds too few new trees with {self.tree}, {counts}: {remedy}")
                 nodes = new = 0

@@ -22,6 +22,7 @@ def subfolders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
 
     Links to folders are followed; a folder that several paths lead to is yielded once.
     """
+    # Breadth first, so that the nearest folder comes first.
     level = [root]
     visited = set()
     for _ in range(depth + 1):
@@ -69,6 +70,7 @@ def inside_archive(path: Path) -> tuple[Path, str]:
 
     A path that leads through no file is returned unchanged.
     """
+    # The first part of the path that is a file is the archive.
     for archive in (path, *path.parents):
         if archive.is_file():
             inner = path.relative_to(archive).as_posix()

@@ -39,11 +39,13 @@ def _fill(key, index, length, num_tokens, tokens, present, groups, values, votes
                 value = (value + 1 + offset) % values
             position = positions[vote]
             if position < num_tokens:
-                tokens[number, position] = pair_id(drawn_groups[group], value, values + 1)
+                drawn_group = drawn_groups[group]
+                tokens[number, position] = pair_id(drawn_group, value, values + 1)
         if length <= num_tokens:
             # The question at the end.
-            group = drawn_groups[draw_below(state, _ASKED, present)]
-            tokens[number, length - 1] = pair_id(group, values, values + 1)
+            place = draw_below(state, _ASKED, present)
+            drawn_group = drawn_groups[place]
+            tokens[number, length - 1] = pair_id(drawn_group, values, values + 1)
 
 
 @compiled
@@ -53,7 +55,8 @@ def _answers(key, n, present, values):
         state = state_of(key, example)
         # The winner of the group that is asked for.
         group = draw_below(state, _ASKED, present)
-        answers[example] = draw_below(state, _FIRST + present + group, values)
+        winner_word = _FIRST + present + group
+        answers[example] = draw_below(state, winner_word, values)
     return answers
 
 
@@ -90,12 +93,13 @@ class Majority(Synthetic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        num_tokens = self.groups * (self.values + 1)
         num_votes = self.present * self.votes
         num_positions = self.length - 1 - self.gap
         has_majority = 0 < self.winning <= self.votes < 2 * self.winning
         self.require(
             (self.groups >= 1 and self.values >= 2, "at least one group and two values"),
-            (self.groups * (self.values + 1) < 2**15, "source.groups times source.values + 1 to be below 32,768"),
+            (num_tokens < 2**15, "source.groups times source.values + 1 to be below 32,768"),
             (has_majority, "source.winning above half of source.votes, at most all"),
             (1 <= self.present <= self.groups, f"source.present from 1 to source.groups={self.groups}"),
             (0 <= self.gap < self.length, f"source.gap from 0 to {self.length - 1}"),

@@ -21,11 +21,14 @@ def _fill(key, index, num_tokens, tokens, keys, values, pairs, ends):
         draw_distinct(state, 1, drawn_keys, order[:keys])
         draw_distinct(state, 1 + pairs, drawn_values, order[:values])
         for i in range(min(pairs, num_tokens)):
-            tokens[number, i] = keys + pair_id(drawn_keys[i], drawn_values[i], values)
+            pair = pair_id(drawn_keys[i], drawn_values[i], values)
+            tokens[number, i] = keys + pair
 
         # The query: one of the keys, after a gap drawn by inversion of its distribution.
-        query = draw_below(state, 1 + 2 * pairs, pairs)
-        uniform = (word(state, 2 + 2 * pairs) >> np.uint64(11)) * 2.0**-53
+        query_word = 1 + 2 * pairs
+        query = draw_below(state, query_word, pairs)
+        bits = word(state, query_word + 1) >> np.uint64(11)
+        uniform = bits * 2.0**-53
         position = pairs + np.searchsorted(ends, uniform, "right")
         if position < num_tokens:
             tokens[number, position] = 1 + drawn_keys[query]
@@ -85,9 +88,11 @@ class Recall(Synthetic):
             (self.power > 0, f"a power above 0, not {self.power}"),
         )
         # The probability of each gap, and the end of its interval in [0, 1).
-        gaps = np.arange(1, self.length - self.pairs + 1, dtype=np.float64)
+        num_gaps = self.length - self.pairs
+        gaps = np.arange(1, num_gaps + 1, dtype=np.float64)
         weights = gaps ** (self.power - 1)
-        self.ends: NDArray[np.float64] = np.cumsum(weights) / weights.sum()
+        total = weights.sum()
+        self.ends: NDArray[np.float64] = np.cumsum(weights) / total
         self.ends[-1] = 1
         # Chance level of a guess among the values of the sequence.
         self.floor = 100 / self.pairs

@@ -42,7 +42,8 @@ def _draw(state, sizes, values, overwrite, writes, order):
         draw_distinct(state, _FIRST, writes[0, :n], order[0])
         draw_distinct(state, _FIRST + n, writes[1, :n], order[1])
     # The read asks for the register of one of the writes.
-    target = writes[0, draw_below(state, _ASKED, n)]
+    write = draw_below(state, _ASKED, n)
+    target = writes[0, write]
     # The last write to the register decides.
     last = n - 1
     while writes[0, last] != target:
@@ -67,7 +68,9 @@ def _fill(key, index, length, num_tokens, tokens, gap, sizes, registers, values,
             draw = draw_below(state, first_word + position, num_left)
             if draw < n - done:
                 if position < num_tokens:
-                    tokens[number, position] = pair_id(writes[0, done], writes[1, done], values + 1)
+                    register = writes[0, done]
+                    value = writes[1, done]
+                    tokens[number, position] = pair_id(register, value, values + 1)
                 done += 1
         # The read at the end, whose id follows the ids of the register's writes.
         if length <= num_tokens:
@@ -120,17 +123,20 @@ class Registers(Synthetic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        num_tokens = self.registers * (self.values + 1)
         num_positions = self.length - 1 - self.gap
         most_writes = num_positions
         bounds = ""
         if not self.overwrite:
             most_writes = min(num_positions, self.registers, self.values)
             bounds = ", the smallest number of registers, values and positions"
-        writes_fit = len(self.writes) > 0 and all(1 <= n <= most_writes for n in self.writes)
+        writes_fit = len(self.writes) > 0
+        if writes_fit:
+            writes_fit = min(self.writes) >= 1 and max(self.writes) <= most_writes
         self.require(
             (0 <= self.gap < self.length - 1, f"source.gap from 0 to {self.length - 2}"),
             (self.registers >= 1 and self.values >= 2, "at least one register and two values"),
-            (self.registers * (self.values + 1) < 2**15, "source.registers times source.values + 1 to be below 32,768"),
+            (num_tokens < 2**15, "source.registers times source.values + 1 to be below 32,768"),
             (writes_fit, f"source.writes from 1 to {most_writes}{bounds}"),
         )
         self.alphabet = assignment_tokens(self.registers, self.values, "r")
@@ -146,7 +152,10 @@ class Registers(Synthetic):
     @property
     def floor(self) -> float | None:
         """Chance level in percent of a guess among the values of a sequence, if all of them are equally likely."""
-        return None if self.overwrite else 100 * float(np.mean([1 / n for n in self.writes]))
+        if self.overwrite:
+            return None
+        chances = [1 / n for n in self.writes]
+        return 100 * float(np.mean(chances))
 
     def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
         _fill(key, index, length, num_tokens, tokens, self.gap, *self._sizes())

@@ -1,23 +1,21 @@
 """The files of google-research/long-range-arena: its release, a gzipped tar archive of 7.7 GB, or a folder of them."""
 
-import gzip
 import hashlib
 import io
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from posixpath import basename, dirname
 from typing import Any, BinaryIO
 
 from lra.console import log
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import DELAY, Progress, ReadMeter, hash_file, read_blocks, reporter
+from lra.data.split import ExampleChunk
 
-from .archive import BLOCK, fingerprint, members, reading, stamp
+from .archive import fingerprint, members, reading, stamp
 from .download import Download
-from .lines import bounded_lines
+from .lines import bounded_lines, open_lines, open_plain
 from .locate import ARCHIVES, ambiguous, expand, inside_archive, split_files, subfolders
 
 # No checksum is published. The address has been reported to answer with HTTP code 403; a mirror may be needed.
@@ -27,6 +25,7 @@ OFFICIAL = Download(
     alternatives=("source.release=<a copy of the release, or a folder above its tsv_data>",),
 )
 
+Paths = Mapping[str, Path]  # file of each split
 Lines = Iterable[bytes]
 Read = Callable[[Lines, str, str], Iterator[ExampleChunk]]  # (lines, file name for errors, split)
 
@@ -77,6 +76,7 @@ class Release:
         """The content of the files, whatever their place."""
         if self.archive is None:
             return _identity(self.paths)
+        # Hashing the members would take a pass over the whole archive.
         archive, inner = self.archive
         identity = {"archive": fingerprint(archive)}
         return identity | {"inside": inner} if inner else identity
@@ -88,10 +88,12 @@ class Release:
             return stamp([(inner, archive.stat())])
         if not self.path.exists():
             return None
-        names = []
+        # The state of the files of every copy.
+        states = []
         for copy in self.candidates:
-            names += [(path.name, path.stat()) for path in copy.values()]
-        return stamp(names)
+            for path in copy.values():
+                states.append((path.name, path.stat()))
+        return stamp(states)
 
     @cached_property
     def paths(self) -> dict[str, Path]:
@@ -100,12 +102,14 @@ class Release:
         Raises:
             ValueError: a file is missing, or there are copies with different content.
         """
+        # Copies with the same content count as one.
         if not self.candidates:
             raise self._missing()
         first = self.candidates[0]
-        if any(not _same_content(first, copy) for copy in self.candidates[1:]):
-            places = [str(next(iter(copy.values())).parent) for copy in self.candidates]
-            raise ambiguous("source.release", places)
+        for other in self.candidates[1:]:
+            if not _same_content(first, other):
+                folders = [_folder_of(copy) for copy in self.candidates]
+                raise ambiguous("source.release", [str(folder) for folder in folders])
         return first
 
     def most_complete(self) -> tuple[Path, dict[str, Path]]:
@@ -122,7 +126,8 @@ class Release:
     def _missing(self) -> ValueError:
         """Describe the first file that is missing where most of the files are."""
         folder, paths = self.most_complete()
-        missing = next(name for split, name in self.files.items() if split not in paths)
+        missing_splits = [split for split in self.files if split not in paths]
+        missing = self.files[missing_splits[0]]
         names = ", ".join(self.files.values())
         remedy = f"source.release must be the folder of {names}, a folder up to four levels above it, or the archive"
         return ValueError(f"{folder / missing} is missing: {remedy}")
@@ -132,91 +137,83 @@ class Release:
         if self.archive is not None:
             archive, inner = self.archive
             return _Pass(archive, inner, self.files, read, progress)
-        folder = next(iter(self.paths.values())).parent
+        folder = _folder_of(self.paths)
         if folder != self.path:
             log(f"reading {folder}")
-        return {split: _read(path, read, split, progress) for split, path in self.paths.items()}
+        splits = {}
+        for split, path in self.paths.items():
+            splits[split] = _read(path, read, split, progress)
+        return splits
 
 
 def serving(release: Release, task: str) -> Release | None:
     """Return the files of a task in a release that serves all tasks; None, with a log line, if it has none of them."""
     # A folder that does not exist or lacks some of the files is an error as soon as the files are read.
-    if release.path.exists() and release.archive is None and not release.most_complete()[1]:
-        log(f"{task}: data.release={release.path} holds none of {', '.join(release.files.values())}")
-        return None
-    return release
+    if not release.path.exists() or release.archive is not None:
+        return release
+    _, paths = release.most_complete()
+    if paths:
+        return release
+    names = ", ".join(release.files.values())
+    log(f"{task}: data.release={release.path} holds none of {names}")
+    return None
 
 
-def _identity(paths: Mapping[str, Path]) -> dict[str, Any]:
+def _folder_of(paths: Paths) -> Path:
+    """The folder of the files of all splits."""
+    first = next(iter(paths.values()))
+    return first.parent
+
+
+def _identity(paths: Paths) -> dict[str, Any]:
     return {path.name: fingerprint(path) for path in paths.values()}
 
 
-def _same_content(first: Mapping[str, Path], second: Mapping[str, Path]) -> bool:
+def _same_content(first: Paths, second: Paths) -> bool:
     """Whether two copies hold the same bytes, compressed or not."""
     if _identity(first) == _identity(second):
         return True
     # Only one of them may be compressed: compare what is inside.
-    if {path.suffix for path in first.values()} == {path.suffix for path in second.values()}:
+    first_suffixes = {path.suffix for path in first.values()}
+    second_suffixes = {path.suffix for path in second.values()}
+    if first_suffixes == second_suffixes:
         return False
-    return all(_content_digest(path) == _content_digest(second[split]) for split, path in first.items())
+    pairs = [(path, second[split]) for split, path in first.items()]
+    return all(_content_digest(path) == _content_digest(other) for path, other in pairs)
 
 
 def _content_digest(path: Path) -> str:
-    with reading(path), open_plain(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with ExitStack() as stack:
+        stack.enter_context(reading(path))
+        file = stack.enter_context(open_plain(path))
+        progress = stack.enter_context(reporter(path.name, DELAY))
+        meter = stack.enter_context(ReadMeter(str(path), progress, "checksum of the content"))
+        return hash_file(file, meter)
 
 
-def open_plain(path: Path) -> BinaryIO:
-    """Open a file, decompressed if its name ends in .gz."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+class _Hashed(io.RawIOBase):
+    """A file that hashes the bytes that are read from it."""
 
-
-class _Measured(io.RawIOBase):
-    """A file that counts and hashes the bytes that are read from it.
-
-    Args:
-        file: file to read.
-        name: name for the log.
-        progress: called with the megabytes read so far.
-    """
-
-    def __init__(self, file: BinaryIO, name: str, progress: Callable[[int], None] | None = None):
+    def __init__(self, file: BinaryIO):
         self.file = file
-        self.name = name
-        self.progress = progress
         self.sha = hashlib.sha256()
-        self.size = 0
-        self.start = time.perf_counter()
 
     def readline(self, limit: int = -1) -> bytes:
-        return self._count(self.file.readline(limit))
+        line = self.file.readline(limit)
+        self.sha.update(line)
+        return line
 
     def finish(self) -> str:
-        """Read the rest, log the speed and return the sha256 of the whole file."""
-        while self._count(self.file.read(BLOCK)):
-            pass
-        seconds = time.perf_counter() - self.start
-        megabytes = self.size / 1e6
-        log(f"{self.name}: {megabytes:,.1f} MB read at {megabytes / max(seconds, 1e-6):,.0f} MB/s")
+        """Read the rest and return the sha256 of the whole file."""
+        for block in read_blocks(self.file):
+            self.sha.update(block)
         return self.sha.hexdigest()
-
-    def _count(self, data: bytes) -> bytes:
-        before = self.size >> 20
-        self.sha.update(data)
-        self.size += len(data)
-        if self.progress is not None and self.size >> 20 > before:
-            self.progress(round(self.size / 1e6))
-        return data
 
 
 def _read(path: Path, read: Read, split: str, progress: Progress) -> Iterator[ExampleChunk]:
-    """Read the file of a split from the disk in constant memory."""
-    # The size of what is inside a compressed file is unknown.
-    total = None if path.suffix == ".gz" else round(os.path.getsize(path) / 1e6)
-    with reading(path), open_plain(path) as file:
-        measured = _Measured(file, str(path), lambda size: progress(f"{split} file, MB", size, total))
-        yield from read(bounded_lines(measured, str(path)), str(path), split)
-        measured.finish()
+    """Read the file of a split from the disk."""
+    with open_lines(path, progress, f"{split} file") as lines:
+        yield from read(lines, str(path), split)
 
 
 class _Pass(Mapping):
@@ -251,15 +248,17 @@ class _Pass(Mapping):
         for name, file in members(self.archive, self._is_wanted, self.progress):
             folder = dirname(name)
             digests.setdefault(folder, {})
-            measured = _Measured(file, f"{self.archive}: {name}")
+            hashed = _Hashed(file)
             # The first folder is read, unless the same file comes once more.
-            is_read = folder == next(iter(digests)) and basename(name) not in digests[folder]
-            if is_read:
-                split = self.splits[basename(name)]
-                yield split, self._chunks(measured, split)
+            file_name = basename(name)
+            is_first_folder = folder == next(iter(digests))
+            if is_first_folder and file_name not in digests[folder]:
+                split = self.splits[file_name]
+                where = f"{self.archive}: {name}"
+                yield split, self._chunks(hashed, where, split)
             with reading(self.archive):
-                digest = measured.finish()
-            if digests[folder].setdefault(basename(name), digest) != digest:
+                digest = hashed.finish()
+            if digests[folder].setdefault(file_name, digest) != digest:
                 remedy = "unpack it, which keeps the last copy, and set source.release to the folder"
                 raise ValueError(f"{self.archive} holds {name} twice with different content: {remedy}")
         self._check(digests)
@@ -277,10 +276,12 @@ class _Pass(Mapping):
             where = f"{self.archive}/{first}".rstrip("/")
             remedy = f"it must hold {', '.join(self.splits)} in one folder"
             raise ValueError(f"{where} is not the release archive or is damaged: {missing[0]} is missing; {remedy}")
-        differing = any(present[name] != digest for copy in digests.values() for name, digest in copy.items())
-        if differing:
-            raise ambiguous("source.release", [f"{self.archive}/{folder}" for folder in digests])
+        for copy in digests.values():
+            is_different = any(present[name] != digest for name, digest in copy.items())
+            if is_different:
+                places = [f"{self.archive}/{folder}" for folder in digests]
+                raise ambiguous("source.release", places)
 
-    def _chunks(self, file: _Measured, split: str) -> Iterator[ExampleChunk]:
+    def _chunks(self, file: _Hashed, name: str, split: str) -> Iterator[ExampleChunk]:
         with reading(self.archive):
-            yield from self.read(bounded_lines(file, file.name), file.name, split)
+            yield from self.read(bounded_lines(file, name), name, split)

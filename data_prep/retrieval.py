@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress
+from lra.data.split import ExampleChunk
 
 from .examples import chunks
 from .file_source import FileSource
@@ -36,6 +36,7 @@ def unwrap(text: bytes) -> bytes:
         value = ast.literal_eval(text.decode())
     except (SyntaxError, ValueError):
         value = None
+    # Another literal, or none.
     if not isinstance(value, bytes):
         raise ValueError("a text looks like a Python bytes literal but is none")
     return value
@@ -129,6 +130,7 @@ class Retrieval(FileSource):
         self.literals = literals
         self.sizes = {"train": train, "val": val, "test": test}
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
+        # A copy in another format, else the official files.
         self.release = open_copy(release, self.name, columns=columns)
         if release is not None and self.release is None:
             self.release = Release(path=release, files=FILES)

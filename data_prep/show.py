@@ -1,4 +1,4 @@
-"""python -m data_prep.show task=listops count=16 [out=<png>]: a figure of the first examples of a split.
+"""lra data show task=listops count=16 [out=<png>]: a figure of the first examples of a split.
 
 `display` of conf/task/*.yaml is the kind of sequence: pixels, expression (ids of the source's alphabet), bytes or
 series. Sequences are (L,) ids or (L, F) features without their padding.
@@ -40,7 +40,8 @@ def pixels(sequence: np.ndarray, source: Source) -> Image.Image:
     """Draw grey levels 0..255 of a square image that is stored line by line."""
     # A sequence that was cut shows its complete lines only.
     side = isqrt(len(sequence))
-    grey = sequence[: side * side].reshape(side, side).astype(np.uint8)
+    complete = sequence[: side * side]
+    grey = complete.reshape(side, side).astype(np.uint8)
     image = Image.fromarray(grey)
 
     # Enlarge small images by a whole factor.
@@ -52,16 +53,18 @@ def pixels(sequence: np.ndarray, source: Source) -> Image.Image:
 def expression(sequence: np.ndarray, source: Source) -> Image.Image:
     """Draw ids as the tokens of the source's alphabet."""
     # Tokens of one letter each need no spaces.
-    separator = " " if max(map(len, source.alphabet)) > 1 else ""
-    text = separator.join(source.alphabet[id] for id in sequence)
+    longest = max(map(len, source.alphabet))
+    separator = " " if longest > 1 else ""
+    tokens = [source.alphabet[id] for id in sequence]
+    text = separator.join(tokens)
     return draw_text(text, f"{len(sequence):,} tokens")
 
 
 def bytes_(sequence: np.ndarray, source: Source) -> Image.Image:
     """Draw bytes as Latin-1 text, with a middle dot for each byte that is not printable."""
-    text = sequence.astype(np.uint8).tobytes().decode("latin-1")
-    printable = "".join(c if c.isprintable() else "·" for c in text)
-    return draw_text(printable, f"{len(sequence):,} bytes")
+    data = sequence.astype(np.uint8).tobytes()
+    characters = [c if c.isprintable() else "·" for c in data.decode("latin-1")]
+    return draw_text("".join(characters), f"{len(sequence):,} bytes")
 
 
 def series(sequence: np.ndarray, source: Source) -> Image.Image:
@@ -84,12 +87,14 @@ def series(sequence: np.ndarray, source: Source) -> Image.Image:
     for position in np.flatnonzero(sequence[:, 1]):
         centre_x, centre_y = points[position]
         draw.line([centre_x, 0, centre_x, height], fill=RED)
-        ring = [centre_x - 4, centre_y - 4, centre_x + 4, centre_y + 4]
-        draw.ellipse(ring, outline=RED, fill="white", width=2)
+        top_left = (centre_x - 4, centre_y - 4)
+        bottom_right = (centre_x + 4, centre_y + 4)
+        draw.ellipse([top_left, bottom_right], outline=RED, fill="white", width=2)
     return image
 
 
-DISPLAYS: dict[str, Callable[[np.ndarray, Source], Image.Image]] = {
+Draw = Callable[[np.ndarray, Source], Image.Image]
+DISPLAYS: dict[str, Draw] = {
     "pixels": pixels,
     "expression": expression,
     "bytes": bytes_,
@@ -101,7 +106,8 @@ def draw_text(text: str, size: str = "") -> Image.Image:
     """Draw a text in monospaced lines; one that does not fit is cut, and `size` is its whole size."""
     lines = textwrap.wrap(text, COLUMNS) or [""]
     if len(lines) > LINES:
-        lines = [*lines[: LINES - 1], f"... ({size} in all)"]
+        lines = lines[: LINES - 1]
+        lines.append(f"... ({size} in all)")
     # The size of a line, from the highest letters and the longest line.
     font = ImageFont.load_default_imagefont()
     _, top, _, bottom = font.getbbox("Ag")
@@ -110,10 +116,12 @@ def draw_text(text: str, size: str = "") -> Image.Image:
     _, _, right, _ = font.getbbox("M" * longest)
     width = right + 1
 
-    image = Image.new("RGB", (width, height * len(lines)), "white")
+    total_height = height * len(lines)
+    image = Image.new("RGB", (width, total_height), "white")
     draw = ImageDraw.Draw(image)
     for number, line in enumerate(lines):
-        draw.text((0, number * height), line, font=font, fill="black")
+        top_left = (0, number * height)
+        draw.text(top_left, line, font=font, fill="black")
     return image
 
 
@@ -138,20 +146,28 @@ def column(images: list[Image.Image], gap: int) -> Image.Image:
 def sheet(panels: list[Image.Image]) -> Image.Image:
     """Arrange panels from left to right and top to bottom, in cells of one width."""
     # Fill each row up to the width of the sheet.
-    cell = max(panel.width for panel in panels) + MARGIN
+    widest = max(panel.width for panel in panels)
+    cell = widest + MARGIN
     across = max(1, min(len(panels), SHEET // cell))
-    rows = [panels[first : first + across] for first in range(0, len(panels), across)]
     # A row is as high as its highest panel.
+    rows = []
     heights = []
-    for row in rows:
-        heights.append(max(panel.height for panel in row) + MARGIN)
+    for first in range(0, len(panels), across):
+        row = panels[first : first + across]
+        highest = max(panel.height for panel in row)
+        rows.append(row)
+        heights.append(highest + MARGIN)
 
-    canvas = Image.new("RGB", (across * cell + MARGIN, sum(heights) + MARGIN), "white")
+    width = across * cell + MARGIN
+    height = sum(heights) + MARGIN
+    canvas = Image.new("RGB", (width, height), "white")
     top = MARGIN
-    for row, height in zip(rows, heights, strict=True):
-        for number, panel in enumerate(row):
-            canvas.paste(panel, (MARGIN + number * cell, top))
-        top += height
+    for row, row_height in zip(rows, heights, strict=True):
+        left = MARGIN
+        for panel in row:
+            canvas.paste(panel, (left, top))
+            left += cell
+        top += row_height
     return canvas
 
 
@@ -168,13 +184,16 @@ def picture(source: Source, split, *, display: str, count: int, limit: int) -> I
     panels = []
     for example in range(min(count, len(split))):
         width = int(split.lengths[example].max())
-        tokens, mask = split.gather(torch.tensor([example]), width, limit)  # (1,T,width[,F]), (1,T,width)
+        index = torch.tensor([example])
+        tokens, mask = split.gather(index, width, limit)  # (1,T,width[,F]), (1,T,width)
 
         # The label on top of the image of each sequence, without padding.
         label = format_label(split.labels[example].item(), source.classes)
         images = [draw_text(f"{example}: {label}")]
+        draw = DISPLAYS[display]
         for sequence, real in zip(tokens[0], mask[0], strict=True):
-            images.append(DISPLAYS[display](sequence[real].numpy(), source))
+            unpadded = sequence[real].numpy()
+            images.append(draw(unpadded, source))
         panels.append(column(images, 3))
     return sheet(panels)
 
@@ -195,7 +214,8 @@ def show(options: ShowOptions) -> None:
     task = options.task
     splits = source.open(options.data.root)
     if options.split not in splits:
-        raise ValueError(f"split must be one of {', '.join(splits)}, not {options.split!r}")
+        names = ", ".join(splits)
+        raise ValueError(f"split must be one of {names}, not {options.split!r}")
     split = splits[options.split]
     image = picture(source, split, display=task.display, count=options.count, limit=task.limit)
     try:

@@ -45,13 +45,15 @@ class SplitSummary:
         return self.labels.total()
 
     def __str__(self) -> str:
-        shares = " ".join(f"{label}:{count:,}" for label, count in sorted(self.labels.items()))
+        shares = [f"{label}:{count:,}" for label, count in sorted(self.labels.items())]
+        # The smallest, the median and the largest length.
         if self.lengths:
             low, middle, high = np.quantile(self.lengths, [0, 0.5, 1], method="nearest")
             lengths = f"length {low:,} / {middle:,} / {high:,}"
         else:
             lengths = "no sequence"
-        return f"{self.name:<6} {self.examples:>8,} examples  {lengths}  labels {shares}  sha256 {self.sha256[:16]}"
+        counts = f"{self.name:<6} {self.examples:>8,} examples"
+        return f"{counts}  {lengths}  labels {' '.join(shares)}  sha256 {self.sha256[:16]}"
 
 
 class Collector(ABC):
@@ -64,6 +66,9 @@ class Collector(ABC):
     task: ClassVar[str]
     option: ClassVar[str] = "source.release"
     sizes: ClassVar[dict[str, int]]  # official number of examples of each split
+    # Pathfinder: side of an image in pixels, and paddles of a target.
+    size: int | None = None
+    contour: int | None = None
 
     def __init__(self, place: str):
         self.place = place
@@ -93,8 +98,9 @@ class Collector(ABC):
         counts = {split.name: split.examples for split in splits}
         lines = []
         for name, size in self.sizes.items():
-            if counts.get(name, 0) != size:
-                lines.append(f"{name} has {counts.get(name, 0):,} examples, the official data {size:,}")
+            count = counts.get(name, 0)
+            if count != size:
+                lines.append(f"{name} has {count:,} examples, the official data {size:,}")
         return lines
 
 
@@ -113,7 +119,9 @@ class TableCollector(Collector):
 
     def add(self, name: str, data: Iterable[bytes]) -> None:
         file_name = name.removesuffix(".gz").rpartition("/")[2]
-        split = next(split for split, file in self.files.items() if file == file_name)
+        splits = {file: split for split, file in self.files.items()}
+        split = splits[file_name]
+        path = f"{self.place}/{name}"
         summary = SplitSummary(split)
         sha = hashlib.sha256()
         ends = Counter()
@@ -121,43 +129,50 @@ class TableCollector(Collector):
         faults = []
         number = 0
         for number, raw in enumerate(data, start=1):
+            # The checksum covers the file as it is, with its line ends.
             sha.update(raw)
             line = raw.rstrip(b"\r\n")
             ends[raw[len(line) :]] += 1
+            # The first line shows whether this is a text table at all.
             if number == 1:
                 description = impostor(raw)
                 if description is not None:
-                    faults.append(f"{self.place}/{name} {description}")
+                    faults.append(f"{path} {description}")
                     break
                 if raw.startswith(BYTE_ORDER_MARK):
-                    self.tolerated.append(f"{self.place}/{name}, line 1: starts with a byte order mark (BOM)")
+                    self.tolerated.append(f"{path}, line 1: starts with a byte order mark (BOM)")
                     line = line.removeprefix(BYTE_ORDER_MARK)
+            # Blank lines are remembered, since the last lines of a file may be blank.
             if not line.strip():
                 blank.append(number)
                 continue
             # A blank line is a fault if another line follows.
-            faults += [f"{self.place}/{name}, line {earlier}: is blank" for earlier in blank]
+            faults += [f"{path}, line {earlier}: is blank" for earlier in blank]
             blank.clear()
             try:
                 parsed = self.parse(number, line)
             except ValueError as error:
-                faults.append(f"{self.place}/{name}, line {number}: {error}")
+                faults.append(f"{path}, line {number}: {error}")
                 continue
+            # A heading has no example.
             if parsed is not None:
-                summary.lengths += parsed[0]
-                summary.labels[parsed[1]] += 1
+                lengths, label = parsed
+                summary.lengths += lengths
+                summary.labels[label] += 1
         # The end of the file: nothing at all, blank lines, or a line that is cut.
         if number == len(blank):
-            faults.append(f"{self.place}/{name}: is empty")
+            faults.append(f"{path}: is empty")
         elif blank:
-            self.tolerated.append(f"{self.place}/{name}, line {blank[0]}: blank lines at the end")
+            self.tolerated.append(f"{path}, line {blank[0]}: blank lines at the end")
+        # Files that were edited on several systems have both line ends.
         if ends[b"\n"] and ends[b"\r\n"]:
             windows = ends[b"\r\n"]
             unix = ends[b"\n"]
             counts = f"{windows:,} of Windows, {unix:,} of Unix"
-            self.tolerated.append(f"{self.place}/{name}: mixed line ends, {counts}")
-        if number and ends[b""] and not faults and number not in blank:
-            self.tolerated.append(f"{self.place}/{name}, line {number}: no line end, the file may be truncated")
+            self.tolerated.append(f"{path}: mixed line ends, {counts}")
+        has_open_end = number > 0 and ends[b""] > 0
+        if has_open_end and not faults and number not in blank:
+            self.tolerated.append(f"{path}, line {number}: no line end, the file may be truncated")
         self.faults += shorten(faults)
         summary.sha256 = sha.hexdigest()
         self.summaries[split] = summary
@@ -174,7 +189,8 @@ def shorten(faults: list[str]) -> list[str]:
     if len(faults) <= MOST_FAULTS:
         return faults
     file = faults[0].partition(",")[0]
-    return [*faults[:MOST_FAULTS], f"{file}: {len(faults) - MOST_FAULTS:,} more faults"]
+    num_others = len(faults) - MOST_FAULTS
+    return [*faults[:MOST_FAULTS], f"{file}: {num_others:,} more faults"]
 
 
 class ListOpsCollector(TableCollector):
@@ -182,13 +198,13 @@ class ListOpsCollector(TableCollector):
     sizes = listops.OFFICIAL_SIZES
     files = listops.FILES
 
-    @abstractmethod
     def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
         fields = line.decode(errors="replace").split("\t")
         if number == 1:
             if fields != ["Source", "Target"]:
                 raise ValueError("the first line must be Source, a tab, Target")
             return None
+        # An expression, and its value.
         if len(fields) != 2:
             raise ValueError(f"{len(fields)} columns instead of 2, an expression and a digit")
         expression, digit = fields
@@ -199,13 +215,16 @@ class ListOpsCollector(TableCollector):
     def differences(self, splits: list[SplitSummary]) -> list[str]:
         lines = super().differences(splits)
         for split in splits:
-            outside = sum(not 500 < length <= 2000 for length in split.lengths)
+            lengths = np.array(split.lengths)
+            outside = np.count_nonzero((lengths <= 500) | (lengths > 2000))
             if outside:
                 lines.append(f"{split.name}: {outside:,} expressions are not of 501 to 2,000 tokens")
+        # A test of chi squared with the distribution of the official settings.
         total = sum((split.labels for split in splits), Counter())
         counts = np.array([total[label] for label in range(10)])
         if counts.sum() >= 1000:
-            expected = counts.sum() * np.array(LISTOPS_LABELS) / sum(LISTOPS_LABELS)
+            official = np.array(LISTOPS_LABELS)
+            expected = counts.sum() * official / official.sum()
             p_value = chisquare(counts, expected).pvalue
             if p_value < UNLIKELY:
                 lines.append(f"the histogram of the answers is not the official one (p = {p_value:.0e})")
@@ -217,11 +236,11 @@ class RetrievalCollector(TableCollector):
     sizes = retrieval.OFFICIAL_SIZES
     files = retrieval.FILES
 
-    @abstractmethod
     def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
         fields = line.split(b"\t")
         if len(fields) != 5:
             raise ValueError(f"{len(fields)} columns instead of 5, label, id, id, text, text")
-        if fields[0] not in retrieval.LABELS:
-            raise ValueError(f"the label is {str(fields[0][:20])[1:]}, not 0.0 or 1.0")
-        return [len(fields[3]), len(fields[4])], retrieval.LABELS[fields[0]]
+        label, _, _, first, second = fields
+        if label not in retrieval.LABELS:
+            raise ValueError(f"the label is {str(label[:20])[1:]}, not 0.0 or 1.0")
+        return [len(first), len(second)], retrieval.LABELS[label]

@@ -2,22 +2,41 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
 
+from lra.data.progress import Progress
+
+from . import listops, retrieval
+from .formats.aclimdb import LABELS
+from .formats.reader import Reader
 from .image import PIXELS, RECORD, TEST, TRAIN
 from .lines import impostor
-from .pathfinder.png import decode
-from .pathfinder.release import listing
+from .pathfinder.listing import decode, listing
 from .survey import Collector, SplitSummary, shorten
+
+# Official number of examples of each split; the validation sets of Text and Image in pickles are not official.
+OFFICIAL_SIZES = {
+    "listops": listops.OFFICIAL_SIZES,
+    "retrieval": retrieval.OFFICIAL_SIZES,
+    "text": {"train": 25_000, "test": 25_000},
+    "image": {"test": 10_000},
+}
+# Images of one size and contour.
+PATHFINDER_IMAGES = 200_000
+
+
+def pathfinder_title(size: int, contour: int) -> str:
+    """The task of the images of one size and contour, for the report."""
+    return f"pathfinder, {size} x {size}, contour {contour}"
 
 
 class PathfinderCollector(Collector):
     """The images of one size and contour."""
 
-    sizes: ClassVar[dict[str, int]] = {"all": 200_000}
+    sizes: ClassVar[dict[str, int]] = {"all": PATHFINDER_IMAGES}
 
     def __init__(self, place: str, size: int, contour: int):
         super().__init__(place)
@@ -28,7 +47,7 @@ class PathfinderCollector(Collector):
 
     @property
     def task(self) -> str:
-        return f"pathfinder, {self.size} x {self.size}, contour {self.contour}"
+        return pathfinder_title(self.size, self.contour)
 
     def add(self, name: str, data: Iterable[bytes]) -> None:
         content = b"".join(data)
@@ -45,7 +64,8 @@ class PathfinderCollector(Collector):
             return hashlib.blake2b(pixels, digest_size=16).digest()
         if not content:
             return "is empty"
-        return impostor(content) or f"is no readable image of {self.size} x {self.size} pixels"
+        expected = f"{self.size} x {self.size} pixels"
+        return impostor(content) or f"is no readable image of {expected}"
 
     def add_digest(self, name: str, digest: bytes | str) -> None:
         if isinstance(digest, str):
@@ -64,6 +84,7 @@ class PathfinderCollector(Collector):
         except ValueError as error:
             self.faults.append(str(error))
             entries = []
+        # Every listed image, in the order of the listing.
         for name, label in entries:
             if name not in self.digests:
                 missing.append(f"{self.place}/{name}: is missing")
@@ -75,8 +96,10 @@ class PathfinderCollector(Collector):
                 summary.lengths.append(self.size**2)
         # A folder with thousands of damaged images is described by the first ones.
         self.faults = shorten(self.faults) + shorten(missing)
+        # Placeholders, of which most images are equal.
         if 2 * len(distinct) < summary.examples:
-            self.faults.append(f"{self.place}: only {len(distinct):,} of {summary.examples:,} images are different")
+            counts = f"{len(distinct):,} of {summary.examples:,}"
+            self.faults.append(f"{self.place}: only {counts} images are different")
         summary.sha256 = sha.hexdigest()
         return [summary]
 
@@ -99,8 +122,10 @@ class ReviewCollector(Collector):
         content = b"".join(data)
         if not content.strip():
             self.faults.append(f"{self.place}/{name}: is empty")
-        self.summaries[split].labels[["neg", "pos"].index(label)] += 1
-        self.summaries[split].lengths.append(len(content.strip()))
+        summary = self.summaries[split]
+        summary.labels[LABELS[label]] += 1
+        # Without white space around it, as a review is stored.
+        summary.lengths.append(len(content.strip()))
         self.reviews[split][name] = hashlib.sha256(content).digest()
 
     def summarise(self) -> list[SplitSummary]:
@@ -138,9 +163,11 @@ class BatchCollector(Collector):
                 if content is None:
                     self.faults.append(f"{self.place}/{name}.bin: is missing")
                     continue
+                # A batch consists of whole records.
                 sha.update(content)
                 if not content or len(content) % RECORD:
-                    reason = impostor(content) or f"has {len(content):,} bytes, not records of {RECORD:,}"
+                    size = f"has {len(content):,} bytes, not records of {RECORD:,}"
+                    reason = impostor(content) or size
                     self.faults.append(f"{self.place}/{name}.bin: {reason}")
                     continue
                 labels = np.frombuffer(content, np.uint8)[::RECORD]
@@ -151,6 +178,44 @@ class BatchCollector(Collector):
         return summaries
 
 
-def blocks(read: Callable[[int], bytes], size: int = 2**22) -> Iterable[bytes]:
-    """Read a file in blocks."""
-    return iter(lambda: read(size), b"")
+class CopyCollector(Collector):
+    """A copy of a task in a format of `formats`, which a reader opens."""
+
+    task = ""
+    sizes: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, place: str, task: str, *, size: int | None = None, contour: int | None = None):
+        super().__init__(place)
+        self.task = task if size is None else pathfinder_title(size, contour)
+        self.size = size
+        self.contour = contour
+        self.option = "source.archive" if task in ("text", "image") else "source.release"
+        self.sizes = OFFICIAL_SIZES.get(task, {})
+        self.summaries: list[SplitSummary] = []
+
+    def add(self, name: str, data: Iterable[bytes]) -> None:
+        """Do nothing: a reader reads whole splits."""
+
+    def read(self, reader: Reader, progress: Progress) -> None:
+        """Read all splits. Raises ValueError if one is damaged."""
+        for split in reader.files:
+            summary = SplitSummary(split)
+            sha = hashlib.sha256()
+            for texts, label in reader.examples(split, progress):
+                for tokens in texts:
+                    sha.update(tokens)
+                    summary.lengths.append(len(tokens))
+                summary.labels[label] += 1
+            summary.sha256 = sha.hexdigest()
+            self.summaries.append(summary)
+
+    def summarise(self) -> list[SplitSummary]:
+        return self.summaries
+
+    def differences(self, splits: list[SplitSummary]) -> list[str]:
+        lines = super().differences(splits)
+        # The release of Pathfinder has no splits.
+        total = sum(split.examples for split in splits)
+        if self.size is not None and total != PATHFINDER_IMAGES:
+            lines.append(f"all splits have {total:,} images, the official data {PATHFINDER_IMAGES:,}")
+        return lines

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress, Source
-from lra.data.store import ExampleChunk, Split
+from lra.data.progress import Progress
+from lra.data.source import Source
+from lra.data.split import ExampleChunk, Split
 
 from .archive import members, reading
 from .download import Download
@@ -115,9 +116,11 @@ class Text(Source):
             self.path = self.download.fetch(root / "downloads", progress)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
+        # A copy with a validation set has its own splits.
         if isinstance(self.copy, Reader) and self.copy.has_val:
             sizes = {"train": self.train, "val": self.val, "test": self.test}
             return self.copy.chunks(progress, sizes, first_examples)
+        # Other copies and the archive have train and test.
         if isinstance(self.copy, Reader):
             reviews = {split: list(self.copy.examples(split, progress)) for split in ("train", "test")}
         elif self.copy is not None:
@@ -136,6 +139,7 @@ class Text(Source):
             index["val"] = first_of(val, self.val, "val")
         index["test"] = first_of(order["test"], self.test, "test")
 
+        # The validation reviews are reviews of train.
         splits = {}
         for split, numbers in index.items():
             pool = reviews["test" if split == "test" else "train"]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lra.data.source import Source
-from lra.data.store import Split
+from lra.data.split import Split
 
 from .adding import Adding
 from .image import Image
@@ -55,31 +55,40 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def value(self, sequences: list[Tensor]) -> Any:
         """The input of an example from its T sequences of stored tokens, (length,) or (length, F); here it has one."""
-        return sequences[0].view(self.info.features[self.KEYS[0]].shape).numpy()
+        # Images are stored as sequences of pixels.
+        feature = self.info.features[self.KEYS[0]]
+        return sequences[0].view(feature.shape).numpy()
 
     def _info(self) -> tfds.core.DatasetInfo:
+        features = dict(zip(self.KEYS, self.features(), strict=True))
         return tfds.core.DatasetInfo(
             builder=self,
             description=type(self).__doc__,
-            features=tfds.features.FeaturesDict(dict(zip(self.KEYS, self.features(), strict=True))),
+            features=tfds.features.FeaturesDict(features),
             supervised_keys=self.KEYS,
             # Keep the order of the store.
             disable_shuffling=True,
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator]:
-        source, root = self.builder_config.source, Path(dl_manager.download_dir)
+        # The store stands in TFDS's folder of downloads.
+        source = self.builder_config.source
+        root = Path(dl_manager.download_dir)
         if source.stored:
             source.prepare(root)
-        return {name: self._generate_examples(split) for name, split in source.load(root).items()}
+        splits = source.load(root)
+        return {name: self._generate_examples(split) for name, split in splits.items()}
 
     def _generate_examples(self, split: Split | GeneratedSplit) -> Iterator[tuple[int, dict[str, Any]]]:
+        input_key, target_key = self.KEYS
         widths = split.lengths.amax(1).tolist()
-        for number, (width, label) in enumerate(zip(widths, split.labels.tolist(), strict=True)):
-            tokens, mask = split.gather(torch.tensor([number]), width)  # (1,T,width[,F]), (1,T,width)
+        labels = split.labels.tolist()
+        for number, width in enumerate(widths):
+            index = torch.tensor([number])
+            tokens, mask = split.gather(index, width)  # (1,T,width[,F]), (1,T,width)
+            # Without padding.
             sequences = [tower[real] for tower, real in zip(tokens[0], mask[0], strict=True)]
-            value = self.value(sequences)
-            yield number, dict(zip(self.KEYS, (value, label), strict=True))
+            yield number, {input_key: self.value(sequences), target_key: labels[number]}
 
 
 class Listops(SourceBuilder):
@@ -121,7 +130,8 @@ class LraImage(SourceBuilder):
     KEYS = ("image", "label")
 
     def features(self) -> tuple[Any, Any]:
-        return tfds.features.Tensor(shape=(32, 32), dtype=np.uint8), tfds.features.ClassLabel(num_classes=10)
+        pixels = tfds.features.Tensor(shape=(32, 32), dtype=np.uint8)
+        return pixels, tfds.features.ClassLabel(num_classes=10)
 
 
 class LraRetrieval(SourceBuilder):
@@ -132,7 +142,8 @@ class LraRetrieval(SourceBuilder):
     KEYS = ("texts", "label")
 
     def features(self) -> tuple[Any, Any]:
-        return tfds.features.Sequence(tfds.features.Text(), length=2), tfds.features.ClassLabel(num_classes=2)
+        texts = tfds.features.Sequence(tfds.features.Text(), length=2)
+        return texts, tfds.features.ClassLabel(num_classes=2)
 
     def value(self, sequences: list[Tensor]) -> list[bytes]:
         return [sequence.numpy().tobytes() for sequence in sequences]
@@ -150,7 +161,8 @@ class LraPathfinder(SourceBuilder):
 
     def features(self) -> tuple[Any, Any]:
         size = self.builder_config.source.size
-        return tfds.features.Tensor(shape=(size, size), dtype=np.uint8), tfds.features.ClassLabel(num_classes=2)
+        pixels = tfds.features.Tensor(shape=(size, size), dtype=np.uint8)
+        return pixels, tfds.features.ClassLabel(num_classes=2)
 
 
 class AddingProblem(SourceBuilder):
@@ -177,8 +189,10 @@ class TemporalOrderProblem(SourceBuilder):
     KEYS = ("symbols", "label")
 
     def features(self) -> tuple[Any, Any]:
-        shape, classes = (self.builder_config.source.length,), list(TemporalOrder.classes)
-        return tfds.features.Tensor(shape=shape, dtype=np.uint8), tfds.features.ClassLabel(names=classes)
+        classes = list(TemporalOrder.classes)
+        shape = (self.builder_config.source.length,)
+        symbols = tfds.features.Tensor(shape=shape, dtype=np.uint8)
+        return symbols, tfds.features.ClassLabel(names=classes)
 
 
 class AssociativeRecall(SourceBuilder):

@@ -32,7 +32,8 @@ ENTRIES = {
     "data show": EntryPoint("data_prep.show"),
     "data inspect": EntryPoint("data_prep.inspect:main"),
     "data export": EntryPoint("data_prep.export:main"),
-    "data floors": EntryPoint("data_prep.floors"),
+    "data baselines": EntryPoint("data_prep.baselines"),
+    "data floors": EntryPoint("data_prep.baselines"),  # the older name
     "data bench": EntryPoint("data_prep.bench"),
     "train": EntryPoint("lra.train", "train every seed of a configuration: train task=listops attn=cur_abs"),
     "sweep": EntryPoint("lra.sweep", "run a grid of mechanisms, tasks and seeds: sweep sweep=selection"),

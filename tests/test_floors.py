@@ -20,7 +20,7 @@ LEVEL = {  # edges inside a floor
     ("report", "integrations"),  # publishes to Weights & Biases
 }
 # These alone of data_prep know the command line.
-ENTRIES = {f"data_prep.{name}" for name in ("__main__", "bench", "export", "floors", "load", "show")}
+ENTRIES = {f"data_prep.{name}" for name in ("__main__", "baselines", "bench", "export", "load", "show")}
 
 
 def edges() -> list[tuple[str, str]]:
@@ -53,7 +53,7 @@ def test_chains_of_imports_are_short():
         "attention": ("lra.ops", "lra.attention.base", "lra.attention.gated"),
         "model": ("lra.ops", "lra.attention.base", "lra.model"),
         "data": ("lra.data", "lra.disk"),
-        "data_prep": ("lra.data.source", "lra.data.store", "data_prep"),
+        "data_prep": ("lra.data.progress", "lra.data.source", "lra.data.split", "lra.data.store", "data_prep"),
         "disk": ("lra.disk",),
         "ops": ("lra.ops",),
     }.items(),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lra.data.source import Progress
+from lra.data.progress import Progress, ReadMeter
 
 LABELS = {"neg": 0, "pos": 1}
 FILE = re.compile(r"\d+_\d+\.txt")
@@ -59,20 +59,23 @@ class AclImdb:
         total = sum(map(len, self.names.values()))
         num_read = 0
         reviews: dict[str, list[tuple[tuple[bytes], int]]] = {}
-        for part, names in self.names.items():
-            reviews[part] = []
-            for name in names:
-                path = self.path / part / name
-                try:
-                    text = path.read_bytes()
-                except OSError as error:
-                    raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-                # Without white space around it, as TFDS's imdb_reviews stores a review.
-                reviews[part].append(((text.strip(),), LABELS[name.partition("/")[0]]))
-                # Reported now and then, since a report takes longer than a file.
-                num_read += 1
-                if num_read % REPORTED == 0 or num_read == total:
-                    progress("reviews", num_read, total)
+        with ReadMeter(str(self.path)) as meter:
+            for part, names in self.names.items():
+                reviews[part] = []
+                for name in names:
+                    path = self.path / part / name
+                    try:
+                        text = path.read_bytes()
+                    except OSError as error:
+                        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+                    meter.add(len(text))
+                    # Without white space around it, as TFDS's imdb_reviews stores a review.
+                    sentiment = name.partition("/")[0]
+                    reviews[part].append(((text.strip(),), LABELS[sentiment]))
+                    # Reported now and then, since a report takes longer than a file.
+                    num_read += 1
+                    if num_read % REPORTED == 0 or num_read == total:
+                        progress("reviews", num_read, total)
         return reviews
 
 

@@ -12,9 +12,10 @@ from typing import IO
 
 import numpy as np
 
-from lra.data.source import Progress
+from lra.data.progress import Progress
 
 from .reader import SPLITS, Reader, SequenceExample, as_label, check_length
+from .writer import Export
 
 FIELDS = ("tokens", "offsets", "labels")
 REPORTED = 1000  # examples between two reports of the progress
@@ -36,36 +37,43 @@ class ArrayReader(Reader):
         self.num_classes = num_classes
         self.length = length
 
-    def examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+    def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
         path = self.files[split]
         try:
-            yield from self._examples(path, progress)
+            yield from self._sequences(path, progress)
         except KeyError as error:
-            raise ValueError(f"{path} has no array {error}: it needs {', '.join(FIELDS)}") from None
+            names = ", ".join(FIELDS)
+            raise ValueError(f"{path} has no array {error}: it needs {names}") from None
         except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} is damaged or not an .npz file: {str(error).splitlines()[0]}") from None
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"{path} is damaged or not an .npz file: {reason}") from None
 
-    def _examples(self, path: Path, progress: Progress) -> Iterator[SequenceExample]:
+    def _sequences(self, path: Path, progress: Progress) -> Iterator[SequenceExample]:
         # Without pickles, so that nothing is executed.
         # Offsets and labels are small; the tokens are streamed below.
         with np.load(path, allow_pickle=False) as arrays:
             offsets = arrays["offsets"]
             labels = arrays["labels"]
         with zipfile.ZipFile(path) as archive, archive.open("tokens.npy") as file:
-            total = _read_header(file, path)
-            check_offsets(offsets, len(labels) * self.num_texts, total, path)
+            num_tokens = _read_header(file, path)
+            num_sequences = len(labels) * self.num_texts
+            check_offsets(offsets, num_sequences, num_tokens, path)
             # Sequences follow each other in the file, so that one after the other is in memory.
-            for number, label in enumerate(labels):
-                where = f"{path}, example {number + 1}"
-                bounds = offsets[number * self.num_texts :][: self.num_texts + 1].tolist()
+            for number, label in enumerate(labels, start=1):
+                where = f"{path}, example {number}"
+                first = (number - 1) * self.num_texts
+                last = first + self.num_texts
+                bounds = offsets[first : last + 1].tolist()
                 texts = []
                 for start, end in itertools.pairwise(bounds):
-                    tokens = np.frombuffer(file.read(end - start), np.uint8)
+                    data = file.read(end - start)
+                    tokens = np.frombuffer(data, np.uint8)
                     check_length(tokens, self.length, where)
                     texts.append(tokens)
-                yield tuple(texts), as_label(label, self.num_classes, where)
-                if number % REPORTED == REPORTED - 1:
-                    progress(path.name, number + 1, len(labels))
+                value = as_label(label, self.num_classes, where)
+                yield tuple(texts), value
+                if number % REPORTED == 0:
+                    progress(path.name, number, len(labels))
 
 
 def find_files(folder: Path) -> dict[str, Path]:
@@ -88,6 +96,44 @@ def _read_header(file: IO[bytes], path: Path) -> int:
 
 def check_offsets(offsets: np.ndarray, num_sequences: int, num_tokens: int, path: Path) -> None:
     """Raise ValueError unless the offsets divide the tokens into so many sequences."""
-    is_valid = offsets.shape == (num_sequences + 1,) and offsets.dtype == np.int64
-    if not is_valid or offsets[0] != 0 or offsets[-1] != num_tokens or (np.diff(offsets) < 0).any():
+    has_shape = offsets.shape == (num_sequences + 1,)
+    is_valid = has_shape and offsets.dtype == np.int64
+    # Offsets ascend from the first token to the last one.
+    if is_valid:
+        covers_tokens = offsets[0] == 0 and offsets[-1] == num_tokens
+        is_ascending = (np.diff(offsets) >= 0).all()
+        is_valid = covers_tokens and is_ascending
+    if not is_valid:
         raise ValueError(f"{path}: the offsets do not divide {num_tokens} tokens into {num_sequences} sequences")
+
+
+def write_npz(task: Export, folder: Path, progress: Progress) -> str:
+    """Write ``{train,val,test}.npz`` in constant memory, and return their description."""
+    for name, split in task.splits.items():
+        lengths = split.lengths.reshape(-1).numpy()
+        ends = np.cumsum(lengths)
+        offsets = np.concatenate([[0], ends]).astype(np.int64)
+        # Offsets and labels fit into memory.
+        arrays = {"offsets": offsets, "labels": split.labels.numpy()}
+        # One example shows the type and the features of the tokens.
+        first, _ = next(task.examples(name, lambda *_: None))
+        path = folder / f"{name}.npz"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+            for key, array in arrays.items():
+                with archive.open(f"{key}.npy", "w") as file:
+                    np.lib.format.write_array(file, array)
+            # The tokens follow their header one sequence after the other.
+            with archive.open("tokens.npy", "w", force_zip64=True) as file:
+                num_tokens = int(offsets[-1])
+                sequence = first[0]
+                shape = (num_tokens, *sequence.shape[1:])
+                header = {"descr": sequence.dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                for texts, _ in task.examples(name, progress):
+                    for tokens in texts:
+                        file.write(np.ascontiguousarray(tokens).tobytes())
+    return (
+        "Arrays `tokens` (all sequences one after the other), `offsets` and `labels`. Sequence i is "
+        f"`tokens[offsets[i]:offsets[i + 1]]`; an example has {task.source.towers}. Tokens are stored ids; the model "
+        f"reads the first {task.limit} of a sequence, plus {task.shift}."
+    )

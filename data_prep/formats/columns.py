@@ -15,18 +15,23 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from lra.console import pip_install
-from lra.data.source import Progress
+from lra.data.progress import Progress
 
 from ..listops import encode
 from .reader import Kind, Reader, SequenceExample, as_label, check_length
+from .writer import CHUNK, Export
 
 NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
 SUFFIXES = (".parquet", ".arrow")
+# Where the files of a split are below a folder.
+PLACES = ("{}[-.]*", "{}/*", "data/{}[-.]*", "*/{}/*")
 # Usual names of columns, the first of them that a file has is read.
-INPUTS = (("input_ids_0",), ("input_ids",), ("text1",), ("text",), ("Source",), ("source",), ("image",), ("img",))
+INPUTS = ("input_ids_0", "input_ids", "text1", "text", "Source", "source", "image", "img")
 SECOND = {"input_ids_0": "input_ids_1", "text1": "text2"}
 LABELS = ("label", "labels", "Target", "target")
 BATCH = 1024  # examples read at a time
+
+Row = tuple[list[np.ndarray], int | float]  # numbers of each text, and the label
 
 
 class ColumnReader(Reader):
@@ -58,7 +63,8 @@ class ColumnReader(Reader):
         allow_colours: bool = False,
     ):
         self.parts = find_parts(path)
-        super().__init__(path, {split: parts[0] for split, parts in self.parts.items()})
+        first_parts = {split: parts[0] for split, parts in self.parts.items()}
+        super().__init__(path, first_parts)
         self.kind = kind
         self.num_texts = num_texts
         self.num_classes = num_classes
@@ -72,15 +78,21 @@ class ColumnReader(Reader):
     @property
     def identity(self) -> dict[str, Any]:
         identity = super().identity
-        return identity if self.columns is None else identity | {"columns": list(self.columns)}
+        if self.columns is not None:
+            identity["columns"] = list(self.columns)
+        return identity
 
     @property
     def paths(self) -> list[Path]:
         return [path for parts in self.parts.values() for path in parts]
 
-    def examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+    def parts_of(self, split: str) -> list[Path]:
+        return self.parts[split]
+
+    def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
         if split not in self.parts:
-            raise ValueError(f"{self.path} holds no file of {split}: {', '.join(NAMES[split])}*.parquet or *.arrow")
+            names = ", ".join(NAMES[split])
+            raise ValueError(f"{self.path} holds no file of {split}: {names}*.parquet or *.arrow")
         for path in self.parts[split]:
             number = 0
             for names, batch in self._batches(path, progress):
@@ -88,8 +100,8 @@ class ColumnReader(Reader):
                 for *inputs, label in zip(*columns, strict=True):
                     number += 1
                     where = f"{path}, example {number}"
-                    tokens = tuple(self._convert(value, where) for value in inputs)
-                    yield tokens, as_label(label, self.num_classes, where)
+                    texts = [self._convert(value, where) for value in inputs]
+                    yield tuple(texts), as_label(label, self.num_classes, where)
 
     def _batches(self, path: Path, progress: Progress) -> Iterator[tuple[list[str], Any]]:
         """Yield the names of the columns and batches of them."""
@@ -105,7 +117,8 @@ class ColumnReader(Reader):
                     progress(path.name, done, total)
         except (arrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
-            raise ValueError(f"{path} is damaged or not a {path.suffix[1:]} file: {reason}") from None
+            kind = path.suffix[1:]
+            raise ValueError(f"{path} is damaged or not a {kind} file: {reason}") from None
 
     def _names(self, present: list[str], path: Path) -> list[str]:
         """Choose the columns to read. Raises ValueError with the columns that there are."""
@@ -113,11 +126,14 @@ class ColumnReader(Reader):
         if self.columns is not None:
             names = list(self.columns)
         else:
-            names = [name for (name,) in INPUTS if name in present][:1]
+            inputs = [name for name in INPUTS if name in present]
+            labels = [name for name in LABELS if name in present]
+            names = inputs[:1]
             if names and self.num_texts == 2:
                 names.append(SECOND.get(names[0], ""))
-            names += [name for name in LABELS if name in present][:1]
-        if len(names) != self.num_texts + 1 or not set(names) <= set(present):
+            names += labels[:1]
+        has_names = set(names) <= set(present)
+        if len(names) != self.num_texts + 1 or not has_names:
             example = "[text1,text2,label]" if self.num_texts == 2 else "[text,label]"
             raise ValueError(f"{path} has the columns {', '.join(present)}: name them by source.columns={example}")
         return names
@@ -137,7 +153,8 @@ class ColumnReader(Reader):
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
         elif isinstance(value, str | bytes) and self.kind == "bytes":
-            tokens = np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
+            data = value.encode() if isinstance(value, str) else value
+            tokens = np.frombuffer(data, np.uint8)
         else:
             tokens = _ids(value, where)
         check_length(tokens, self.length, where)
@@ -145,7 +162,9 @@ class ColumnReader(Reader):
 
     def has_colours(self, tokens: np.ndarray) -> bool:
         """Whether a decoded image has three planes."""
-        return self.allow_colours and self.length is not None and len(tokens) == 3 * self.length
+        if not self.allow_colours or self.length is None:
+            return False
+        return len(tokens) == 3 * self.length
 
 
 def find_parts(folder: Path) -> dict[str, list[Path]]:
@@ -155,8 +174,9 @@ def find_parts(folder: Path) -> dict[str, list[Path]]:
         # The first place and name that has files, so that no split is read twice.
         files: list[Path] = []
         for name in names:
-            for pattern in (f"{name}[-.]*", f"{name}/*", f"data/{name}[-.]*", f"*/{name}/*"):
-                files = files or sorted(path for path in folder.glob(pattern) if path.suffix in SUFFIXES)
+            for pattern in PLACES:
+                paths = folder.glob(pattern.format(name))
+                files = files or sorted(path for path in paths if path.suffix in SUFFIXES)
         if files:
             parts[split] = files
     return parts
@@ -187,15 +207,18 @@ def _open(arrow: Any, file: Any, path: Path) -> tuple[Any, int | None, Any]:
         file.seek(0)
         reader = arrow.ipc.open_file(file)
         indices = range(reader.num_record_batches)
-        return reader.schema, None, lambda names: (reader.get_batch(index) for index in indices)
+        read = lambda names: map(reader.get_batch, indices)
+        return reader.schema, None, read
 
 
 def _values(column: Any) -> Iterable[Any]:
     """The values of a column; lists of numbers as slices of one array, without Python objects for each number."""
     arrow = import_pyarrow()
     kind = column.type
-    is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
-    if not is_list or not arrow.types.is_integer(kind.value_type) or column.null_count:
+    types = arrow.types
+    is_list = types.is_list(kind) or types.is_large_list(kind)
+    has_numbers = is_list and types.is_integer(kind.value_type)
+    if not has_numbers or column.null_count:
         return column.to_pylist()
     # Arrow keeps a column of lists as offsets into one array.
     numbers = column.values.to_numpy(zero_copy_only=False)
@@ -216,6 +239,61 @@ def _decode_image(data: bytes, where: str) -> np.ndarray:
 
 def _ids(value: Any, where: str) -> np.ndarray:
     ids = np.asarray(value if value is not None else ())
-    if ids.ndim != 1 or (len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > 255)):
+    is_valid = ids.ndim == 1
+    # An empty list has no type.
+    if is_valid and len(ids):
+        is_whole = ids.dtype.kind in "iu"
+        is_valid = is_whole and ids.min() >= 0 and ids.max() <= 255
+    if not is_valid:
         raise ValueError(f"{where}: not text, an image or a list of ids from 0 to 255")
     return ids.astype(np.uint8)
+
+
+def write_parquet(task: Export, folder: Path, progress: Progress) -> str:
+    """Write ``{train,validation,test}.parquet`` in constant memory, and return their description."""
+    arrow = import_pyarrow()
+    count = task.source.towers
+    inputs = ["input_ids"]
+    if count > 1:
+        inputs = [f"input_ids_{number}" for number in range(count)]
+    for name in task.splits:
+        writer = None
+        try:
+            for batch in _batches(task, name, progress):
+                # One column per text, then the labels.
+                texts_of_examples, labels = zip(*batch, strict=True)
+                columns = list(map(list, zip(*texts_of_examples, strict=True)))
+                arrays = [_list_column(arrow, sequences) for sequences in columns]
+                arrays.append(arrow.array(labels))
+                table = arrow.table(arrays, names=[*inputs, "label"])
+                path = folder / f"{NAMES[name][0]}.parquet"
+                writer = writer or arrow.parquet.ParquetWriter(path, table.schema)
+                writer.write_table(table)
+        finally:
+            if writer is not None:
+                writer.close()
+    return (
+        f"Columns {', '.join(inputs)}, lists of stored ids, and label. The model reads the first {task.limit} ids of a "
+        f"sequence, plus {task.shift}."
+    )
+
+
+def _list_column(arrow: Any, sequences: list[np.ndarray]) -> Any:
+    """A column of lists, from one array of all numbers."""
+    offsets = np.cumsum([0, *map(len, sequences)])
+    bounds = arrow.array(offsets, arrow.int32())
+    numbers = arrow.array(np.concatenate(sequences))
+    return arrow.ListArray.from_arrays(bounds, numbers)
+
+
+def _batches(task: Export, name: str, progress: Progress) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    for texts, label in task.examples(name, progress):
+        # Features of a position follow each other.
+        flat_texts = [tokens.reshape(-1) for tokens in texts]
+        batch.append((flat_texts, label))
+        if len(batch) == CHUNK:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import aclimdb, arrays, cifar_python
+from . import aclimdb, arrays
 from .aclimdb import AclImdb
-from .cifar_python import CifarPython
+from .cifar import Cifar, open_cifar
 from .reader import Kind, Reader
 
 
@@ -36,7 +36,7 @@ def open_copy(
     stem: str | None = None,
     length: int | None = None,
     columns: Sequence[str] | None = None,
-) -> Reader | AclImdb | CifarPython | None:
+) -> Reader | AclImdb | Cifar | None:
     """Open a copy of a task in one of the formats of this package.
 
     Args:
@@ -57,16 +57,18 @@ def open_copy(
     # Imported here, since these know the tokens of ListOps, whose module imports this one.
     from .columns import ColumnReader, find_parts
     from .lra_pickle import PickleReader, has_files
+    from .pixel_lines import PixelLineReader
+    from .pixel_lines import has_files as has_lines
 
     folder = Path(path).expanduser()
     task_format = FORMATS[task]
     options: dict[str, Any] = {"num_texts": task_format.num_texts, "num_classes": task_format.num_classes}
     options["length"] = length
     if task == "image":
-        # torchvision's archive or its folder.
-        batches = cifar_python.find(folder)
+        # torchvision's archive, or an unpacked folder.
+        batches = open_cifar(folder)
         if batches is not None:
-            return CifarPython(batches)
+            return batches
     if not folder.is_dir():
         return None
     if task == "text":
@@ -78,6 +80,8 @@ def open_copy(
         return PickleReader(folder, stem=stem or task, kind=task_format.kind, **options)
     if any((folder / f"{split}.npz").is_file() for split in arrays.SPLITS):
         return arrays.ArrayReader(folder, **options)
+    if task_format.kind == "pixels" and has_lines(folder):
+        return PixelLineReader(folder, num_classes=task_format.num_classes, length=length)
     if find_parts(folder):
         options |= {"kind": task_format.kind, "columns": columns, "allow_colours": task == "image"}
         return ColumnReader(folder, **options)

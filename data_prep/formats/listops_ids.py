@@ -7,6 +7,7 @@ numbering is then checked: every expression of every file must evaluate to its l
 """
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,13 @@ NUM_TOKENS = len(TOKENS)
 NUM_OPERATORS = 4
 # Orders of the digits that are tried if the bounds leave several.
 MOST_ORDERS = 10_000
-REMEDY = "use the TSV files by source.release=, or generate the task: python -m data_prep task=listops"
+REMEDY = "use the TSV files by source.release=, or generate the task: lra data task=listops"
+
+
+Sequences = list[np.ndarray]  # ids (length,) of each expression
+Order = tuple[int, ...]  # ids of the file in the order of what they stand for
+Bounds = dict[int, int]  # smallest or largest value of each id
+Examples = list[tuple[np.ndarray, int]]  # ids (length,) and value of each expression
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,8 @@ class IdMap:
         Raises:
             ValueError: it is no expression, or its value is not the label.
         """
-        if not len(ids) or ids.min() < 0 or ids.max() >= len(self.table):
+        is_valid = len(ids) > 0 and ids.min() >= 0 and ids.max() < len(self.table)
+        if not is_valid:
             raise ValueError(f"{where}: not the ids of an expression; {REMEDY}")
         stored = self.table[ids]
         value = evaluate(stored)
@@ -70,27 +78,35 @@ def evaluate(ids):
             values[top] = token - DIGIT
             top += 1
         else:
-            if token != CLOSE or depth == 0 or top == bases[depth - 1]:
+            if token != CLOSE or depth == 0:
                 return -1
             depth -= 1
-            arguments = np.sort(values[bases[depth] : top])
-            top = bases[depth]
+            base = bases[depth]
+            # An operator without arguments.
+            if top == base:
+                return -1
+            arguments = np.sort(values[base:top])
+            top = base
             # MIN, MAX, MED (rounded down), SM (the sum modulo 10).
-            if operators[depth] == 0:
+            operator = operators[depth]
+            if operator == 0:
                 value = arguments[0]
-            elif operators[depth] == 1:
+            elif operator == 1:
                 value = arguments[-1]
-            elif operators[depth] == 2:
+            elif operator == 2:
                 n = len(arguments)
-                value = (arguments[(n - 1) // 2] + arguments[n // 2]) // 2
+                lower = arguments[(n - 1) // 2]
+                upper = arguments[n // 2]
+                value = (lower + upper) // 2
             else:
                 value = arguments.sum() % 10
             values[top] = value
             top += 1
-    return values[0] if depth == 0 and top == 1 else -1
+    is_complete = depth == 0 and top == 1
+    return values[0] if is_complete else -1
 
 
-def recover_ids(sequences: list[np.ndarray], labels: list[int], where: str) -> IdMap:
+def recover_ids(sequences: Sequences, labels: list[int], where: str) -> IdMap:
     """Recover the numbering of the tokens.
 
     Args:
@@ -101,13 +117,15 @@ def recover_ids(sequences: list[np.ndarray], labels: list[int], where: str) -> I
     Raises:
         ValueError: there is none with which the expressions evaluate to their labels.
     """
+    # The ids that occur, at most one for each token.
     distinct = set()
     for ids in sequences:
         distinct.update(np.unique(ids).tolist())
     used = sorted(distinct)
-    is_valid = used and used[0] >= 1 and used[-1] <= 255 and len(used) <= NUM_TOKENS
-    if not is_valid:
-        raise ValueError(f"{where}: {len(used)} different ids, ListOps has {NUM_TOKENS}; {REMEDY}")
+    num_used = len(used)
+    in_range = num_used > 0 and used[0] >= 1 and used[-1] <= 255
+    if not in_range or num_used > NUM_TOKENS:
+        raise ValueError(f"{where}: {num_used} different ids, ListOps has {NUM_TOKENS}; {REMEDY}")
 
     # Files that this package wrote need no recovery.
     ids = np.arange(256)
@@ -117,7 +135,9 @@ def recover_ids(sequences: list[np.ndarray], labels: list[int], where: str) -> I
         return identity
 
     # All expressions but single digits end with the bracket.
-    compound = [(ids, label) for ids, label in zip(sequences, labels, strict=True) if len(ids) > 1]
+    examples = zip(sequences, labels, strict=True)
+    compound = [(ids, label) for ids, label in examples if len(ids) > 1]
+    first_ids = {int(ids[0]) for ids, _ in compound}
     closing = {int(ids[-1]) for ids, _ in compound}
     if len(closing) != 1:
         raise ValueError(
@@ -127,10 +147,11 @@ def recover_ids(sequences: list[np.ndarray], labels: list[int], where: str) -> I
     (close,) = closing
 
     # They begin with an operator; the other ids are digits.
-    starts = sorted({int(ids[0]) for ids, _ in compound})
-    if len(starts) != NUM_OPERATORS or len(used) != NUM_TOKENS:
-        raise ValueError(f"{where}: {len(starts)} ids begin an expression, ListOps has {NUM_OPERATORS}; {REMEDY}")
-    digits = [id for id in used if id != close and id not in starts]
+    starts = sorted(first_ids)
+    num_starts = len(starts)
+    if num_starts != NUM_OPERATORS or num_used != NUM_TOKENS:
+        raise ValueError(f"{where}: {num_starts} ids begin an expression, ListOps has {NUM_OPERATORS}; {REMEDY}")
+    digits = [id for id in used if id not in (close, *starts)]
 
     # Try the likeliest orders of operators and digits until all values are right.
     for operators in _orders_of_operators(starts, compound):
@@ -141,35 +162,41 @@ def recover_ids(sequences: list[np.ndarray], labels: list[int], where: str) -> I
     raise ValueError(f"{where}: no numbering of the tokens makes the expressions equal to their labels; {REMEDY}")
 
 
-def _id_map(digits: tuple[int, ...], operators: tuple[int, ...], close: int) -> IdMap:
+def _id_map(digits: Order, operators: Order, close: int) -> IdMap:
+    # Stored ids are 1 for the digit 0 to 15 for the bracket.
     table = np.zeros(256, np.uint8)
-    for stored, id in enumerate((*digits, *operators, close), start=1):
+    tokens = [*digits, *operators, close]
+    for stored, id in enumerate(tokens, start=1):
         table[id] = stored
     return IdMap(table)
 
 
-def _is_consistent(id_map: IdMap, sequences: list[np.ndarray], labels: list[int]) -> bool:
-    expressions = zip(sequences, labels, strict=True)
-    return all(evaluate(id_map.table[ids]) == label for ids, label in expressions)
+def _is_consistent(id_map: IdMap, sequences: Sequences, labels: list[int]) -> bool:
+    """Whether every expression evaluates to its label."""
+    for ids, label in zip(sequences, labels, strict=True):
+        stored = id_map.table[ids]
+        if evaluate(stored) != label:
+            return False
+    return True
 
 
-def _orders_of_operators(starts: list[int], compound: list) -> list[tuple[int, ...]]:
+def _orders_of_operators(starts: list[int], compound: Examples) -> list[Order]:
     """Order the operators as MIN, MAX, MED, SM, the likeliest order first: MIN has small values, MAX large ones."""
     # The mean value of the expressions that begin with each operator.
     means = {}
     for start in starts:
         labels = [label for ids, label in compound if ids[0] == start]
         means[start] = np.mean(labels)
-    ranked = sorted(starts, key=means.__getitem__)
-    likely = (ranked[0], ranked[3], ranked[1], ranked[2])
-    # MED and SM have nearly the same mean.
-    swapped = (ranked[0], ranked[3], ranked[2], ranked[1])
-    orders: list[tuple[int, ...]] = [likely, swapped]
-    orders += [order for order in itertools.permutations(starts) if order not in orders]
+    minimum, third, fourth, maximum = sorted(starts, key=means.__getitem__)
+    # MED and SM have nearly the same mean, so both orders of them are likely.
+    orders: list[Order] = [(minimum, maximum, third, fourth), (minimum, maximum, fourth, third)]
+    for order in itertools.permutations(starts):
+        if order not in orders:
+            orders.append(order)
     return orders
 
 
-def _orders_of_digits(digits: list[int], operators: tuple[int, ...], close: int, compound: list):
+def _orders_of_digits(digits: list[int], operators: Order, close: int, compound: Examples) -> Iterator[Order]:
     """Yield the orders of the digits 0..9 that the outermost MIN and MAX allow.
 
     A digit directly below an outermost MAX is at most the label, one below an outermost MIN at least the label.
@@ -193,7 +220,7 @@ def _orders_of_digits(digits: list[int], operators: tuple[int, ...], close: int,
     yield from itertools.islice(_assignments(digits, low, high), MOST_ORDERS)
 
 
-def _assignments(digits: list[int], low: dict[int, int], high: dict[int, int], prefix: tuple[int, ...] = ()):
+def _assignments(digits: list[int], low: Bounds, high: Bounds, prefix: Order = ()) -> Iterator[Order]:
     """Yield the digits in the orders in which each has a value within its bounds."""
     # The prefix has the ids of the digits 0 .. value - 1.
     value = len(prefix)
@@ -201,5 +228,7 @@ def _assignments(digits: list[int], low: dict[int, int], high: dict[int, int], p
         yield prefix
         return
     for id in digits:
-        if id not in prefix and low[id] <= value <= high[id]:
+        if id in prefix:
+            continue
+        if low[id] <= value <= high[id]:
             yield from _assignments(digits, low, high, (*prefix, id))

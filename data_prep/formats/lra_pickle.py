@@ -6,8 +6,12 @@ A dictionary has ``input_ids_0``, for pairs also ``input_ids_1``, and ``label``.
 * Text and Retrieval: byte + 1, cut to 1,000 or 4,000 bytes and padded with zeros,
 * Image and Pathfinder: grey levels without padding,
 * ListOps: ids in the order of a Python set, which differs from run to run; ``listops_ids`` recovers them.
+
+Their loaders pad nothing, so the writer cuts every sequence to the length of the task and pads it with zeros to a fixed
+width.
 """
 
+import pickle
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -15,16 +19,21 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress
+from lra.data.progress import Progress
 
 from . import safe_pickle
 from .listops_ids import IdMap, recover_ids
 from .reader import Kind, Reader, SequenceExample, as_label, check_length
+from .writer import Export
 
 PARTS = {"train": "train", "val": "dev", "test": "test"}
 PREFIXES = ("lra-", "")
 # Expressions from which the ids of ListOps are recovered.
 SAMPLE = 2_000
+# Protocol 3 is the first one with bytes, and numbers the entries of its memo explicitly.
+PROTOCOL = 3
+HEADER = b"\x80\x03]"
+BATCH = 1000
 
 
 class PickleReader(Reader):
@@ -48,27 +57,31 @@ class PickleReader(Reader):
         self.num_classes = num_classes
         self.length = length
 
-    def examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+    def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
         path = self.files[split]
         id_map = self.id_map if self.kind == "expression" else None
         for number, record in enumerate(_records(path, progress), start=1):
             where = f"{path}, example {number}"
             sequences, label = self._parse(record, where)
-            yield tuple(self._convert(ids, label, id_map, where) for ids in sequences), label
+            texts = [self._convert(ids, label, id_map, where) for ids in sequences]
+            yield tuple(texts), label
 
     def _parse(self, record: Any, where: str) -> tuple[list[np.ndarray], int]:
         """Check one dictionary. Raises ValueError that names the missing or wrong entry."""
         keys = [f"input_ids_{number}" for number in range(self.num_texts)]
-        if not isinstance(record, dict) or not {*keys, "label"} <= record.keys():
+        has_keys = isinstance(record, dict) and {*keys, "label"} <= record.keys()
+        if not has_keys:
             raise ValueError(f"{where}: not a dictionary with {', '.join(keys)} and label")
         # Arrays, or lists of numbers in copies that were written again.
         sequences = []
         for key in keys:
             ids = np.asarray(record[key])
             if ids.ndim != 1 or ids.dtype.kind not in "iu":
-                raise ValueError(f"{where}: {key} must be a sequence of whole numbers, got {ids.dtype} {ids.shape}")
+                kind = f"{ids.dtype} {ids.shape}"
+                raise ValueError(f"{where}: {key} must be a sequence of whole numbers, got {kind}")
             sequences.append(ids)
-        return sequences, as_label(record["label"], self.num_classes, where)
+        label = as_label(record["label"], self.num_classes, where)
+        return sequences, label
 
     def _convert(self, ids: np.ndarray, label: int, id_map: IdMap | None, where: str) -> np.ndarray:
         """Convert the ids of a file to stored ids (length,) uint8."""
@@ -85,11 +98,13 @@ class PickleReader(Reader):
     def id_map(self) -> IdMap:
         """The ids of ListOps in these files, recovered from the smallest of them."""
         # All files of a task were written by one run of the script, with one numbering.
-        smallest = min(self.files.values(), key=lambda path: path.stat().st_size)
+        paths = self.files.values()
+        smallest = min(paths, key=lambda path: path.stat().st_size)
         sequences = []
         labels = []
         for number, record in enumerate(_records(smallest, _no_progress), start=1):
-            ids, label = self._parse(record, f"{smallest}, example {number}")
+            where = f"{smallest}, example {number}"
+            ids, label = self._parse(record, where)
             sequences.append(strip_padding(ids[0]))
             labels.append(label)
             if number == SAMPLE:
@@ -104,7 +119,7 @@ def find_files(folder: Path, stem: str) -> dict[str, Path]:
         ValueError: one of them is missing.
     """
     for prefix in PREFIXES:
-        files = {split: folder / f"{prefix}{stem}.{part}.pickle" for split, part in PARTS.items()}
+        files = _files(folder, prefix + stem)
         missing = [path.name for path in files.values() if not path.is_file()]
         if not missing:
             return files
@@ -114,21 +129,34 @@ def find_files(folder: Path, stem: str) -> dict[str, Path]:
     raise ValueError(f"{folder} has no lra-{stem}.{{train,dev,test}}.pickle")
 
 
+def _files(folder: Path, name: str) -> dict[str, Path]:
+    """The file of each split, whether it exists or not."""
+    return {split: folder / f"{name}.{part}.pickle" for split, part in PARTS.items()}
+
+
 def has_files(folder: Path, stem: str) -> bool:
     """Whether a folder holds at least one pickle of a task."""
-    candidates = [folder / f"{prefix}{stem}.{part}.pickle" for prefix in PREFIXES for part in PARTS.values()]
-    return any(path.is_file() for path in candidates)
+    for prefix in PREFIXES:
+        files = _files(folder, prefix + stem)
+        if any(path.is_file() for path in files.values()):
+            return True
+    return False
 
 
 def strip_padding(ids: np.ndarray) -> np.ndarray:
     """Remove the zeros at the end of a sequence."""
     (real,) = np.nonzero(ids)
-    return ids[: real[-1] + 1] if len(real) else ids[:0]
+    length = real[-1] + 1 if len(real) else 0
+    return ids[:length]
 
 
 def _checked(ids: np.ndarray, low: int, high: int, where: str) -> np.ndarray:
-    if len(ids) and (ids.min() < low or ids.max() > high):
-        raise ValueError(f"{where}: ids from {ids.min()} to {ids.max()}, where {low} to {high} are valid")
+    if not len(ids):
+        return ids
+    smallest = ids.min()
+    largest = ids.max()
+    if smallest < low or largest > high:
+        raise ValueError(f"{where}: ids from {smallest} to {largest}, where {low} to {high} are valid")
     return ids
 
 
@@ -149,3 +177,64 @@ def _records(path: Path, progress: Progress) -> Iterator[Any]:
 
 def _no_progress(name: str, done: int, total: int | None) -> None:
     pass
+
+
+def write_pickle(task: Export, folder: Path, progress: Progress) -> str:
+    """Write ``lra-<task>.{train,dev,test}.pickle`` and return their description.
+
+    Raises:
+        ValueError: the task has real numbers instead of tokens.
+    """
+    if task.kind == "series":
+        raise ValueError(f"layout=pickle holds token ids, {task.source.name} has real numbers; use npz or parquet")
+    stem = file_stem(task)
+    files = _files(folder, f"lra-{stem}")
+    for split in task.splits:
+        _write_list(task, split, files[split], progress)
+    return (
+        f"Pickled lists of dictionaries: `input_ids_0`, for pairs also `input_ids_1`, int32 ({task.length},), and "
+        f"`label`. Ids are stored ids plus {task.shift}; sequences are cut to {task.limit} tokens and padded with 0."
+    )
+
+
+def file_stem(task: Export) -> str:
+    """The task as its pickles are named."""
+    source = task.source
+    if source.name != "pathfinder":
+        return source.name
+    # Imported here, since the generator imports the readers.
+    from ..pathfinder.listing import FOLDERS
+
+    return f"pathfinder{source.size}-{FOLDERS[source.contour]}"
+
+
+def _write_list(task: Export, split: str, path: Path, progress: Progress) -> None:
+    """Write a pickled list item by item, in constant memory."""
+    with open(path, "wb") as file:
+        file.write(HEADER)
+        for number, (texts, label) in enumerate(task.examples(split, progress)):
+            if number % BATCH == 0:
+                # Close the batch before with APPENDS, and open the next one with MARK.
+                file.write(b"(" if number == 0 else b"e(")
+            record: dict[str, Any] = {}
+            for place, text in enumerate(texts):
+                record[f"input_ids_{place}"] = _padded(text, task)
+            record["label"] = label
+            file.write(_body(record))
+        file.write(b"e.")
+
+
+def _padded(tokens: np.ndarray, task: Export) -> np.ndarray:
+    # Zeros after the last token are padding.
+    ids = np.zeros(task.length, np.int32)
+    real = tokens[: task.limit]
+    shifted = real.astype(np.int32) + task.shift
+    ids[: len(real)] = shifted
+    return ids
+
+
+def _body(record: dict) -> bytes:
+    """The opcodes of one dictionary, without the header and the STOP of a whole pickle."""
+    body = pickle.dumps(record, protocol=PROTOCOL)[2:-1]
+    # NumPy 1, which those repositories need, does not know the module by its new name.
+    return body.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n", 1)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress, ReadMeter
+from lra.data.split import ExampleChunk
 
 from ..archive import fingerprint
 from ..examples import chunks
@@ -39,7 +39,11 @@ class Reader(ABC):
     @property
     def identity(self) -> dict[str, Any]:
         """Sizes and checksums of the files, which go into the provenance of the data."""
-        return {str(path.relative_to(self.path)): fingerprint(path) for path in self.paths}
+        identity = {}
+        for path in self.paths:
+            name = str(path.relative_to(self.path))
+            identity[name] = fingerprint(path)
+        return identity
 
     @property
     def paths(self) -> list[Path]:
@@ -48,10 +52,12 @@ class Reader(ABC):
 
     def stamp(self) -> str:
         """Summarise the state of the files, and the options that choose what is read, without reading them."""
+        # Other options read something else from the same files.
         digest = hashlib.sha256(self.options.encode())
         for path in self.paths:
             status = path.stat()
-            digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+            line = f"{path.name} {status.st_size} {status.st_mtime_ns}\n"
+            digest.update(line.encode())
         return digest.hexdigest()
 
     @property
@@ -62,9 +68,12 @@ class Reader(ABC):
     def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 files are read in place
         """Do nothing, since the files are read in place."""
 
-    @abstractmethod
+    def parts_of(self, split: str) -> list[Path]:
+        """The files of a split."""
+        return [self.files[split]]
+
     def examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
-        """Read the examples of a split in the order of the file.
+        """Read the examples of a split in the order of the file, and log the rate if it takes long.
 
         Args:
             split: ``train``, ``val`` or ``test``.
@@ -73,6 +82,15 @@ class Reader(ABC):
         Raises:
             ValueError: the file is damaged or does not belong to the task.
         """
+        with ReadMeter(f"{self.path}: {split}") as meter:
+            yield from self._examples(split, progress)
+            # The files are read to their end by now.
+            for path in self.parts_of(split):
+                meter.add(path.stat().st_size)
+
+    @abstractmethod
+    def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+        """Read the examples of a split, see `examples`."""
 
     def chunks(
         self,
@@ -117,6 +135,8 @@ def check_length(tokens: np.ndarray, length: int | None, where: str) -> None:
 def as_label(value: Any, num_classes: int, where: str) -> int:
     """Convert a label. Raises ValueError unless it is a whole number from 0 to ``num_classes - 1``."""
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not is_number or int(value) != value or not 0 <= value < num_classes:
+    # Copies may have labels as real numbers.
+    is_whole = is_number and int(value) == value
+    if not is_whole or not 0 <= value < num_classes:
         raise ValueError(f"{where}: the label must be a whole number from 0 to {num_classes - 1}, got {value!r:.40}")
     return int(value)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lra.data.source import Progress, cores
+from lra.data.progress import Progress
+from lra.data.source import cores
 
 from ..examples import in_order
 from ..listops import CLOSE, OPERATOR, TOKENS
@@ -18,7 +19,7 @@ IMAGES = 1000
 PARTS = {"train": "train", "val": "eval", "test": "test"}
 
 
-def write(task: Export, folder: Path, progress: Progress) -> str:
+def write_release(task: Export, folder: Path, progress: Progress) -> str:
     """Write the official files and return their description.
 
     Raises:
@@ -93,7 +94,7 @@ def _write_pathfinder(task: Export, folder: Path, progress: Progress) -> str:
     80 and 90 percent; writing example i to place ``order[i]`` inverts that.
     """
     # Imported here, since the generator imports the readers.
-    from ..pathfinder.release import FOLDERS
+    from ..pathfinder.listing import FOLDERS
 
     size = task.source.size
     target = folder / f"pathfinder{size}" / FOLDERS[task.source.contour]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lra.data.source import Progress, Source
+from lra.data.progress import Progress
+from lra.data.source import Source
 
 CHUNK = 512  # examples read at a time
 

@@ -28,7 +28,8 @@ MISSES = 24
 def _uniform(stream):
     """Draw a number in [0, 1) and advance stream (1,) uint64."""
     stream[0] += STEP
-    return (mix(stream[0]) >> np.uint64(11)) * 2.0**-53
+    bits = mix(stream[0]) >> np.uint64(11)
+    return bits * 2.0**-53
 
 
 @inlined
@@ -40,7 +41,9 @@ def below(stream, n):
 @inlined
 def _moved(y, x, by):
     """Move a point by a displacement, rounded up."""
-    return math.ceil(y + by[0]), math.ceil(x + by[1])
+    moved_y = y + by[0]
+    moved_x = x + by[1]
+    return math.ceil(moved_y), math.ceil(moved_x)
 
 
 @inlined

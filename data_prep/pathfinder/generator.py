@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from lra.console import log
-from lra.data.source import Progress
-from lra.data.store import ExampleChunk
+from lra.data.progress import Progress, ReadMeter
+from lra.data.split import ExampleChunk
 
 from ..examples import in_order
 from ..file_source import FileSource
@@ -18,7 +18,8 @@ from ..formats.detect import open_copy
 from ..formats.reader import Reader
 from ..locate import expand, inside_archive
 from .images import Trace, check, generate, trace
-from .release import FOLDERS, Archive, Folder
+from .listing import FOLDERS
+from .release import Archive, Folder
 
 __all__ = ["Pathfinder", "Trace", "generate", "trace"]
 
@@ -135,11 +136,10 @@ class Pathfinder(FileSource):
         order = np.random.default_rng(0).permutation(len(self.release.listed))
         bounds = [len(order) * 8 // 10, len(order) * 9 // 10]
         digests: set[bytes] = set()
-        self.release.start(workers)
         splits = {}
         for split, index in zip(self.sizes, np.split(order, bounds), strict=True):
             splits[split] = self._read(index, workers, partial(progress, split), digests)
-        # The last split is read last and ends the processes that decode.
+        # The last split is read last and closes the files.
         splits[split] = _closing(splits[split], self.release.close)
         return splits
 
@@ -176,25 +176,33 @@ class Pathfinder(FileSource):
             digests: digests of the images of all splits so far, which is extended.
         """
 
-        # A thread reads a block; the images that are missing are counted.
-        def read(start: int) -> tuple[ExampleChunk, int]:
+        # A thread reads and decodes a block; decompression releases the interpreter lock.
+        def read(start: int) -> tuple[ExampleChunk, int, int]:
             entries = [self.release.listed[i] for i in index[start : start + BLOCK]]
-            pixels = self.release.pixels([name for name, _ in entries])
-            images = [image for image in pixels if image is not None]
-            labels = [label for (_, label), image in zip(entries, pixels, strict=True) if image is not None]
+            pixels, num_bytes = self.release.pixels([name for name, _ in entries])
+            images = []
+            labels = []
+            for (_, label), image in zip(entries, pixels, strict=True):
+                if image is not None:
+                    images.append(image)
+                    labels.append(label)
             stacked = np.stack(images) if images else np.empty((0, self.size, self.size), np.uint8)
-            return self._chunk(stacked, np.array(labels)), len(entries) - len(images)
+            return self._chunk(stacked, np.array(labels)), len(entries) - len(images), num_bytes
 
+        # The images that are missing are counted.
         finished = 0
         skipped = 0
-        for chunk, missing in in_order(read, range(0, len(index), BLOCK), workers):
-            finished += len(chunk.labels)
-            skipped += missing
-            # Digests of 8 bytes: 200,000 images collide with a probability of 1e-9.
-            for image in chunk.tokens.reshape(-1, self.size**2):
-                digests.add(hashlib.blake2b(image, digest_size=8).digest())
-            progress(finished + skipped, len(index))
-            yield chunk
+        starts = range(0, len(index), BLOCK)
+        with ReadMeter(f"{self.path}: images") as meter:
+            for chunk, missing, num_bytes in in_order(read, starts, workers):
+                finished += len(chunk.labels)
+                skipped += missing
+                meter.add(num_bytes)
+                # Digests of 8 bytes: 200,000 images collide with a probability of 1e-9.
+                for image in chunk.tokens.reshape(-1, self.size**2):
+                    digests.add(hashlib.blake2b(image, digest_size=8).digest())
+                progress(finished + skipped, len(index))
+                yield chunk
         self._check(finished, skipped, len(digests))
 
     def _check(self, finished: int, skipped: int, distinct: int) -> None:

@@ -11,12 +11,15 @@ from PIL import Image
 
 def shrink(canvas: np.ndarray, side: int) -> np.ndarray:
     """Shrink uint8 (n, n) to (side, side) by Lanczos resampling, with overshoot clipped to 0..255."""
-    return np.asarray(Image.fromarray(canvas).resize((side, side), Image.Resampling.LANCZOS))
+    image = Image.fromarray(canvas)
+    small = image.resize((side, side), Image.Resampling.LANCZOS)
+    return np.asarray(small)
 
 
 def disk(radius: int) -> np.ndarray:
     """int64 (., 2) cells with y^2 + x^2 <= radius^2."""
-    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
+    span = slice(-radius, radius + 1)
+    y, x = np.mgrid[span, span]
     is_inside = y**2 + x**2 <= radius**2
     return np.argwhere(is_inside) - radius
 
@@ -39,11 +42,16 @@ def dilate(patch: np.ndarray, cells: np.ndarray) -> np.ndarray:
 def fill_rows(patches: np.ndarray, value: int) -> np.ndarray:
     """Fill rows with a value up to a multiple of 8: (P, side, side) -> (P, side, 8 n)."""
     side = patches.shape[-1]
-    return np.pad(patches, ((0, 0), (0, 0), (0, -side % 8)), constant_values=value)
+    missing = -side % 8
+    widths = ((0, 0), (0, 0), (0, missing))
+    return np.pad(patches, widths, constant_values=value)
 
 
 def polar(distance: float, theta: float) -> tuple[float, float]:
-    return distance * math.sin(theta), distance * math.cos(theta)
+    """The point (y, x) at a distance and a direction."""
+    y = distance * math.sin(theta)
+    x = distance * math.cos(theta)
+    return y, x
 
 
 def radians(degree: int) -> float:

@@ -41,10 +41,13 @@ class Trace(NamedTuple):
 
 
 def check(size: int, contour: int) -> None:
+    """Raise ValueError for a size or contour that the benchmark does not have."""
     if size not in SETTINGS:
-        raise ValueError(f"size={size!r}: choose one of {', '.join(map(str, SETTINGS))}")
+        sizes = ", ".join(map(str, SETTINGS))
+        raise ValueError(f"size={size!r}: choose one of {sizes}")
     if contour not in CONTOURS:
-        raise ValueError(f"contour={contour!r}: choose one of {', '.join(map(str, CONTOURS))}")
+        contours = ", ".join(map(str, CONTOURS))
+        raise ValueError(f"contour={contour!r}: choose one of {contours}")
 
 
 def generate(
@@ -68,7 +71,8 @@ def generate(
     Raises:
         ValueError: size or contour is another one.
     """
-    return trace(size=size, count=count, seed=seed, contour=contour, first=first, void=void)[:2]
+    images, labels, _ = trace(size=size, count=count, seed=seed, contour=contour, first=first, void=void)
+    return images, labels
 
 
 def trace(
@@ -76,14 +80,15 @@ def trace(
 ) -> tuple[np.ndarray, np.ndarray, Trace]:
     """Draw images as `generate` does, with the record of their parts."""
     check(size, contour)
-    # Distractors are a third as long as targets; as many as fit into the number of paddles are tried.
+    # Distractors are a third as long as targets; the number of paddles bounds the number of attempts.
     length = contour // 3
     num_paddles = SETTINGS[size].distractor_paddles // length * length
     images = np.empty((count, size, size), np.uint8)
     labels = np.empty(count, np.uint8)
     targets = np.zeros((count, contour, 2, 3), np.int16)
     distractors = np.zeros((count, num_paddles, 3), np.int16)
-    parts = Trace(targets, distractors, *np.zeros((4, count), np.int32))
+    counts = np.zeros((4, count), np.int32)
+    parts = Trace(targets, distractors, *counts)
 
     # Each image draws its margin. The tables depend on it, so the images of one margin are drawn after the other.
     margins = SETTINGS[size].margins
@@ -117,7 +122,8 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
         discarded = draw_targets(table.paddles, table.seeds, table.blank, masks, parts.targets[n], stream)
         placed = 0
         for _ in range(parts.distractors.shape[1] // length):
-            record = parts.distractors[n, placed * length : (placed + 1) * length]
+            first_paddle = placed * length
+            record = parts.distractors[n, first_paddle : first_paddle + length]
             for _ in range(DISTRACTOR_RETRIALS + 1):
                 if draw_distractor(table.paddles, table.seeds, table.padding, masks, attempt, record, stream):
                     masks, attempt = attempt, masks
@@ -126,8 +132,10 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
         # The markers: at the start of one target, and at the end of the same (label 1) or of the other target.
         start = below(stream, 2)
         end = start if label else 1 - start
-        paint(table, parts.targets[n], parts.distractors[n, : placed * length], start, end, layers)
+        distractors = parts.distractors[n, : placed * length]
+        paint(table, parts.targets[n], distractors, start, end, layers)
         stretch(layers, table.contrast, canvas, images[n])
+        # The record of the image's parts.
         labels[n] = label
         parts.margin[n] = margin
         parts.start[n] = start

@@ -111,9 +111,10 @@ def render(theta: float, setting: Setting, margin: int) -> tuple[np.ndarray, np.
     fine_side = 2 * centre + 1
     fine = Image.new("L", (fine_side, fine_side))
     dy, dx = polar(setting.length * SCALE, theta)
+    start = (centre, centre)
     end = (math.ceil(centre + dx), math.ceil(centre + dy))
     width = int(setting.thickness * SCALE)
-    ImageDraw.Draw(fine).line([(centre, centre), end], fill=255, width=width)
+    ImageDraw.Draw(fine).line([start, end], fill=255, width=width)
     canvas = np.asarray(fine)
 
     # The mask is the line widened by the margin.
@@ -127,14 +128,19 @@ def render_markers(radius: float) -> np.ndarray:
     After shrinking by exactly SCALE all markers are equal whose distance from the image's edge exceeds the radius plus
     twice the resampling kernel's 3 pixels, so M - 1 = twice that distance covers images of any larger size.
     """
-    side = 2 * (math.ceil(radius) + 6) + 1
-    y, x = np.mgrid[: side * SCALE, : side * SCALE]
-    markers = np.empty((side,) * 4, np.uint8)
+    reach = math.ceil(radius) + 6
+    side = 2 * reach + 1
+    fine = slice(side * SCALE)
+    y, x = np.mgrid[fine, fine]
+    squared_radius = (radius * SCALE) ** 2
+    markers = np.empty((side, side, side, side), np.uint8)
     for i in range(side):
         for j in range(side):
-            squared_distance = (y - i * SCALE) ** 2 + (x - j * SCALE) ** 2
-            inside = squared_distance <= (radius * SCALE) ** 2
-            markers[i, j] = shrink(inside.astype(np.uint8) * 255, side)
+            dy = y - i * SCALE
+            dx = x - j * SCALE
+            is_inside = dy**2 + dx**2 <= squared_radius
+            disk_image = is_inside.astype(np.uint8) * 255
+            markers[i, j] = shrink(disk_image, side)
     return markers
 
 
@@ -145,7 +151,8 @@ def elements(masks: np.ndarray, half: int) -> list[np.ndarray]:
     """
     elements = []
     for mask in masks:
-        cells = np.argwhere(mask == 255) - mask.shape[0] // 2 + 1
+        centre = mask.shape[0] // 2
+        cells = np.argwhere(mask == 255) - centre + 1
         is_within = (abs(cells) <= half).all(1)
         elements.append(cells[is_within])
     return elements
@@ -169,9 +176,11 @@ def is_void(cells: np.ndarray) -> bool:
 def displacements(radius: int) -> np.ndarray:
     """List the integer points around an anchor, one sample for each pixel of circumference, floored: int64 (K, 2)."""
     points = []
-    for k in range(math.ceil(2 * math.pi * radius)):
+    circumference = 2 * math.pi * radius
+    for k in range(math.ceil(circumference)):
         dy, dx = polar(radius, k / radius)
-        points.append([math.floor(dy), math.floor(dx)])
+        point = [math.floor(dy), math.floor(dx)]
+        points.append(point)
     return np.unique(points, axis=0)
 
 
@@ -180,10 +189,13 @@ def followers(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     count = np.count_nonzero(turn, axis=1)  # (P,)
     width = count.max()
     # A stable sort moves the columns with a weight to the front and leaves their order.
-    column = np.argsort(turn == 0, axis=1, kind="stable")[:, :width]  # (P, C)
+    order = np.argsort(turn == 0, axis=1, kind="stable")  # (P, K)
+    column = order[:, :width]  # (P, C)
     weight = np.take_along_axis(turn, column, axis=1)
     is_used = np.arange(width) < count[:, None]
-    return np.where(is_used, column, 0), np.where(is_used, weight, 0.0)
+    used_column = np.where(is_used, column, 0)
+    used_weight = np.where(is_used, weight, 0.0)
+    return used_column, used_weight
 
 
 def turn_weights(theta: np.ndarray, continuity: float) -> np.ndarray:
@@ -192,7 +204,9 @@ def turn_weights(theta: np.ndarray, continuity: float) -> np.ndarray:
     angle = np.minimum(angle, 2 * np.pi - angle)
     angle = np.minimum(continuity * angle, np.pi / 2)
     # cos(pi / 2) is 6e-17 in floating point, which must not count as a candidate.
-    return np.where(angle < np.pi / 2, np.cos(angle) ** 2, 0.0)
+    is_candidate = angle < np.pi / 2
+    weight = np.cos(angle) ** 2
+    return np.where(is_candidate, weight, 0.0)
 
 
 def offsets(distance: float, angles: list[float] | np.ndarray) -> np.ndarray:
@@ -227,11 +241,17 @@ def paddle_table(size: int, margin: int, void: bool = True) -> PaddleTable:
 
     # The mask widened by the margin once more, and the greatest mask on which a paddle may be placed.
     within = disk(margin)
-    dilated = np.stack([dilate(np.pad(patch, margin), within) for patch in mask])
+    padded = [np.pad(patch, margin) for patch in mask]
+    dilated = np.stack([dilate(patch, within) for patch in padded])
     highest = OVERLAP - 1 - mask.astype(int)
-    limit = np.where(mask > OVERLAP - 1 - 255, highest, 255).astype(np.uint8)
+    limit = np.minimum(highest, 255).astype(np.uint8)
 
+    # Seeds: where the first paddle of a curve may be, and the dilation elements of its mask.
     cells = elements(mask[:SEEDS], length + margin)
+    starts = np.cumsum([0] + [len(c) for c in cells])
+    voids = [void and is_void(c) for c in cells]
+    degrees = [radians(degree) for degree in range(360)]
+    backwards = [opposite(angle) for angle in orientations]
     follower, turn = followers(turn_weights(theta, setting.continuity))
     paddles = Paddles(
         mask=fill_rows(mask, 0),
@@ -246,13 +266,16 @@ def paddle_table(size: int, margin: int, void: bool = True) -> PaddleTable:
         size=size,
         distance=setting.seed_distance,
         head=offsets(length, orientations),
-        pivot=offsets(length + margin, [opposite(angle) for angle in orientations]),
-        second=offsets(setting.seed_distance, [radians(degree) for degree in range(360)]),
+        pivot=offsets(length + margin, backwards),
+        second=offsets(setting.seed_distance, degrees),
         element=np.concatenate(cells),
-        element_from=np.cumsum([0] + [len(c) for c in cells]),
+        element_from=starts,
         reach=np.array([extents(c) for c in cells]),
-        void=np.array([void and is_void(c) for c in cells]),
+        void=np.array(voids),
     )
+    # The dilation of a frame by a disk is the frame widened by the disk's radius.
+    frame = framed(size, setting.padding)
+    wide_frame = framed(size, setting.padding + margin)
     target_contrast = setting.paddle_contrast * setting.snake_contrast
     return PaddleTable(
         padding=setting.padding,
@@ -262,6 +285,5 @@ def paddle_table(size: int, margin: int, void: bool = True) -> PaddleTable:
         theta=theta,
         line=fill_rows(line, 0),
         marker=render_markers(setting.marker_radius),
-        # The dilation of a frame by a disk is the frame widened by the disk's radius.
-        blank=np.stack([framed(size, setting.padding), framed(size, setting.padding + margin)]),
+        blank=np.stack([frame, wide_frame]),
     )

@@ -17,12 +17,14 @@ def paste(image, patches, paddle, start_y, start_x):
     side = patches.shape[1]
     width = patches.shape[2]
     # The patch's centre is the paddle's start.
-    top = start_y - side // 2 + BEYOND
-    left = start_x - side // 2 + BEYOND
+    half = side // 2
+    top = start_y - half + BEYOND
+    left = start_x - half + BEYOND
     window = image[top : top + side, left : left + width]
     for i in range(side):
         for x in range(patch.shape[1]):
-            window[i, x] = max(window[i, x], patch[i, x])
+            value = patch[i, x]
+            window[i, x] = max(window[i, x], value)
 
 
 @inlined
@@ -31,8 +33,9 @@ def fits(mask, limits, paddle, start_y, start_x):
     limit = limits[paddle]
     side = limits.shape[1]
     width = limits.shape[2]
-    top = start_y - side // 2 + BEYOND
-    left = start_x - side // 2 + BEYOND
+    half = side // 2
+    top = start_y - half + BEYOND
+    left = start_x - half + BEYOND
     window = mask[top : top + side, left : left + width]
     for i in range(side):
         # Compare a whole line before branching, so that the loop is vectorised.
@@ -58,7 +61,8 @@ def paste_marker(layer, markers, y, x):
     for v in range(side):
         for u in range(side):
             pixel = (top + v, left + u)
-            layer[pixel] = max(layer[pixel], markers[i, j, v, u])
+            value = markers[i, j, v, u]
+            layer[pixel] = max(layer[pixel], value)
 
 
 @inlined
@@ -79,8 +83,8 @@ def paint(table, targets, distractors, first, last, layers):
             paste(layers[0], table.line, paddle, y, x)
     for paddle, y, x in distractors:
         paste(layers[1], table.line, paddle, y, x)
-    start_y, start_x = targets[0, first, 1], targets[0, first, 2]
-    end_y, end_x = targets[-1, last, 1], targets[-1, last, 2]
+    _, start_y, start_x = targets[0, first]
+    _, end_y, end_x = targets[-1, last]
     paste_marker(layers[2], table.marker, start_y, start_x)
     paste_marker(layers[2], table.marker, end_y, end_x)
 
@@ -94,7 +98,8 @@ def stretch(layers, contrast, canvas, image):
     canvas[:] = 0
     for k in range(3):
         for y in range(size):
-            layer = layers[k, BEYOND + y, BEYOND : BEYOND + size]
+            line = layers[k, BEYOND + y]
+            layer = line[BEYOND : BEYOND + size]
             row = canvas[y]
             for x in range(size):
                 brightness = layer[x] / 255.0 * contrast[k]
@@ -110,4 +115,5 @@ def stretch(layers, contrast, canvas, image):
     scale = 255.0 / (high - low)
     for y in range(size):
         for x in range(size):
-            image[y, x] = np.uint8((canvas[y, x] - low) * scale + 0.5)
+            value = canvas[y, x] - low
+            image[y, x] = np.uint8(value * scale + 0.5)

@@ -1,15 +1,10 @@
-"""The official Pathfinder images, from a folder or streamed from the release archive.
-
-They are curv_contour_length_14/imgs/N/sample_i.png (curv_baseline and curv_contour_length_9 for the shorter curves),
-below pathfinder32, pathfinder64, pathfinder128 or pathfinder256. metadata/N.npy next to imgs are texts, in which
-each line describes an image: folder, file, number, label and parameters.
-"""
+"""The official Pathfinder images, from a folder or streamed from the release archive; see `listing` for the files."""
 
 import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,34 +13,16 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from lra.console import log
-from lra.data.source import Progress, cores, no_room
+from lra.data.progress import DELAY, Progress, reporter
+from lra.data.source import cores, no_room
 
 from ..archive import fingerprint, is_metadata, members, reading, stamp
 from ..examples import in_order
-from ..lines import text_lines
 from ..locate import DEPTH, ambiguous, subfolders
-from .png import MANY, Decoders, decode
+from .listing import BLOCK, FOLDERS, REMEDY, Listed, decode, listing
 
-FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
-BLOCK = 512  # files that a thread reads at a time
-REMEDY = "source.release must be the folder of pathfinder32 and others, a folder above it, or the archive"
-
-Listed = list[tuple[str, int]]  # (imgs/N/sample_i.png, label) of each image
-
-
-def listing(metadata: dict[str, Iterable[bytes]], where: str) -> Listed:
-    """List the images of metadata/<key>.npy in the order of the keys. Raises ValueError for a bad line or none."""
-    if not metadata:
-        raise ValueError(f"{where} has no metadata/*.npy: {REMEDY}")
-    entries = []
-    for stem in sorted(metadata, key=lambda stem: (len(stem), stem)):
-        name = f"{where}/metadata/{stem}.npy"
-        for number, line in text_lines(metadata[stem], name):
-            fields = line.decode(errors="replace").split()
-            if len(fields) < 4 or fields[3] not in ("0", "1"):
-                raise ValueError(f"{name}, line {number}: not a folder, a file, a number and a label")
-            entries.append((f"{fields[0]}/{fields[1]}", int(fields[3])))
-    return entries
+States = list[tuple[str, os.stat_result]]  # name and state of each file
+Images = list[np.ndarray | None]  # pixels (size, size) uint8, None for an image that is empty, unreadable or missing
 
 
 class Folder:
@@ -71,7 +48,8 @@ class Folder:
         for folder in subfolders(self.path, DEPTH + 1):
             size = re.fullmatch(r"pathfinder(\d+)", folder.parent.name)
             # Leave out the folders of other sizes; a folder whose parent has another name may hold any size.
-            if folder.name == self.inner and (size is None or int(size[1]) == self.size):
+            is_other_size = size is not None and int(size[1]) != self.size
+            if folder.name == self.inner and not is_other_size:
                 folders.append(folder)
         return folders
 
@@ -82,9 +60,9 @@ class Folder:
             return self.path
         first = self.candidates[0]
         for copy in self.candidates[1:]:
-            # Names, labels and sizes differ in most cases, so that no image has to be read.
-            if _outline(first) != _outline(copy) or _identity(first) != _identity(copy):
-                raise ambiguous("source.release", [str(folder) for folder in self.candidates])
+            if not _is_equal(first, copy):
+                places = [str(folder) for folder in self.candidates]
+                raise ambiguous("source.release", places)
         return first
 
     @cached_property
@@ -110,38 +88,60 @@ class Folder:
         if self.folder != self.path:
             log(f"reading {self.folder}")
 
-    def start(self, workers: int) -> None:
-        """Start processes that decode, if there are many images."""
-        self.decoders = Decoders(self.size, workers if workers > 1 and len(self.listed) >= MANY else 0)
-
-    def pixels(self, names: list[str]) -> list[np.ndarray | None]:
-        """Decode images; None for each that is empty, unreadable or missing."""
-        return self.decoders.read([str(self.folder / name) for name in names])
+    def pixels(self, names: list[str]) -> tuple[Images, int]:
+        """Read and decode images in the calling thread; returns them and the number of bytes read."""
+        contents = [_content(self.folder / name) for name in names]
+        images = [decode(content, self.size) for content in contents]
+        num_bytes = sum(len(content) for content in contents if content)
+        return images, num_bytes
 
     def close(self) -> None:
-        self.decoders.close()
+        """Do nothing: no file is open."""
 
 
 def _listing(folder: Path) -> Listed:
-    files = [path for path in folder.glob("metadata/*.npy") if not is_metadata(path.name)]
-    return listing({path.stem: path.read_bytes().splitlines() for path in files}, str(folder))
+    metadata = {}
+    for path in folder.glob("metadata/*.npy"):
+        if not is_metadata(path.name):
+            content = path.read_bytes()
+            metadata[path.stem] = content.splitlines()
+    return listing(metadata, str(folder))
 
 
-def _states(folder: Path) -> list[tuple[str, os.stat_result]]:
+def _states(folder: Path) -> States:
     """The name and the state of every file of a contour, sorted by name."""
     states = []
-    places = [folder / "metadata", *sorted(folder.glob("imgs/*"))]
-    for place in places:
-        if place.is_dir():
-            with os.scandir(place) as entries:
-                files = sorted((entry for entry in entries if entry.is_file()), key=lambda entry: entry.name)
-                states += [(f"{place.name}/{entry.name}", entry.stat()) for entry in files]
+    subfolders = [folder / "metadata", *sorted(folder.glob("imgs/*"))]
+    with reporter(folder.name, DELAY) as progress:
+        for number, subfolder in enumerate(subfolders, start=1):
+            if subfolder.is_dir():
+                states += _states_of_files(subfolder)
+            progress("folders", number, len(subfolders))
     return states
 
 
-def _outline(folder: Path) -> tuple[Listed, list[tuple[str, int]]]:
-    """The names and labels of all images, and the size of every file."""
-    return _listing(folder), [(name, status.st_size) for name, status in _states(folder)]
+def _states_of_files(folder: Path) -> States:
+    with os.scandir(folder) as entries:
+        files = [entry for entry in entries if entry.is_file()]
+    files.sort(key=lambda entry: entry.name)
+    # scandir knows the kind of an entry without another call of the system, but not its size.
+    states = []
+    for entry in files:
+        name = f"{folder.name}/{entry.name}"
+        states.append((name, entry.stat()))
+    return states
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {name: status.st_size for name, status in _states(folder)}
+
+
+def _is_equal(first: Path, second: Path) -> bool:
+    """Whether two folders hold the same images."""
+    # Names, labels and sizes differ in most cases, so that no image has to be read.
+    if _listing(first) != _listing(second) or _sizes(first) != _sizes(second):
+        return False
+    return _identity(first) == _identity(second)
 
 
 def _content(path: Path) -> bytes | None:
@@ -154,23 +154,29 @@ def _content(path: Path) -> bytes | None:
 def _identity(folder: Path) -> dict[str, Any]:
     """Count the listed images that are there and hash all names, labels and contents."""
     entries = _listing(folder)
-    blocks = [entries[first : first + BLOCK] for first in range(0, len(entries), BLOCK)]
+    starts = range(0, len(entries), BLOCK)
 
-    def digests(block: Listed) -> list[tuple[str, bool]]:
+    # The line of each image, and whether the image is there.
+    def digests(start: int) -> list[tuple[str, bool]]:
         lines = []
-        for name, label in block:
+        for name, label in entries[start : start + BLOCK]:
             data = _content(folder / name)
             digest = "missing" if data is None else hashlib.sha256(data).hexdigest()
-            lines.append((f"{name} {label} {digest}\n", bool(data)))
+            line = f"{name} {label} {digest}\n"
+            lines.append((line, bool(data)))
         return lines
 
     # Threads read ahead, the lines are hashed in the order of the listing.
     sha = hashlib.sha256()
     images = 0
-    for lines in in_order(digests, blocks, cores()):
-        for line, is_there in lines:
-            sha.update(line.encode())
-            images += is_there
+    finished = 0
+    with reporter(folder.name, DELAY) as progress:
+        for lines in in_order(digests, starts, cores()):
+            for line, is_there in lines:
+                sha.update(line.encode())
+                images += is_there
+            finished += len(lines)
+            progress("checksums of images", finished, len(entries))
     return {"images": images, "sha256": sha.hexdigest()}
 
 
@@ -209,8 +215,9 @@ class Archive:
         self.path = path
         self.inside = inside
         self.size = size
-        self.member = re.compile(rf"((?:.*/)?pathfinder{size}/{FOLDERS[contour]})/((metadata|imgs)/.+)")
         self.inner = f"pathfinder{size}/{FOLDERS[contour]}"
+        # The folder of the contour, and the path below it.
+        self.member = re.compile(rf"((?:.*/)?{self.inner})/((metadata|imgs)/.+)")
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -259,25 +266,31 @@ class Archive:
         if not folders:
             raise ValueError(f"{self.path}:/{self.inner} has no metadata/*.npy: {REMEDY}")
         first = copies[folders[0]]
-        if any(copy.digests != first.digests for copy in copies.values()):
-            raise ambiguous("source.release", [f"{self.path}/{folder}" for folder in folders])
-        self.listed = listing(first.metadata, f"{self.path}:/{folders[0]}")
+        is_ambiguous = any(copy.digests != first.digests for copy in copies.values())
+        if is_ambiguous:
+            places = [f"{self.path}/{folder}" for folder in folders]
+            raise ambiguous("source.release", places)
+        where = f"{self.path}:/{folders[0]}"
+        self.listed = listing(first.metadata, where)
         self.positions = first.positions
         if len(folders) > 1:
             log(f"{self.path}: {' and '.join(folders)} are equal")
 
-    def start(self, workers: int) -> None:
-        """Do nothing: the images are decoded."""
-
-    def pixels(self, names: list[str]) -> list[np.ndarray | None]:
-        """Return images; None for each that was empty, unreadable or missing."""
-        return [self._image(name) for name in names]
+    def pixels(self, names: list[str]) -> tuple[Images, int]:
+        """Return the images that `fetch` decoded, and the number of bytes read."""
+        images = [self._image(name) for name in names]
+        num_images = sum(image is not None for image in images)
+        return images, num_images * self.size**2
 
     def close(self) -> None:
+        """Remove the decoded images."""
         self.images.close()
 
     def _image(self, name: str) -> np.ndarray | None:
         if name not in self.positions:
             return None
-        data = os.pread(self.images.fileno(), self.size**2, self.positions[name])
-        return np.frombuffer(data, np.uint8).reshape(self.size, self.size)
+        # Threads share the file, so that each read names its position.
+        num_bytes = self.size**2
+        data = os.pread(self.images.fileno(), num_bytes, self.positions[name])
+        pixels = np.frombuffer(data, np.uint8)
+        return pixels.reshape(self.size, self.size)

@@ -15,7 +15,7 @@ from ..config.compose import mechanism as mechanism_overrides
 from ..config.experiment import Experiment
 from ..config.quoting import override
 from ..console import log
-from ..data import bag
+from ..data import bag_of_tokens
 from ..data.store import StoreError
 from ..runs import config_file, published, record
 from ..runs.run_dir import check_choices
@@ -228,7 +228,11 @@ class Board:
         left = {entry.experiment: entry.options for entry in self.entries if self.progress(entry).left}
         for name, options in left.items():
             task = options.task
-            if task.vocab is not None and bag.read(bag.path(options.task_data(), task.metric)) is None:
+            # Tasks with real features have no bag of tokens.
+            if task.vocab is None:
+                continue
+            path = bag_of_tokens.path(options.task_data(), task.metric)
+            if bag_of_tokens.read(path) is None:
                 log(f"{name}: fitting the bag of tokens")
                 try:
                     baselines_of(options)

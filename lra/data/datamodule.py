@@ -95,18 +95,21 @@ class TaskData(L.LightningDataModule):
         if self.splits:
             return
         splits = self.source.open(self.root)
-        device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+        device = torch.device("cpu")
+        if self.trainer:
+            device = self.trainer.strategy.root_device
         self.splits = {name: split.to(device) for name, split in splits.items()}
 
         # Lengths stay on the CPU, where the shapes of batches are chosen.
         self.shortest = {}
         self.sequence_lengths = {}
         for name, split in splits.items():
-            self.shortest[name] = split.lengths.amin(1).clamp(max=self.limit)
+            lengths = split.lengths.clamp(max=self.limit)  # (n,T)
+            self.shortest[name] = lengths.amin(1)
             if self.compact:
                 self.sequence_lengths[name] = self._unmasked_lengths(self.splits[name])
             else:
-                self.sequence_lengths[name] = split.lengths.amax(1).clamp(max=self.limit)
+                self.sequence_lengths[name] = lengths.amax(1)
 
     @property
     def rank(self) -> int:
@@ -138,7 +141,8 @@ class TaskData(L.LightningDataModule):
         index = device_index[share]
 
         # Compaction removes tokens, so that it needs whole sequences.
-        tokens, mask = stored.gather(index, self.limit if self.compact else width, self.limit)  # (B,T,L)
+        stored_width = self.limit if self.compact else width
+        tokens, mask = stored.gather(index, stored_width, self.limit)  # (B,T,L)
         if self.masked_id is not None:
             mask = mask & (tokens != self.masked_id)
         if self.masked_id is not None or shortest == 0:
@@ -150,7 +154,8 @@ class TaskData(L.LightningDataModule):
         positions = None
         if self.compact:
             # Positions of the real tokens in their order, then of the masked ones.
-            positions = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)[..., :width]
+            is_masked = (~mask).to(torch.uint8)
+            positions = is_masked.argsort(dim=-1, stable=True)[..., :width]
             tokens = tokens.gather(-1, positions)
             mask = mask.gather(-1, positions)
 
@@ -160,13 +165,16 @@ class TaskData(L.LightningDataModule):
             inputs = inputs + self.shift
         elif self.shift:
             inputs = (inputs + self.shift) * mask
-        return Batch(inputs, mask if self.mask else None, stored.labels[index], positions)
+        if not self.mask:
+            mask = None
+        return Batch(inputs, mask, stored.labels[index], positions)
 
     def _width(self, split: str, index: Tensor) -> int:
         """The number of positions of a batch of the examples index (B,)."""
         if self.pad == "fixed":
             return self.length
-        longest = max(int(self.sequence_lengths[split][index].max()), 1)
+        lengths = self.sequence_lengths[split][index]  # (B,)
+        longest = max(int(lengths.max()), 1)
         return min(self.length, round_up(longest))
 
     def _unmasked_lengths(self, split) -> Tensor:
@@ -175,7 +183,8 @@ class TaskData(L.LightningDataModule):
         for index in torch.arange(len(split)).split(CHUNK):
             tokens, mask = split.gather(index, self.limit)
             unmasked = mask & (tokens != self.masked_id)  # (B,T,L)
-            counts.append(unmasked.sum(-1).amax(1).clamp(min=1).cpu())
+            longest = unmasked.sum(-1).amax(1)  # (B,)
+            counts.append(longest.clamp(min=1).cpu())
         return torch.cat(counts)
 
     def baseline(self, split: str, metric: Callable[[Tensor, Tensor], float]) -> float:
@@ -190,13 +199,15 @@ class TaskData(L.LightningDataModule):
 
     def tokens(self, steps: int) -> int:
         """Count the tokens of all texts, masked pixels included, in the batches of the first ``steps`` steps."""
-        lengths = self.splits["train"].lengths.clamp(max=self.limit).sum(1).cpu()
+        lengths = self.splits["train"].lengths.clamp(max=self.limit)  # (n,T)
+        lengths = lengths.sum(1).cpu()  # (n,)
         n = len(lengths)
         # Whole epochs, and the examples that begin the last one.
         epochs, remainder = divmod(steps * self.batch, n)
         num_tokens = epochs * int(lengths.sum())
         if remainder:
-            last_epoch = EpochPermutation(n, self.seed)[epochs * n : epochs * n + remainder]
+            first = epochs * n
+            last_epoch = EpochPermutation(n, self.seed)[first : first + remainder]
             num_tokens += int(lengths[last_epoch].sum())
         return num_tokens
 
@@ -218,7 +229,8 @@ class TaskData(L.LightningDataModule):
         first = self.first_step * self.batch
         while True:
             # The indices of the next AHEAD steps, copied to the device at once.
-            indices = stream[first : first + AHEAD * self.batch].reshape(AHEAD, self.batch)
+            last = first + AHEAD * self.batch
+            indices = stream[first:last].reshape(AHEAD, self.batch)
             if self.micro_batch < self.batch:
                 # Short sequences first within each batch.
                 by_length = lengths[indices].argsort(1, kind="stable")
@@ -228,13 +240,16 @@ class TaskData(L.LightningDataModule):
                 for start in range(0, self.batch, self.micro_batch):
                     part = slice(start, start + self.micro_batch)
                     yield self.gather("train", indices[step, part], share, device_indices[step, part])
-            first += AHEAD * self.batch
+            first = last
 
     def evaluation_batches(self, split: str) -> Iterator[Batch]:
         """Yield this rank's batches of a split; over all ranks every example comes once."""
         index = self.sequence_lengths[split].argsort(stable=True).numpy()
         device_index = copy_async(torch.from_numpy(index), self.splits[split].labels.device)
-        for first in range(self.rank * self.eval_batch, len(index), self.world_size * self.eval_batch):
+        # Each rank takes every world_size-th batch.
+        start = self.rank * self.eval_batch
+        stride = self.world_size * self.eval_batch
+        for first in range(start, len(index), stride):
             part = slice(first, first + self.eval_batch)
             yield self.gather(split, index[part], device_index=device_index[part])
 
@@ -244,8 +259,10 @@ class TaskData(L.LightningDataModule):
             return 1
         lengths = self.sequence_lengths["train"].numpy()
         num_batches = len(lengths) // self.batch
-        index = EpochPermutation(len(lengths), self.seed)[0 : num_batches * self.batch]
-        longest = lengths[index].reshape(num_batches, self.batch).max(1)
+        permutation = EpochPermutation(len(lengths), self.seed)
+        index = permutation[0 : num_batches * self.batch]
+        batch_lengths = lengths[index].reshape(num_batches, self.batch)
+        longest = batch_lengths.max(1)
         return len(np.unique(round_up(longest)))
 
     def state_dict(self) -> dict:

@@ -132,7 +132,8 @@ class SequenceDataset(Dataset):
             pairs = zip(tokens[number], lengths[number].tolist(), strict=True)
             # A copy, since a view would keep the padded batch in memory.
             texts = tuple(sequence[:length].clone() for sequence, length in pairs)
-            examples.append(Example(texts[0] if len(texts) == 1 else texts, label))
+            is_pair = len(texts) > 1
+            examples.append(Example(texts if is_pair else texts[0], label))
         return examples
 
     def collate(self, examples: list[Example]) -> PaddedBatch:
@@ -146,8 +147,10 @@ class SequenceDataset(Dataset):
         for tokens, _ in examples:
             texts.extend(tokens if isinstance(tokens, tuple) else [tokens])
         padded = pad_sequence(texts, batch_first=True, padding_value=PAD_ID)  # (B*T,L) or (B*T,L,F)
+        # The mask covers the real tokens of each text.
         lengths = torch.tensor([len(text) for text in texts])
-        mask = torch.arange(padded.shape[1]) < lengths[:, None]  # (B*T,L)
+        positions = torch.arange(padded.shape[1])
+        mask = positions < lengths[:, None]  # (B*T,L)
         labels = torch.stack([label for _, label in examples])
         if self.metadata.num_texts > 1:
             shape = (len(examples), self.metadata.num_texts)

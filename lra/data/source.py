@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,42 +15,22 @@ from typing import Any, ClassVar
 from ..console import log
 from ..disk import lock
 from ..disk.atomic import NO_ROOM
-from ..live import live_line
-from .store import ExampleChunk, Split, StoreError, load, write
-
-Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)
-SECONDS_BETWEEN_LINES = 10
-
-
-@contextmanager
-def reporter(name: str) -> Iterator[Progress]:
-    """Report progress by a bar for each kind of work in a terminal, elsewhere by log lines every ten seconds."""
-    with live_line() as display:
-        bars: dict[str, Any] = {}
-        last_line = time.monotonic()
-
-        def report(work: str, done: int, total: int | None) -> None:
-            nonlocal last_line
-            if work not in bars:
-                bars[work] = display.add_task(f"{name} {work}", total=total, text="")
-            display.update(bars[work], completed=done, total=total)
-            # Without a terminal: log the end and, of longer work, a line every ten seconds.
-            is_due = time.monotonic() - last_line > SECONDS_BETWEEN_LINES
-            if display.disable and (done == total or is_due):
-                last_line = time.monotonic()
-                log(f"{name} {work}: {done} of {total}" if total else f"{name} {work}: {done}")
-
-        yield report
+from .progress import Progress, reporter
+from .split import ExampleChunk, Split
+from .store import StoreError, load
+from .store_writer import write
 
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Hold the lock next to a folder, after waiting for a live owner. Raises ValueError if it cannot be written."""
+    # The lock is a file next to the folder, which does not exist yet.
+    path = folder.with_name(f"{folder.name}{lock.NAME}")
     waiting = lambda owner: log(f"another process is preparing {folder}, waiting for {owner}")
     with ExitStack() as stack:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(lock.hold(folder.with_name(f"{folder.name}{lock.NAME}"), waiting))
+            stack.enter_context(lock.hold(path, waiting))
         except OSError as error:
             reason = f"cannot be written ({error.strerror}): choose another data folder"
             raise ValueError(f"{folder.parent} {reason}") from None
@@ -59,7 +39,10 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
 
 def cores() -> int:
     """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Linux may restrict a process to some of the cores.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager
@@ -149,8 +132,10 @@ class Source(ABC):
     def folder(self, root: Path | str) -> Path:
         """The folder of the data set, named by a checksum of its provenance."""
         root = self.at(root)
+        # The same provenance is the same text, whatever the order of its keys.
         canonical = json.dumps(self.provenance, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return root / f"{self.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
+        checksum = hashlib.sha256(canonical.encode()).hexdigest()
+        return root / f"{self.name}-{checksum[:8]}"
 
     def load(self, root: Path | str) -> dict[str, Split]:
         """Open the prepared splits. Raises StoreError, with the remedy, if they are missing or damaged."""
@@ -158,7 +143,7 @@ class Source(ABC):
         try:
             return load(folder, self.provenance, self.towers)
         except StoreError as error:
-            command = self.command or f"python -m data_prep task={self.name}"
+            command = self.command or f"lra data task={self.name}"
             if folder.exists():
                 command += " force=true"
             raise StoreError(f"{error}; to make it: {command}") from None
@@ -199,7 +184,8 @@ class Source(ABC):
 
     def _make(self, folder: Path, workers: int, force: bool) -> None:
         # Remove what a process left that died: a live one would hold the lock.
-        for leftover in folder.parent.glob(f"{glob.escape(folder.name)}.tmp-*"):
+        pattern = f"{glob.escape(folder.name)}.tmp-*"
+        for leftover in folder.parent.glob(pattern):
             shutil.rmtree(leftover)
         start = time.perf_counter()
         with reporter(self.name) as progress:
@@ -209,5 +195,6 @@ class Source(ABC):
             splits = self.splits(workers=workers, progress=progress)
             with no_room(folder):
                 write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force, raw=raw)
-        size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-        log(f"{self.name}: {size:.1f} MB in {time.perf_counter() - start:.1f} s at {folder}")
+        seconds = time.perf_counter() - start
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        log(f"{self.name}: {size / 1e6:.1f} MB in {seconds:.1f} s at {folder}")

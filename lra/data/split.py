@@ -34,7 +34,11 @@ class Split:
         return self.offsets.diff().view(-1, self.towers)
 
     def to(self, device: torch.device | str) -> "Split":
-        return Split(self.tokens.to(device), self.offsets.to(device), self.labels.to(device), self.towers)
+        """Copy the split to a device."""
+        tokens = self.tokens.to(device)
+        offsets = self.offsets.to(device)
+        labels = self.labels.to(device)
+        return Split(tokens, offsets, labels, self.towers)
 
     def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]:
         """Gather the examples index (B,), padded with zeros.
@@ -49,7 +53,9 @@ class Split:
         """
         index = index.to(self.offsets.device)
         towers = torch.arange(self.towers, device=index.device)
-        sequences = index[:, None] * self.towers + towers  # (B, T)
+        # The T sequences of an example follow each other.
+        first_tower = index[:, None] * self.towers  # (B, 1)
+        sequences = first_tower + towers  # (B, T)
         first = self.offsets[sequences]
         end = self.offsets[sequences + 1]
         longest = width if limit is None else min(limit, width)
@@ -58,7 +64,8 @@ class Split:
         # Padding reads token 0 and is zeroed afterwards.
         position = torch.arange(width, device=index.device)
         mask = position < lengths[..., None]  # (B, T, width)
-        source = (first[..., None] + position).masked_fill_(~mask, 0)  # (B, T, width)
+        source = first[..., None] + position  # (B, T, width)
+        source.masked_fill_(~mask, 0)
         features = self.tokens.shape[1:]
         tokens = self.tokens.index_select(0, source.view(-1))  # (B T width[, F])
         tokens = tokens.view(*source.shape, *features)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..config.options import TaskOptions
 from ..config.schema import Task
-from ..data import bag
+from ..data import bag_of_tokens
 from ..data.datamodule import TaskData
 from ..ops import metrics
 from .lit import loss_of
@@ -42,22 +42,22 @@ class Baselines:
     @property
     def bag_of_tokens(self) -> float | None:
         """The score of the bag-of-tokens baseline, which is stored next to the data; None if it was not fitted yet."""
-        return bag.read(self._bag_path)
+        return bag_of_tokens.read(self._bag_path)
 
     def fit_bag_of_tokens(self, task: Task) -> None:
         """Fit the bag-of-tokens baseline of a task with token ids, and store its score."""
-        scores = bag.fit(
+        scores = bag_of_tokens.fit(
             self.data,
             getattr(metrics, self.metric),
             vocab=task.vocab,
             outputs=task.outputs,
             loss=lambda outputs, labels: loss_of(outputs, labels, task.loss),
         )
-        bag.write(self._bag_path, scores)
+        bag_of_tokens.write(self._bag_path, scores)
 
     @property
     def _bag_path(self) -> Path:
-        return bag.path(self.data, self.metric)
+        return bag_of_tokens.path(self.data, self.metric)
 
 
 def baselines_of(options: TaskOptions, *, force: bool = False) -> Baselines:
@@ -75,7 +75,7 @@ def baselines_of(options: TaskOptions, *, force: bool = False) -> Baselines:
         limit=task.limit,
         shift=task.shift,
         masked_id=task.masked_id,
-        batch=bag.CHUNK,
+        batch=bag_of_tokens.CHUNK,
     )
     data.setup()
     baselines = Baselines(data, task.metric)

@@ -20,7 +20,7 @@ import lra
 from data_prep.recall import Recall
 from data_prep.temporal_order import TemporalOrder
 from lra.config import CONF
-from lra.data import bag
+from lra.data import bag_of_tokens as bag
 from lra.data.datamodule import TaskData
 from lra.data.epochs import EpochPermutation
 from lra.ops import metrics

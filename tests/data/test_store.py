@@ -15,7 +15,8 @@ from support.records import flip
 
 from lra.data import store
 from lra.data.source import Source
-from lra.data.store import ExampleChunk, Split, StoreError, load, verify, write
+from lra.data.store import ExampleChunk, Split, StoreError, load, verify
+from lra.data.store_writer import write
 from lra.disk import atomic
 
 PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
@@ -276,7 +277,7 @@ def test_prepare_replaces_damaged_data_only_by_force(tmp_path, capsys):
     folder = Slow().prepare(tmp_path)
     (folder / "train.tokens.bin").write_bytes(b"")
     for use in (Slow().prepare, Slow().open):
-        with pytest.raises(StoreError, match=r"damaged.*python -m data_prep task=slow force=true"):
+        with pytest.raises(StoreError, match=r"damaged.*lra data task=slow force=true"):
             use(tmp_path)
     Slow().prepare(tmp_path, force=True)
     verify(folder)
@@ -286,7 +287,7 @@ def test_prepare_replaces_damaged_data_only_by_force(tmp_path, capsys):
 def test_open_prepares_what_is_generated_and_names_the_command_otherwise(tmp_path, capsys):
     assert isinstance(Slow().open(tmp_path)["train"], Split)
     assert "slow: no data at" in capsys.readouterr().err
-    with pytest.raises(StoreError, match=r"no data set at .*: python -m data_prep task=slow$"):
+    with pytest.raises(StoreError, match=r"no data set at .*: lra data task=slow$"):
         Foreign().open(tmp_path / "empty")
 
 

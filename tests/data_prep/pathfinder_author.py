@@ -16,13 +16,16 @@ import math
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 from pathfinder_reference import PARAMETERS, SCALE, shrink, stretch
-from pathfinder_stats import measure
+
+from data_prep.pathfinder.generator import Trace
+from data_prep.pathfinder.paddles import BEYOND, SEEDS, paddle_table
+from data_prep.pathfinder.patches import paint
 
 SETTINGS = {
     "antialias_scale": SCALE,
@@ -36,6 +39,7 @@ SETTINGS = {
     "batch_id": 0,
     "n_images": 1,
 }
+ROLES = ("target", "distractor", "marker")
 NUMPY = SimpleNamespace(**vars(np) | {"float": float, "round_": np.round})
 
 
@@ -175,3 +179,44 @@ def counted(edges: list[float], values: list) -> list[int]:
     """The number of values between the edges, below and above them."""
     flat = np.round(np.hstack([np.asarray(value, float) for value in values]), 6)
     return np.histogram(flat, [-np.inf, *edges, np.inf])[0].tolist()
+
+
+def measure(
+    image: np.ndarray, layers: np.ndarray, turns: Sequence[float], tips: Sequence, discarded: int, placed: int
+) -> dict[str, float]:
+    """Measure one number of an image (size, size) under each name.
+
+    Layers (3, size, size) are targets, distractors and markers before their maximum is taken, turns radians in [0, pi]
+    between consecutive paddles of both targets, tips the two marked points. Lit pixels are those above 63; a role's
+    grey is its part of the mean grey, over the pixels in which it is brightest.
+    """
+    row = {"lit pixels": np.count_nonzero(image > 63), "mean grey": image.mean()}
+    brightest = np.where(layers.max(0) > 0, layers.argmax(0), -1)
+    for role, name in enumerate(ROLES):
+        grey = image[brightest == role]
+        row |= {f"{name} pixels": grey.size, f"{name} grey": grey.sum() / image.size}
+    degrees = np.degrees(turns)
+    row |= {"marker distance": np.hypot(*np.subtract(*tips, dtype=float)), "turn in degrees": degrees.mean()}
+    row |= {"largest turn": degrees.max(), "turns over 30": (degrees > 30).mean()}
+    return row | {"discarded pairs": discarded, "distractors": placed}
+
+
+def drawn(images: np.ndarray, labels: np.ndarray, made: Trace) -> Iterator[dict]:
+    """Yield the statistics of the fast generator's images, which are painted again role by role."""
+    size, length = images.shape[1], made.targets.shape[1] // 3
+    layers = np.empty((3, size + 2 * BEYOND, size + 2 * BEYOND), np.uint8)
+    for n, targets in enumerate(made.targets):
+        table = paddle_table(size, int(made.margin[n]))
+        start = int(made.start[n])
+        end = start if labels[n] else 1 - start
+        distractors = made.distractors[n, : made.placed[n] * length]
+        paint(table, targets, distractors, start, end, layers)
+        roles = layers[:, BEYOND:-BEYOND, BEYOND:-BEYOND] * table.contrast[:, None, None]
+        turns = abs(np.diff(table.theta[targets[:, :, 0]], axis=0)).ravel()
+        turns = np.minimum(turns, 2 * np.pi - turns)
+        tips = targets[0, start, 1:], targets[-1, end, 1:]
+        yield measure(images[n], roles, turns, tips, int(made.discarded[n]), int(made.placed[n])) | {
+            "orientation of the first target": targets[0, 0, 0] - SEEDS // 2,
+            "orientation of the second target": targets[0, 1, 0] - SEEDS // 2,
+            "orientation of the distractor": distractors[::length, 0] - SEEDS // 2,
+        }

@@ -1,4 +1,4 @@
-"""python -m data_prep, its baselines and its pictures: every task, every record, every drawing."""
+"""lra data, its baselines and its pictures: every task, every record, every drawing."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ from conftest import config, printed, run
 from PIL import Image
 
 from data_prep import __main__ as command
-from data_prep import floors, show
+from data_prep import baselines, show
 from data_prep.__main__ import PrepareOptions
 from data_prep.adding import Adding
 from data_prep.listops import ListOps
@@ -22,7 +22,7 @@ from lra.data.store import Split
 from lra.runs import record
 from lra.train.__main__ import train
 
-tell = floors.floors.__wrapped__
+tell = baselines.baselines.__wrapped__
 
 
 @pytest.fixture
@@ -96,12 +96,12 @@ def test_a_task_has_its_floors_and_a_record_those_that_are_there(data_root, tmp_
         config("none", *words, f"runs={tmp_path}", f"study={study}", "seeds=[0]")
     )
     train_study("before")
-    monkeypatch.setattr("lra.data.bag.EPOCHS", 2)
+    monkeypatch.setattr("lra.data.bag_of_tokens.EPOCHS", 2)
     tell(compose(PrepareOptions, words))
     head, line = capsys.readouterr().out.splitlines()
     constant, analytic, floor, bag = map(float, line.split()[1:])
-    assert head.split() == list(floors.HEAD) and analytic == 25 and floor == max(constant, 25)
-    monkeypatch.setattr("lra.data.bag.fit", lambda *_, **__: pytest.fail("it is fitted once"))
+    assert head.split() == list(baselines.HEAD) and analytic == 25 and floor == max(constant, 25)
+    monkeypatch.setattr("lra.data.bag_of_tokens.fit", lambda *_, **__: pytest.fail("it is fitted once"))
     tell(compose(PrepareOptions, words))
     assert capsys.readouterr().out.splitlines() == [head, line]
     train_study("after")

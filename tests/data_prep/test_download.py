@@ -198,7 +198,7 @@ def test_an_archive_that_is_cut_or_changed_never_ends_quietly(tmp_path, mode, sh
 
 def test_fingerprint(tmp_path, monkeypatch):
     """Of the whole content: a byte in the middle counts, also when a file is rewritten in place."""
-    monkeypatch.setattr("data_prep.archive.SLOW", 150)
+    monkeypatch.setattr("data_prep.archive.LARGE", 150)
     path = tmp_path / "file"
     seen = set()
     for data in (DATA[:0], DATA[:50], DATA[:150], DATA[:1000], DATA[:499] + b"x" + DATA[500:1000], DATA):

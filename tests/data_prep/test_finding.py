@@ -12,6 +12,7 @@ from data_prep.listops import FILES, ListOps
 from data_prep.release import Release
 from data_prep.retrieval import FILES as PAIR_FILES
 from data_prep.retrieval import Retrieval
+from data_prep.text import Text
 
 LISTOPS = {
     "basic_train.tsv": b"Source\tTarget\n( [MAX 2 ) 9 ]\t9\n[SM 5 6 ]\t1\n",
@@ -19,6 +20,8 @@ LISTOPS = {
     "basic_test.tsv": b"Source\tTarget\n[MIN 8 4 ]\t4\n",
 }
 OTHER = LISTOPS | {"basic_val.tsv": b"Source\tTarget\n[MIN 3 2 ]\t2\n"}
+REVIEWS = {f"{part}/{kind}/0_3.txt": b"x" for part in ("train", "test") for kind in ("pos", "neg")}
+FASTA = {"d.fa": b">a\nACGT\n>b\nAAAC\n>c\nCCCG\n", "e.fa": b">d\nCCGA\n>e\nACAC\n"}
 PAIRS = dict.fromkeys(PAIR_FILES.values(), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
 LAYOUTS = {  # where ListOps and Retrieval are below the folder that the user names
     "flat": ("", ""),
@@ -167,12 +170,29 @@ def test_what_is_no_table_is_named_with_its_file(tmp_path, data):
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("data/*/"))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_the_speed_of_reading_is_logged(tmp_path, capfd, packed):
-    root = write_folder(tmp_path / "root", PAIRS, packed=packed)
-    Retrieval(release=root).prepare(tmp_path / "data")
-    lines = [line for line in capfd.readouterr().err.splitlines() if re.search(r"0\.0 MB read at [\d,]+ MB/s$", line)]
-    assert len(lines) == 3 and all("new_aan_pairs" in line for line in lines)
+SLOW_READERS = {  # kind: files, and the source that reads them; see also the tests of formats and of Pathfinder
+    "tables": (PAIRS, lambda root: Retrieval(release=root), ["new_aan_pairs.train", ".eval", ".test"]),
+    "packed tables": (PAIRS, lambda root: Retrieval(release=root), ["new_aan_pairs.train", ".eval", ".test"]),
+    "an archive": (PAIRS, lambda root: Retrieval(release=root / "lra_release.tar"), ["lra_release.tar"]),
+    "reviews": (REVIEWS, lambda root: Text(archive=root), ["root"]),
+    "sequences": (FASTA, lambda root: Genome(dog=root / "d.fa", donkey=root / "e.fa", longer_than=2), ["d.fa", "e.fa"]),
+}
+
+
+@pytest.mark.parametrize("kind", SLOW_READERS)
+def test_the_rate_of_reading_is_logged_if_it_takes_long(tmp_path, capfd, monkeypatch, kind):
+    files, source, names = SLOW_READERS[kind]
+    root = write_folder(tmp_path / "root", files, packed=kind == "packed tables")
+    if kind == "an archive":
+        write_tar(root / "lra_release.tar", files, mode="w")
+    for seconds in (1e3, 0):
+        monkeypatch.setattr("lra.data.progress.SLOW", seconds)
+        source(root).prepare(tmp_path / f"data{seconds}")
+        pattern = r"(.*): [\d.]+ MB read at [\d,.]+ MB/s$"
+        logged = [re.search(pattern, line) for line in capfd.readouterr().err.splitlines()]
+        rates = [match[1] for match in logged if match]
+        assert len(rates) == (0 if seconds else len(names))
+    assert all(name in rate for name, rate in zip(names, rates, strict=True))
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from conftest import config
-from server import cifar, imdb, png, prepared, records, write_tar
+from server import cifar, imdb, png, prepared, records, write_folder, write_tar
 
 from data_prep.formats import safe_pickle
 from data_prep.formats.detect import open_copy
@@ -180,7 +180,7 @@ def python_2(images, labels):
     return b"\x80\x02}(U\x06labels](" + numbers + b"eU\x04data" + array + b"u."
 
 
-def test_the_python_version_of_cifar_is_the_binary_one(tmp_path):
+def test_the_python_version_and_unpacked_batches_of_cifar_are_the_binary_archive(tmp_path):
     binary = cifar(tmp_path / "cifar.tar.gz", n=6)
     names = ["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"]
     files = {}
@@ -193,10 +193,14 @@ def test_the_python_version_of_cifar_is_the_binary_one(tmp_path):
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
+    unpacked = tmp_path / "unpacked"
+    with tarfile.open(binary["archive"]) as tar:
+        tar.extractall(unpacked, filter="data")
     for grey in ("tensorflow", "pillow"):
         options = {"grey": grey, "hold_out": 5}
         expected = prepared(Image(**binary, **options), tmp_path / "data")
-        for path in (archive, tmp_path, tmp_path / "cifar-10-batches-py"):
+        python = tmp_path / "cifar-10-batches-py"
+        for path in (archive, tmp_path, python, unpacked, unpacked / "cifar-10-batches-bin"):
             assert prepared(Image(archive=path, **options), tmp_path / "copy") == expected
     batch = tmp_path / "cifar-10-batches-py" / "data_batch_2"
     for content, message in {
@@ -211,6 +215,39 @@ def test_the_python_version_of_cifar_is_the_binary_one(tmp_path):
     batch.unlink()
     with pytest.raises(ValueError, match="lacks data_batch_2"):
         Image(archive=tmp_path)
+    assert not list(tmp_path.glob("bad/*/"))
+
+
+def write_pixel_lines(folder, rows):
+    for split, chosen in parts(rows).items():
+        split = {"val": "valid"}.get(split, split)
+        pixels = "".join(" ".join(map(str, image)) + "\n" for image, _ in chosen)
+        labels = "".join(f"{label}\n" for _, label in chosen)
+        write_folder(folder, {f"input/{split}.src": pixels.encode(), f"label/{split}.label": labels.encode()})
+
+
+def test_lines_of_pixels_as_mega_writes_them(tmp_path):
+    rows = [(bytes(range(256)) * 4 if i % 3 else bytes([i]) * 1024, i % 2) for i in range(30)]
+    write_pixel_lines(tmp_path, rows)
+    expected = parts([(label, image) for image, label in rows])
+    assert prepared(Pathfinder(release=tmp_path), tmp_path / "data") == expected
+    assert prepared(Image(archive=tmp_path), tmp_path / "data") == expected
+    assert open_copy(tmp_path, "text") is None
+    for name, content, message in (
+        ("input/train.src", b"1 2 3\n", "train.src, line 1: 3 pixels instead of 1024"),
+        ("input/train.src", b"1 x\n", "train.src, line 1: not numbers separated by spaces"),
+        ("input/train.src", b"256 " * 1024, "line 1: grey levels from 256 to 256, where 0 to 255 are valid"),
+        ("input/train.src", b"9 " * 1024, "train.label has more than 1 lines, the number of .*train.src"),
+        ("label/train.label", b"0\n", "train.label has 1 lines, fewer than .*train.src"),
+        ("label/train.label", b"cat\n", "train.label, line 1: the label must be a whole number from 0 to 1, got 'cat'"),
+    ):
+        write_pixel_lines(tmp_path, rows)
+        write_folder(tmp_path, {name: content})
+        with pytest.raises(ValueError, match=message):
+            Pathfinder(release=tmp_path).prepare(tmp_path / "bad")
+    (tmp_path / "label" / "valid.label").unlink()
+    with pytest.raises(ValueError, match=r"valid.label is missing: an .src and a .label"):
+        Pathfinder(release=tmp_path)
     assert not list(tmp_path.glob("bad/*/"))
 
 

@@ -137,6 +137,6 @@ def test_the_command_prepares_and_exports(tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert f"layout npz at {tmp_path / 'out'}" in run.stderr and (tmp_path / "out" / "test.npz").exists()
-    assert "python -m data_prep export task=listops budget=smoke layout=npz out=out" in (
+    assert "lra data export task=listops budget=smoke layout=npz out=out" in (
         tmp_path / "out" / "README.md"
     ).read_text().replace(f" data.root={tmp_path / 'data'}", "")

@@ -1,7 +1,10 @@
-"""python -m data_prep inspect: layouts, counts, differences from the official data, and damage with file and line."""
+"""lra data inspect: layouts, counts, differences from the official data, and damage with file and line."""
 
 import gzip
+import pickle
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from data_prep import __main__ as command
 from data_prep import inspect, survey
 from data_prep.listops import ListOps, decode
 from data_prep.pathfinder import generate
+from lra.config import CONF
 
 LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
 PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\tdd\n0.0\te\tf\tg\thhh\n" for name in ("train", "eval", "test")}
@@ -58,8 +62,8 @@ def test_layouts_and_what_they_hold(tmp_path, capsys, layout, packed):
     assert "val           2 examples  length 1 / 2 / 3  labels 0:1 1:1" in out
     assert "all           6 examples  length 1,024 / 1,024 / 1,024" in out
     assert "train has 2 examples, the official data 96,000" in out and "the official data 200,000" in out
-    assert "cifar-10-binary.tar.gz: python -m data_prep task=image" in out
-    commands = [shlex.split(line.partition("it: ")[2])[3:] for line in out.splitlines() if "to prepare it: " in line]
+    assert "cifar-10-binary.tar.gz: lra data task=image" in out
+    commands = [shlex.split(line.partition("it: ")[2])[2:] for line in out.splitlines() if "to prepare it: " in line]
     places = {"listops": listops, "retrieval": pairs, "pathfinder": pathfinder}
     assert sorted(commands) == sorted([f"task={task}", f"source.release={root}/{places[task]}"] for task in places)
 
@@ -68,7 +72,7 @@ def test_the_command_that_is_printed_works(tmp_path, monkeypatch, capfd):
     root = write_folder(tmp_path / "root", below("x/listops-1000", LISTOPS))
     inspect.main([str(root)])
     out = capfd.readouterr().out
-    words = shlex.split(next(line for line in out.splitlines() if "to prepare it" in line).partition("it: ")[2])[3:]
+    words = shlex.split(next(line for line in out.splitlines() if "to prepare it" in line).partition("it: ")[2])[2:]
     stop, _, said = printed(command.prepare, *words, f"data.root={tmp_path}/data", patch=monkeypatch, capfd=capfd)
     assert stop is None and "train 2, val 2, test 2 examples ready" in said
 
@@ -123,12 +127,43 @@ def test_archives_of_reviews_and_pictures_and_other_copies(tmp_path, capsys):
         assert inspect.main([str(tmp_path / name)]) == 0
         out = capsys.readouterr().out
         assert line in out and f"source.archive={tmp_path / name}" in out
-    (tmp_path / "lra-listops.train.pickle").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
     ListOps(min_length=5, max_length=20, train=5, val=5, test=5).prepare(tmp_path / "data")
+    write_folder(tmp_path, {"hub/train.parquet": b"", "mega/input/train.src": b""})
     assert inspect.main([str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "pickles of Nystromformer and Skyformer" in out and "not opened" in out
-    assert "archive: " in out and "prepared data: " in out
+    for line in ("archive: ", "prepared data: ", "parquet files: ", "MEGA's lines", f"source.release={tmp_path}/mega"):
+        assert line in out
+
+
+def test_copies_in_pickles_are_read_and_nothing_is_executed(tmp_path, capsys):
+    record = {"input_ids_0": np.array([11, 4, 9, 15, 0, 0]), "label": 3}
+    batch = {b"data": records(3, 0)[:, 1:], b"labels": [1, 2, 2]}
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    files = {f"cifar-10-batches-py/{name}": pickle.dumps(batch) for name in names}
+    files |= {f"lra-listops.{part}.pickle": pickle.dumps([record] * 2) for part in ("train", "dev", "test")}
+    pixels = {"input_ids_0": np.zeros(4096, np.int32), "label": 0}
+    stem = "pathfinder64-curv_baseline"
+    files |= {f"lra-{stem}.{part}.pickle": pickle.dumps([pixels]) for part in ("train", "dev", "test")}
+    root = write_folder(tmp_path / "copies", files)
+    assert inspect.main([str(root)]) == 0
+    out = capsys.readouterr().out
+    for line in (
+        "train         2 examples  length 4 / 4 / 4  labels 3:2",
+        f"lra data task=listops source.release={root}",
+        "all splits have 3 images, the official data 200,000",
+        f"task=pathfinder source.size=64 task.length=4096 source.contour=6 source.release={root}",
+        "train        15 examples  length 1,024 / 1,024 / 1,024  labels 1:5 2:10",
+        f"task=image source.archive={root}/cifar-10-batches-py",
+    ):
+        assert line in out
+    write_tar(tmp_path / "cifar-10-python.tar.gz", {name: files[name] for name in files if "batch" in name})
+    assert inspect.main([str(tmp_path / "cifar-10-python.tar.gz")]) == 0
+    assert f"task=image source.archive={tmp_path}/cifar-10-python.tar.gz" in capsys.readouterr().out
+    hostile = b"cos\nsystem\n(S'touch hacked'\ntR."
+    write_folder(root, {"lra-listops.dev.pickle": hostile, "cifar-10-batches-py/data_batch_2": hostile})
+    assert inspect.main([str(root)]) == 1
+    damaged = [line for line in capsys.readouterr().out.splitlines() if "nothing in it was executed" in line]
+    assert len(damaged) == 2 and "lra-listops.dev.pickle" in damaged[0] and "data_batch_2" in damaged[1]
 
 
 def test_two_copies_are_compared(tmp_path, capsys):
@@ -158,3 +193,18 @@ def test_wrong_arguments_end_with_a_line(words, capsys):
     assert inspect.main(words) == 1
     said = "".join(capsys.readouterr())
     assert "usage" in said or "/nowhere does not exist" in said
+
+
+def test_another_word_than_a_command_is_named(capsys):
+    with pytest.raises(SystemExit, match=r"lra: data inspekt: no such command; it is one of inspect PATH, export"):
+        command.command(["inspekt", "x"])
+
+
+@pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt, "lra: interrupted\n"), (BrokenPipeError, "")])
+def test_an_interrupt_and_a_reader_that_is_gone_end_without_a_traceback(error, said, tmp_path):
+    program = "import sys; from data_prep import inspect\ndef fail(*_): raise {0}\ninspect.layout = fail"
+    program += f"\nsys.exit(inspect.main([{str(tmp_path)!r}]))"
+    process = subprocess.run(
+        [sys.executable, "-c", program.format(error.__name__)], cwd=CONF.parent, capture_output=True, text=True
+    )
+    assert process.returncode == 1 and process.stderr == said

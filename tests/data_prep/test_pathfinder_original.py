@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pathfinder_author import Author, counted
+from pathfinder_author import Author, counted, drawn
 from pathfinder_reference import Pieces, dilate, disk, every_kind
-from pathfinder_stats import drawn
 from scipy.stats import chi2_contingency
 
 from data_prep.pathfinder import paddles

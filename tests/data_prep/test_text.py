@@ -192,12 +192,12 @@ def test_cut_off_and_false_gzip_files(tmp_path):
 
 
 def test_missing_files_name_both_keys(files, tmp_path):
-    command = "python -m data_prep task=genome source.dog=<path> source.donkey=<path>"
+    command = "lra data task=genome source.dog=<path> source.donkey=<path>"
     with pytest.raises(ValueError, match=command):
         Genome(dog=files[0]["dog"]).open(tmp_path)
     with pytest.raises(ValueError, match=r"source.donkey=/nowhere: there is no such file"):
         Genome(dog=files[0]["dog"], donkey="/nowhere").open(tmp_path)
-    with pytest.raises(StoreError, match="to make it: python -m data_prep task=genome"):
+    with pytest.raises(StoreError, match="to make it: lra data task=genome"):
         Genome(**files[0]).open(tmp_path)
     with pytest.raises(ValueError, match="no sequence of dog has more than 9999 bases"):
         Genome(**files[0] | {"longer_than": 9999}).prepare(tmp_path)

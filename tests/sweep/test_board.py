@@ -88,7 +88,7 @@ def board(tmp_path, monkeypatch, capfd, data_root):
     """A function that runs the command with other words and launch, for two tiny tasks; returns its last line, stdout
     and stderr."""
     monkeypatch.setattr(launcher, "EVERY", 0.01)
-    monkeypatch.setattr("lra.data.bag.EPOCHS", 1)
+    monkeypatch.setattr("lra.data.bag_of_tokens.EPOCHS", 1)
 
     def start(launch, *words):
         monkeypatch.setattr(launcher.Launcher, "launch", lambda _, runs: launch(runs))

@@ -1,4 +1,4 @@
-"""python -m data_prep.floors task=recall: baseline scores that need no attention; task=all or experiment= for others.
+"""lra data baselines task=recall: baseline scores that need no attention; task=all or experiment= for others.
 
 The columns are test scores in percent: the best constant answer, the chance level that is known to need nothing of what
 the task asks for, the larger of both (``floor``), and the bag-of-tokens baseline, which is fitted once.
@@ -20,7 +20,7 @@ HEAD = ("constant", "analytic", "floor", "bag")
 
 
 @main(PrepareOptions)
-def floors(options: PrepareOptions) -> None:
+def baselines(options: PrepareOptions) -> None:
     """Print the baseline scores of each task; fit the bag-of-tokens baseline where it is missing or with force=true.
 
     Raises:
@@ -53,4 +53,4 @@ def floors(options: PrepareOptions) -> None:
 
 
 if __name__ == "__main__":
-    floors()
+    baselines()

@@ -1,0 +1,177 @@
+"""The bag-of-tokens baseline: a classifier of how often each token occurs, which does not know where.
+
+It is fitted once per data set by ``lra data baselines``, and its score is cached below the root of the data.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..disk import atomic
+from .datamodule import TaskData
+from .progress import DELAY, reporter
+
+# Version of the classifier and its training, which names the cache file.
+VERSION = 1
+# Training examples that are fitted, and examples whose tokens are counted at a time.
+MAX_FITTED = 20_000
+CHUNK = 256
+# Training: width of the hidden layer, batch size, epochs per learning rate.
+HIDDEN = 128
+BATCH = 256
+EPOCHS = 30
+# Learning rates, chosen by the validation score.
+RATES = (1e-3, 1e-2)
+SPLITS = ("train", "val", "test")
+
+
+def path(data: TaskData, metric: str) -> Path:
+    """Return the cache file of a data set as a task reads it."""
+    # Everything that the score depends on.
+    options = {"limit": data.limit, "masked_id": data.masked_id, "metric": metric, "version": VERSION}
+    identity = data.source.provenance | options
+    text = json.dumps(identity, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    name = f"{data.source.name}-{digest[:8]}.json"
+    return Path(data.root) / "bags" / name
+
+
+def read(file: Path) -> float | None:
+    """Read the test score in percent from a file of ``write``; None if it is missing or damaged."""
+    try:
+        score = json.loads(atomic.content(file))["test"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    is_percent = isinstance(score, float) and 0 <= score <= 100
+    return score if is_percent else None
+
+
+def write(file: Path, scores: dict[str, float]) -> None:
+    """Write the scores of ``fit``. Several processes that do so at once write the same."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(file, json.dumps(scores) + "\n")
+
+
+def fit(
+    data: TaskData,
+    metric: Callable[[Tensor, Tensor], float],
+    *,
+    vocab: int,
+    outputs: int,
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> dict[str, float]:
+    """Train a layer of ``HIDDEN`` units on the counts, and score its best epoch of the validation set on the test set.
+
+    The result is deterministic, and torch's global generator is left as it was.
+
+    Args:
+        data: set up; sequences of token ids.
+        metric: metric of outputs and labels.
+        vocab: number of token ids.
+        outputs: number of outputs of the task.
+        loss: loss of outputs (B, outputs) and labels (B,).
+
+    Returns:
+        The scores ``val`` and ``test`` in percent.
+    """
+    with reporter(f"{data.source.name} bag of tokens", DELAY) as progress:
+        counts = {}
+        labels = {}
+        for number, split in enumerate(SPLITS, start=1):
+            split_counts = features(data, split, vocab)  # (n,ids)
+            counts[split] = split_counts
+            # Only the first examples of a large training set are counted.
+            all_labels = data.splits[split].labels
+            labels[split] = all_labels[: len(split_counts)]
+            progress("counts of splits", number, len(SPLITS))
+
+        # Standardise each count; ids that every sequence has equally often carry no information.
+        std, mean = torch.std_mean(counts["train"], 0, correction=0)
+        varies = std > 0
+        inputs = {}
+        for split, part in counts.items():
+            centred = part[:, varies] - mean[varies]
+            inputs[split] = centred / std[varies]
+
+        # The same initial weights and batches for every learning rate.
+        best = {"val": -1.0, "test": -1.0}
+        with torch.random.fork_rng(devices=[]):
+            for run, rate in enumerate(RATES):
+                torch.manual_seed(0)
+                num_ids = inputs["train"].shape[1]
+                hidden = nn.Linear(num_ids, HIDDEN)
+                head = nn.Linear(HIDDEN, outputs)
+                model = nn.Sequential(hidden, nn.GELU(), head)
+                optimiser = torch.optim.AdamW(model.parameters(), lr=rate)
+                for epoch in range(1, EPOCHS + 1):
+                    _fit_epoch(model, optimiser, inputs["train"], labels["train"], loss)
+                    num_epochs = run * EPOCHS + epoch
+                    progress("epochs", num_epochs, len(RATES) * EPOCHS)
+
+                    # The best epoch of all learning rates on the validation set.
+                    with torch.no_grad():
+                        score = metric(model(inputs["val"]), labels["val"])
+                        if score > best["val"]:
+                            out = model(inputs["test"])  # (n,outputs)
+                            best = {"val": score, "test": metric(out, labels["test"])}
+    return best
+
+
+def _fit_epoch(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    inputs: Tensor,
+    labels: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    """Train for one epoch in a new order."""
+    order = torch.randperm(len(inputs))
+    for index in order.split(BATCH):
+        optimiser.zero_grad()
+        out = model(inputs[index])  # (B,outputs)
+        value = loss(out, labels[index])
+        value.backward()
+        optimiser.step()
+
+
+def features(data: TaskData, split: str, vocab: int) -> Tensor:
+    """Count the real tokens of the examples of a split; of the training set only the first ``MAX_FITTED`` examples.
+
+    Args:
+        data: set up; sequences of token ids.
+        split: name of the split.
+        vocab: number of token ids.
+
+    Returns:
+        log(1 + count) of each id (n, vocab); for pairs of texts [a, b, a b, a - b], as the classifier compares them.
+    """
+    num_examples = len(data.splits[split])
+    if split == "train":
+        num_examples = min(num_examples, MAX_FITTED)
+    parts = []
+    for index in torch.arange(num_examples).split(CHUNK):
+        inputs, mask, *_ = data.gather(split, index.numpy())  # (B,T,L)
+        # One range of ids per sequence, so that a single bincount counts all of them.
+        num_sequences = inputs[..., 0].numel()
+        shape = inputs.shape[:2]
+        sequences = torch.arange(num_sequences).view(*shape, 1)  # (B,T,1)
+        ids = sequences * vocab + inputs
+        real_ids = ids.flatten() if mask is None else ids[mask]
+        counts = real_ids.bincount(minlength=num_sequences * vocab)
+        counts = counts.view(*shape, vocab)  # (B,T,vocab)
+        logs = counts.float().log1p()
+        # A pair of texts is compared.
+        texts = logs.unbind(1)
+        parts.append(texts[0] if len(texts) == 1 else _compare(*texts))
+    return torch.cat(parts)
+
+
+def _compare(a: Tensor, b: Tensor) -> Tensor:
+    """The features of a pair from those of its texts (B, vocab) each: (B, 4 vocab)."""
+    product = a * b
+    difference = a - b
+    return torch.cat([a, b, product, difference], 1)

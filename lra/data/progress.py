@@ -1,0 +1,108 @@
+"""Progress of long work: bars in a terminal, log lines elsewhere, and the rate at which files are read."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Self
+
+from ..console import log
+from ..live import live_line
+
+Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)
+SECONDS_BETWEEN_LINES = 10
+# Seconds of reading from which the rate is logged, and of other work before it is shown.
+SLOW = 2.0
+DELAY = 0.5
+# Bytes that are read at a time.
+BLOCK = 2**22
+
+
+@contextmanager
+def reporter(name: str, delay: float = 0.0) -> Iterator[Progress]:
+    """Report progress by a bar for each kind of work in a terminal, elsewhere by log lines every ten seconds.
+
+    Args:
+        name: name of the whole, which begins every line.
+        delay: seconds in which nothing is reported, for work that is short in most cases.
+    """
+    with live_line() as display:
+        bars: dict[str, Any] = {}
+        start = time.monotonic()
+        last_line = start
+
+        def report(work: str, done: int, total: int | None) -> None:
+            nonlocal last_line
+            now = time.monotonic()
+            if now - start < delay:
+                return
+            if work not in bars:
+                bars[work] = display.add_task(f"{name} {work}", total=total, text="")
+            display.update(bars[work], completed=done, total=total)
+            # Without a terminal: log the end and, of longer work, a line every ten seconds.
+            is_due = now - last_line > SECONDS_BETWEEN_LINES
+            if display.disable and (done == total or is_due):
+                last_line = now
+                bound = f" of {total}" if total else ""
+                log(f"{name} {work}: {done}{bound}")
+
+        yield report
+
+
+class ReadMeter:
+    """Counts the bytes that are read; at the end it logs their rate in MB/s if reading took more than two seconds.
+
+    Args:
+        name: file or folder that is read, for the log.
+        progress: reports the megabytes; None if the caller reports something else.
+        work: name of the work for ``progress``.
+        total: number of bytes; None if it is unknown.
+    """
+
+    def __init__(self, name: str, progress: Progress | None = None, work: str = "", total: int | None = None):
+        self.name = name
+        self.progress = progress
+        self.work = f"{work}, MB"
+        self.total = None if total is None else round(total / 1e6)
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        self.start = time.perf_counter()
+        return self
+
+    def add(self, size: int) -> None:
+        """Count bytes that were read."""
+        before = self.size // BLOCK
+        self.size += size
+        # A report takes longer than a line, so that it is made once for each block.
+        has_new_block = self.size // BLOCK > before
+        if self.progress is not None and has_new_block:
+            megabytes = round(self.size / 1e6)
+            self.progress(self.work, megabytes, self.total)
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        seconds = time.perf_counter() - self.start
+        if error_type is None and seconds > SLOW:
+            megabytes = self.size / 1e6
+            rate = megabytes / seconds
+            # Small files that are read slowly still have a rate.
+            digits = f"{rate:,.1f}" if rate >= 1 else f"{rate:.2g}"
+            log(f"{self.name}: {megabytes:,.1f} MB read at {digits} MB/s")
+
+
+def read_blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Read a file to its end in blocks."""
+    while True:
+        block = file.read(BLOCK)
+        if not block:
+            return
+        yield block
+
+
+def hash_file(file: BinaryIO, meter: ReadMeter) -> str:
+    """The sha256 of the rest of a file in hexadecimal digits; the meter counts its bytes."""
+    sha = hashlib.sha256()
+    for block in read_blocks(file):
+        sha.update(block)
+        meter.add(len(block))
+    return sha.hexdigest()
