@@ -101,7 +101,7 @@ def _pickled(name: str, overrides: tuple[str, ...], times: tuple[tuple[str, int]
     config = hydra.compose(name, list(overrides), return_hydra_config=True)
     with open_dict(config):
         hydra_config = config.pop("hydra")
-    # Of Hydra's own configuration only what ``from_config`` needs.
+    # The part of Hydra's own configuration that ``from_config`` needs.
     choices = OmegaConf.to_container(hydra_config.runtime.choices)
     tree = {"mode": hydra_config.mode, "overrides": {"task": []}, "runtime": {"choices": choices}}
     return pickle.dumps((config, OmegaConf.create(tree)))

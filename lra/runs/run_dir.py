@@ -233,7 +233,7 @@ class RunDir:
         return checkpoint.weights(self.weights, self.digest)
 
     def state(self) -> dict[str, Any]:
-        """What ``last.ckpt`` holds of the run directory: its form, its fingerprint and the evaluations so far."""
+        """The part of ``last.ckpt`` that identifies the run: the form, the fingerprint and the evaluations so far."""
         return {"form": FORM, "fingerprint": self.fingerprint, "curve": self.curve}
 
     def save_last(self) -> contextlib.AbstractContextManager[Path]:
