@@ -102,7 +102,7 @@ def check_offsets(offsets: np.ndarray, num_sequences: int, num_tokens: int, path
     if is_valid:
         covers_tokens = offsets[0] == 0 and offsets[-1] == num_tokens
         is_ascending = (np.diff(offsets) >= 0).all()
-        is_valid = covers_tokens and is_ascending
+        is_valid = bool(covers_tokens and is_ascending)
     if not is_valid:
         raise ValueError(f"{path}: the offsets do not divide {num_tokens} tokens into {num_sequences} sequences")
 

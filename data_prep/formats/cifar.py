@@ -145,8 +145,7 @@ def _records(file: BinaryIO, where: str) -> bytes:
         fields[name] = value
     # The planes of all images, one line per image.
     images = fields.get("data")
-    is_array = isinstance(images, np.ndarray)
-    if not is_array or images.dtype != np.uint8 or images.shape[1:] != (NUM_VALUES,):
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (NUM_VALUES,):
         raise ValueError(f"{where} is not a batch of CIFAR-10: its data are not (n, {NUM_VALUES}) uint8")
     # Labels must be numbers of the ten classes, one per image.
     labels = np.asarray(fields.get("labels", ()))

@@ -91,8 +91,8 @@ class ColumnReader(Reader):
 
     def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
         if split not in self.parts:
-            names = ", ".join(NAMES[split])
-            raise ValueError(f"{self.path} holds no file of {split}: {names}*.parquet or *.arrow")
+            prefixes = ", ".join(NAMES[split])
+            raise ValueError(f"{self.path} holds no file of {split}: {prefixes}*.parquet or *.arrow")
         for path in self.parts[split]:
             number = 0
             for names, batch in self._batches(path, progress):

@@ -80,7 +80,7 @@ def open_copy(
         return PickleReader(folder, stem=stem or task, kind=task_format.kind, **options)
     if any((folder / f"{split}.npz").is_file() for split in arrays.SPLITS):
         return arrays.ArrayReader(folder, **options)
-    if task_format.kind == "pixels" and has_lines(folder):
+    if length is not None and has_lines(folder):
         return PixelLineReader(folder, num_classes=task_format.num_classes, length=length)
     if find_parts(folder):
         options |= {"kind": task_format.kind, "columns": columns, "allow_colours": task == "image"}

@@ -199,7 +199,7 @@ def write_pickle(task: Export, folder: Path, progress: Progress) -> str:
 
 def file_stem(task: Export) -> str:
     """The task as its pickles are named."""
-    source = task.source
+    source: Any = task.source
     if source.name != "pathfinder":
         return source.name
     # Imported here, since the generator imports the readers.
