@@ -18,7 +18,7 @@ from . import peer_pairs
 from .measure import Measurement, measure
 from .peer_pairs import PeerPair
 
-USAGE = "python -m lra.bench.peers n=4096 batch=8 repeats=7, or other positive numbers"
+USAGE = "python -m {} n=4096 batch=8 repeats=7, or other positive numbers"
 DEFAULTS = {"n": 4096, "batch": 8, "repeats": 7}
 CHECKED_LENGTH = 1024  # tokens of the sequences whose outputs are compared
 SAME = 1e-6  # largest relative difference, in float64, between two implementations of one function
@@ -75,8 +75,12 @@ COMPARISONS = [
 ]
 
 
-def arguments(words: list[str]) -> dict[str, int]:
+def arguments(words: list[str], command: str = "lra.bench.peers") -> dict[str, int]:
     """Parse the overrides of n, batch and repeats.
+
+    Args:
+        words: overrides from the command line.
+        command: module that is named in the error.
 
     Raises:
         ValueError: an override is unknown or its value is no positive number.
@@ -85,7 +89,7 @@ def arguments(words: list[str]) -> dict[str, int]:
     for word in words:
         match = re.fullmatch(r"(n|batch|repeats)=([1-9]\d*)", word)
         if match is None:
-            raise ValueError(f"unknown override {word}; use {USAGE}")
+            raise ValueError(f"unknown override {word}; use {USAGE.format(command)}")
         options[match[1]] = int(match[2])
     return options
 

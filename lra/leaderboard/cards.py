@@ -4,11 +4,15 @@ import functools
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from torch import nn
+
 from ..board.costs import FILE as COST_FILE
 from ..checks.properties import CHECKS
 from ..config.compose import compose
 from ..config.experiment import Experiment
+from ..report import extensions
 from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text
+from ..report.recurrent import state_size
 from ..results.lr_search import BOARD
 from ..results.published import TITLES
 from ..results.summary import Row, Studies, collect
@@ -51,9 +55,14 @@ def overview(mechanism: MechanismFacts) -> str:
         facts.append(f"* Reference in plain torch: [{mechanism.reference}](../../{mechanism.reference})")
     if mechanism.complexity:
         facts.append(f"* Complexity: {mechanism.complexity}")
-    number = parameters(mechanism.name)
-    if number is not None:
+    model = encoder(mechanism.name)
+    if model is not None:
+        number = sum(parameter.numel() for parameter in model.parameters())
         facts.append(f"* Parameters of the two-layer encoder on ListOps: {number:,}")
+        state = state_size(model)
+        if state:
+            facts.append(f"* State of a layer: {state:,} numbers, carried from token to token in each direction")
+    facts += reach(mechanism.name)
     facts.append(
         f"* Checks: the test suite runs {len(CHECKS)} checks on it (`lra check attn={mechanism.name}`); "
         "`tests/attention/test_checks.py` lists published behaviour that fails one"
@@ -61,13 +70,36 @@ def overview(mechanism: MechanismFacts) -> str:
     return "\n\n".join([sentence, "\n".join(facts)])
 
 
-def parameters(name: str) -> int | None:
-    """Number of parameters of the encoder on ListOps; None if it cannot be built here."""
+def encoder(name: str) -> nn.Module | None:
+    """Build the encoder on ListOps without memory for its parameters; None if it cannot be built here."""
     try:
-        experiment = compose(Experiment, ["task=listops", f"attn={name}"])
-        return sum(parameter.numel() for parameter in experiment.meta_model.parameters())
+        return compose(Experiment, ["task=listops", f"attn={name}"]).meta_model
     except (ValueError, ImportError):
         return None
+
+
+def reach(name: str) -> list[str]:
+    """List how far the layers of trained models have to see, for each study and task whose models were probed."""
+    lines = []
+    for study, rows in published_studies().items():
+        # The reach is compared with the control on the same task.
+        for task in dict.fromkeys(row.task for row in rows):
+            distance, about = locality(name, [row for row in rows if row.task == task])
+            if distance:
+                lines.append(f"* Reach on {task} ({study}): k = {distance}, {about}")
+    return lines
+
+
+def locality(name: str, rows: list[Row]) -> tuple[str, str]:
+    """Find the reach of a mechanism among the rows of a task, and what the number means; empty if it was not probed."""
+    for column in extensions.columns(rows):
+        if column.name != "locality":
+            continue
+        about = column.about.partition(": ")[2]
+        for row, cell in zip(rows, column.cells, strict=True):
+            if row.label == name:
+                return cell.text, about
+    return "", ""
 
 
 def options(mechanism: MechanismFacts) -> str:

@@ -1,4 +1,4 @@
-"""docs/results.md, its figures, and the generated blocks of README.md and docs/board.md, from runs/published."""
+"""docs/results.md, its figures, and the generated blocks of README.md and manuals, from runs/published."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from ..results.summary import Row, collect
 from ..results.table import Cell, Table
 from ..runs import bench_record, reader
 from ..runs.published import HOME, About, about
-from . import arena, export, extensions, results
+from . import arena, export, extensions, recurrent, results
 from .plots import learning_curves, seed_points
 from .pretraining import pretraining
 
@@ -60,7 +60,10 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     cost_file = home / BOARD / costs.FILE
     if cost_file.is_file():
         benchmarks.append(bench_record.load(cost_file))
-    boards = board.boards(studies, benchmarks)
+    # The search of the recurrent study is not a board: it has one task, and its own table.
+    searches = (recurrent.STUDY, f"{recurrent.STUDY}{SEARCH_SUFFIX}")
+    board_studies = {name: rows for name, rows in studies.items() if name not in searches}
+    boards = board.boards(board_studies, benchmarks)
 
     # The Arena's own table comes first in both files.
     docs = root / "docs"
@@ -87,6 +90,9 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     board_page = docs / "board.md"
     if board_page.exists():
         texts[board_page] = _with_block(board_page, _board_block(boards))
+    recurrent_page = docs / "recurrent.md"
+    if recurrent_page.exists():
+        texts[recurrent_page] = _with_block(recurrent_page, recurrent.block(studies))
     return texts, drawings
 
 

@@ -1,5 +1,6 @@
 """Measurements: memory by hand, order of the rounds, stand-ins for public implementations, the check of a GPU."""
 
+import math
 import os
 import sys
 import tarfile
@@ -11,7 +12,7 @@ import torch
 from support.bench import made, row
 from support.records import add
 
-from lra.bench import gpu_check, peers
+from lra.bench import gpu_check, peers, recurrences
 from lra.bench.gpu_check import CheckPart
 from lra.bench.measure import measure, peak_bytes
 from lra.bench.peer_pairs import PeerPair
@@ -209,6 +210,23 @@ def test_wrong_overrides_are_named(word):
     assert peers.arguments(["n=16", "repeats=2"]) == {"n": 16, "batch": 8, "repeats": 2}
     with pytest.raises(ValueError, match=f"unknown override {word}"):
         peers.arguments([word])
+
+
+def test_errors_and_times_of_the_recurrences():
+    """Strong decays overflow in the factored form alone; every operator has a time in both directions."""
+    torch.manual_seed(0)
+    head, *rows = recurrences.decay_errors(128)
+    assert [row[0] for row in rows] == list(recurrences.DECAYS) and {len(row) for row in rows} == {len(head)}
+    errors = [[float(cell) for cell in row[1:]] for row in rows]
+    assert [math.isnan(row[-1]) for row in errors] == [False, False, True, True]
+    # A cumulative sum G of logarithms is rounded to 2^-24 |G|; 64 steps of logsigmoid(50 x) reach about 1,300.
+    assert all(error < 64 * 20 * 2**-24 for row in errors for error in row[:4])
+    for table in (recurrences.delta_rule_errors(128), recurrences.scan_errors(128)):
+        assert all(0 < float(cell) < 1e-4 for row in list(table)[1:] for cell in row[1:])
+    (_, *times) = recurrences.times(64, 1, 2)
+    assert times[0][-1] == "1.00" and len(times) == 7 and all(float(cell) > 0 for row in times for cell in row[3:])
+    with pytest.raises(ValueError, match=r"use python -m lra\.bench\.recurrences n=4096"):
+        peers.arguments(["m=3"], "lra.bench.recurrences")
 
 
 @pytest.mark.peers

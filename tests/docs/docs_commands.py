@@ -57,6 +57,7 @@ PARSERS = {  # entries without options: their function of the words
 FORMS = {  # the pattern of the words
     "lra.bench.gpu_check": r"(minutes=[\d.]+)?",
     "lra.bench.peers": r"((n|batch|repeats)=[1-9]\d* ?)*",
+    "lra.bench.recurrences": r"((n|batch|repeats)=[1-9]\d* ?)*",
     "lra.studies.pretrained.dinov2_onnx": r"\S+\.onnx \S+",
     "tests.support.floors": "",
     "data_prep inspect": r"\S+",

@@ -1,6 +1,7 @@
 """The leaderboard: lines of papers, of this repository and of submissions, filters, order, page and cards."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from conftest import printed
@@ -11,6 +12,7 @@ from lra.leaderboard.__main__ import all_lines, chosen, filter_words, leaderboar
 from lra.leaderboard.lines import LeaderboardLine, Score, convention, merged
 from lra.leaderboard.measured import submission_lines
 from lra.results import published
+from lra.results.table import Cell, Column
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +147,8 @@ def test_a_card_shows_results_costs_and_published_lines(everything):
     for part in ("# cur_abs", "209,802", "O(L c (D + E) + c³)", "papers' budget", "| 4,096 |", "CURformer T4"):
         assert part in card
     assert "No run of it is published." in cards.card("hedgehog", everything)
+    # Mamba-2 at d = 64 has 128 channels of 64 states; CUR carries no state.
+    assert "State of a layer: 8,192 numbers" in cards.card("mamba2", everything) and "State of a layer" not in card
     pretrained = cards.card("sdpa", everything)
     assert "masked pretraining" in pretrained
 
@@ -168,3 +172,14 @@ def test_a_submission_is_a_line(tmp_path, monkeypatch):
     agreement = Comparison(task="listops", label="cur_abs", submitted=36, rerun=36, n=3, rerun_n=3, tolerance=1)
     verify.write(folder, Verification(author="B. Name", hardware="a CPU", comparisons=[agreement]))
     assert submission_lines(folder)[0].status == "verified"
+
+
+def test_a_card_has_the_reach_of_probed_models(monkeypatch):
+    """From the column of the report; a study without probes adds no line."""
+    rows = [SimpleNamespace(task="listops", label=label) for label in ("mean", "sdpa", "linear")]
+    column = Column("locality", "locality: the smallest reach.", [Cell(), Cell(text="8"), Cell()])
+    monkeypatch.setattr(cards, "published_studies", lambda: {"quick": rows, "board": []})
+    monkeypatch.setattr(cards.extensions, "columns", lambda rows: [column] if rows else [])
+    expected = "* Reach on listops (quick): k = 8, the smallest reach."
+    assert cards.reach("sdpa") == [expected]
+    assert cards.reach("linear") == cards.reach("mamba") == []

@@ -11,9 +11,10 @@ import pytest
 from support.records import PHASE, RECORD, add, add_seeds, cells, diverged, of_study, table, texts
 
 from lra.config import CONF
-from lra.report import repository, results
+from lra.report import recurrent, repository, results
 from lra.results import lr_search
 from lra.results import published as paper_values
+from lra.results.summary import collect
 from lra.runs import published
 
 
@@ -235,3 +236,16 @@ def test_damaged_tables_and_a_readme_without_marks_are_refused(home):
     (home / "published" / "one" / published.CURVES).write_text("")
     with pytest.raises(ValueError, match="one does not hold tables of published runs"):
         pages(home)
+
+
+def test_the_recurrent_table_has_rates_parameters_and_states(tmp_path):
+    assert recurrent.block({}) == "No runs are published."
+    for label, tests in (("mean", (50.0, 52.0)), ("mamba2", (60.0, 62.0)), ("sdpa", [64.0])):
+        add_seeds(tmp_path, label, tests, study="recurrent", lr=2e-3, params=116_118)
+    for rate, val in (("0.002", 61.0), ("0.0005", 60.0)):
+        add(tmp_path, label=f"mamba2-optim.lr={rate}", study="recurrent-rates", val=val)
+    *_, first, second, third = recurrent.block(collect(tmp_path)[0]).splitlines()
+    assert first.startswith("| `sdpa` | 64.00 | 1 | +13.00 | 0.002 |  | 116,118 | - |")
+    mamba2 = "| `mamba2` | 61.00 ± 1.41 | 2 | +10.00 ± 1.41 | 0.002 | 0.0005: 60.00, 0.002: 61.00 | 116,118 | 8,192 |"
+    assert second == mamba2
+    assert third == "| `mean` | 51.00 ± 1.41 | 2 |  | 0.002 |  | 116,118 | - |"

@@ -1,0 +1,85 @@
+"""The table of docs/recurrent.md: recurrent mechanisms on short ListOps, at the learning rate of their search."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from torch import nn
+
+from ..config.compose import compose
+from ..config.experiment import Experiment
+from ..results.lr_search import SEARCH_SUFFIX, trials
+from ..results.score_cells import gain
+from ..results.summary import Row, Studies
+from ..results.table import Cell, Table, frame, number
+from ..runs.reader import CONTROL
+
+STUDY = "recurrent"
+HEAD = ("mechanism", "test", "n", f"gain over {CONTROL}", "rate", "val at each rate", "parameters", "state")
+ABOUT = (
+    "Short ListOps (budget quick): test accuracy, mean ± sample standard deviation over n seeds; gain over the control "
+    "without attention, ± standard error. rate: learning rate with the best validation accuracy of seed 100, at the "
+    "middle rate if scores are within a standard error (about 1.5 points). parameters: of the whole model. state: "
+    "numbers that a layer carries from token to token in each direction."
+)
+
+
+def state_size(model: nn.Module) -> int | None:
+    """Count the numbers that the first recurrent layer carries from token to token; None without a recurrence."""
+    for module in model.modules():
+        state = getattr(module, "state_size", None)
+        if state is not None:
+            return state
+    return None
+
+
+# A model is composed once for each label, although the page is rendered several times in a process.
+@cache
+def state_of(label: str) -> int | None:
+    """The state of a layer of a name of ``attn=`` on ListOps."""
+    return state_size(compose(Experiment, ["task=listops", f"attn={label}"]).meta_model)
+
+
+def accuracies(by_rate: Mapping[str, Row]) -> str:
+    """Format the validation accuracy of each learning rate of a search, the lowest rate first."""
+    rates = sorted(by_rate, key=float)
+    return ", ".join(f"{rate}: {number(by_rate[rate].val)}" for rate in rates)
+
+
+def joined_values(values: list[float], form: str) -> str:
+    """Format the distinct values of the seeds; usually there is one."""
+    distinct = sorted(set(values))
+    return " / ".join(map(form.format, distinct))
+
+
+def block(studies: Studies) -> str:
+    """Render the table, best mechanism first; a sentence if there are no runs."""
+    rows = [row for row in studies.get(STUDY, []) if row.test is not None]
+    if not rows:
+        return "No runs are published."
+    # The search: rows of one seed at each learning rate.
+    trial_rows = studies.get(f"{STUDY}{SEARCH_SUFFIX}", [])
+    searched = {label: by_rate for (label, _), by_rate in trials(trial_rows).items()}
+    control = next((row for row in rows if row.label == CONTROL), None)
+
+    # The best mechanism first.
+    lines = []
+    ordered = sorted(rows, key=lambda row: -row.test)
+    for row in ordered:
+        over_control = Cell()
+        if control and row is not control:
+            over_control = gain(row.scores, control.scores)
+        # The seeds of a mechanism share learning rate and size.
+        rates = joined_values([r.lr for r in row.done], "{:g}")
+        params = joined_values([r.params for r in row.done], "{:,}")
+        state = state_of(row.label)
+        cells = [row.label, row.cell, Cell.of(row.n, str), over_control, rates]
+        cells += [accuracies(searched.get(row.label, {})), params, Cell.of(state, "{:,}".format)]
+        lines.append(cells)
+    table = Table(
+        name=f"{STUDY}/listops",
+        title="ListOps, recurrent mechanisms",
+        about=ABOUT,
+        cells=frame(HEAD, lines, [(STUDY, row.label, "") for row in ordered]),
+        words=("mechanism", "rate", "val at each rate", "parameters", "state"),
+    )
+    return f"{table.about}\n\n{table.markdown()}"
