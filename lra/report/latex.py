@@ -76,7 +76,8 @@ def table(table: Table, width: float = TEXT) -> str:
     footnotes = Footnotes()
     columns = _print_columns(table, footnotes, width)
     legend = table.about
-    if any(cell.mark for cell in table.cells.to_numpy().ravel()):
+    all_cells = table.cells.to_numpy().ravel()
+    if any(cell.mark for cell in all_cells):
         legend = f"{legend} {MARKS}"
 
     floats, height = _paginate(columns, table.words, width)
