@@ -111,10 +111,12 @@ def by_source(labels: list[str], tasks: Collection[str]) -> dict[str, dict[str, 
     averages: dict[str, dict[str, float]] = {}
     for source, by_label in printed.items():
         common_tasks = set.intersection(*map(set, by_label.values()))
-        if common_tasks:
-            averages[source] = {}
-            for label, accuracies in by_label.items():
-                averages[source][label] = mean(accuracies[task] for task in common_tasks)
+        if not common_tasks:
+            continue
+        averages[source] = {}
+        for label, accuracies in by_label.items():
+            common = [accuracies[task] for task in common_tasks]
+            averages[source][label] = mean(common)
     return averages
 
 
