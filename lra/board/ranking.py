@@ -18,7 +18,7 @@ from ..results.statistics import (
     permutation_test,
 )
 from ..results.summary import Row
-from ..results.table import Cell, Table, frame
+from ..results.table import Cell, Table, TableRow, frame
 from ..runs import reader
 from .results import BoardResults, percent_cell
 
@@ -40,7 +40,7 @@ def ranking_table(board: BoardResults) -> Table:
         p_values[reference] = _p_values(board.complete, reference)
 
     # One row for each mechanism: means, tasks, counts, p-values.
-    lines: list[list[Cell | str]] = []
+    lines: list[TableRow] = []
     for label, by_task in board.scores.items():
         scores = np.concatenate(list(by_task.values()))
         task_cells = [percent_cell(by_task.get(task)) for task in board.tasks]
@@ -141,7 +141,7 @@ def plateau_table(board: BoardResults) -> Table | None:
             if row.task == task:
                 longest = max(longest, *(r.steps for r in row.runs.values()))
         head.append(f"{task}, of {longest:,}")
-    lines: list[list[Cell | str]] = []
+    lines: list[TableRow] = []
     for label in labels:
         row_cells = [cells.get((label, task), Cell.of(None)) for task in board.tasks]
         lines.append([label, *row_cells])
