@@ -12,7 +12,7 @@ from ..results import figures, published
 from ..results.figures import Picture
 from ..results.palette import EXACT, INK, family, look
 from ..results.statistics import mean_over_tasks, rank_correlation
-from ..results.table import Cell, Table, frame
+from ..results.table import Cell, Table, TableRow, frame
 from .results import BoardResults
 
 # A source is compared from this number of common mechanisms on: with fewer the interval covers nearly everything.
@@ -63,7 +63,7 @@ def pairs(board: BoardResults) -> dict[tuple[str, str], list[Pair]]:
 
 def agreement_table(board: BoardResults) -> Table | None:
     """Make the table of rank correlations with each published source; None if no source has enough mechanisms."""
-    lines: list[list[Cell | str]] = []
+    lines: list[TableRow] = []
     for (source, tasks), common in pairs(board).items():
         board_scores = [pair.board for pair in common]
         accuracies = [pair.published for pair in common]
@@ -111,10 +111,12 @@ def by_source(labels: list[str], tasks: Collection[str]) -> dict[str, dict[str, 
     averages: dict[str, dict[str, float]] = {}
     for source, by_label in printed.items():
         common_tasks = set.intersection(*map(set, by_label.values()))
-        if common_tasks:
-            averages[source] = {}
-            for label, accuracies in by_label.items():
-                averages[source][label] = mean(accuracies[task] for task in common_tasks)
+        if not common_tasks:
+            continue
+        averages[source] = {}
+        for label, accuracies in by_label.items():
+            common = [accuracies[task] for task in common_tasks]
+            averages[source][label] = mean(common)
     return averages
 
 

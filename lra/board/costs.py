@@ -79,8 +79,9 @@ def has_board_budget(record: BenchRecord) -> bool:
 def _step_times(board: BoardResults) -> dict[str, float]:
     """Return the median step time of each mechanism over the tasks."""
     times = {}
+    timed_rows = [row for row in board.rows if row.ms is not None]
     for label in board.scores:
-        values = [row.ms for row in board.rows if row.label == label and row.ms is not None]
+        values = [row.ms for row in timed_rows if row.label == label]
         if values:
             times[label] = median(values)
     return times
@@ -120,6 +121,7 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
     ((axis, points),) = panels.items()
     figure = Figure(figsize=(width, HEIGHT), layout="constrained")
     axes = figure.subplots()
+    # Room for the labels.
     axes.margins(0.08)
     timed_points = _timed(points)
     # Points with error bars: the interval of the score.
@@ -132,7 +134,8 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
     controls = [point for point in points if family(point.label) == CONTROL]
     _draw_controls(axes, controls)
     axes.set(xscale="log", xlabel=axis, ylabel="normalised score (chance = 0, perfect = 100)")
-    figures.families(figure, [point.label for point in timed_points])
+    labels = [point.label for point in timed_points]
+    figures.families(figure, labels)
     figures.place_labels(figure, leaders=True)
     return figure
 

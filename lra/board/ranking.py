@@ -1,6 +1,6 @@
 """The tables of the mechanisms of a board: their ranking over all tasks, and the steps until they leave the plateau."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from statistics import median
 
@@ -9,6 +9,7 @@ import numpy as np
 from ..results.palette import CONTROLS, EXACT
 from ..results.statistics import (
     SOLVED,
+    Scores,
     holm,
     interquartile_mean,
     interval,
@@ -17,7 +18,7 @@ from ..results.statistics import (
     permutation_test,
 )
 from ..results.summary import Row
-from ..results.table import Cell, Table, frame
+from ..results.table import Cell, Table, TableRow, frame
 from ..runs import reader
 from .results import BoardResults, percent_cell
 
@@ -39,7 +40,7 @@ def ranking_table(board: BoardResults) -> Table:
         p_values[reference] = _p_values(board.complete, reference)
 
     # One row for each mechanism: means, tasks, counts, p-values.
-    lines: list[list[Cell | str]] = []
+    lines: list[TableRow] = []
     for label, by_task in board.scores.items():
         scores = np.concatenate(list(by_task.values()))
         task_cells = [percent_cell(by_task.get(task)) for task in board.tasks]
@@ -66,7 +67,7 @@ def ranking_table(board: BoardResults) -> Table:
     )
 
 
-def with_interval(scores: Sequence[np.ndarray], statistic: Callable) -> Cell:
+def with_interval(scores: Scores, statistic: Callable) -> Cell:
     """Make a cell of a mean of normalised scores with its interval, in percent.
 
     Args:
@@ -78,7 +79,7 @@ def with_interval(scores: Sequence[np.ndarray], statistic: Callable) -> Cell:
     return Cell(text=f"{mean:.1f} ({low:.1f} to {high:.1f})", value=mean, low=low, high=high, n=num_runs)
 
 
-def percent_interval(scores: Sequence[np.ndarray], statistic: Callable) -> tuple[float, float, float]:
+def percent_interval(scores: Scores, statistic: Callable) -> tuple[float, float, float]:
     """Compute a mean of normalised scores and the ends of its interval, in percent; arguments of ``with_interval``."""
     mean = float(statistic(scores))
     low, high = interval(scores, statistic)
@@ -135,17 +136,21 @@ def plateau_table(board: BoardResults) -> Table | None:
 
     head = ["mechanism"]
     for task in board.tasks:
-        steps = [r.steps for row in board.rows if row.task == task for r in row.runs.values()]
-        head.append(f"{task}, of {max(steps):,}")
-    lines: list[list[Cell | str]] = []
+        longest = 0
+        for row in board.rows:
+            if row.task == task:
+                longest = max(longest, *(r.steps for r in row.runs.values()))
+        head.append(f"{task}, of {longest:,}")
+    lines: list[TableRow] = []
     for label in labels:
         row_cells = [cells.get((label, task), Cell.of(None)) for task in board.tasks]
         lines.append([label, *row_cells])
+    keys = [(board.name, label, "") for label in labels]
     return Table(
         name=f"plateaus/{board.name}",
         title=f"{board.name}: steps until the plateau is left",
         about=PLATEAU_ABOUT,
-        cells=frame(head, lines, [(board.name, label, "") for label in labels]),
+        cells=frame(head, lines, keys),
     )
 
 
@@ -156,7 +161,9 @@ def _plateau_cell(row: Row) -> Cell:
         # The report already lists a damaged file.
         with suppress(ValueError):
             curve = reader.read_curves(folder).get("val", {})
-            steps += [step for step, score in curve.items() if normalised(score, row.chance) >= PLATEAU][:1]
+            reached = [step for step, score in curve.items() if normalised(score, row.chance) >= PLATEAU]
+            # The first evaluation above the plateau.
+            steps += reached[:1]
 
     num_seeds = len(row.runs)
     count = f" ({len(steps)}/{num_seeds})" if len(steps) < num_seeds else ""

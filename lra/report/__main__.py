@@ -50,7 +50,8 @@ def report(options: ReportOptions) -> None:
         ValueError: there is nothing to show, or the folder cannot be written.
     """
     if options.published:
-        print(f"written: {', '.join(map(str, repository.save()))}")
+        paths = repository.save()
+        print(f"written: {', '.join(map(str, paths))}")
         return
 
     # Read runs and benchmarks, write the folder, then print.
@@ -68,7 +69,9 @@ def report(options: ReportOptions) -> None:
         log(f"skipped: {message}")
     _print_tables(options, studies, boards, efficiency)
     files = "index.html, report.md, main.tex, tables, figures"
-    print(f"written to {out}: {files}, efficiency" if benchmarks else f"written to {out}: {files}")
+    if benchmarks:
+        files += ", efficiency"
+    print(f"written to {out}: {files}")
     if "wandb" in options.logger:
         publish(options.logger["wandb"].options, studies, efficiency + boards, out)
 

@@ -135,7 +135,7 @@ def fresh_cell(entry: ArenaEntry) -> Cell:
     """Make the cell of the fresh test, with the number of seeds if not all of them are scored."""
     if not entry.fresh:
         return Cell(text="-")
-    outcomes = entry.outcomes()
+    outcomes = entry.outcomes()  # (seeds, examples)
     score = 100 * float(outcomes.mean())
     error = compare.standard_error(outcomes)
     text = f"{score:.2f} ± {error:.2f}"
@@ -190,4 +190,5 @@ def machine(row: Row) -> str:
 
 def parameters(row: Row) -> float:
     """Number of parameters of the model."""
-    return float(row.done[0].params)
+    first = row.done[0]
+    return float(first.params)

@@ -11,7 +11,7 @@ from ..evaluate.record import FreshTest
 from ..results.published import TITLES
 from ..results.statistics import SIGNIFICANCE, holm, normal_p_value, sample_std
 from ..results.summary import Row, Studies
-from ..results.table import Cell, Table, frame
+from ..results.table import Cell, Table, TableRow, frame
 from ..runs import reader
 from ..runs.reader import CONTROL
 from .arena_entries import LONGER, ArenaEntry, arena_rows, gain_cell, score_text
@@ -47,7 +47,7 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
         pairs[f"{higher} - {lower}"] = result
     # Every mechanism has two seeds or more, so that every pair has a p-value.
     corrected = holm({pair: result.p for pair, result in pairs.items() if result.p is not None})
-    rows: list[list[Cell | str]] = []
+    rows: list[TableRow] = []
     for pair, result in pairs.items():
         p = corrected[pair]
         is_significant = "yes" if p < SIGNIFICANCE else "no"
@@ -75,7 +75,7 @@ def precision_table(studies: Studies) -> Table | None:
             by_precision = by_label[row.task, row.label]
             by_precision[precision(row.runs)] = row
 
-    lines: list[list[Cell | str]] = []
+    lines: list[TableRow] = []
     for (task, label), by_precision in sorted(by_label.items()):
         bf16 = by_precision.get("bf16")
         fp32 = by_precision.get("fp32")

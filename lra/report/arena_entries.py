@@ -68,19 +68,17 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
         return row.n, num_seeds[row.study], row.study
 
     # The best candidate of each line, tasks in the order of the benchmark.
-    by_task: dict[str, list[ArenaEntry]] = {}
-    for task in published.TASKS:
-        lines = []
-        for (row_task, name), named_rows in candidates.items():
-            if row_task != task:
-                continue
-            row = max(named_rows, key=rank)
-            control = controls.get((row.study, task))
-            entry = ArenaEntry(name, row, control, fresh_results(row))
-            lines.append(entry)
-        if lines:
-            by_task[task] = sorted(lines, key=lambda entry: -(entry.row.test or 0.0))
-    return by_task
+    by_task: dict[str, list[ArenaEntry]] = defaultdict(list)
+    for (task, name), named_rows in candidates.items():
+        row = max(named_rows, key=rank)
+        control = controls.get((row.study, task))
+        entry = ArenaEntry(name, row, control, fresh_results(row))
+        by_task[task].append(entry)
+
+    def order(entry: ArenaEntry) -> float:
+        return -(entry.row.test or 0.0)
+
+    return {task: sorted(by_task[task], key=order) for task in published.TASKS if task in by_task}
 
 
 def arena_rows(studies: Studies) -> list[Row]:

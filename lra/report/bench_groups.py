@@ -65,7 +65,8 @@ def groups(records: Iterable[BenchRecord]) -> list[Group]:
             kind = tuple(getattr(row, field) for field in KIND)
             grouped[*kind, dtype].append(row)
         for key, rows in grouped.items():
-            grouped_records.append(Group(source, _title(source, *key), rows))
+            title = _title(source, *key)
+            grouped_records.append(Group(source, title, rows))
     return grouped_records
 
 

@@ -49,7 +49,9 @@ def tables(records: Iterable[BenchRecord]) -> list[Table]:
 
 def markdown(tables: Iterable[Table]) -> str:
     """Format the tables as Markdown, below one heading."""
-    return "\n\n".join(["# Efficiency", LEGEND, *(table.section(2) for table in tables)]) + "\n"
+    sections = [table.section(2) for table in tables]
+    text = "\n\n".join(["# Efficiency", LEGEND, *sections])
+    return f"{text}\n"
 
 
 def _about(source: BenchRecord) -> str:
@@ -221,7 +223,8 @@ def _measurements(row: BenchRow, reference: BenchRow | None) -> dict[str, Cell]:
 
 
 def _spread(row: BenchRow) -> float:
-    return (max(row.samples) - min(row.samples)) / row.ms
+    difference = max(row.samples) - min(row.samples)
+    return difference / row.ms
 
 
 def _table(title: str, about: str, lines: list[dict[str, Cell | str]]) -> Table:

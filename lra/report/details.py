@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..results import published
 from ..results.score_cells import score
 from ..results.summary import FACTS, Row, Studies
-from ..results.table import SEPARATOR, Cell, Table, frame, joined, number
+from ..results.table import SEPARATOR, Cell, Table, TableRow, frame, joined, number
 from . import extensions
 from .results import keys
 
@@ -63,6 +63,7 @@ def details(rows: list[Row]) -> list[Table]:
 def _published_values(row: Row) -> list[str]:
     if published.caution([row.facts]):
         return []
+    # Values of comparable runs only.
     return [f"{value.source}: {value.text}" for value in row.published]
 
 
@@ -170,11 +171,11 @@ def _details_table(study: str, title: str, lines: list[Line], about: str) -> Tab
         caption.append(caution)
 
     # The other facts follow the remarks of each row.
-    rows: list[list[Cell | str]] = []
+    rows: list[TableRow] = []
     for line in lines:
         other_facts = {key: value for key, value in line.facts.items() if key not in shared}
         notes = line.remarks + _facts(other_facts)
-        cells: list[Cell | str] = [*line.cells.values(), "; ".join(notes), "\n".join(line.published)]
+        cells: TableRow = [*line.cells.values(), "; ".join(notes), "\n".join(line.published)]
         rows.append([line.label, *cells])
     head = ("mechanism", *lines[0].cells, *TEXT_COLUMNS)
     labels = [line.label for line in lines]

@@ -167,8 +167,10 @@ def _titled_tables(contents: list[page.Study], chapters: Sequence[Chapter]) -> l
     # A table file stands alone, so that its title has to name the study.
     titled = []
     for study in contents:
-        for table in (*study.results, *study.details):
-            title = table.title if table.title == study.name else f"{study.name}: {table.title}"
+        for table in study.results + study.details:
+            title = table.title
+            if title != study.name:
+                title = f"{study.name}: {title}"
             titled.append(replace(table, title=title))
     for chapter in chapters:
         titled += chapter.tables

@@ -16,7 +16,8 @@ from ..results.table import Column, Table
 @cache
 def _modules() -> list[ModuleType]:
     paths = sorted(Path(__file__).parents[1].glob("studies/*/report.py"))
-    return [import_module(f"lra.studies.{path.parent.name}.report") for path in paths]
+    names = [path.parent.name for path in paths]
+    return [import_module(f"lra.studies.{name}.report") for name in names]
 
 
 def tables(rows: list[Row]) -> list[Table]:

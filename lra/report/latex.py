@@ -76,7 +76,8 @@ def table(table: Table, width: float = TEXT) -> str:
     footnotes = Footnotes()
     columns = _print_columns(table, footnotes, width)
     legend = table.about
-    if any(cell.mark for cell in table.cells.to_numpy().ravel()):
+    all_cells = table.cells.to_numpy().ravel()
+    if any(cell.mark for cell in all_cells):
         legend = f"{legend} {MARKS}"
 
     floats, height = _paginate(columns, table.words, width)
@@ -114,7 +115,9 @@ def _print_columns(table: Table, footnotes: Footnotes, width: float) -> dict[str
 
     columns = {}
     for name, column_marks in marks.items():
-        columns[name] = column(table.cells[name].tolist(), column_marks, name, name in table.words)
+        cells = table.cells[name].tolist()
+        is_text = name in table.words
+        columns[name] = column(cells, column_marks, name, is_text)
     max_width = MAX_FIRST_COLUMN * width
     if columns[first].width > max_width:
         columns[first] = wrapped(columns[first], max_width)

@@ -82,7 +82,9 @@ def printed(paper: Paper) -> list[PrintedValue]:
     """Return the values of a paper's table in the order of its sources, within each in the order of print."""
     values = []
     for source in paper.sources:
-        values += [value for value in published.read() if [value.name, value.table] == source]
+        for value in published.read():
+            if [value.name, value.table] == source:
+                values.append(value)
     return values
 
 
@@ -182,7 +184,8 @@ def _our_lines(
         # Comparable runs on the tasks of the table.
         rows = [row for row in rows if not published.unlike([row.facts])]
         if not is_ratios:
-            rows = [row for row in rows if row.task in columns and row.facts["metric"] == paper.metric]
+            rows = [row for row in rows if row.facts["metric"] == paper.metric]
+            rows = [row for row in rows if row.task in columns]
         # Rows of the mechanisms in the table, and of mechanisms that no table has.
         study_unnamed = unnamed(rows)
         unnamed_labels.update(study_unnamed)

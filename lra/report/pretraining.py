@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..results import published
 from ..results.score_cells import gain
 from ..results.summary import Row
-from ..results.table import Cell, Table, frame
+from ..results.table import Cell, Table, TableRow, frame
 
 HEAD = ("mechanism", "task", "scratch", "pretrained", "gain", "matched", "gain matched", "cost", "published")
 WORDS = ("mechanism", "task", "cost", "published")
@@ -26,7 +26,7 @@ ABOUT = (
 def pretraining(rows: list[Row]) -> Table | None:
     """Make the table, with a row for each mechanism, objective and task; None if no run is pretrained."""
     scratch_rows = {(row.label, row.task): row for row in rows if not row.objective}
-    lines: list[list[Cell | str]] = []
+    lines: list[TableRow] = []
     keys = []
     for (task, label, objective), pretrained_rows in sorted(_by_mechanism(rows).items()):
         # The run from scratch has the same label without the options of pretraining.
@@ -42,7 +42,7 @@ def pretraining(rows: list[Row]) -> Table | None:
         for name, row in {"scratch": scratch, "pretrained": unmatched, "matched": matched}.items():
             if row and row.cost:
                 costs.append(f"{name} {row.cost}")
-        cells: list[Cell | str] = [
+        cells: TableRow = [
             scratch.cell if scratch else Cell(),
             *_cells(unmatched, scratch),
             *_cells(matched, scratch),

@@ -41,7 +41,8 @@ def results(rows: list[Row]) -> Table:
         treatments.add(f"budget {row.facts['budget']}")
         treatments.add(f"protocol {row.facts['protocol']}")
     about = f"Test scores, {', '.join(sorted(treatments))}; {seeds(cells.values())}."
-    costs = [f"{row.label} on {row.task} {row.cost}" for row in rows if row.objective and row.cost]
+    pretrained_rows = [row for row in rows if row.objective and row.cost]
+    costs = [f"{row.label} on {row.task} {row.cost}" for row in pretrained_rows]
     if costs:
         about += f" Cost of pretraining and fine-tuning: {'; '.join(costs)}."
     return Table(
@@ -92,11 +93,12 @@ def over_tasks(rows: Sequence[Row | None]) -> tuple[Cell, dict[int, float]]:
         return Cell(), {}
 
     # Average seed by seed if possible: only then does the mean have a standard deviation.
-    seed_numbers = list(task_rows[0].scores)
+    first, *others = [row.scores for row in task_rows]
     scores_by_seed = {}
-    if all(row.scores.keys() == set(seed_numbers) for row in task_rows):
-        for seed in seed_numbers:
-            scores_by_seed[seed] = mean(row.scores[seed] for row in task_rows)
+    if all(other.keys() == first.keys() for other in others):
+        for seed in first:
+            seed_scores = [row.scores[seed] for row in task_rows]
+            scores_by_seed[seed] = mean(seed_scores)
         cell = score(scores_by_seed)
     else:
         means = [mean(row.scores.values()) for row in task_rows]
@@ -127,7 +129,8 @@ def over_control(rows: list[Row]) -> Table | None:
     # One column for each task on which the control has a result.
     columns = {}
     for task, control in controls.items():
-        columns[task] = [_gain(row_of.get((label, task)), control) for label in labels]
+        task_rows = [row_of.get((label, task)) for label in labels]
+        columns[task] = [_gain(row, control) for row in task_rows]
 
     about = f"Gain in test score over the control without attention (attn={CONTROL}), ± standard error."
     unresolved = [task for task, cells in columns.items() if _all_tied(cells)]
@@ -188,9 +191,11 @@ def seeds(lines: Iterable[Iterable[Cell | str]]) -> str:
         counts |= {cell.n for cell in line if isinstance(cell, Cell) and cell.n}
     if not counts:
         return "no seed finished"
-    if len(counts) == 1:
-        return f"n = {min(counts)}"
-    return f"n = {min(counts)} to {max(counts)}"
+    fewest = min(counts)
+    most = max(counts)
+    if fewest == most:
+        return f"n = {fewest}"
+    return f"n = {fewest} to {most}"
 
 
 def by_mechanism(study: str, labels: Sequence[str], columns: Mapping[str, list[Cell]]) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 
 from .summary import Row
-from .table import Cell, Table, frame, number
+from .table import Cell, Table, TableRow, frame, number
 
 HEAD = ("mechanism", "task", "budget's rate", "best rate", "rate", "val at each rate")
 RATE = re.compile(r"-optim\.lr=(\d[\d.]*(?:e-?\d+)?)")
@@ -59,7 +59,7 @@ def lr_table(rows: list[Row]) -> Table | None:
     """Make the table of the best learning rates; None if no mechanism has several."""
     study = rows[0].study
     keys = []
-    lines: list[list[Cell | str]] = []
+    lines: list[TableRow] = []
     for (label, task), by_rate in trials(rows).items():
         if len(by_rate) == 1:
             continue

@@ -15,6 +15,8 @@ import pandas as pd
 from scipy import stats
 
 Key = TypeVar("Key")
+# Scores on several tasks: one array (seeds,) per task.
+Scores = Sequence[np.ndarray]
 SIGNIFICANCE = 0.05
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -106,7 +108,11 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float
         The lower and the upper end; None without any variance.
     """
     difference = mean(a) - mean(b)
-    terms = [(variance(side) / len(side), len(side) - 1) for side in (a, b)]
+    # The variance of each mean, with its degrees of freedom.
+    terms = []
+    for side in (a, b):
+        n = len(side)
+        terms.append((variance(side) / n, n - 1))
     total = sum(term for term, _ in terms)
     if not total:
         return None
@@ -144,6 +150,7 @@ def gain_error(scores: Sequence[float], control: Sequence[float]) -> float | Non
     """
     if min(len(scores), len(control)) < 2:
         return None
+    # Variances of the two means.
     score_variance = variance(scores) / len(scores)
     control_variance = variance(control) / len(control)
     return math.sqrt(score_variance + control_variance)
@@ -161,7 +168,7 @@ def normalised(score: float, chance: float) -> float:
     return (score - chance) / (100.0 - chance)
 
 
-def mean_over_tasks(scores: Sequence[np.ndarray]) -> np.ndarray:
+def mean_over_tasks(scores: Scores) -> np.ndarray:
     """Average over tasks the mean over seeds, so that tasks have equal weights.
 
     Args:
@@ -174,7 +181,7 @@ def mean_over_tasks(scores: Sequence[np.ndarray]) -> np.ndarray:
     return np.mean(means, axis=0)
 
 
-def interquartile_mean(scores: Sequence[np.ndarray]) -> np.ndarray:
+def interquartile_mean(scores: Scores) -> np.ndarray:
     """Average the middle half of all scores.
 
     Args:
@@ -188,8 +195,8 @@ def interquartile_mean(scores: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def interval(
-    scores: Sequence[np.ndarray],
-    statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
+    scores: Scores,
+    statistic: Callable[[Scores], np.ndarray],
     *,
     seed: int = 0,
 ) -> tuple[float, float]:
@@ -243,7 +250,7 @@ def _ranks(values: Sequence[float], indices: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(resamples).rank(axis=1)
 
 
-def permutation_test(a: Sequence[np.ndarray], b: Sequence[np.ndarray], *, draws: int = 9999, seed: int = 0) -> float:
+def permutation_test(a: Scores, b: Scores, *, draws: int = 9999, seed: int = 0) -> float:
     """Test whether two mechanisms have equal scores, by permutations within each task.
 
     The statistic is the absolute difference of the means over tasks. Seeds are not paired, see ``p_value``.

@@ -212,7 +212,8 @@ def _without_copies(runs: dict[Path, RunRecord]) -> dict[Path, RunRecord]:
     # A published copy has the same seed, fingerprint and score as its source.
     folder_of = {}
     for folder, r in runs.items():
-        folder_of[r.seed, r.fingerprint, r.status, r.test] = folder
+        result = (r.seed, r.fingerprint, r.status, r.test)
+        folder_of[result] = folder
     folders = sorted(folder_of.values(), key=lambda folder: runs[folder].seed)
     return {folder: runs[folder] for folder in folders}
 
@@ -266,7 +267,8 @@ def _facts(results: list[RunRecord], done: list[RunRecord]) -> dict[str, str]:
     """Collect the values of FACTS."""
     facts = {}
     for key in ("protocol", "budget", "metric", "n_test"):
-        facts[key] = joined(getattr(r, key) for r in results)
+        values = [getattr(r, key) for r in results]
+        facts[key] = joined(values)
     # A diverged run has fewer steps, which is not a setting.
     facts["steps"] = joined(r.steps for r in done)
     pretrainings = [r.pretrain for r in results if r.pretrain]
@@ -274,9 +276,9 @@ def _facts(results: list[RunRecord], done: list[RunRecord]) -> dict[str, str]:
     facts["device"] = joined(r.device for r in results)
     facts["git"] = joined(r.git or "unknown" for r in results)
     # An empty value stands for the official data of all runs.
-    facts["data"] = ""
-    if any(r.data for r in results):
-        facts["data"] = joined(r.data or "the official" for r in results)
+    files = [r.data or "the official" for r in results]
+    is_official = not any(r.data for r in results)
+    facts["data"] = "" if is_official else joined(files)
     return facts
 
 

@@ -60,6 +60,10 @@ class Cell:
         return cls(text=form(value), value=value, **fields)
 
 
+# Cells of a row; a text is a cell without a number.
+TableRow = list[Cell | str]
+
+
 def frame(
     head: Sequence[str],
     rows: Iterable[Sequence[Cell | str]],
@@ -77,8 +81,10 @@ def frame(
     cells = []
     for row in rows:
         cells.append([cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row])
+    # Published rows have no keys.
     no_keys = [("", "", "")] * len(cells)
-    index = pd.MultiIndex.from_tuples(list(keys) or no_keys, names=("study", "label", "aliases"))
+    row_keys = list(keys) or no_keys
+    index = pd.MultiIndex.from_tuples(row_keys, names=("study", "label", "aliases"))
     return pd.DataFrame(cells, columns=list(head), index=index, dtype=object)
 
 
@@ -163,8 +169,10 @@ class Table:
         """Format as CSV; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
         columns = {}
         for name, values in self.numbers().items():
-            columns[_escape_formula(name)] = [_escape_formula(value) for value in values]
-        return pd.DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n")
+            column = _escape_formula(name)
+            columns[column] = [_escape_formula(value) for value in values]
+        numbers = pd.DataFrame(columns, dtype=object)
+        return numbers.to_csv(index=False, lineterminator="\n")
 
     def terminal(self) -> RichTable:
         """Format for a terminal of 80 columns; the columns of ``below`` are printed on separate lines."""

@@ -50,8 +50,10 @@ def calls(model: Classifier, batch: Batch, encode_separately: bool = False) -> d
     recorded: dict[str, list[Intercepted]] = {}
 
     def record_call(path: str, module: nn.Module, args: tuple, kwargs: dict, out: Tensor) -> None:
-        arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-        recorded.setdefault(path, []).append(Intercepted(arguments, out))
+        signature = inspect.signature(module.forward)
+        arguments = signature.bind(*args, **kwargs).arguments
+        call = Intercepted(arguments, out)
+        recorded.setdefault(path, []).append(call)
 
     with contextlib.ExitStack() as stack:
         for path, module in mechanisms(model).items():
@@ -106,7 +108,8 @@ def generated(kind: Literal["gaussian", "clustered"], options: QKVOptions) -> QK
     def around(centres: Tensor) -> Tensor:
         """Draw tokens around random centres."""
         cluster = torch.randint(CLUSTERS, (1, H, L), generator=generator)
-        return gather_tokens(centres, cluster) + NOISE * normal(L, D)
+        noise = NOISE * normal(L, D)
+        return gather_tokens(centres, cluster) + noise
 
     # The order of the draws is q, k, v.
     def layer() -> Layer:

@@ -52,7 +52,8 @@ def _average(label: str, seeds: list[dict[int, float]]) -> Curve | None:
     """Average curves over seeds; None without a common step."""
     if not seeds:
         return None
-    steps = sorted(set.intersection(*map(set, seeds)))
+    common_steps = set.intersection(*map(set, seeds))
+    steps = sorted(common_steps)
     if not steps:
         return None
 

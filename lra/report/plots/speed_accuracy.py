@@ -26,11 +26,18 @@ class Bubble(NamedTuple):
 
 def by_task_and_device(rows: list[Row]) -> dict[tuple[str, str], list[Bubble]]:
     """Group rows as bubbles by (task, device), if there are two or more labels to compare."""
-    groups: dict[tuple[str, str], list[Bubble]] = defaultdict(list)
+    groups = defaultdict(list)
     for row in rows:
         if not row.ms or row.test is None:
             continue
-        bubble = Bubble(row.label, row.ms, row.test, row.cell.std, row.n, row.peak)
+        bubble = Bubble(
+            label=row.label,
+            ms=row.ms,
+            test=row.test,
+            std=row.cell.std,
+            n=row.n,
+            peak=row.peak,
+        )
         device = row.facts["device"]
         groups[row.task, device].append(bubble)
     return {key: bubbles for key, bubbles in groups.items() if len(bubbles) > 1}
@@ -63,7 +70,8 @@ def draw(axes: Axes, bubbles: Sequence[Bubble], palette: Palette) -> dict[str, s
 
     ticks(axes, "ms per step")
     times = [bubble.ms for bubble in bubbles]
-    if max(times) > 4 * min(times):
+    ratio = max(times) / min(times)
+    if ratio > 4:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
     return tooltips

@@ -107,11 +107,14 @@ def dropin(options: DropinOptions) -> None:
     records, damaged = typed_json.scan(home, FILE, load)
     for line in damaged:
         log(f"skipped: {line}")
-    costs = load(home / COST, Cost) if (home / COST).exists() else None
+    costs = None
+    if (home / COST).exists():
+        costs = load(home / COST, Cost)
     full_table = table(list(records.values()), costs)
     atomic.write(home / "dropin.md", full_table.section(1) + "\n")
     # Descriptions are too wide for a terminal.
-    short_table = replace(full_table, cells=full_table.cells.drop(columns="what"))
+    short_cells = full_table.cells.drop(columns="what")
+    short_table = replace(full_table, cells=short_cells)
     show([short_table], "")
     print(f"written to {home}/dropin.md")
 
@@ -212,8 +215,8 @@ def ratio(name: str, sources: list[Errors]) -> float:
         by_count = source.values.get(name, {})
         base_by_count = source.values.get(BASE, {})
         for count in by_count.keys() & base_by_count.keys():
-            error = by_count[count][0]
-            base = base_by_count[count][0]
+            error, _ = by_count[count]
+            base, _ = base_by_count[count]
             if math.isfinite(error + base):
                 ratios.append(max(error, TINY) / max(base, TINY))
             else:

@@ -100,10 +100,12 @@ def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     index = gather_tokens(heavy, cluster).flatten(2)  # (N,H,L·t)
     keys = gather_tokens(k, index).unflatten(2, (-1, count))  # (N,H,L,t,D)
     values = gather_tokens(v, index).unflatten(2, (-1, count))  # (N,H,L,t,E)
-    heavy_mass = gather_tokens(mass.sum(-1, keepdim=True), cluster)  # (N,H,L,1)
-    heavy_weights = heavy_mass * weights(q[:, :, :, None], keys).squeeze(3)  # (N,H,L,t)
-    heavy_output = (heavy_weights[:, :, :, None] @ values).squeeze(3)
-    return gather_tokens(light_output, cluster) + heavy_output
+    cluster_mass = mass.sum(-1, keepdim=True)
+    heavy_mass = gather_tokens(cluster_mass, cluster)  # (N,H,L,1)
+    own_scores = weights(q[:, :, :, None], keys)  # (N,H,L,1,t)
+    heavy_weights = heavy_mass * own_scores.squeeze(3)  # (N,H,L,t)
+    heavy_output = heavy_weights[:, :, :, None] @ values  # (N,H,L,1,E)
+    return gather_tokens(light_output, cluster) + heavy_output.squeeze(3)
 
 
 def centres(x: Tensor, count: int, steps: int = 10) -> Tensor:

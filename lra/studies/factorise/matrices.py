@@ -79,17 +79,21 @@ def meshes() -> Named:
     random = np.random.default_rng(0)
 
     # Sphere: points on a golden-angle spiral, and the triangles of their convex hull.
-    z = 1 - (2 * np.arange(n) + 1) / n
-    angle = np.pi * (1 + 5**0.5) * np.arange(n)
+    number = np.arange(n)
+    z = 1 - (2 * number + 1) / n
+    angle = np.pi * (1 + 5**0.5) * number
     radius = np.sqrt(1 - z**2)
-    sphere = np.stack([radius * np.cos(angle), radius * np.sin(angle), z], 1)
+    x = radius * np.cos(angle)
+    y = radius * np.sin(angle)
+    sphere = np.stack([x, y, z], 1)
 
     # Torus: a grid of 16 x 8 vertices with wrap-around; each cell is cut into two triangles.
     vertex = np.arange(n).reshape(16, 8)
     right = np.roll(vertex, -1, 1)
     below = np.roll(vertex, -1, 0)
     diagonal = np.roll(vertex, (-1, -1), (0, 1))
-    torus = np.stack([vertex, right, diagonal, vertex, diagonal, below], -1).reshape(-1, 3)
+    corners = [vertex, right, diagonal, vertex, diagonal, below]
+    torus = np.stack(corners, -1).reshape(-1, 3)
 
     # Plane: the Delaunay triangulation of random points.
     plane = random.uniform(size=(n, 2))
@@ -99,7 +103,8 @@ def meshes() -> Named:
         "plane": Delaunay(plane).simplices,
     }
     for name, triangles in surfaces.items():
-        edges = triangles[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2)
+        ends = triangles[:, [0, 1, 1, 2, 2, 0]]
+        edges = ends.reshape(-1, 2)
         graph = nx.Graph(edges.tolist())
         laplacian = nx.laplacian_matrix(graph, nodelist=range(n))
         yield name, laplacian.toarray().astype(float)

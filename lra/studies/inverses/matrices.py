@@ -122,11 +122,14 @@ def checkpoints(run: RunDir, experiment: Experiment, best: nn.Module) -> Iterato
     if not experiment.pretrained:
         torch.manual_seed(run.record.seed)
         yield "initial", 0, experiment.classifier().eval()
-    yield "best", run.record.best_step, best
+    best_step = run.record.best_step
+    yield "best", best_step, best
     state = checkpoint.state(run.path / checkpoint.LAST)
-    if state and state["global_step"] != run.record.best_step:
+    if state and state["global_step"] != best_step:
+        weights = {}
+        for key, value in state["state_dict"].items():
+            weights[key.removeprefix("model.")] = value
         last = experiment.classifier()
-        weights = {key.removeprefix("model."): value for key, value in state["state_dict"].items()}
         last.load_state_dict(weights)
         yield "last", state["global_step"], last.eval()
 
@@ -139,7 +142,8 @@ def without_padding(batch: Batch) -> Batch:
     is_real = batch.mask.any(1)
     end = int(is_real.nonzero()[-1, 1]) + 1
     mask = batch.mask[..., :end]
-    return batch._replace(inputs=batch.inputs[:, :, :end], mask=None if mask.all() else mask)
+    inputs = batch.inputs[:, :, :end]
+    return batch._replace(inputs=inputs, mask=None if mask.all() else mask)
 
 
 @torch.no_grad()
@@ -157,8 +161,10 @@ def layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
         singular = torch.linalg.svdvals(a.double()).flatten(0, 1)  # (H,m)
         norms["A, the inverted matrix"] += singular[:, 0].tolist()
         for values in singular:
-            smallest = min(values[values > ROUNDING * values[0]])
-            norms["exact inverse of A"].append(1 / smallest.item())
+            # Singular values that are zero up to rounding have no inverse.
+            nonzero = values[values > ROUNDING * values[0]]
+            smallest = min(nonzero).item()
+            norms["exact inverse of A"].append(1 / smallest)
         inner.extend(a.flatten(0, 1))
 
     # The number of steps in use, for the figure.
@@ -170,7 +176,8 @@ def layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
 
 def spectral_norms(matrices: Tensor) -> list[float]:
     """Compute the largest singular value of each matrix (N,H,i,j)."""
-    return torch.linalg.matrix_norm(matrices.float(), ord=2).flatten().tolist()
+    norms = torch.linalg.matrix_norm(matrices.float(), ord=2)  # (N,H)
+    return norms.flatten().tolist()
 
 
 def variants(attention: Attention) -> dict[str, Attention]:

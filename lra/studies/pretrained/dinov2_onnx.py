@@ -42,10 +42,13 @@ def weights(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 
     # Transposed weights have lost their names, but their MatMul nodes have not.
     for node in graph.node:
+        if node.op_type != "MatMul":
+            continue
         name = node.name.strip("/").replace("/", ".")
-        if node.op_type == "MatMul" and name.startswith(PREFIX) and node.input[1] in stored:
+        weight = stored.get(node.input[1])
+        if name.startswith(PREFIX) and weight is not None:
             module = name.removeprefix(PREFIX).removesuffix(".MatMul")
-            parameters[f"{module}.weight"] = stored[node.input[1]].T
+            parameters[f"{module}.weight"] = weight.T
 
     # The position table is split into class token and patches.
     tables = [array for name, array in stored.items() if name.startswith("onnx::") and array.ndim == 3]
@@ -71,7 +74,10 @@ def convert(file: Path, folder: Path) -> float:
     parameters = weights(onnx_model.graph)
     folder.mkdir(parents=True, exist_ok=True)
     _configuration(parameters).save_pretrained(folder)
-    tensors = {name: torch.from_numpy(array.copy()) for name, array in parameters.items()}
+    tensors = {}
+    for name, array in parameters.items():
+        # Transposed arrays are not contiguous.
+        tensors[name] = torch.from_numpy(array.copy())
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
     # Load what was written; every parameter must have its counterpart.
@@ -83,20 +89,24 @@ def convert(file: Path, folder: Path) -> float:
 
     # Compare both models on one random image.
     graph_input = onnx_model.graph.input[0]
-    shape = [dimension.dim_value or 1 for dimension in graph_input.type.tensor_type.shape.dim]
+    dimensions = graph_input.type.tensor_type.shape.dim
+    shape = [dimension.dim_value or 1 for dimension in dimensions]
     image = np.random.default_rng(0).standard_normal(shape, np.float32)
     evaluator = ReferenceEvaluator(_backbone(onnx_model))
     (expected,) = evaluator.run(None, {graph_input.name: image})
+    model.eval()
     with torch.no_grad():
-        hidden = model.eval()(torch.from_numpy(image)).last_hidden_state.numpy()
-    return float(np.abs(hidden - expected).max())
+        output = model(torch.from_numpy(image))
+    difference = output.last_hidden_state.numpy() - expected
+    return float(np.abs(difference).max())
 
 
 def _configuration(parameters: dict[str, np.ndarray]) -> Dinov2Config:
     """Derive the sizes of a backbone from the shapes of its parameters."""
     width, _, patch_size, _ = parameters["embeddings.patch_embeddings.projection.weight"].shape
     # One position for each patch of a square image, and one for the class token.
-    num_patches = parameters["embeddings.position_embeddings"].shape[1] - 1
+    positions = parameters["embeddings.position_embeddings"]
+    num_patches = positions.shape[1] - 1
     side = round(num_patches**0.5)
     layers = [int(name.split(".")[2]) for name in parameters if name.startswith("encoder.layer.")]
     return Dinov2Config(
@@ -113,8 +123,10 @@ def _backbone(onnx_model: onnx.ModelProto) -> onnx.ModelProto:
     graph = onnx_model.graph
     nodes = list(graph.node)
     last = max(i for i, node in enumerate(nodes) if node.name.startswith("/backbone/layernorm/"))
-    state = onnx.helper.make_tensor_value_info(nodes[last].output[0], onnx.TensorProto.FLOAT, None)
-    backbone = onnx.helper.make_graph(nodes[: last + 1], "backbone", graph.input, [state], graph.initializer)
+    backbone_nodes = nodes[: last + 1]
+    output_name = nodes[last].output[0]
+    state = onnx.helper.make_tensor_value_info(output_name, onnx.TensorProto.FLOAT, None)
+    backbone = onnx.helper.make_graph(backbone_nodes, "backbone", graph.input, [state], graph.initializer)
     return onnx.helper.make_model(backbone, opset_imports=onnx_model.opset_import)
 
 

@@ -151,20 +151,24 @@ def describe(probes: Probes) -> str:
 def swapped(run: RunDir, options: ProbesOptions, device: str) -> None:
     """Score one seed with its own mechanism and with each one of ``swaps``, and save its line of the matrix."""
     r = run.record
-    model, data = trained(run, configuration(run, options.data.root))
+    experiment = configuration(run, options.data.root)
+    model, data = trained(run, experiment)
     scored = batches(data, options.examples, options.batch, device)
     # The run itself is the first column.
-    line = {"own": measure.score(model.to(device), scored, r.metric)}
+    exact = measure.score(model.to(device), scored, r.metric)
+    line = {"own": exact}
     for name in options.swaps:
-        source, target = experiments(run, _transfer_options(run, options, name))
+        transfer = _transfer_options(run, options, name)
+        source, target = experiments(run, transfer)
         try:
             _, other = swap(run, source, target)
         except ValueError as error:
             # The weights do not fit the other mechanism, and the cell stays empty.
             log(f"{r.task} {r.label} -> {name} seed {r.seed}: {error}")
             continue
-        line[name] = measure.score(other.to(device), scored, r.metric)
-        log(f"{r.task} {r.label} -> {name} seed {r.seed}: {line['own']:.2f} -> {line[name]:.2f}")
+        score = measure.score(other.to(device), scored, r.metric)
+        line[name] = score
+        log(f"{r.task} {r.label} -> {name} seed {r.seed}: {exact:.2f} -> {score:.2f}")
     _save(line, run, options, record.SWAPS)
 
 
@@ -202,9 +206,11 @@ def _transfer_options(run: RunDir, options: ProbesOptions, name: str) -> Transfe
     transfer = compose(TransferOptions, overrides)
     keys = [key for key in BUDGETS if key in transfer.attn.options]
     # The budget: kept=, else the run's.
-    run_attn = configuration(run, options.data.root).attn
-    run_budgets = [run_attn.options[key] for key in BUDGETS if key in run_attn.options]
-    budget = options.kept or (run_budgets[0] if run_budgets else None)
+    budget = options.kept
+    if not budget:
+        run_options = configuration(run, options.data.root).attn.options
+        run_budgets = [run_options[key] for key in BUDGETS if key in run_options]
+        budget = run_budgets[0] if run_budgets else None
     if not keys or not budget:
         return transfer
     return compose(TransferOptions, [*overrides, f"attn.{keys[0]}={budget}"])
