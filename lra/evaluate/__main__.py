@@ -177,7 +177,7 @@ def collect(results: list[FreshTest], home: Path) -> None:
         by_study.setdefault(result.study, []).append(result)
     for study, study_results in by_study.items():
         if not (home / study).is_dir():
-            raise ValueError(f"{home / study} is not a published study; publish its runs first: lra publish runs=<runs>")
+            raise ValueError(f"{home / study} is not a published study; first: lra publish runs=<runs>")
         record.write_table(home / study, study_results)
         print(f"written: {home / study / record.TABLE}, {len(study_results)} results")
 
