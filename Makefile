@@ -1,12 +1,12 @@
-# make            what can be done
-# make quickstart from nothing to a table
+# make            list the targets
+# make quickstart install, train and print a table
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 INSTALL := $(if $(shell command -v uv),uv pip install -q --python $(BIN)/python,$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile) -c constraints.txt
-# Bytecode is made on all cores, where pip would take one; some packages have files that are no Python.
+# Bytecode is compiled on all cores, where pip takes one; some packages have files that are not Python.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 ATTN ?= cur_abs
 TASK ?= listops
@@ -18,7 +18,7 @@ LAUNCHER ?= basic
 RUNS ?= runs
 WIDTH ?= 6.75
 
-# glibc otherwise gives every large tensor back to the system and clears its pages anew at the next step.
+# Otherwise glibc returns every large tensor to the system and clears new pages at the next step.
 export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
@@ -28,7 +28,7 @@ export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: $(DEV) ## make .venv and install, with what the tests need (TORCH_INDEX=<url> for another build of torch)
+setup: $(DEV) ## install into .venv, with the test tools (TORCH_INDEX=<url> for another build of torch)
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "installing into $(VENV)"
@@ -45,7 +45,7 @@ $(DEV): $(STAMP)
 	@touch $@
 
 quickstart: BUDGET := $(if $(filter file,$(origin BUDGET)),quickstart,$(BUDGET))
-quickstart: $(STAMP) ## install, ListOps data, five seeds of CUR and of its control side by side at a small budget, the table
+quickstart: $(STAMP) ## install, train five seeds of CUR and of its control in parallel at a small budget, print the table
 	$(BIN)/python -m lra.train -m task=$(TASK) attn=$(ATTN),mean 'seeds=[0,1,2],[3,4]' budget=$(BUDGET) hydra/launcher=joblib trainer.threads=1 data.pad=none
 	@$(BIN)/python -m lra.report
 
@@ -56,11 +56,11 @@ train: $(STAMP) ## train ATTN on TASK at BUDGET, five seeds
 	$(BIN)/python -m lra.train task=$(TASK) attn=$(ATTN) budget=$(BUDGET)
 
 sweep: BUDGET := $(if $(filter file,$(origin BUDGET)),paper,$(BUDGET))
-sweep: $(STAMP) ## SWEEP over TASKS (all of its tasks) at BUDGET (paper) with LAUNCHER; stopped, it goes on; PLAN=true looks ahead
+sweep: $(STAMP) ## SWEEP over TASKS (default: all of its tasks) at BUDGET (paper) with LAUNCHER; resumes; PLAN=true only prints the plan
 	$(BIN)/python -m lra.sweep sweep=$(SWEEP) budget=$(BUDGET) hydra/launcher=$(LAUNCHER) \
 		$(if $(TASKS),'tasks=[$(TASKS)]') $(if $(PLAN),plan=$(PLAN))
 
-report: $(STAMP) ## every run beside the papers' numbers: tables here, a page in runs/report
+report: $(STAMP) ## print all runs next to the papers' numbers, and write the page runs/report
 	$(BIN)/python -m lra.report
 
 print: $(STAMP) ## tables and figures as runs/print/main.pdf by pdflatex (RUNS, STUDY, WIDTH in inches, SHOW=<names of tables and figures>)
@@ -70,7 +70,7 @@ print: $(STAMP) ## tables and figures as runs/print/main.pdf by pdflatex (RUNS, 
 test: setup lint ## the tests, in parallel, without the slow ones
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers and not browser" --timeout=120 --durations=10
 
-test-fast: setup ## mathematics, mechanisms and models alone, on short rows, without triton's interpreter
+test-fast: setup ## mathematics, mechanisms and models on short sequences, without triton's interpreter
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers" tests/ops tests/attention tests/model \
 		-k "not flashcur and not triton and not however_far and not lengths_of_the_tasks"
 
@@ -88,7 +88,7 @@ test-browser: setup ## the report's page in a headless Chromium (LRA_CHROMIUM=<p
 	$(INSTALL) playwright
 	$(BIN)/python -m pytest -q -rs -m browser tests/report/test_browser.py
 
-docs: setup ## the manuals and the API as a site with a search, dist/site/index.html
+docs: setup ## build the manuals and the API as a site: dist/site/index.html
 	$(INSTALL) -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
@@ -98,7 +98,7 @@ lint: setup ## ruff, spelling, types
 	$(BIN)/codespell
 	$(BIN)/python -m mypy
 
-bench: setup ## how long data preparation, a training step and every mechanism take
+bench: setup ## time data preparation, a training step and every mechanism
 	$(BIN)/python -m data_prep.bench
 	$(BIN)/python -m lra.bench preset=cpu
 	$(BIN)/python -m lra.bench preset=growth
@@ -108,7 +108,7 @@ bench-peers: setup ## time and memory of mechanisms next to public implementatio
 	$(BIN)/python -m lra.bench.peers
 
 gpu-check: MINUTES ?= 8
-gpu-check: setup ## on a GPU, for MINUTES (8): tests, the papers' speed tests, a profile, then trainings; it goes on where it stopped
+gpu-check: setup ## on a GPU, for MINUTES (8): tests, the papers' speed tests, a profile, then trainings; resumes
 	@$(BIN)/python -m lra.bench.gpu_check minutes=$(MINUTES)
 
 clean: ## remove the virtual environment and caches; data and runs stay

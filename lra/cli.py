@@ -5,6 +5,7 @@ This module imports nothing but the standard library, so that ``lra --help`` ans
 
 import difflib
 import importlib
+import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class EntryPoint(NamedTuple):
 
 
 ENTRIES = {
-    "data": EntryPoint("data_prep", "list, prepare or verify data: data task=listops; also data show, inspect, export"),
+    "data": EntryPoint("data_prep", "prepare or verify data: data task=listops; also data show, inspect, export"),
     "data show": EntryPoint("data_prep.show"),
     "data inspect": EntryPoint("data_prep.inspect:main"),
     "data export": EntryPoint("data_prep.export:main"),
@@ -36,14 +37,14 @@ ENTRIES = {
     "data floors": EntryPoint("data_prep.baselines"),  # the older name
     "data bench": EntryPoint("data_prep.bench"),
     "train": EntryPoint("lra.train", "train every seed of a configuration: train task=listops attn=cur_abs"),
-    "sweep": EntryPoint("lra.sweep", "run a grid of mechanisms, tasks and seeds: sweep sweep=selection"),
-    "report": EntryPoint("lra.report", "print tables and draw figures of the runs"),
-    "leaderboard": EntryPoint("lra.leaderboard", "rank the mechanisms by their published runs"),
-    "evaluate": EntryPoint("lra.evaluate", "score a trained model on the test set again"),
-    "submit": EntryPoint("lra.submit", "check finished runs and pack them for the leaderboard"),
+    "sweep": EntryPoint("lra.sweep", "train a grid of mechanisms, tasks and seeds: sweep sweep=selection"),
+    "report": EntryPoint("lra.report", "print tables of the runs and write a page with figures"),
+    "leaderboard": EntryPoint("lra.leaderboard", "list published and measured results: leaderboard task=listops"),
+    "evaluate": EntryPoint("lra.evaluate", "score trained models on fresh test examples: evaluate runs=runs/<study>"),
+    "submit": EntryPoint("lra.submit", "check finished runs and write a submission to the leaderboard"),
     "bench": EntryPoint("lra.bench", "measure time, memory and error of mechanisms; also bench gpu-check"),
     "bench gpu-check": EntryPoint("lra.bench.gpu_check"),
-    "check": EntryPoint("lra.checks", "check the properties that every mechanism has: check attn=cur_abs"),
+    "check": EntryPoint("lra.checks", "test padding, batches and gradients of a mechanism: check attn=cur_abs"),
     "maps": EntryPoint("lra.maps", "draw the attention of a trained model: maps run=<run directory>"),
     "publish": EntryPoint("lra.runs.publish", "add finished runs to the tables in runs/published"),
 }
@@ -51,7 +52,7 @@ STUDIES = Path(__file__).parent / "studies"
 
 
 def main() -> None:
-    """Run the command that ``sys.argv`` names; exit with status 1 and one line if there is none."""
+    """Run the command that ``sys.argv`` names; exit with status 1 and a message if there is none."""
     begin()
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -63,6 +64,9 @@ def main() -> None:
         print(f"lra-suite {__version__}")
         return
     words, entry = find(arguments)
+    # Like ``python -m``, find custom classes in the working directory; a console script searches its own folder.
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())
     run(entry, arguments[words:])
 
 
@@ -136,13 +140,14 @@ def overview() -> str:
     lines = [
         "usage: lra <command> [<option>=<value> ...]",
         "",
-        "The Long Range Arena: efficient attention, trained and compared.",
+        "Long Range Arena: train and compare efficient attention, state-space models and recurrences.",
         "",
         *commands,
         f"  {'study':<12} run a study: {', '.join(studies)}",
         "",
-        "lra <command> --help lists the options of a command. Options are Hydra overrides: lra train task=listops",
-        "attn=cur_abs attn.count=32; -m runs several values, attn=cur_abs,nystrom.",
+        "lra <command> --help lists the options of a command. Options are Hydra overrides:",
+        "  lra train task=listops attn=cur_abs attn.count=32",
+        "  lra train -m task=listops attn=cur_abs,nystrom   # one run per value",
     ]
     return "\n".join(lines)
 

@@ -283,5 +283,16 @@ def test_a_function_gets_the_arguments_and_is_imported_when_it_is_needed(tmp_pat
     assert run.returncode == 1 and run.stderr == "lra: mine.missing is not part of this installation\n"
 
 
+def test_a_console_script_finds_classes_in_the_working_directory(tmp_path):
+    (tmp_path / "mine.py").write_text("def main(argv):\n    print(argv)\n")
+    script = tmp_path / "bin" / "lra"
+    script.parent.mkdir()
+    script.write_text("from lra import cli\ncli.ENTRIES['data inspect'] = cli.EntryPoint('mine:main')\ncli.main()\n")
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script), "data", "inspect", "x"]
+    run = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (run.stdout, run.stderr) == ("['x']\n", "")
+
+
 def test_the_console_script_is_declared():
     assert '[project.scripts]\nlra = "lra.cli:main"\n' in (ROOT / "pyproject.toml").read_text()

@@ -38,11 +38,7 @@ PROSE = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in PHRASES), re.IGNO
 OF = re.compile(r"# (of|that|those|by|from|which) [a-z`*]")
 # Findings of each folder when the check was introduced; a number may only shrink, a folder without one has none.
 FINDINGS: dict[str, int] = {
-    "CONTRIBUTING.md": 3,
-    "README.md": 10,
-    "conf": 32,
     "data_prep": 6,
-    "docs": 75,
     "lra/attention": 3,
     "lra/config": 2,
     "lra/ops": 24,

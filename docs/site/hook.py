@@ -1,6 +1,6 @@
 """Pages of the site that are not in docs/: README, studies, API, cards of mechanisms, and files that a page links to.
 
-Links stand in the pages as GitHub reads them, relative to the file; here they become links of the site.
+Links in the manuals are relative to the file, as on GitHub; this hook turns them into links of the site.
 """
 
 import posixpath
@@ -22,7 +22,7 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".csv": "text"}
 
 
 def on_config(config):
-    """Append the API to the navigation; ids of headings are those of GitHub."""
+    """Append the API to the navigation, and give headings the ids that they have on GitHub."""
     config.nav.append({"API reference": [f"api/{package}.md" for package in packages()]})
     config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
     return config
@@ -48,27 +48,29 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, config, files):
     """Turn links to files of the repository into links of the site."""
-    here = next((path for path, uri in OUTSIDE.items() if uri == page.file.src_uri), f"docs/{page.file.src_uri}")
+    paths = {uri: path for path, uri in OUTSIDE.items()}
+    page_path = paths.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
-    def of_site(match):
-        uri = site_uri(posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2])))
+    def to_site_link(match):
+        target = posixpath.join(posixpath.dirname(page_path), match[2])
+        uri = site_uri(posixpath.normpath(target))
         return match[1] + posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".")
 
     if page.file.src_uri == "mechanisms.md":
         # The index leads to the cards, which only the site has as pages.
         for name in mechanisms():
             markdown = markdown.replace(f"\n| {name} | ", f"\n| [{name}](mechanisms/{name}.md) | ")
-    return LINK.sub(of_site, markdown)
+    return LINK.sub(to_site_link, markdown)
 
 
 def packages() -> dict[str, list[str]]:
-    """Package -> its modules."""
-    found = {}
+    """List the public modules of each package."""
+    modules = {}
     for file in sorted([*ROOT.glob("lra/**/*.py"), *ROOT.glob("data_prep/**/*.py")]):
         package = ".".join(file.parent.relative_to(ROOT).parts)
         if not file.stem.startswith("_"):
-            found.setdefault(package, []).append(f"{package}.{file.stem}")
-    return found
+            modules.setdefault(package, []).append(f"{package}.{file.stem}")
+    return modules
 
 
 def mechanism_cards() -> dict[str, str]:
@@ -84,12 +86,13 @@ def pages() -> list[str]:
 
 def linked(page: str) -> list[str]:
     """Paths in the repository that a page links to."""
-    here, text = posixpath.dirname(page), (ROOT / page).read_text()
-    return [posixpath.normpath(posixpath.join(here, target)) for _, target in LINK.findall(text)]
+    folder = posixpath.dirname(page)
+    targets = [target for _, target in LINK.findall((ROOT / page).read_text())]
+    return [posixpath.normpath(posixpath.join(folder, target)) for target in targets]
 
 
 def site_uri(path: str) -> str:
-    """The place in the site of a path in the repository."""
+    """Return the address in the site of a file of the repository."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return OUTSIDE.get(path, f"source/{path}.md")

@@ -212,7 +212,7 @@ def main() -> None:
         match = re.fullmatch(r"minutes=(\d+(?:\.\d+)?)", sys.argv[1])
         minutes = float(match[1]) if match and len(sys.argv) == 2 else None
     if minutes is None:
-        sys.exit("lra: python -m lra.bench.gpu_check minutes=25, or another number of minutes")
+        sys.exit("lra: minutes must be a number: lra bench gpu-check minutes=25")
     if not torch.cuda.is_available():
         log("gpu-check: torch sees no GPU, nothing was run")
         return

@@ -54,7 +54,7 @@ def evaluate(options: EvaluateOptions) -> None:
     records, unreadable = scan(options.runs)
     if not records:
         reasons = f" ({'; '.join(unreadable)})" if unreadable else ""
-        raise ValueError(f"runs={options.runs} has no finished run{reasons}; python -m lra.train makes them")
+        raise ValueError(f"runs={options.runs} has no finished run{reasons}; train one with lra train")
     for line in unreadable:
         log(f"skipped: {line}")
 
@@ -177,7 +177,7 @@ def collect(results: list[FreshTest], home: Path) -> None:
         by_study.setdefault(result.study, []).append(result)
     for study, study_results in by_study.items():
         if not (home / study).is_dir():
-            raise ValueError(f"{home / study} is not a published study; first: python -m lra.runs.publish runs=<runs>")
+            raise ValueError(f"{home / study} is not a published study; first: lra publish runs=<runs>")
         record.write_table(home / study, study_results)
         print(f"written: {home / study / record.TABLE}, {len(study_results)} results")
 

@@ -29,44 +29,42 @@ ABOUT = (
 )
 INTRO = """# Leaderboard of the Long Range Arena
 
-Accuracies that papers print, that this repository measured and that others
-[submit](../CONTRIBUTING.md#submit-results). The table at
-[google-research/long-range-arena](https://github.com/google-research/long-range-arena) ends in 2020. This page is
-written by
+Find all known accuracies on the Long Range Arena in one table: printed in papers, measured in this repository, and
+[submitted](../CONTRIBUTING.md#submit-results). The table of
+[google-research/long-range-arena](https://github.com/google-research/long-range-arena) ends in 2020.
+
+**Compare rows of the same protocol only**: size and training matter more than the mechanism.
+
+On the site (`make docs`) you can filter and sort the table. On the command line:
 
 ```sh
-python -m lra.leaderboard write=true
+lra leaderboard task=listops protocol=two-layer since=2023 sort=listops
+lra leaderboard write=true   # writes this page
 ```
-
-and the same lines are filtered and sorted on the command line, for example
-
-```sh
-python -m lra.leaderboard task=listops protocol=two-layer since=2023 sort=listops
-```
-
-On the site (`make docs`) a click on a column's name sorts the table, and the fields above it filter. **Compare lines
-of one protocol only**: size and training matter more than the mechanism.
 
 | protocol | training |
 | --- | --- |
-| two-layer | the encoder of Nystromformer: 2 layers, d 64, best validation checkpoint; this suite's protocol |
-| official | sizes of the Long Range Arena: up to 6 layers, d 512, set for each task |
-| s4-sized | 4 to 8 layers, longer training, settings for each task, as state-space models and MEGA |
+| two-layer | the encoder of Nystromformer and of this suite: 2 layers, d 64, best validation checkpoint |
+| official | sizes of the Long Range Arena: up to 6 layers, d 512, chosen per task |
+| s4-sized | as state-space models and MEGA: 4 to 8 layers, longer training, settings per task |
 | pretrained | the same model first trained to reconstruct the inputs of the task |
 | other | anything else, or not printed |
 
 | status | meaning |
 | --- | --- |
-| verified | measured in this repository, or a submission that somebody else reran |
-| reported | a submission |
+| verified | measured in this repository, or a submission that another person reran |
+| reported | a submission that nobody reran |
 | quoted | printed in a paper, and read there |
 | digest | printed in a paper, read in a summary of it |
 | recalled | general knowledge that was not checked in the paper |
 
-**mean of 5** is recomputed here over ListOps, Text, Retrieval, Image and Pathfinder, since printed averages do not
-compare: some count a missing Path-X as 50, some as 0, some leave it out (column *averaged over*). Contradictory prints
-of one model stand together; papers that repeat the same numbers share a line. On ListOps, with its 2,000 test examples,
-a gap below three points [means nothing](results.md#when-a-gap-to-a-published-value-means-something).
+How to read the table:
+
+* **mean of 5** is recomputed over ListOps, Text, Retrieval, Image and Pathfinder. Printed averages do not compare: some
+  count a missing Path-X as 50, some as 0, some leave it out (column *averaged over*).
+* Papers that repeat the same numbers share a row. Different numbers for the same model are in adjacent rows.
+* On ListOps, with its 2,000 test examples, a difference below three points
+  [means nothing](results.md#when-a-gap-to-a-published-value-means-something).
 
 ## All results
 
@@ -189,7 +187,9 @@ def remarks(lines: Sequence[LeaderboardLine]) -> str:
     by_note: dict[str, list[str]] = {}
     for line in lines:
         if line.note:
+            # Scores of one line often have the same note.
+            note = "; ".join(dict.fromkeys(line.note.split("; ")))
             sources = ", ".join(name for name, _ in line.sources)
-            by_note.setdefault(line.note, []).append(f"{line.model} ({sources})")
+            by_note.setdefault(note, []).append(f"{line.model} ({sources})")
     items = [f"* {', '.join(models)}: {note}." for note, models in by_note.items()]
     return "\n".join(["## Remarks", "", *items, ""])

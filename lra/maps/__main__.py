@@ -26,7 +26,7 @@ def show(options: MapsOptions) -> None:
         ValueError: the run directory, split, example, layer, head or position does not exist.
     """
     if options.run is None:
-        raise ValueError("name the folder of a seed: run=runs/<study>/<task>/<label>/seed-<k>")
+        raise ValueError("run is missing; name a run directory: run=runs/<study>/<task>/<label>/seed-<k>")
     run = RunDir.read(options.run, options.trust)
     experiment = configuration(run, options.data.root)
     display = experiment.task.display

@@ -32,7 +32,7 @@ class SubmitOptions(Options):
 
     def check(self) -> None:
         if self.verify is None and (self.runs is None or self.name is None):
-            raise ValueError("runs=<folder of runs> and name=<name of the submission> are needed, or verify=<name>")
+            raise ValueError("runs and name are missing: runs=<folder of runs> name=<submission>, or verify=<name>")
 
 
 @main(SubmitOptions)

@@ -107,7 +107,7 @@ def load(folder: Path) -> Submission:
         ValueError: a file is missing, damaged or not listed.
     """
     path = folder / NAME
-    submission = typed_json.parse(Submission, path, "the statement of a submission", "run python -m lra.submit again")
+    submission = typed_json.parse(Submission, path, "the statement of a submission", "run lra submit again")
     # Every file must have the checksum in the statement.
     names = [*TABLES, submission.source] if submission.source else list(TABLES)
     # The checksums stand next to the fields of the statement.
@@ -116,9 +116,9 @@ def load(folder: Path) -> Submission:
         try:
             is_listed = sums.get(name) == atomic.digest(folder / name)
         except Unreadable as error:
-            raise ValueError(f"{folder / name} cannot be used ({error}); run python -m lra.submit again") from None
+            raise ValueError(f"{folder / name} cannot be used ({error}); run lra submit again") from None
         if not is_listed:
-            raise ValueError(f"{folder / name} differs from its sha256 in {NAME}; run python -m lra.submit again")
+            raise ValueError(f"{folder / name} differs from its sha256 in {NAME}; run lra submit again")
     return submission
 
 

@@ -21,6 +21,7 @@ PAGES = [
 LANGUAGES = ("sh", "python", "yaml", "text")
 OWN = (
     "README.md",
+    "docs/board.md",
     "docs/mechanism.md",
     "docs/task.md",
     "docs/tutorial.md",
@@ -95,8 +96,9 @@ def module_form(command: Command) -> Command:
         number, entry = cli.find(arguments)
     except SystemExit:
         return command
-    # A name without options is a mention, unless the command runs without any.
-    is_mention = number >= len(arguments) and entry.module not in RUN_WITHOUT_OPTIONS
+    # A name without options is a mention, unless the command runs without any; so is --help.
+    options = arguments[number:]
+    is_mention = options == ["--help"] or (not options and entry.module not in RUN_WITHOUT_OPTIONS)
     if ":" in entry.module or is_mention:
         return command
     return command._replace(words=("python", "-m", entry.module, *arguments[number:]))

@@ -32,10 +32,17 @@ def yamls(group):
     return {path.stem for path in (CONF / group).glob("*.yaml")}
 
 
-@pytest.mark.parametrize("key", ["task", "protocol", "pretrain", "block", "trainer", "logger", "experiment"])
+@pytest.mark.parametrize("key", ["task", "protocol", "pretrain", "block", "trainer", "logger"])
 def test_keys_list_every_value_and_no_other(key):
     (row,) = (row for row in cells("docs/train.md") if row[0] == f"`{key}`")
     assert words(row[1]) == yamls(key)
+
+
+def test_every_experiment_is_listed_once():
+    rows = list(cells("docs/train.md"))
+    start = [row[0] for row in rows].index("training of")
+    names = [name for row in rows[start + 1 :] for name in re.findall(r"`(\w+)`", row[1])]
+    assert set(names) == yamls("experiment") and len(names) == len(set(names))
 
 
 def test_budgets_are_those_of_every_task():
@@ -58,7 +65,8 @@ def test_sweeps_presets_kinds_and_launchers():
     assert words(line) == yamls("sweep")
     said = {word.removeprefix("preset=") for word in re.findall(r"preset=\w+", TEXTS["docs/bench.md"])}
     assert said == yamls("preset")
-    launchers = [row[0].strip("`") for row in cells("docs/sweeps.md")][1:]
+    names = [row[0].strip("`") for row in cells("docs/sweeps.md")]
+    launchers = names[names.index("hydra/launcher=") + 1 :]
     assert set(launchers) == {"basic", "joblib", *EXTRAS}
     kinds = re.search(r"`kinds`\s+are\s+((?:`\w+`\s*)+)", TEXTS["docs/figures.md"])[1]
     assert words(kinds) == set(KINDS)

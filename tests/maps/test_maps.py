@@ -174,7 +174,7 @@ def test_command(trained, call):
         ("split=dev", "split must be one of train, val, test, not 'dev'"),
         ("at=5000", "at must be a whole number from 0 to"),
         ("out=/proc/nowhere", "/proc/nowhere/test-0-layer-1.png cannot be written"),
-        ("run=null", "name the folder of a seed: run=runs/<study>"),
+        ("run=null", "run is missing; name a run directory: run=runs/<study>"),
         ("run=/nowhere", "/nowhere is not a folder; run must be the folder of a seed"),
         (f"run={trained.parent}", "has no config.yaml; run must be the folder of a seed"),
     ):

@@ -343,7 +343,7 @@ def test_pictures_are_made_for_what_varies(swept, tmp_path):
 
 def test_show_command(runs, swept, tmp_path, monkeypatch, capfd):
     command = partial(printed, show, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
-    assert command()[0].startswith(f"lra: {tmp_path} has no transfer; python -m lra.studies.transfer")
+    assert command()[0].startswith(f"lra: {tmp_path} has no results of a transfer; first: lra study transfer")
     save(swept[0], tmp_path / records.FILE)
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / records.FILE).write_text("{}")

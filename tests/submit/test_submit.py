@@ -172,7 +172,7 @@ def custom(runs, **options):
         (None, ("hardware=null",), "hardware is not given; add hardware='...'"),
         (None, ("runs=nowhere",), "runs=nowhere is not a folder"),
         (None, ("source=other.py",), "source=other.py is not a file"),
-        (None, ("name=null",), "runs=<folder of runs> and name=<name of the submission> are needed"),
+        (None, ("name=null",), "runs and name are missing: runs=<folder of runs>"),
     ],
 )
 def test_each_reason_is_named_and_nothing_is_written(runs, command, tmp_path, change, words, reason):

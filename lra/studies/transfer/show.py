@@ -55,7 +55,7 @@ def show(options: TransferShowOptions) -> None:
         log(f"skipped: {line}")
     if not transfers:
         raise ValueError(
-            f"{options.runs} has no transfer; python -m lra.studies.transfer run=<folder> attn=<name> makes them"
+            f"{options.runs} has no results of a transfer; first: lra study transfer run=<run directory> attn=<name>"
         )
 
     all_points = points(transfers.values())
