@@ -17,8 +17,8 @@ STUDY = "recurrent"
 HEAD = ("mechanism", "test", "n", f"gain over {CONTROL}", "rate", "val at each rate", "parameters", "state")
 ABOUT = (
     "Short ListOps (budget quick): test accuracy, mean ± sample standard deviation over n seeds; gain over the control "
-    "without attention, ± standard error. rate: learning rate with the best validation accuracy of seed 100; of rates within "
-    "a standard error (about 1.5 points) of the best, the middle one. parameters: of the whole model. state: "
+    "without attention, ± standard error. rate: learning rate with the best validation accuracy of seed 100; of rates "
+    "within a standard error (about 1.5 points) of the best, the middle one. parameters: of the whole model. state: "
     "numbers that a layer carries from token to token in each direction."
 )
 
