@@ -17,8 +17,8 @@ STUDY = "recurrent"
 HEAD = ("mechanism", "test", "n", f"gain over {CONTROL}", "rate", "val at each rate", "parameters", "state")
 ABOUT = (
     "Short ListOps (budget quick): test accuracy, mean ± sample standard deviation over n seeds; gain over the control "
-    "without attention, ± standard error. rate: learning rate with the best validation accuracy of seed 100, at the "
-    "middle rate if scores are within a standard error (about 1.5 points). parameters: of the whole model. state: "
+    "without attention, ± standard error. rate: learning rate with the best validation accuracy of seed 100; of rates "
+    "within a standard error (about 1.5 points) of the best, the middle one. parameters: of the whole model. state: "
     "numbers that a layer carries from token to token in each direction."
 )
 
@@ -62,17 +62,17 @@ def block(studies: Studies) -> str:
     control = next((row for row in rows if row.label == CONTROL), None)
 
     # The best mechanism first.
-    lines = []
-    ordered = sorted(rows, key=lambda row: -row.test)
+    lines: list[list[Cell | str]] = []
+    ordered = sorted(rows, key=lambda row: row.test or 0.0, reverse=True)
     for row in ordered:
         over_control = Cell()
         if control and row is not control:
             over_control = gain(row.scores, control.scores)
         # The seeds of a mechanism share learning rate and size.
-        rates = joined_values([r.lr for r in row.done], "{:g}")
+        rates = joined_values([r.lr for r in row.done if r.lr is not None], "{:g}")
         params = joined_values([r.params for r in row.done], "{:,}")
         state = state_of(row.label)
-        cells = [row.label, row.cell, Cell.of(row.n, str), over_control, rates]
+        cells: list[Cell | str] = [row.label, row.cell, Cell.of(row.n, str), over_control, rates]
         cells += [accuracies(searched.get(row.label, {})), params, Cell.of(state, "{:,}".format)]
         lines.append(cells)
     table = Table(
