@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..options import one_of
@@ -46,22 +47,21 @@ class CUROptions(SelectionOptions):
 
 
 def cur(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
+    q: Float[Tensor, "N H L D"],
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L E"],
+    mask: Bool[Tensor, "N L"] | None,
     options: CUROptions,
     *,
     layout: "VarlenLayout | None" = None,
-    draw: Tensor | None = None,
+    draw: Float[Tensor, "2 H _"] | None = None,
     bias: Bias | None = None,
-) -> Tensor:
+) -> Float[Tensor, "N H L E"]:
     """Compute C · U⁺ · R v with C = f(q k_Jᵀ), U = f(q_I k_Jᵀ), R = f(q_I kᵀ), selected queries I and keys J.
 
     Args:
-        q, k: (N,H,L,D), packed (1,H,T,D).
-        v: (N,H,L,E), packed (1,H,T,E).
-        mask: (N,L), None for packed sequences.
+        q, k, v: queries, keys and values; N = 1 and L = T for packed sequences.
+        mask: real tokens, None for packed sequences.
         options: see ``CUROptions``.
         layout: ``VarlenLayout`` of packed sequences, none of them shorter than ``count``; with impl=sdpa, not with
             score=farthest.
@@ -69,7 +69,7 @@ def cur(
         bias: a position bias, evaluated at the selected positions only; not with ``triton*``.
 
     Returns:
-        (N,H,L,E), packed (1,H,T,E). O(L c (D + E) + c³) time.
+        The outputs. O(L c (D + E) + c³) time.
 
     Raises:
         ValueError: a position bias with impl=triton*.
@@ -87,8 +87,9 @@ def cur(
         from . import triton as kernels
 
         # The kernels gather, and copy R v, themselves.
-        where = {"rows": I, "cols": J, "mask": mask}
-        return kernels.three_factor(q, k, v, pinv=options.pinv, **where, copy_rv=options.copy_rv, impl=options.impl)
+        selection = {"rows": I, "cols": J, "mask": mask}
+        rule = {"pinv": options.pinv, "copy_rv": options.copy_rv, "impl": options.impl}
+        return kernels.landmark_product(q, k, v, **selection, **rule)
 
     # 2. Gather them, with the position biases of C, U and R.
     q_I = gather_tokens(q, I)  # (N,H,c,D)
@@ -96,7 +97,10 @@ def cur(
     biases = NO_BIAS
     if bias is not None:
         positions = torch.arange(q.shape[2], device=q.device)
-        biases = (bias(positions, J), bias(I, J), bias(I, positions))
+        bias_C = bias(positions, J)
+        bias_U = bias(I, J)
+        bias_R = bias(I, positions)
+        biases = (bias_C, bias_U, bias_R)
 
     # 3. The product C (U⁺ (R v)).
     masks = selected_masks(mask, I, J)
@@ -107,23 +111,41 @@ def cur(
     return scatter_tokens(out, I, rv) if options.copy_rv else out
 
 
-def _packed_cur(q: Tensor, k: Tensor, v: Tensor, options: CUROptions, layout: "VarlenLayout", draw: Tensor | None):
-    """Compute ``cur`` of packed sequences (1,H,T,·), whose landmarks are (N,H,c,·)."""
-    from ..varlen import gather_packed, put_packed
+def _packed_cur(
+    q: Float[Tensor, "1 H T D"],
+    k: Float[Tensor, "1 H T D"],
+    v: Float[Tensor, "1 H T E"],
+    options: CUROptions,
+    layout: "VarlenLayout",
+    draw: Float[Tensor, "2 H _"] | None,
+) -> Float[Tensor, "1 H T E"]:
+    """Compute ``cur`` of packed sequences, whose landmarks are (N,H,c,·)."""
+    from ..varlen import gather_packed, scatter_packed
     from . import varlen_attention
 
+    def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, bias: Tensor | None) -> Tensor:
+        return varlen_attention.attend_thin(q, k, v, layout)
+
+    # The steps of ``cur``, without masks and biases.
     I, J = select(q, k, options, layout=layout, draw=draw)  # (N,H,c)
-    attend = lambda q, k, v, key_mask, bias: varlen_attention.attend_thin(q, k, v, layout)
-    landmarks = (gather_packed(q, I), gather_packed(k, J))
-    out, rv = landmark_product(q, k, v, *landmarks, pinv=options.pinv, weights=options.weights, attend=attend)
-    return put_packed(out, I, rv) if options.copy_rv else out
+    q_I = gather_packed(q, I)  # (N,H,c,D)
+    k_J = gather_packed(k, J)  # (N,H,c,D)
+    rule = {"pinv": options.pinv, "weights": options.weights, "attend": attend}
+    out, rv = landmark_product(q, k, v, q_I, k_J, **rule)
+    return scatter_packed(out, I, rv) if options.copy_rv else out
 
 
-def selected_masks(mask: Tensor | None, I: Tensor, J: Tensor) -> dict[str, Tensor]:
+def selected_masks(
+    mask: Bool[Tensor, "N L"] | None,
+    I: Int[Tensor, "N H c"],
+    J: Int[Tensor, "N H c"],
+) -> dict[str, Tensor]:
     """Collect the masks of the tokens, the selected queries and the selected keys for ``landmark_product``."""
     if mask is None:
         return {}
-    return {"mask": mask, "q_landmark_mask": gather_tokens(mask, I), "k_landmark_mask": gather_tokens(mask, J)}
+    q_mask = gather_tokens(mask, I)
+    k_mask = gather_tokens(mask, J)
+    return {"mask": mask, "q_landmark_mask": q_mask, "k_landmark_mask": k_mask}
 
 
 def cur_attention(
@@ -143,7 +165,7 @@ def cur_attention(
     copy_rv: bool = True,
     columns: Columns = "kept",
     impl: Impl = "sdpa",
-) -> Tensor:
+) -> Float[Tensor, "N H L E"]:
     """Compute CUR attention with the arguments of torch's scaled_dot_product_attention.
 
     Differences from torch: queries and keys belong to the same L tokens with H heads each, outputs of padded queries
@@ -163,54 +185,71 @@ def cur_attention(
         impl: see ``lra.ops.attention_maps.landmark_product``.
 
     Returns:
-        (N,H,L,E) in query's dtype.
+        The outputs in query's dtype.
 
     Raises:
         ValueError: an argument is not supported.
     """
     if is_causal:
-        raise ValueError("is_causal=True: CUR keeps whole rows and columns of the map, so it has no causal form")
+        raise ValueError("is_causal=True: CUR selects whole rows and columns of the map, so it has no causal form")
     if dropout_p:
         raise ValueError(f"dropout_p must be 0, not {dropout_p:g}: CUR never forms the map that dropout would act on")
     _check_shapes(query, key, value)
     mask = _token_mask(attn_mask, query)
     L, D = query.shape[2:]
     count = min(_whole("count", count, 1), L)
-    steps = None if steps is None else _whole("steps", steps, 0)
-    pinv = exact if steps is None else partial(cubic, steps=steps)
-    selection = {"count": count, "score": score, "pairing": pairing, "class_token": class_token}
-    scaled = query if scale is None else query * (scale * D**0.5)
-
+    pinv: Inverse = exact
+    if steps is not None:
+        pinv = partial(cubic, steps=_whole("steps", steps, 0))
     one_of("columns", columns, Columns)
+
+    # The scores are divided by √D later.
+    scaled = query
+    if scale is not None:
+        scaled = query * (scale * D**0.5)
+
     if columns == "cells":
         from . import cluster_attention
 
         one_of("impl", impl, cluster_attention.Impl)
-        options = CUROptions(**selection, copy_rv=copy_rv, impl=impl)
-        return cluster_attention.cur_plus(scaled, key, value, mask, options).to(query.dtype)
-    one_of("impl", impl, Impl)
-    check_kernels(impl, count=count, head_dim=D, value_dim=value.shape[-1], pinv=pinv)
-    options = CUROptions(**selection, pinv=pinv, copy_rv=copy_rv, impl=impl)
-    return cur(scaled, key, value, mask, options).to(query.dtype)
+        compute: Callable[..., Tensor] = cluster_attention.cur_plus
+    else:
+        one_of("impl", impl, Impl)
+        check_kernels(impl, count=count, head_dim=D, value_dim=value.shape[-1], pinv=pinv)
+        compute = cur
+    options = CUROptions(
+        count=count,
+        score=score,
+        pairing=pairing,
+        class_token=class_token,
+        pinv=pinv,
+        copy_rv=copy_rv,
+        impl=impl,
+    )
+    out = compute(scaled, key, value, mask, options)
+    return out.to(query.dtype)
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
-    if query.dim() != 4 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
+    fits = key.shape == query.shape and value.shape[:-1] == query.shape[:-1]
+    if query.dim() != 4 or not fits:
         shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
         raise ValueError(f"query, key and value must be (N,H,L,D), (N,H,L,D) and (N,H,L,E), not {shapes}")
     if 0 in query.shape[2:]:
         raise ValueError(f"query and key must have at least one token and one feature, not {tuple(query.shape)}")
 
 
-def _token_mask(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """Convert torch's mask of keys to (N,L); raise ValueError for other masks."""
+def _token_mask(attn_mask: Tensor | None, query: Tensor) -> Bool[Tensor, "N L"] | None:
+    """Convert torch's mask of keys; raise ValueError for other masks."""
     if attn_mask is None:
         return None
     N, _, L, _ = query.shape
     mask = attn_mask
-    if mask.dim() == 4 and mask.shape[1:3] == (1, 1):
+    has_four_dims = mask.dim() == 4 and mask.shape[1:3] == (1, 1)
+    if has_four_dims:
         mask = mask[:, 0, 0]
-    if mask.dtype is not torch.bool or mask.shape not in ((N, L), (1, L)):
+    is_valid = mask.dtype is torch.bool and mask.shape in ((N, L), (1, L))
+    if not is_valid:
         shape = f"{attn_mask.dtype} {tuple(attn_mask.shape)}"
         raise ValueError(f"attn_mask must be bool, (N,L) or (N,1,1,L) with N = {N} and L = {L}, not {shape}")
     return mask.expand(N, L)

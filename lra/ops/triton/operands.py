@@ -17,7 +17,7 @@ def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
         kernel[grid](*args, num_warps=warps, num_stages=stages, **constants)
 
 
-class Kept(NamedTuple):
+class Selected(NamedTuple):
     """Selected queries and keys: landmarks (N,H,M,D), or all of them (N,H,L,D) with the selected positions (N,H,M).
 
     row_real and col_real, (N,H,M) or (N,H,L), mark the real ones by bytes.
@@ -87,7 +87,7 @@ def tile_area(size: dict[str, int], q: Tensor, arch: int | None) -> tuple[int, i
     return size["BM"], width, q.dtype, arch or tiles.arch(q.device)
 
 
-def num_selected(selected: Kept) -> int:
+def num_selected(selected: Selected) -> int:
     return (selected.q if selected.rows is None else selected.rows).shape[2]
 
 

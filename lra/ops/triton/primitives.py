@@ -53,7 +53,7 @@ def store(x, at, stride, ok, rows, D: tl.constexpr, BD: tl.constexpr):
     if D < BD:
         mask = mask & (col[None, :] < D)
     address = x + at[:, None].to(tl.int64) * stride + col[None, :]
-    rows = narrow(rows, x).to(x.dtype.element_ty)
+    rows = cast_like(rows, x).to(x.dtype.element_ty)
     tl.store(address, rows, mask=mask)
 
 
@@ -69,7 +69,7 @@ def keep_bits(x, DROP: tl.constexpr):
 
 
 @triton.jit
-def narrow(x, like):
+def cast_like(x, like):
     """Convert float32 x for a product with ``like``'s type; in the interpreter bfloat16 values remain float32."""
     x = keep_bits(x, 16) if INTERPRETED and like.dtype.element_ty == tl.bfloat16 else x.to(like.dtype.element_ty)
     return x
@@ -90,8 +90,8 @@ def dot(a, b, PRECISION: tl.constexpr):
 @triton.jit
 def halves(x, like):
     """Split float32 x into a sum of two of ``like``'s type, for factors whose rounding would dominate the error."""
-    high = narrow(x, like)
-    low = narrow(x - high.to(tl.float32), like)
+    high = cast_like(x, like)
+    low = cast_like(x - high.to(tl.float32), like)
     return high, low
 
 

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from .core import inverse_backward, summed
-from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, narrow, probabilities, slots, store
+from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, probabilities, slots, store
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -59,7 +59,7 @@ def c_backward_kernel(
     j = tl.arange(0, BM)
     w += g.to(tl.int64) * M * E
     weights = load(w, j, E, valid, E, BE)  # (BM,BE)
-    weights = narrow(weights, dout)
+    weights = cast_like(weights, dout)
     q += n * q_n + h * q_h
     dout += n * o_n + h * o_h
     dq += n * dq_n + h * dq_h
@@ -104,7 +104,7 @@ def c_backward_kernel(
                 dp = dot(y, tl.trans(weights), PRECISION)  # (BN,BM)
                 dp = tl.trans(dp)
             centred = dp - tl.sum(p * dp, 0)[None, :]
-            ds = narrow(p * centred, dout)  # (BM,BN)
+            ds = cast_like(p * centred, dout)  # (BM,BN)
 
             # dq = scale dS k[cols], dk = scale dSᵀ q.
             if DQ:
@@ -256,7 +256,7 @@ def r_backward_kernel(
 
                 # dk = scale dSᵀ q[rows], dq = scale dS k.
                 if DK:
-                    narrow_ds = narrow(ds, dv)
+                    narrow_ds = cast_like(ds, dv)
                     grad = dot(tl.trans(narrow_ds), a, PRECISION) * scale  # (BN,BD)
                     store(dk, i, dk_l, inside, grad, D, BD)
                 if DQ:

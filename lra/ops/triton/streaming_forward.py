@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from .core import combined, inverse
-from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, narrow, probabilities, slots, store
+from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, probabilities, slots, store
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -180,7 +180,7 @@ def out_kernel(
         inside = i < end
         x = load(q, i, q_l, inside, D, BD)  # (BN,BD)
         p = probabilities(x, b, bias, scale2, PRECISION)  # (BN,BM)
-        p = narrow(p, out)
+        p = cast_like(p, out)
         y = dot_halves(p, high, low, SPLIT, PRECISION)  # (BN,BE)
         store(out, i, o_l, inside, y, E, BE)
 
