@@ -223,9 +223,18 @@ def landmark_product(
     if uses_kernels(impl):
         from . import triton as kernels
 
-        landmarks = {"q_landmarks": q_landmarks, "k_landmarks": k_landmarks}
-        masks = {"mask": mask, "row_mask": q_landmark_mask, "col_mask": k_landmark_mask}
-        out = kernels.landmark_product(q, k, v, pinv=pinv, **landmarks, **masks, impl=impl)
+        out = kernels.landmark_product(
+            q,
+            k,
+            v,
+            pinv=pinv,
+            q_landmarks=q_landmarks,
+            k_landmarks=k_landmarks,
+            mask=mask,
+            row_mask=q_landmark_mask,
+            col_mask=k_landmark_mask,
+            impl=impl,
+        )
         return out, None
 
     scale = score_scale(weights, q, mask)

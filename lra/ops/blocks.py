@@ -7,7 +7,7 @@ Blocks are counted from position 0 and the last one is filled with zeros, so the
 each part's unnormalised sums, ``union`` adds them and ``merge`` divides by their total: one softmax over all parts.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -196,8 +196,8 @@ def union(parts: list[Part]) -> Part:
     """Add the sums over disjoint sets of keys."""
     tops = torch.stack([part.top for part in parts])
     top = tops.amax(0)
-    values = 0
-    total = 0
+    values: Any = 0
+    total: Any = 0
     for part in parts:
         # The factor that replaces the part's shift by the common one.
         share = (part.top - top).exp()

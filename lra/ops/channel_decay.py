@@ -89,8 +89,8 @@ def channel_decay_attention(
     half = 1
     while half < chunk:
         segment_shape = (-1, 2, half)
-        segments = [x.unflatten(-2, segment_shape) for x in (q, k, v, prefix, before)]  # (N,H,B,segment,2,half,·)
-        read = _between_halves(*segments, bidirectional)
+        halves = [x.unflatten(-2, segment_shape) for x in (q, k, v, prefix, before)]  # (N,H,B,segment,2,half,·)
+        read = _between_halves(*halves, bidirectional=bidirectional)
         out = out + read.flatten(-4, -2)
         half *= 2
     return out.flatten(2, 3)[:, :, :length]
@@ -102,6 +102,7 @@ def _between_halves(
     v: Float[Tensor, "*segments 2 half E"],
     prefix: Float[Tensor, "*segments 2 half D"],
     before: Float[Tensor, "*segments 2 half D"],
+    *,
     bidirectional: bool,
 ) -> Float[Tensor, "*segments 2 half E"]:
     """Compute what the right half of each segment reads from the left half and, in both directions, the reverse."""

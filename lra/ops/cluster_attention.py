@@ -62,13 +62,23 @@ def cur_plus(
     I, J = select(q, k, options, mask, draw=draw)  # (N,H,c)
     q_I = gather_tokens(q, I)  # (N,H,c,D)
     k_J = gather_tokens(k, J)  # (N,H,c,D)
-    masks = {}
+    query_mask = None
+    key_mask = None
     if mask is not None:
-        masks["mask"] = mask
-        masks["query_mask"] = gather_tokens(mask, I)
-        masks["key_mask"] = gather_tokens(mask, J)
+        query_mask = gather_tokens(mask, I)
+        key_mask = gather_tokens(mask, J)
 
-    out, rv = corrected_attention(q, k, v, q_I, k_J, **masks, impl=options.impl)
+    out, rv = corrected_attention(
+        q,
+        k,
+        v,
+        q_I,
+        k_J,
+        mask=mask,
+        query_mask=query_mask,
+        key_mask=key_mask,
+        impl="eager" if options.impl == "eager" else "sdpa",
+    )
     if options.copy_rv:
         out = scatter_tokens(out, I, rv)
     return out

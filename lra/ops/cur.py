@@ -5,9 +5,10 @@
 
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -87,9 +88,17 @@ def cur(
         from . import triton as kernels
 
         # The kernels gather, and copy R v, themselves.
-        selection = {"rows": I, "cols": J, "mask": mask}
-        rule = {"pinv": options.pinv, "copy_rv": options.copy_rv, "impl": options.impl}
-        return kernels.landmark_product(q, k, v, **selection, **rule)
+        return kernels.landmark_product(
+            q,
+            k,
+            v,
+            pinv=options.pinv,
+            rows=I,
+            cols=J,
+            mask=mask,
+            copy_rv=options.copy_rv,
+            impl=options.impl,
+        )
 
     # 2. Gather them, with the position biases of C, U and R.
     q_I = gather_tokens(q, I)  # (N,H,c,D)
@@ -103,12 +112,26 @@ def cur(
         biases = (bias_C, bias_U, bias_R)
 
     # 3. The product C (U⁺ (R v)).
-    masks = selected_masks(mask, I, J)
-    rule = {"pinv": options.pinv, "weights": options.weights, "impl": options.impl}
-    out, rv = landmark_product(q, k, v, q_I, k_J, **masks, bias=biases, **rule)  # (N,H,L,E), (N,H,c,E)
+    out, rv = landmark_product(
+        q,
+        k,
+        v,
+        q_I,
+        k_J,
+        pinv=options.pinv,
+        mask=mask,
+        q_landmark_mask=gather_mask(mask, I),
+        k_landmark_mask=gather_mask(mask, J),
+        weights=options.weights,
+        bias=biases,
+        impl=options.impl,
+    )
 
     # 4. The rows R v are exact for the selected queries.
-    return scatter_tokens(out, I, rv) if options.copy_rv else out
+    if options.copy_rv:
+        assert rv is not None  # only kernels return none
+        return scatter_tokens(out, I, rv)
+    return out
 
 
 def _packed_cur(
@@ -130,22 +153,27 @@ def _packed_cur(
     I, J = select(q, k, options, layout=layout, draw=draw)  # (N,H,c)
     q_I = gather_packed(q, I)  # (N,H,c,D)
     k_J = gather_packed(k, J)  # (N,H,c,D)
-    rule = {"pinv": options.pinv, "weights": options.weights, "attend": attend}
-    out, rv = landmark_product(q, k, v, q_I, k_J, **rule)
-    return scatter_packed(out, I, rv) if options.copy_rv else out
+    out, rv = landmark_product(
+        q,
+        k,
+        v,
+        q_I,
+        k_J,
+        pinv=options.pinv,
+        weights=options.weights,
+        attend=attend,
+    )
+    if options.copy_rv:
+        assert rv is not None  # only kernels return none
+        return scatter_packed(out, I, rv)
+    return out
 
 
-def selected_masks(
-    mask: Bool[Tensor, "N L"] | None,
-    I: Int[Tensor, "N H c"],
-    J: Int[Tensor, "N H c"],
-) -> dict[str, Tensor]:
-    """Collect the masks of the tokens, the selected queries and the selected keys for ``landmark_product``."""
+def gather_mask(mask: Bool[Tensor, "N L"] | None, index: Int[Tensor, "N H c"]) -> Bool[Tensor, "N H c"] | None:
+    """Gather the mask of selected tokens; None if all tokens are real."""
     if mask is None:
-        return {}
-    q_mask = gather_tokens(mask, I)
-    k_mask = gather_tokens(mask, J)
-    return {"mask": mask, "q_landmark_mask": q_mask, "k_landmark_mask": k_mask}
+        return None
+    return gather_tokens(mask, index)
 
 
 def cur_attention(
@@ -258,10 +286,10 @@ def _token_mask(attn_mask: Tensor | None, query: Tensor) -> Bool[Tensor, "N L"] 
 def _whole(name: str, value: object, minimum: int) -> int:
     """Convert a whole number, also numpy's or torch's, to Python's; raise ValueError for others and for bools."""
     is_bool = isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool
-    try:
-        number = None if is_bool else operator.index(value)
-    except TypeError:
-        number = None
+    number = None
+    if isinstance(value, SupportsIndex) and not is_bool:
+        with suppress(TypeError):
+            number = operator.index(value)
     if number is None:
         raise ValueError(f"{name} must be a whole number of {minimum} or more, not {value!r}")
     if number < minimum:

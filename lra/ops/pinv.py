@@ -78,8 +78,9 @@ def cubic(
 
 def is_batch_dependent(pinv: Inverse) -> bool:
     """Whether the inverse of one matrix depends on the others: a ``partial`` of ``cubic`` with ``init="batch"``."""
-    is_cubic = isinstance(pinv, partial) and pinv.func is cubic
-    return is_cubic and pinv.keywords.get("init") == "batch"
+    if isinstance(pinv, partial) and pinv.func is cubic:
+        return pinv.keywords.get("init") == "batch"
+    return False
 
 
 def is_unbounded(pinv: Inverse) -> bool:

@@ -43,8 +43,7 @@ def farthest_points(X: Float[Tensor, "n d"], m: int) -> Int[Tensor, "m"]:
     """Select the first token, then repeatedly the token farthest from the selected ones (Gonzalez 1985)."""
     selected = [0]
     while len(selected) < m:
-        differences = X[:, None] - X[selected]  # (n, selected, d)
-        squared_distances = differences.square().sum(dim=-1)
+        squared_distances = (X[:, None] - X[selected]).square().sum(dim=-1)  # (n, selected)
         nearest = squared_distances.amin(dim=1)  # (n,)
         nearest[selected] = -1
         selected.append(int(nearest.argmax()))
@@ -72,7 +71,7 @@ def select(
     score: str,
     *,
     pairing: str = "separate",
-    random: tuple = (None, None),
+    random: Float[Tensor, "2 n"] | tuple[None, None] = (None, None),
     class_token: bool = False,
 ) -> tuple[Int[Tensor, "c"], Int[Tensor, "c"]]:
     """Select I and J, step 1.
@@ -82,7 +81,7 @@ def select(
         m: number of positions; a sequence with fewer tokens selects all of them.
         score: ``sum`` | ``abs`` | ``embed`` | ``random`` | ``farthest`` | ``step``, the positions floor(i n / m).
         pairing: key of ``PAIRINGS``.
-        random: uniform random numbers (n,) of score=random, for I and for J.
+        random: uniform random numbers of score=random, for I and for J.
         class_token: whether the first token is always selected.
     """
     m = min(m, len(Q))

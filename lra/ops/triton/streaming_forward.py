@@ -4,7 +4,19 @@ import triton
 import triton.language as tl
 
 from .core import combined, inverse
-from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, probabilities, slots, store
+from .primitives import (
+    VARYING,
+    cast_like,
+    dot,
+    dot_halves,
+    dot_wide,
+    halves,
+    is_real,
+    load,
+    probabilities,
+    slots,
+    store,
+)
 
 
 @triton.jit(do_not_specialize=VARYING)
