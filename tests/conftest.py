@@ -20,12 +20,23 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import torch
+from beartype import beartype
 
 # Packages whose signatures have shapes are checked at every call, from before the first import of one; with
-# LRA_CHECK_SHAPES=0 they are not. Of lra.ops the modules, not the kernels, since triton compiles their source.
+# LRA_CHECK_SHAPES=0 they are not. Of lra.ops the modules, not the kernels, since triton compiles their source; of
+# lra.model all but dropout, whose loops numba compiles.
 if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
+
+    def check_shapes(function):
+        """Check the annotations of tensors alone; options have their own checks, with messages that tests compare."""
+        hints = function.__annotations__
+        function.__annotations__ = {name: hint for name, hint in hints.items() if "Tensor" in str(hint)}
+        return beartype(function)
+
     ops = [f"lra.ops.{path.stem}" for path in (Path(__file__).parents[1] / "lra/ops").glob("*.py")]
-    jaxtyping.install_import_hook([*ops, "lra.reference", "lra.varlen"], "beartype.beartype")
+    model = [f"lra.model.{path.stem}" for path in (Path(__file__).parents[1] / "lra/model").glob("[!_d]*.py")]
+    shaped = [*ops, *model, "lra.attention", "lra.reference", "lra.varlen"]
+    jaxtyping.install_import_hook(shaped, "conftest.check_shapes")
     # torch.compile and torch.export cannot trace the checks, so they see the plain functions.
     type(jaxtyping.config).jaxtyping_disable = property(lambda _: torch.compiler.is_compiling())
 
