@@ -20,7 +20,7 @@ from torch import Tensor
 PAIRINGS = {"separate": ("Q", "K"), "same_k": ("K", "K"), "same_q": ("Q", "Q"), "swapped": ("K", "Q")}
 
 
-def cubic_pinv(A: Float[Tensor, "m m"], steps: int = 4) -> Float[Tensor, "m m"]:
+def cubic_pinv(A: Float[Tensor, "i j"], steps: int = 4) -> Float[Tensor, "j i"]:
     """Approximate A⁺ by Z_j+1 = Z_j (13 I - A Z_j (15 I - A Z_j (7 I - A Z_j))) / 4 from Aᵀ / ‖A‖_1."""
     I = torch.eye(len(A), dtype=A.dtype, device=A.device)
     one_norm = A.abs().sum(dim=0).max()
@@ -101,19 +101,19 @@ def select(
 
 
 def attention(
-    Q: Float[Tensor, "n d"],
+    Q: Float[Tensor, "queries d"],
     K: Float[Tensor, "n d"],
     V: Float[Tensor, "n e"],
-    Q_I: Float[Tensor, "m d"],
-    K_J: Float[Tensor, "m d"],
+    Q_I: Float[Tensor, "i d"],
+    K_J: Float[Tensor, "j d"],
     *,
     f: Callable = softmax_weights,
     pinv: Callable = cubic_pinv,
-) -> tuple[Float[Tensor, "n e"], Float[Tensor, "m e"]]:
+) -> tuple[Float[Tensor, "queries e"], Float[Tensor, "i e"]]:
     """Compute C U⁺ (R V), steps 2 and 3, and R V. Step 4 is ``out[I] = R V``."""
-    C = f(Q, K_J)  # (n, m)
-    U = f(Q_I, K_J)  # (m, m)
-    R = f(Q_I, K)  # (m, n)
-    RV = R @ V  # (m, e)
-    weighted = pinv(U) @ RV  # (m, e)
+    C = f(Q, K_J)  # (queries, j)
+    U = f(Q_I, K_J)  # (i, j)
+    R = f(Q_I, K)  # (i, n)
+    RV = R @ V  # (i, e)
+    weighted = pinv(U) @ RV  # (j, e)
     return C @ weighted, RV

@@ -16,9 +16,10 @@ def landmark_product(q, *arguments):
     from . import launch
 
     *tensors, steps, copy, split = arguments
-    q, k, v, *selected, mask = [ready(x) for x in (q, *tensors)]
+    q, k, v, *landmarks, mask = [ready(x) for x in (q, *tensors)]
+    selected = launch.Selected(*landmarks)
     with torch.cuda.device_of(q):
-        return launch.forward(q, k, v, launch.Selected(*selected), mask, steps, copy, split)
+        return launch.forward(q, k, v, selected, mask, steps, copy, split)
 
 
 @landmark_product.register_fake
@@ -43,17 +44,23 @@ def landmark_product_backward(dout, *arguments):
     from . import launch
 
     *tensors, rv, w, lse, z, steps, copy, split = arguments
-    dout, q, k, v, *selected, mask = [ready(x) for x in (dout, *tensors)]
+    dout, q, k, v, *landmarks, mask = [ready(x) for x in (dout, *tensors)]
+    selected = launch.Selected(*landmarks)
     # A backward pass inside autocast would round the library's products of the inner matrix.
     with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
-        return launch.backward(dout, q, k, v, launch.Selected(*selected), mask, rv, w, lse, z, steps, copy, split)
+        return launch.backward(dout, q, k, v, selected, mask, rv, w, lse, z, steps, copy, split)
 
 
 @landmark_product_backward.register_fake
 def _(dout, q, k, v, q_landmarks, k_landmarks, rows, *unused):
     # Gradients of landmarks; selected positions have none.
-    landmarks = [_like(q_landmarks), _like(k_landmarks)] if rows is None else [q.new_empty(0), k.new_empty(0)]
-    return _like(q), _like(k), _like(v), *landmarks
+    if rows is None:
+        dq_landmarks = _like(q_landmarks)
+        dk_landmarks = _like(k_landmarks)
+    else:
+        dq_landmarks = q.new_empty(0)
+        dk_landmarks = k.new_empty(0)
+    return _like(q), _like(k), _like(v), dq_landmarks, dk_landmarks
 
 
 def _setup(ctx, inputs, output):
@@ -67,7 +74,8 @@ def _backward(ctx, dout, *unused):
     if dout is None:
         return (None,) * 13
     saved = ctx.saved_tensors
-    *grads, dq_landmarks, dk_landmarks = landmark_product_backward(dout, *saved, ctx.steps, ctx.copy, ctx.split)
+    options = (ctx.steps, ctx.copy, ctx.split)
+    *grads, dq_landmarks, dk_landmarks = landmark_product_backward(dout, *saved, *options)
     # Landmarks have gradients; selected positions do not.
     if saved[5] is None:
         return *grads, dq_landmarks, dk_landmarks, *[None] * 8
@@ -81,13 +89,15 @@ landmark_product.register_autograd(_backward, setup_context=_setup)
 def token_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, score: str, class_token: bool) -> Tensor:
     from . import launch
 
+    a, b, mask = (ready(x) for x in (a, b, mask))
     with torch.cuda.device_of(a):
-        return launch.token_scores(ready(a), ready(b), ready(mask), score, class_token)
+        return launch.token_scores(a, b, mask, score, class_token)
 
 
 @token_scores.register_fake
 def _(a, b, mask, score, class_token):
-    return a.new_empty(1 if b is None else 2, *a.shape[:3], dtype=torch.float32)
+    num_tensors = 1 if b is None else 2
+    return a.new_empty(num_tensors, *a.shape[:3], dtype=torch.float32)
 
 
 def ready(x: Tensor | None) -> Tensor | None:

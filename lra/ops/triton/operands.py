@@ -88,7 +88,8 @@ def tile_area(size: dict[str, int], q: Tensor, arch: int | None) -> tuple[int, i
 
 
 def num_selected(selected: Selected) -> int:
-    return (selected.q if selected.rows is None else selected.rows).shape[2]
+    landmarks = selected.q if selected.rows is None else selected.rows
+    return landmarks.shape[2]
 
 
 def mask_strides(real: Tensor | None) -> tuple[int, int]:
@@ -99,4 +100,6 @@ def gather(x: Tensor | None, index: Tensor | None) -> Tensor | None:
     """Gather rows of x (N,H,L,...) at index (N,H,M), all for None."""
     if x is None or index is None:
         return x
-    return x.take_along_dim(index[..., None] if x.dim() == 4 else index, 2)
+    if x.dim() == 4:
+        index = index[..., None]
+    return x.take_along_dim(index, 2)

@@ -18,7 +18,11 @@ def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
     """Positions of the selected rows of head g, from index (G,M) or 0 .. M-1 without one, and which of BM exist."""
     j = tl.arange(0, BM)
     valid = j < M
-    at = j if index is None else tl.load(index + g.to(tl.int64) * M + j, mask=valid, other=0)
+    if index is None:
+        at = j
+    else:
+        slot = g.to(tl.int64) * M
+        at = tl.load(index + slot + j, mask=valid, other=0)
     return at, valid
 
 
@@ -63,7 +67,8 @@ def keep_bits(x, DROP: tl.constexpr):
     # Add just less than half of the last bit that remains, and one more if that bit is odd; then cut.
     bits = x.to(tl.int32, bitcast=True)
     is_odd = (bits >> DROP) & 1
-    bits = bits + ((1 << (DROP - 1)) - 1) + is_odd
+    below_half: tl.constexpr = (1 << (DROP - 1)) - 1
+    bits = bits + below_half + is_odd
     bits = (bits >> DROP) << DROP
     return bits.to(tl.float32, bitcast=True)
 
