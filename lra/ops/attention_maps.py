@@ -6,7 +6,7 @@ i queries, j keys, c landmarks; ``lra.attention.base`` explains the other letter
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -223,18 +223,10 @@ def landmark_product(
     if uses_kernels(impl):
         from . import triton as kernels
 
-        out = kernels.landmark_product(
-            q,
-            k,
-            v,
-            pinv=pinv,
-            q_landmarks=q_landmarks,
-            k_landmarks=k_landmarks,
-            mask=mask,
-            row_mask=q_landmark_mask,
-            col_mask=k_landmark_mask,
-            impl=impl,
-        )
+        landmarks = {"q_landmarks": q_landmarks, "k_landmarks": k_landmarks}
+        masks = {"mask": mask, "row_mask": q_landmark_mask, "col_mask": k_landmark_mask}
+        tensors: dict[str, Any] = landmarks | masks
+        out = kernels.landmark_product(q, k, v, pinv=pinv, **tensors, impl=impl)
         return out, None
 
     scale = score_scale(weights, q, mask)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .attention_maps import attend_eager, attention_weights, ensure_nonempty, sdpa_mask
 from .precision import full_precision, power_of_two_scale
-from .selection import gather_tokens, scatter_tokens, select
+from .selection import gather_mask, gather_tokens, scatter_tokens, select
 
 if TYPE_CHECKING:
     from .cur import CUROptions
@@ -62,23 +62,10 @@ def cur_plus(
     I, J = select(q, k, options, mask, draw=draw)  # (N,H,c)
     q_I = gather_tokens(q, I)  # (N,H,c,D)
     k_J = gather_tokens(k, J)  # (N,H,c,D)
-    query_mask = None
-    key_mask = None
-    if mask is not None:
-        query_mask = gather_tokens(mask, I)
-        key_mask = gather_tokens(mask, J)
-
-    out, rv = corrected_attention(
-        q,
-        k,
-        v,
-        q_I,
-        k_J,
-        mask=mask,
-        query_mask=query_mask,
-        key_mask=key_mask,
-        impl="eager" if options.impl == "eager" else "sdpa",
-    )
+    query_mask = gather_mask(mask, I)
+    key_mask = gather_mask(mask, J)
+    impl: Impl = "eager" if options.impl == "eager" else "sdpa"
+    out, rv = corrected_attention(q, k, v, q_I, k_J, mask=mask, query_mask=query_mask, key_mask=key_mask, impl=impl)
     if options.copy_rv:
         out = scatter_tokens(out, I, rv)
     return out
@@ -163,8 +150,7 @@ def form_clusters(
         sums = zeros.index_add(0, cluster, tokens)
         return sums.view(N, H, c, width)
 
-    ones = torch.ones_like(k[..., :1])
-    size = cluster_sums(ones)  # (N,H,c,1)
+    size = cluster_sums(torch.ones_like(k[..., :1]))  # (N,H,c,1)
     divisor = size.clamp(min=1)
     mean_k = cluster_sums(k) / divisor
     mean_v = cluster_sums(v) / divisor
@@ -173,9 +159,7 @@ def form_clusters(
 
 @torch.no_grad()
 def nearest(
-    x: Float[Tensor, "N H L D"],
-    centres: Float[Tensor, "N H c D"],
-    centre_mask: Bool[Tensor, "N H c"] | None,
+    x: Float[Tensor, "N H L D"], centres: Float[Tensor, "N H c D"], centre_mask: Bool[Tensor, "N H c"] | None
 ) -> Int[Tensor, "N H L 1"]:
     """Find the number of the nearest real centre of every token."""
     # The scale avoids overflow and does not change which centre is nearest.
@@ -220,8 +204,7 @@ def _correction(
     q = q * unit
     q_I = q_I * unit
     h = bandwidth(q, q_I, mask, query_mask)  # (N,H,1,1)
-    min_h = _min_bandwidth(mean_k, unit, eps)
-    h = h.maximum(min_h)
+    h = h.maximum(_min_bandwidth(mean_k, unit, eps))
 
     # -|q - q_I|² / h without |q|², which is the same for all selected queries.
     squared_norm = q_I.square().sum(-1)  # (N,H,c)
@@ -231,8 +214,7 @@ def _correction(
     scores = q_I * (2 / h) @ q_I.mT
     T = attention_weights(scores, query_mask, "softmax", distance_bias)  # (N,H,c,c)
     g = boosted(error, T)  # (N,H,c,E)
-    scaled_q = q * (2 / h)
-    return _attend(scaled_q, q_I, g, 1.0, query_mask, distance_bias, impl)
+    return _attend(q * (2 / h), q_I, g, 1.0, query_mask, distance_bias, impl)
 
 
 def boosted(error: Float[Tensor, "N H c E"], T: Float[Tensor, "N H c c"]) -> Float[Tensor, "N H c E"]:
@@ -279,9 +261,7 @@ def _token_mean(x: Float[Tensor, "N H L"], mask: Bool[Tensor, "N L"] | None) -> 
 
 
 def _min_bandwidth(
-    mean_k: Float[Tensor, "N H c D"],
-    unit: Float[Tensor, "N H 1 1"],
-    eps: float,
+    mean_k: Float[Tensor, "N H c D"], unit: Float[Tensor, "N H 1 1"], eps: float
 ) -> Float[Tensor, "N H 1 1"]:
     """Compute eps D / max |k|², a squared distance at which scores of two queries differ by √eps at most.
 

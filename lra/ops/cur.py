@@ -11,13 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..options import one_of
 from .attention_maps import NO_BIAS, Impl, Weights, check_kernels, ensure_nonempty, landmark_product, uses_kernels
 from .pinv import Inverse, cubic, exact
-from .selection import Pairing, Score, SelectionOptions, gather_tokens, scatter_tokens, select
+from .selection import Pairing, Score, SelectionOptions, gather_mask, gather_tokens, scatter_tokens, select
 
 if TYPE_CHECKING:
     from ..varlen import VarlenLayout
@@ -167,13 +167,6 @@ def _packed_cur(
         assert rv is not None  # only kernels return none
         return scatter_packed(out, I, rv)
     return out
-
-
-def gather_mask(mask: Bool[Tensor, "N L"] | None, index: Int[Tensor, "N H c"]) -> Bool[Tensor, "N H c"] | None:
-    """Gather the mask of selected tokens; None if all tokens are real."""
-    if mask is None:
-        return None
-    return gather_tokens(mask, index)
 
 
 def cur_attention(

@@ -73,9 +73,9 @@ def scalar_decay_attention(
     out = weights @ v
 
     # Between chunks: the state at the start of the chunk, decayed up to each query.
-    chunk_decay = total.exp()[..., None]
     to_end = (total - prefix).exp()[..., None]
     keys_to_end = k * to_end
+    chunk_decay = total.exp()[..., None]
     increments = keys_to_end.mT @ v
     states = boundary_states(chunk_decay, increments)  # (N,H,B,D,E)
     from_start = prefix.exp()[..., None]

@@ -276,6 +276,13 @@ def gather_tokens(
     return x.gather(2, token_index)
 
 
+def gather_mask(mask: Bool[Tensor, "N L"] | None, index: Int[Tensor, "N H c"]) -> Bool[Tensor, "N H c"] | None:
+    """Gather the mask of selected tokens; None if all tokens are real."""
+    if mask is None:
+        return None
+    return gather_tokens(mask, index)
+
+
 def scatter_tokens(
     x: Float[Tensor, "N H L E"],
     index: Int[Tensor, "N H c"],
