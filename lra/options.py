@@ -92,8 +92,8 @@ def one_of(name: str, value: Any, choices: Any) -> None:
     """
     valid = get_args(choices)
     if value not in valid:
-        listed = ", ".join(map(str, valid))
-        raise ValueError(f"{name} must be one of {listed}, not {value!r}")
+        names = ", ".join(map(str, valid))
+        raise ValueError(f"{name} must be one of {names}, not {value!r}")
 
 
 def in_range(name: str, value: float, bounds: Range, upper_bound: str = "") -> None:

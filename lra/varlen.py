@@ -59,7 +59,7 @@ class VarlenLayout:
         self._padded_flat_index = torch.cat([self._flat_index, added])  # (T,)
         self.positions = self._padded_flat_index % mask.shape[1]
 
-        # Which of the T tokens are real.
+        # Real ones among the T tokens.
         self.filled = None
         if self.tail:
             index = torch.arange(num_real + self.tail, device=mask.device)

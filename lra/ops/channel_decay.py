@@ -77,7 +77,7 @@ def channel_decay_attention(
     queries = q * prefix.exp()
     out = out + queries @ states
 
-    # From the right they read the state at the end of their chunk.
+    # The same from the right: queries read the state at the end of their chunk.
     if bidirectional:
         keys_to_start = k * before.exp()
         increments = keys_to_start.mT @ v
@@ -117,7 +117,7 @@ def _between_halves(
     keys = k_left * (middle - prefix_left).exp()
     right = _read(queries, keys, v_left)
     if bidirectional:
-        # From the right, a decay runs from query i to key j - 1, so it is a difference of ``before``.
+        # Queries of the left half: a decay runs from query i to key j - 1, so it is a difference of ``before``.
         before_left, before_right = before.unbind(-3)
         queries = q_left * (middle - before_left).exp()
         keys = k_right * (before_right - middle).exp()

@@ -118,7 +118,7 @@ def _read_earlier(
     keys_to_end = (k * to_end).mT  # (N,H,B,D,C)
     chunk_decay = total.exp()[..., None]
 
-    # From chunk to chunk: what is really added, U = U_v - U_k S, depends on the state. unbind, not indexing: the
+    # Chunks in order: what is really added, U = U_v - U_k S, depends on the state. unbind, not indexing: the
     # gradient of an index is a tensor of all chunks.
     per_chunk = [x.unbind(2) for x in (values, corrections, chunk_decay, keys_to_end)]
     state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])  # S, (N,H,D,E)

@@ -95,7 +95,7 @@ def landmark_product(
         rows, cols: positions (N,H,m) instead, distinct within each head.
         mask: (N,L).
         row_mask, col_mask: real landmarks, (N,H,m) or broadcastable.
-        copy_rv: whether selected rows of the output are those of R v; only with positions.
+        copy_rv: whether selected rows of the output are rows of R v; only with positions.
         impl: ``triton`` | ``triton_rounded``, which rounds softmax weights, their gradients, W and d(R V) to 16-bit
             inputs' dtype instead of splitting them in two: 14 products instead of 21, larger errors (docs/kernels.md).
 
