@@ -10,12 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numba
 
-KEPT = 30 * 24 * 3600  # seconds that the machine code of other sources is kept without use
-ROOM = 2**20  # bytes, more than the machine code of a package
-DECORATING = threading.Lock()
+UNUSED_SECONDS = 30 * 24 * 3600  # machine code of other sources is removed after so long without use
+MIN_FREE_BYTES = 2**20  # more than the machine code of a package
+SETTINGS: Any = numba.config  # its attributes are set when numba is imported
+SETTINGS_LOCK = threading.Lock()
 
 
 @cache
@@ -33,31 +35,44 @@ def cache_folder(package: Path) -> Path | None:
     # Name of the folder: a checksum of all sources of the package.
     sources = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
-        sources.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
-    name = f"numba-{sources.hexdigest()[:16]}"
+        name = f"{path.relative_to(package)}\0"
+        sources.update(name.encode())
+        sources.update(path.read_bytes())
+        sources.update(b"\0")
+    checksum = sources.hexdigest()[:16]
+    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    parent = Path(SETTINGS.CACHE_DIR or Path(user_cache) / "lra-suite")
+    folder = parent / f"numba-{checksum}"
+
     # Make the folder, mark it as used today, and remove folders that were not used for a month.
-    user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "lra-suite"
-    folder = Path(numba.config.CACHE_DIR or user) / name
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        os.utime(folder)  # used today
-        for other in folder.parent.glob("numba-*"):
-            if time.time() - other.stat().st_mtime > KEPT:
+        os.utime(folder)
+        for other in parent.glob("numba-*"):
+            age = time.time() - other.stat().st_mtime
+            if age > UNUSED_SECONDS:
                 shutil.rmtree(other, ignore_errors=True)
-    return folder if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > ROOM else None
+    if not os.access(folder, os.W_OK):
+        return None
+    free = shutil.disk_usage(folder).free
+    return folder if free > MIN_FREE_BYTES else None
 
 
 def compiled(function: Callable, *, forceinline: bool = False) -> Callable:
     """Compile a function at its first call, or read it from `cache_folder`; it releases the GIL."""
-    package = sys.modules[function.__module__.partition(".")[0]]
-    folder = cache_folder(Path(package.__file__).parent)
-    with DECORATING:  # numba takes the folder of a function's cache from its settings, at this moment
-        before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(folder or before)
+    package_name = function.__module__.partition(".")[0]
+    package_file = sys.modules[package_name].__file__
+    assert package_file is not None  # a package of files
+    folder = cache_folder(Path(package_file).parent)
+    # numba takes the folder of a function's cache from its settings when it decorates the function.
+    with SETTINGS_LOCK:
+        before = SETTINGS.CACHE_DIR
+        SETTINGS.CACHE_DIR = str(folder or before)
         try:
-            return numba.njit(nogil=True, cache=folder is not None, forceinline=forceinline)(function)
+            decorate = numba.njit(nogil=True, cache=folder is not None, forceinline=forceinline)
+            return decorate(function)
         finally:
-            numba.config.CACHE_DIR = before
+            SETTINGS.CACHE_DIR = before
 
 
 inlined = partial(compiled, forceinline=True)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from annotated_types import GroupedMetadata, Interval
 
@@ -23,20 +23,25 @@ class Range(GroupedMetadata):
         yield from Interval(ge=self.least, le=self.most, gt=self.above, lt=self.below)
 
     def __contains__(self, value: float) -> bool:
-        return (
-            (self.least is None or value >= self.least)
-            and (self.most is None or value <= self.most)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
+        if self.least is not None and not value >= self.least:
+            return False
+        if self.most is not None and not value <= self.most:
+            return False
+        if self.above is not None and not value > self.above:
+            return False
+        return self.below is None or value < self.below
 
     def __str__(self) -> str:
         # Bounds as words: "from 1 to 8", "above 0", "of 1 or more".
         low = f"above {self.above:g}" if self.above is not None else f"from {self.least}"
         high = f"below {self.below:g}" if self.below is not None else f"to {self.most}"
-        if self.most is None and self.below is None:
-            return low if self.above is not None else f"of {self.least} or more"
-        return high if self.above is self.least is None else f"{low} {high}"
+        has_upper_bound = self.most is not None or self.below is not None
+        has_lower_bound = self.least is not None or self.above is not None
+        if has_upper_bound:
+            return f"{low} {high}" if has_lower_bound else high
+        if self.above is not None:
+            return low
+        return f"of {self.least} or more"
 
 
 Positive = Annotated[int, Range(1)]
@@ -46,53 +51,69 @@ Above = Annotated[float, Range(above=0)]
 
 
 class Checked:
-    """A class that refuses keyword arguments outside the choices or the range of their annotations by a ValueError."""
+    """A class that rejects keyword arguments outside the choices or the range of their annotations by a ValueError."""
 
-    def __new__(cls, *arguments: Any, **options: Any):
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
         for owner in cls.__mro__:
-            for name, kind in inspect.get_annotations(owner.__init__).items():
+            # object and C classes have slot wrappers, without annotations.
+            constructor = vars(owner).get("__init__")
+            annotations = inspect.get_annotations(constructor) if constructor else {}
+            for name, kind in annotations.items():
                 if name in options:
                     _check(name, options[name], kind)
         return super().__new__(cls)
 
 
 def _check(name: str, value: Any, kind: Any) -> None:
-    # Choices, a range, or one of them with null.
+    arguments = get_args(kind)
+    # Choices.
     if get_origin(kind) is Literal:
         one_of(name, value, kind)
-    elif get_origin(kind) is Annotated and isinstance(kind.__metadata__[0], Range):
-        in_range(name, value, kind.__metadata__[0])
-    elif value is not None and NoneType in get_args(kind) and len(get_args(kind)) == 2:
-        _check(name, value, get_args(kind)[0])
+        return
+    # A range.
+    if get_origin(kind) is Annotated:
+        bounds = kind.__metadata__[0]
+        if isinstance(bounds, Range):
+            in_range(name, value, bounds)
+        return
+    # One of them, or null.
+    is_optional = NoneType in arguments and len(arguments) == 2
+    if is_optional and value is not None:
+        _check(name, value, arguments[0])
 
 
-def one_of(name: str, value: Any, words: Any) -> None:
+def one_of(name: str, value: Any, choices: Any) -> None:
     """Raise ValueError if the value of an option is not a valid choice.
 
     Args:
         name: name of the option.
-        value: given.
-        words: a Literal of the choices.
+        value: value of the option.
+        choices: a Literal.
     """
-    if value not in get_args(words):
-        raise ValueError(f"{name} must be one of {', '.join(map(str, get_args(words)))}, not {value!r}")
+    valid = get_args(choices)
+    if value not in valid:
+        names = ", ".join(map(str, valid))
+        raise ValueError(f"{name} must be one of {names}, not {value!r}")
 
 
-def in_range(name: str, value: float, bounds: Range, most: str = "") -> None:
+def in_range(name: str, value: float, bounds: Range, upper_bound: str = "") -> None:
     """Raise ValueError if the value of an option is out of range.
 
     Args:
         name: name of the option.
-        value: given.
+        value: value of the option.
         bounds: the range.
-        most: meaning of the upper bound, for the message.
+        upper_bound: meaning of the upper bound, for the message.
     """
     if value not in bounds:
-        what = f" ({most})" if most else ""
-        raise ValueError(f"{name} must be {str(bounds).removeprefix('of ')}{what}, not {value}")
+        meaning = f" ({upper_bound})" if upper_bound else ""
+        text = str(bounds).removeprefix("of ")
+        raise ValueError(f"{name} must be {text}{meaning}, not {value}")
 
 
 def is_name(text: str) -> bool:
     """Whether a text can be the name of a folder on every system."""
-    plain = re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text)
-    return plain is not None and text.strip(". ") != "" and text.strip() == text
+    has_valid_characters = re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text) is not None
+    has_content = text.strip(". ") != ""
+    has_no_margins = text.strip() == text
+    return has_valid_characters and has_content and has_no_margins

@@ -3,9 +3,10 @@
 Shapes: N sequences of at most L tokens, T packed tokens, H heads, width D or E per head, c selected tokens.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # Sequences of similar lengths that are processed together.
@@ -25,103 +26,142 @@ class VarlenLayout:
         tail: number of tokens that were added to make T a multiple of ``multiple``.
 
     Args:
-        mask: real tokens (N,L).
+        mask: real tokens.
         multiple: T is padded to a multiple of this number, so that products have few shapes. The added tokens are
             copies of the first real token; they change no other token and have no gradient.
     """
 
-    def __init__(self, mask: Tensor, multiple: int = 1):
+    def __init__(self, mask: Bool[Tensor, "N L"], multiple: int = 1):
         self.mask = mask
         # Lengths, and groups of similar lengths.
         self.real = mask.sum(-1)
         self.lengths: list[int] = self.real.tolist()
-        order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)
-        self.groups = [order[first : first + GROUP_SIZE] for first in range(0, len(order), GROUP_SIZE)]
+        num_sequences = len(self.lengths)
+        order = sorted(range(num_sequences), key=self.lengths.__getitem__)
+        self.groups = []
+        for first in range(0, num_sequences, GROUP_SIZE):
+            group = order[first : first + GROUP_SIZE]
+            self.groups.append(group)
 
-        # Index of each token among the T, valid where the mask is True; and of each packed token among the N L.
-        self.starts = self.real.cumsum(0) - self.real
-        self._packed_index = self.starts[:, None] + mask.cumsum(-1) - 1  # (N,L)
-        self._flat_index = mask.flatten().nonzero()[:, 0]
+        # Index of each token among the T, valid where the mask is True.
+        ends = self.real.cumsum(0)
+        self.starts = ends - self.real
+        rank = mask.cumsum(-1) - 1  # (N,L)
+        self._packed_index = self.starts[:, None] + rank
 
-        # Added tokens at the end.
-        self.tail = -len(self._flat_index) % multiple
-        added = self._flat_index[:1].expand(self.tail)
+        # Index of each packed token among the N L, without and with the tokens that are added at the end.
+        flat_mask = mask.flatten()
+        self._flat_index = flat_mask.nonzero()[:, 0]
+        num_real = len(self._flat_index)
+        self.tail = -num_real % multiple
+        first_real = self._flat_index[:1]
+        added = first_real.expand(self.tail)
         self._padded_flat_index = torch.cat([self._flat_index, added])  # (T,)
         self.positions = self._padded_flat_index % mask.shape[1]
-        index = torch.arange(len(self._padded_flat_index), device=mask.device)
-        self.filled = index[None] < len(self._flat_index) if self.tail else None
+
+        # Real ones among the T tokens.
+        self.filled = None
+        if self.tail:
+            index = torch.arange(num_real + self.tail, device=mask.device)
+            self.filled = index[None] < num_real
 
     def pack(self, x: Tensor, dim: int = 1) -> Tensor:
         """Pack (N,...,L,...), L at ``dim``, as (1,...,T,...)."""
-        flat = x.movedim(dim, 1).flatten(0, 1)
+        tokens_first = x.movedim(dim, 1)
+        flat = tokens_first.flatten(0, 1)
         packed = flat.index_select(0, self._padded_flat_index)
         return packed[None].movedim(1, dim)
 
     def unpack(self, x: Tensor, dim: int = 1, fill: float = 0.0) -> Tensor:
         """Unpack (1,...,T,...), T at ``dim``, as (N,...,L,...) with ``fill`` at padded positions."""
-        tokens = x.movedim(dim, 1)[0, : len(self._flat_index)]
+        num_real = len(self._flat_index)
+        tokens_first = x.movedim(dim, 1)
+        tokens = tokens_first[0, :num_real]
         flat = tokens.new_full((self.mask.numel(), *tokens.shape[1:]), fill)
         flat = flat.index_copy(0, self._flat_index, tokens)
-        return flat.unflatten(0, self.mask.shape).movedim(1, dim)
+        unpacked = flat.unflatten(0, self.mask.shape)
+        return unpacked.movedim(1, dim)
 
     def split(self, x: Tensor, dim: int) -> tuple[Tensor, ...]:
         """Split a packed x along ``dim`` into the real tokens of its N sequences."""
-        return x.narrow(dim, 0, len(self._flat_index)).split(self.lengths, dim)
+        num_real = len(self._flat_index)
+        real = x.narrow(dim, 0, num_real)
+        return real.split(self.lengths, dim)
 
-    def sum(self, x: Tensor) -> Tensor:
-        """Sum over the tokens of each sequence, in float32 at least: (1,T,d) -> (N,d)."""
+    def sum(self, x: Float[Tensor, "1 T d"]) -> Float[Tensor, "N d"]:
+        """Sum over the tokens of each sequence, in float32 at least."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        return torch.cat([tokens.sum(1, dtype=dtype) for tokens in self.split(x, 1)])
+        sums = [tokens.sum(1, dtype=dtype) for tokens in self.split(x, 1)]
+        return torch.cat(sums)
 
-    def every(self, count: int) -> Tensor:
-        """Return packed indices (N,count) at equal distances in each sequence."""
+    def strided_indices(self, count: int) -> Int[Tensor, "N count"]:
+        """Return packed indices at equal distances in each sequence."""
         # Token i is at position floor(i length / count).
         i = torch.arange(count, device=self.real.device)
         positions = i * self.real[:, None] // count
         return self.starts[:, None] + positions
 
-    def top(self, scores: Tensor, count: int) -> Tensor:
-        """Return the packed indices (N,H,count) of the ``count`` highest scores (1,H,T) of each sequence.
+    def top(self, scores: Float[Tensor, "1 H T"], count: int) -> Int[Tensor, "N H count"]:
+        """Return the packed indices of the ``count`` highest scores of each sequence.
 
         No sequence may be shorter than ``count``.
         """
         # The highest scores per sequence, at padded positions -inf; then positions become packed indices.
         unpacked = self.unpack(scores, 2, float("-inf"))  # (N,H,L)
-        positions = unpacked.topk(count, sorted=False).indices
-        packed_index = self._packed_index[:, None].expand(-1, positions.shape[1], -1)
+        highest = unpacked.topk(count, sorted=False)
+        positions = highest.indices
+        H = positions.shape[1]
+        packed_index = self._packed_index[:, None].expand(-1, H, -1)  # (N,H,L)
         return packed_index.gather(2, positions)
 
     def packs(self, x: Tensor) -> bool:
         """Whether x is packed (1,H,T,D), as opposed to selected tokens of each sequence (N,H,c,D)."""
-        return x.shape[2] == len(self.positions)
+        num_packed = len(self.positions)
+        return x.shape[2] == num_packed
 
-    def rows(self, x: Tensor) -> tuple[Tensor, ...]:
+    def sequences(self, x: Tensor) -> Sequence[Tensor]:
         """Split x, packed (1,H,T,D) or selected (N,H,c,D), into N sequences (H,·,D)."""
-        return self.split(x[0], 1) if self.packs(x) else x.unbind()
+        if self.packs(x):
+            return self.split(x[0], 1)
+        return x.unbind()
 
-    def join(self, rows: Iterable[Tensor]) -> Tensor:
-        """Join sequences (H,·,D) to packed tokens (1,H,T,D), which are (1,T,H,D) in memory."""
-        parts = [row.transpose(0, 1) for row in rows]
+    def join(self, sequences: Iterable[Float[Tensor, "H _ D"]]) -> Float[Tensor, "1 H T D"]:
+        """Join sequences to packed tokens, which are (1,T,H,D) in memory."""
+        parts = [sequence.transpose(0, 1) for sequence in sequences]
         # The added tokens get zeros.
         if self.tail:
-            parts.append(parts[0].new_zeros(self.tail, *parts[0].shape[1:]))
-        return torch.cat(parts)[None].transpose(1, 2)
+            token_shape = parts[0].shape[1:]
+            zeros = parts[0].new_zeros(self.tail, *token_shape)
+            parts.append(zeros)
+        tokens = torch.cat(parts)  # (T,H,D)
+        return tokens[None].transpose(1, 2)
 
 
-def gather_packed(x: Tensor, index: Tensor) -> Tensor:
-    """Gather the tokens of a packed x (1,H,T,D) at index (N,H,c): (N,H,c,D)."""
+def gather_packed(x: Float[Tensor, "1 H T D"], index: Int[Tensor, "N H c"]) -> Float[Tensor, "N H c D"]:
+    """Gather the tokens of a packed x at ``index``."""
     N, _, c = index.shape
-    tokens = x.transpose(1, 2).gather(1, _expand(index, x))  # (1,N c,H,D)
-    return tokens[0].unflatten(0, (N, c)).transpose(1, 2)
+    tokens_first = x.transpose(1, 2)  # (1,T,H,D)
+    token_index = _expand(index, x.shape[-1])
+    tokens = tokens_first.gather(1, token_index)  # (1,N c,H,D)
+    grouped = tokens[0].unflatten(0, (N, c))  # (N,c,H,D)
+    return grouped.transpose(1, 2)
 
 
-def put_packed(x: Tensor, index: Tensor, tokens: Tensor) -> Tensor:
-    """Replace the tokens of a packed x (1,H,T,E) at index (N,H,c) by ``tokens`` (N,H,c,E)."""
-    flat = tokens.to(x.dtype).transpose(1, 2).flatten(0, 1)[None]  # (1,N c,H,E)
-    return x.transpose(1, 2).scatter(1, _expand(index, x), flat).transpose(1, 2)
+def scatter_packed(
+    x: Float[Tensor, "1 H T E"],
+    index: Int[Tensor, "N H c"],
+    tokens: Float[Tensor, "N H c E"],
+) -> Float[Tensor, "1 H T E"]:
+    """Replace the tokens of a packed x at ``index`` by ``tokens``."""
+    tokens = tokens.to(x.dtype)
+    flat = tokens.transpose(1, 2).flatten(0, 1)  # (N c,H,E)
+    tokens_first = x.transpose(1, 2)  # (1,T,H,E)
+    token_index = _expand(index, x.shape[-1])
+    out = tokens_first.scatter(1, token_index, flat[None])
+    return out.transpose(1, 2)
 
 
-def _expand(index: Tensor, x: Tensor) -> Tensor:
-    """Expand an index (N,H,c) to (1,N c,H,D), the order of packed tokens in memory."""
-    flat = index.transpose(1, 2).flatten(0, 1)
-    return flat[None, ..., None].expand(-1, -1, -1, x.shape[-1])
+def _expand(index: Int[Tensor, "N H c"], width: int) -> Int[Tensor, "1 Nc H width"]:
+    """Expand an index to the order of packed tokens in memory."""
+    flat = index.transpose(1, 2).flatten(0, 1)  # (N c,H)
+    return flat[None, ..., None].expand(-1, -1, -1, width)

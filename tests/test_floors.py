@@ -110,11 +110,11 @@ def test_no_mechanism_loads_the_kernels_unless_asked(names):
     assert found.stdout == "[]\n"
 
 
-def test_reference_files_are_short_and_import_torch_alone():
+def test_reference_files_are_short_and_import_torch_and_shapes_alone():
     for path in (ROOT / "lra/reference").glob("*.py"):
         source = path.read_text()
         packages = set(re.findall(r"^\s*(?:from|import) ([\w.]+)", source, re.MULTILINE))
-        assert packages <= {"math", "collections.abc", "torch", "torch.nn.functional"}, path
+        assert packages <= {"math", "collections.abc", "jaxtyping", "torch", "torch.nn.functional"}, path
         assert len(source.splitlines()) <= 120, path
 
 

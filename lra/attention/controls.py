@@ -24,7 +24,7 @@ class Mean(Attention):
         return (total / num_real).expand_as(v)
 
     def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout) -> Tensor:
-        means = (sequence.mean(1, keepdim=True).expand_as(sequence) for sequence in layout.rows(v))
+        means = (sequence.mean(1, keepdim=True).expand_as(sequence) for sequence in layout.sequences(v))
         return layout.join(means)
 
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.convolution import convolve_rows
+from ..ops.convolution import convolve_sequence
 from ..ops.precision import full_precision
 from ..options import Positive
 from .base import Mixer, Sizes
@@ -53,7 +53,7 @@ class Conv(Mixer):
         # Numerator: padded values are zero.
         if mask is not None:
             v = v * mask[..., None]
-        numerator = convolve_rows(v.mT[..., None], filters)  # (N,d,L,1)
+        numerator = convolve_sequence(v.mT[..., None], filters)  # (N,d,L,1)
 
         # Denominator: the same convolution of ones at real tokens. It is 0 without a real neighbour, as the numerator.
         magnitudes = filters.abs()
@@ -63,7 +63,7 @@ class Conv(Mixer):
         else:
             is_real = v.new_ones(1, seq_len) if mask is None else mask.to(v.dtype)  # (N or 1,L)
             ones = is_real[:, None, :, None].expand(-1, len(filters), -1, -1)  # (N or 1,d,L,1)
-            denominator = convolve_rows(ones, magnitudes)
+            denominator = convolve_sequence(ones, magnitudes)
         denominator = denominator + (denominator == 0)
         mixed = numerator * denominator.reciprocal()
         return mixed[..., 0].mT

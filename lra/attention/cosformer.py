@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops.kernel_features import attend
+from ..ops.linear_attention import attend
 from ..ops.precision import full_precision
 from ..options import Above
 from .base import Attention, Sizes

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..ops.precision import upcast
-from ..ops.segments import real_first
+from ..ops.segment_means import argsort_valid_first
 from .base import Mixer
 
 
@@ -57,7 +57,7 @@ def _transform_batch(x: Tensor, mask: Tensor) -> Tensor:
     """Transform the real tokens of all sequences by operations of fixed shape, x (N,L,d), mask (N,L)."""
     hidden = torch.fft.fft(x, dim=-1)
     # Real tokens first, in their order.
-    order = real_first(mask)[..., None].expand_as(hidden)
+    order = argsort_valid_first(mask)[..., None].expand_as(hidden)
     packed = hidden.gather(1, order)
     mixed = dft(packed, mask.sum(-1)).real
     return torch.zeros_like(mixed).scatter(1, order, mixed)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..ops.kernel_features import attend
+from ..ops.linear_attention import attend
 from ..ops.precision import full_precision, upcast
 from .base import Attention, Sizes
 

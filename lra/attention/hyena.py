@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..ops.ssm import both_ways, fft_conv
+from ..ops.ssm import fft_conv, pack_bidirectional
 from ..options import Above, Positive
 from .base import Mixer, Sizes
 from .gated import ShortConvolution, mask_tokens
@@ -66,7 +66,7 @@ class Hyena(Mixer):
         length = x.shape[1]
         *gates, v = self.conv(self.inputs(x), mask).chunk(self.order + 1, dim=-1)  # (N,L,d)
         with torch.autocast(x.device.type, enabled=False):
-            kernels = both_ways(torch.stack([filters(length) for filters in self.filters]))
+            kernels = pack_bidirectional(torch.stack([filters(length) for filters in self.filters]))
             kernels = kernels.unflatten(0, (self.order - 1, -1))  # (order - 1,d,L or 2 L)
             # v ← h_i * (x_i v) + D_i (x_i v)
             for i in range(self.order - 1, 0, -1):

@@ -1,6 +1,6 @@
 """Attention with kernel features, φ(q) (φ(k)ᵀ v): linear attention, Performer and random feature attention.
 
-The shared product, ``lra.ops.kernel_features.attend``, takes O(L F (D + E)) time for F features.
+The shared product, ``lra.ops.linear_attention.attend``, takes O(L F (D + E)) time for F features.
 """
 
 from typing import Literal
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.blocks import blocks
-from ..ops.kernel_features import attend, zero_padding
+from ..ops.linear_attention import attend, zero_padding
 from ..ops.precision import full_precision, upcast
 from ..options import Above, Positive
 from .base import Attention, Sizes

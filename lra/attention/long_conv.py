@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.ssm import both_ways, long_conv
+from ..ops.ssm import long_conv, pack_bidirectional
 from ..options import Above, Range
 from .base import Mixer, Sizes
 
@@ -56,4 +56,4 @@ class LongConv(Mixer):
         """Compute K, (d,L) of a causal model and (d,2L) of a bidirectional one, in the layout of ``fft_conv``."""
         squashed = F.softshrink(self.weights[..., :length], self.squash)  # (1 or 2,d,L)
         dropped = F.dropout(squashed, self.sizes.dropout, self.training)
-        return both_ways(dropped)
+        return pack_bidirectional(dropped)

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ..ops.ssm import diagonal_ssm
+from ..ops.diagonal_recurrence import diagonal_ssm
 from ..options import Above, Positive, Range, in_range
 from .base import Mixer, Sizes
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.attention_maps import Impl, check_kernels, ensure_nonempty, landmark_product
-from ..ops.convolution import convolve_rows
+from ..ops.convolution import convolve_sequence
 from ..ops.pinv import Inverse, cubic, is_batch_dependent
-from ..ops.segments import segment_means
+from ..ops.segment_means import segment_means
 from ..options import Range, Whole, in_range
 from .base import Attention, Sizes
 
@@ -65,7 +65,7 @@ class Nystrom(Attention):
         self.mixes_batch = is_batch_dependent(pinv)
         # Both the convolution and segments with padding depend on positions.
         self.hole_free = not kernel and not self.pools_padding
-        # The module holds the filters; ``convolve_rows`` applies them.
+        # The module holds the filters; ``convolve_sequence`` applies them.
         self.conv = None
         if kernel:
             self.conv = nn.Conv2d(sizes.heads, sizes.heads, (kernel, 1), groups=sizes.heads, bias=False)
@@ -76,7 +76,7 @@ class Nystrom(Attention):
             return out
         # 4. The convolution of v.
         real_v = _zero_padding(v, mask)
-        return out + convolve_rows(real_v, self.conv.weight)
+        return out + convolve_sequence(real_v, self.conv.weight)
 
     def product(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Compute steps 1 to 3: (N,H,L,E)."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.precision import full_precision
-from ..ops.segments import real_first
+from ..ops.segment_means import argsort_valid_first
 from ..options import Positive
 from .base import Mixer, Sizes
 
@@ -108,7 +108,7 @@ class PSF(Mixer):
         rank = mask.cumsum(-1) - 1  # (N,L)
         num_real = mask.sum(-1).clamp(min=1)[:, None, None]
         linked_rank = (rank[..., None] + self.offsets) % num_real  # (N,L,K)
-        links = real_first(mask).gather(1, linked_rank.flatten(1))  # (N,L K)
+        links = argsort_valid_first(mask).gather(1, linked_rank.flatten(1))  # (N,L K)
         return links.view_as(linked_rank)
 
 

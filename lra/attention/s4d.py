@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from ..ops.ssm import Discretisation, both_ways, hippo_legs, long_conv, s4d_kernel
+from ..ops.ssm import Discretisation, hippo_legs, long_conv, pack_bidirectional, s4d_kernel
 from ..options import Above, Range, in_range
 from .base import Mixer, Sizes
 
@@ -96,7 +96,7 @@ class S4D(Mixer):
                 self.log_dt, self.log_A_real, self.A_imag, C_direction, length, discretisation=self.discretisation
             )
             kernels.append(kernel)
-        return both_ways(torch.stack(kernels))
+        return pack_bidirectional(torch.stack(kernels))
 
 
 def _initial(init: Init, states: int) -> tuple[Tensor, Tensor]:

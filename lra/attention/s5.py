@@ -6,8 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..ops.initial import truncated_normal_
-from ..ops.ssm import Discretisation, diagonal_ssm, discretise, hippo_legs
+from ..ops.diagonal_recurrence import diagonal_ssm
+from ..ops.init import truncated_normal_
+from ..ops.ssm import Discretisation, discretise, hippo_legs
 from ..options import Above, Positive, Range, in_range
 from .base import Mixer, Sizes
 

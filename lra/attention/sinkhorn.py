@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..ops.blocks import FLOOR, attend, blocks, real_blocks
+from ..ops.blocks import MIN_SCORE, attend, blocks, real_blocks
 from ..ops.precision import full_precision
 from ..options import Above, Positive, Whole
 from .base import Attention, Sizes
@@ -82,12 +82,12 @@ class Sinkhorn(Attention):
         if real is None:
             real = scores.new_ones(1, scores.shape[-1], dtype=torch.bool)
         if not self.iterations:
-            return scores.masked_fill(~real[:, None, None], FLOOR).softmax(-1)
+            return scores.masked_fill(~real[:, None, None], MIN_SCORE).softmax(-1)
 
         # Sinkhorn steps in logarithms. Rows of padded blocks would otherwise count in the sums of columns.
         is_pair = (real[:, None, None] & real[:, None, :, None]).expand_as(scores)
         for _ in range(self.iterations):
             for dim in (-1, -2):
-                scores = scores.masked_fill(~is_pair, FLOOR)
+                scores = scores.masked_fill(~is_pair, MIN_SCORE)
                 scores = scores - scores.logsumexp(dim, keepdim=True)
-        return scores.masked_fill(~is_pair, FLOOR).exp()
+        return scores.masked_fill(~is_pair, MIN_SCORE).exp()

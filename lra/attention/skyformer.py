@@ -9,7 +9,7 @@ from torch import Tensor
 from ..ops.gaussian import gaussian_kernel
 from ..ops.pinv import Inverse, cubic, is_batch_dependent
 from ..ops.precision import full_precision
-from ..ops.segments import real_first
+from ..ops.segment_means import argsort_valid_first
 from ..ops.selection import Resample, gather_tokens
 from ..options import Positive, Range
 from .base import Attention, Sizes
@@ -86,6 +86,6 @@ class Skyformer(Attention):
         # The product may round up to n.
         index = (draw * num_real).long().minimum(num_real - 1)  # (N,m)
         if mask is not None:
-            index = real_first(mask).gather(1, index)
+            index = argsort_valid_first(mask).gather(1, index)
         query_index, key_index = index[:, None].expand(-1, H, -1).chunk(2, -1)
         return torch.cat([gather_tokens(q, query_index), gather_tokens(k, key_index)], 2)

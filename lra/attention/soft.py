@@ -14,7 +14,7 @@ from ..ops.blocks import blocks
 from ..ops.gaussian import gaussian_kernel
 from ..ops.newton import newton
 from ..ops.precision import full_precision, upcast
-from ..ops.segments import real_first, segment_means
+from ..ops.segment_means import argsort_valid_first, segment_means
 from ..options import Range, in_range
 from .base import Attention, Sizes
 
@@ -147,6 +147,6 @@ class Soft(Attention):
         """Sort positions (N,L), real tokens first, by position or by a random number."""
         N, L = mask.shape
         if self.sample == "first":
-            return real_first(mask)
+            return argsort_valid_first(mask)
         draw = torch.rand(N, L, device=mask.device) if self.training else self.draw[:L].expand(N, -1)
         return draw.masked_fill(~mask, 2).argsort(dim=-1)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..ops.attention_maps import ensure_nonempty
 from ..ops.blocks import blocks, windows
-from ..ops.convolution import convolve_rows
+from ..ops.convolution import convolve_sequence
 from ..ops.precision import full_precision
 from ..options import Positive, Whole
 from .base import Mixer, Sizes
@@ -51,7 +51,7 @@ class TransformerLS(Mixer):
         # LN_l and LN_s.
         self.token_norm = nn.LayerNorm(width)
         self.compressed_norm = nn.LayerNorm(width)
-        # The module holds the filters; ``convolve_rows`` applies them.
+        # The module holds the filters; ``convolve_sequence`` applies them.
         self.conv = None
         if kernel:
             self.conv = nn.Conv2d(heads, heads, (kernel, 1), groups=heads, bias=False)
@@ -92,7 +92,7 @@ class TransformerLS(Mixer):
         mixed = mixed.masked_fill(~real, 0.0)
         if self.conv is None:
             return mixed
-        return mixed + convolve_rows(v * real, self.conv.weight)
+        return mixed + convolve_sequence(v * real, self.conv.weight)
 
     def _compress(self, P: Tensor, x: Tensor) -> Tensor:
         """Compute LN_s(P x) of x (N,H,L,D): (N,H,rank,D)."""

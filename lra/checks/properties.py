@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config.experiment import Experiment
-from ..ops.segments import real_first
+from ..ops.segment_means import argsort_valid_first
 
 LENGTH = 128
 # Real tokens of each sequence: full, odd, and fewer than every default count.
@@ -186,7 +186,7 @@ def hole_free(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, length
     # Compaction: real tokens first, in their order; padding behind the longest sequence is cut off.
     longest = int(mask.sum(-1).max())
     width = math.ceil(longest / 64) * 64
-    order = real_first(mask)[:, :width]
+    order = argsort_valid_first(mask)[:, :width]
     index = order[..., None].expand(-1, -1, x.shape[-1])  # (N,width,dim)
     compact_mask = mask.gather(1, order)
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.precision import narrow, stream, upcast
+from ..ops.precision import cast_stream, keeps_16_bits, upcast
 from ..options import Checked, Share
 from ..varlen import VarlenLayout
 from .multihead import Multihead
@@ -125,7 +125,7 @@ class Classifier(Checked, nn.Module):
 
         # 1. Embed.
         x = self.embed(inputs) if positions is None else self.embed(inputs, positions)  # (N,L,d)
-        x = stream(x)
+        x = cast_stream(x)
         if self.class_vector is not None:
             class_vectors = self.class_vector.to(x.dtype).expand(len(x), 1, -1)
             x = torch.cat([class_vectors, x], 1)
@@ -135,7 +135,7 @@ class Classifier(Checked, nn.Module):
         memory = None
         for block in self.blocks:
             x, memory = block(x, mask, memory)
-            x = stream(x)
+            x = cast_stream(x)
         if self.norm is not None:
             x = self.norm(x, mask)
 
@@ -166,18 +166,18 @@ class Classifier(Checked, nn.Module):
         """Encode and pool sequences as ``_encode`` does, with the real tokens packed."""
         # 1. Embed. A class vector takes the place of a copy of the first token of each sequence.
         num_prepended = int(self.class_vector is not None)
-        multiple = TOKEN_MULTIPLE if narrow(inputs) else 1
+        multiple = TOKEN_MULTIPLE if keeps_16_bits(inputs) else 1
         layout = VarlenLayout(F.pad(mask, (num_prepended, 0), value=True), multiple)
         tokens = torch.cat([inputs[:, :num_prepended], inputs], 1)
         token_positions = (layout.positions - num_prepended).clamp(min=0)
-        x = stream(self.embed(layout.pack(tokens), token_positions))  # (1,T,d)
+        x = cast_stream(self.embed(layout.pack(tokens), token_positions))  # (1,T,d)
         if self.class_vector is not None:
             is_first = (layout.positions == 0)[:, None]
             x = torch.where(is_first, self.class_vector.to(x.dtype), x)
 
         # 2. Blocks.
         for block in self.blocks:
-            x = stream(block.varlen(x, layout))
+            x = cast_stream(block.varlen(x, layout))
         if self.norm is not None:
             x = self.norm(x, layout.filled)
 

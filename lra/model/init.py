@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import nn
 
-from ..ops.initial import truncated_normal_
+from ..ops.init import truncated_normal_
 from .embed import PixelEmbedding, TokenEmbedding
 
 Init = Literal["torch", "lecun"]

@@ -7,14 +7,15 @@ Blocks are counted from position 0 and the last one is filled with zeros, so the
 each part's unnormalised sums, ``union`` adds them and ``merge`` divides by their total: one softmax over all parts.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 # A score whose weight is 0 next to any real score. Unlike -inf it gives no NaN if all scores have this value.
-FLOOR = -1e30
+MIN_SCORE = -1e30
 
 
 def blocks(x: Tensor, size: int, dim: int = 2) -> Tensor:
@@ -38,11 +39,17 @@ def windows(x: Tensor, size: int, left: int, right: int, dim: int = 2) -> Tensor
     num_padding = -x.shape[dim] % size
     filled = _fill(x, dim, left, num_padding + right)
     window = left + size + right
-    return filled.unfold(dim, window, size).movedim(-1, dim + 1)
+    unfolded = filled.unfold(dim, window, size)
+    return unfolded.movedim(-1, dim + 1)
 
 
-def real_blocks(mask: Tensor | None, L: int, size: int, device: torch.device) -> Tensor | None:
-    """Split a mask into blocks, (N or 1,B,size); None if every position of every block holds a real token."""
+def real_blocks(
+    mask: Bool[Tensor, "N L"] | None,
+    L: int,
+    size: int,
+    device: torch.device,
+) -> Bool[Tensor, "#N B size"] | None:
+    """Split a mask into blocks; None if every position of every block holds a real token."""
     if mask is None:
         if L % size == 0:
             return None
@@ -50,46 +57,54 @@ def real_blocks(mask: Tensor | None, L: int, size: int, device: torch.device) ->
     return blocks(mask, size, 1)
 
 
-def key_mask(mask: Tensor | None) -> Tensor | None:
-    """Expand a mask (N,L) to (N,1,1,L) for torch's attention; an example without real tokens sees all its positions.
+def key_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 L"] | None:
+    """Expand a mask for torch's attention; an example without real tokens sees all its positions.
 
     For a query without keys some of torch's kernels give NaN.
     """
     if mask is None:
         return None
-    mask = mask | ~mask.any(-1, keepdim=True)
+    has_real = mask.any(-1, keepdim=True)
+    mask = mask | ~has_real
     return mask[:, None, None]
 
 
-def gather_blocks(x: Tensor, index: Tensor) -> Tensor:
-    """Gather entries of x (N,H,R,*rest) at index (N,H,*places): (N,H,*places,*rest)."""
+def gather_blocks(
+    x: Shaped[Tensor, "N H R *rest"],
+    index: Int[Tensor, "N H *places"],
+) -> Shaped[Tensor, "..."]:
+    """Gather entries of x at index: (N,H,*places,*rest)."""
     N, H, R = x.shape[:3]
     # The first entry of each head, broadcastable to index.
     first = torch.arange(0, N * H * R, R, device=x.device)  # (N·H,)
     ones = [1] * (index.dim() - 2)
     first = first.view(N, H, *ones)
+
     # With a flat index the gradient adds whole entries; the gradient of gather adds single numbers.
     flat_index = (index + first).flatten()
-    gathered = x.reshape(N * H * R, -1).index_select(0, flat_index)
+    entries = x.reshape(N * H * R, -1)
+    gathered = entries.index_select(0, flat_index)
     return gathered.view(*index.shape, *x.shape[3:])
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None = None, *, scale: float | None = None) -> Tensor:
+def attend(
+    q: Float[Tensor, "N H B i D"],
+    k: Float[Tensor, "N H B j D"],
+    v: Float[Tensor, "N H B j E"],
+    allowed: Bool[Tensor, "#N #H B _ j"] | None = None,
+    *,
+    scale: float | None = None,
+) -> Float[Tensor, "N H B i E"]:
     """Compute softmax(q kᵀ / √D) v in each block; a query without any allowed key gets zero.
 
     Args:
-        q: (N,H,B,i,D).
-        k: (N,H,B,j,D).
-        v: (N,H,B,j,E).
-        allowed: the keys of each query, (1,1,B,i or 1,j) or (N,H or 1,B,i or 1,j); None for all.
+        q, k, v: queries, keys and values of each block.
+        allowed: the keys of each query, or of all queries of a block; None for all.
         scale: factor of the scores; None for 1 / √D.
-
-    Returns:
-        (N,H,B,i,E).
     """
     N = q.shape[0]
     if allowed is None:
-        q, k, v = (t.flatten(0, 1) for t in (q, k, v))  # (N H,B,.,.)
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # (N H,B,.,.)
         out = F.scaled_dot_product_attention(q, k, v, scale=scale)
         return out.unflatten(0, (N, -1))
 
@@ -98,69 +113,91 @@ def attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None = None, *, sc
     allowed = allowed | ~has_key
     if allowed.shape[:2] == (1, 1):
         # Blocks stand where torch expects heads, so all examples and heads share one mask.
-        q, k, v = (t.flatten(0, 1) for t in (q, k, v))  # (N H,B,.,.)
-        out = F.scaled_dot_product_attention(q, k, v, allowed[0], scale=scale)
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # (N H,B,.,.)
+        shared = allowed[0]
+        out = F.scaled_dot_product_attention(q, k, v, shared, scale=scale)
         out = out.unflatten(0, (N, -1))
     else:
-        q, k, v, allowed = (t.transpose(1, 2).flatten(0, 1) for t in (q, k, v, allowed))  # (N B,H,.,.)
+        q, k, v, allowed = (_blocks_first(x) for x in (q, k, v, allowed))  # (N B,H,.,.)
         out = F.scaled_dot_product_attention(q, k, v, allowed, scale=scale)
-        out = out.unflatten(0, (N, -1)).transpose(1, 2)
+        out = out.unflatten(0, (N, -1))  # (N,B,H,i,E)
+        out = out.transpose(1, 2)
     return out.masked_fill(~has_key, 0)
 
 
-def hide_keys(q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _blocks_first(x: Shaped[Tensor, "N H B i j"]) -> Shaped[Tensor, "NB H i j"]:
+    """Make every block an example: (N,H,B,.,.) -> (N B,H,.,.)."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def hide_keys(
+    q: Float[Tensor, "N H L D"],
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L D"],
+    real: Bool[Tensor, "N L"],
+) -> tuple[Float[Tensor, "N H L D+1"], Float[Tensor, "N H L D+1"], Float[Tensor, "N H L D+1"]]:
     """Move a mask of keys into the scores, so that ``attend`` needs none with an entry for each example and pair.
 
-    A further column, 1 for queries and ``FLOOR`` for padded keys, gives their scores that value; v gets a column of
+    A further column, 1 for queries and ``MIN_SCORE`` for padded keys, gives their scores that value; v gets a column of
     zeros, since torch's fused kernel takes values as wide as keys. A query with padded keys only gets their mean.
 
     Args:
-        q, k, v: (N,H,L,D).
-        real: real keys (N,L).
+        q, k, v: queries, keys and values.
+        real: real keys.
 
     Returns:
-        q, k, v (N,H,L,D + 1), for ``attend`` with ``scale`` = 1 / √D.
+        q, k and v, for ``attend`` with ``scale`` = 1 / √D.
     """
     is_padding = ~real[:, None, :, None]
-    bias = torch.zeros_like(k[..., :1]).masked_fill(is_padding, FLOOR)  # (N,H,L,1)
-    q = F.pad(q, (0, 1), value=1.0)
-    k = torch.cat([k, bias], -1)
-    v = F.pad(v, (0, 1))
-    return q, k, v
+    bias = torch.zeros_like(k[..., :1])  # (N,H,L,1)
+    bias = bias.masked_fill(is_padding, MIN_SCORE)
+    wide_q = F.pad(q, (0, 1), value=1.0)
+    wide_k = torch.cat([k, bias], -1)
+    wide_v = F.pad(v, (0, 1))
+    return wide_q, wide_k, wide_v
 
 
 class Part(NamedTuple):
     """Sums over a set of keys for ``merge``, with scores s and the largest of them, top."""
 
-    values: Tensor  # Σ exp(s - top) v, (..., i, E)
-    total: Tensor  # Σ exp(s - top), (..., i, 1)
-    top: Tensor  # (..., i, 1), no gradient: the result does not depend on it
+    # Σ exp(s - top) v
+    values: Float[Tensor, "*queries E"]
+    # Σ exp(s - top)
+    total: Float[Tensor, "*queries 1"]
+    # The largest score, without a gradient, since the result does not depend on it.
+    top: Float[Tensor, "*queries 1"]
 
 
-def weigh(scores: Tensor, v: Tensor, allowed: Tensor | None) -> Part:
+def weigh(
+    scores: Float[Tensor, "*heads i j"],
+    v: Float[Tensor, "*heads j E"],
+    allowed: Bool[Tensor, "..."] | None,
+) -> Part:
     """Compute the sums over a set of keys; a query without any allowed key gets zero.
 
     Args:
-        scores: (..., i, j).
-        v: values (..., j, E).
-        allowed: bool, broadcastable to scores; None if every query attends to all keys.
+        scores: scaled scores.
+        v: values.
+        allowed: broadcastable to scores; None if every query attends to all keys.
     """
     if allowed is not None:
-        scores = scores.masked_fill(~allowed, FLOOR)
-    top = scores.detach().amax(-1, keepdim=True)  # (..., i, 1)
+        scores = scores.masked_fill(~allowed, MIN_SCORE)
+    top = scores.detach().amax(-1, keepdim=True)  # (*heads,i,1)
     if allowed is not None:
-        # Without an allowed key all scores are FLOOR, and FLOOR - FLOOR / 2 has the exponential 0.
-        top = top.clamp(min=FLOOR / 2)
+        # Without an allowed key all scores are MIN_SCORE, and MIN_SCORE - MIN_SCORE / 2 has the exponential 0.
+        top = top.clamp(min=MIN_SCORE / 2)
     weights = (scores - top).exp()
-    values = weights @ v  # (..., i, E)
+    values = weights @ v  # (*heads,i,E)
     total = weights.sum(-1, keepdim=True)
     return Part(values, total, top)
 
 
 def union(parts: list[Part]) -> Part:
     """Add the sums over disjoint sets of keys."""
-    top = torch.stack([part.top for part in parts]).amax(0)
-    values, total = 0, 0
+    tops = torch.stack([part.top for part in parts])
+    top = tops.amax(0)
+    values: Any = 0
+    total: Any = 0
     for part in parts:
         # The factor that replaces the part's shift by the common one.
         share = (part.top - top).exp()
@@ -172,7 +209,8 @@ def union(parts: list[Part]) -> Part:
 def merge(parts: list[Part]) -> Tensor:
     """Compute one softmax over the union of disjoint sets of keys; zero if all of them are empty."""
     values, total, _ = union(parts)
-    return values / (total + (total == 0))
+    is_empty = total == 0
+    return values / (total + is_empty)
 
 
 def _fill(x: Tensor, dim: int, before: int, after: int) -> Tensor:

@@ -53,7 +53,8 @@ def channel_decay_attention(
     if scale is None:
         scale = q.shape[-1] ** -0.5
     length = q.shape[2]
-    chunk = min(chunk, 1 << (length - 1).bit_length())
+    next_power = 1 << (length - 1).bit_length()
+    chunk = min(chunk, next_power)
     q = split_chunks(q * scale, chunk, 2)  # (N,H,B,C,D)
     k = split_chunks(k, chunk, 2)
     v = split_chunks(v, chunk, 2)  # (N,H,B,C,E)
@@ -62,40 +63,61 @@ def channel_decay_attention(
     # prefix_i: log of the decay from the start of the chunk to token i, token i included; before_i: token i excluded.
     prefix = g.cumsum(-2)
     before = prefix - g
-    total = prefix[..., -1:, :]
+    total = prefix[..., -1:, :]  # (N,H,B,1,D)
 
     # Each token reads itself without any decay.
-    out = (q * k).sum(-1, keepdim=True) * v
+    self_scores = (q * k).sum(-1, keepdim=True)
+    out = self_scores * v
 
-    # Between chunks: queries read the state at the start of their chunk, and from the right the one at its end.
+    # Between chunks: queries read the state at the start of their chunk.
     chunk_decay = total.exp().mT  # (N,H,B,D,1)
-    states = boundary_states(chunk_decay, (k * (total - prefix).exp()).mT @ v)  # (N,H,B,D,E)
-    out = out + (q * prefix.exp()) @ states
+    keys_to_end = k * (total - prefix).exp()
+    increments = keys_to_end.mT @ v  # (N,H,B,D,E)
+    states = boundary_states(chunk_decay, increments)
+    queries = q * prefix.exp()
+    out = out + queries @ states
+
+    # The same from the right: queries read the state at the end of their chunk.
     if bidirectional:
-        states = boundary_states(chunk_decay, (k * before.exp()).mT @ v, reverse=True)
-        out = out + (q * (total - before).exp()) @ states
+        keys_to_start = k * before.exp()
+        increments = keys_to_start.mT @ v
+        states = boundary_states(chunk_decay, increments, reverse=True)
+        queries = q * (total - before).exp()
+        out = out + queries @ states
 
     # Within a chunk: between the halves of segments of 2, 4, ..., C tokens.
     half = 1
     while half < chunk:
-        segments = [x.unflatten(-2, (-1, 2, half)) for x in (q, k, v, prefix, before)]  # (N,H,B,segment,2,half,·)
-        out = out + _between_halves(*segments, bidirectional).flatten(-4, -2)
+        segment_shape = (-1, 2, half)
+        halves = [x.unflatten(-2, segment_shape) for x in (q, k, v, prefix, before)]  # (N,H,B,segment,2,half,·)
+        read = _between_halves(*halves, bidirectional=bidirectional)
+        out = out + read.flatten(-4, -2)
         half *= 2
     return out.flatten(2, 3)[:, :, :length]
 
 
-def _between_halves(q: Tensor, k: Tensor, v: Tensor, prefix: Tensor, before: Tensor, bidirectional: bool) -> Tensor:
+def _between_halves(
+    q: Float[Tensor, "*segments 2 half D"],
+    k: Float[Tensor, "*segments 2 half D"],
+    v: Float[Tensor, "*segments 2 half E"],
+    prefix: Float[Tensor, "*segments 2 half D"],
+    before: Float[Tensor, "*segments 2 half D"],
+    *,
+    bidirectional: bool,
+) -> Float[Tensor, "*segments 2 half E"]:
     """Compute what the right half of each segment reads from the left half and, in both directions, the reverse."""
-    q_left, q_right = q.unbind(-3)  # (N,H,B,segment,half,·)
+    q_left, q_right = q.unbind(-3)  # (*segments,half,·)
     k_left, k_right = k.unbind(-3)
     v_left, v_right = v.unbind(-3)
     prefix_left, prefix_right = prefix.unbind(-3)
-    middle = prefix_left[..., -1:, :]
 
+    # G_p, with p the last position of the left half: exp(G_i - G_j) = exp(G_i - G_p) exp(G_p - G_j).
+    middle = prefix_left[..., -1:, :]
     queries = q_right * (prefix_right - middle).exp()
     keys = k_left * (middle - prefix_left).exp()
     right = _read(queries, keys, v_left)
     if bidirectional:
+        # Queries of the left half: a decay runs from query i to key j - 1, so it is a difference of ``before``.
         before_left, before_right = before.unbind(-3)
         queries = q_left * (middle - before_left).exp()
         keys = k_right * (before_right - middle).exp()
@@ -105,8 +127,14 @@ def _between_halves(q: Tensor, k: Tensor, v: Tensor, prefix: Tensor, before: Ten
     return torch.stack([left, right], dim=-3)
 
 
-def _read(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def _read(
+    queries: Float[Tensor, "*segments i D"],
+    keys: Float[Tensor, "*segments j D"],
+    values: Float[Tensor, "*segments j E"],
+) -> Float[Tensor, "*segments i E"]:
     """Compute (queries keysᵀ) values; for a single key, without matrix products, which are slow for 1 x 1 matrices."""
     if keys.shape[-2] == 1:
-        return (queries * keys).sum(-1, keepdim=True) * values
-    return (queries @ keys.mT) @ values
+        scores = (queries * keys).sum(-1, keepdim=True)
+        return scores * values
+    scores = queries @ keys.mT
+    return scores @ values

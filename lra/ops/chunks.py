@@ -4,7 +4,10 @@ A linear recurrence over L tokens is computed chunk by chunk: within a chunk by 
 between chunks through a state of D x E numbers. That takes O(L C (D + E) + L D E) time instead of O(L² (D + E)).
 """
 
+from collections.abc import Iterable
+
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,36 +18,47 @@ def split_chunks(x: Tensor, size: int, dim: int) -> Tensor:
     The last chunk is filled with zeros. A zero key writes nothing and a logarithmic decay of zero keeps the state, so
     the additional positions do not change a recurrence.
     """
-    missing = -x.shape[dim] % size
-    if missing:
-        padding = [0, 0] * (x.ndim - 1 - dim % x.ndim) + [0, missing]
+    num_padding = -x.shape[dim] % size
+    if num_padding:
+        # F.pad counts dimensions from the last one.
+        trailing_dims = x.ndim - 1 - dim % x.ndim
+        padding = [0, 0] * trailing_dims + [0, num_padding]
         x = F.pad(x, padding)
     return x.unflatten(dim, (-1, size))
 
 
-def boundary_states(decay: Tensor, increments: Tensor, *, reverse: bool = False) -> Tensor:
+def boundary_states(
+    decay: Float[Tensor, "*heads B _ 1"],
+    increments: Float[Tensor, "*heads B D E"],
+    *,
+    reverse: bool = False,
+) -> Float[Tensor, "*heads B D E"]:
     """Compute the state in front of each chunk, S_b = decay_(b-1) S_(b-1) + increment_(b-1) with S_0 = 0.
 
     Args:
-        decay: factor over a whole chunk for each row of the state, (..., B, 1, 1) or (..., B, D, 1).
-        increments: what a chunk adds to the state by its end, (..., B, D, E).
+        decay: factor over a whole chunk, one for the state or one for each of its D rows.
+        increments: what a chunk adds to the state by its end.
         reverse: start from the last chunk; the state is then the one behind each chunk.
-
-    Returns:
-        (..., B, D, E).
     """
     # unbind, not indexing: the gradient of an index is a tensor of all chunks.
     chunk_decays = decay.unbind(-3)
     chunk_increments = increments.unbind(-3)
-    order = range(len(chunk_increments))
+    num_chunks = len(chunk_increments)
+    order: Iterable[int] = range(num_chunks)
+    if reverse:
+        order = reversed(range(num_chunks))
+
     state = torch.zeros_like(chunk_increments[0])
-    states = [state] * len(chunk_increments)
-    for chunk in reversed(order) if reverse else order:
+    states = [state] * num_chunks
+    for chunk in order:
         states[chunk] = state
-        state = chunk_decays[chunk] * state + chunk_increments[chunk]
+        decayed = chunk_decays[chunk] * state
+        state = decayed + chunk_increments[chunk]
     return torch.stack(states, dim=-3)
 
 
-def causal_mask(size: int, device: torch.device, *, diagonal: bool = True) -> Tensor:
-    """Build the mask (size, size) of keys j <= i for query i; without the diagonal, of keys j < i."""
-    return torch.ones(size, size, dtype=torch.bool, device=device).tril(0 if diagonal else -1)
+def causal_mask(size: int, device: torch.device, *, diagonal: bool = True) -> Bool[Tensor, "size size"]:
+    """Build the mask of keys j <= i for query i; without the diagonal, of keys j < i."""
+    ones = torch.ones(size, size, dtype=torch.bool, device=device)
+    last_diagonal = 0 if diagonal else -1
+    return ones.tril(last_diagonal)

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .attention_maps import attend_eager, attention_weights, ensure_nonempty, sdpa_mask
 from .precision import full_precision, power_of_two_scale
-from .selection import gather_tokens, scatter_tokens, select
+from .selection import gather_mask, gather_tokens, scatter_tokens, select
 
 if TYPE_CHECKING:
     from .cur import CUROptions
@@ -31,69 +32,68 @@ ROUNDS = 5
 
 
 def cur_plus(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: "CUROptions", *, draw: Tensor | None = None
-) -> Tensor:
+    q: Float[Tensor, "N H L D"],
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L E"],
+    mask: Bool[Tensor, "N L"] | None,
+    options: "CUROptions",
+    *,
+    draw: Float[Tensor, "2 H _"] | None = None,
+) -> Float[Tensor, "N H L E"]:
     """Compute attention over clusters of keys, corrected by the smoothed error of the selected queries.
 
     Args:
-        q, k: (N,H,L,D).
-        v: (N,H,L,E).
-        mask: (N,L).
+        q, k, v: queries, keys and values.
+        mask: real tokens.
         options: see ``lra.ops.cur.CUROptions``; pinv and weights are unused.
         draw: random numbers of score=random, see ``lra.ops.selection.select``.
 
     Returns:
-        (N,H,L,E). O(L c (D + E)) time.
+        The outputs. O(L c (D + E)) time.
     """
     mask = ensure_nonempty(mask)
-    key_mask = query_mask = None
     # Distances to padding must not overflow.
     if mask is not None:
-        q = q.masked_fill(~mask[:, None, :, None], 0)
-        k = k.masked_fill(~mask[:, None, :, None], 0)
+        is_padding = ~mask[:, None, :, None]
+        q = q.masked_fill(is_padding, 0)
+        k = k.masked_fill(is_padding, 0)
 
     # Select queries I and keys J.
     I, J = select(q, k, options, mask, draw=draw)  # (N,H,c)
     q_I = gather_tokens(q, I)  # (N,H,c,D)
     k_J = gather_tokens(k, J)  # (N,H,c,D)
-    if mask is not None:
-        query_mask = gather_tokens(mask, I)
-        key_mask = gather_tokens(mask, J)
-
-    masks = {"mask": mask, "query_mask": query_mask, "key_mask": key_mask}
-    out, rv = corrected_attention(q, k, v, q_I, k_J, **masks, impl=options.impl)
+    query_mask = gather_mask(mask, I)
+    key_mask = gather_mask(mask, J)
+    impl: Impl = "eager" if options.impl == "eager" else "sdpa"
+    out, rv = corrected_attention(q, k, v, q_I, k_J, mask=mask, query_mask=query_mask, key_mask=key_mask, impl=impl)
     if options.copy_rv:
         out = scatter_tokens(out, I, rv)
     return out
 
 
 def corrected_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_I: Tensor,
-    k_J: Tensor,
+    q: Float[Tensor, "N H L D"],
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L E"],
+    q_I: Float[Tensor, "N H c D"],
+    k_J: Float[Tensor, "N H c D"],
     *,
-    mask: Tensor | None = None,
-    query_mask: Tensor | None = None,
-    key_mask: Tensor | None = None,
+    mask: Bool[Tensor, "N L"] | None = None,
+    query_mask: Bool[Tensor, "N H c"] | None = None,
+    key_mask: Bool[Tensor, "N H c"] | None = None,
     impl: Impl = "sdpa",
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Float[Tensor, "N H L E"], Float[Tensor, "N H c E"]]:
     """Compute C v̄ + S g and R v in O(L c (D + E)) time.
 
     h is the mean squared distance from a real query to the nearest selected one.
 
     Args:
-        q, k: (N,H,L,D).
-        v: (N,H,L,E).
-        q_I, k_J: selected queries and keys (N,H,c,D).
-        mask: (N,L).
-        query_mask, key_mask: real ones among the selected queries and keys (N,H,c).
+        q, k, v: queries, keys and values.
+        q_I, k_J: selected queries and keys.
+        mask: real tokens.
+        query_mask, key_mask: real ones among the selected queries and keys.
         impl: ``eager`` writes every map out in float32; ``sdpa`` computes the products by torch's fused attention and
             returns v's dtype.
-
-    Returns:
-        (N,H,L,E) and (N,H,c,E).
     """
     # Clusters of keys; an empty one has the bias -inf.
     mean_k, mean_v, cluster_size = form_clusters(k, v, k_J, mask, key_mask)
@@ -101,44 +101,54 @@ def corrected_attention(
     scale = q.shape[-1] ** -0.5
 
     # Exact outputs R v of the selected queries, and C v̄ for all.
-    every_key = None if mask is None else mask[:, None]
-    rv = _attend(q_I, k, v, scale, every_key, None, impl)  # (N,H,c,E)
+    token_mask = None if mask is None else mask[:, None]  # (N,1,L)
+    rv = _attend(q_I, k, v, scale, token_mask, None, impl)  # (N,H,c,E)
     out = _attend(q, mean_k, mean_v, scale, None, bias, impl)  # (N,H,L,E)
 
     # S g, added in float32 or wider.
     eps = torch.finfo(rv.dtype).eps
     correction = _correction(q, q_I, rv, mean_k, mean_v, bias, mask, query_mask, eps, impl)
-    return (out + correction).to(rv.dtype), rv
+    corrected = (out + correction).to(rv.dtype)
+    return corrected, rv
 
 
 @full_precision
-def form_clusters(k: Tensor, v: Tensor, k_J: Tensor, mask: Tensor | None, key_mask: Tensor | None):
+def form_clusters(
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L E"],
+    k_J: Float[Tensor, "N H c D"],
+    mask: Bool[Tensor, "N L"] | None,
+    key_mask: Bool[Tensor, "N H c"] | None,
+) -> tuple[Float[Tensor, "N H c D"], Float[Tensor, "N H c E"], Float[Tensor, "N H c"]]:
     """Form a cluster around each selected key, of the real keys nearest to it.
 
     The assignment has no gradient.
 
     Args:
-        k: (N,H,L,D).
-        v: (N,H,L,E).
-        k_J: selected keys (N,H,c,D).
-        mask: (N,L).
-        key_mask: real selected keys (N,H,c); a padded one has a cluster of size 0.
+        k, v: keys and values.
+        k_J: selected keys.
+        mask: real tokens.
+        key_mask: real selected keys; a padded one has a cluster of size 0.
 
     Returns:
-        Mean keys (N,H,c,D), mean values (N,H,c,E) and sizes (N,H,c), in float32 or wider.
+        Mean keys, mean values and sizes, in float32 or wider.
     """
     N, H, c = k_J.shape[:3]
 
     # Number the clusters of all examples and heads, so that one index_add sums over all of them.
-    first_cluster = c * torch.arange(N * H, device=k.device).view(N, H, 1, 1)
+    heads = torch.arange(N * H, device=k.device)
+    first_cluster = c * heads.view(N, H, 1, 1)
     cluster = nearest(k, k_J, key_mask) + first_cluster  # (N,H,L,1)
     cluster = cluster.flatten()
 
     def cluster_sums(x: Tensor) -> Tensor:
         if mask is not None:
             x = x * mask[:, None, :, None]
-        sums = x.new_zeros(N * H * c, x.shape[-1]).index_add(0, cluster, x.flatten(0, 2))
-        return sums.view(N, H, c, x.shape[-1])
+        width = x.shape[-1]
+        tokens = x.flatten(0, 2)  # (N H L,width)
+        zeros = x.new_zeros(N * H * c, width)
+        sums = zeros.index_add(0, cluster, tokens)
+        return sums.view(N, H, c, width)
 
     size = cluster_sums(torch.ones_like(k[..., :1]))  # (N,H,c,1)
     divisor = size.clamp(min=1)
@@ -148,17 +158,10 @@ def form_clusters(k: Tensor, v: Tensor, k_J: Tensor, mask: Tensor | None, key_ma
 
 
 @torch.no_grad()
-def nearest(x: Tensor, centres: Tensor, centre_mask: Tensor | None) -> Tensor:
-    """Find the nearest real centre of every token.
-
-    Args:
-        x: (N,H,L,D).
-        centres: (N,H,c,D).
-        centre_mask: real centres (N,H,c).
-
-    Returns:
-        int64 (N,H,L,1).
-    """
+def nearest(
+    x: Float[Tensor, "N H L D"], centres: Float[Tensor, "N H c D"], centre_mask: Bool[Tensor, "N H c"] | None
+) -> Int[Tensor, "N H L 1"]:
+    """Find the number of the nearest real centre of every token."""
     # The scale avoids overflow and does not change which centre is nearest.
     N, H = x.shape[:2]
     unit = power_of_two_scale(x)
@@ -176,8 +179,19 @@ def nearest(x: Tensor, centres: Tensor, centre_mask: Tensor | None) -> Tensor:
 
 
 @full_precision
-def _correction(q, q_I, exact, mean_k, mean_v, bias, mask, query_mask, eps: float, impl: Impl) -> Tensor:
-    """Compute S g (N,H,L,E); ``eps`` is the rounding of ``exact``, R v, in the dtype in which it was computed."""
+def _correction(
+    q: Float[Tensor, "N H L D"],
+    q_I: Float[Tensor, "N H c D"],
+    exact: Float[Tensor, "N H c E"],
+    mean_k: Float[Tensor, "N H c D"],
+    mean_v: Float[Tensor, "N H c E"],
+    bias: Float[Tensor, "N H 1 c"],
+    mask: Bool[Tensor, "N L"] | None,
+    query_mask: Bool[Tensor, "N H c"] | None,
+    eps: float,
+    impl: Impl,
+) -> Float[Tensor, "N H L E"]:
+    """Compute S g; ``eps`` is the rounding of ``exact``, R v, in the dtype in which it was computed."""
     # e = R v - U v̄
     scale = q.shape[-1] ** -0.5
     approximate = attend_eager(q_I, mean_k, mean_v, None, bias, scale=scale)  # U v̄, (N,H,c,E)
@@ -193,8 +207,8 @@ def _correction(q, q_I, exact, mean_k, mean_v, bias, mask, query_mask, eps: floa
     h = h.maximum(_min_bandwidth(mean_k, unit, eps))
 
     # -|q - q_I|² / h without |q|², which is the same for all selected queries.
-    squared_norm = q_I.square().sum(-1)[:, :, None]  # (N,H,1,c)
-    distance_bias = -squared_norm / h
+    squared_norm = q_I.square().sum(-1)  # (N,H,c)
+    distance_bias = -squared_norm[:, :, None] / h  # (N,H,1,c)
 
     # T: the rows of S at the selected queries.
     scores = q_I * (2 / h) @ q_I.mT
@@ -203,24 +217,27 @@ def _correction(q, q_I, exact, mean_k, mean_v, bias, mask, query_mask, eps: floa
     return _attend(q * (2 / h), q_I, g, 1.0, query_mask, distance_bias, impl)
 
 
-def boosted(error: Tensor, T: Tensor) -> Tensor:
-    """Compute e + (1 - T) e + ... + (1 - T)^(ROUNDS - 1) e.
-
-    Args:
-        error: e (N,H,c,E).
-        T: (N,H,c,c), without weight on padding.
-    """
-    remainder = total = error
+def boosted(error: Float[Tensor, "N H c E"], T: Float[Tensor, "N H c c"]) -> Float[Tensor, "N H c E"]:
+    """Compute e + (1 - T) e + ... + (1 - T)^(ROUNDS - 1) e; T has no weight on padding."""
+    remainder = error
+    total = error
     for _ in range(ROUNDS - 1):
         remainder = remainder - T @ remainder
         total = total + remainder
     return total
 
 
-def bandwidth(q: Tensor, q_I: Tensor, mask: Tensor | None, query_mask: Tensor | None) -> Tensor:
-    """Compute the mean squared distance of real queries to the nearest selected one, (N,H,1,1), bounded by rounding."""
-    index = nearest(q, q_I, query_mask).expand(-1, -1, -1, q.shape[-1])
-    difference = q - q_I.gather(2, index)
+def bandwidth(
+    q: Float[Tensor, "N H L D"],
+    q_I: Float[Tensor, "N H c D"],
+    mask: Bool[Tensor, "N L"] | None,
+    query_mask: Bool[Tensor, "N H c"] | None,
+) -> Float[Tensor, "N H 1 1"]:
+    """Compute the mean squared distance of real queries to the nearest selected one, bounded by rounding."""
+    index = nearest(q, q_I, query_mask)  # (N,H,L,1)
+    index = index.expand(-1, -1, -1, q.shape[-1])
+    nearest_q = q_I.gather(2, index)  # (N,H,L,D)
+    difference = q - nearest_q
     squared_distance = difference.square().sum(-1)  # (N,H,L)
     mean_distance = _token_mean(squared_distance, mask)  # (N,H)
 
@@ -229,11 +246,12 @@ def bandwidth(q: Tensor, q_I: Tensor, mask: Tensor | None, query_mask: Tensor | 
     mean_norm = _token_mean(squared_norm, mask)
     limits = torch.finfo(q.dtype)
     h = mean_distance.maximum(mean_norm * limits.eps)
-    return h.clamp(min=limits.tiny)[..., None, None]
+    h = h.clamp(min=limits.tiny)
+    return h[..., None, None]
 
 
-def _token_mean(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Average x (N,H,L) over the real tokens: (N,H)."""
+def _token_mean(x: Float[Tensor, "N H L"], mask: Bool[Tensor, "N L"] | None) -> Float[Tensor, "N H"]:
+    """Average x over the real tokens."""
     if mask is None:
         return x.mean(-1)
     real = mask[:, None]
@@ -242,26 +260,39 @@ def _token_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     return total / num_real
 
 
-def _min_bandwidth(mean_k: Tensor, unit: Tensor, eps: float) -> Tensor:
-    """Compute eps D / max |k|², a squared distance at which scores of two queries differ by √eps at most: (N,H,1,1).
+def _min_bandwidth(
+    mean_k: Float[Tensor, "N H c D"], unit: Float[Tensor, "N H 1 1"], eps: float
+) -> Float[Tensor, "N H 1 1"]:
+    """Compute eps D / max |k|², a squared distance at which scores of two queries differ by √eps at most.
 
     A smaller bandwidth would amplify the rounding of the errors in the gradient. ``unit`` is the factor of the queries.
     """
     limits = torch.finfo(mean_k.dtype)
     key_unit = power_of_two_scale(mean_k)
-    squared_norm = (mean_k.detach() * key_unit).square().sum(-1)
+    scaled_k = mean_k.detach() * key_unit
+    squared_norm = scaled_k.square().sum(-1)  # (N,H,c)
     largest = squared_norm.amax(-1)[..., None, None]
     largest = largest.clamp(min=limits.tiny)
-    distance = key_unit * unit * (eps * mean_k.shape[-1] / largest).sqrt()
+    ratio = eps * mean_k.shape[-1] / largest
+    distance = key_unit * unit * ratio.sqrt()
     return distance.square().clamp(limits.tiny, limits.max)
 
 
-def _attend(q, k, v, scale: float, key_mask: Tensor | None, bias: Tensor | None, impl: Impl) -> Tensor:
-    """Compute softmax(scale q kᵀ + bias) v with real keys (N,H,j), or broadcastable, and a bias (N,H,1,j)."""
+def _attend(
+    q: Float[Tensor, "N H i D"],
+    k: Float[Tensor, "N H j D"],
+    v: Float[Tensor, "N H j E"],
+    scale: float,
+    key_mask: Bool[Tensor, "#N #H j"] | None,
+    bias: Float[Tensor, "N H 1 j"] | None,
+    impl: Impl,
+) -> Float[Tensor, "N H i E"]:
+    """Compute softmax(scale q kᵀ + bias) v."""
     if impl == "eager":
         return attend_eager(q, k, v, key_mask, bias, scale=scale)
     k = k.to(q.dtype)
     v = v.to(q.dtype)
-    bias = None if bias is None else bias.to(q.dtype)
+    if bias is not None:
+        bias = bias.to(q.dtype)
     attn_mask = sdpa_mask(key_mask, bias)
     return F.scaled_dot_product_attention(q, k, v, attn_mask, scale=scale)

@@ -1,12 +1,16 @@
 """Depth-wise convolution along the sequence, by a matrix product on a CPU."""
 
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 BLOCK = 64  # outputs of one product
 
 
-def convolve_rows(v: Tensor, weight: Tensor) -> Tensor:
+def convolve_sequence(
+    v: Float[Tensor, "N H L D"],
+    weight: Float[Tensor, "H 1 kernel 1"],
+) -> Float[Tensor, "N H L D"]:
     """Slide one filter of odd width per head along the sequence, with zeros outside it.
 
     On a CPU each block of the sequence, with its neighbours, is multiplied by a banded matrix, because oneDNN 3.12,
@@ -15,11 +19,8 @@ def convolve_rows(v: Tensor, weight: Tensor) -> Tensor:
     kernel of 35 at L = 256, 512 and 4096 among others.
 
     Args:
-        v: (N,H,L,D).
-        weight: filters (H,1,kernel,1), as in a depth-wise ``torch.nn.Conv2d``.
-
-    Returns:
-        (N,H,L,D).
+        v: values.
+        weight: filters, as in a depth-wise ``torch.nn.Conv2d``.
     """
     N, H, L, D = v.shape
     reach = weight.shape[2] // 2
@@ -29,24 +30,29 @@ def convolve_rows(v: Tensor, weight: Tensor) -> Tensor:
     # Blocks of positions with the neighbours that the filter reaches.
     num_padding = -L % BLOCK
     window = BLOCK + 2 * reach
-    padded = F.pad(v, (0, 0, reach, num_padding + reach))
+    padding = (0, 0, reach, num_padding + reach)
+    padded = F.pad(v, padding)
     pieces = padded.unfold(2, window, BLOCK)  # (N,H,B,D,window)
 
     # One matrix per head: the windows of all examples, blocks and features.
-    matrix = pieces.transpose(0, 1).reshape(H, -1, window)  # (H,N B D,window)
-    band = _band(weight[:, 0, :, 0])  # (H,BLOCK,window)
+    head_first = pieces.transpose(0, 1)
+    matrix = head_first.reshape(H, -1, window)  # (H,N B D,window)
+    filters = weight[:, 0, :, 0]  # (H,kernel)
+    band = _band(filters)  # (H,BLOCK,window)
     out = matrix @ band.mT  # (H,N B D,BLOCK)
 
     # Back to the order of positions.
     out = out.view(H, N, -1, D, BLOCK)
-    out = out.permute(1, 0, 2, 4, 3).flatten(2, 3)  # (N,H,B BLOCK,D)
+    out = out.permute(1, 0, 2, 4, 3)  # (N,H,B,BLOCK,D)
+    out = out.flatten(2, 3)
     return out[:, :, :L]
 
 
-def _band(filters: Tensor) -> Tensor:
-    """Make banded matrices (H,BLOCK,BLOCK + 2 reach) whose row i holds the filter (H,kernel) from column i on."""
+def _band(filters: Float[Tensor, "H kernel"]) -> Float[Tensor, "H block window"]:
+    """Make banded matrices whose row i holds the filter of the head from column i on."""
     width = filters.shape[1] + BLOCK
     # Read with one column less, each row of this width is shifted by one more than the row before.
-    repeated = F.pad(filters, (0, BLOCK)).repeat(1, BLOCK)  # (H,BLOCK width)
+    padded = F.pad(filters, (0, BLOCK))  # (H,width)
+    repeated = padded.repeat(1, BLOCK)  # (H,BLOCK width)
     shifted = repeated[:, : BLOCK * (width - 1)]
     return shifted.unflatten(1, (BLOCK, width - 1))

@@ -5,17 +5,19 @@
 
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..options import one_of
 from .attention_maps import NO_BIAS, Impl, Weights, check_kernels, ensure_nonempty, landmark_product, uses_kernels
 from .pinv import Inverse, cubic, exact
-from .selection import Pairing, Score, SelectionOptions, gather_tokens, scatter_tokens, select
+from .selection import Pairing, Score, SelectionOptions, gather_mask, gather_tokens, scatter_tokens, select
 
 if TYPE_CHECKING:
     from ..varlen import VarlenLayout
@@ -46,22 +48,21 @@ class CUROptions(SelectionOptions):
 
 
 def cur(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
+    q: Float[Tensor, "N H L D"],
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L E"],
+    mask: Bool[Tensor, "N L"] | None,
     options: CUROptions,
     *,
     layout: "VarlenLayout | None" = None,
-    draw: Tensor | None = None,
+    draw: Float[Tensor, "2 H _"] | None = None,
     bias: Bias | None = None,
-) -> Tensor:
+) -> Float[Tensor, "N H L E"]:
     """Compute C · U⁺ · R v with C = f(q k_Jᵀ), U = f(q_I k_Jᵀ), R = f(q_I kᵀ), selected queries I and keys J.
 
     Args:
-        q, k: (N,H,L,D), packed (1,H,T,D).
-        v: (N,H,L,E), packed (1,H,T,E).
-        mask: (N,L), None for packed sequences.
+        q, k, v: queries, keys and values; N = 1 and L = T for packed sequences.
+        mask: real tokens, None for packed sequences.
         options: see ``CUROptions``.
         layout: ``VarlenLayout`` of packed sequences, none of them shorter than ``count``; with impl=sdpa, not with
             score=farthest.
@@ -69,7 +70,7 @@ def cur(
         bias: a position bias, evaluated at the selected positions only; not with ``triton*``.
 
     Returns:
-        (N,H,L,E), packed (1,H,T,E). O(L c (D + E) + c³) time.
+        The outputs. O(L c (D + E) + c³) time.
 
     Raises:
         ValueError: a position bias with impl=triton*.
@@ -87,8 +88,17 @@ def cur(
         from . import triton as kernels
 
         # The kernels gather, and copy R v, themselves.
-        where = {"rows": I, "cols": J, "mask": mask}
-        return kernels.three_factor(q, k, v, pinv=options.pinv, **where, copy_rv=options.copy_rv, impl=options.impl)
+        return kernels.landmark_product(
+            q,
+            k,
+            v,
+            pinv=options.pinv,
+            rows=I,
+            cols=J,
+            mask=mask,
+            copy_rv=options.copy_rv,
+            impl=options.impl,
+        )
 
     # 2. Gather them, with the position biases of C, U and R.
     q_I = gather_tokens(q, I)  # (N,H,c,D)
@@ -96,34 +106,67 @@ def cur(
     biases = NO_BIAS
     if bias is not None:
         positions = torch.arange(q.shape[2], device=q.device)
-        biases = (bias(positions, J), bias(I, J), bias(I, positions))
+        bias_C = bias(positions, J)
+        bias_U = bias(I, J)
+        bias_R = bias(I, positions)
+        biases = (bias_C, bias_U, bias_R)
 
     # 3. The product C (U⁺ (R v)).
-    masks = selected_masks(mask, I, J)
-    rule = {"pinv": options.pinv, "weights": options.weights, "impl": options.impl}
-    out, rv = landmark_product(q, k, v, q_I, k_J, **masks, bias=biases, **rule)  # (N,H,L,E), (N,H,c,E)
+    out, rv = landmark_product(
+        q,
+        k,
+        v,
+        q_I,
+        k_J,
+        pinv=options.pinv,
+        mask=mask,
+        q_landmark_mask=gather_mask(mask, I),
+        k_landmark_mask=gather_mask(mask, J),
+        weights=options.weights,
+        bias=biases,
+        impl=options.impl,
+    )
 
     # 4. The rows R v are exact for the selected queries.
-    return scatter_tokens(out, I, rv) if options.copy_rv else out
+    if options.copy_rv:
+        assert rv is not None  # only kernels return none
+        return scatter_tokens(out, I, rv)
+    return out
 
 
-def _packed_cur(q: Tensor, k: Tensor, v: Tensor, options: CUROptions, layout: "VarlenLayout", draw: Tensor | None):
-    """Compute ``cur`` of packed sequences (1,H,T,·), whose landmarks are (N,H,c,·)."""
-    from ..varlen import gather_packed, put_packed
+def _packed_cur(
+    q: Float[Tensor, "1 H T D"],
+    k: Float[Tensor, "1 H T D"],
+    v: Float[Tensor, "1 H T E"],
+    options: CUROptions,
+    layout: "VarlenLayout",
+    draw: Float[Tensor, "2 H _"] | None,
+) -> Float[Tensor, "1 H T E"]:
+    """Compute ``cur`` of packed sequences, whose landmarks are (N,H,c,·)."""
+    from ..varlen import gather_packed, scatter_packed
     from . import varlen_attention
 
+    def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, bias: Tensor | None) -> Tensor:
+        return varlen_attention.attend_thin(q, k, v, layout)
+
+    # The steps of ``cur``, without masks and biases.
     I, J = select(q, k, options, layout=layout, draw=draw)  # (N,H,c)
-    attend = lambda q, k, v, key_mask, bias: varlen_attention.attend_thin(q, k, v, layout)
-    landmarks = (gather_packed(q, I), gather_packed(k, J))
-    out, rv = landmark_product(q, k, v, *landmarks, pinv=options.pinv, weights=options.weights, attend=attend)
-    return put_packed(out, I, rv) if options.copy_rv else out
-
-
-def selected_masks(mask: Tensor | None, I: Tensor, J: Tensor) -> dict[str, Tensor]:
-    """Collect the masks of the tokens, the selected queries and the selected keys for ``landmark_product``."""
-    if mask is None:
-        return {}
-    return {"mask": mask, "q_landmark_mask": gather_tokens(mask, I), "k_landmark_mask": gather_tokens(mask, J)}
+    q_I = gather_packed(q, I)  # (N,H,c,D)
+    k_J = gather_packed(k, J)  # (N,H,c,D)
+    out, rv = landmark_product(
+        q,
+        k,
+        v,
+        q_I,
+        k_J,
+        pinv=options.pinv,
+        weights=options.weights,
+        attend=attend,
+    )
+    if options.copy_rv:
+        assert rv is not None  # only kernels return none
+        return scatter_packed(out, I, rv)
+    return out
 
 
 def cur_attention(
@@ -143,7 +186,7 @@ def cur_attention(
     copy_rv: bool = True,
     columns: Columns = "kept",
     impl: Impl = "sdpa",
-) -> Tensor:
+) -> Float[Tensor, "N H L E"]:
     """Compute CUR attention with the arguments of torch's scaled_dot_product_attention.
 
     Differences from torch: queries and keys belong to the same L tokens with H heads each, outputs of padded queries
@@ -163,54 +206,71 @@ def cur_attention(
         impl: see ``lra.ops.attention_maps.landmark_product``.
 
     Returns:
-        (N,H,L,E) in query's dtype.
+        The outputs in query's dtype.
 
     Raises:
         ValueError: an argument is not supported.
     """
     if is_causal:
-        raise ValueError("is_causal=True: CUR keeps whole rows and columns of the map, so it has no causal form")
+        raise ValueError("is_causal=True: CUR selects whole rows and columns of the map, so it has no causal form")
     if dropout_p:
         raise ValueError(f"dropout_p must be 0, not {dropout_p:g}: CUR never forms the map that dropout would act on")
     _check_shapes(query, key, value)
     mask = _token_mask(attn_mask, query)
     L, D = query.shape[2:]
     count = min(_whole("count", count, 1), L)
-    steps = None if steps is None else _whole("steps", steps, 0)
-    pinv = exact if steps is None else partial(cubic, steps=steps)
-    selection = {"count": count, "score": score, "pairing": pairing, "class_token": class_token}
-    scaled = query if scale is None else query * (scale * D**0.5)
-
+    pinv: Inverse = exact
+    if steps is not None:
+        pinv = partial(cubic, steps=_whole("steps", steps, 0))
     one_of("columns", columns, Columns)
+
+    # The scores are divided by √D later.
+    scaled = query
+    if scale is not None:
+        scaled = query * (scale * D**0.5)
+
     if columns == "cells":
         from . import cluster_attention
 
         one_of("impl", impl, cluster_attention.Impl)
-        options = CUROptions(**selection, copy_rv=copy_rv, impl=impl)
-        return cluster_attention.cur_plus(scaled, key, value, mask, options).to(query.dtype)
-    one_of("impl", impl, Impl)
-    check_kernels(impl, count=count, head_dim=D, value_dim=value.shape[-1], pinv=pinv)
-    options = CUROptions(**selection, pinv=pinv, copy_rv=copy_rv, impl=impl)
-    return cur(scaled, key, value, mask, options).to(query.dtype)
+        compute: Callable[..., Tensor] = cluster_attention.cur_plus
+    else:
+        one_of("impl", impl, Impl)
+        check_kernels(impl, count=count, head_dim=D, value_dim=value.shape[-1], pinv=pinv)
+        compute = cur
+    options = CUROptions(
+        count=count,
+        score=score,
+        pairing=pairing,
+        class_token=class_token,
+        pinv=pinv,
+        copy_rv=copy_rv,
+        impl=impl,
+    )
+    out = compute(scaled, key, value, mask, options)
+    return out.to(query.dtype)
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
-    if query.dim() != 4 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
+    fits = key.shape == query.shape and value.shape[:-1] == query.shape[:-1]
+    if query.dim() != 4 or not fits:
         shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
         raise ValueError(f"query, key and value must be (N,H,L,D), (N,H,L,D) and (N,H,L,E), not {shapes}")
     if 0 in query.shape[2:]:
         raise ValueError(f"query and key must have at least one token and one feature, not {tuple(query.shape)}")
 
 
-def _token_mask(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """Convert torch's mask of keys to (N,L); raise ValueError for other masks."""
+def _token_mask(attn_mask: Tensor | None, query: Tensor) -> Bool[Tensor, "N L"] | None:
+    """Convert torch's mask of keys; raise ValueError for other masks."""
     if attn_mask is None:
         return None
     N, _, L, _ = query.shape
     mask = attn_mask
-    if mask.dim() == 4 and mask.shape[1:3] == (1, 1):
+    has_four_dims = mask.dim() == 4 and mask.shape[1:3] == (1, 1)
+    if has_four_dims:
         mask = mask[:, 0, 0]
-    if mask.dtype is not torch.bool or mask.shape not in ((N, L), (1, L)):
+    is_valid = mask.dtype is torch.bool and mask.shape in ((N, L), (1, L))
+    if not is_valid:
         shape = f"{attn_mask.dtype} {tuple(attn_mask.shape)}"
         raise ValueError(f"attn_mask must be bool, (N,L) or (N,1,1,L) with N = {N} and L = {L}, not {shape}")
     return mask.expand(N, L)
@@ -219,10 +279,10 @@ def _token_mask(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
 def _whole(name: str, value: object, minimum: int) -> int:
     """Convert a whole number, also numpy's or torch's, to Python's; raise ValueError for others and for bools."""
     is_bool = isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool
-    try:
-        number = None if is_bool else operator.index(value)
-    except TypeError:
-        number = None
+    number = None
+    if isinstance(value, SupportsIndex) and not is_bool:
+        with suppress(TypeError):
+            number = operator.index(value)
     if number is None:
         raise ValueError(f"{name} must be a whole number of {minimum} or more, not {value!r}")
     if number < minimum:

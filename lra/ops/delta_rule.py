@@ -59,51 +59,81 @@ def delta_rule_attention(
         log_decay = torch.zeros_like(beta)
     q = q * scale
     if not bidirectional:
-        earlier, added = _earlier_tokens(q, k, v, beta, log_decay, chunk)
-        return earlier + (q * k).sum(-1, keepdim=True) * added
+        earlier, added = _read_earlier(q, k, v, beta, log_decay, chunk)
+        self_scores = (q * k).sum(-1, keepdim=True)
+        return earlier + self_scores * added
+
     # Both directions are one batch: the second half of the examples runs from right to left.
-    inputs = [torch.cat([x, x.flip(2)]) for x in (q, k, v, beta, log_decay)]
-    earlier, added = _earlier_tokens(*inputs, chunk)
+    q_both, k_both, v_both, beta_both, decay_both = (_append_reversed(x) for x in (q, k, v, beta, log_decay))
+    earlier, added = _read_earlier(q_both, k_both, v_both, beta_both, decay_both, chunk)
     forward, backward = earlier.chunk(2)
-    own = (q * k).sum(-1, keepdim=True) * added[: len(q)]
-    return forward + own + backward.flip(2)
+    # A token reads its own write from the left only.
+    self_scores = (q * k).sum(-1, keepdim=True)
+    self_read = self_scores * added[: len(q)]
+    return forward + self_read + backward.flip(2)
 
 
-def _earlier_tokens(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, chunk: int
-) -> tuple[Tensor, Tensor]:
+def _append_reversed(x: Tensor) -> Tensor:
+    """Append the examples from right to left: (N,H,L,...) -> (2 N,H,L,...)."""
+    return torch.cat([x, x.flip(2)])
+
+
+def _read_earlier(
+    q: Float[Tensor, "N H L D"],
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L E"],
+    beta: Float[Tensor, "N H L"],
+    log_decay: Float[Tensor, "N H L"],
+    chunk: int,
+) -> tuple[Float[Tensor, "N H L E"], Float[Tensor, "N H L E"]]:
     """Compute what each token reads from the decayed state before its own write, and the value it adds to the state."""
     length = q.shape[2]
     chunk = min(chunk, length)
     q, k, v, beta, g = (split_chunks(x, chunk, 2) for x in (q, k, v, beta, log_decay))  # (N,H,B,C,·), (N,H,B,C)
+
+    # Γ_ij = exp(G_i - G_j) for earlier keys j.
     prefix = g.cumsum(-1)  # G
     earlier = causal_mask(chunk, q.device, diagonal=False)
-    decays = (prefix[..., :, None] - prefix[..., None, :]).masked_fill(~earlier, -torch.inf).exp()  # Γ
+    exponents = prefix[..., :, None] - prefix[..., None, :]
+    exponents = exponents.masked_fill(~earlier, -torch.inf)
+    decays = exponents.exp()  # Γ, (N,H,B,C,C)
 
-    # The triangular system for both right-hand sides of all chunks.
-    coefficients = beta[..., None] * (k @ k.mT) * decays  # A
-    keys = (beta * prefix.exp())[..., None] * k
-    right = torch.cat([beta[..., None] * v, keys], dim=-1)
+    # The triangular system for both right-hand sides of all chunks: (I + A) [U_v, U_k] = β [V, e^G K].
+    similarities = k @ k.mT
+    coefficients = beta[..., None] * similarities * decays  # A, (N,H,B,C,C)
+    decayed_beta = beta * prefix.exp()
+    right_k = decayed_beta[..., None] * k
+    right_v = beta[..., None] * v
+    right = torch.cat([right_v, right_k], dim=-1)  # (N,H,B,C,E + D)
     solved = torch.linalg.solve_triangular(coefficients, right, upper=False, unitriangular=True)
-    values, corrections = solved.split([v.shape[-1], k.shape[-1]], dim=-1)  # U_v, U_k
+    widths = [v.shape[-1], k.shape[-1]]
+    values, corrections = solved.split(widths, dim=-1)  # U_v, U_k
 
-    queries = q * prefix.exp()[..., None]
+    # Decays from the start of the chunk to each query, and from each key to the end of the chunk.
+    from_start = prefix.exp()[..., None]
+    queries = q * from_start
     scores = (q @ k.mT) * decays
     total = prefix[..., -1:]
-    keys_to_end = (k * (total - prefix).exp()[..., None]).mT  # (N,H,B,D,C)
+    to_end = (total - prefix).exp()[..., None]
+    keys_to_end = (k * to_end).mT  # (N,H,B,D,C)
     chunk_decay = total.exp()[..., None]
 
-    # From chunk to chunk: what is really added depends on the state. unbind, not indexing: the gradient of an index is
-    # a tensor of all chunks.
-    sequential = zip(*(x.unbind(2) for x in (values, corrections, chunk_decay, keys_to_end)), strict=True)
-    state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])
+    # Chunks in order: what is really added, U = U_v - U_k S, depends on the state. unbind, not indexing: the
+    # gradient of an index is a tensor of all chunks.
+    per_chunk = [x.unbind(2) for x in (values, corrections, chunk_decay, keys_to_end)]
+    state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])  # S, (N,H,D,E)
     states = []
-    added = []
-    for chunk_values, chunk_corrections, decay, chunk_keys in sequential:
+    chunks_added = []
+    for chunk_values, chunk_corrections, decay, chunk_keys in zip(*per_chunk, strict=True):
         chunk_added = chunk_values - chunk_corrections @ state
         states.append(state)
-        added.append(chunk_added)
+        chunks_added.append(chunk_added)
         state = decay * state + chunk_keys @ chunk_added
-    added = torch.stack(added, dim=2)
-    read = queries @ torch.stack(states, dim=2) + scores @ added
-    return read.flatten(2, 3)[:, :, :length], added.flatten(2, 3)[:, :, :length]
+
+    # Queries read the state at the start of their chunk and the earlier writes within it.
+    added = torch.stack(chunks_added, dim=2)  # U, (N,H,B,C,E)
+    start_states = torch.stack(states, dim=2)
+    read = queries @ start_states + scores @ added
+    read = read.flatten(2, 3)
+    added = added.flatten(2, 3)
+    return read[:, :, :length], added[:, :, :length]

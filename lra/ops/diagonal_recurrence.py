@@ -1,13 +1,23 @@
-"""A real recurrence of each channel with decays that vary over time: RG-LRU, minGRU, minLSTM."""
+"""Diagonal linear recurrences: each entry of the state has its own decay.
 
+``diagonal_recurrence`` is real with decays that vary over time: RG-LRU, minGRU, minLSTM. ``diagonal_scan`` and
+``diagonal_ssm`` are complex with constant decays: S5 (Smith, Warrington and Linderman 2023), LRU (Orvieto et al. 2023).
+N or B batch, L length, P states, H inputs and outputs.
+"""
+
+import itertools
 import math
+from typing import Any
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Complex, Float
 from torch import Tensor
 
 from .chunks import split_chunks
 from .precision import full_precision
+
+CHUNK = 16  # positions of a chunk of ``diagonal_scan``
 
 
 @full_precision
@@ -36,11 +46,12 @@ def diagonal_recurrence(
     # Both directions are one batch: the second half of the examples runs from right to left.
     both_decays = torch.cat([log_decay, log_decay.flip(1)])
     both_inputs = torch.cat([inputs, inputs.flip(1)])
-    forward, backward = _recur_eagerly(both_decays, both_inputs).chunk(2)
+    states = _recur_eagerly(both_decays, both_inputs)
+    forward, backward = states.chunk(2)
     return forward + backward.flip(1) - inputs
 
 
-def _recur_eagerly(log_decay: Tensor, inputs: Tensor) -> Tensor:
+def _recur_eagerly(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
     recur = _Recurrence.apply
     if torch.compiler.is_compiling():
         # torch.compile would unroll 2 √L steps; with a graph break the recurrence runs as it is, in both passes. Not
@@ -50,28 +61,36 @@ def _recur_eagerly(log_decay: Tensor, inputs: Tensor) -> Tensor:
 
 
 class _Recurrence(torch.autograd.Function):
+    """The recurrence, with a backward pass that saves the decays and the states only."""
+
     @staticmethod
-    def forward(ctx, log_decay: Tensor, inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, log_decay: Tensor, inputs: Tensor) -> Tensor:
         states = _scan(log_decay, inputs)
         ctx.save_for_backward(log_decay, states)
         return states
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         log_decay, states = ctx.saved_tensors
         # The adjoint λ_t = dx_t + exp(g_(t+1)) λ_(t+1) is the same recurrence from the right, with its decays
         # shifted by one token.
         first = torch.zeros_like(log_decay[:, :1])
-        reversed_decay = torch.cat([first, log_decay[:, 1:].flip(1)], dim=1)
-        adjoint = _scan(reversed_decay, grad.flip(1)).flip(1)
-        # x_t contains exp(g_t) x_(t-1).
-        previous = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], dim=1)
-        return adjoint * log_decay.exp() * previous, adjoint
+        later = log_decay[:, 1:].flip(1)
+        reversed_decay = torch.cat([first, later], dim=1)
+        reversed_adjoint = _scan(reversed_decay, grad.flip(1))
+        adjoint = reversed_adjoint.flip(1)  # also the gradient of u
+
+        # x_t contains exp(g_t) x_(t-1), so dg_t = λ_t exp(g_t) x_(t-1).
+        initial = torch.zeros_like(states[:, :1])
+        previous = torch.cat([initial, states[:, :-1]], dim=1)
+        grad_decay = adjoint * log_decay.exp() * previous
+        return grad_decay, adjoint
 
 
-def _scan(log_decay: Tensor, inputs: Tensor) -> Tensor:
+def _scan(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
     """Compute the recurrence from left to right."""
     length = inputs.shape[1]
+    # B blocks of T tokens, both about √L.
     size = math.isqrt(max(length - 1, 0)) + 1
     log_decay = split_chunks(log_decay, size, 1)  # (N,B,T,P)
     decay = log_decay.exp()
@@ -79,14 +98,160 @@ def _scan(log_decay: Tensor, inputs: Tensor) -> Tensor:
     # Within blocks, from a zero state.
     states = split_chunks(inputs, size, 1).clone()
     for t in range(1, size):
-        torch.addcmul(states[:, :, t], decay[:, :, t], states[:, :, t - 1], out=states[:, :, t])
+        now = states[:, :, t]
+        previous = states[:, :, t - 1]
+        torch.addcmul(now, decay[:, :, t], previous, out=now)
 
     # Between blocks: the state in front of each one.
     since_start = log_decay.cumsum(2).exp()
+    block_decay = since_start[:, :, -1]  # (N,B,P)
+    block_end = states[:, :, -1]
     carry = torch.zeros_like(states[:, 0, 0])
     carries = []
     for block in range(states.shape[1]):
         carries.append(carry)
-        carry = since_start[:, block, -1] * carry + states[:, block, -1]
-    states = states + since_start * torch.stack(carries, dim=1)[:, :, None]
-    return states.flatten(1, 2)[:, :length]
+        carry = block_decay[:, block] * carry + block_end[:, block]
+
+    # Each token adds the state in front of its block, decayed.
+    carried = torch.stack(carries, dim=1)[:, :, None]  # (N,B,1,P)
+    states = states + since_start * carried
+    states = states.flatten(1, 2)
+    return states[:, :length]
+
+
+def diagonal_scan(
+    decay: Complex[Tensor, "P"],
+    inputs: Complex[Tensor, "B L P"],
+    *,
+    reverse: bool = False,
+) -> Complex[Tensor, "B L P"]:
+    """Compute the states x_k = decay x_(k-1) + u_k of every position, in O(B L P) time and memory.
+
+    The gradient of u is the same scan in the other direction with the conjugate decay, so only the states are saved for
+    the backward pass.
+
+    Args:
+        decay: |decay| <= 1.
+        inputs: u.
+        reverse: x_k = decay x_(k+1) + u_k.
+
+    Returns:
+        The states.
+    """
+    return _ConstantScan.apply(decay, inputs, reverse)
+
+
+class _ConstantScan(torch.autograd.Function):
+    """The scan with its gradient: λ_k = dx_k + conj(decay) λ_(k+1) for u, and Σ_k λ_k conj(x_(k-1)) for the decay."""
+
+    @staticmethod
+    def forward(ctx: Any, decay: Tensor, inputs: Tensor, reverse: bool) -> Tensor:
+        states = _scan_constant(decay, inputs, reverse)
+        ctx.save_for_backward(decay, states)
+        ctx.reverse = reverse
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        decay, states = ctx.saved_tensors
+        adjoint = _scan_constant(decay.conj(), grad, not ctx.reverse)  # λ
+        # x_k depends on decay through decay * x_(k-1), or x_(k+1) in reverse.
+        if ctx.reverse:
+            now = adjoint[:, :-1]
+            before = states[:, 1:]
+        else:
+            now = adjoint[:, 1:]
+            before = states[:, :-1]
+        products = now * before.conj()
+        grad_decay = products.sum((0, 1))  # (P,)
+        return grad_decay, adjoint, None
+
+
+def _scan_constant(
+    decay: Complex[Tensor, "P"],
+    inputs: Complex[Tensor, "B L P"],
+    reverse: bool,
+) -> Complex[Tensor, "B L P"]:
+    """Scan in two levels: inside chunks of ``CHUNK`` positions, and over the last states of the chunks.
+
+    With S = CHUNK and chunk c, the last state of a chunk obeys a recurrence over chunks,
+
+        x_(cS+S-1) = decay^S x_(cS-1) + Σ_j decay^(S-1-j) u_(cS+j)
+
+    which is the same problem for L / S positions. Its solution is the state that enters each chunk, from which all
+    chunks go through their positions at once. A tensor of (B,L,P) is so read twice and written once, instead of log2 L
+    times by doubling (Hillis and Steele 1986).
+    """
+    num_batch, seq_len, num_states = inputs.shape
+    num_padding = -seq_len % CHUNK if seq_len > CHUNK else 0
+    if num_padding:
+        # Padding comes last in the order of the scan.
+        padding = (0, 0, num_padding, 0) if reverse else (0, 0, 0, num_padding)
+        states = F.pad(inputs, padding)
+    else:
+        # A copy, as after F.pad, because the states are computed in place.
+        states = inputs.clone()
+    size = min(seq_len, CHUNK)
+    chunks = states.view(num_batch, -1, size, num_states)  # (B,C,S,P)
+    order = range(size - 1, -1, -1) if reverse else range(size)
+
+    if chunks.shape[1] > 1:
+        # The sums of the recurrence over chunks, (B,C,P).
+        sums = torch.zeros_like(chunks[:, :, 0])
+        for j in order:
+            sums.mul_(decay)
+            sums.add_(chunks[:, :, j])
+        last_states = _scan_constant(decay**CHUNK, sums, reverse)
+
+        # The state that enters a chunk is the last one of the chunk before.
+        first = order[0]
+        if reverse:
+            entered = chunks[:, :-1, first]
+            entering = last_states[:, 1:]
+        else:
+            entered = chunks[:, 1:, first]
+            entering = last_states[:, :-1]
+        entered.addcmul_(decay, entering)
+
+    # The recurrence inside all chunks at once.
+    for previous, j in itertools.pairwise(order):
+        now = chunks[:, :, j]
+        now.addcmul_(decay, chunks[:, :, previous])
+    return states[:, num_padding:] if reverse else states[:, :seq_len]
+
+
+@full_precision
+def diagonal_ssm(
+    u: Float[Tensor, "B L H"],
+    decay: Complex[Tensor, "P"],
+    b: Float[Tensor, "P H 2"],
+    c: Float[Tensor, "directions H P 2"],
+    mask: Bool[Tensor, "B L"] | None = None,
+) -> Float[Tensor, "B L H"]:
+    """Compute y_k = Re(C x_k), x_k = decay x_(k-1) + B u_k, a model of many inputs and outputs, in float32 at least.
+
+    Args:
+        u: inputs.
+        decay: |decay| <= 1.
+        b: real and imaginary parts of B.
+        c: real and imaginary parts of one or two matrices C. The second C reads the states of a scan from the end of
+            the sequence; the states of both scans include the token's own input.
+        mask: True = real. A masked input counts as 0; the state decays at its position.
+    """
+    if mask is not None:
+        u = u.masked_fill(~mask[..., None], 0)
+    # B u, the real and imaginary parts next to each other.
+    b_columns = b.permute(1, 0, 2).flatten(1)  # (H,2P)
+    parts = u @ b_columns
+    parts = parts.unflatten(-1, (-1, 2))  # (B,L,P,2)
+    inputs = torch.view_as_complex(parts)  # (B,L,P)
+
+    out = torch.zeros_like(u)
+    for direction, c_part in enumerate(c):
+        states = diagonal_scan(decay, inputs, reverse=direction == 1)
+        # Re(C x) = Re C Re x - Im C Im x, as one product of real matrices.
+        signs = c_part.new_tensor([1, -1])
+        c_rows = (c_part * signs).flatten(-2)  # (H,2P)
+        state_parts = torch.view_as_real(states).flatten(-2)  # (B,L,2P)
+        out = out + state_parts @ c_rows.mT
+    return out

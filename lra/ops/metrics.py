@@ -3,46 +3,42 @@
 from typing import Literal
 
 import torch
+from jaxtyping import Float, Num
 from torch import Tensor
 
 Metric = Literal["accuracy", "within_tolerance", "balanced_accuracy", "roc_auc"]
 TOLERANCE = 0.04  # largest absolute error of a correct answer (PSF-Attn, Adding)
 
 
-def accuracy(outputs: Tensor, labels: Tensor) -> float:
+def accuracy(outputs: Float[Tensor, "n classes"], labels: Num[Tensor, "n"]) -> float:
     """Compute the percentage of examples whose largest output belongs to the label.
 
     Examples with an output that is not finite count as wrong.
-
-    Args:
-        outputs: (n, classes).
-        labels: (n,).
     """
     is_finite = outputs.isfinite().all(-1)
-    is_right = (outputs.argmax(-1) == labels) & is_finite
-    return 100 * is_right.sum().item() / len(labels)
+    predictions = outputs.argmax(-1)
+    is_right = (predictions == labels) & is_finite
+    num_right = is_right.sum().item()
+    return 100 * num_right / len(labels)
 
 
-def within_tolerance(outputs: Tensor, labels: Tensor) -> float:
-    """Compute the percentage of examples with an absolute error below 0.04 (PSF-Attn, Adding).
-
-    Args:
-        outputs: (n, 1).
-        labels: (n,).
-    """
-    error = (outputs[:, 0].double() - labels.double()).abs()
+def within_tolerance(outputs: Float[Tensor, "n 1"], labels: Num[Tensor, "n"]) -> float:
+    """Compute the percentage of examples with an absolute error below 0.04 (PSF-Attn, Adding)."""
+    predictions = outputs[:, 0].double()
+    error = (predictions - labels.double()).abs()
     is_right = error < TOLERANCE
-    return 100 * is_right.sum().item() / len(labels)
+    num_right = is_right.sum().item()
+    return 100 * num_right / len(labels)
 
 
-def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
+def balanced_accuracy(outputs: Float[Tensor, "n 2"], labels: Num[Tensor, "n"]) -> float:
     """Compute the mean of the accuracies on both classes.
 
     It equals the ROC-AUC of predicted classes instead of scores, which PSF-Attn's code computes for Genome.
 
     Args:
-        outputs: (n, 2).
-        labels: (n,), 0 or 1.
+        outputs: scores of the classes 0 and 1.
+        labels: 0 or 1.
 
     Raises:
         ValueError: one of the two classes is missing.
@@ -50,21 +46,23 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
     class_accuracies = []
     for label in (0, 1):
         class_outputs = outputs[labels == label]
-        if not len(class_outputs):
+        num_examples = len(class_outputs)
+        if not num_examples:
             raise ValueError("balanced accuracy needs examples of both classes in every split that is scored")
-        class_labels = torch.full((len(class_outputs),), label, device=outputs.device)
-        class_accuracies.append(accuracy(class_outputs, class_labels))
+        class_labels = torch.full((num_examples,), label, device=outputs.device)
+        class_accuracy = accuracy(class_outputs, class_labels)
+        class_accuracies.append(class_accuracy)
     return sum(class_accuracies) / 2
 
 
-def roc_auc(outputs: Tensor, labels: Tensor) -> float:
+def roc_auc(outputs: Float[Tensor, "n 2"], labels: Num[Tensor, "n"]) -> float:
     """Compute the percentage of pairs of a positive and a negative example that are ranked correctly.
 
     The score of an example is its second output minus its first, and NaN ranks lowest. Equal scores count as half.
 
     Args:
-        outputs: (n, 2).
-        labels: (n,), 0 or 1.
+        outputs: scores of the classes 0 and 1.
+        labels: 0 or 1.
 
     Raises:
         ValueError: one of the two classes is missing.
@@ -76,13 +74,16 @@ def roc_auc(outputs: Tensor, labels: Tensor) -> float:
 
     # Examples of each class at each rank.
     num_ranks = len(ranks)
-    positives = ranks[labels == 1].bincount(minlength=num_ranks)
-    negatives = ranks[labels == 0].bincount(minlength=num_ranks)
+    positive_ranks = ranks[labels == 1]
+    negative_ranks = ranks[labels == 0]
+    positives = positive_ranks.bincount(minlength=num_ranks)
+    negatives = negative_ranks.bincount(minlength=num_ranks)
     num_pairs = positives.sum().item() * negatives.sum().item()
     if not num_pairs:
         raise ValueError("ROC-AUC needs examples of both classes in every split that is scored")
 
     # Twice the number of correct pairs, in integers, so that the result is exact with ties too.
     negatives_below_twice = 2 * negatives.cumsum(0) - negatives
-    twice_correct = (positives * negatives_below_twice).sum().item()
+    pairs_twice = positives * negatives_below_twice
+    twice_correct = pairs_twice.sum().item()
     return 100 * twice_correct / (2 * num_pairs)

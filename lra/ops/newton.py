@@ -1,8 +1,9 @@
 """The Newton-Raphson inverse of SOFT (Lu et al. 2021) and SOFT++ (2022)."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ..options import Range, Whole, in_range, one_of
@@ -15,13 +16,13 @@ MAX_HALVINGS = 10
 
 @full_precision
 def newton(
-    m: Tensor,
+    m: Float[Tensor, "*batch c c"],
     *,
     steps: Whole,
     init: NewtonInit = "soft",
     ridge: Annotated[float, Range(0)] = 0.0,
     grad: Grad = "implicit",
-) -> Tensor:
+) -> Float[Tensor, "*batch c c"]:
     """Invert symmetric positive matrices by the Newton-Raphson iteration.
 
         X = m + ridge I,   Y_0 = α X,   Y_k+1 = 2 Y_k - Y_k X Y_k
@@ -36,7 +37,7 @@ def newton(
     Only a diagonally dominant X X passes the last two tests, so there are at most 10 halvings, as released.
 
     Args:
-        m: (...,c,c).
+        m: matrices.
         steps: number of steps of the iteration.
         init: ``soft`` | ``paper`` | ``softpp``.
         ridge: added to the diagonal.
@@ -51,48 +52,55 @@ def newton(
     return _iterate(m, steps, init, ridge)
 
 
-def _iterate(m: Tensor, steps: int, init: NewtonInit, ridge: float) -> Tensor:
-    X = m + ridge * torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
+def _iterate(
+    m: Float[Tensor, "*batch c c"],
+    steps: int,
+    init: NewtonInit,
+    ridge: float,
+) -> Float[Tensor, "*batch c c"]:
+    c = m.shape[-1]
+    eye = torch.eye(c, dtype=m.dtype, device=m.device)
+    X = m + ridge * eye
 
-    # The starting value.
+    # The starting value Y_0 = α X.
     if init == "soft":
         alpha = 1.8 / _one_norm(m) ** 2
     else:
         bound = 1.0 if init == "paper" else 1.01
         alpha = 2 / _one_norm(X) ** 2
         alpha = alpha * _halvings(X.detach(), alpha.detach(), bound)
-    Y = (alpha[..., None, None] * X).reshape(-1, *X.shape[-2:])  # (G,c,c)
+    Y = alpha[..., None, None] * X
+    Y = Y.reshape(-1, c, c)  # (G,c,c)
 
     # Y <- 2 Y - Y X Y
     for _ in range(steps):
-        Y = torch.baddbmm(Y, Y @ X.reshape_as(Y), Y, beta=2, alpha=-1)
+        YX = Y @ X.reshape_as(Y)
+        Y = torch.baddbmm(Y, YX, Y, beta=2, alpha=-1)
     return Y.view_as(X)
 
 
-def _one_norm(m: Tensor) -> Tensor:
+def _one_norm(m: Float[Tensor, "*batch c c"]) -> Float[Tensor, "*batch"]:
     """Compute the largest absolute column sum of each matrix; among equal ones the gradient goes through the first."""
-    return m.abs().sum(-2).max(-1).values
+    column_sums = m.abs().sum(-2)  # (*batch,c)
+    return column_sums.max(-1).values
 
 
-def _halvings(X: Tensor, alpha: Tensor, bound: float) -> Tensor:
-    """Find the largest power of 1/2, at least 2^-10, for which ||I - power · α X X||_1 <= bound.
-
-    Args:
-        X: (...,c,c).
-        alpha: (...,).
-        bound: largest allowed norm.
-
-    Returns:
-        (...,).
-    """
+def _halvings(
+    X: Float[Tensor, "*batch c c"],
+    alpha: Float[Tensor, "*batch"],
+    bound: float,
+) -> Float[Tensor, "*batch"]:
+    """Find the largest power of 1/2, at least 2^-10, for which ||I - power · α X X||_1 <= bound."""
     # The 1-norm of I - a S needs the diagonal and the off-diagonal column sums of S = X X only.
     square = X @ X
-    diagonal = square.diagonal(dim1=-2, dim2=-1)  # (...,c)
-    off_diagonal = square.abs().sum(-2) - diagonal.abs()  # (...,c)
+    diagonal = square.diagonal(dim1=-2, dim2=-1)  # (*batch,c)
+    column_sums = square.abs().sum(-2)
+    off_diagonal = column_sums - diagonal.abs()  # (*batch,c)
     power = torch.ones_like(alpha)
     for _ in range(MAX_HALVINGS):
         scale = (alpha * power)[..., None]
-        norm = ((1 - scale * diagonal).abs() + scale * off_diagonal).amax(-1)
+        on_diagonal = (1 - scale * diagonal).abs()
+        norm = (on_diagonal + scale * off_diagonal).amax(-1)
         power = torch.where(norm > bound, power / 2, power)
     return power
 
@@ -104,13 +112,14 @@ class _ImplicitNewton(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, m, steps, init, ridge):
+    def forward(ctx: Any, m: Tensor, steps: int, init: NewtonInit, ridge: float) -> Tensor:
         Y = _iterate(m, steps, init, ridge)
         ctx.save_for_backward(Y)
         return Y
 
     @staticmethod
-    def backward(ctx, G):
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None]:
         (Y,) = ctx.saved_tensors
         with torch.autocast(G.device.type, enabled=False):
-            return -(Y.mT @ G @ Y.mT), None, None, None
+            grad = -(Y.mT @ G @ Y.mT)
+        return grad, None, None, None

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ..options import Range, Whole, in_range, one_of
@@ -29,7 +30,12 @@ def __getattr__(name: str) -> Any:
 
 
 @full_precision
-def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
+def cubic(
+    m: Float[Tensor, "*batch c c"],
+    *,
+    steps: Whole,
+    init: CubicInit = "per_matrix",
+) -> Float[Tensor, "*batch c c"]:
     """Approximate the pseudo-inverse by the iteration of Nystromformer (Xiong et al. 2021, section 3.3) and CURformer.
 
         Z_0 = mᵀ / s,   Z_k+1 = Z_k (13 I - m Z_k (15 I - m Z_k (7 I - m Z_k))) / 4
@@ -38,7 +44,7 @@ def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
     After few steps Z is a smoothed pseudo-inverse, which is bounded even if the true one is not.
 
     Args:
-        m: (...,c,c).
+        m: matrices.
         steps: number of steps of the iteration.
         init: ``per_matrix``: s of each matrix. ``batch``: the largest s of the whole tensor, as in the released
             Nystromformer, which makes examples depend on each other. ``two_norms``: s times the largest row sum, for
@@ -53,14 +59,16 @@ def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
     # The starting value; a matrix of zeros has zeros as its inverse. Among equal sums the gradient takes the first.
     tiny = torch.finfo(m.dtype).tiny
     absolute = m.abs()
-    column_sum = absolute.sum(-2).max(-1).values  # (G,)
-    scale = column_sum.clamp(min=tiny)[:, None, None]  # (G,1,1)
+    column_sums = absolute.sum(-2)  # (G,c)
+    largest_column = column_sums.max(-1).values  # (G,)
+    scale = largest_column.clamp(min=tiny)[:, None, None]  # (G,1,1)
     if init == "batch":
         scale = scale.max()
     z = m.mT / scale
     if init == "two_norms":
-        row_sum = absolute.sum(-1).max(-1).values  # (G,)
-        z = z / row_sum.clamp(min=tiny)[:, None, None]
+        row_sums = absolute.sum(-1)  # (G,c)
+        largest_row = row_sums.max(-1).values  # (G,)
+        z = z / largest_row.clamp(min=tiny)[:, None, None]
 
     # No step leaves the starting value, a scaled transpose.
     if steps:
@@ -70,7 +78,9 @@ def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
 
 def is_batch_dependent(pinv: Inverse) -> bool:
     """Whether the inverse of one matrix depends on the others: a ``partial`` of ``cubic`` with ``init="batch"``."""
-    return isinstance(pinv, partial) and pinv.func is cubic and pinv.keywords.get("init") == "batch"
+    if isinstance(pinv, partial) and pinv.func is cubic:
+        return pinv.keywords.get("init") == "batch"
+    return False
 
 
 def is_unbounded(pinv: Inverse) -> bool:
@@ -79,12 +89,17 @@ def is_unbounded(pinv: Inverse) -> bool:
     return function is exact
 
 
-def cubic_chain(m: Tensor, z: Tensor, steps: int, saved: list[Tensor] | None = None) -> Tensor:
-    """Iterate from Z_0, (G,c,c), by fused multiply-adds.
+def cubic_chain(
+    m: Float[Tensor, "G c c"],
+    z: Float[Tensor, "G c c"],
+    steps: int,
+    saved: list[Tensor] | None = None,
+) -> Float[Tensor, "G c c"]:
+    """Iterate from Z_0 by fused multiply-adds.
 
     Args:
-        m: (G,c,c).
-        z: Z_0 (G,c,c).
+        m: matrices.
+        z: Z_0.
         steps: number of steps.
         saved: collects Z, P = m Z and T = P (15 I - P (7 I - P)) of each step for the backward pass.
     """
@@ -98,10 +113,15 @@ def cubic_chain(m: Tensor, z: Tensor, steps: int, saved: list[Tensor] | None = N
     return z
 
 
-def cubic_chain_backward(m: Tensor, saved: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, Tensor]:
+def cubic_chain_backward(
+    m: Float[Tensor, "G c c"],
+    saved: Sequence[Tensor],
+    grad: Float[Tensor, "G c c"],
+) -> tuple[Float[Tensor, "G c c"], Float[Tensor, "G c c"]]:
     """Compute the gradients of m and of Z_0 from the gradient of the last Z; ``saved`` is from ``cubic_chain``.
 
-    With G the gradient of Z' = 13/4 Z - 1/4 Z T and T = 15 P - 7 P² + P³, P = m Z:
+    For a product Z = X Y the gradients are dX = dZ Yᵀ and dY = Xᵀ dZ. With G the gradient of Z' = 13/4 Z - 1/4 Z T and
+    T = 15 P - 7 P² + P³, P = m Z:
 
         dT = -1/4 Zᵀ G
         dP = 15 dT - 7 (dT Pᵀ + Pᵀ dT) + dT PᵀPᵀ + Pᵀ dT Pᵀ + PᵀPᵀ dT
@@ -111,7 +131,8 @@ def cubic_chain_backward(m: Tensor, saved: Sequence[Tensor], grad: Tensor) -> tu
     dm = torch.zeros_like(m)
     for k in reversed(range(0, len(saved), 3)):
         z, p, t = saved[k : k + 3]
-        dt = z.mT @ (grad * (-1 / 4))
+        scaled_grad = grad * (-1 / 4)
+        dt = z.mT @ scaled_grad
         a = p.mT @ dt
         b = torch.baddbmm(a, dt, p.mT)
 
@@ -131,15 +152,16 @@ class _Cubic(torch.autograd.Function):
     """``cubic_chain`` with a backward pass that needs half the operations of autograd."""
 
     @staticmethod
-    def forward(ctx, m, z, steps):
-        saved = [] if any(ctx.needs_input_grad) else None
-        out = cubic_chain(m, z, steps, saved)
+    def forward(ctx: Any, m: Tensor, z: Tensor, steps: int) -> Tensor:
+        needs_gradient = any(ctx.needs_input_grad)
+        saved: list[Tensor] = []
+        out = cubic_chain(m, z, steps, saved if needs_gradient else None)
         ctx.steps = steps
-        ctx.save_for_backward(m, *saved or ())
+        ctx.save_for_backward(m, *saved)
         return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         m, *saved = ctx.saved_tensors
         with torch.autocast(grad.device.type, enabled=False):
             # Second derivatives need a history, which saved tensors lack.
@@ -147,48 +169,56 @@ class _Cubic(torch.autograd.Function):
                 z = saved[0]
                 saved = []
                 cubic_chain(m, z, ctx.steps, saved)
-            return *cubic_chain_backward(m, saved, grad), None
+            grad_m, grad_z = cubic_chain_backward(m, saved, grad)
+        return grad_m, grad_z, None
 
 
 @full_precision
-def exact(m: Tensor, *, rtol: float | None = None) -> Tensor:
+def exact(m: Float[Tensor, "*batch r c"], *, rtol: float | None = None) -> Float[Tensor, "*batch c r"]:
     """Compute the Moore-Penrose inverse by singular values: the limit of the iterations, for tests and ablations.
 
     Args:
-        m: (...,r,c).
+        m: matrices.
         rtol: singular values up to rtol times the largest one count as zero; None: the ones of rounding size only.
 
     Returns:
-        (...,c,r); NaN for a matrix that is not finite, so that an overflow ends a training like any other overflow.
+        The inverses; NaN for a matrix that is not finite, so that an overflow ends a training like any other overflow.
     """
-    is_finite = m.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)  # (...,1,1)
+    is_finite = m.isfinite().all(-1, keepdim=True)
+    is_finite = is_finite.all(-2, keepdim=True)  # (*batch,1,1)
     finite = m.where(is_finite, 0.0)
     inverse = torch.linalg.pinv(finite, rtol=rtol)
     return inverse.where(is_finite, torch.nan)
 
 
 @full_precision
-def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
+def tikhonov(m: Float[Tensor, "*batch r c"], *, ridge: float) -> Float[Tensor, "*batch c r"]:
     """Compute Tikhonov's regularised inverse (mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963).
 
     A singular value σ is inverted to σ / (σ² + (ridge s)²), at most 1 / (2 ridge s). With ridge=0.1 the error against
     trained softmax attention equals the error of 4 steps of ``cubic``.
 
     Args:
-        m: (...,r,c).
+        m: matrices.
         ridge: relative to s.
 
     Returns:
-        (...,c,r); zeros for a matrix of zeros.
+        The inverses; zeros for a matrix of zeros.
     """
     largest = torch.linalg.matrix_norm(m.detach(), ord=2)  # s
     tiny = torch.finfo(m.dtype).tiny
-    damping = (ridge * largest).square().clamp(min=tiny)[..., None, None]
+    damping = (ridge * largest).square()
+    damping = damping.clamp(min=tiny)[..., None, None]
     eye = torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
-    return torch.linalg.solve(m.mT @ m + damping * eye, m.mT)
+    damped = m.mT @ m + damping * eye
+    return torch.linalg.solve(damped, m.mT)
 
 
-def pinv_matmul(pinv: Inverse, m: Tensor, x: Tensor) -> Tensor:
+def pinv_matmul(
+    pinv: Inverse,
+    m: Float[Tensor, "*batch c c"],
+    x: Float[Tensor, "*batch c E"],
+) -> Float[Tensor, "*batch c E"]:
     """Compute pinv(m) x in float32 or wider, with autocast off.
 
     If x has 16 bits and pinv is ``cubic`` of few steps, its factors are applied to x one after the other, without
@@ -201,13 +231,15 @@ def pinv_matmul(pinv: Inverse, m: Tensor, x: Tensor) -> Tensor:
     so Z x = Aᵀ g(E_0) g(E_1) ... x / √s, in any order, as powers of E_0 commute. Both passes together need a third
     fewer products, but E no longer follows from Z, so rounding errors grow by 13/4 in each step.
 
+    ``pinv_factors`` has their gradients.
+
     Args:
-        pinv: pseudo-inverse, (...,c,c) -> (...,c,c).
-        m: (...,c,c).
-        x: (...,c,E).
+        pinv: pseudo-inverse.
+        m: matrices.
+        x: right factors.
 
     Returns:
-        (...,c,E) in float32 or float64.
+        The product, in float32 or float64.
     """
     is_half = x.dtype in HALF_TYPES
     with torch.autocast(x.device.type, enabled=False):
@@ -223,19 +255,24 @@ def pinv_matmul(pinv: Inverse, m: Tensor, x: Tensor) -> Tensor:
         # A = m / √s, s the largest column sum.
         a = m.flatten(0, -3)  # (G,c,c)
         tiny = torch.finfo(a.dtype).tiny
-        column_sum = a.abs().sum(-2).max(-1).values.clamp(min=tiny)  # (G,)
-        scale = column_sum.rsqrt()[:, None, None]
+        column_sums = a.abs().sum(-2)  # (G,c)
+        largest_column = column_sums.max(-1).values
+        largest_column = largest_column.clamp(min=tiny)  # (G,)
+        scale = largest_column.rsqrt()[:, None, None]
         a = a * scale
 
         # Z x = Aᵀ g(E_0) g(E_1) ... x / √s.
-        y = Factors.apply(a, x.flatten(0, -3), steps)  # (G,c,E)
-        return (a.mT @ (scale * y)).view(x.shape)
+        y = x.flatten(0, -3)  # (G,c,E)
+        y = Factors.apply(a, y, steps)
+        product = a.mT @ (scale * y)
+        return product.view(x.shape)
 
 
 def _factored_steps(pinv: Inverse) -> int | None:
     """Return the number of steps if ``pinv_matmul`` applies the factors, None if it forms the inverse."""
-    is_cubic = isinstance(pinv, partial) and pinv.func is cubic
-    if not is_cubic or pinv.keywords.get("init") not in (None, "per_matrix"):
+    if not (isinstance(pinv, partial) and pinv.func is cubic):
+        return None
+    if pinv.keywords.get("init") not in (None, "per_matrix"):
         return None
     steps = pinv.keywords["steps"]
     return steps if 0 < steps <= MAX_FACTORED_STEPS else None

@@ -3,12 +3,20 @@
 G matrices of c x c: a = m / √s (G,c,c), y (G,c,E), E_k = I - m Z_k, g(E) = I + E + E² + E³ / 4.
 """
 
+from typing import Any
+
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 
-def apply_factors(a: Tensor, y: Tensor, steps: int, saved: list[Tensor] | None = None) -> Tensor:
-    """Compute g(E_k) ... g(E_0) y for a (G,c,c) and y (G,c,E); ``saved`` collects E, E², y and E y of each step."""
+def apply_factors(
+    a: Float[Tensor, "G c c"],
+    y: Float[Tensor, "G c E"],
+    steps: int,
+    saved: list[Tensor] | None = None,
+) -> Float[Tensor, "G c E"]:
+    """Compute g(E_k) ... g(E_0) y; ``saved`` collects E, E², y and E y of each step."""
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     e = torch.baddbmm(eye, a, a.mT, alpha=-1)  # E_0 = I - A Aᵀ
     for k in range(steps):
@@ -20,18 +28,24 @@ def apply_factors(a: Tensor, y: Tensor, steps: int, saved: list[Tensor] | None =
         inner = torch.add(y, u, alpha=1 / 4)
         y = torch.baddbmm(y + u, square, inner)
         # The next E = E² (3 E + E²) / 4
-        if k < steps - 1:
+        is_last = k == steps - 1
+        if not is_last:
             cubic_factor = e.lerp(square, 1 / 4)
             e = square @ cubic_factor
     return y
 
 
-def apply_factors_backward(a: Tensor, saved: list[Tensor], grad: Tensor) -> tuple[Tensor, Tensor]:
+def apply_factors_backward(
+    a: Float[Tensor, "G c c"],
+    saved: list[Tensor],
+    grad: Float[Tensor, "G c E"],
+) -> tuple[Float[Tensor, "G c c"], Float[Tensor, "G c E"]]:
     """Compute the gradients of a and of y from the gradient G of ``apply_factors``.
 
-    A step is y' = y + u + S (y + u/4) with u = E y and S = E², and E' = S M with M = 3/4 E + 1/4 S. E and S are
-    symmetric, so only the symmetric part of their gradients matters; H is the gradient of E' plus its transpose, and
-    H/2 stands for the gradient of E':
+    A step is y' = y + u + S (y + u/4) with u = E y and S = E², and E' = S M with M = 3/4 E + 1/4 S. For a product
+    Z = X Y the gradients are dX = dZ Yᵀ and dY = Xᵀ dZ. E and S are symmetric, so only the symmetric part of their
+    gradients matters; H is the gradient of E' plus its transpose, and H/2 stands for the gradient of E'. Then M gets
+    S H / 2, of which 3/4 goes to E and 1/4 to S:
 
         dv = S G                       gradient of y + u/4
         du = G + dv/4
@@ -55,7 +69,8 @@ def apply_factors_backward(a: Tensor, saved: list[Tensor], grad: Tensor) -> tupl
             de = de.add(square_h, alpha=3 / 8)
             dsquare = dsquare.add(square_h, alpha=1 / 8)
             dsquare = dsquare.baddbmm(H, cubic_factor, alpha=1 / 2)
-        de = torch.baddbmm(de, e, dsquare + dsquare.mT)
+        symmetric = dsquare + dsquare.mT
+        de = torch.baddbmm(de, e, symmetric)
         H = de + de.mT
         grad = torch.baddbmm(grad + dv, e, du)
     # There is at least one step.
@@ -67,19 +82,21 @@ class Factors(torch.autograd.Function):
     """``apply_factors`` with ``apply_factors_backward``."""
 
     @staticmethod
-    def forward(ctx, a, y, steps):
-        saved = [] if any(ctx.needs_input_grad) else None
-        out = apply_factors(a, y, steps, saved)
+    def forward(ctx: Any, a: Tensor, y: Tensor, steps: int) -> Tensor:
+        needs_gradient = any(ctx.needs_input_grad)
+        saved: list[Tensor] = []
+        out = apply_factors(a, y, steps, saved if needs_gradient else None)
         ctx.steps = steps
-        ctx.save_for_backward(a, y, *saved or ())
+        ctx.save_for_backward(a, y, *saved)
         return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         a, y, *saved = ctx.saved_tensors
         with torch.autocast(grad.device.type, enabled=False):
             # Second derivatives need a history, which saved tensors lack.
             if torch.is_grad_enabled():
                 saved = []
                 apply_factors(a, y, ctx.steps, saved)
-            return *apply_factors_backward(a, saved, grad), None
+            grad_a, grad_y = apply_factors_backward(a, saved, grad)
+        return grad_a, grad_y, None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
@@ -20,8 +21,11 @@ def full_precision(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def upcast_and_call(*args: Any, **kwargs: Any) -> Any:
-        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        # Autocast is switched off for the device of the tensors.
+        arguments = (*args, *kwargs.values())
+        tensors = [x for x in arguments if isinstance(x, Tensor)]
         device = tensors[0].device.type
+
         args = tuple(upcast(x) for x in args)
         kwargs = {name: upcast(x) for name, x in kwargs.items()}
         with torch.autocast(device, enabled=False):
@@ -39,7 +43,7 @@ def upcast(x: Any) -> Any:
     return x
 
 
-def narrow(x: Tensor) -> bool:
+def keeps_16_bits(x: Tensor) -> bool:
     """Whether the residual stream of x is kept in 16 bits: under autocast on a CPU.
 
     There every product casts its input, so a 16-bit stream is cast once instead of in every product, and needs half the
@@ -48,10 +52,11 @@ def narrow(x: Tensor) -> bool:
     return x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
 
 
-def stream(x: Tensor) -> Tensor:
-    """Convert the residual stream to 16 bits if ``narrow``."""
-    if narrow(x) and x.dtype == torch.float32:
-        return x.to(torch.get_autocast_dtype("cpu"))
+def cast_stream(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Convert the residual stream to 16 bits if ``keeps_16_bits``."""
+    if keeps_16_bits(x) and x.dtype == torch.float32:
+        dtype = torch.get_autocast_dtype("cpu")
+        return x.to(dtype)
     return x
 
 
@@ -67,14 +72,18 @@ def is_slow_fused(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
 
 
-def power_of_two_scale(x: Tensor) -> Tensor:
-    """Compute the power of two that scales the largest entry of each (...,L,D) into [1/2, 1), 1 for zeros: (...,1,1).
+def power_of_two_scale(x: Float[Tensor, "*heads L D"]) -> Float[Tensor, "*heads 1 1"]:
+    """Compute the power of two that scales the largest entry of each matrix into [1/2, 1); 1 for a matrix of zeros.
 
     A product with it is exact, and squares of the result neither overflow nor underflow.
     """
-    largest = x.detach().abs().amax((-2, -1), keepdim=True)  # (...,1,1)
+    magnitudes = x.detach().abs()
+    largest = magnitudes.amax((-2, -1), keepdim=True)  # (*heads,1,1)
+
     # largest = mantissa 2^exponent with a mantissa in [1/2, 1); the bound keeps the scale itself normal.
-    _, min_exponent = math.frexp(torch.finfo(x.dtype).tiny)
+    tiny = torch.finfo(x.dtype).tiny
+    _, min_exponent = math.frexp(tiny)
     exponent = largest.frexp().exponent
     exponent = exponent.clamp(min_exponent, -min_exponent)
-    return torch.ldexp(torch.ones_like(largest), -exponent)
+    ones = torch.ones_like(largest)
+    return torch.ldexp(ones, -exponent)

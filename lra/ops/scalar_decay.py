@@ -57,27 +57,39 @@ def scalar_decay_attention(
         total = before[..., -1:]  # (N,H,B,1)
     else:
         total = prefix[..., -1:]
-    earlier_or_own = causal_mask(chunk, q.device)
-    exponents = prefix[..., :, None] + (-prefix)[..., None, :]
+
+    # Exponents of the decay between query i and key j of a chunk; masked before exp, since 0 * inf has no gradient.
+    is_seen = causal_mask(chunk, q.device)
+    exponents = prefix[..., :, None] + (-prefix)[..., None, :]  # (N,H,B,C,C)
     if bidirectional:
         exponents_ahead = before[..., None, :] + (-before)[..., :, None]
-        exponents = torch.where(earlier_or_own, exponents, exponents_ahead)
+        exponents = torch.where(is_seen, exponents, exponents_ahead)
     else:
-        exponents = exponents.masked_fill(~earlier_or_own, -torch.inf)
+        exponents = exponents.masked_fill(~is_seen, -torch.inf)
 
-    # Within a chunk: scores times decays. The exponents are masked before exp, since 0 * inf has no gradient.
-    weights = (q @ k.mT) * exponents.exp()  # (N,H,B,C,C)
+    # Within a chunk: scores times decays.
+    scores = q @ k.mT  # (N,H,B,C,C)
+    weights = scores * exponents.exp()
     out = weights @ v
 
     # Between chunks: the state at the start of the chunk, decayed up to each query.
-    keys_to_end = k * (total - prefix).exp()[..., None]
-    states = boundary_states(total.exp()[..., None], keys_to_end.mT @ v)  # (N,H,B,D,E)
-    queries = q * prefix.exp()[..., None]
+    to_end = (total - prefix).exp()[..., None]
+    keys_to_end = k * to_end
+    chunk_decay = total.exp()[..., None]
+    increments = keys_to_end.mT @ v
+    states = boundary_states(chunk_decay, increments)  # (N,H,B,D,E)
+    from_start = prefix.exp()[..., None]
+    queries = q * from_start
     if bidirectional:
         # The same from the right: the state at the end of the chunk. A key is decayed by the tokens in front of it.
         keys_to_start = k * before.exp()[..., None]
-        states_ahead = boundary_states(total.exp()[..., None], keys_to_start.mT @ v, reverse=True)
-        queries = torch.cat([queries, q * (total - before).exp()[..., None]], dim=-1)
+        increments = keys_to_start.mT @ v
+        chunk_decay = total.exp()[..., None]
+        states_ahead = boundary_states(chunk_decay, increments, reverse=True)
+        from_end = (total - before).exp()[..., None]
+        # One product with both states.
+        queries = torch.cat([queries, q * from_end], dim=-1)
         states = torch.cat([states, states_ahead], dim=-2)
     out = out + queries @ states
-    return out.flatten(2, 3)[:, :, :length]
+    out = out.flatten(2, 3)
+    return out[:, :, :length]

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..options import Checked
 from .precision import power_of_two_scale
-from .segments import real_first
+from .segment_means import argsort_valid_first
 
 if TYPE_CHECKING:
     from ..varlen import VarlenLayout
@@ -47,35 +48,35 @@ class SelectionOptions(Checked):
 
 @torch.no_grad()
 def select(
-    q: Tensor,
-    k: Tensor,
+    q: Float[Tensor, "B H L D"],
+    k: Float[Tensor, "B H L D"],
     options: SelectionOptions,
-    mask: Tensor | None = None,
+    mask: Bool[Tensor, "B L"] | None = None,
     *,
     layout: "VarlenLayout | None" = None,
-    draw: Tensor | None = None,
+    draw: Float[Tensor, "2 H _"] | None = None,
     fused: bool = False,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Int[Tensor, "N H c"], Int[Tensor, "N H c"]]:
     """Select the positions I of queries and J of keys.
 
     Args:
-        q, k: (N,H,L,D), packed (1,H,T,D).
+        q, k: queries and keys; B = N, or B = 1 and L = T for packed sequences.
         options: see ``SelectionOptions``.
-        mask: (N,L), None for packed sequences.
+        mask: real tokens, None for packed sequences.
         layout: ``VarlenLayout`` of packed sequences, none of them shorter than count; not with score=farthest.
-        draw: random numbers of score=random, one for each side, head and position (2,H,length), the same for every
-            example; None draws new ones.
+        draw: random numbers of score=random, one for each side, head and position up to the maximum length, the same
+            for every example; None draws new ones.
         fused: whether ``sum``, ``abs`` and ``embed`` of queries and keys are one Triton launch.
 
     Returns:
-        I and J, each int64 (N,H,c) with c = min(count, L); positions among the T for packed sequences.
+        I and J, with c = min(count, L); positions among the T for packed sequences.
     """
     N, H, L, _ = q.shape
     count = min(options.count, L)
 
     # Tokens at equal distances need no scores.
     if options.score == "step":
-        index = strided_indices(N, L, count, mask, q.device) if layout is None else layout.every(count)
+        index = strided_indices(N, L, count, mask, q.device) if layout is None else layout.strided_indices(count)
         index = index[:, None].expand(-1, H, -1)  # (N,H,c)
         return index, index
 
@@ -90,22 +91,29 @@ def select(
         index = scores.topk(count, sorted=False).indices
         return index[0], index[-1]
 
-    rules = {"options": options, "count": count, "mask": mask, "layout": layout}
-    query_draw = None if draw is None else draw[0]
+    query_draw = None if draw is None else draw[0]  # (H,length)
     key_draw = None if draw is None else draw[1]
-    I = _highest(for_queries, draw=query_draw, **rules)  # (N,H,c)
+    I = _highest(for_queries, options, count, mask, layout, query_draw)  # (N,H,c)
     if is_shared:
         return I, I
-    J = _highest(for_keys, draw=key_draw, **rules)  # (N,H,c)
+    J = _highest(for_keys, options, count, mask, layout, key_draw)  # (N,H,c)
     return I, J
 
 
-def _highest(x: Tensor, *, options: SelectionOptions, count: int, mask, layout, draw: Tensor | None) -> Tensor:
-    """Select ``count`` positions by the vectors x (N,H,L,D): (N,H,count)."""
+def _highest(
+    x: Float[Tensor, "B H L D"],
+    options: SelectionOptions,
+    count: int,
+    mask: Bool[Tensor, "B L"] | None,
+    layout: "VarlenLayout | None",
+    draw: Float[Tensor, "H _"] | None,
+) -> Int[Tensor, "N H count"]:
+    """Select ``count`` positions by the vectors x."""
     if options.score == "farthest":
         return farthest(x, count, mask)
     positions = torch.arange(x.shape[2], device=x.device) if layout is None else layout.positions
     scores = _scores(x, options.score, positions, draw)  # (N,H,L)
+
     # The class token is always selected, padding only if there are too few real tokens.
     if options.class_token:
         is_first = _is_first(positions, mask, layout)
@@ -113,51 +121,80 @@ def _highest(x: Tensor, *, options: SelectionOptions, count: int, mask, layout, 
     if layout is not None:
         return layout.top(scores, count)
     if mask is not None:
-        scores = scores.masked_fill(~mask[:, None], float("-inf"))
-    return scores.topk(count, sorted=False).indices
+        is_padding = ~mask[:, None]
+        scores = scores.masked_fill(is_padding, float("-inf"))
+    highest = scores.topk(count, sorted=False)
+    return highest.indices
 
 
-def _scores(x: Tensor, score: Score, positions: Tensor, draw: Tensor | None) -> Tensor:
-    """Score x (N,H,L,D) at positions (L,), with draw (H,length) for score=random: (N,H,L)."""
+def _scores(
+    x: Float[Tensor, "B H L D"],
+    score: Score,
+    positions: Int[Tensor, "L"],
+    draw: Float[Tensor, "H _"] | None,
+) -> Float[Tensor, "B H L"]:
+    """Score x at positions, by ``draw`` for score=random."""
     # Many sums are equal in 16 bits.
     dtype = torch.promote_types(x.dtype, torch.float32)
     if score == "sum":
         return x.sum(-1, dtype=dtype)
     if score == "abs":
-        return x.abs().sum(-1, dtype=dtype)
+        magnitudes = x.abs()
+        return magnitudes.sum(-1, dtype=dtype)
     if score == "embed":
         return x[..., 0]
     if draw is None:
         return torch.rand(x.shape[:3], device=x.device)
-    return draw[:, positions].expand(len(x), -1, -1)
+    position_draw = draw[:, positions]  # (H,L)
+    return position_draw.expand(len(x), -1, -1)
 
 
-def _is_first(positions: Tensor, mask: Tensor | None, layout=None) -> Tensor:
+def _is_first(
+    positions: Int[Tensor, "L"],
+    mask: Bool[Tensor, "N L"] | None,
+    layout: "VarlenLayout | None" = None,
+) -> Bool[Tensor, "..."]:
     """Mark the first real token of every sequence: (L,), (N,1,L) with a mask, (T,) if packed."""
     if layout is not None:
         is_first = torch.zeros_like(positions, dtype=torch.bool)
         return is_first.index_fill(0, layout.starts, True)
     if mask is None:
         return positions == 0
-    is_first = mask & (mask.cumsum(-1) == 1)  # (N,L)
-    return is_first[:, None]
+    return _first_real(mask)[:, None]
 
 
-def _fused_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, options: SelectionOptions) -> Tensor:
-    """Score a and b (N,H,L,D) in one launch, -inf for padding: (1 or 2,N,H,L)."""
+def _first_real(mask: Bool[Tensor, "N L"]) -> Bool[Tensor, "N L"]:
+    """Mark the first real token of every example."""
+    num_real_so_far = mask.cumsum(-1)
+    return mask & (num_real_so_far == 1)
+
+
+def _fused_scores(
+    a: Float[Tensor, "N H L D"],
+    b: Float[Tensor, "N H L D"] | None,
+    mask: Bool[Tensor, "N L"] | None,
+    options: SelectionOptions,
+) -> Float[Tensor, "sides N H L"]:
+    """Score a and b in one launch, -inf for padding."""
     from . import triton as kernels
 
     # The kernel knows the class token of sequences without padding, at position 0.
     at_zero = options.class_token and mask is None
-    scores = kernels.row_scores(a, b, mask, score=options.score, class_token=at_zero)
+    scores = kernels.token_scores(a, b, mask, score=options.score, class_token=at_zero)
     if options.class_token and mask is not None:
-        is_first = mask & (mask.cumsum(-1) == 1)  # (N,L)
-        scores = scores.masked_fill(is_first[:, None], float("inf"))
+        is_first = _first_real(mask)[:, None]
+        scores = scores.masked_fill(is_first, float("inf"))
     return scores
 
 
-def strided_indices(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
-    """Select positions floor(i n_real / c) among the real tokens, i = 0 .. c - 1: (N,c).
+def strided_indices(
+    N: int,
+    L: int,
+    count: int,
+    mask: Bool[Tensor, "N L"] | None,
+    device: torch.device,
+) -> Int[Tensor, "N count"]:
+    """Select positions floor(i n_real / c) among the real tokens, i = 0 .. c - 1.
 
     If there are fewer real tokens than c, all of them are selected, then padding.
     """
@@ -167,12 +204,18 @@ def strided_indices(N: int, L: int, count: int, mask: Tensor | None, device) -> 
         return position.expand(N, -1)
     # Ranks among the real tokens, then the positions of these ranks.
     num_real = mask.sum(-1, keepdim=True)  # (N,1)
-    rank = torch.where(num_real >= count, i * num_real // count, i)
-    return real_first(mask).gather(-1, rank)
+    strided_rank = i * num_real // count  # (N,c)
+    rank = torch.where(num_real >= count, strided_rank, i)
+    order = argsort_valid_first(mask)
+    return order.gather(-1, rank)
 
 
-def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
-    """Select by farthest-point traversal (Gonzalez 1985) in O(L count D): x (N,H,L,D) -> int64 (N,H,count), in order.
+def farthest(
+    x: Float[Tensor, "N H L D"],
+    count: int,
+    mask: Bool[Tensor, "N L"] | None,
+) -> Int[Tensor, "N H count"]:
+    """Select by farthest-point traversal (Gonzalez 1985) in O(L count D), in order.
 
     The first real token is selected first. The largest distance of a real token to the nearest selected one is at most
     twice the distance for the best possible selection.
@@ -183,7 +226,8 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
     x = x.flatten(0, 1)  # (N·H,L,D)
     if mask is not None:
         mask = mask.repeat_interleave(H, 0)
-        x = x.masked_fill(~mask[..., None], 0)
+        is_padding = ~mask[..., None]
+        x = x.masked_fill(is_padding, 0)
     x = x * power_of_two_scale(x)
     transposed = x.mT.contiguous()  # (N·H,D,L)
     squared_norm = x.square().sum(-1)  # (N·H,L)
@@ -192,8 +236,11 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
     distance = torch.full_like(squared_norm, float("inf"))  # (N·H,L)
     latest = torch.zeros(N * H, 1, dtype=torch.int64, device=x.device)
     if mask is not None:
-        distance.masked_fill_(~mask, torch.finfo(x.dtype).min)
-        latest = mask.to(torch.uint8).argmax(-1, keepdim=True)
+        lowest = torch.finfo(x.dtype).min
+        distance.masked_fill_(~mask, lowest)
+        # The first real token.
+        mask_bytes = mask.to(torch.uint8)
+        latest = mask_bytes.argmax(-1, keepdim=True)
 
     selected = [latest]
     for _ in range(count - 1):
@@ -215,17 +262,32 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
     return index.view(N, H, count)
 
 
-def gather_tokens(x: Tensor, index: Tensor) -> Tensor:
-    """Gather the tokens of x (N,H,L,D), or of a mask x (N,L), at index (N,H,c): (N,H,c,D) or (N,H,c)."""
+def gather_tokens(
+    x: Float[Tensor, "N H L D"] | Bool[Tensor, "N L"],
+    index: Int[Tensor, "N H c"],
+) -> Float[Tensor, "N H c D"] | Bool[Tensor, "N H c"]:
+    """Gather the tokens of x, or of a mask x, at ``index``."""
     if x.dim() == 2:
         H = index.shape[1]
-        return x[:, None].expand(-1, H, -1).gather(2, index)
+        expanded = x[:, None].expand(-1, H, -1)  # (N,H,L)
+        return expanded.gather(2, index)
     D = x.shape[-1]
     token_index = index[..., None].expand(-1, -1, -1, D)  # (N,H,c,D)
     return x.gather(2, token_index)
 
 
-def scatter_tokens(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
-    """Replace the tokens of x (N,H,L,E) at index (N,H,c) by ``values`` (N,H,c,E)."""
+def gather_mask(mask: Bool[Tensor, "N L"] | None, index: Int[Tensor, "N H c"]) -> Bool[Tensor, "N H c"] | None:
+    """Gather the mask of selected tokens; None if all tokens are real."""
+    if mask is None:
+        return None
+    return gather_tokens(mask, index)
+
+
+def scatter_tokens(
+    x: Float[Tensor, "N H L E"],
+    index: Int[Tensor, "N H c"],
+    values: Float[Tensor, "N H c E"],
+) -> Float[Tensor, "N H L E"]:
+    """Replace the tokens of x at ``index`` by ``values``."""
     token_index = index[..., None].expand_as(values)  # (N,H,c,E)
     return x.scatter(2, token_index, values.to(x.dtype))

@@ -1,5 +1,7 @@
 """Mamba's selective scan: a diagonal state of n numbers for each of d channels, whose decay depends on the token."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -41,15 +43,27 @@ def selective_scan(
     if not bidirectional:
         return _scan_eagerly(u, delta, A, B, C)
     # Both directions are one batch: the second half of the examples runs from right to left.
-    inputs = [torch.cat([x, x.flip(1)]) for x in (u, delta, B, C)]
-    outputs = _scan_eagerly(inputs[0], inputs[1], A, inputs[2], inputs[3])
+    u_both, delta_both, B_both, C_both = (_append_reversed(x) for x in (u, delta, B, C))
+    outputs = _scan_eagerly(u_both, delta_both, A, B_both, C_both)
     forward, backward = outputs.chunk(2)
     # Both scans contain the token's own input.
-    own_outputs = delta * u * (B * C).sum(-1, keepdim=True)
-    return forward + backward.flip(1) - own_outputs
+    maps = (B * C).sum(-1, keepdim=True)
+    self_outputs = delta * u * maps
+    return forward + backward.flip(1) - self_outputs
 
 
-def _scan_eagerly(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+def _append_reversed(x: Tensor) -> Tensor:
+    """Append the examples from right to left: (N,L,·) -> (2 N,L,·)."""
+    return torch.cat([x, x.flip(1)])
+
+
+def _scan_eagerly(
+    u: Float[Tensor, "N L d"],
+    delta: Float[Tensor, "N L d"],
+    A: Float[Tensor, "d n"],
+    B: Float[Tensor, "N L n"],
+    C: Float[Tensor, "N L n"],
+) -> Float[Tensor, "N L d"]:
     scan = _SelectiveScan.apply
     if torch.compiler.is_compiling():
         # torch.compile would unroll the loop over all tokens; with a graph break the scan runs as it is, in both
@@ -59,10 +73,18 @@ def _scan_eagerly(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> 
 
 
 class _SelectiveScan(torch.autograd.Function):
-    """The scan from left to right. Inside, time is the first dimension, so that a step is contiguous."""
+    """The scan from left to right. Inside, time is the first dimension, so that a step is contiguous.
+
+    The forward pass keeps the state in front of each block. The backward pass goes through the blocks from last to
+    first: it runs a block again from that state, which gives every h_t, then takes the adjoint λ_t = dL/dh_t from the
+    end of the block to its start. From h_t = exp(Δ_t A) h_(t-1) + Δ_t u_t B_t and y_t = h_t C_t:
+
+        λ_t = dy_t C_tᵀ + exp(Δ_(t+1) A) λ_(t+1)        dC_t = h_tᵀ dy_t
+        d(Δ_t A) = λ_t exp(Δ_t A) h_(t-1)               d(Δ_t u_t) = λ_t B_t,   dB_t = λ_tᵀ (Δ_t u_t)
+    """
 
     @staticmethod
-    def forward(ctx, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+    def forward(ctx: Any, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
         ctx.save_for_backward(u, delta, A, B, C)
         state = u.new_zeros(u.shape[0], *A.shape)  # (N,d,n)
         ctx.starts = []
@@ -70,19 +92,22 @@ class _SelectiveScan(torch.autograd.Function):
         for first in range(0, u.shape[1], BLOCK):
             ctx.starts.append(state)
             u_block, delta_block, B_block, C_block = _time_first(first, u, delta, B, C)
-            states = _block_states(state, u_block, delta_block, A, B_block)[1]
-            outputs.append((states @ C_block[..., None]).squeeze(-1))  # (T,N,d)
+            _, states = _block_states(state, u_block, delta_block, A, B_block)
+            block_outputs = states @ C_block[..., None]  # (T,N,d,1)
+            outputs.append(block_outputs.squeeze(-1))
             state = states[-1]
         return torch.cat(outputs).transpose(0, 1)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         u, delta, A, B, C = ctx.saved_tensors
         grad_A = torch.zeros_like(A)
-        per_token = []  # gradients of u, delta, B and C of each block, the last block first
+        # Gradients of u, delta, B and C of each block, the last block first.
+        block_grads = []
         # adjoint: the gradient of the loss with respect to the state behind the block.
         adjoint = torch.zeros_like(ctx.starts[0])
         for first in reversed(range(0, u.shape[1], BLOCK)):
+            # Run the block again from the state in front of it.
             start = ctx.starts[first // BLOCK]
             u_block, delta_block, B_block, C_block, grad_block = _time_first(first, u, delta, B, C, grad)
             decays, states = _block_states(start, u_block, delta_block, A, B_block)
@@ -91,34 +116,54 @@ class _SelectiveScan(torch.autograd.Function):
             adjoints = grad_block[..., None] * C_block[:, :, None, :]  # (T,N,d,n)
             adjoints[-1] += adjoint
             for t in range(len(adjoints) - 2, -1, -1):
-                torch.addcmul(adjoints[t], decays[t + 1], adjoints[t + 1], out=adjoints[t])
+                now = adjoints[t]
+                torch.addcmul(now, decays[t + 1], adjoints[t + 1], out=now)
             adjoint = decays[0] * adjoints[0]
-            grad_C = (grad_block[:, :, None, :] @ states).squeeze(2)
+            grad_y = grad_block[:, :, None, :]  # (T,N,1,d)
+            grad_C = (grad_y @ states).squeeze(2)
 
             # h_t = exp(Δ_t A) h_(t-1) + Δ_t u_t B_t: the gradient of Δ_t A is λ_t exp(Δ_t A) h_(t-1).
             previous = torch.cat([start[None], states[:-1]])
             grad_exponent = adjoints * decays * previous
             grad_A += torch.einsum("tndk,tnd->dk", grad_exponent, delta_block)
-            grad_write = (adjoints @ B_block[..., None]).squeeze(-1)  # of Δ_t u_t
+
+            # The write Δ_t u_t B_t.
+            grad_write = adjoints @ B_block[..., None]  # gradient of Δ_t u_t
+            grad_write = grad_write.squeeze(-1)
+            write = (delta_block * u_block)[:, :, None, :]  # (T,N,1,d)
+            grad_B = (write @ adjoints).squeeze(2)
+            grad_u = grad_write * delta_block
             grad_delta = (grad_exponent * A).sum(-1) + grad_write * u_block
-            grad_B = ((delta_block * u_block)[:, :, None, :] @ adjoints).squeeze(2)
-            per_token.append((grad_write * delta_block, grad_delta, grad_B, grad_C))
-        blocks = zip(*reversed(per_token), strict=True)
-        grad_u, grad_delta, grad_B, grad_C = (torch.cat(parts).transpose(0, 1) for parts in blocks)
+            block_grads.append((grad_u, grad_delta, grad_B, grad_C))
+
+        # Join the blocks, from the first to the last.
+        per_input = zip(*reversed(block_grads), strict=True)
+        grad_u, grad_delta, grad_B, grad_C = (torch.cat(parts).transpose(0, 1) for parts in per_input)
         return grad_u, grad_delta, grad_A, grad_B, grad_C
 
 
 def _time_first(first: int, *tensors: Tensor) -> list[Tensor]:
     """Cut a block of tokens out of each tensor: (N,L,·) -> (T,N,·)."""
-    return [x[:, first : first + BLOCK].transpose(0, 1) for x in tensors]
+    end = first + BLOCK
+    return [x[:, first:end].transpose(0, 1) for x in tensors]
 
 
-def _block_states(start: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the decays and the states of a block of tokens, both (T,N,d,n)."""
-    decays = (delta[..., None] * A).exp()
-    states = (delta * u)[..., None] * B[:, :, None, :]
+def _block_states(
+    start: Float[Tensor, "N d n"],
+    u: Float[Tensor, "T N d"],
+    delta: Float[Tensor, "T N d"],
+    A: Float[Tensor, "d n"],
+    B: Float[Tensor, "T N n"],
+) -> tuple[Float[Tensor, "T N d n"], Float[Tensor, "T N d n"]]:
+    """Compute the decays and the states of a block of tokens."""
+    exponents = delta[..., None] * A
+    decays = exponents.exp()
+    # The writes Δ_t u_t B_t, to which each step adds the decayed state before.
+    steps = (delta * u)[..., None]
+    states = steps * B[:, :, None, :]
     previous = start
     for t in range(len(states)):
-        torch.addcmul(states[t], decays[t], previous, out=states[t])
-        previous = states[t]
+        now = states[t]
+        torch.addcmul(now, decays[t], previous, out=now)
+        previous = now
     return decays, states

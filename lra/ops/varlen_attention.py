@@ -5,10 +5,11 @@ Queries, or keys and values, are packed (1,H,T,·) or landmarks of each sequence
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -21,19 +22,24 @@ if TYPE_CHECKING:
 MULTIPLE = 64
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, layout: "VarlenLayout", *, dropout_p: float = 0.0) -> Tensor:
+def attend(
+    q: Float[Tensor, "Nq H i D"],
+    k: Float[Tensor, "Nk H j D"],
+    v: Float[Tensor, "Nk H j E"],
+    layout: "VarlenLayout",
+    *,
+    dropout_p: float = 0.0,
+) -> Float[Tensor, "Nq H i E"]:
     """Compute softmax(q kᵀ / √D) v within each sequence by torch's fused kernel.
 
     Args:
-        q, k, v: (1,H,T,·) or (N,H,c,·); k and v are both packed or both landmarks.
+        q, k, v: packed (1,H,T,·) or landmarks (N,H,c,·); k and v are both packed or both landmarks.
         layout: positions of the sequences.
         dropout_p: dropout rate of the weights.
-
-    Returns:
-        (1,H,T,E) or (N,H,c,E), as q.
     """
     out = []
-    for sequence in zip(layout.rows(q), layout.rows(k), layout.rows(v), strict=True):
+    sequences = zip(layout.sequences(q), layout.sequences(k), layout.sequences(v), strict=True)
+    for sequence in sequences:
         # The fused kernel takes a batch of one.
         q_i, k_i, v_i = (x[None] for x in sequence)
         out_i = F.scaled_dot_product_attention(q_i, k_i, v_i, dropout_p=dropout_p)
@@ -43,12 +49,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: "VarlenLayout", *, dropout_p
     return torch.stack(out)
 
 
-def attend_thin(q: Tensor, k: Tensor, v: Tensor, layout: "VarlenLayout") -> Tensor:
-    """Compute ``attend`` for few queries or few keys per sequence, like ``attention_maps.attend_thin``.
-
-    Args:
-        q, k, v, layout: see ``attend``.
-    """
+def attend_thin(
+    q: Float[Tensor, "Nq H i D"],
+    k: Float[Tensor, "Nk H j D"],
+    v: Float[Tensor, "Nk H j E"],
+    layout: "VarlenLayout",
+) -> Float[Tensor, "Nq H i E"]:
+    """Compute ``attend`` for few queries or few keys per sequence, like ``attention_maps.attend_thin``."""
     if not is_slow_fused(q):
         return attend(q, k, v, layout)
     # Scale the smaller operand.
@@ -67,18 +74,22 @@ class _GroupedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, layout):
-        groups = zip(layout.groups, _group(q, layout), _group(k, layout), _group(v, layout), strict=True)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: "VarlenLayout") -> Tensor:
+        q_groups = _group(q, layout)
+        k_groups = _group(k, layout)
+        v_groups = _group(v, layout)
         outputs = []
         saved = []
-        for members, q_group, k_group, v_group in groups:
+        for members, q_group, k_group, v_group in zip(layout.groups, q_groups, k_groups, v_groups, strict=True):
             scores = q_group @ k_group.mT  # (g,H,i,j)
             # Keys beyond the end of a sequence get no weight.
             if layout.packs(k):
                 for sequence_scores, member in zip(scores, members, strict=True):
-                    sequence_scores[..., layout.lengths[member] :] = float("-inf")
+                    length = layout.lengths[member]
+                    sequence_scores[..., length:] = float("-inf")
             weights = scores.softmax(-1)
-            outputs.append(weights @ v_group)
+            group_output = weights @ v_group
+            outputs.append(group_output)
             saved += [q_group, k_group, v_group, weights]
         ctx.layout = layout
         ctx.is_packed = [layout.packs(x) for x in (q, k, v)]
@@ -87,38 +98,42 @@ class _GroupedAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
-        grads = ([], [], [])
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q_grads = []
+        k_grads = []
+        v_grads = []
         saved = iter(ctx.saved_tensors)
-        for g in _group(grad, ctx.layout):
+        for group_grad in _group(grad, ctx.layout):
             q = next(saved)
             k = next(saved)
             v = next(saved)
             weights = next(saved)
-            dweights = g @ v.mT
+            dweights = group_grad @ v.mT
             dscores = torch._softmax_backward_data(dweights, weights, -1, weights.dtype)
-            grads[0].append(dscores @ k)
-            grads[1].append(dscores.mT @ q)
-            grads[2].append(weights.mT @ g)
-        input_grads = []
-        for groups, is_packed in zip(grads, ctx.is_packed, strict=True):
-            input_grads.append(_ungroup(groups, is_packed, ctx.layout))
-        return *input_grads, None
+            q_grads.append(dscores @ k)
+            k_grads.append(dscores.mT @ q)
+            v_grads.append(weights.mT @ group_grad)
+        q_packed, k_packed, v_packed = ctx.is_packed
+        grad_q = _ungroup(q_grads, q_packed, ctx.layout)
+        grad_k = _ungroup(k_grads, k_packed, ctx.layout)
+        grad_v = _ungroup(v_grads, v_packed, ctx.layout)
+        return grad_q, grad_k, grad_v, None
 
 
-def _group(x: Tensor, layout: "VarlenLayout") -> list[Tensor]:
-    """Copy each group of sequences of x, (1,H,T,D) or (N,H,c,D), to (g,H,·,D), with zeros beyond their ends."""
+def _group(x: Float[Tensor, "B H i D"], layout: "VarlenLayout") -> list[Float[Tensor, "g H _ D"]]:
+    """Copy each group of sequences of x, (1,H,T,D) or (N,H,c,D), with zeros beyond their ends."""
     if not layout.packs(x):
         return [x[group] for group in layout.groups]
-    sequences = layout.rows(x)
+    sequences = layout.sequences(x)
     padded_groups = []
     for group in layout.groups:
         # The longest sequence of the group, rounded up.
         longest = max(layout.lengths[member] for member in group)
-        width = -(-longest // MULTIPLE) * MULTIPLE
-        padded = x.new_zeros(len(group), x.shape[1], width, x.shape[3])
+        num_multiples = -(-longest // MULTIPLE)
+        padded = x.new_zeros(len(group), x.shape[1], num_multiples * MULTIPLE, x.shape[3])
         for target, member in zip(padded, group, strict=True):
-            target[:, : layout.lengths[member]] = sequences[member]
+            length = layout.lengths[member]
+            target[:, :length] = sequences[member]
         padded_groups.append(padded)
     return padded_groups
 
@@ -126,7 +141,13 @@ def _group(x: Tensor, layout: "VarlenLayout") -> list[Tensor]:
 def _ungroup(groups: Iterable[Tensor], is_packed: bool, layout: "VarlenLayout") -> Tensor:
     """Join groups to (1,H,T,D) if ``is_packed``, otherwise to (N,H,c,D): the inverse of ``_group``."""
     members = chain.from_iterable(layout.groups)
-    sequences = dict(zip(members, chain.from_iterable(groups), strict=True))
+    tensors = chain.from_iterable(groups)
+    sequences = dict(zip(members, tensors, strict=True))
+    ordered = [sequences[n] for n in range(len(sequences))]
     if not is_packed:
-        return torch.stack([sequences[n] for n in range(len(sequences))])
-    return layout.join(sequences[n][:, :length] for n, length in enumerate(layout.lengths))
+        return torch.stack(ordered)
+    # Without the zeros beyond their ends.
+    unpadded = []
+    for sequence, length in zip(ordered, layout.lengths, strict=True):
+        unpadded.append(sequence[:, :length])
+    return layout.join(unpadded)

@@ -7,50 +7,53 @@ One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V 
     out = C U⁺ (R V),   U⁺ by the iteration of Nystromformer                                 (3)
     out_I = R V: the selected queries have their exact outputs                               (4)
 
-The numbers are those of this list. Time O(n m (d + e) + m³). MegaCUR (section 9) has the Laplace function as f.
+Numbers refer to this list. Time O(n m (d + e) + m³). MegaCUR (section 9) has the Laplace function as f.
 """
 
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 # Pairing: the vectors that score for the selected queries, and those that score for the selected keys.
 PAIRINGS = {"separate": ("Q", "K"), "same_k": ("K", "K"), "same_q": ("Q", "Q"), "swapped": ("K", "Q")}
 
 
-def cubic_pinv(A: Tensor, steps: int = 4) -> Tensor:
+def cubic_pinv(A: Float[Tensor, "i j"], steps: int = 4) -> Float[Tensor, "j i"]:
     """Approximate A⁺ by Z_j+1 = Z_j (13 I - A Z_j (15 I - A Z_j (7 I - A Z_j))) / 4 from Aᵀ / ‖A‖_1."""
     I = torch.eye(len(A), dtype=A.dtype, device=A.device)
-    Z = A.T / A.abs().sum(dim=0).max()
+    one_norm = A.abs().sum(dim=0).max()
+    Z = A.T / one_norm
     for _ in range(steps):
         AZ = A @ Z
-        Z = Z @ (13 * I - AZ @ (15 * I - AZ @ (7 * I - AZ))) / 4
+        inner = 15 * I - AZ @ (7 * I - AZ)
+        Z = Z @ (13 * I - AZ @ inner) / 4
     return Z
 
 
-def softmax_weights(Q: Tensor, K: Tensor) -> Tensor:
-    """Compute softmax(Q Kᵀ / √d). (i, d), (j, d) -> (i, j)."""
-    return (Q @ K.T / Q.shape[1] ** 0.5).softmax(dim=1)
+def softmax_weights(Q: Float[Tensor, "i d"], K: Float[Tensor, "j d"]) -> Float[Tensor, "i j"]:
+    """Compute softmax(Q Kᵀ / √d)."""
+    d = Q.shape[1]
+    scores = Q @ K.T / d**0.5
+    return scores.softmax(dim=1)
 
 
-def equal_distances(n: int, m: int) -> Tensor:
-    """Select the positions floor(i n / m), the score ``step``."""
-    return torch.arange(m) * n // m
-
-
-def farthest_points(X: Tensor, m: int) -> Tensor:
+def farthest_points(X: Float[Tensor, "n d"], m: int) -> Int[Tensor, "m"]:
     """Select the first token, then repeatedly the token farthest from the selected ones (Gonzalez 1985)."""
     selected = [0]
     while len(selected) < m:
-        distances = (X[:, None] - X[selected]).square().sum(dim=-1).amin(dim=1)
-        distances[selected] = -1
-        selected.append(int(distances.argmax()))
+        squared_distances = (X[:, None] - X[selected]).square().sum(dim=-1)  # (n, selected)
+        nearest = squared_distances.amin(dim=1)  # (n,)
+        nearest[selected] = -1
+        selected.append(int(nearest.argmax()))
     return torch.tensor(selected, device=X.device)
 
 
-def highest_scores(X: Tensor, m: int, score: str, random: Tensor | None, class_token: bool) -> Tensor:
-    """Select the m tokens of X (n, d) with the highest scores; the class token, the first, is always among them."""
+def highest_scores(
+    X: Float[Tensor, "n d"], m: int, score: str, random: Float[Tensor, "n"] | None, class_token: bool
+) -> Int[Tensor, "m"]:
+    """Select the m tokens with the highest scores; the class token, the first, is always among them."""
     if score == "random" and random is not None:
         scores = random.clone()
     else:
@@ -62,32 +65,29 @@ def highest_scores(X: Tensor, m: int, score: str, random: Tensor | None, class_t
 
 @torch.no_grad()
 def select(
-    Q: Tensor,
-    K: Tensor,
+    Q: Float[Tensor, "n d"],
+    K: Float[Tensor, "n d"],
     m: int,
     score: str,
     *,
     pairing: str = "separate",
-    random: tuple = (None, None),
+    random: Float[Tensor, "2 n"] | tuple[None, None] = (None, None),
     class_token: bool = False,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Int[Tensor, "c"], Int[Tensor, "c"]]:
     """Select I and J, step 1.
 
     Args:
-        Q: queries (n, d).
-        K: keys (n, d).
+        Q, K: queries and keys.
         m: number of positions; a sequence with fewer tokens selects all of them.
-        score: ``sum`` | ``abs`` | ``embed`` | ``random`` | ``step`` | ``farthest``.
+        score: ``sum`` | ``abs`` | ``embed`` | ``random`` | ``farthest`` | ``step``, the positions floor(i n / m).
         pairing: key of ``PAIRINGS``.
-        random: uniform random numbers (n,) of score=random, for I and for J.
+        random: uniform random numbers of score=random, for I and for J.
         class_token: whether the first token is always selected.
-
-    Returns:
-        I (m,) and J (m,).
     """
     m = min(m, len(Q))
     if score == "step":
-        return equal_distances(len(Q), m), equal_distances(len(Q), m)
+        strided = torch.arange(m) * len(Q) // m
+        return strided, strided
     indices = []
     for side, name in enumerate(PAIRINGS[pairing]):
         X = Q if name == "Q" else K
@@ -101,15 +101,19 @@ def select(
 
 
 def attention(
-    Q: Tensor, K: Tensor, V: Tensor, Q_I: Tensor, K_J: Tensor, *, f: Callable = softmax_weights, pinv=cubic_pinv
-) -> tuple[Tensor, Tensor]:
-    """Compute C U⁺ (R V), steps 2 and 3, from selected queries Q_I (m, d) and keys K_J (m, d).
-
-    Returns:
-        out (n, e) and R V (m, e). Step 4 is ``out[I] = R V``.
-    """
-    C = f(Q, K_J)  # (n, m)
-    U = f(Q_I, K_J)  # (m, m)
-    R = f(Q_I, K)  # (m, n)
-    RV = R @ V  # (m, e)
-    return C @ (pinv(U) @ RV), RV
+    Q: Float[Tensor, "queries d"],
+    K: Float[Tensor, "n d"],
+    V: Float[Tensor, "n e"],
+    Q_I: Float[Tensor, "i d"],
+    K_J: Float[Tensor, "j d"],
+    *,
+    f: Callable = softmax_weights,
+    pinv: Callable = cubic_pinv,
+) -> tuple[Float[Tensor, "queries e"], Float[Tensor, "i e"]]:
+    """Compute C U⁺ (R V), steps 2 and 3, and R V. Step 4 is ``out[I] = R V``."""
+    C = f(Q, K_J)  # (queries, j)
+    U = f(Q_I, K_J)  # (i, j)
+    R = f(Q_I, K)  # (i, n)
+    RV = R @ V  # (i, e)
+    weighted = pinv(U) @ RV  # (j, e)
+    return C @ weighted, RV

@@ -7,84 +7,102 @@ One sequence u (L, H). The state x has P complex entries and a diagonal transiti
          each conjugate pair is stored (S5, section 3 and appendix B)                         (2)
     LRU: Λ̄_j = exp(-exp(ν_j) + i exp(θ_j)), B̄ = exp(γ) B (LRU, sections 3.3 and 3.4)          (3)
 
-The numbers are those of this list. A loop takes O(L P H) time; the papers use a parallel scan.
+Numbers refer to this list. A loop takes O(L P H) time; the papers use a parallel scan.
 """
 
 import torch
+from jaxtyping import Complex, Float
 from torch import Tensor
 
 
-def recurrence(lambda_bar: Tensor, B_bar: Tensor, C: Tensor, u: Tensor, *, reverse: bool = False) -> Tensor:
-    """Compute Re(C x_k), step 1 without D.
-
-    Args:
-        lambda_bar: Λ̄ (P,), complex.
-        B_bar: (P, H), complex.
-        C: (H, P), complex.
-        u: (L, H), real.
-        reverse: whether the states run from the last token to the first.
-
-    Returns:
-        (L, H), real.
-    """
+def recurrence(
+    lambda_bar: Complex[Tensor, "P"],
+    B_bar: Complex[Tensor, "P H"],
+    C: Complex[Tensor, "H P"],
+    u: Float[Tensor, "L H"],
+    *,
+    reverse: bool = False,
+) -> Float[Tensor, "L H"]:
+    """Compute Re(C x_k), step 1 without D; in reverse the states run from the last token to the first."""
     inputs = u.flip(0) if reverse else u
     x = torch.zeros_like(lambda_bar)
     outputs = []
     for u_k in inputs:
-        x = lambda_bar * x + B_bar @ u_k.to(B_bar.dtype)
-        outputs.append((C @ x).real)
+        complex_u = u_k.to(B_bar.dtype)
+        x = lambda_bar * x + B_bar @ complex_u
+        y_k = (C @ x).real
+        outputs.append(y_k)
     y = torch.stack(outputs)
     return y.flip(0) if reverse else y
 
 
-def bidirectional(lambda_bar: Tensor, B_bar: Tensor, C: list, D: Tensor, u: Tensor) -> Tensor:
-    """Compute step 1, with a second read-out C_2 of the states of the reversed sequence if there is one.
-
-    Args:
-        lambda_bar, B_bar: see ``recurrence``.
-        C: one or two matrices (H, P).
-        D: (H,).
-        u: (L, H).
-    """
+def bidirectional(
+    lambda_bar: Complex[Tensor, "P"],
+    B_bar: Complex[Tensor, "P H"],
+    C: list[Complex[Tensor, "H P"]],
+    D: Float[Tensor, "H"],
+    u: Float[Tensor, "L H"],
+) -> Float[Tensor, "L H"]:
+    """Compute step 1, with a second read-out C_2 of the states of the reversed sequence if there is one."""
     y = D * u
     for direction, read_out in enumerate(C):
-        y = y + recurrence(lambda_bar, B_bar, read_out, u, reverse=direction == 1)
+        is_backward = direction == 1
+        y = y + recurrence(lambda_bar, B_bar, read_out, u, reverse=is_backward)
     return y
 
 
-def s5(u: Tensor, Lambda: Tensor, B: Tensor, C: list, D: Tensor, step: Tensor, *, method: str = "zoh") -> Tensor:
+def s5(
+    u: Float[Tensor, "L H"],
+    Lambda: Complex[Tensor, "P"],
+    B: Complex[Tensor, "P H"],
+    C: list[Complex[Tensor, "H P"]],
+    D: Float[Tensor, "H"],
+    step: Float[Tensor, "P"],
+    *,
+    method: str = "zoh",
+) -> Float[Tensor, "L H"]:
     """Compute an S5 layer without its gate.
 
     Args:
-        u: (L, H).
-        Lambda: eigenvalues Λ (P,), one of each conjugate pair.
-        B: (P, H), complex.
-        C: one matrix (H, P), or two for a bidirectional layer.
-        D: (H,).
-        step: Δ (P,).
+        u: inputs.
+        Lambda: eigenvalues Λ, one of each conjugate pair.
+        B, C, D: matrices; two matrices C for a bidirectional layer.
+        step: Δ.
         method: ``zoh`` | ``bilinear``.
     """
+    # Λ̄ and B̄, step 2.
     if method == "zoh":
         lambda_bar = (step * Lambda).exp()
         gain = (lambda_bar - 1) / Lambda
     else:
-        lambda_bar = (1 + step * Lambda / 2) / (1 - step * Lambda / 2)
-        gain = step / (1 - step * Lambda / 2)
+        half_step = step * Lambda / 2
+        lambda_bar = (1 + half_step) / (1 - half_step)
+        gain = step / (1 - half_step)
+    B_bar = gain[:, None] * B
     doubled = [2 * read_out for read_out in C]
-    return bidirectional(lambda_bar, gain[:, None] * B, doubled, D, u)
+    return bidirectional(lambda_bar, B_bar, doubled, D, u)
 
 
-def lru(u: Tensor, nu: Tensor, theta: Tensor, gamma: Tensor, B: Tensor, C: list, D: Tensor) -> Tensor:
+def lru(
+    u: Float[Tensor, "L H"],
+    nu: Float[Tensor, "P"],
+    theta: Float[Tensor, "P"],
+    gamma: Float[Tensor, "P"],
+    B: Complex[Tensor, "P H"],
+    C: list[Complex[Tensor, "H P"]],
+    D: Float[Tensor, "H"],
+) -> Float[Tensor, "L H"]:
     """Compute an LRU layer without its gate.
 
     Args:
-        u: (L, H).
-        nu: logarithm of -log |λ|, (P,).
-        theta: logarithm of the phase of λ, (P,).
-        gamma: logarithm of the normalisation √(1 - |λ|²) at the start, (P,).
-        B: (P, H), complex.
-        C: one matrix (H, P), or two for a bidirectional layer.
-        D: (H,).
+        u: inputs.
+        nu: logarithm of -log |λ|.
+        theta: logarithm of the phase of λ.
+        gamma: logarithm of the normalisation √(1 - |λ|²) at the start.
+        B, C, D: matrices; two matrices C for a bidirectional layer.
     """
-    lambda_bar = torch.complex(-nu.exp(), theta.exp()).exp()
-    return bidirectional(lambda_bar, gamma.exp()[:, None] * B, C, D, u)
+    # Λ̄ and B̄, step 3.
+    log_lambda_bar = torch.complex(-nu.exp(), theta.exp())
+    lambda_bar = log_lambda_bar.exp()
+    B_bar = gamma.exp()[:, None] * B
+    return bidirectional(lambda_bar, B_bar, C, D, u)

@@ -7,19 +7,24 @@ Source: Yang et al. 2023 (GLA), eq. 3.
 """
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 
-def channel_decay_attention(q, k, v, log_decay, *, scale=None):
+def channel_decay_attention(
+    q: Float[Tensor, "N H L D"],
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L E"],
+    log_decay: Float[Tensor, "N H L D"],
+    *,
+    scale: float | None = None,
+) -> Float[Tensor, "N H L E"]:
     """Compute the recurrence token by token.
 
     Args:
-        q, k: queries and keys (N,H,L,D).
-        v: values (N,H,L,E).
-        log_decay: g (N,H,L,D), at most 0.
+        q, k, v: queries, keys and values.
+        log_decay: g, at most 0.
         scale: factor of the queries; None: D^-1/2.
-
-    Returns:
-        (N,H,L,E).
     """
     N, H, L, D = q.shape
     if scale is None:
@@ -27,20 +32,32 @@ def channel_decay_attention(q, k, v, log_decay, *, scale=None):
     state = q.new_zeros(N, H, D, v.shape[-1])
     outputs = []
     for t in range(L):
+        q_t = q[:, :, t]  # (N,H,D)
+        k_t = k[:, :, t]
+        v_t = v[:, :, t]  # (N,H,E)
         decay = log_decay[:, :, t].exp()[..., None]
-        write = k[:, :, t, :, None] * v[:, :, t, None, :]
+        write = k_t[..., None] * v_t[:, :, None, :]
         state = decay * state + write
-        outputs.append(scale * torch.einsum("nhd,nhde->nhe", q[:, :, t], state))
+        output = scale * torch.einsum("nhd,nhde->nhe", q_t, state)
+        outputs.append(output)
     return torch.stack(outputs, dim=2)
 
 
-def channel_decay_attention_two_sided(q, k, v, log_decay, *, scale=None):
+def channel_decay_attention_two_sided(
+    q: Float[Tensor, "N H L D"],
+    k: Float[Tensor, "N H L D"],
+    v: Float[Tensor, "N H L E"],
+    log_decay: Float[Tensor, "N H L D"],
+    *,
+    scale: float | None = None,
+) -> Float[Tensor, "N H L E"]:
     """Add the recurrence from the right, which reads its state before the token's own write."""
     if scale is None:
         scale = q.shape[-1] ** -0.5
     forward = channel_decay_attention(q, k, v, log_decay, scale=scale)
     reversed_inputs = [x.flip(2) for x in (q, k, v, log_decay)]
-    backward = channel_decay_attention(*reversed_inputs, scale=scale).flip(2)
+    backward = channel_decay_attention(*reversed_inputs, scale=scale)
     # Both directions contain the token itself; count it once.
-    own = scale * (q * k).sum(-1, keepdim=True) * v
-    return forward + backward - own
+    scores = (q * k).sum(-1, keepdim=True)
+    self_read = scale * scores * v
+    return forward + backward.flip(2) - self_read

@@ -10,11 +10,16 @@ The second form needs O(n F e) time for F features, because the sums over j are 
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 
-def kernel_attention(phi_Q: Tensor, phi_K: Tensor, V: Tensor) -> Tensor:
-    """Compute equation 5 from features (n, F)."""
+def kernel_attention(
+    phi_Q: Float[Tensor, "n F"],
+    phi_K: Float[Tensor, "n F"],
+    V: Float[Tensor, "n e"],
+) -> Float[Tensor, "n e"]:
+    """Compute equation 5 from features."""
     S = phi_K.T @ V  # (F, e)
     z = phi_K.sum(dim=0)  # (F,)
     numerator = phi_Q @ S  # (n, e)
@@ -22,60 +27,81 @@ def kernel_attention(phi_Q: Tensor, phi_K: Tensor, V: Tensor) -> Tensor:
     return numerator / denominator[:, None]
 
 
-def causal_kernel_attention(phi_Q: Tensor, phi_K: Tensor, V: Tensor) -> Tensor:
+def causal_kernel_attention(
+    phi_Q: Float[Tensor, "n F"], phi_K: Float[Tensor, "n F"], V: Float[Tensor, "n e"]
+) -> Float[Tensor, "n e"]:
     """Compute equation 5 with sums over j <= i, as a recurrence over the tokens (section 3.3)."""
-    S = torch.zeros(phi_K.shape[1], V.shape[1], dtype=V.dtype)
-    z = torch.zeros(phi_K.shape[1], dtype=V.dtype)
+    num_features = phi_K.shape[1]
+    S = torch.zeros(num_features, V.shape[1], dtype=V.dtype)
+    z = torch.zeros(num_features, dtype=V.dtype)
     out = []
     for phi_q, phi_k, v in zip(phi_Q, phi_K, V, strict=True):
         S = S + torch.outer(phi_k, v)
         z = z + phi_k
-        out.append(phi_q @ S / (phi_q @ z))
+        numerator = phi_q @ S  # (e,)
+        denominator = phi_q @ z
+        out.append(numerator / denominator)
     return torch.stack(out)
 
 
-def elu_features(X: Tensor) -> Tensor:
+def elu_features(X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """Compute φ(x) = elu(x) + 1 (Katharopoulos et al., equation 7)."""
     return F.elu(X) + 1
 
 
-def linear_attention(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False) -> Tensor:
-    """Compute linear attention. (n, d), (n, d), (n, e) -> (n, e)."""
+def linear_attention(
+    Q: Float[Tensor, "n d"], K: Float[Tensor, "n d"], V: Float[Tensor, "n e"], *, causal: bool = False
+) -> Float[Tensor, "n e"]:
+    """Compute linear attention."""
+    phi_Q = elu_features(Q)
+    phi_K = elu_features(K)
     if causal:
-        return causal_kernel_attention(elu_features(Q), elu_features(K), V)
-    return kernel_attention(elu_features(Q), elu_features(K), V)
+        return causal_kernel_attention(phi_Q, phi_K, V)
+    return kernel_attention(phi_Q, phi_K, V)
 
 
-def unnormalised_linear_attention(Q: Tensor, K: Tensor, V: Tensor, length: int) -> Tensor:
+def unnormalised_linear_attention(
+    Q: Float[Tensor, "n d"], K: Float[Tensor, "n d"], V: Float[Tensor, "n e"], length: int
+) -> Float[Tensor, "n e"]:
     """Compute linear attention of the PyTorch LRA code: no denominator, φ(q) and φ(k) divided by length^¼ each."""
-    return elu_features(Q) @ (elu_features(K).T @ V) / length**0.5
+    phi_Q = elu_features(Q)
+    phi_K = elu_features(K)
+    S = phi_K.T @ V  # (d, e)
+    return phi_Q @ S / length**0.5
 
 
-def positive_features(X: Tensor, W: Tensor, shift: Tensor, eps: float) -> Tensor:
+def positive_features(
+    X: Float[Tensor, "n d"], W: Float[Tensor, "F d"], shift: Float[Tensor, "..."], eps: float
+) -> Float[Tensor, "n F"]:
     """Compute Performer's φ(x) = exp(w·x - ‖x‖²/2) for each row w of W (lemma 1).
 
     Args:
-        X: queries or keys, divided by d^¼, (n, d).
-        W: random rows (F, d), Gaussian and orthogonal in blocks of d (section 2.4).
+        X: queries or keys, divided by d^¼.
+        W: random rows, Gaussian and orthogonal in blocks of d (section 2.4).
         shift: subtracted from the exponent for stability; with eps = 0 it cancels in equation 5.
         eps: added to every feature in the released code.
     """
-    return (X @ W.T - shift - X.square().sum(dim=1, keepdim=True) / 2).exp() + eps
+    squared_norms = X.square().sum(dim=1, keepdim=True)  # (n, 1)
+    exponents = X @ W.T - shift - squared_norms / 2
+    return exponents.exp() + eps
 
 
-def performer_attention(Q: Tensor, K: Tensor, V: Tensor, W: Tensor, *, eps: float = 1e-4, scalings: int = 1) -> Tensor:
+def performer_attention(
+    Q: Float[Tensor, "n d"],
+    K: Float[Tensor, "n d"],
+    V: Float[Tensor, "n e"],
+    W: Float[Tensor, "F d"],
+    *,
+    eps: float = 1e-4,
+    scalings: int = 1,
+) -> Float[Tensor, "n e"]:
     """Compute FAVOR+ attention: E φ(q)·φ(k) = exp(q·k / √d), an unbiased estimate of softmax attention.
 
-    Args:
-        Q: queries (n, d).
-        K: keys (n, d).
-        V: values (n, e).
-        W: random rows (F, d).
-        eps: see ``positive_features``.
-        scalings: number of divisions by d^¼; the PyTorch LRA code divides twice.
+    W and eps: see ``positive_features``. ``scalings`` divisions by d^¼; the PyTorch LRA code divides twice.
     """
     scale = Q.shape[1] ** (-0.25 * scalings)
-    Q, K = Q * scale, K * scale
+    Q = Q * scale
+    K = K * scale
     # The largest exponent of each query, and of all keys.
     shift_Q = (Q @ W.T).amax(dim=1, keepdim=True)  # (n, 1)
     shift_K = (K @ W.T).max()
@@ -84,9 +110,11 @@ def performer_attention(Q: Tensor, K: Tensor, V: Tensor, W: Tensor, *, eps: floa
     return kernel_attention(phi_Q, phi_K, V)
 
 
-def generalised_attention(Q: Tensor, K: Tensor, V: Tensor, W: Tensor) -> Tensor:
+def generalised_attention(
+    Q: Float[Tensor, "n d"], K: Float[Tensor, "n d"], V: Float[Tensor, "n e"], W: Float[Tensor, "F d"]
+) -> Float[Tensor, "n e"]:
     """Compute attention with the features relu(w·x) + 0.001, the default of the official LRA code."""
     scale = Q.shape[1] ** -0.25
-    phi_Q = (Q * scale @ W.T).relu() + 0.001
+    phi_Q = (Q * scale @ W.T).relu() + 0.001  # (n, F)
     phi_K = (K * scale @ W.T).relu() + 0.001
     return kernel_attention(phi_Q, phi_K, V)

@@ -7,24 +7,30 @@ One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V 
 E and F (k, n) are learned: n keys and values are compressed to k. Time O(n k (d + e)).
 """
 
+from jaxtyping import Float
 from torch import Tensor
 
 
-def attention(Q: Tensor, K: Tensor, V: Tensor, E: Tensor, F: Tensor) -> Tensor:
+def attention(
+    Q: Float[Tensor, "n d"],
+    K: Float[Tensor, "n d"],
+    V: Float[Tensor, "n e"],
+    E: Float[Tensor, "k n"],
+    F: Float[Tensor, "k n"],
+) -> Float[Tensor, "n e"]:
     """Compute Linformer attention.
 
     Args:
-        Q: queries (n, d).
-        K: keys (n, d).
-        V: values (n, e).
-        E: compresses the keys, (k, n).
-        F: compresses the values, (k, n). The paper also shares E and F, between heads, or with F = E (section 4).
-
-    Returns:
-        (n, e).
+        Q, K, V: queries, keys and values.
+        E: compresses the keys.
+        F: compresses the values. The paper also shares E and F, between heads, or with F = E (section 4).
     """
     d = Q.shape[1]
+    # n keys and values are compressed to k.
     compressed_K = E @ K  # (k, d)
     compressed_V = F @ V  # (k, e)
-    weights = (Q @ compressed_K.T / d**0.5).softmax(dim=1)  # (n, k)
+
+    # Softmax attention to the compressed keys.
+    scores = Q @ compressed_K.T / d**0.5  # (n, k)
+    weights = scores.softmax(dim=1)
     return weights @ compressed_V

@@ -7,25 +7,31 @@ One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V 
     Z_0 = Aᵀ / (‖A‖_1 ‖A‖_∞),   Z_j+1 = Z_j (13 I - A Z_j (15 I - A Z_j (7 I - A Z_j))) / 4  (3)
     out = F Z* B V + convolution of V                                                        (4)
 
-The numbers are those of this list. Time O(n m (d + e) + m³).
+Numbers refer to this list. Time O(n m (d + e) + m³).
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 
-def segment_means(X: Tensor, m: int) -> Tensor:
-    """Average m consecutive segments, step 1: token i lies in segment floor(i m / n). (n, d) -> (m, d)."""
+def segment_means(X: Float[Tensor, "n d"], m: int) -> Float[Tensor, "m d"]:
+    """Average m consecutive segments, step 1: token i lies in segment floor(i m / n)."""
     n = len(X)
     segment = torch.arange(n) * m // n
     means = []
     for j in range(m):
-        means.append(X[segment == j].mean(dim=0))
+        tokens = X[segment == j]
+        means.append(tokens.mean(dim=0))
     return torch.stack(means)
 
 
-def iterative_pinv(A: Tensor, steps: int = 6, start: Tensor | None = None) -> Tensor:
-    """Approximate the Moore-Penrose inverse by a third-order iteration, step 3. (m, m) -> (m, m).
+def iterative_pinv(
+    A: Float[Tensor, "m m"],
+    steps: int = 6,
+    start: Float[Tensor, ""] | None = None,
+) -> Float[Tensor, "m m"]:
+    """Approximate the Moore-Penrose inverse by a third-order iteration, step 3.
 
     Args:
         A: square matrix.
@@ -35,22 +41,20 @@ def iterative_pinv(A: Tensor, steps: int = 6, start: Tensor | None = None) -> Te
     """
     I = torch.eye(len(A), dtype=A.dtype)
     if start is None:
-        start = A.abs().sum(dim=0).max()
+        column_sums = A.abs().sum(dim=0)
+        start = column_sums.max()
     Z = A.T / start
     for _ in range(steps):
         AZ = A @ Z
-        Z = Z @ (13 * I - AZ @ (15 * I - AZ @ (7 * I - AZ))) / 4
+        inner = 15 * I - AZ @ (7 * I - AZ)
+        Z = Z @ (13 * I - AZ @ inner) / 4
     return Z
 
 
-def depthwise_convolution(V: Tensor, kernel: Tensor) -> Tensor:
-    """Slide a filter of odd width along the sequence, zero outside it, one filter for all channels of the head.
-
-    Args:
-        V: values (n, e).
-        kernel: filter (width,).
-    """
-    n, width = len(V), len(kernel)
+def depthwise_convolution(V: Float[Tensor, "n e"], kernel: Float[Tensor, "width"]) -> Float[Tensor, "n e"]:
+    """Slide a filter of odd width along the sequence, zero outside it, one filter for all channels of the head."""
+    n = len(V)
+    width = len(kernel)
     reach = width // 2
     out = []
     for i in range(n):
@@ -63,19 +67,22 @@ def depthwise_convolution(V: Tensor, kernel: Tensor) -> Tensor:
     return torch.stack(out)
 
 
-def attention(Q: Tensor, K: Tensor, V: Tensor, *, m: int, steps: int = 6, kernel: Tensor | None = None) -> Tensor:
+def attention(
+    Q: Float[Tensor, "n d"],
+    K: Float[Tensor, "n d"],
+    V: Float[Tensor, "n e"],
+    *,
+    m: int,
+    steps: int = 6,
+    kernel: Float[Tensor, "width"] | None = None,
+) -> Float[Tensor, "n e"]:
     """Compute Nystromformer attention.
 
     Args:
-        Q: queries (n, d).
-        K: keys (n, d).
-        V: values (n, e).
+        Q, K, V: queries, keys and values.
         m: number of landmarks; a sequence with fewer tokens uses each token as a landmark.
         steps: number of steps of the iteration.
         kernel: filter of the depth-wise convolution of V; None leaves the convolution out.
-
-    Returns:
-        (n, e).
     """
     m = min(m, len(Q))
     scale = Q.shape[1] ** -0.5
@@ -93,7 +100,9 @@ def attention(Q: Tensor, K: Tensor, V: Tensor, *, m: int, steps: int = 6, kernel
     Z = iterative_pinv(A, steps)  # (m, m)
 
     # 4. Products from right to left never form an n x n matrix.
-    out = F @ (Z @ (B @ V))
+    BV = B @ V  # (m, e)
+    ZBV = Z @ BV
+    out = F @ ZBV
     if kernel is not None:
         out = out + depthwise_convolution(V, kernel)
     return out

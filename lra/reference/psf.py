@@ -7,23 +7,25 @@ One sequence of N tokens, X (N, d). There are no heads, no softmax and no normal
     W_m = sparse matrix with the K numbers f_m(x_i) at the links of row i,   m = 1 .. M      (3)
     V_m = W_m V_m-1   (plus V_0 with residuals),   out = V_M                                 (4)
 
-The numbers are those of this list. g and f_m are MLPs. The paper has K = log2 N links; its code has log2 N + 1. With
+Numbers refer to this list. g and f_m are MLPs. The paper has K = log2 N links; its code has log2 N + 1. With
 M = log2 N factors every token reaches every other one. Time O(N M K) per channel.
 """
 
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 
 def chord_offsets(K: int) -> list[int]:
     """List the offsets of the links, step 1: 0, 1, 2, 4, ..., 2^(K-2)."""
-    return [0] + [2**k for k in range(K - 1)]
+    powers = [2**k for k in range(K - 1)]
+    return [0, *powers]
 
 
-def sparse_factor(w: Tensor) -> Tensor:
-    """Write a factor as a dense matrix, step 3: W[i, (i + offset_k) mod N] += w[i, k]. (N, K) -> (N, N).
+def sparse_factor(w: Float[Tensor, "N K"]) -> Float[Tensor, "N N"]:
+    """Write a factor as a dense matrix, step 3: W[i, (i + offset_k) mod N] += w[i, k].
 
     Two links of a short sequence may meet in one column; their numbers then add up.
     """
@@ -36,26 +38,36 @@ def sparse_factor(w: Tensor) -> Tensor:
     return W
 
 
-def product(factors: list[Tensor], V_0: Tensor, *, residuals: bool = False) -> Tensor:
+def product(
+    factors: list[Float[Tensor, "N K"]],
+    V_0: Float[Tensor, "N channels"],
+    *,
+    residuals: bool = False,
+) -> Float[Tensor, "N channels"]:
     """Multiply W_M ... W_1 V_0 from right to left, step 4.
 
     Args:
-        factors: the numbers (N, K) of W_1, ..., W_M.
-        V_0: (N, channels).
+        factors: the numbers of W_1, ..., W_M.
+        V_0: initial values.
         residuals: whether V_0 is added after every factor.
-
-    Returns:
-        (N, channels).
     """
     V = V_0
     for w in factors:
-        V = sparse_factor(w) @ V
+        W = sparse_factor(w)
+        V = W @ V
         if residuals:
             V = V + V_0
     return V
 
 
-def attention(X: Tensor, g: Callable, f: list[Callable], *, residuals: bool = False) -> Tensor:
-    """Compute PSF attention of token vectors X (N, d) with MLPs g and f_1, ..., f_M."""
+def attention(
+    X: Float[Tensor, "N d"],
+    g: Callable,
+    f: list[Callable],
+    *,
+    residuals: bool = False,
+) -> Float[Tensor, "N channels"]:
+    """Compute PSF attention of token vectors with MLPs g and f_1, ..., f_M."""
+    V_0 = g(X)  # (N, channels)
     factors = [f_m(X) for f_m in f]  # M times (N, K)
-    return product(factors, g(X), residuals=residuals)
+    return product(factors, V_0, residuals=residuals)

@@ -8,33 +8,38 @@ One head of one sequence of n tokens. Queries and keys are one projection Q (n, 
     SOFT:   out = Pᵀ A⁺ P V                                                                  (4)
     SOFT++: out = Pᵀ D^-½ A⁺ D^-½ P V,   D = diag(row sums of A)                             (5)
 
-The numbers are those of this list. Time O(n m (d + e) + m³). With Y = X⁻¹ and G = ∂L/∂Y the published backward pass of
+Numbers refer to this list. Time O(n m (d + e) + m³). With Y = X⁻¹ and G = ∂L/∂Y the published backward pass of
 step 3 is ∂L/∂X = -Yᵀ G Yᵀ, once, from the converged Y.
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 
-def gaussian_kernel(X: Tensor, Y: Tensor) -> Tensor:
-    """Compute κ(x, y) for every pair, step 2. (i, d), (j, d) -> (i, j)."""
+def gaussian_kernel(X: Float[Tensor, "i d"], Y: Float[Tensor, "j d"]) -> Float[Tensor, "i j"]:
+    """Compute κ(x, y) for every pair, step 2."""
     d = X.shape[1]
-    squared_distances = (X[:, None] - Y[None]).square().sum(dim=-1)  # (i, j)
-    return (-squared_distances / (2 * d**0.5)).exp()
+    differences = X[:, None] - Y[None]  # (i, j, d)
+    squared_distances = differences.square().sum(dim=-1)  # (i, j)
+    exponents = -squared_distances / (2 * d**0.5)
+    return exponents.exp()
 
 
-def pooled_tokens(Q: Tensor, window: int = 4) -> Tensor:
-    """Average windows of consecutive tokens, step 1; the last one may be shorter. (n, d) -> (ceil(n / window), d)."""
+def pooled_tokens(Q: Float[Tensor, "n d"], window: int = 4) -> Float[Tensor, "m d"]:
+    """Average windows of consecutive tokens, step 1: m = ceil(n / window), the last window may be shorter."""
     windows = Q.split(window)
-    return torch.stack([tokens.mean(dim=0) for tokens in windows])
+    means = [tokens.mean(dim=0) for tokens in windows]
+    return torch.stack(means)
 
 
-def one_norm(X: Tensor) -> Tensor:
+def one_norm(X: Float[Tensor, "m m"]) -> Float[Tensor, ""]:
     """Compute ‖X‖_1, the largest absolute column sum."""
-    return X.abs().sum(dim=0).max()
+    column_sums = X.abs().sum(dim=0)
+    return column_sums.max()
 
 
-def initial_scale(A: Tensor, X: Tensor, init: str) -> Tensor:
+def initial_scale(A: Float[Tensor, "m m"], X: Float[Tensor, "m m"], init: str) -> Float[Tensor, ""]:
     """Choose α, which must satisfy 0 < α λ² < 2 for every eigenvalue λ of X.
 
     Args:
@@ -49,14 +54,20 @@ def initial_scale(A: Tensor, X: Tensor, init: str) -> Tensor:
     I = torch.eye(len(X), dtype=X.dtype)
     alpha = 2 / one_norm(X) ** 2
     for _ in range(10):
-        if one_norm(I - alpha * X @ X) <= bound:
+        remainder = I - alpha * X @ X
+        if one_norm(remainder) <= bound:
             break
         alpha = alpha / 2
     return alpha
 
 
-def newton_inverse(A: Tensor, steps: int = 20, init: str = "soft", ridge: float = 0.01) -> Tensor:
-    """Invert a symmetric positive matrix by the Newton-Raphson iteration, step 3. (m, m) -> (m, m).
+def newton_inverse(
+    A: Float[Tensor, "m m"],
+    steps: int = 20,
+    init: str = "soft",
+    ridge: float = 0.01,
+) -> Float[Tensor, "m m"]:
+    """Invert a symmetric positive matrix by the Newton-Raphson iteration, step 3.
 
     Args:
         A: kernel matrix.
@@ -64,25 +75,45 @@ def newton_inverse(A: Tensor, steps: int = 20, init: str = "soft", ridge: float 
         init: rule for α, see ``initial_scale``.
         ridge: added to the diagonal; 0.01 in the released SOFT, 0 in SOFT++.
     """
-    X = A + ridge * torch.eye(len(A), dtype=A.dtype)
-    Y = initial_scale(A, X, init) * X
+    I = torch.eye(len(A), dtype=A.dtype)
+    X = A + ridge * I
+    alpha = initial_scale(A, X, init)
+    Y = alpha * X
     for _ in range(steps):
         Y = 2 * Y - Y @ X @ Y
     return Y
 
 
-def attention(Q: Tensor, V: Tensor, Q_tilde: Tensor, *, steps: int = 20, init: str = "soft", ridge: float = 0.01):
-    """Compute SOFT attention, steps 2 to 4, from bottleneck tokens Q̃ (m, d). (n, d), (n, e) -> (n, e)."""
+def attention(
+    Q: Float[Tensor, "n d"],
+    V: Float[Tensor, "n e"],
+    Q_tilde: Float[Tensor, "m d"],
+    *,
+    steps: int = 20,
+    init: str = "soft",
+    ridge: float = 0.01,
+) -> Float[Tensor, "n e"]:
+    """Compute SOFT attention, steps 2 to 4, from bottleneck tokens Q̃."""
     P = gaussian_kernel(Q_tilde, Q)  # (m, n)
     A = gaussian_kernel(Q_tilde, Q_tilde)  # (m, m)
     A_inverse = newton_inverse(A, steps, init, ridge)  # (m, m)
-    return P.T @ (A_inverse @ (P @ V))
+    PV = P @ V  # (m, e)
+    return P.T @ (A_inverse @ PV)
 
 
-def normalised_attention(Q: Tensor, V: Tensor, Q_tilde: Tensor, *, steps: int = 20, init="softpp", ridge: float = 0.0):
+def normalised_attention(
+    Q: Float[Tensor, "n d"],
+    V: Float[Tensor, "n e"],
+    Q_tilde: Float[Tensor, "m d"],
+    *,
+    steps: int = 20,
+    init: str = "softpp",
+    ridge: float = 0.0,
+) -> Float[Tensor, "n e"]:
     """Compute SOFT++ attention, steps 2, 3 and 5. D scales the inverse from both sides; A is inverted as it is."""
     P = gaussian_kernel(Q_tilde, Q)  # (m, n)
     A = gaussian_kernel(Q_tilde, Q_tilde)  # (m, m)
     D = torch.diag(A.sum(dim=1) ** -0.5)  # (m, m)
     A_inverse = newton_inverse(A, steps, init, ridge)  # (m, m)
-    return P.T @ (D @ (A_inverse @ (D @ (P @ V))))
+    DPV = D @ (P @ V)  # (m, e)
+    return P.T @ (D @ (A_inverse @ DPV))

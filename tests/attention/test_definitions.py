@@ -32,7 +32,7 @@ from lra.attention.sdpa import SDPA
 from lra.attention.skyformer import Skyformer
 from lra.attention.softmax import Softmax
 from lra.attention.synthesizer import Dense, Factorised, Random
-from lra.ops.convolution import convolve_rows
+from lra.ops.convolution import convolve_sequence
 from lra.ops.pinv import cubic, exact
 from lra.reference import linformer as linformer_reference
 from lra.reference import softmax as softmax_reference
@@ -286,4 +286,4 @@ def test_rows_are_multiplied_by_the_banded_matrix_of_a_filter(heads, kernel, L):
     tap = torch.arange(L) - torch.arange(L)[:, None] + kernel // 2
     inside = (tap >= 0) & (tap < kernel)
     band = filters.requires_grad_()[:, 0, :, 0][:, tap.clamp(0, kernel - 1)] * inside  # (H,L,L)
-    same_with_gradients(convolve_rows(v.requires_grad_(), filters), band @ v, (v, filters))
+    same_with_gradients(convolve_sequence(v.requires_grad_(), filters), band @ v, (v, filters))

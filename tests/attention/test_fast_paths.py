@@ -13,7 +13,7 @@ from lra.attention.linear import RFA, Linear, Performer
 from lra.attention.longformer import Longformer
 from lra.attention.lru import LRU
 from lra.attention.s5 import S5
-from lra.ops import kernel_features, segments, ssm
+from lra.ops import diagonal_recurrence, linear_attention, segment_means
 
 N, H, L, D = 4, 2, 128, 4
 SIZES = Sizes(heads=H, head_dim=D, value_dim=D, length=L)
@@ -48,7 +48,7 @@ def test_fnet_of_padding_alone_is_zero():
 def test_segment_means_are_means_over_the_listed_tokens(count, holes):
     x = normal(N, H, L, D)
     for real in (mask(holes=holes), None):
-        (means,), is_used = segments.segment_means(real, count, x)
+        (means,), is_used = segment_means.segment_means(real, count, x)
         real = torch.ones(N, L, dtype=torch.bool) if real is None else real
         expected = torch.zeros(N, H, count, D, dtype=torch.float64)
         used = torch.zeros(N, count, dtype=torch.bool)
@@ -96,12 +96,14 @@ def test_scan_in_two_levels_is_the_recurrence(length, reverse):
     for t in reversed(range(length)) if reverse else range(length):
         state = decay * state + inputs[:, t]
         expected[t] = state
-    same_with_gradients(ssm.diagonal_scan(decay, inputs, reverse=reverse), torch.stack(expected, 1), (decay, inputs))
+    same_with_gradients(
+        diagonal_recurrence.diagonal_scan(decay, inputs, reverse=reverse), torch.stack(expected, 1), (decay, inputs)
+    )
 
 
 @pytest.mark.parametrize("floor", [1e-6, 5.0])
 @pytest.mark.parametrize("offset", [0.0, 0.1])
-def test_kernel_features_in_one_product_are_the_quotient_of_two(floor, offset):
+def test_linear_attention_in_one_product_are_the_quotient_of_two(floor, offset):
     q, k, v = (normal(N, H, L, D, seed=seed) for seed in range(3))
     q, k = q.abs(), k.abs()
     for real in (mask(), mask(holes=True), None):
@@ -109,7 +111,7 @@ def test_kernel_features_in_one_product_are_the_quotient_of_two(floor, offset):
         phi_q, phi_k = q + offset, (k + offset) * weight
         total = weight.sum(2, keepdim=True).clamp(min=1)
         expected = phi_q @ (phi_k.mT @ v) / total / (phi_q @ phi_k.sum(2)[..., None] / total).clamp(min=floor)
-        same_with_gradients(kernel_features.attend(q, k, v, real, floor, offset), expected, (q, k, v))
+        same_with_gradients(linear_attention.attend(q, k, v, real, floor, offset), expected, (q, k, v))
 
 
 EPS = torch.finfo(torch.float32).eps

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lra.bench.measure import peak_bytes
-from lra.ops.ssm import both_ways, diagonal_scan, fft_conv, hippo_legs, long_conv, s4d_kernel
+from lra.ops.diagonal_recurrence import diagonal_scan
+from lra.ops.ssm import fft_conv, hippo_legs, long_conv, pack_bidirectional, s4d_kernel
 
 H, M = 3, 4
 
@@ -98,7 +99,7 @@ def test_a_long_convolution_is_of_float32_inside_autocast():
     g = torch.Generator().manual_seed(1)
     x, skip, kernels = (torch.randn(*shape, generator=g) for shape in ((2, 9, H), (H,), (2, H, 9)))
     mask = torch.rand(2, 9, generator=g) < 0.7
-    given = x.bfloat16(), skip, lambda _: both_ways(kernels)
+    given = x.bfloat16(), skip, lambda _: pack_bidirectional(kernels)
     with torch.autocast("cpu", torch.bfloat16):
         inside = long_conv(*given, mask)
     torch.testing.assert_close(inside, long_conv(given[0].float(), *given[1:], mask), rtol=0, atol=0)

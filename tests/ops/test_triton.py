@@ -164,13 +164,13 @@ def test_operators_pass_opcheck():
     (q, k, v), rows, cols, mask, dout = arguments()
     detached = [x.detach() for x in (q, k, v)]
     near = [*detached[:2], rows, cols, mask[:, None], mask[:, None]]
-    torch.library.opcheck(op.three_factor, (q, k, v, *near, mask, 2, True, True))
+    torch.library.opcheck(op.landmark_product, (q, k, v, *near, mask, 2, True, True))
     real = torch.ones(1, 1, 12, dtype=torch.bool)
     marks = [*(x[:, :, :12] for x in detached[:2]), None, None, real, real]
-    torch.library.opcheck(op.three_factor, (q, k, v, *marks, None, 2, False, False))
-    saved = [x.detach() for x in op.three_factor(q, k, v, *near, mask, 2, True, True)[1:]]
-    torch.library.opcheck(op.three_factor_backward, (dout, *detached, *near, mask, *saved, 2, True, True))
-    torch.library.opcheck(op.row_scores, (q.detach(), k.detach(), mask, "abs", True))
+    torch.library.opcheck(op.landmark_product, (q, k, v, *marks, None, 2, False, False))
+    saved = [x.detach() for x in op.landmark_product(q, k, v, *near, mask, 2, True, True)[1:]]
+    torch.library.opcheck(op.landmark_product_backward, (dout, *detached, *near, mask, *saved, 2, True, True))
+    torch.library.opcheck(op.token_scores, (q.detach(), k.detach(), mask, "abs", True))
 
 
 @pytest.mark.parametrize("order", ["heads", "rows"])
@@ -200,7 +200,7 @@ def test_autocast_and_repeatability(dtype):
     (q, k, v), rows, cols, mask, _ = arguments()
     with torch.autocast("cpu", dtype):
         out = fused(q, k, v, rows, cols, mask, True, 2)
-        alone = op.three_factor(q, k, v, q, k, rows, cols, *[mask[:, None]] * 2, mask, 2, True, True)[0]
+        alone = op.landmark_product(q, k, v, q, k, rows, cols, *[mask[:, None]] * 2, mask, 2, True, True)[0]
     assert out.dtype == dtype and alone.dtype == BRAIN  # as the operator is registered
     narrow = [x.to(dtype) for x in (q, k, v)]
     assert torch.equal(out, fused(*narrow, rows, cols, mask, True, 2))
@@ -242,7 +242,7 @@ def test_an_empty_batch(m):
     out = fused(q, k, v, index, index, mask, True, 4)
     assert out.shape == q.shape
     assert all(x.shape == q.shape for x in torch.autograd.grad(out.sum(), (q, k, v)))
-    assert kernels.row_scores(q, k, mask, score="abs", class_token=False).shape == (2, 0, 2, 130)
+    assert kernels.token_scores(q, k, mask, score="abs", class_token=False).shape == (2, 0, 2, 130)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_float64_and_a_machine_without_a_gpu_are_refused(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     for call in (
         lambda: fused(q, k, v, rows, cols, mask, True, 2),
-        lambda: kernels.row_scores(q, k, mask, score="abs", class_token=False),
+        lambda: kernels.token_scores(q, k, mask, score="abs", class_token=False),
     ):
         with pytest.raises(ValueError, match="needs a GPU, the tensors are on cpu; impl=sdpa is the same without one"):
             call()

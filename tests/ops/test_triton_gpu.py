@@ -84,7 +84,7 @@ def test_a_cuda_graph_replays_forward_backward_and_selection():
     tensors, *_, mask, dout = on_gpu(1000, 64, 32)
 
     def step():
-        scores = kernels.row_scores(tensors[0], tensors[1], mask, score="abs", class_token=False)
+        scores = kernels.token_scores(tensors[0], tensors[1], mask, score="abs", class_token=False)
         kept = scores.topk(64, sorted=False).indices
         return torch.autograd.grad(fused(*tensors, kept[0], kept[1], mask, True, 4), tensors, dout)
 

@@ -27,7 +27,7 @@ def naive(q, k, v, rows, cols, mask, copy, steps):
 
 def fused(q, k, v, rows, cols, mask, copy, steps, impl="triton"):
     pinv = partial(cubic, steps=steps)
-    return kernels.three_factor(q, k, v, pinv=pinv, rows=rows, cols=cols, mask=mask, copy_rv=copy, impl=impl)
+    return kernels.landmark_product(q, k, v, pinv=pinv, rows=rows, cols=cols, mask=mask, copy_rv=copy, impl=impl)
 
 
 def run(f, tensors, dout, dtype):

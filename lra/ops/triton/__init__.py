@@ -70,14 +70,14 @@ def check(*, count: int, head_dim: int, value_dim: int, pinv: Callable) -> None:
     cubic_steps(pinv)
 
 
-def three_factor(
+def landmark_product(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
     pinv: Callable,
-    q_kept: Tensor | None = None,
-    k_kept: Tensor | None = None,
+    q_landmarks: Tensor | None = None,
+    k_landmarks: Tensor | None = None,
     rows: Tensor | None = None,
     cols: Tensor | None = None,
     mask: Tensor | None = None,
@@ -91,11 +91,11 @@ def three_factor(
     Args:
         q, k: (N,H,L,D). v: (N,H,L,E).
         pinv: a ``partial`` of ``cubic``.
-        q_kept, k_kept: landmarks (N,H,m,D).
+        q_landmarks, k_landmarks: landmarks (N,H,m,D).
         rows, cols: positions (N,H,m) instead, distinct within each head.
         mask: (N,L).
         row_mask, col_mask: real landmarks, (N,H,m) or broadcastable.
-        copy_rv: whether selected rows of the output are those of R v; only with positions.
+        copy_rv: whether selected rows of the output are rows of R v; only with positions.
         impl: ``triton`` | ``triton_rounded``, which rounds softmax weights, their gradients, W and d(R V) to 16-bit
             inputs' dtype instead of splitting them in two: 14 products instead of 21, larger errors (docs/kernels.md).
 
@@ -113,17 +113,19 @@ def three_factor(
         dtype = torch.get_autocast_dtype(kind)
     if dtype not in DTYPES:
         raise ValueError(f"impl=triton takes float32, float16 or bfloat16, not {dtype}; impl=sdpa takes any")
-    q, k, v, q_kept, k_kept = (x if x is None else x.to(dtype) for x in (q, k, v, q_kept, k_kept))
+    q, k, v, q_landmarks, k_landmarks = (x if x is None else x.to(dtype) for x in (q, k, v, q_landmarks, k_landmarks))
     mask, rows, cols = (x if x is None else x.contiguous() for x in (mask, rows, cols))
     if rows is not None:
-        q_kept, k_kept = q, k
+        q_landmarks, k_landmarks = q, k
         row_mask = col_mask = None if mask is None else mask[:, None]
     real = [x if x is None else x.expand(*q.shape[:2], -1) for x in (row_mask, col_mask)]
     with torch.autocast(kind, enabled=False):
-        return op.three_factor(q, k, v, q_kept, k_kept, rows, cols, *real, mask, steps, copy_rv, impl == "triton")[0]
+        return op.landmark_product(
+            q, k, v, q_landmarks, k_landmarks, rows, cols, *real, mask, steps, copy_rv, impl == "triton"
+        )[0]
 
 
-def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, class_token: bool) -> Tensor:
+def token_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, class_token: bool) -> Tensor:
     """Compute the scores of ``lra.ops.selection.select`` for one or two tensors in one launch.
 
     Args:
@@ -137,7 +139,7 @@ def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, 
         float32 (1 or 2,N,H,L).
     """
     available(a)
-    return op.row_scores(a, b, None if mask is None else mask.contiguous(), score, class_token)
+    return op.token_scores(a, b, None if mask is None else mask.contiguous(), score, class_token)
 
 
 def interpreted() -> bool:

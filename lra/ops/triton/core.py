@@ -14,7 +14,8 @@ def combined(rv, lse, j, valid, g, G, S, M: tl.constexpr, E: tl.constexpr, BE: t
     total = tl.zeros((j.shape[0],), tl.float32)
     acc = tl.zeros((j.shape[0], BE), tl.float32)
     for part in range(S):
-        slot = (part * G + g).to(tl.int64) * M
+        index = part * G + g
+        slot = index.to(tl.int64) * M
         part_lse = tl.load(lse + slot + j, mask=valid, other=float("-inf"))
         part_rv = load(rv + slot * E, j, E, valid, E, BE)
 
@@ -24,12 +25,15 @@ def combined(rv, lse, j, valid, g, G, S, M: tl.constexpr, E: tl.constexpr, BE: t
         decay = tl.exp2(top - shift)
         weight = tl.exp2(part_lse - shift)
         total = total * decay + weight
-        acc = acc * decay[:, None] + part_rv * weight[:, None]
+        weighted = part_rv * weight[:, None]
+        acc = acc * decay[:, None] + weighted
         top = new
 
     # A query without any real key keeps 0 and a log-sum-exp of -inf.
     total = tl.where(total > 0, total, 1.0)
-    return acc / total[:, None], top + tl.log2(total)
+    product = acc / total[:, None]
+    log = top + tl.log2(total)
+    return product, log
 
 
 @triton.jit
@@ -37,7 +41,8 @@ def summed(x, j, g, G, S, M: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
     """Sum the S parts of x (S,G,M,D) in order, rows ``j`` of one head."""
     acc = tl.zeros((j.shape[0], BD), tl.float32)
     for part in range(S):
-        slot = (part * G + g).to(tl.int64) * M
+        index = part * G + g
+        slot = index.to(tl.int64) * M
         acc += load(x + slot * D, j, D, j < M, D, BD)
     return acc
 
@@ -73,12 +78,17 @@ def inner_matrix(
         s += dot(a, tl.trans(b), PRECISION)
 
     # Softmax over the real columns.
-    col_ok = is_real(col_real + n * cr_n + h * cr_h if col_real is not None else None, col, col_exists)
+    if col_real is not None:
+        col_real += n * cr_n + h * cr_h
+    col_ok = is_real(col_real, col, col_exists)
     bias = tl.where(col_ok, 0.0, float("-inf"))
-    u = softmax(s * scale2 + bias[None, :])
+    scores = s * scale2
+    u = softmax(scores + bias[None, :])
 
     # Zero in the rows of padding.
-    row_ok = is_real(row_real + n * rr_n + h * rr_h if row_real is not None else None, row, row_exists)
+    if row_real is not None:
+        row_real += n * rr_n + h * rr_h
+    row_ok = is_real(row_real, row, row_exists)
     return tl.where(row_ok[:, None], u, 0.0)
 
 
@@ -191,14 +201,17 @@ def inverse_backward(
         u, du = core_classic.backward(grad, at, STEPS, BM, INNER)
 
     # Through the softmax: the gradient of the scores.
-    centred = du - tl.sum(du * u, 1)[:, None]
+    mean = tl.sum(du * u, 1)
+    centred = du - mean[:, None]
     ds = u * centred * scale
 
     # Gradients of the selected queries and keys; those through C are added here.
     at, valid = slots(cols, g, M, BM)
-    b = load(k + n * k_n + h * k_h, at, k_l, valid, D, BD)  # (BM,BD)
+    k += n * k_n + h * k_h
+    b = load(k, at, k_l, valid, D, BD)  # (BM,BD)
     at, valid = slots(rows, g, M, BM)
-    a = load(q + n * q_n + h * q_h, at, q_l, valid, D, BD)  # (BM,BD)
+    q += n * q_n + h * q_h
+    a = load(q, at, q_l, valid, D, BD)  # (BM,BD)
     dq = dot(ds, b.to(tl.float32), INNER)
     store(dq_rows + slot * D, j, D, exists, dq, D, BD)
     dk = summed(dk_parts, j, g, G, S, M, D, BD)

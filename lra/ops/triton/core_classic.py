@@ -21,7 +21,8 @@ def factor(p, PRECISION: tl.constexpr):
 def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
     """Compute Z; store U at ``at``, and after dU, P and G the initial Z of each step, unless it is None."""
     # Z_0 = Uᵀ / s.
-    z = tl.trans(u) / largest_column(u)
+    s = largest_column(u)
+    z = tl.trans(u) / s
     if at is not None:
         tl.store(at, u)
     for k in tl.range(STEPS, num_stages=1):
@@ -61,7 +62,8 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
         z = tl.load(step_at)
         dt = -0.25 * dot(tl.trans(z), dz, PRECISION)
         tl.debug_barrier()
-        tl.store(grad_at, 3.25 * dz - 0.25 * dot(dz, tl.trans(t), PRECISION))
+        through_t = dot(dz, tl.trans(t), PRECISION)
+        tl.store(grad_at, 3.25 * dz - 0.25 * through_t)
 
         # dP, from the products with Pᵀ on the left, then on the right.
         p = tl.trans(tl.load(p_at))
@@ -76,10 +78,12 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
         # P = U Z: dU += dP Zᵀ, dZ += Uᵀ dP.
         du = tl.load(du_at)
         z = tl.load(step_at)
-        tl.store(du_at, du + dot(dp, tl.trans(z), PRECISION))
+        du = du + dot(dp, tl.trans(z), PRECISION)
+        tl.store(du_at, du)
         dz = tl.load(grad_at)
         u = tl.load(u_at)
-        tl.store(grad_at, dz + dot(tl.trans(u), dp, PRECISION))
+        dz = dz + dot(tl.trans(u), dp, PRECISION)
+        tl.store(grad_at, dz)
         tl.debug_barrier()
 
     # The start: dU += Gᵀ / s, and the gradient of s in the first largest column.
@@ -87,6 +91,8 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
     s = largest_column(u)
     grad = tl.trans(tl.load(grad_at))
     row_sums = tl.sum(grad * u, 1)
-    pull = tl.sum(row_sums[None, :], 1, keep_dims=True) / (s * s)
-    du = tl.load(du_at) + grad / s - tl.where(first_column(u), pull, 0.0)
+    total = tl.sum(row_sums[None, :], 1, keep_dims=True)
+    pull = total / (s * s)
+    du = tl.load(du_at) + grad / s
+    du = du - tl.where(first_column(u), pull, 0.0)
     return u, du

@@ -1,17 +1,22 @@
 """``core`` by library matrix products, for matrices that do not fit on chip."""
 
 import torch
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from .. import pinv
 
 
-def combine(rv: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Combine parts (S,G,M,E) with their base-2 log-sum-exp (S,G,M) to (G,M,E), (G,M)."""
+def combine(
+    rv: Float[Tensor, "S G M E"],
+    lse: Float[Tensor, "S G M"],
+) -> tuple[Float[Tensor, "G M E"], Float[Tensor, "G M"]]:
+    """Combine S parts of R V with their base-2 log-sum-exp."""
     # Shift by the maximum; -inf, of a query without real keys, becomes finite to avoid inf - inf.
     top = lse.amax(0)  # (G,M)
     lowest = torch.finfo(top.dtype).min
-    weight = torch.exp2(lse - top.clamp(min=lowest))  # (S,G,M)
+    shift = top.clamp(min=lowest)
+    weight = torch.exp2(lse - shift)  # (S,G,M)
     total = weight.sum(0)
     total = total.masked_fill(total == 0, 1)
 
@@ -20,40 +25,59 @@ def combine(rv: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     return combined, top + total.log2()
 
 
-def inner_matrix(a: Tensor, b: Tensor, a_real: Tensor | None, b_real: Tensor | None) -> Tensor:
-    """Compute U of the selected queries a and keys b (G,M,D) in float32; a_real, b_real (G,M)."""
+def inner_matrix(
+    a: Float[Tensor, "G M D"],
+    b: Float[Tensor, "G M D"],
+    a_real: UInt8[Tensor, "G M"] | None,
+    b_real: UInt8[Tensor, "G M"] | None,
+) -> Float[Tensor, "G M M"]:
+    """Compute U of the selected queries a and keys b in float32; a_real, b_real: bytes of real ones."""
     scale = a.shape[-1] ** -0.5
     s = a @ b.mT * scale  # (G,M,M)
     if b_real is not None:
-        s = s.masked_fill(b_real[:, None] == 0, float("-inf"))
+        is_padding = b_real[:, None] == 0
+        s = s.masked_fill(is_padding, float("-inf"))
     u = s.softmax(-1)
     if a_real is None:
         return u
     return u * a_real[..., None]
 
 
-def backward(a, b, a_real, b_real, rv: Tensor, dw: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Compute the parts of the gradients of a and b (G,M,D) that come from U."""
+def backward(
+    a: Float[Tensor, "G M D"],
+    b: Float[Tensor, "G M D"],
+    a_real: UInt8[Tensor, "G M"] | None,
+    b_real: UInt8[Tensor, "G M"] | None,
+    rv: Float[Tensor, "G M E"],
+    dw: Float[Tensor, "G M E"],
+    steps: int,
+) -> tuple[Float[Tensor, "G M D"], Float[Tensor, "G M D"]]:
+    """Compute the parts of the gradients of a and b that come from U."""
     u = inner_matrix(a, b, a_real, b_real)
 
     # The steps again, from Z_0 = Uᵀ / s with s the largest column sum.
     column_sums = u.sum(-2)
     s, first = column_sums.max(-1)
     s = s[:, None, None]
-    saved = []
-    pinv.cubic_chain(u, u.mT / s, steps, saved)
+    start = u.mT / s  # Z_0
+    saved: list[Tensor] = []
+    pinv.cubic_chain(u, start, steps, saved)
 
     # Through W = Z (R V) and the steps: the gradients of U and of Z_0.
     dz = dw @ rv.mT
     du, grad = pinv.cubic_chain_backward(u, saved, dz)
 
     # Through Z_0: dU += Gᵀ / s and, in the first largest column, - sum(G * Z_0) / s.
-    is_first = torch.arange(u.shape[-1], device=u.device) == first[:, None]  # (G,M)
-    pull = (grad * u.mT).sum((-2, -1)) / s[:, 0, 0] ** 2
-    du = du + grad.mT / s - (is_first * pull[:, None])[:, None]
+    columns = torch.arange(u.shape[-1], device=u.device)
+    is_first = columns == first[:, None]  # (G,M)
+    total = (grad * u.mT).sum((-2, -1))  # (G,)
+    pull = total / s[:, 0, 0] ** 2
+    column_pull = is_first * pull[:, None]  # (G,M)
+    du = du + grad.mT / s - column_pull[:, None]
 
     # Through the softmax: the gradient of the scores.
     scale = a.shape[-1] ** -0.5
-    centred = du - (du * u).sum(-1, keepdim=True)
+    mean = (du * u).sum(-1, keepdim=True)
+    centred = du - mean
     ds = u * centred * scale
     return ds @ b, ds.mT @ a

@@ -25,7 +25,8 @@ def factor(p, y, PRECISION: tl.constexpr):
     """Compute N of one step."""
     j = tl.arange(0, p.shape[0])
     is_diagonal = j[:, None] == j[None, :]
-    n = tl.where(is_diagonal, 3.25, 0.0) - 3.75 * p + 1.75 * y
+    n = tl.where(is_diagonal, 3.25, 0.0)
+    n = n - 3.75 * p + 1.75 * y
     return n - 0.25 * dot(p, y, PRECISION)
 
 
@@ -79,7 +80,8 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
         # dZ = G N.
         dz = tl.load(grad_at)
         n = tl.load(n_at)
-        tl.store(grad_at, dot(dz, n, PRECISION))
+        dz = dot(dz, n, PRECISION)
+        tl.store(grad_at, dz)
         tl.debug_barrier()
 
         # M: - (Y H + ᵀ) / 4 first.
@@ -91,7 +93,9 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
 
         # Then B + Bᵀ / 2 with B = P (7 H - S) / 4.
         p = tl.load(p_at)
-        x = dot(p, 1.75 * tl.load(h_at) - 0.25 * tl.load(s_at), PRECISION)
+        h = tl.load(h_at)
+        s = tl.load(s_at)
+        x = dot(p, 1.75 * h - 0.25 * s, PRECISION)
         m += x + 0.5 * tl.trans(x)
         tl.debug_barrier()
 
@@ -99,13 +103,16 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
         h = tl.load(h_at)
         s = tl.load(s_at)
         p = tl.load(p_at)
-        x = dot(p, m + 1.75 * s - 3.75 * h, PRECISION)
+        m = m + 1.75 * s - 3.75 * h
+        x = dot(p, m, PRECISION)
         tl.debug_barrier()
 
         # dP = (13 H - 15 S) / 4 + (P M + ᵀ).
         h = tl.load(h_at)
         s = tl.load(s_at)
-        tl.store(h_at, 3.25 * h - 3.75 * s + x + tl.trans(x))
+        dp = 3.25 * h - 3.75 * s
+        dp = dp + x + tl.trans(x)
+        tl.store(h_at, dp)
         tl.debug_barrier()
 
     # The start: dU = (Gᵀ + 2 H U) / s, and the gradient of s in the first largest column.
@@ -115,6 +122,8 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
     h = tl.load(h_at)
     hu = dot(h, u, PRECISION)
     row_sums = tl.sum((grad + hu) * u, 1)
-    pull = tl.sum(row_sums[None, :], 1, keep_dims=True) / (s * s)
-    du = (grad + 2.0 * hu) / s - tl.where(first_column(u), pull, 0.0)
+    total = tl.sum(row_sums[None, :], 1, keep_dims=True)
+    pull = total / (s * s)
+    du = (grad + 2.0 * hu) / s
+    du = du - tl.where(first_column(u), pull, 0.0)
     return u, du

@@ -13,13 +13,13 @@ from ..pinv import cubic
 from . import core, core_library, selection_scores, tiles
 from . import streaming_forward as fore
 from .launch_backward import backward
-from .operands import Kept, inverse_options, mask_strides, num_selected, run, sizes, tile_area, tile_options
+from .operands import Selected, inverse_options, mask_strides, num_selected, run, sizes, tile_area, tile_options
 
-__all__ = ["Kept", "backward", "forward", "row_scores", "run", "sizes"]
+__all__ = ["Selected", "backward", "forward", "run", "sizes", "token_scores"]
 
 
 def forward(
-    q, k, v, selected: Kept, mask, steps: int, copy: bool, split: bool, run=run, arch=None
+    q, k, v, selected: Selected, mask, steps: int, copy: bool, split: bool, run=run, arch=None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Launch the forward pass.
 
@@ -125,7 +125,7 @@ def forward(
     return out, rv, w, lse, z
 
 
-def row_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool, run=run) -> Tensor:
+def token_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool, run=run) -> Tensor:
     """Launch the scores of one or two tensors (N,H,L,D): (1 or 2,N,H,L) in float32."""
     N, H, L, D = a.shape
     num_tensors = 1 if b is None else 2

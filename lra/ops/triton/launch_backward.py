@@ -7,11 +7,11 @@ from torch import Tensor
 
 from . import core, core_library, tiles
 from . import streaming_backward as back
-from .operands import Kept, gather, inverse_options, mask_strides, num_selected, run, sizes, tile_area, tile_options
+from .operands import Selected, gather, inverse_options, mask_strides, num_selected, run, sizes, tile_area, tile_options
 
 
 def backward(
-    dout, q, k, v, selected: Kept, mask, rv, w, lse, z, steps: int, copy: bool, split: bool, run=run, arch=None
+    dout, q, k, v, selected: Selected, mask, rv, w, lse, z, steps: int, copy: bool, split: bool, run=run, arch=None
 ) -> tuple[Tensor, ...]:
     """Launch the backward pass, with arguments and results of ``forward``.
 

@@ -3,29 +3,30 @@
 import torch
 from torch import Tensor
 
-# The arguments q_kept to col_real are the fields of ``launch.Kept``.
-TENSORS = """Tensor q, Tensor k, Tensor v, Tensor q_kept, Tensor k_kept, Tensor? rows, Tensor? cols,
+# The arguments q_landmarks to col_real are the fields of ``launch.Selected``.
+TENSORS = """Tensor q, Tensor k, Tensor v, Tensor q_landmarks, Tensor k_landmarks, Tensor? rows, Tensor? cols,
     Tensor? row_real, Tensor? col_real, Tensor? mask"""
 SAVED = "Tensor rv, Tensor w, Tensor lse, Tensor z"
 OPTIONS = "int steps, bool copy, bool split"
 FIVE = "(Tensor, Tensor, Tensor, Tensor, Tensor)"
 
 
-@torch.library.custom_op("lra::three_factor", mutates_args=(), schema=f"({TENSORS}, {OPTIONS}) -> {FIVE}")
-def three_factor(q, *arguments):
+@torch.library.custom_op("lra::landmark_product", mutates_args=(), schema=f"({TENSORS}, {OPTIONS}) -> {FIVE}")
+def landmark_product(q, *arguments):
     from . import launch
 
     *tensors, steps, copy, split = arguments
-    q, k, v, *selected, mask = [ready(x) for x in (q, *tensors)]
+    q, k, v, *landmarks, mask = [ready(x) for x in (q, *tensors)]
+    selected = launch.Selected(*landmarks)
     with torch.cuda.device_of(q):
-        return launch.forward(q, k, v, launch.Kept(*selected), mask, steps, copy, split)
+        return launch.forward(q, k, v, selected, mask, steps, copy, split)
 
 
-@three_factor.register_fake
-def _(q, k, v, q_kept, k_kept, rows, *unused):
+@landmark_product.register_fake
+def _(q, k, v, q_landmarks, k_landmarks, rows, *unused):
     # Shapes of the output, R V, W, the log-sum-exp and Z.
     G = q.shape[0] * q.shape[1]
-    selected = q_kept if rows is None else rows
+    selected = q_landmarks if rows is None else rows
     M = selected.shape[2]
     E = v.shape[-1]
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
@@ -37,23 +38,29 @@ def _(q, k, v, q_kept, k_kept, rows, *unused):
 
 
 @torch.library.custom_op(
-    "lra::three_factor_backward", mutates_args=(), schema=f"(Tensor dout, {TENSORS}, {SAVED}, {OPTIONS}) -> {FIVE}"
+    "lra::landmark_product_backward", mutates_args=(), schema=f"(Tensor dout, {TENSORS}, {SAVED}, {OPTIONS}) -> {FIVE}"
 )
-def three_factor_backward(dout, *arguments):
+def landmark_product_backward(dout, *arguments):
     from . import launch
 
     *tensors, rv, w, lse, z, steps, copy, split = arguments
-    dout, q, k, v, *selected, mask = [ready(x) for x in (dout, *tensors)]
+    dout, q, k, v, *landmarks, mask = [ready(x) for x in (dout, *tensors)]
+    selected = launch.Selected(*landmarks)
     # A backward pass inside autocast would round the library's products of the inner matrix.
     with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
-        return launch.backward(dout, q, k, v, launch.Kept(*selected), mask, rv, w, lse, z, steps, copy, split)
+        return launch.backward(dout, q, k, v, selected, mask, rv, w, lse, z, steps, copy, split)
 
 
-@three_factor_backward.register_fake
-def _(dout, q, k, v, q_kept, k_kept, rows, *unused):
+@landmark_product_backward.register_fake
+def _(dout, q, k, v, q_landmarks, k_landmarks, rows, *unused):
     # Gradients of landmarks; selected positions have none.
-    landmarks = [_like(q_kept), _like(k_kept)] if rows is None else [q.new_empty(0), k.new_empty(0)]
-    return _like(q), _like(k), _like(v), *landmarks
+    if rows is None:
+        dq_landmarks = _like(q_landmarks)
+        dk_landmarks = _like(k_landmarks)
+    else:
+        dq_landmarks = q.new_empty(0)
+        dk_landmarks = k.new_empty(0)
+    return _like(q), _like(k), _like(v), dq_landmarks, dk_landmarks
 
 
 def _setup(ctx, inputs, output):
@@ -67,27 +74,30 @@ def _backward(ctx, dout, *unused):
     if dout is None:
         return (None,) * 13
     saved = ctx.saved_tensors
-    *grads, dq_kept, dk_kept = three_factor_backward(dout, *saved, ctx.steps, ctx.copy, ctx.split)
+    options = (ctx.steps, ctx.copy, ctx.split)
+    *grads, dq_landmarks, dk_landmarks = landmark_product_backward(dout, *saved, *options)
     # Landmarks have gradients; selected positions do not.
     if saved[5] is None:
-        return *grads, dq_kept, dk_kept, *[None] * 8
+        return *grads, dq_landmarks, dk_landmarks, *[None] * 8
     return *grads, *[None] * 10
 
 
-three_factor.register_autograd(_backward, setup_context=_setup)
+landmark_product.register_autograd(_backward, setup_context=_setup)
 
 
-@torch.library.custom_op("lra::row_scores", mutates_args=())
-def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, score: str, class_token: bool) -> Tensor:
+@torch.library.custom_op("lra::token_scores", mutates_args=())
+def token_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, score: str, class_token: bool) -> Tensor:
     from . import launch
 
+    a, b, mask = (ready(x) for x in (a, b, mask))
     with torch.cuda.device_of(a):
-        return launch.row_scores(ready(a), ready(b), ready(mask), score, class_token)
+        return launch.token_scores(a, b, mask, score, class_token)
 
 
-@row_scores.register_fake
+@token_scores.register_fake
 def _(a, b, mask, score, class_token):
-    return a.new_empty(1 if b is None else 2, *a.shape[:3], dtype=torch.float32)
+    num_tensors = 1 if b is None else 2
+    return a.new_empty(num_tensors, *a.shape[:3], dtype=torch.float32)
 
 
 def ready(x: Tensor | None) -> Tensor | None:
@@ -106,4 +116,4 @@ def _like(x: Tensor) -> Tensor:
 
 
 for _device in ("cuda", "cpu"):
-    three_factor.register_autocast(_device, torch.bfloat16)
+    landmark_product.register_autocast(_device, torch.bfloat16)

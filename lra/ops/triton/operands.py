@@ -17,7 +17,7 @@ def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
         kernel[grid](*args, num_warps=warps, num_stages=stages, **constants)
 
 
-class Kept(NamedTuple):
+class Selected(NamedTuple):
     """Selected queries and keys: landmarks (N,H,M,D), or all of them (N,H,L,D) with the selected positions (N,H,M).
 
     row_real and col_real, (N,H,M) or (N,H,L), mark the real ones by bytes.
@@ -87,8 +87,9 @@ def tile_area(size: dict[str, int], q: Tensor, arch: int | None) -> tuple[int, i
     return size["BM"], width, q.dtype, arch or tiles.arch(q.device)
 
 
-def num_selected(selected: Kept) -> int:
-    return (selected.q if selected.rows is None else selected.rows).shape[2]
+def num_selected(selected: Selected) -> int:
+    landmarks = selected.q if selected.rows is None else selected.rows
+    return landmarks.shape[2]
 
 
 def mask_strides(real: Tensor | None) -> tuple[int, int]:
@@ -99,4 +100,6 @@ def gather(x: Tensor | None, index: Tensor | None) -> Tensor | None:
     """Gather rows of x (N,H,L,...) at index (N,H,M), all for None."""
     if x is None or index is None:
         return x
-    return x.take_along_dim(index[..., None] if x.dim() == 4 else index, 2)
+    if x.dim() == 4:
+        index = index[..., None]
+    return x.take_along_dim(index, 2)

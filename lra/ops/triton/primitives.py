@@ -18,7 +18,11 @@ def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
     """Positions of the selected rows of head g, from index (G,M) or 0 .. M-1 without one, and which of BM exist."""
     j = tl.arange(0, BM)
     valid = j < M
-    at = j if index is None else tl.load(index + g.to(tl.int64) * M + j, mask=valid, other=0)
+    if index is None:
+        at = j
+    else:
+        slot = g.to(tl.int64) * M
+        at = tl.load(index + slot + j, mask=valid, other=0)
     return at, valid
 
 
@@ -53,7 +57,7 @@ def store(x, at, stride, ok, rows, D: tl.constexpr, BD: tl.constexpr):
     if D < BD:
         mask = mask & (col[None, :] < D)
     address = x + at[:, None].to(tl.int64) * stride + col[None, :]
-    rows = narrow(rows, x).to(x.dtype.element_ty)
+    rows = cast_like(rows, x).to(x.dtype.element_ty)
     tl.store(address, rows, mask=mask)
 
 
@@ -63,13 +67,14 @@ def keep_bits(x, DROP: tl.constexpr):
     # Add just less than half of the last bit that remains, and one more if that bit is odd; then cut.
     bits = x.to(tl.int32, bitcast=True)
     is_odd = (bits >> DROP) & 1
-    bits = bits + ((1 << (DROP - 1)) - 1) + is_odd
+    below_half: tl.constexpr = (1 << (DROP - 1)) - 1
+    bits = bits + below_half + is_odd
     bits = (bits >> DROP) << DROP
     return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def narrow(x, like):
+def cast_like(x, like):
     """Convert float32 x for a product with ``like``'s type; in the interpreter bfloat16 values remain float32."""
     x = keep_bits(x, 16) if INTERPRETED and like.dtype.element_ty == tl.bfloat16 else x.to(like.dtype.element_ty)
     return x
@@ -90,8 +95,8 @@ def dot(a, b, PRECISION: tl.constexpr):
 @triton.jit
 def halves(x, like):
     """Split float32 x into a sum of two of ``like``'s type, for factors whose rounding would dominate the error."""
-    high = narrow(x, like)
-    low = narrow(x - high.to(tl.float32), like)
+    high = cast_like(x, like)
+    low = cast_like(x - high.to(tl.float32), like)
     return high, low
 
 

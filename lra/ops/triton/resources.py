@@ -77,10 +77,10 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> lis
         index = torch.empty(N, H, M, dtype=torch.int64)
         mask = torch.empty(N, L, dtype=torch.uint8)
         real = mask[:, None].expand(-1, H, -1)
-        selected = launch.Kept(q, k, index, index, real, real)
+        selected = launch.Selected(q, k, index, index, real, real)
         out, *saved = launch.forward(q, k, v, selected, mask, 6, True, True, run=compile, arch=int(arch))
         launch.backward(out, q, k, v, selected, mask, *saved, 6, True, True, run=compile, arch=int(arch))
-        launch.row_scores(q, k, mask, "abs", False, run=compile)
+        launch.token_scores(q, k, mask, "abs", False, run=compile)
     return table_rows
 
 

@@ -4,7 +4,19 @@ import triton
 import triton.language as tl
 
 from .core import inverse_backward, summed
-from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, narrow, probabilities, slots, store
+from .primitives import (
+    VARYING,
+    cast_like,
+    dot,
+    dot_halves,
+    dot_wide,
+    halves,
+    is_real,
+    load,
+    probabilities,
+    slots,
+    store,
+)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -54,12 +66,14 @@ def c_backward_kernel(
     at, valid = slots(cols, g, M, BM)
     k += n * k_n + h * k_h
     b = load(k, at, k_l, valid, D, BD)  # (BM,BD)
-    col_ok = is_real(real + n * r_n + h * r_h if real is not None else None, at, valid)
+    if real is not None:
+        real += n * r_n + h * r_h
+    col_ok = is_real(real, at, valid)
     bias = tl.where(col_ok, 0.0, float("-inf"))
     j = tl.arange(0, BM)
     w += g.to(tl.int64) * M * E
     weights = load(w, j, E, valid, E, BE)  # (BM,BE)
-    weights = narrow(weights, dout)
+    weights = cast_like(weights, dout)
     q += n * q_n + h * q_h
     dout += n * o_n + h * o_h
     dq += n * dq_n + h * dq_h
@@ -79,16 +93,20 @@ def c_backward_kernel(
         x = load(q, i, q_l, inside, D, BD)  # (BN,BD)
         if COPY:
             is_copied = (i[:, None] == copied[None, :]).to(tl.int32)
-            mixed = inside & (tl.max(is_copied, 1) == 0)
+            num_copies = tl.max(is_copied, 1)
+            mixed = inside & (num_copies == 0)
         else:
             mixed = inside
         y = load(dout, i, o_l, mixed, E, BE)  # (BN,BE)
 
         # Cᵀ again: softmax over the selected keys.
         if TURNED:
-            s = dot(b, tl.trans(x), PRECISION) * scale2 + bias[:, None]  # (BM,BN)
-            p = tl.exp2(s - tl.max(s, 0)[None, :])
-            p = p * (1.0 / tl.sum(p, 0))[None, :]
+            s = dot(b, tl.trans(x), PRECISION) * scale2  # (BM,BN)
+            s = s + bias[:, None]
+            top = tl.max(s, 0)
+            p = tl.exp2(s - top[None, :])
+            inverse_total = 1.0 / tl.sum(p, 0)
+            p = p * inverse_total[None, :]
         else:
             p = probabilities(x, b, bias, scale2, PRECISION)  # (BN,BM)
             p = tl.trans(p)  # (BM,BN)
@@ -103,18 +121,20 @@ def c_backward_kernel(
             else:
                 dp = dot(y, tl.trans(weights), PRECISION)  # (BN,BM)
                 dp = tl.trans(dp)
-            centred = dp - tl.sum(p * dp, 0)[None, :]
-            ds = narrow(p * centred, dout)  # (BM,BN)
+            mean = tl.sum(p * dp, 0)
+            ds = p * (dp - mean[None, :])  # (BM,BN)
+            ds = cast_like(ds, dout)
 
             # dq = scale dS k[cols], dk = scale dSᵀ q.
             if DQ:
-                grad = dot(tl.trans(ds), b, PRECISION) * scale  # (BN,BD)
-                store(dq, i, dq_l, inside, grad, D, BD)
+                grad = dot(tl.trans(ds), b, PRECISION)  # (BN,BD)
+                store(dq, i, dq_l, inside, grad * scale, D, BD)
             if DK:
                 dk_acc += dot(ds, x, PRECISION)
 
     # Store the sums of this part.
-    slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
+    index = part * tl.num_programs(0) + g
+    slot = index.to(tl.int64) * M
     if DW:
         store(dw + slot * E, j, E, valid, dw_acc, E, BE)
     if DK:
@@ -215,7 +235,8 @@ def r_backward_kernel(
             # Transposed here, the matrix lies in shared memory, not in registers.
             to_rv = tl.trans(turned)  # (BM,BE)
             if COPY:
-                to_rv += load(dout + n * o_n + h * o_h, at, o_l, valid, E, BE)
+                dout += n * o_n + h * o_h
+                to_rv += load(dout, at, o_l, valid, E, BE)
             product = load(rv + slot * E, j, E, valid, E, BE)
             less = tl.sum(to_rv * product, 1)
 
@@ -225,6 +246,8 @@ def r_backward_kernel(
         v += n * v_n + h * v_h
         dk += n * dk_n + h * dk_h
         dv += n * dv_n + h * dv_h
+        if mask is not None:
+            mask += n * L
         acc = tl.zeros((BM, BD), tl.float32)
         begin = part * chunk
         end = tl.minimum(begin + chunk, L)
@@ -235,7 +258,7 @@ def r_backward_kernel(
             y = load(v, i, v_l, inside, E, BE)  # (BN,BE)
 
             # R again, from its log-sum-exp.
-            real = is_real(mask + n * L if mask is not None else None, i, inside)
+            real = is_real(mask, i, inside)
             s = dot(a, tl.trans(x), PRECISION) * scale2  # (BM,BN)
             s = tl.where(real[None, :], s, float("-inf"))
             p = tl.exp2(s - log[:, None])
@@ -252,17 +275,19 @@ def r_backward_kernel(
                 dp = dot(high, tl.trans(y), PRECISION)  # (BM,BN)
                 if SPLIT:
                     dp += dot(low, tl.trans(y), PRECISION)
-                ds = p * (dp - less[:, None])
+                centred = dp - less[:, None]
+                ds = p * centred
 
                 # dk = scale dSᵀ q[rows], dq = scale dS k.
                 if DK:
-                    narrow_ds = narrow(ds, dv)
-                    grad = dot(tl.trans(narrow_ds), a, PRECISION) * scale  # (BN,BD)
-                    store(dk, i, dk_l, inside, grad, D, BD)
+                    narrow_ds = cast_like(ds, dv)
+                    grad = dot(tl.trans(narrow_ds), a, PRECISION)  # (BN,BD)
+                    store(dk, i, dk_l, inside, grad * scale, D, BD)
                 if DQ:
                     acc += dot_wide(ds, x, dv, SPLIT, PRECISION)
 
         # Store the sum of this part.
         if DQ:
-            slot = (part * G + g).to(tl.int64) * M
+            index = part * G + g
+            slot = index.to(tl.int64) * M
             store(dq + slot * D, j, D, valid, acc * scale, D, BD)

@@ -4,7 +4,19 @@ import triton
 import triton.language as tl
 
 from .core import combined, inverse
-from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, narrow, probabilities, slots, store
+from .primitives import (
+    VARYING,
+    cast_like,
+    dot,
+    dot_halves,
+    dot_wide,
+    halves,
+    is_real,
+    load,
+    probabilities,
+    slots,
+    store,
+)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -66,6 +78,9 @@ def rv_kernel(
         k += n * k_n + h * k_h
         v += n * v_n + h * v_h
 
+        if mask is not None:
+            mask += n * L
+
         # Online softmax: running maximum, sum of the exponentials, and weighted sum of the values.
         top = tl.full((BM,), float("-inf"), tl.float32)
         total = tl.zeros((BM,), tl.float32)
@@ -79,27 +94,32 @@ def rv_kernel(
             y = load(v, i, v_l, inside, E, BE)  # (BN,BE)
 
             # Scores in units of log 2; padding gets -inf.
-            real = is_real(mask + n * L if mask is not None else None, i, inside)
+            real = is_real(mask, i, inside)
             s = dot(a, tl.trans(x), PRECISION) * scale2  # (BM,BN)
             s = tl.where(real[None, :], s, float("-inf"))
 
             # Shift by the new maximum; a query that has only seen padding keeps shift 0, which avoids inf - inf.
-            new = tl.maximum(top, tl.max(s, 1))
+            block_top = tl.max(s, 1)
+            new = tl.maximum(top, block_top)
             shift = tl.where(new == float("-inf"), 0.0, new)
             p = tl.exp2(s - shift[:, None])
 
             # Rescale what has been summed so far.
             decay = tl.exp2(top - shift)
             total = total * decay + tl.sum(p, 1)
-            acc = acc * decay[:, None] + dot_wide(p, y, v, SPLIT, PRECISION)
+            rescaled = acc * decay[:, None]
+            acc = rescaled + dot_wide(p, y, v, SPLIT, PRECISION)
             top = new
 
         # Normalise; without any real key the sum is 0 and the output is 0.
         total = tl.where(total > 0, total, 1.0)
-        slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
+        index = part * tl.num_programs(0) + g
+        slot = index.to(tl.int64) * M
         j = tl.arange(0, BM)
-        store(rv + slot * E, j, E, valid, acc / total[:, None], E, BE)
-        tl.store(lse + slot + j, top + tl.log2(total), mask=valid)
+        product = acc / total[:, None]
+        store(rv + slot * E, j, E, valid, product, E, BE)
+        log = top + tl.log2(total)
+        tl.store(lse + slot + j, log, mask=valid)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -144,7 +164,9 @@ def out_kernel(
     at, valid = slots(cols, g, M, BM)
     k += n * k_n + h * k_h
     b = load(k, at, k_l, valid, D, BD)  # (BM,BD)
-    col_ok = is_real(real + n * r_n + h * r_h if real is not None else None, at, valid)
+    if real is not None:
+        real += n * r_n + h * r_h
+    col_ok = is_real(real, at, valid)
     bias = tl.where(col_ok, 0.0, float("-inf"))
 
     # W = Z (R V), a few columns of Z and rows of R V at a time, since registers are short.
@@ -160,7 +182,8 @@ def out_kernel(
             exists = inner < M
             product, log = combined(rv_parts, lse_parts, inner, exists, g, G, S, M, E, BE)  # (BK,BE), (BK,)
             inside = valid[:, None] & exists[None, :]
-            inv = tl.load(z + (slot + j[:, None]) * M + inner[None, :], mask=inside, other=0.0)  # (BM,BK)
+            address = z + (slot + j[:, None]) * M + inner[None, :]
+            inv = tl.load(address, mask=inside, other=0.0)  # (BM,BK)
             weights += dot(inv, product, INNER)
             # The backward pass needs R V and its log-sum-exp.
             if part == 0:
@@ -180,7 +203,7 @@ def out_kernel(
         inside = i < end
         x = load(q, i, q_l, inside, D, BD)  # (BN,BD)
         p = probabilities(x, b, bias, scale2, PRECISION)  # (BN,BM)
-        p = narrow(p, out)
+        p = cast_like(p, out)
         y = dot_halves(p, high, low, SPLIT, PRECISION)  # (BN,BE)
         store(out, i, o_l, inside, y, E, BE)
 

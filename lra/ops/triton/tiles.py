@@ -102,10 +102,12 @@ def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) ->
 
     # 16 bits.
     if area > 8192:
-        return Tile(32 if arch >= 90 else 16, 8, 2)
+        block = 32 if arch >= 90 else 16
+        return Tile(block, 8, 2)
     if arch < 90 or m > 64 or area > 4096:
         return Tile(64, 8, 2)
-    return Tile(128 if m == 64 else 64, 4, 3)
+    block = 128 if m == 64 else 64
+    return Tile(block, 4, 3)
 
 
 def streaming_backward(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
@@ -121,21 +123,27 @@ def streaming_backward(kernel: str, m: int, width: int, dtype: torch.dtype, arch
     area = m * width
     if dtype == torch.float32:
         if area > 8192 or (area == 8192 and arch != 90):
-            return Tile(16, 8, 1, "ieee", launches=2 if arch < 90 else 3, turned=True)
+            launches = 2 if arch < 90 else 3
+            return Tile(16, 8, 1, "ieee", launches=launches, turned=True)
         if area == 8192 or (arch < 90 and area >= 2048):
-            few = 2 if arch == 90 or area < 4096 else 3
-            return Tile(16, 8, 1, launches=few, turned=True)
+            launches = 2 if arch == 90 or area < 4096 else 3
+            return Tile(16, 8, 1, launches=launches, turned=True)
         turned = area >= 2048 and (m, width) != (64, 64)
         if area <= 1024:
             return Tile(16, 4, 2)
-        return Tile(32 if m <= 64 else 16, 8, 2, launches=2 if area == 4096 else 1, turned=turned)
+        block = 32 if m <= 64 else 16
+        launches = 2 if area == 4096 else 1
+        return Tile(block, 8, 2, launches=launches, turned=turned)
 
     # 16 bits.
     if area > 8192:
-        return Tile(32 if arch >= 90 else 16, 8, 2, launches=2, turned=True)
+        block = 32 if arch >= 90 else 16
+        return Tile(block, 8, 2, launches=2, turned=True)
     if arch < 90 or area > 4096 or m > 64:
-        return Tile(32, 8, 2, launches=2 if arch < 90 and area >= 4096 else 1, turned=m > 64)
-    return Tile(64, 4, 2, turned=arch >= 100 and area == 4096)
+        launches = 2 if arch < 90 and area >= 4096 else 1
+        return Tile(32, 8, 2, launches=launches, turned=m > 64)
+    turned = arch >= 100 and area == 4096
+    return Tile(64, 4, 2, turned=turned)
 
 
 def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
@@ -194,9 +202,12 @@ def chunk(heads: int, length: int, block: int, device: torch.device, fill: int =
         device: device of the launch.
         fill: programs for each multiprocessor.
     """
-    parts = -(-fill * multiprocessors(device) // max(1, heads))
+    # Rounded up: programs for each head, blocks of the sequence, blocks for each program.
+    num_programs = fill * multiprocessors(device)
+    parts = -(-num_programs // max(1, heads))
     blocks = -(-length // block)
-    return block * max(4, -(-blocks // parts))
+    blocks_per_part = -(-blocks // parts)
+    return block * max(4, blocks_per_part)
 
 
 @cache

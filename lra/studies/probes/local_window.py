@@ -15,7 +15,7 @@ from ...attention.s4d import S4D
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
 from ...maps.maps import matrix
-from ...ops.blocks import FLOOR
+from ...ops.blocks import MIN_SCORE
 from ..qkv import mechanisms
 
 
@@ -92,7 +92,7 @@ def _confine_sdpa(mixer: SDPA, forward: Callable, reach: int, q, k, v, mask=None
 
 def _confine_softmax(mixer: Softmax, forward: Callable, reach: int, q, k, v, mask=None, bias=None) -> Tensor:
     band = _band(q.shape[2], reach, q.device)
-    band_bias = torch.zeros(band.shape, device=q.device).masked_fill(~band, FLOOR)
+    band_bias = torch.zeros(band.shape, device=q.device).masked_fill(~band, MIN_SCORE)
 
     def confined_bias(rows: slice, cols: slice) -> Tensor:
         return band_bias + (0 if bias is None else bias(rows, cols))

@@ -3,39 +3,53 @@
 N examples, H heads, L length, E value size, F features.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, floor: float = 1e-6, offset: float = 0.0) -> Tensor:
+def attend(
+    q: Float[Tensor, "#N H L F"],
+    k: Float[Tensor, "#N H L F"],
+    v: Float[Tensor, "N H L E"],
+    mask: Bool[Tensor, "N L"] | None,
+    floor: float = 1e-6,
+    offset: float = 0.0,
+) -> Float[Tensor, "N H L E"]:
     """Compute Σ_j φ(q_i)·φ(k_j) v_j / max(Σ_j φ(q_i)·φ(k_j), n floor) over the n real keys of each example.
 
     Args:
-        q, k: features φ(q), φ(k) without the offset, (N,H,L,F). They must be finite at masked positions.
-        v: values (N,H,L,E).
-        mask: real tokens (N,L); None if all are real.
+        q, k: features φ(q), φ(k) without the offset. They must be finite at masked positions.
+        v: values.
+        mask: real tokens; None if all are real.
         floor: smallest denominator, as a mean over the keys, which makes its effect independent of their number.
         offset: constant that is added to every feature of queries and keys.
 
     Returns:
-        (N,H,L,E); zero for an example without real tokens.
+        The outputs; zero for an example without real tokens.
     """
     # A column of ones next to the values: one product gives numerators and denominators.
     v_ones = F.pad(v, (0, 1), value=1.0)  # (N,H,L,E + 1)
-    num_keys = k.shape[2]
+    num_keys: int | Tensor = k.shape[2]
     is_empty = None
     if mask is not None:
         # Zero values and a zero in the column of ones remove a masked key from both.
         v_ones = zero_padding(v_ones, mask)
-        num_keys = mask.sum(-1).clamp(min=1)[:, None, None, None]  # (N,1,1,1)
-        is_empty = ~mask.any(-1)[:, None, None, None]  # (N,1,1,1)
+        num_real = mask.sum(-1)
+        num_keys = num_real.clamp(min=1)[:, None, None, None]  # (N,1,1,1)
+        has_real = mask.any(-1)
+        is_empty = ~has_real[:, None, None, None]  # (N,1,1,1)
 
     # state = mean_j φ(k_j) [v_j, 1]. In this order of factors the gradient of k is contiguous.
-    state = (v_ones.mT @ k / num_keys).mT  # (N,H,F,E + 1)
+    transposed = v_ones.mT @ k / num_keys  # (N,H,E + 1,F)
+    state = transposed.mT
     if offset:
-        state = state + offset * v_ones.sum(2, keepdim=True) / num_keys
+        value_sums = v_ones.sum(2, keepdim=True)  # (N,H,1,E + 1)
+        state = state + offset * value_sums / num_keys
     return _Quotient.apply(q, state, is_empty, floor, offset)
 
 
@@ -46,31 +60,46 @@ class _Quotient(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q: Tensor, state: Tensor, is_empty: Tensor | None, floor: float, offset: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        state: Tensor,
+        is_empty: Tensor | None,
+        floor: float,
+        offset: float,
+    ) -> Tensor:
         sums = q @ state  # (N,H,L,E + 1)
         if offset:
             # The offset of the queries multiplies the sum over features: no tensor with F features is written for it.
             sums += offset * state.sum(2, keepdim=True)
+
+        # Divide the numerators by the denominators, which are at least ``floor``.
         denominator = sums[..., -1:]
-        reciprocal = denominator.clamp(min=floor).reciprocal()  # (N,H,L,1)
+        bounded = denominator.clamp(min=floor)
+        reciprocal = bounded.reciprocal()  # (N,H,L,1)
         if is_empty is not None:
             reciprocal = reciprocal.masked_fill(is_empty, 0)
         out = sums[..., :-1] * reciprocal  # (N,H,L,E)
+
         # Below the floor the quotient does not depend on the denominator.
-        slope = reciprocal.masked_fill(denominator < floor, 0)
+        is_below = denominator < floor
+        slope = reciprocal.masked_fill(is_below, 0)
         ctx.save_for_backward(q, state, out, reciprocal, slope)
         ctx.offset = offset
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         q, state, out, reciprocal, slope = ctx.saved_tensors
         # d(a / b) = da / b - (a / b) db / b
         grad_numerator = grad * reciprocal  # (N,H,L,E)
-        grad_denominator = -(grad * out).sum(-1, keepdim=True) * slope  # (N,H,L,1)
+        products = (grad * out).sum(-1, keepdim=True)
+        grad_denominator = -products * slope  # (N,H,L,1)
         grad_sums = torch.cat([grad_numerator, grad_denominator], -1)  # (N,H,L,E + 1)
         del grad_numerator
+
+        # Through the product [a, b] = (q + offset) state.
         grad_q = grad_sums @ state.mT
         grad_state = q.mT @ grad_sums
         if ctx.offset:
@@ -78,6 +107,8 @@ class _Quotient(torch.autograd.Function):
         return grad_q, grad_state, None, None, None
 
 
-def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Set x (N,H,L,F) to zero at padded positions, mask (N,L)."""
-    return x if mask is None else x * mask[:, None, :, None]
+def zero_padding(x: Float[Tensor, "N H L F"], mask: Bool[Tensor, "N L"] | None) -> Float[Tensor, "N H L F"]:
+    """Set x to zero at padded positions."""
+    if mask is None:
+        return x
+    return x * mask[:, None, :, None]

@@ -16,5 +16,7 @@ def truncated_normal_(tensor: Tensor, *, std: float) -> Tensor:
     Returns:
         The tensor.
     """
+    # Truncation reduces the standard deviation by the factor STD.
     scale = std / STD
-    return nn.init.trunc_normal_(tensor, std=scale, a=-2 * scale, b=2 * scale)
+    bound = 2 * scale
+    return nn.init.trunc_normal_(tensor, std=scale, a=-bound, b=bound)
