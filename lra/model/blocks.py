@@ -1,7 +1,7 @@
 """Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory).
 
 A block around a mixer with ``varlen`` also takes packed sequences: varlen(x (1,T,d), layout) -> x. A block inherits
-``hole_free`` from its mixer.
+``compactable`` from its mixer.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class PreNorm(nn.Module):
         # Mixer, then MLP, each after a norm.
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
-        self.hole_free = self.mixer.hole_free
+        self.compactable = self.mixer.compactable
         _check_width(self.mixer, dim)
         self.dropout = Dropout(dropout)
         self.mlp_norm = nn.LayerNorm(dim)
@@ -104,7 +104,7 @@ class GLU(Checked, nn.Module):
         self.activation = activation
         self.norm = make_norm(norm, dim, momentum=momentum)
         self.mixer = mixer()
-        self.hole_free = self.mixer.hole_free
+        self.compactable = self.mixer.compactable
         _check_width(self.mixer, dim)
         self.mixed_dropout = Dropout(dropout if mixer_dropout else 0.0)
         self.inner = nn.Sequential(nn.GELU("none" if gelu == "exact" else gelu), Dropout(dropout, tied=tied))
@@ -156,7 +156,7 @@ class Gated(Checked, nn.Module):
         super().__init__()
         self.mixer_norm = make_norm(norm, dim)
         self.mixer = mixer()
-        self.hole_free = self.mixer.hole_free
+        self.compactable = self.mixer.compactable
         _check_width(self.mixer, dim)
         self.dropout = Dropout(dropout)
         self.has_mlp = expand > 0
@@ -185,7 +185,7 @@ class Plain(nn.Module):
         super().__init__()
         self.mixer = mixer()
         self.width = self.mixer.width
-        self.hole_free = self.mixer.hole_free
+        self.compactable = self.mixer.compactable
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         return self.mixer(x, mask), memory

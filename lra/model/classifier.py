@@ -28,7 +28,7 @@ class Classifier(Checked, nn.Module):
     """The whole model: inputs (B,T,L[,F]), mask and positions (B,T,L) or None -> outputs (B, outputs).
 
     ``positions`` are the positions of the tokens after compaction (``lra.data.datamodule``); None for 0 .. L-1. If
-    ``hole_free`` is True, the outputs with and without compaction are equal.
+    ``compactable`` is True, the outputs with and without compaction are equal.
 
     The towers share one encoder. They are encoded as one batch of B T sequences or, if a mechanism depends on the other
     examples of a batch, one after the other (``encode_separately``). The last block may change the width.
@@ -92,9 +92,9 @@ class Classifier(Checked, nn.Module):
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
         modules = list(self.blocks.modules())
-        self.encode_separately = any(getattr(module, "mixes_batch", False) for module in modules)
-        blocks_are_hole_free = all(getattr(block, "hole_free", False) for block in self.blocks)
-        self.hole_free = blocks_are_hole_free and not self.encode_separately
+        self.encode_separately = any(getattr(module, "batch_dependent", False) for module in modules)
+        blocks_are_compactable = all(getattr(block, "compactable", False) for block in self.blocks)
+        self.compactable = blocks_are_compactable and not self.encode_separately
         blocks_are_packable = all(_is_packable(block) for block in self.blocks)
         self.packed = packed and blocks_are_packable
 

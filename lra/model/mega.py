@@ -66,7 +66,7 @@ class Mega(Checked, nn.Module):
         self.widths = [dim, z, hidden, dim]
         reach = min(chunk or length, length)
         self.attention = attention(Sizes(heads=1, head_dim=z, value_dim=hidden, length=reach))
-        if bias and not self.attention.takes_bias:
+        if bias and not self.attention.supports_bias:
             raise ValueError(f"bias must be false around {type(self.attention).__name__}, which takes no position bias")
         self.bias = RelativeBias(reach) if bias else None
         self.ema = EMA(dim, ndim=ndim, truncation=truncation)

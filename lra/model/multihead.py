@@ -12,7 +12,7 @@ from ..varlen import VarlenLayout
 class Multihead(Mixer):
     """Multi-head attention: input projections, the mechanism, output projection; (N,L,d) -> (N,L,d).
 
-    One matrix with bias projects to queries, keys and values. A mechanism with ``shares_qk`` has one projection for
+    One matrix with bias projects to queries, keys and values. A mechanism with ``shared_qk`` has one projection for
     queries and keys.
 
     Args:
@@ -44,8 +44,8 @@ class Multihead(Mixer):
         self.attention = attention(self.sizes)
         self.causal = self.attention.causal
         # Rotary angles depend on the positions in the sequence.
-        self.hole_free = self.attention.hole_free and not rotary
-        num_projections = 2 if self.attention.shares_qk else 3
+        self.compactable = self.attention.compactable and not rotary
+        num_projections = 2 if self.attention.shared_qk else 3
         self.widths = [heads * head_dim] * num_projections
         self.inputs = nn.Linear(dim, sum(self.widths))
         self.output = nn.Linear(self.widths[-1], dim)
@@ -65,7 +65,7 @@ class Multihead(Mixer):
         *qk, v = [part.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2) for part in projections]
         if self.rotary:
             qk = [rotate(part, positions) for part in qk]
-        # With shares_qk there is one tensor for both.
+        # With shared_qk there is one tensor for both.
         q = qk[0]
         k = qk[-1]
         return q, k, v

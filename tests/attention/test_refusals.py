@@ -131,7 +131,7 @@ SMALL = {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 16}
 class Bare(Attention):
     """No options, no constructor."""
 
-    drops = True
+    has_dropout = True
 
     def forward(self, q, k, v, mask=None):
         return v
