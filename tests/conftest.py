@@ -15,21 +15,36 @@ if not os.environ["CUDA_VISIBLE_DEVICES"]:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # the kernels run in triton's interpreter, at a crawl
 
 from importlib.util import find_spec
+from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
-from jaxtyping import install_import_hook
+from beartype import beartype
+
+# Packages whose signatures have shapes are checked at every call, from before the first import of one; with
+# LRA_CHECK_SHAPES=0 they are not. Of lra.ops the modules, not the kernels, since triton compiles their source; of
+# lra.model all but dropout, whose loops numba compiles.
+if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
+
+    def check_shapes(function):
+        """Check the annotations of tensors alone; options have their own checks, with messages that tests compare."""
+        hints = function.__annotations__
+        function.__annotations__ = {name: hint for name, hint in hints.items() if "Tensor" in str(hint)}
+        return beartype(function)
+
+    ops = [f"lra.ops.{path.stem}" for path in (Path(__file__).parents[1] / "lra/ops").glob("*.py")]
+    model = [f"lra.model.{path.stem}" for path in (Path(__file__).parents[1] / "lra/model").glob("[!_d]*.py")]
+    shaped = [*ops, *model, "lra.attention", "lra.reference", "lra.varlen"]
+    jaxtyping.install_import_hook(shaped, "conftest.check_shapes")
+    # torch.compile and torch.export cannot trace the checks, so they see the plain functions.
+    type(jaxtyping.config).jaxtyping_disable = property(lambda _: torch.compiler.is_compiling())
+
 from support.faster import interpret_faster, read_yamls_once, share_compositions
 
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-
-# Modules whose signatures have shapes, checked at every call; LRA_CHECK_SHAPES=0 turns it off. torch.compile cannot
-# trace checked functions, so selective_scan and diagonal_recurrence, which tests compile, are not listed.
-SHAPED = [f"lra.ops.{name}" for name in ("channel_decay", "delta_rule", "scalar_decay")]
-if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
-    install_import_hook(SHAPED, "beartype.beartype")
 
 torch.set_num_threads(1)  # xdist runs one process per core
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of pytest in a shell's background; processes would inherit it

@@ -75,7 +75,7 @@ class HeadNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
-def decays_by_horizon(heads: int, shortest: float, longest: float) -> Float[Tensor, " H"]:
+def decays_by_horizon(heads: int, shortest: int, longest: int) -> Float[Tensor, " H"]:
     """Return logarithms of decays whose horizons 1 / (1 - decay), in tokens, are spread evenly in their logarithm."""
     log_shortest = math.log10(shortest)
     log_longest = math.log10(max(longest, shortest))

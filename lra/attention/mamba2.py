@@ -103,7 +103,7 @@ class Mamba2(Mixer):
     def scan(
         self,
         u: Float[Tensor, "N L inner"],
-        BC: Float[Tensor, "N L 2*n"],
+        BC: Float[Tensor, "N L BC"],
         delta: Float[Tensor, "N L H"],
         *,
         bidirectional: bool,

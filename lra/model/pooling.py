@@ -44,7 +44,7 @@ def over_towers(
 def pool_tokens(
     x: Float[Tensor, "N L d"],
     mask: Bool[Tensor, "N L"] | None,
-    positions: Int[Tensor, "N L"] | None = None,
+    positions: Int[Tensor, "N tokens"] | None = None,
     *,
     pool: Pool,
     length: int,
@@ -54,7 +54,7 @@ def pool_tokens(
     Args:
         x: token vectors.
         mask: real tokens.
-        positions: positions of the tokens after compaction; None for 0 .. L-1.
+        positions: positions of the tokens after compaction, for pool=flatten; None for 0 .. L-1.
         pool: rule, see ``lra.model.classifier.Classifier``.
         length: maximum sequence length.
 
