@@ -1,5 +1,7 @@
 """LION, full linear attention with decays in both directions (Afzal et al., 2025)."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -29,6 +31,8 @@ class LionS(Mixer):
     """
 
     compactable = True
+    # The parameters of the decays: a Linear, in LION-D a Parameter.
+    gate: Any
 
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False):
         super().__init__(sizes, dim=dim)

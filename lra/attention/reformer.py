@@ -189,7 +189,7 @@ class Reformer(Attention):
         chunks = _cut(chunk.mT, order, size)  # (N,H,R,C,c,R)
         key_buckets = with_previous(buckets)  # (N,H,R,C,2 c,R)
         key_chunks = with_previous(chunks)
-        count = 0
+        count = torch.zeros((), dtype=torch.int32, device=bucket.device)
         for r in range(self.hashes):
             same_bucket = buckets[..., r, None] == key_buckets[..., None, :, r]  # (N,H,R,C,c,2 c)
             distance = chunks[..., r, None] - key_chunks[..., None, :, r]

@@ -173,7 +173,8 @@ class Soft(Attention):
         num_real = blocks(mask, self.window, 1).sum(-1)  # (N,m)
         token_mask = num_real > 0
         if self.sample == "conv":
-            inputs = windows.flatten(3).to(self.conv[0].weight.dtype)  # (N,H,m,window D)
+            weight = next(self.conv.parameters())
+            inputs = windows.flatten(3).to(weight.dtype)  # (N,H,m,window D)
             return self.conv(inputs), token_mask
         divisor = num_real.clamp(min=1)[:, None, :, None]  # (N,1,m,1)
         return windows.sum(3) / divisor, token_mask

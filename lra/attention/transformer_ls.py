@@ -92,6 +92,7 @@ class TransformerLS(Mixer):
 
         # 2. The dynamic projection, a softmax over the tokens.
         key_mask = ensure_nonempty(mask)
+        assert key_mask is not None
         is_padding = ~key_mask[..., None]  # (N,L,1)
         logits = self.project(x).masked_fill(is_padding, float("-inf"))  # (N,L,H rank)
         P = self._split_heads(logits.softmax(1)).mT  # (N,H,rank,L)

@@ -5,7 +5,7 @@ A block around a mixer with ``varlen`` also takes packed sequences: varlen(x, la
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -15,6 +15,7 @@ from ..attention.base import Mixer
 from ..options import Checked, Share, Whole
 from ..varlen import VarlenLayout
 from .dropout import Dropout
+from .multihead import Multihead
 from .norm import Norm, make_norm
 
 # Names of the code of S5.
@@ -60,7 +61,8 @@ class PreNorm(nn.Module):
         return self._add(x, mixed), memory
 
     def varlen(self, x: Float[Tensor, "1 T d"], layout: VarlenLayout) -> Float[Tensor, "1 T d"]:
-        mixed = self.mixer.varlen(self.mixer_norm(x), layout)
+        mixer = cast(Multihead, self.mixer)
+        mixed = mixer.varlen(self.mixer_norm(x), layout)
         return self._add(x, mixed)
 
     def _add(self, x: Float[Tensor, "N L d"], mixed: Float[Tensor, "N L d"]) -> Float[Tensor, "N L d"]:
@@ -218,7 +220,8 @@ class Plain(nn.Module):
         return self.mixer(x, mask), memory
 
     def varlen(self, x: Float[Tensor, "1 T d"], layout: VarlenLayout) -> Float[Tensor, "1 T width"]:
-        return self.mixer.varlen(x, layout)
+        mixer = cast(Multihead, self.mixer)
+        return mixer.varlen(x, layout)
 
 
 def _check_width(mixer: Mixer, dim: int) -> None:

@@ -6,7 +6,7 @@ a tower. The encoder sees N = batch · towers sequences. F is the number of real
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -107,7 +107,7 @@ class Classifier(Checked, nn.Module):
         pooled_width = self.encoded_width
         if pool == "flatten":
             pooled_width *= length
-        make_head = head or Head
+        make_head: Callable[..., nn.Module] = head or Head
         self.head = make_head(dim=pooled_width, hidden=hidden, outputs=outputs, towers=towers)
         self.class_vector: nn.Parameter | None = None
         if pool == "class":
@@ -148,7 +148,8 @@ class Classifier(Checked, nn.Module):
         if self.class_vector is not None:
             class_vectors = self.class_vector.to(x.dtype).expand(len(x), 1, -1)  # (N,1,d)
             x = torch.cat([class_vectors, x], 1)
-            mask = _prepend_true(mask)
+            if mask is not None:
+                mask = F.pad(mask, (1, 0), value=True)
 
         # 2. Blocks. A block may hand a memory to the next one, such as the latents of Luna.
         memory = None
@@ -187,9 +188,11 @@ class Classifier(Checked, nn.Module):
             is_first = layout.positions == 0  # (T,)
             x = torch.where(is_first[:, None], self.class_vector.to(x.dtype), x)
 
-        # 2. Blocks.
+        # 2. Blocks, all of which have ``varlen``.
+        block: Any
         for block in self.blocks:
-            x = stream(block.varlen(x, layout))
+            x = block.varlen(x, layout)
+            x = stream(x)
         if self.norm is not None:
             x = self.norm(x, layout.filled)
 
@@ -205,15 +208,18 @@ class Classifier(Checked, nn.Module):
         positions: Int[Tensor, "N L"] | None,
     ) -> tuple[Int[Tensor, "N l"], Bool[Tensor, "N l"] | None, Int[Tensor, "N l"] | None]:
         """Put the class token in front of each sequence, and drop tokens beyond ``length``."""
+        assert self.class_id is not None
+        length = self.length
         class_tokens = inputs.new_full((len(inputs), 1), self.class_id)
-        inputs = torch.cat([class_tokens, inputs], 1)[:, : self.length]
+        inputs = torch.cat([class_tokens, inputs], 1)[:, :length]
         if mask is not None:
-            mask = _prepend_true(mask)[:, : self.length]
+            mask = F.pad(mask, (1, 0), value=True)[:, :length]
         if positions is not None:
-            # After compaction the last token of a full sequence may be anywhere, so it is masked.
-            positions = F.pad(positions + 1, (1, 0))[:, : self.length]
-            mask = mask & (positions < self.length)
-            positions = positions.clamp(max=self.length - 1)
+            # After compaction a token behind ``length`` may be anywhere, so it is masked.
+            assert mask is not None
+            positions = F.pad(positions + 1, (1, 0))[:, :length]
+            mask = mask & (positions < length)
+            positions = positions.clamp(max=length - 1)
         return inputs, mask, positions
 
     def _mean(self, total: Float[Tensor, "N d"], mask: Bool[Tensor, "N L"] | None, L: int) -> Float[Tensor, "N d"]:
@@ -272,8 +278,3 @@ def _output_width(blocks: nn.ModuleList, dim: int) -> int:
 def _is_packable(block: nn.Module) -> bool:
     """Whether a block can process packed sequences."""
     return hasattr(block, "varlen") and isinstance(block.mixer, Multihead)
-
-
-def _prepend_true(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N L+1"] | None:
-    """Extend a mask by a real token in front of each sequence."""
-    return None if mask is None else F.pad(mask, (1, 0), value=True)

@@ -81,10 +81,10 @@ class Dropout(nn.Module):
             states.append(generator.state["state"]["state"])
 
         # The full pieces are drawn together, then the shorter last one.
-        mask = np.empty(size, dtype)
+        mask: np.ndarray = np.empty(size, dtype)
         num_full = size // PIECE
         full_size = num_full * PIECE
-        values = np.array([0, value], dtype)
+        values: np.ndarray = np.array([0, value], dtype)
         draw = _compiled_draw()
         if num_full:
             full_states = np.array(states[:num_full])

@@ -108,7 +108,7 @@ class PairEmbedding(nn.Module):
         self.dropout = Dropout(dropout)
         for table in (self.first, self.second):
             nn.init.normal_(table.weight, std=std)
-        if positions:
+        if self.position is not None:
             nn.init.normal_(self.position.weight, std=0.02)
 
     def forward(
@@ -165,7 +165,7 @@ class FeatureEmbedding(nn.Module):
         self.feature = nn.Linear(features, dim)
         self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = Dropout(dropout)
-        if positions:
+        if self.position is not None:
             nn.init.normal_(self.position.weight, std=0.02)
 
     def forward(

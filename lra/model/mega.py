@@ -84,14 +84,11 @@ class Mega(Checked, nn.Module):
         self.qk_scale = nn.Parameter(torch.empty(2, z))
         self.qk_shift = nn.Parameter(torch.zeros(2, z))
         self.dropout = nn.Dropout(dropout)
-        self.mlp = nn.Sequential(
-            nn.Linear(dim, hidden),
-            nn.SiLU(),
-            nn.Linear(hidden, dim),
-            nn.Dropout(dropout),
-        )
+        mlp_inputs = nn.Linear(dim, hidden)
+        mlp_output = nn.Linear(hidden, dim)
+        self.mlp = nn.Sequential(mlp_inputs, nn.SiLU(), mlp_output, nn.Dropout(dropout))
         nn.init.normal_(self.qk_scale, std=0.02)
-        for layer in (self.values, self.gates, self.output, self.mlp[0], self.mlp[2]):
+        for layer in (self.values, self.gates, self.output, mlp_inputs, mlp_output):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
 
@@ -147,9 +144,9 @@ class Mega(Checked, nn.Module):
 
         # Chunks become examples; a chunk of padding attends to itself, and its outputs are not used.
         chunk_mask = real_blocks(mask, L, self.chunk, q.device)  # (N or 1,B,chunk)
+        chunk_mask = ensure_nonempty(chunk_mask)
         if chunk_mask is not None:
-            chunk_mask = ensure_nonempty(chunk_mask).expand(N, -1, -1)
-            chunk_mask = chunk_mask.flatten(0, 1)  # (N B,chunk)
+            chunk_mask = chunk_mask.expand(N, -1, -1).flatten(0, 1)  # (N B,chunk)
         q, k, v = (_as_examples(x, self.chunk) for x in (q, k, v))  # (N B,1,chunk,.)
         out = self.attention(q, k, v, chunk_mask, **options)
 
@@ -197,8 +194,9 @@ class EMA(Checked, nn.Module):
         nn.init.normal_(self.beta, std=0.02)
         nn.init.normal_(self.gamma, std=1)
         nn.init.normal_(self.omega, std=1)
+        signs = (-1.0) ** torch.arange(ndim)
         with torch.no_grad():
-            self.beta += (-1.0) ** torch.arange(ndim)
+            self.beta.add_(signs)
 
     @full_precision
     def forward(

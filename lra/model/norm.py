@@ -63,6 +63,12 @@ class BatchNorm(nn.BatchNorm1d):
     torch's SyncBatchNorm takes no mask and does not run on a CPU.
     """
 
+    # Always there in this class.
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
+
     def forward(
         self,
         x: Float[Tensor, "N L d"],

@@ -78,6 +78,7 @@ class Pretrainer(nn.Module):
             inputs = inputs.masked_fill(is_hidden, 0)
         x = self.embed(inputs)
         if self.hole is not None:
+            assert holes is not None
             x = x + holes[..., None] * self.hole.to(x.dtype)
 
         # The encoder of the classifier.
