@@ -73,13 +73,16 @@ class BigBird(Attention):
 
         # The outputs of the first and the last block are replaced: their queries see all tokens.
         out_ends = self._attend_from_ends(q_blocks, k, v, mask, last)  # (N,H,2,b,E)
+        out_first = out_ends[:, :, :1]
+        out_last = out_ends[:, :, 1:]
         number = torch.arange(q_blocks.shape[2], device=q.device)
         number = number[:, None, None]  # (B,1,1)
         is_first = number == 0
         is_last = number == last[:, None, None, None, None]  # (N,1,B,1,1)
-        out = torch.where(is_first, out_ends[:, :, :1], out)
-        out = torch.where(is_last, out_ends[:, :, 1:], out)
-        return out.flatten(2, 3)[:, :, :L]
+        out = torch.where(is_first, out_first, out)
+        out = torch.where(is_last, out_last, out)
+        out = out.flatten(2, 3)  # (N,H,B b,E)
+        return out[:, :, :L]
 
     def _real_keys(
         self,

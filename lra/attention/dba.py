@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..options import Checked, Positive
 from .base import Sizes
+from .gated import merge_heads, split_heads
 
 
 class DBA(Checked, nn.Module):
@@ -92,11 +93,11 @@ class DBA(Checked, nn.Module):
         o = self.latent_norm(o)
 
         # 3. Expand.
-        scores = self._split_heads(self.expand(tokens))  # (N,H,L,p)
+        scores = split_heads(self.expand(tokens), self.heads)  # (N,H,L,p)
         weights = self.dropout(scores.softmax(-1))
-        o_heads = self._split_heads(o).to(weights.dtype)  # (N,H,p,d/H)
+        o_heads = split_heads(o, self.heads).to(weights.dtype)  # (N,H,p,d/H)
         y = weights @ o_heads  # (N,H,L,d/H)
-        y = self.output(y.transpose(1, 2).flatten(2))  # (N,L,d)
+        y = self.output(merge_heads(y))  # (N,L,d)
 
         # 4. Residuals and the feed-forward layer.
         x = x + self.dropout(y)
@@ -111,13 +112,10 @@ class DBA(Checked, nn.Module):
     ) -> Float[Tensor, "N i d"]:
         """Attend from ``query`` to ``context``, which holds keys and values."""
         keys, values = context.split(self.widths, -1)
-        q = self._split_heads(query)  # (N,H,i,r/H)
-        k = self._split_heads(keys)  # (N,H,j,r/H)
-        v = self._split_heads(values)  # (N,H,j,d/H)
+        q = split_heads(query, self.heads)  # (N,H,i,r/H)
+        k = split_heads(keys, self.heads)  # (N,H,j,r/H)
+        v = split_heads(values, self.heads)  # (N,H,j,d/H)
         key_mask = None if mask is None else mask[:, None, None]
         dropout_p = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, key_mask, dropout_p=dropout_p)  # (N,H,i,d/H)
-        return mixed.transpose(1, 2).flatten(2)
-
-    def _split_heads(self, x: Float[Tensor, "N i Hw"]) -> Float[Tensor, "N H i w"]:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return merge_heads(mixed)

@@ -36,7 +36,10 @@ class FNet(Mixer):
         return mixed.to(x.dtype)
 
 
-def _transform_each(x: Float[Tensor, "N L d"], mask: Bool[Tensor, "N L"]) -> Float[Tensor, "N L d"]:
+def _transform_each(
+    x: Float[Tensor, "N L d"],
+    mask: Bool[Tensor, "N L"],
+) -> Float[Tensor, "N L d"]:
     """Transform the real tokens of each sequence in a loop.
 
     The lengths become Python integers, which an accelerator would have to wait for.
@@ -60,7 +63,10 @@ def _transform_each(x: Float[Tensor, "N L d"], mask: Bool[Tensor, "N L"]) -> Flo
     return mixed.view_as(x)
 
 
-def _transform_batch(x: Float[Tensor, "N L d"], mask: Bool[Tensor, "N L"]) -> Float[Tensor, "N L d"]:
+def _transform_batch(
+    x: Float[Tensor, "N L d"],
+    mask: Bool[Tensor, "N L"],
+) -> Float[Tensor, "N L d"]:
     """Transform the real tokens of all sequences by operations of fixed shape."""
     hidden = torch.fft.fft(x, dim=-1)
     # Real tokens first, in their order.
@@ -71,7 +77,10 @@ def _transform_batch(x: Float[Tensor, "N L d"], mask: Bool[Tensor, "N L"]) -> Fl
     return torch.zeros_like(mixed).scatter(1, order, mixed)
 
 
-def dft(x: Inexact[Tensor, "N L d"], lengths: Int[Tensor, " N"]) -> Complex[Tensor, "N L d"]:
+def dft(
+    x: Inexact[Tensor, "N L d"],
+    lengths: Int[Tensor, " N"],
+) -> Complex[Tensor, "N L d"]:
     """Transform the first n entries of each sequence, X_k = Σ_j x_j exp(-2πi jk / n) for j, k < n, in O(L log L).
 
     With jk = (j² + k² - (k - j)²) / 2 the sum is a convolution with the chirp w_m = exp(iπ m² / n):
@@ -101,7 +110,8 @@ def dft(x: Inexact[Tensor, "N L d"], lengths: Int[Tensor, " N"]) -> Complex[Tens
 
     # Its lags 0 .. L-1, one zero, and -(L-1) .. -1.
     zero = torch.zeros_like(chirp[:, :1])
-    lags = torch.cat([chirp, zero, chirp[:, 1:].flip(1)], 1)  # (N,2L)
+    negative = chirp[:, 1:].flip(1)
+    lags = torch.cat([chirp, zero, negative], 1)  # (N,2L)
 
     # The circular convolution by FFT.
     is_real = j < lengths[:, None]  # (N,L)

@@ -1,4 +1,4 @@
-"""Parts that linear recurrences share: heads, a short convolution, a norm for each head, initial decays.
+"""Parts that mechanisms share: heads, and of linear recurrences a short convolution, a norm per head, initial decays.
 
 A recurrent layer projects its input to queries, keys and values, lets neighbouring tokens mix in a short convolution,
 runs the recurrence, normalises each head and gates the result.
@@ -14,20 +14,27 @@ from torch import Tensor, nn
 
 def split_heads(x: Float[Tensor, "N L HD"], heads: int) -> Float[Tensor, "N {heads} L D"]:
     """Split the last dimension into heads."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    by_head = x.unflatten(-1, (heads, -1))  # (N,L,H,D)
+    return by_head.transpose(1, 2)
 
 
 def merge_heads(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N L HD"]:
     """Join the heads in the last dimension."""
-    return x.transpose(1, 2).flatten(2)
+    by_token = x.transpose(1, 2)  # (N,L,H,D)
+    return by_token.flatten(2)
 
 
-def mask_tokens(x: Float[Tensor, "N L *rest"], mask: Bool[Tensor, "N L"] | None) -> Float[Tensor, "N L *rest"]:
+def mask_tokens(
+    x: Float[Tensor, "N L *rest"],
+    mask: Bool[Tensor, "N L"] | None,
+) -> Float[Tensor, "N L *rest"]:
     """Set padded positions to zero."""
     if mask is None:
         return x
-    num_trailing = x.ndim - 2
-    is_padding = ~mask.view(*mask.shape, *[1] * num_trailing)
+    is_padding = ~mask
+    # As many dimensions as x.
+    while is_padding.ndim < x.ndim:
+        is_padding = is_padding[..., None]
     return x.masked_fill(is_padding, 0)
 
 
@@ -80,12 +87,14 @@ def decays_by_horizon(heads: int, shortest: int, longest: int) -> Float[Tensor, 
     log_shortest = math.log10(shortest)
     log_longest = math.log10(max(longest, shortest))
     horizons = torch.logspace(log_shortest, log_longest, heads, dtype=torch.float64)
-    return torch.log1p(-1 / horizons).float()
+    log_decays = torch.log1p(-1 / horizons)
+    return log_decays.float()
 
 
 def inverse_softplus(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Compute y with softplus(y) = x: y = x + log(1 - exp(-x))."""
-    return x + torch.log(-torch.expm1(-x))
+    one_minus_exp = -torch.expm1(-x)
+    return x + torch.log(one_minus_exp)
 
 
 def initial_steps(count: int, step_min: float, step_max: float) -> Float[Tensor, " count"]:

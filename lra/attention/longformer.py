@@ -98,7 +98,8 @@ class Longformer(Attention):
 
         # ``hide_keys`` may have added a column, so the scale is computed from the head's size.
         out = attend(queries, keys, values, allowed, scale=D**-0.5)  # (N,H,B,b,E)
-        return out.flatten(2, 3)[:, :, :L, :E]
+        out = out.flatten(2, 3)  # (N,H,B b,E)
+        return out[:, :, :L, :E]
 
 
 def _band(size: int, num_left: int, num_right: int, device: torch.device) -> Bool[Tensor, "b j"]:

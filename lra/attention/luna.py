@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..options import Checked, Positive
 from .base import Sizes
+from .gated import merge_heads, split_heads
 
 
 class Luna(Checked, nn.Module):
@@ -74,8 +75,8 @@ class Luna(Checked, nn.Module):
             start = self.start.expand(len(x), -1, -1)  # (N,rows,d)
             memory = self.dropout(start)
         # LN(X) and LN(P).
-        tokens = self.token_norm(x)
-        packed = self.packed_norm(memory)
+        tokens = self.token_norm(x)  # (N,L,d)
+        packed = self.packed_norm(memory)  # (N,rows,d)
 
         # 1. Pack.
         query = self.pack_query(packed)
@@ -101,12 +102,9 @@ class Luna(Checked, nn.Module):
     ) -> Float[Tensor, "N i d"]:
         """Attend from ``query`` to ``context``, which holds keys and values, or keys that are the values too."""
         keys, *values = context.split(query.shape[-1], -1)
-        q = self._split_heads(query)  # (N,H,i,D)
-        k = self._split_heads(keys)  # (N,H,j,D)
-        v = self._split_heads(values[0]) if values else k
+        q = split_heads(query, self.heads)  # (N,H,i,D)
+        k = split_heads(keys, self.heads)  # (N,H,j,D)
+        v = split_heads(values[0], self.heads) if values else k
         key_mask = None if mask is None else mask[:, None, None]
         mixed = F.scaled_dot_product_attention(q, k, v, key_mask)  # (N,H,i,D)
-        return mixed.transpose(1, 2).flatten(2)
-
-    def _split_heads(self, x: Float[Tensor, "N i d"]) -> Float[Tensor, "N H i D"]:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return merge_heads(mixed)

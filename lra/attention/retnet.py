@@ -35,20 +35,28 @@ class RetNet(Mixer):
     """
 
     def __init__(
-        self, sizes: Sizes, *, dim: int, causal: bool = False, expand: Positive = 2, decays: Decays = "length"
+        self,
+        sizes: Sizes,
+        *,
+        dim: int,
+        causal: bool = False,
+        expand: Positive = 2,
+        decays: Decays = "length",
     ):
         super().__init__(sizes, dim=dim)
         if sizes.head_dim % 2:
             raise ValueError(f"head_dim must be even to rotate queries and keys, got {sizes.head_dim}")
         self.causal = causal
         width = sizes.heads * sizes.head_dim
-        self.state_size = width * expand * sizes.head_dim
+        value_dim = expand * sizes.head_dim
+        value_width = expand * width
+        self.state_size = width * value_dim
         self.queries = nn.Linear(dim, width, bias=False)
         self.keys = nn.Linear(dim, width, bias=False)
-        self.values = nn.Linear(dim, expand * width, bias=False)
-        self.gate = nn.Linear(dim, expand * width, bias=False)
-        self.norm = HeadNorm(expand * sizes.head_dim, eps=1e-6, affine=False)
-        self.output = nn.Linear(expand * width, dim, bias=False)
+        self.values = nn.Linear(dim, value_width, bias=False)
+        self.gate = nn.Linear(dim, value_width, bias=False)
+        self.norm = HeadNorm(value_dim, eps=1e-6, affine=False)
+        self.output = nn.Linear(value_width, dim, bias=False)
         # Initial values of the released code.
         for layer in (self.queries, self.keys, self.values, self.gate):
             nn.init.xavier_uniform_(layer.weight, gain=2**-2.5)
@@ -97,7 +105,8 @@ def _rotate(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L D"]:
     angles = positions[:, None] * frequencies  # (L,D/2)
     cos = angles.cos()
     sin = angles.sin()
-    first, second = x.to(dtype).chunk(2, dim=-1)
+    x = x.to(dtype)
+    first, second = x.chunk(2, dim=-1)
     rotated_first = first * cos - second * sin
     rotated_second = first * sin + second * cos
     return torch.cat([rotated_first, rotated_second], dim=-1)

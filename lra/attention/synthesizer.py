@@ -15,6 +15,7 @@ from ..ops.attention_maps import attention_weights, ensure_nonempty
 from ..ops.precision import full_precision
 from ..options import Positive
 from .base import Mixer, Sizes
+from .gated import merge_heads, split_heads
 
 
 class Synthesizer(Mixer):
@@ -47,7 +48,7 @@ class Synthesizer(Mixer):
     ) -> Float[Tensor, "N L d"]:
         qk, v = self.project(x)
         mixed = self.mix(x, qk, v, mask)  # (N,H,L,D)
-        merged = mixed.transpose(1, 2).flatten(2)  # (N,L,H D)
+        merged = merge_heads(mixed)  # (N,L,H D)
         return self.output(merged.to(x.dtype))
 
     def attention_map(
@@ -70,11 +71,12 @@ class Synthesizer(Mixer):
         H = self.sizes.heads
         D = self.sizes.head_dim
         projections = self.inputs(x).split(H * D, -1)  # (N,L,H D) each
-        heads = [part.unflatten(-1, (H, D)).transpose(1, 2) for part in projections]
-        if len(heads) == 1:
-            return [], heads[0]
-        q, k, v = heads
-        return [q * D**-0.5, k], v
+        by_head = [split_heads(part, H) for part in projections]
+        if len(by_head) == 1:
+            return [], by_head[0]
+        q, k, v = by_head
+        q = q * D**-0.5
+        return [q, k], v
 
     @abstractmethod
     def mix(
@@ -151,8 +153,10 @@ class Product(Synthesizer):
     ) -> Float[Tensor, "N H L E"]:
         N = x.shape[0]
         a, b = self.factors(x)
-        a = a.expand(N, -1, -1, -1).to(v.dtype)  # (N,H,L,r)
-        b = b.expand(N, -1, -1, -1).to(v.dtype)  # (N,H,L,r)
+        a = a.expand(N, -1, -1, -1)  # (N,H,L,r)
+        b = b.expand(N, -1, -1, -1)  # (N,H,L,r)
+        a = a.to(v.dtype)
+        b = b.to(v.dtype)
         if qk:
             q, k = qk
             a = torch.cat([a, q], -1)  # (N,H,L,r + D)
@@ -206,8 +210,7 @@ class Dense(Product):
     ) -> tuple[Float[Tensor, "N H L r"], Float[Tensor, "1 H L r"]]:
         # a = relu(W₁ x_i + b₁), and a feature of ones that carries the bias b₂.
         hidden = self.hidden(x).relu()  # (N,L,H D)
-        hidden = hidden.unflatten(-1, (self.sizes.heads, -1))  # (N,L,H,D)
-        hidden = hidden.transpose(1, 2)  # (N,H,L,D)
+        hidden = split_heads(hidden, self.sizes.heads)  # (N,H,L,D)
         a = F.pad(hidden, (0, 1), value=1.0)  # (N,H,L,D + 1)
 
         # b = [W₂, b₂] of the first L positions.

@@ -11,6 +11,7 @@ from ..ops.convolution import convolve_rows
 from ..ops.precision import full_precision
 from ..options import Positive, Whole
 from .base import Mixer, Sizes
+from .gated import merge_heads, split_heads
 
 
 class TransformerLS(Mixer):
@@ -69,10 +70,11 @@ class TransformerLS(Mixer):
             mask = x.new_ones(N, L, dtype=torch.bool)
 
         # 1. Projections and the first LayerNorm.
+        heads = self.sizes.heads
         q, k, v = self.inputs(x).chunk(3, -1)
-        q = self._split_heads(q)  # (N,H,L,D)
-        k = self._split_heads(self.token_norm(k))  # (N,H,L,D)
-        v = self._split_heads(self.token_norm(v))  # (N,H,L,D)
+        q = split_heads(q, heads)  # (N,H,L,D)
+        k = split_heads(self.token_norm(k), heads)  # (N,H,L,D)
+        v = split_heads(self.token_norm(v), heads)  # (N,H,L,D)
 
         mixed = self._mix(x, q, k, v, mask)
         merged = merge_heads(mixed)  # (N,L,H D)
@@ -95,7 +97,8 @@ class TransformerLS(Mixer):
         assert key_mask is not None
         is_padding = ~key_mask[..., None]  # (N,L,1)
         logits = self.project(x).masked_fill(is_padding, float("-inf"))  # (N,L,H rank)
-        P = self._split_heads(logits.softmax(1)).mT  # (N,H,rank,L)
+        weights = split_heads(logits.softmax(1), self.sizes.heads)  # (N,H,L,rank)
+        P = weights.mT  # (N,H,rank,L)
 
         # 3. Compressed keys and values.
         k_long = self._compress(P, k)  # (N,H,rank,D)
@@ -109,10 +112,15 @@ class TransformerLS(Mixer):
             return mixed
         return mixed + convolve_rows(v * is_real, self.conv.weight)
 
-    def _compress(self, P: Float[Tensor, "N H rank L"], x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H rank D"]:
+    def _compress(
+        self,
+        P: Float[Tensor, "N H rank L"],
+        x: Float[Tensor, "N H L D"],
+    ) -> Float[Tensor, "N H rank D"]:
         """Compute LN_s(P x)."""
         compressed = merge_heads(P @ x)  # (N,rank,H D)
-        return self._split_heads(self.compressed_norm(compressed))
+        normed = self.compressed_norm(compressed)
+        return split_heads(normed, self.sizes.heads)
 
     def _attend(
         self,
@@ -145,11 +153,3 @@ class TransformerLS(Mixer):
         long_part = long_weights @ v_long  # (N,H,S w,D)
         short_part = (short_weights @ v_windows).flatten(2, 3)  # (N,H,S w,D)
         return (long_part + short_part)[:, :, :L]
-
-    def _split_heads(self, x: Float[Tensor, "N L HD"]) -> Float[Tensor, "N H L D"]:
-        return x.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2)
-
-
-def merge_heads(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N L HD"]:
-    """Join the heads in the last dimension."""
-    return x.transpose(1, 2).flatten(2)

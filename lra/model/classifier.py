@@ -146,7 +146,8 @@ class Classifier(Checked, nn.Module):
         x = self.embed(inputs) if positions is None else self.embed(inputs, positions)  # (N,L,d)
         x = stream(x)
         if self.class_vector is not None:
-            class_vectors = self.class_vector.to(x.dtype).expand(len(x), 1, -1)  # (N,1,d)
+            class_vector = self.class_vector.to(x.dtype)
+            class_vectors = class_vector.expand(len(x), 1, -1)  # (N,1,d)
             x = torch.cat([class_vectors, x], 1)
             if mask is not None:
                 mask = F.pad(mask, (1, 0), value=True)
@@ -185,8 +186,9 @@ class Classifier(Checked, nn.Module):
         x = self.embed(layout.pack(tokens), positions)  # (1,T,d)
         x = stream(x)
         if self.class_vector is not None:
+            class_vector = self.class_vector.to(x.dtype)
             is_first = layout.positions == 0  # (T,)
-            x = torch.where(is_first[:, None], self.class_vector.to(x.dtype), x)
+            x = torch.where(is_first[:, None], class_vector, x)
 
         # 2. Blocks, all of which have ``varlen``.
         block: Any
@@ -211,13 +213,15 @@ class Classifier(Checked, nn.Module):
         assert self.class_id is not None
         length = self.length
         class_tokens = inputs.new_full((len(inputs), 1), self.class_id)
-        inputs = torch.cat([class_tokens, inputs], 1)[:, :length]
+        inputs = torch.cat([class_tokens, inputs], 1)
+        inputs = inputs[:, :length]
         if mask is not None:
             mask = F.pad(mask, (1, 0), value=True)[:, :length]
         if positions is not None:
             # After compaction a token behind ``length`` may be anywhere, so it is masked.
             assert mask is not None
-            positions = F.pad(positions + 1, (1, 0))[:, :length]
+            positions = F.pad(positions + 1, (1, 0))
+            positions = positions[:, :length]
             mask = mask & (positions < length)
             positions = positions.clamp(max=length - 1)
         return inputs, mask, positions
@@ -255,7 +259,9 @@ class Head(Checked, nn.Module):
             self.mlp = nn.Sequential(nn.Linear(inputs, outputs))
         else:
             activation = nn.ReLU() if kind == "relu" else nn.GELU()
-            self.mlp = nn.Sequential(nn.Linear(inputs, hidden), activation, nn.Linear(hidden, outputs))
+            first = nn.Linear(inputs, hidden)
+            last = nn.Linear(hidden, outputs)
+            self.mlp = nn.Sequential(first, activation, last)
 
     def forward(self, pooled: Float[Tensor, "batch towers dim"]) -> Float[Tensor, "batch outputs"]:
         if pooled.shape[1] == 1:

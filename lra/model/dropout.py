@@ -88,11 +88,13 @@ class Dropout(nn.Module):
         draw = _compiled_draw()
         if num_full:
             full_states = np.array(states[:num_full])
-            full_pieces = mask[:full_size].reshape(num_full, -1)
+            full_pieces = mask[:full_size]
+            full_pieces = full_pieces.reshape(num_full, -1)
             draw(full_states, threshold, values, full_pieces)
         if full_size < size:
             last_state = np.array(states[num_full:])
-            last_piece = mask[full_size:].reshape(1, -1)
+            last_piece = mask[full_size:]
+            last_piece = last_piece.reshape(1, -1)
             draw(last_state, threshold, values, last_piece)
         entries = mask[: x.numel()]
         return torch.from_numpy(entries).view(x.shape)

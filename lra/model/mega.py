@@ -113,12 +113,15 @@ class Mega(Checked, nn.Module):
         q, k = qk.unbind(-2)  # (N,L,z)
 
         # 4. Attention with one head.
-        o = self._attend(q[:, None], k[:, None], v[:, None], mask)  # (N,1,L,hidden)
+        q = q[:, None]  # (N,1,L,z)
+        k = k[:, None]  # (N,1,L,z)
+        o = self._attend(q, k, v[:, None], mask)  # (N,1,L,hidden)
         o = o[:, 0].to(v.dtype)  # (N,L,hidden)
 
         # 5. Gated residual.
         gated = self.output(o * F.silu(r))  # (N,L,d)
-        candidate = self.dropout(F.silu(h + gated))
+        candidate = F.silu(h + gated)
+        candidate = self.dropout(candidate)
         x = x + u.sigmoid() * (candidate - x)
 
         # 6. Feed-forward layer.
@@ -183,6 +186,7 @@ class EMA(Checked, nn.Module):
         self.truncation = truncation
         # One set of parameters for each direction.
         shape = (2, dim, ndim)
+        # δ, α, β, γ and ω.
         self.delta = nn.Parameter(torch.empty(shape))
         self.alpha = nn.Parameter(torch.empty(shape))
         self.beta = nn.Parameter(torch.empty(shape))
@@ -240,7 +244,11 @@ class RelativeBias(nn.Module):
         self.length = length
         self.weight = nn.Parameter(torch.empty(2 * length - 1).normal_(std=0.02))
 
-    def forward(self, rows: Int[Tensor, "*#batch i"], cols: Int[Tensor, "*#batch j"]) -> Float[Tensor, "*batch i j"]:
+    def forward(
+        self,
+        rows: Int[Tensor, "*#batch i"],
+        cols: Int[Tensor, "*#batch j"],
+    ) -> Float[Tensor, "*batch i j"]:
         """Compute the bias of query positions ``rows`` and key positions ``cols``."""
         distance = cols[..., None, :] - rows[..., :, None]  # (...,i,j)
         # The weight of distance 0 is in the middle.
