@@ -44,7 +44,9 @@ def test_check(check, name):
 def test_compactable_is_declared_correctly(name):
     """At a length at which no band or block covers the sequence."""
     made = config(name, *CHECK_SIZES)
-    assert properties.compactable(made, (1024, 700), 1024) == getattr(properties.block(made, 1024), "compactable", False)
+    assert properties.compactable(made, (1024, 700), 1024) == getattr(
+        properties.block(made, 1024), "compactable", False
+    )
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
