@@ -32,7 +32,7 @@ class Classifier(Checked, nn.Module):
     batch change each other's results, it encodes one tower after the other instead (``encode_separately``).
 
     Attributes:
-        encode_separately: whether each tower is a batch of its own.
+        encode_separately: whether each tower is a separate batch.
         compactable: whether removing the masked tokens of a sequence changes no output (data.pad=compact).
         packed: whether the real tokens of a batch are packed on a CPU.
         encoded_width: width of the encoder's output.

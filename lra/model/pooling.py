@@ -22,7 +22,7 @@ def over_towers(
 
     Args:
         encode: function of tensors whose first dimension counts sequences: N = batch · towers, or batch.
-        separately: whether each tower is a batch of its own.
+        separately: whether each tower is a separate batch.
         inputs: inputs.
         tensors: further arguments of ``encode``, or None.
 
