@@ -1,8 +1,19 @@
 """The interfaces of attention mechanisms.
 
-Letters of shapes: N examples (each text of a pair counts as one), H heads, L length of the padded sequence, D size of a
-query or key, E size of a value, c selected tokens or landmarks, d width of a token vector, T real tokens of all packed
-sequences together. A mask is bool (N,L): True marks a real token, None means that all are real.
+The letters of tensor shapes, in this package and in ``lra.model``:
+
+    N   examples of a batch; each text of a pair counts as one
+    L   length of the padded sequence
+    T   real tokens of all packed sequences together
+    H   heads
+    D   size of a query or key
+    E   size of a value
+    d   width of a token vector
+    c   selected tokens or landmarks
+    B   blocks of a sequence, of b tokens each
+
+Signatures declare shapes with jaxtyping, and the tests check them at every call. A mask is True at real tokens;
+None means that all tokens are real.
 
 Every mechanism passes the checks of ``lra.checks``: padding never changes the output of a real token; an example has
 the same result alone and in a batch; evaluation is repeatable; every parameter gets a finite gradient; mask=None equals
@@ -12,14 +23,24 @@ its own precision and keeps no state between calls.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..options import Checked, Share
 
 if TYPE_CHECKING:
     from ..varlen import VarlenLayout
+
+# Class attributes of version 0.2 and the attributes that replace them.
+RENAMED = {
+    "shares_qk": "shared_qk",
+    "takes_bias": "supports_bias",
+    "mixes_batch": "batch_dependent",
+    "drops": "has_dropout",
+    "hole_free": "compactable",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +52,7 @@ class Sizes(Checked):
         head_dim: size of a query or key.
         value_dim: size of a value.
         length: maximum sequence length of the task.
-        dropout: attention dropout; must be 0 unless the class sets ``drops = True``.
+        dropout: attention dropout; must be 0 unless the class sets ``has_dropout = True``.
     """
 
     heads: int
@@ -50,21 +71,28 @@ class Mechanism(Checked, nn.Module):
     Raises:
         ValueError: an option is outside the choices or the range of its annotation, or sizes.dropout is not 0 although
             the mechanism has no dropout.
+        TypeError: a subclass sets a class attribute by its former name.
     """
 
     # Whether sizes.dropout acts in training; otherwise it must be 0.
-    drops: ClassVar[bool] = False
+    has_dropout: ClassVar[bool] = False
     # Whether no output depends on a later token.
     causal: bool = False
     # Whether the order-preserving removal of masked tokens changes no output (data.pad=compact).
-    hole_free: bool = False
+    compactable: bool = False
     # Real numbers that the layer carries from one token to the next in one direction, over all heads and channels;
     # None for a mechanism that is not a recurrence. Buffers of short convolutions do not count.
     state_size: int | None = None
 
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        for old, new in RENAMED.items():
+            if old in vars(cls):
+                raise TypeError(f"{cls.__name__}.{old} is now called {new}; rename the attribute")
+
     def __init__(self, sizes: Sizes):
         super().__init__()
-        if sizes.dropout and not self.drops:
+        if sizes.dropout and not self.has_dropout:
             name = type(self).__name__
             raise ValueError(
                 f"dropout must be 0, not {sizes.dropout:g}: {name} has none; model.dropout acts on its result"
@@ -73,23 +101,32 @@ class Mechanism(Checked, nn.Module):
 
 
 class Attention(Mechanism):
-    """A function of queries, keys and values: q, k (N,H,L,D), v (N,H,L,E), mask (N,L) -> (N,H,L,E).
-
-    ``lra.model.multihead`` has the projections around it.
-    """
+    """A function of queries, keys and values. ``lra.model.multihead`` has the projections around it."""
 
     # Whether queries and keys are one projection.
-    shares_qk: ClassVar[bool] = False
+    shared_qk: ClassVar[bool] = False
     # Whether examples of a batch change each other's results; the texts of a pair are then encoded separately.
-    mixes_batch: bool = False
+    batch_dependent: bool = False
     # Whether ``forward`` has an argument ``bias``, a function of positions (rows, cols) that returns a score bias.
-    takes_bias: bool = False
+    supports_bias: bool = False
 
     @abstractmethod
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor: ...
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]: ...
 
-    def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: "VarlenLayout") -> Tensor:
-        """Mix packed sequences, q, k, v (1,H,T,·) -> (1,H,T,E).
+    def varlen(
+        self,
+        q: Float[Tensor, "1 H T D"],
+        k: Float[Tensor, "1 H T D"],
+        v: Float[Tensor, "1 H T E"],
+        layout: "VarlenLayout",
+    ) -> Float[Tensor, "1 H T E"]:
+        """Mix packed sequences.
 
         This default pads them. Mechanisms with a padding-free form override it.
         """
@@ -98,7 +135,7 @@ class Attention(Mechanism):
 
 
 class Mixer(Mechanism):
-    """A function of token vectors: x (N,L,d), mask (N,L) -> (N,L,width).
+    """A function of token vectors, whose result may have another ``width``.
 
     An encoder block contains one Mixer: ``Multihead`` around an Attention, or a mechanism. Like any module it may have
     ``rates``: learning-rate factors by parameter name. Parameters in ``rates`` have no weight decay unless their names
@@ -114,10 +151,18 @@ class Mixer(Mechanism):
         self.width = dim
 
     @abstractmethod
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L width"]: ...
 
-    def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
-        """Return the map (N,H,L,L) that multiplies the values, or None.
+    def attention_map(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L L"] | None:
+        """Return the map that multiplies the values, or None.
 
         None stands for values that do not enter linearly, and for recurrences, which never form the map.
         """

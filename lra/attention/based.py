@@ -1,6 +1,7 @@
 """Based's linear attention: the Taylor expansion of the exponential as features (Arora et al., 2024)."""
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.precision import full_precision
@@ -24,7 +25,7 @@ class Based(Mixer):
     Source: the paper, section 4.1. In plain torch, with decays of 1: ``lra/reference/retention.py``.
     """
 
-    hole_free = True
+    compactable = True
 
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, features: Positive = 16):
         super().__init__(sizes, dim=dim)
@@ -32,39 +33,60 @@ class Based(Mixer):
         width = sizes.heads * sizes.head_dim
         num_features = 1 + features + features**2
         self.state_size = sizes.heads * num_features * (sizes.head_dim + 1)
-        self.split = [sizes.heads * features, sizes.heads * features, width]
+        qk_width = sizes.heads * features
+        self.split = [qk_width, qk_width, width]
         self.inputs = nn.Linear(dim, sum(self.split), bias=False)
         self.output = nn.Linear(width, dim, bias=False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        parts = self.inputs(x).split(self.split, dim=-1)
-        q, k, v = (split_heads(part, self.sizes.heads) for part in parts)
-        return self.output(merge_heads(self.attend(q, k, v, mask)).to(x.dtype))
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
+        projections = self.inputs(x).split(self.split, dim=-1)
+        q, k, v = (split_heads(part, self.sizes.heads) for part in projections)
+        out = merge_heads(self.attend(q, k, v, mask))  # (N,L,H E)
+        return self.output(out.to(x.dtype))
 
     @full_precision
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Numerator and denominator at once: a column of ones is appended to the values."""
-        q = _taylor_features(q)  # (N,H,L,F)
-        k = _taylor_features(k)
-        v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+    def attend(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N H L E"]:
+        """Compute o_i of all tokens."""
+        phi_q = _taylor_features(q)  # (N,H,L,F)
+        phi_k = _taylor_features(k)  # (N,H,L,F)
         if mask is not None:
-            k = k * mask[:, None, :, None]
-        # A causal sum is a recurrence that forgets nothing.
+            is_real = mask[:, None, :, None]  # (N,1,L,1)
+            phi_k = phi_k * is_real
+
+        # Numerator and denominator in one product: a column of ones is appended to the values.
+        ones = torch.ones_like(v[..., :1])
+        v_ones = torch.cat([v, ones], dim=-1)  # (N,H,L,E + 1)
         if self.causal:
-            sums = scalar_decay_attention(q, k, v, torch.zeros_like(q[..., 0]), scale=1.0)
+            # A causal sum is a recurrence that forgets nothing.
+            log_decay = torch.zeros_like(phi_q[..., 0])  # (N,H,L)
+            sums = scalar_decay_attention(phi_q, phi_k, v_ones, log_decay, scale=1.0)
         else:
-            sums = q @ (k.mT @ v)
+            sums = phi_q @ (phi_k.mT @ v_ones)
         if mask is not None:
             # A padded query may see no key at all.
-            sums = torch.where(mask[:, None, :, None], sums, 1)
-        return sums[..., :-1] / sums[..., -1:]
+            sums = torch.where(is_real, sums, 1)
+        numerator = sums[..., :-1]
+        denominator = sums[..., -1:]
+        return numerator / denominator
 
 
-def _taylor_features(x: Tensor) -> Tensor:
-    """φ(x) = [1, x D^-1/4, x ⊗ x / (√2 D^1/2)]: (N,H,L,D) -> (N,H,L,1 + D + D²)."""
-    size = x.shape[-1]
-    products = (x[..., :, None] * x[..., None, :]).flatten(-2)  # (N,H,L,D²)
+def _taylor_features(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L F"]:
+    """Compute φ(x) = [1, x D^-1/4, x ⊗ x / (√2 D^1/2)], F = 1 + D + D²."""
+    D = x.shape[-1]
+    column = x[..., :, None]  # (N,H,L,D,1)
+    row = x[..., None, :]  # (N,H,L,1,D)
+    products = (column * row).flatten(-2)  # (N,H,L,D²)
     constant = torch.ones_like(x[..., :1])
-    linear = x * size**-0.25
-    quadratic = products * (2 * size) ** -0.5
+    linear = x * D**-0.25
+    quadratic = products * (2 * D) ** -0.5
     return torch.cat([constant, linear, quadratic], dim=-1)

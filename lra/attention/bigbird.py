@@ -1,7 +1,10 @@
 """BigBird attention, block-sparse form (Zaheer et al. 2020)."""
 
+import math
+
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, gather_blocks, key_mask
@@ -35,86 +38,120 @@ class BigBird(Attention):
         self.block = block
         self.window = window
         self.random = random
-        num_blocks = -(-sizes.length // block)
+        # The draw of evaluation: a random number for each head and pair of blocks.
+        num_blocks = math.ceil(sizes.length / block)
+        draw = torch.rand(sizes.heads, num_blocks, num_blocks)
         self.draw: Tensor
-        self.register_buffer("draw", torch.rand(sizes.heads, num_blocks, num_blocks))
+        self.register_buffer("draw", draw)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        num_examples, num_heads, seq_len, _ = q.shape
-        device = q.device
-        real = q.new_ones(num_examples, seq_len, dtype=torch.bool) if mask is None else mask
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        N, _, L, _ = q.shape
+        real = mask
+        if real is None:
+            real = q.new_ones(N, L, dtype=torch.bool)
         # The last block with a real token.
-        last_token = (real * torch.arange(seq_len, device=device)).amax(-1)
+        positions = torch.arange(L, device=q.device)
+        last_token = (real * positions).amax(-1)
         last = last_token // self.block  # (N,)
 
-        # Gather the m blocks that each block sees.
+        # Each block attends to the real tokens of m blocks.
         q_blocks = blocks(q, self.block)  # (N,H,B,b,D)
         k_blocks = blocks(k, self.block)  # (N,H,B,b,D)
         v_blocks = blocks(v, self.block)  # (N,H,B,b,E)
         index, is_listed = self._choose(q_blocks, last)  # (N,H,B,m)
-        keys = gather_blocks(k_blocks, index).flatten(3, 4)  # (N,H,B,m b,D)
-        values = gather_blocks(v_blocks, index).flatten(3, 4)  # (N,H,B,m b,E)
+        keys = gather_blocks(k_blocks, index)  # (N,H,B,m,b,D)
+        values = gather_blocks(v_blocks, index)  # (N,H,B,m,b,E)
+        is_key = self._real_keys(real, index) & is_listed[..., None]  # (N,H,B,m,b)
+        allowed = is_key.flatten(3)[:, :, :, None]  # (N,H,B,1,m b)
+        out = attend(q_blocks, keys.flatten(3, 4), values.flatten(3, 4), allowed)  # (N,H,B,b,E)
 
-        # Attend to their real tokens.
-        example = torch.arange(num_examples, device=device)[:, None, None, None]
-        is_real = blocks(real, self.block, 1)[example, index]  # (N,H,B,m,b)
-        is_key = (is_real & is_listed[..., None]).flatten(3)  # (N,H,B,m b)
-        allowed = is_key[:, :, :, None]  # (N,H,B,1,m b)
-        out = attend(q_blocks, keys, values, allowed)  # (N,H,B,b,E)
-
-        # Queries of the first and the last block see all tokens.
-        ends = torch.stack([torch.zeros_like(last), last], -1)  # (N,2)
-        ends = ends[:, None].expand(-1, num_heads, -1)  # (N,H,2)
-        end_queries = gather_blocks(q_blocks, ends).flatten(2, 3)  # (N,H,2b,D)
-        out_ends = F.scaled_dot_product_attention(end_queries, k, v, key_mask(mask))
-        out_ends = out_ends.unflatten(2, (2, -1))  # (N,H,2,b,E)
-
-        # They replace the outputs of these blocks.
-        number = torch.arange(q_blocks.shape[2], device=device)[:, None, None]  # (B,1,1)
+        # The outputs of the first and the last block are replaced: their queries see all tokens.
+        out_ends = self._attend_from_ends(q_blocks, k, v, mask, last)  # (N,H,2,b,E)
+        out_first = out_ends[:, :, :1]
+        out_last = out_ends[:, :, 1:]
+        number = torch.arange(q_blocks.shape[2], device=q.device)
+        number = number[:, None, None]  # (B,1,1)
         is_first = number == 0
         is_last = number == last[:, None, None, None, None]  # (N,1,B,1,1)
-        out = torch.where(is_first, out_ends[:, :, :1], out)
-        out = torch.where(is_last, out_ends[:, :, 1:], out)
-        return out.flatten(2, 3)[:, :, :seq_len]
+        out = torch.where(is_first, out_first, out)
+        out = torch.where(is_last, out_last, out)
+        out = out.flatten(2, 3)  # (N,H,B b,E)
+        return out[:, :, :L]
+
+    def _real_keys(
+        self,
+        real: Bool[Tensor, "N L"],
+        index: Int[Tensor, "N H B m"],
+    ) -> Bool[Tensor, "N H B m b"]:
+        """Mark the real tokens of the blocks at ``index``."""
+        real_blocks = blocks(real, self.block, 1)  # (N,B,b)
+        example = torch.arange(len(real), device=real.device)
+        return real_blocks[example[:, None, None, None], index]
+
+    def _attend_from_ends(
+        self,
+        q_blocks: Float[Tensor, "N H B b D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+        last: Int[Tensor, " N"],
+    ) -> Float[Tensor, "N H 2 b E"]:
+        """Attend from the first and the last block to all tokens."""
+        num_heads = k.shape[1]
+        ends = torch.stack([torch.zeros_like(last), last], -1)  # (N,2)
+        ends = ends[:, None].expand(-1, num_heads, -1)  # (N,H,2)
+        end_queries = gather_blocks(q_blocks, ends)  # (N,H,2,b,D)
+        end_queries = end_queries.flatten(2, 3)  # (N,H,2 b,D)
+        out = F.scaled_dot_product_attention(end_queries, k, v, key_mask(mask))
+        return out.unflatten(2, (2, -1))
 
     @torch.no_grad()
-    def _choose(self, q_blocks: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """The blocks that each block sees, and which entries of that list count, both (N,H,B,m).
+    def _choose(
+        self,
+        q_blocks: Float[Tensor, "N H B b D"],
+        last: Int[Tensor, " N"],
+    ) -> tuple[Int[Tensor, "N H B m"], Bool[Tensor, "N H B m"]]:
+        """List the blocks that each block sees, and mark the entries of the list that count.
 
         An entry that repeats another one or lies outside the example does not count.
         """
-        num_examples, num_heads, num_blocks = q_blocks.shape[:3]
+        N, H, B = q_blocks.shape[:3]
         device = q_blocks.device
-        block = torch.arange(num_blocks, device=device)
-        last = last[:, None, None, None]
+        block = torch.arange(B, device=device)
+        last = last[:, None, None, None]  # (N,1,1,1)
         reach = self.window // 2
 
         # Global blocks: the first and the last one.
-        first_index = block.new_zeros(num_examples, num_heads, num_blocks, 1)
-        last_index = last.expand(num_examples, num_heads, num_blocks, 1)
+        first_index = block.new_zeros(N, H, B, 1)
+        last_index = last.expand(N, H, B, 1)
+        is_first_listed = torch.ones_like(first_index, dtype=torch.bool)
+        is_last_listed = last_index > 0
 
         # The window.
         distance = torch.arange(-reach, reach + 1, device=device)
         neighbours = block[:, None] + distance  # (B,window)
-        neighbours = neighbours.expand(num_examples, num_heads, -1, -1)
+        neighbours = neighbours.expand(N, H, -1, -1)
+        is_window_listed = (neighbours > 0) & (neighbours < last)
+        window_index = neighbours.clamp(0, B - 1)
 
-        # Random blocks: the largest numbers of those not in the list yet.
+        # Random blocks: the largest random numbers of the blocks that are not in the list yet.
+        draw = self.draw[:, :B, :B].expand(N, -1, -1, -1)
         if self.training:
-            draw = torch.rand(num_examples, num_heads, num_blocks, num_blocks, device=device)
-        else:
-            draw = self.draw[:, :num_blocks, :num_blocks].expand(num_examples, -1, -1, -1)
+            draw = torch.rand(N, H, B, B, device=device)
         is_near = (block - block[:, None]).abs() <= reach  # (B,B)
-        is_excluded = is_near | (block == 0) | (block >= last)  # (N,1,B,B)
-        num_random = min(self.random, num_blocks)
-        random_blocks = draw.masked_fill(is_excluded, -1.0).topk(num_random, sorted=False)
+        is_global = (block == 0) | (block >= last)  # (N,1,1,B)
+        draw = draw.masked_fill(is_near | is_global, -1.0)
+        num_random = min(self.random, B)
+        numbers, random_index = draw.topk(num_random, sorted=False)
+        is_random_listed = numbers >= 0
 
-        # All four lists, and which of their entries count.
-        window = neighbours.clamp(0, num_blocks - 1)
-        index = torch.cat([first_index, last_index, window, random_blocks.indices], -1)  # (N,H,B,m)
-        is_listed = [
-            torch.ones_like(first_index, dtype=torch.bool),
-            last_index > 0,
-            (neighbours > 0) & (neighbours < last),
-            random_blocks.values >= 0,
-        ]
-        return index, torch.cat(is_listed, -1)
+        # All four lists.
+        index = torch.cat([first_index, last_index, window_index, random_index], -1)
+        is_listed = torch.cat([is_first_listed, is_last_listed, is_window_listed, is_random_listed], -1)
+        return index, is_listed

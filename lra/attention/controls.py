@@ -4,6 +4,7 @@ Both keep the projections of every other ``Attention``, so that weights, initial
 same. The projections of queries and keys get a gradient of zero.
 """
 
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..varlen import VarlenLayout
@@ -13,28 +14,56 @@ from .base import Attention
 class Mean(Attention):
     """Return the mean value of the real tokens for every query: softmax attention with equal scores."""
 
-    hole_free = True
+    compactable = True
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
         if mask is None:
-            return v.mean(2, keepdim=True).expand_as(v)
-        real = mask[:, None, :, None]  # (N,1,L,1)
-        total = (v * real).sum(2, keepdim=True)
-        num_real = real.sum(2, keepdim=True).clamp(min=1)
+            mean = v.mean(2, keepdim=True)  # (N,H,1,E)
+            return mean.expand_as(v)
+        is_real = mask[:, None, :, None]  # (N,1,L,1)
+        total = (v * is_real).sum(2, keepdim=True)  # (N,H,1,E)
+        num_real = is_real.sum(2, keepdim=True).clamp(min=1)
         return (total / num_real).expand_as(v)
 
-    def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout) -> Tensor:
-        means = (sequence.mean(1, keepdim=True).expand_as(sequence) for sequence in layout.sequences(v))
+    def varlen(
+        self,
+        q: Float[Tensor, "1 H T D"],
+        k: Float[Tensor, "1 H T D"],
+        v: Float[Tensor, "1 H T E"],
+        layout: VarlenLayout,
+    ) -> Float[Tensor, "1 H T E"]:
+        means = []
+        for sequence in layout.rows(v):
+            mean = sequence.mean(1, keepdim=True)  # (H,1,E)
+            means.append(mean.expand_as(sequence))
         return layout.join(means)
 
 
 class Identity(Attention):
     """Return the value of each token: no information passes between tokens."""
 
-    hole_free = True
+    compactable = True
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
         return v
 
-    def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout) -> Tensor:
+    def varlen(
+        self,
+        q: Float[Tensor, "1 H T D"],
+        k: Float[Tensor, "1 H T D"],
+        v: Float[Tensor, "1 H T E"],
+        layout: VarlenLayout,
+    ) -> Float[Tensor, "1 H T E"]:
         return v

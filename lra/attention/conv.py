@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.convolution import convolve_sequence
@@ -35,19 +36,29 @@ class Conv(Mixer):
         self.causal = causal
         self.values = nn.Linear(dim, dim)
         self.output = nn.Linear(dim, dim)
-        self.filters = nn.Parameter(torch.empty(dim, width).uniform_(-(width**-0.5), width**-0.5))
+        bound = width**-0.5
+        self.filters = nn.Parameter(torch.empty(dim, width).uniform_(-bound, bound))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         mixed = self._mix(self.values(x), mask)
         return self.output(mixed.to(x.dtype))
 
     @full_precision
-    def _mix(self, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Convolve the values (N,L,d)."""
-        filters = self.filters.to(v.dtype)
+    def _mix(
+        self,
+        v: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N L d"]:
+        """Convolve the values."""
+        filters = self.filters.to(v.dtype)  # (d,width)
         if self.causal:
             # The last tap belongs to the token itself; the taps of later tokens are zero.
-            filters = F.pad(filters, (0, filters.shape[1] - 1))
+            num_later = filters.shape[1] - 1
+            filters = F.pad(filters, (0, num_later))
         filters = filters[:, None, :, None]  # (d,1,width,1)
 
         # Numerator: padded values are zero.
@@ -57,25 +68,28 @@ class Conv(Mixer):
 
         # Denominator: the same convolution of ones at real tokens. It is 0 without a real neighbour, as the numerator.
         magnitudes = filters.abs()
-        seq_len = v.shape[1]
-        if mask is None and seq_len >= filters.shape[2]:
-            denominator = _sums_in_range(magnitudes[:, 0, :, 0], seq_len)[None, ..., None]  # (1,d,L,1)
+        L = v.shape[1]
+        width = filters.shape[2]
+        if mask is None and width <= L:
+            sums = _sums_in_range(magnitudes[:, 0, :, 0], L)  # (d,L)
+            denominator = sums[None, ..., None]  # (1,d,L,1)
         else:
-            is_real = v.new_ones(1, seq_len) if mask is None else mask.to(v.dtype)  # (N or 1,L)
+            is_real = v.new_ones(1, L) if mask is None else mask.to(v.dtype)  # (N or 1,L)
             ones = is_real[:, None, :, None].expand(-1, len(filters), -1, -1)  # (N or 1,d,L,1)
             denominator = convolve_sequence(ones, magnitudes)
         denominator = denominator + (denominator == 0)
-        mixed = numerator * denominator.reciprocal()
+        mixed = numerator * denominator.reciprocal()  # (N,d,L,1)
         return mixed[..., 0].mT
 
 
-def _sums_in_range(filters: Tensor, seq_len: int) -> Tensor:
-    """Sum the taps (d,width) that lie inside a sequence of at least width positions, for each position: (d,L)."""
+def _sums_in_range(filters: Float[Tensor, "d width"], seq_len: int) -> Float[Tensor, "d {seq_len}"]:
+    """Sum the taps that lie inside a sequence of at least ``width`` positions, for each position."""
     reach = filters.shape[1] // 2
     # The first positions miss the first taps, the last positions the last taps.
     sums_from = filters.flip(1).cumsum(1).flip(1)  # (d,width), over taps t, t + 1, ...
     sums_to = filters.cumsum(1)  # (d,width), over taps ..., t - 1, t
     head = sums_from[:, 1 : reach + 1].flip(1)  # (d,reach)
     tail = sums_to[:, reach : 2 * reach].flip(1)  # (d,reach)
-    middle = sums_from[:, :1].expand(-1, seq_len - 2 * reach)
+    num_inner = seq_len - 2 * reach
+    middle = sums_from[:, :1].expand(-1, num_inner)
     return torch.cat([head, middle, tail], 1)

@@ -4,6 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops.linear_attention import attend
@@ -33,7 +34,13 @@ class CosFormer(Attention):
         self.eps = eps
 
     @full_precision
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
         # π i / 2M
         position = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)[:, None]  # (L,1)
         angle = position * (math.pi / 2 / self.sizes.length)

@@ -4,8 +4,10 @@
 """
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops.attention_maps import Impl, Weights, check_kernels, uses_kernels
@@ -14,6 +16,9 @@ from ..ops.pinv import Inverse, cubic, is_batch_dependent
 from ..ops.selection import Pairing, Resample, Score
 from ..options import Range, in_range
 from .base import Attention, Sizes
+
+if TYPE_CHECKING:
+    from ..varlen import VarlenLayout
 
 
 class CUR(Attention):
@@ -29,14 +34,15 @@ class CUR(Attention):
     Args:
         sizes: see ``lra.attention.base.Sizes``.
         count: c, from 1 to the sequence length.
-        score, pairing, class_token: options of step 1, see ``lra.ops.selection.SelectionOptions``. class_token: null is
-            false.
+        score: how step 1 rates the tokens, see ``lra.ops.selection.SelectionOptions``.
+        pairing: how step 1 chooses I and J, see the same class.
         pinv: pseudo-inverse of U.
-        copy_rv: whether step 4 is done.
-        resample: draws of score=random. ``train`` draws new numbers at every call in training and keeps one draw in
-            evaluation, the same for every example; ``always`` draws new numbers in evaluation too, as published.
-        weights: ``softmax``, or ``laplace`` as in MegaCUR, which needs impl=eager and an inverse for rows that do not
-            sum to one, such as cubic(init="two_norms").
+        copy_rv: whether to compute step 4.
+        class_token: whether position 0 is always selected; null is false.
+        resample: when score=random draws new numbers. ``train``: at every call in training; evaluation keeps one draw,
+            the same for every example. ``always``: at every call, as published.
+        weights: ``softmax``, or ``laplace`` as in MegaCUR. The rows of a Laplace map do not sum to one, so it needs
+            impl=eager and an inverse for such rows: cubic(init="two_norms").
         impl: see ``lra.ops.attention_maps.landmark_product``.
 
     Raises:
@@ -60,31 +66,57 @@ class CUR(Attention):
         super().__init__(sizes)
         in_range("count", count, Range(1, sizes.length), "length")
         check_kernels(impl, count=count, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv)
-        selection = {"count": count, "score": score, "pairing": pairing, "class_token": bool(class_token)}
-        self.options = CUROptions(**selection, pinv=pinv, copy_rv=copy_rv, weights=weights, impl=impl)
+        self.options = CUROptions(
+            count=count,
+            score=score,
+            pairing=pairing,
+            class_token=bool(class_token),
+            pinv=pinv,
+            copy_rv=copy_rv,
+            weights=weights,
+            impl=impl,
+        )
         self.resample = resample
-        self.mixes_batch = is_batch_dependent(pinv)
-        self.takes_bias = not uses_kernels(impl)
-        # Random numbers belong to positions, and a class token is at a position.
-        self.hole_free = score != "random" and not class_token
-        # The random numbers of evaluation, one for each side, head and position.
+        self.batch_dependent = is_batch_dependent(pinv)
+        self.supports_bias = not uses_kernels(impl)
+        # Compaction moves tokens to other positions. Random numbers and the class token depend on positions.
+        self.compactable = score != "random" and not class_token
+
+        # The random numbers of evaluation, one for each side (queries or keys), head and position.
+        draw = torch.rand(2, sizes.heads, sizes.length) if score == "random" else None
         self.draw: Tensor | None
-        self.register_buffer("draw", torch.rand(2, sizes.heads, sizes.length) if score == "random" else None)
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias: Bias | None = None) -> Tensor:
-        return cur(q, k, v, mask, self.options, draw=self._random_numbers(), bias=bias)
-
-    def varlen(self, q, k, v, layout):
-        options = self.options
-        # The padding-free form needs c tokens in every sequence.
-        if options.impl != "sdpa" or options.score == "farthest" or min(layout.lengths) < options.count:
-            return super().varlen(q, k, v, layout)
-        return cur(q, k, v, None, options, layout=layout, draw=self._random_numbers())
+        self.register_buffer("draw", draw)
 
     @property
     def pinv(self) -> Inverse:
         return self.options.pinv
 
-    def _random_numbers(self) -> Tensor | None:
-        """Return the numbers of evaluation, None for new ones."""
-        return None if self.training or self.resample == "always" else self.draw
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+        bias: Bias | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        return cur(q, k, v, mask, self.options, draw=self._random_numbers(), bias=bias)
+
+    def varlen(
+        self,
+        q: Float[Tensor, "1 H T D"],
+        k: Float[Tensor, "1 H T D"],
+        v: Float[Tensor, "1 H T E"],
+        layout: "VarlenLayout",
+    ) -> Float[Tensor, "1 H T E"]:
+        options = self.options
+        # The padding-free form has these limits, and needs c tokens in every sequence.
+        is_supported = options.impl == "sdpa" and options.score != "farthest"
+        if not is_supported or min(layout.lengths) < options.count:
+            return super().varlen(q, k, v, layout)
+        return cur(q, k, v, None, options, layout=layout, draw=self._random_numbers())
+
+    def _random_numbers(self) -> Float[Tensor, "2 H length"] | None:
+        """Return the numbers of evaluation; None stands for new numbers."""
+        if self.training or self.resample == "always":
+            return None
+        return self.draw

@@ -1,6 +1,7 @@
 """CUR without an inverse (``lra.ops.cluster_attention``)."""
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops.cluster_attention import Impl, cur_plus
@@ -42,15 +43,29 @@ class CURPlus(Attention):
     ):
         super().__init__(sizes)
         in_range("count", count, Range(1, sizes.length), "length")
-        selection = {"count": count, "score": score, "pairing": pairing, "class_token": bool(class_token)}
-        self.options = CUROptions(**selection, copy_rv=copy_rv, impl=impl)
+        self.options = CUROptions(
+            count=count,
+            score=score,
+            pairing=pairing,
+            class_token=bool(class_token),
+            copy_rv=copy_rv,
+            impl=impl,
+        )
         self.resample = resample
-        # Random numbers belong to positions, and a class token is at a position.
-        self.hole_free = score != "random" and not class_token
-        # The random numbers of evaluation, one for each side, head and position.
-        self.draw: Tensor | None
-        self.register_buffer("draw", torch.rand(2, sizes.heads, sizes.length) if score == "random" else None)
+        # Compaction moves tokens to other positions. Random numbers and the class token depend on positions.
+        self.compactable = score != "random" and not class_token
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        # The random numbers of evaluation, one for each side (queries or keys), head and position.
+        draw = torch.rand(2, sizes.heads, sizes.length) if score == "random" else None
+        self.draw: Tensor | None
+        self.register_buffer("draw", draw)
+
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
         draw = None if self.training or self.resample == "always" else self.draw
         return cur_plus(q, k, v, mask, self.options, draw=draw)

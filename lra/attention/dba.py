@@ -2,10 +2,12 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..options import Checked, Positive
 from .base import Sizes
+from .gated import merge_heads, split_heads
 
 
 class DBA(Checked, nn.Module):
@@ -32,7 +34,7 @@ class DBA(Checked, nn.Module):
         ValueError: width is no multiple of the heads, or heads * head_dim is not dim.
     """
 
-    hole_free = True
+    compactable = True
 
     def __init__(
         self, sizes: Sizes, *, dim: int, hidden: int, first: bool = True, latents: Positive = 16, width: Positive = 24
@@ -44,7 +46,10 @@ class DBA(Checked, nn.Module):
             raise ValueError(f"head_dim must be {dim / sizes.heads:g}, dim / heads, with DBA, not {sizes.head_dim}")
         self.heads = sizes.heads
         self.widths = [width, dim]
-        self.start = nn.Parameter(torch.empty(latents, dim).normal_(std=dim**-0.5)) if first else None
+        # P of the first layer.
+        self.start: nn.Parameter | None = None
+        if first:
+            self.start = nn.Parameter(torch.empty(latents, dim).normal_(std=dim**-0.5))
         self.token_norm = nn.LayerNorm(dim)
         self.latent_norm = nn.LayerNorm(dim)
         self.mlp_norm = nn.LayerNorm(dim)
@@ -64,39 +69,53 @@ class DBA(Checked, nn.Module):
             nn.Dropout(sizes.dropout),
         )
 
-    def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+        memory: Float[Tensor, "N p d"] | None = None,
+    ) -> tuple[Float[Tensor, "N L d"], Float[Tensor, "N p d"]]:
         if memory is None:
-            memory = self.dropout(self.start.expand(len(x), -1, -1))  # (N,p,d)
-        tokens = self.token_norm(x)
+            assert self.start is not None, "only the first layer learns the latents"
+            latents = self.start.expand(len(x), -1, -1)  # (N,p,d)
+            memory = self.dropout(latents)
+        tokens = self.token_norm(x)  # LN(X)
 
         # 1. Compress.
-        compress_query = self.compress_query(memory)  # (N,p,r)
-        compress_context = self.compress_context(tokens)  # (N,L,r + d)
-        z = self._attend(compress_query, compress_context, mask)  # (N,p,d)
+        query = self.compress_query(memory)  # (N,p,r)
+        context = self.compress_context(tokens)  # (N,L,r + d)
+        z = self._attend(query, context, mask)  # (N,p,d)
 
         # 2. Attention among the latents.
-        o = self._attend(self.latent_query(z), self.latent_context(z))  # (N,p,d)
+        query = self.latent_query(z)  # (N,p,r)
+        context = self.latent_context(z)  # (N,p,r + d)
+        o = self._attend(query, context)  # (N,p,d)
         o = self.latent_norm(o)
 
         # 3. Expand.
-        scores = self._split_heads(self.expand(tokens))  # (N,H,L,p)
+        scores = split_heads(self.expand(tokens), self.heads)  # (N,H,L,p)
         weights = self.dropout(scores.softmax(-1))
-        y = weights @ self._split_heads(o).to(weights.dtype)  # (N,H,L,d/H)
-        y = self.output(y.transpose(1, 2).flatten(2))
+        o_heads = split_heads(o, self.heads).to(weights.dtype)  # (N,H,p,d/H)
+        y = weights @ o_heads  # (N,H,L,d/H)
+        y = self.output(merge_heads(y))  # (N,L,d)
 
         # 4. Residuals and the feed-forward layer.
         x = x + self.dropout(y)
-        return x + self.mlp(self.mlp_norm(x)), z
+        x = x + self.mlp(self.mlp_norm(x))
+        return x, z
 
-    def _attend(self, query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend from query (N,i,r) to context (N,j,r+d), keys and values with mask (N,j): (N,i,d)."""
+    def _attend(
+        self,
+        query: Float[Tensor, "N i r"],
+        context: Float[Tensor, "N j kv"],
+        mask: Bool[Tensor, "N j"] | None = None,
+    ) -> Float[Tensor, "N i d"]:
+        """Attend from ``query`` to ``context``, which holds keys and values."""
         keys, values = context.split(self.widths, -1)
-        heads = (self._split_heads(x) for x in (query, keys, values))
+        q = split_heads(query, self.heads)  # (N,H,i,r/H)
+        k = split_heads(keys, self.heads)  # (N,H,j,r/H)
+        v = split_heads(values, self.heads)  # (N,H,j,d/H)
         key_mask = None if mask is None else mask[:, None, None]
         dropout_p = self.dropout.p if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(*heads, key_mask, dropout_p=dropout_p)
-        return mixed.transpose(1, 2).flatten(2)
-
-    def _split_heads(self, x: Tensor) -> Tensor:
-        """Split (N,i,H·w) into heads (N,H,i,w)."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(q, k, v, key_mask, dropout_p=dropout_p)  # (N,H,i,d/H)
+        return merge_heads(mixed)

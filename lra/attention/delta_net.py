@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.delta_rule import delta_rule_attention
@@ -38,16 +39,26 @@ class DeltaNet(Mixer):
         self.norm = HeadNorm(sizes.head_dim)
         self.output = nn.Linear(inner, dim, bias=False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        out = self.recurrence(x, mask, log_decay=None)
-        return self.output(merge_heads(self.norm(out)).to(x.dtype))
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
+        out = self.recurrence(x, mask, log_decay=None)  # (N,H,L,E)
+        normed = merge_heads(self.norm(out))  # (N,L,H E)
+        return self.output(normed.to(x.dtype))
 
-    def recurrence(self, x: Tensor, mask: Tensor | None, log_decay: Tensor | None) -> Tensor:
-        """Run the delta rule over the tokens: (N,L,d) -> (N,H,L,E)."""
-        projected = self.conv(self.inputs(x), mask)
-        q, k, v = (split_heads(part, self.sizes.heads) for part in projected.chunk(3, -1))  # (N,H,L,D)
-        q = _unit(q)
-        k = _unit(k)
+    def recurrence(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+        log_decay: Float[Tensor, "N H L"] | None,
+    ) -> Float[Tensor, "N H L E"]:
+        """Run the delta rule over the tokens."""
+        projected = self.conv(self.inputs(x), mask)  # (N,L,3 H D)
+        q, k, v = (split_heads(part, self.sizes.heads) for part in projected.chunk(3, -1))
+        q = _unit(q)  # (N,H,L,D)
+        k = _unit(k)  # (N,H,L,D)
 
         # Strength β of each write.
         beta = self.beta(x).sigmoid().mT  # (N,H,L)
@@ -55,7 +66,8 @@ class DeltaNet(Mixer):
             beta = 2 * beta
         if mask is not None:
             # A padded token is the identity: it writes nothing.
-            beta = beta.masked_fill(~mask[:, None], 0)
+            is_padding = ~mask[:, None]  # (N,1,L)
+            beta = beta.masked_fill(is_padding, 0)
         return delta_rule_attention(q, k, v, beta, log_decay, bidirectional=not self.causal)
 
 
@@ -73,21 +85,30 @@ class GatedDeltaNet(DeltaNet):
 
     def __init__(self, sizes: Sizes, *, dim: int, step_min: Above = 0.001, step_max: Above = 0.1, **options):
         super().__init__(sizes, dim=dim, **options)
-        inner = sizes.heads * sizes.head_dim
-        self.decay = nn.Linear(dim, sizes.heads, bias=False)
-        self.decay_bias = nn.Parameter(initial_steps(sizes.heads, step_min, step_max))
+        heads = sizes.heads
+        inner = heads * sizes.head_dim
+        self.decay = nn.Linear(dim, heads, bias=False)
+        self.decay_bias = nn.Parameter(initial_steps(heads, step_min, step_max))
         # A of 0 has no logarithm.
-        self.log_A = nn.Parameter(torch.empty(sizes.heads).uniform_(1e-2, 16).log())
+        A = torch.empty(heads).uniform_(1e-2, 16)
+        self.log_A = nn.Parameter(A.log())
         self.rates = {"decay_bias": 1.0, "log_A": 1.0}  # without weight decay
         self.gate = nn.Linear(dim, inner, bias=False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         # log α = -A softplus(W_α x + b)
-        steps = F.softplus(upcast(self.decay(x)) + self.decay_bias)  # (N,L,H)
-        log_decay = -(self.log_A.exp() * steps).mT  # (N,H,L)
+        logits = upcast(self.decay(x)) + self.decay_bias  # (N,L,H)
+        A = self.log_A.exp()
+        log_decay = -(A * F.softplus(logits)).mT  # (N,H,L)
         if mask is not None:
-            log_decay = log_decay.masked_fill(~mask[:, None], 0)
-        out = self.recurrence(x, mask, log_decay)
+            # A padded token is the identity: the state does not decay.
+            is_padding = ~mask[:, None]  # (N,1,L)
+            log_decay = log_decay.masked_fill(is_padding, 0)
+        out = self.recurrence(x, mask, log_decay)  # (N,H,L,E)
 
         # Norm of each head, then the gate.
         normed = merge_heads(self.norm(out))  # (N,L,H E)
@@ -95,6 +116,7 @@ class GatedDeltaNet(DeltaNet):
         return self.output(gated.to(x.dtype))
 
 
-def _unit(x: Tensor) -> Tensor:
+def _unit(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L D"]:
     """Scale each head's vector to unit length: x / sqrt(Σ x² + 1e-6)."""
-    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+    squares = x.square().sum(-1, keepdim=True)  # (N,H,L,1)
+    return x * (squares + 1e-6).rsqrt()

@@ -4,6 +4,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..options import Positive
@@ -27,18 +28,30 @@ class FLARE(Attention):
         scale: factor of the scores: ``one``, or ``sqrt``, 1 / √D.
     """
 
-    drops = True
-    shares_qk = True
-    hole_free = True
+    has_dropout = True
+    shared_qk = True
+    compactable = True
 
     def __init__(self, sizes: Sizes, *, latents: Positive = 128, scale: Scale = "one"):
         super().__init__(sizes)
         self.scale = 1.0 if scale == "one" else sizes.head_dim**-0.5
-        self.latents = nn.Parameter(torch.empty(sizes.heads, latents, sizes.head_dim).normal_(std=0.1))
+        initial = torch.empty(sizes.heads, latents, sizes.head_dim).normal_(std=0.1)
+        self.latents = nn.Parameter(initial)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        latents = self.latents.to(k.dtype).expand(len(k), -1, -1, -1)  # (N,H,M,D)
-        options = {"scale": self.scale, "dropout_p": self.sizes.dropout if self.training else 0.0}
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        latents = self.latents.to(k.dtype)  # (H,M,D)
+        latents = latents.expand(len(k), -1, -1, -1)  # (N,H,M,D)
+        dropout_p = self.sizes.dropout if self.training else 0.0
+
+        # 1. Encode.
         key_mask = None if mask is None else mask[:, None, None]
-        z = F.scaled_dot_product_attention(latents, k, v, key_mask, **options)  # (N,H,M,E)
-        return F.scaled_dot_product_attention(k, latents, z, **options)
+        z = F.scaled_dot_product_attention(latents, k, v, key_mask, dropout_p=dropout_p, scale=self.scale)  # (N,H,M,E)
+
+        # 2. Decode.
+        return F.scaled_dot_product_attention(k, latents, z, dropout_p=dropout_p, scale=self.scale)

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from jaxtyping import Bool, Complex, Float, Inexact, Int
 from torch import Tensor
 
 from ..ops.precision import upcast
@@ -17,12 +18,17 @@ class FNet(Mixer):
     the n real tokens only and has length n, so padding does not change the spectrum.
     """
 
-    hole_free = True
+    compactable = True
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         x_wide = upcast(x)
         if mask is None:
-            mixed = torch.fft.fftn(x_wide, dim=(1, 2)).real  # (N,L,d)
+            spectrum = torch.fft.fftn(x_wide, dim=(1, 2))  # (N,L,d)
+            mixed = spectrum.real
         elif x.device.type == "cpu":
             mixed = _transform_each(x_wide, mask)
         else:
@@ -30,12 +36,14 @@ class FNet(Mixer):
         return mixed.to(x.dtype)
 
 
-def _transform_each(x: Tensor, mask: Tensor) -> Tensor:
-    """Transform the real tokens of each sequence in a loop, x (N,L,d), mask (N,L).
+def _transform_each(
+    x: Float[Tensor, "N L d"],
+    mask: Bool[Tensor, "N L"],
+) -> Float[Tensor, "N L d"]:
+    """Transform the real tokens of each sequence in a loop.
 
     The lengths become Python integers, which an accelerator would have to wait for.
     """
-    N, L, _ = x.shape
     tokens = mask.flatten().nonzero()[:, 0]  # (T,)
     packed = x.flatten(0, 1).index_select(0, tokens)  # (T,d)
 
@@ -44,26 +52,35 @@ def _transform_each(x: Tensor, mask: Tensor) -> Tensor:
     spectra = []
     for sequence in packed.split(lengths):
         if len(sequence):
-            spectra.append(torch.fft.fftn(sequence, dim=(0, 1)).real)
+            spectrum = torch.fft.fftn(sequence, dim=(0, 1))
+            spectra.append(spectrum.real)
     if not spectra:
         return x * 0
 
     # Back to the positions of the real tokens.
-    mixed = torch.zeros_like(x).flatten(0, 1).index_copy(0, tokens, torch.cat(spectra))
-    return mixed.unflatten(0, (N, L))
+    mixed = torch.zeros_like(x).flatten(0, 1)  # (N L,d)
+    mixed = mixed.index_copy(0, tokens, torch.cat(spectra))
+    return mixed.view_as(x)
 
 
-def _transform_batch(x: Tensor, mask: Tensor) -> Tensor:
-    """Transform the real tokens of all sequences by operations of fixed shape, x (N,L,d), mask (N,L)."""
+def _transform_batch(
+    x: Float[Tensor, "N L d"],
+    mask: Bool[Tensor, "N L"],
+) -> Float[Tensor, "N L d"]:
+    """Transform the real tokens of all sequences by operations of fixed shape."""
     hidden = torch.fft.fft(x, dim=-1)
     # Real tokens first, in their order.
-    order = argsort_valid_first(mask)[..., None].expand_as(hidden)
+    order = real_first(mask)  # (N,L)
+    order = order[..., None].expand_as(hidden)
     packed = hidden.gather(1, order)
     mixed = dft(packed, mask.sum(-1)).real
     return torch.zeros_like(mixed).scatter(1, order, mixed)
 
 
-def dft(x: Tensor, lengths: Tensor) -> Tensor:
+def dft(
+    x: Inexact[Tensor, "N L d"],
+    lengths: Int[Tensor, " N"],
+) -> Complex[Tensor, "N L d"]:
     """Transform the first n entries of each sequence, X_k = Σ_j x_j exp(-2πi jk / n) for j, k < n, in O(L log L).
 
     With jk = (j² + k² - (k - j)²) / 2 the sum is a convolution with the chirp w_m = exp(iπ m² / n):
@@ -73,11 +90,11 @@ def dft(x: Tensor, lengths: Tensor) -> Tensor:
     Its size is the same for every n, so one FFT of 2 L entries serves all sequences.
 
     Args:
-        x: sequences (N,L,d), real or complex.
-        lengths: n (N,), from 0 to L.
+        x: real or complex sequences.
+        lengths: n of each sequence, from 0 to L.
 
     Returns:
-        (N,L,d) complex; zero from n on.
+        The transforms, zero from n on.
 
     Source: Bluestein 1970.
     """
@@ -86,17 +103,21 @@ def dft(x: Tensor, lengths: Tensor) -> Tensor:
     j = torch.arange(L, device=x.device)
 
     # The chirp. j² modulo 2n is an integer, so the phase is exact.
-    phase = (j * j % (2 * n)).to(x.real.dtype) / n * math.pi  # (N,L)
+    remainder = j * j % (2 * n)  # (N,L)
+    phase = remainder.to(x.real.dtype) / n * math.pi
     chirp = torch.polar(torch.ones_like(phase), phase)
     conjugate = chirp.conj()[..., None]  # (N,L,1)
 
     # Its lags 0 .. L-1, one zero, and -(L-1) .. -1.
     zero = torch.zeros_like(chirp[:, :1])
-    lags = torch.cat([chirp, zero, chirp[:, 1:].flip(1)], 1)  # (N,2L)
+    negative = chirp[:, 1:].flip(1)
+    lags = torch.cat([chirp, zero, negative], 1)  # (N,2L)
 
     # The circular convolution by FFT.
-    is_real = (j < lengths[:, None])[..., None]  # (N,L,1)
-    spectrum = torch.fft.fft(x * conjugate * is_real, 2 * L, dim=1)
-    product = spectrum * torch.fft.fft(lags, dim=1)[..., None]
-    convolved = torch.fft.ifft(product, dim=1)[:, :L]
+    is_real = j < lengths[:, None]  # (N,L)
+    is_real = is_real[..., None]
+    spectrum = torch.fft.fft(x * conjugate * is_real, 2 * L, dim=1)  # (N,2L,d)
+    chirp_spectrum = torch.fft.fft(lags, dim=1)  # (N,2L)
+    product = spectrum * chirp_spectrum[..., None]
+    convolved = torch.fft.ifft(product, dim=1)[:, :L]  # (N,L,d)
     return convolved * conjugate * is_real

@@ -1,4 +1,4 @@
-"""Parts that linear recurrences share: heads, a short convolution, a norm for each head, initial decays.
+"""Parts that mechanisms share: heads, and of linear recurrences a short convolution, a norm per head, initial decays.
 
 A recurrent layer projects its input to queries, keys and values, lets neighbouring tokens mix in a short convolution,
 runs the recurrence, normalises each head and gates the result.
@@ -8,24 +8,34 @@ import math
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(N,L,H D) -> (N,H,L,D)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+def split_heads(x: Float[Tensor, "N L HD"], heads: int) -> Float[Tensor, "N {heads} L D"]:
+    """Split the last dimension into heads."""
+    by_head = x.unflatten(-1, (heads, -1))  # (N,L,H,D)
+    return by_head.transpose(1, 2)
 
 
-def merge_heads(x: Tensor) -> Tensor:
-    """(N,H,L,D) -> (N,L,H D)."""
-    return x.transpose(1, 2).flatten(2)
+def merge_heads(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N L HD"]:
+    """Join the heads in the last dimension."""
+    by_token = x.transpose(1, 2)  # (N,L,H,D)
+    return by_token.flatten(2)
 
 
-def mask_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Set padded positions of x (N,L,...) to zero, with a mask (N,L)."""
+def mask_tokens(
+    x: Float[Tensor, "N L *rest"],
+    mask: Bool[Tensor, "N L"] | None,
+) -> Float[Tensor, "N L *rest"]:
+    """Set padded positions to zero."""
     if mask is None:
         return x
-    return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.ndim - 2)), 0)
+    is_padding = ~mask
+    # As many dimensions as x.
+    while is_padding.ndim < x.ndim:
+        is_padding = is_padding[..., None]
+    return x.masked_fill(is_padding, 0)
 
 
 class ShortConvolution(nn.Module):
@@ -47,10 +57,17 @@ class ShortConvolution(nn.Module):
         self.earlier = width - 1 if causal else (width - 1) // 2
         self.later = width - 1 - self.earlier
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L channels"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N L channels"]:
         x = mask_tokens(x, mask).mT  # (N,channels,L)
-        x = self.conv(F.pad(x, (self.earlier, self.later))).mT
-        return mask_tokens(F.silu(x) if self.activation else x, mask)
+        padded = F.pad(x, (self.earlier, self.later))
+        convolved = self.conv(padded).mT  # (N,L,channels)
+        if self.activation:
+            convolved = F.silu(convolved)
+        return mask_tokens(convolved, mask)
 
 
 class HeadNorm(nn.Module):
@@ -61,23 +78,29 @@ class HeadNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(size)) if affine else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch size"]:
         return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
-def decays_by_horizon(heads: int, shortest: float, longest: float) -> Tensor:
-    """Logarithms of decays (heads,) whose horizons 1 / (1 - decay), in tokens, are spread evenly in their logarithm."""
-    horizons = torch.logspace(math.log10(shortest), math.log10(max(longest, shortest)), heads, dtype=torch.float64)
-    return torch.log1p(-1 / horizons).float()
+def decays_by_horizon(heads: int, shortest: int, longest: int) -> Float[Tensor, " H"]:
+    """Return logarithms of decays whose horizons 1 / (1 - decay), in tokens, are spread evenly in their logarithm."""
+    log_shortest = math.log10(shortest)
+    log_longest = math.log10(max(longest, shortest))
+    horizons = torch.logspace(log_shortest, log_longest, heads, dtype=torch.float64)
+    log_decays = torch.log1p(-1 / horizons)
+    return log_decays.float()
 
 
-def inverse_softplus(x: Tensor) -> Tensor:
+def inverse_softplus(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Compute y with softplus(y) = x: y = x + log(1 - exp(-x))."""
-    return x + torch.log(-torch.expm1(-x))
+    one_minus_exp = -torch.expm1(-x)
+    return x + torch.log(one_minus_exp)
 
 
-def initial_steps(count: int, step_min: float, step_max: float) -> Tensor:
+def initial_steps(count: int, step_min: float, step_max: float) -> Float[Tensor, " count"]:
     """Draw step sizes log-uniformly and return their biases b, so that softplus(b) is the step (Gu and Dao 2023)."""
-    steps = torch.empty(count).uniform_(math.log(step_min), math.log(step_max)).exp()
+    log_steps = torch.empty(count).uniform_(math.log(step_min), math.log(step_max))
     # The released floor of 1e-4, unless smaller steps are asked for.
-    return inverse_softplus(steps.clamp(min=min(step_min, 1e-4)))
+    floor = min(step_min, 1e-4)
+    steps = log_steps.exp().clamp(min=floor)
+    return inverse_softplus(steps)

@@ -1,6 +1,7 @@
 """Gated linear attention, with a decay per key channel and token (Yang et al., ICML 2024)."""
 
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.channel_decay import channel_decay_attention
@@ -25,24 +26,33 @@ class GLA(Mixer):
     Source: the paper, sections 4.2 and 4.4. In plain torch: ``lra/reference/gated_linear_attention.py``.
     """
 
-    hole_free = True
+    compactable = True
 
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, rank: Positive = 16, temperature: Above = 16.0):
         super().__init__(sizes, dim=dim)
         self.causal = causal
         self.temperature = temperature
         width = sizes.heads * sizes.head_dim
-        key_width = sizes.heads * max(sizes.head_dim // 2, 1)
+        key_dim = max(sizes.head_dim // 2, 1)
+        key_width = sizes.heads * key_dim
         self.state_size = key_width * sizes.head_dim
         self.queries = nn.Linear(dim, key_width, bias=False)
         self.keys = nn.Linear(dim, key_width, bias=False)
         self.values = nn.Linear(dim, width, bias=False)
-        self.decay = nn.Sequential(nn.Linear(dim, rank, bias=False), nn.Linear(rank, key_width))
+        # W_1, then W_2 and b.
+        self.decay = nn.Sequential(
+            nn.Linear(dim, rank, bias=False),
+            nn.Linear(rank, key_width),
+        )
         self.gate = nn.Linear(dim, width, bias=False)
         self.norm = HeadNorm(sizes.head_dim)
         self.output = nn.Linear(width, dim, bias=False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         heads = self.sizes.heads
         q = split_heads(self.queries(x), heads)  # (N,H,L,D)
         k = split_heads(self.keys(x), heads)  # (N,H,L,D)
@@ -53,10 +63,10 @@ class GLA(Mixer):
         log_decay = F.logsigmoid(upcast(logits)) / self.temperature
         if mask is not None:
             # A padded token is the identity: it writes nothing and does not decay the state.
-            padding = ~mask[:, None, :, None]
-            k = k.masked_fill(padding, 0)
-            log_decay = log_decay.masked_fill(padding, 0)
-        out = channel_decay_attention(q, k, v, log_decay, bidirectional=not self.causal)
+            is_padding = ~mask[:, None, :, None]  # (N,1,L,1)
+            k = k.masked_fill(is_padding, 0)
+            log_decay = log_decay.masked_fill(is_padding, 0)
+        out = channel_decay_attention(q, k, v, log_decay, bidirectional=not self.causal)  # (N,H,L,E)
 
         # Norm of each head, then the gate.
         normed = merge_heads(self.norm(out))  # (N,L,H E)

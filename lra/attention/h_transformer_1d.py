@@ -2,7 +2,9 @@
 
 import math
 
+import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops.blocks import Part, blocks, merge, union, weigh
@@ -32,65 +34,100 @@ class HTransformer1D(Attention):
         self.block = block
 
     @full_precision
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        seq_len = q.shape[2]
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        L = q.shape[2]
+        q = q * q.shape[-1] ** -0.5
         # Level 0 has 2^levels blocks.
-        num_blocks = -(-seq_len // self.block)
+        num_blocks = math.ceil(L / self.block)
         levels = (num_blocks - 1).bit_length()
-        num_padding = (self.block << levels) - seq_len
+        num_padding = (self.block << levels) - L
         if mask is None and not num_padding:
             near_part, siblings = self._full_parts(q, k, v, levels)
         else:
             near_part, siblings = self._masked_parts(q, k, v, mask, levels, num_padding)
 
         if not siblings:
-            return merge([near_part])[:, :, :seq_len]
+            return merge([near_part])[:, :, :L]
         # P_l, from the coarsest level down: one doubling for each level instead of a copy of each to all positions.
         far_part = siblings.pop()
         while siblings:
-            repeated = Part(*(x.repeat_interleave(2, 2) for x in far_part))
-            far_part = union([siblings.pop(), repeated])
-        return merge([near_part, far_part])[:, :, :seq_len]
+            repeated = [x.repeat_interleave(2, 2) for x in far_part]
+            far_part = union([siblings.pop(), Part(*repeated)])
+        return merge([near_part, far_part])[:, :, :L]
 
-    def _full_parts(self, q: Tensor, k: Tensor, v: Tensor, levels: int) -> tuple[Part, list[Part]]:
-        """The part of the own block, and of the sibling block by level, if every cell of level l has 2^l tokens."""
-        q = q * q.shape[-1] ** -0.5
+    def _full_parts(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        levels: int,
+    ) -> tuple[Part, list[Part]]:
+        """Compute the part of the query's block, and of its sibling block at each level; all cells are full."""
         near_part = self._attend(q, k, v)
         siblings = []
         for level in range(levels):
             part = self._attend(q, k, v, siblings=True)
             # A mean stands for 2^l keys: log 2^l is added to all scores of the level.
-            siblings.append(part._replace(top=part.top + level * math.log(2)))
+            top = part.top + level * math.log(2)
+            siblings.append(part._replace(top=top))
             if level + 1 < levels:
                 # Means over pairs of cells.
                 q, k, v = (x.unflatten(2, (-1, 2)).mean(3) for x in (q, k, v))
         return near_part, siblings
 
     def _masked_parts(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, levels: int, num_padding: int
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+        levels: int,
+        num_padding: int,
     ) -> tuple[Part, list[Part]]:
-        """The same if cells differ in their number of real tokens; ``num_padding`` positions fill up the last block."""
-        n = q.new_ones(1, 1, q.shape[2], 1) if mask is None else mask[:, None, :, None].to(q.dtype)
-        padding = (0, 0, 0, num_padding)
+        """Compute the same parts from cells that differ in their number n of real tokens.
+
+        ``num_padding`` positions fill up the last block.
+        """
+        if mask is None:
+            mask = torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device)
+
         # Sums over the real tokens of each cell, and their number.
-        q = F.pad(q * q.shape[-1] ** -0.5 * n, padding)  # (N,H,C,D)
+        n = mask[:, None, :, None].to(q.dtype)  # (N or 1,1,L,1)
+        padding = (0, 0, 0, num_padding)
+        q = F.pad(q * n, padding)  # (N,H,C,D)
         k = F.pad(k * n, padding)  # (N,H,C,D)
         v = F.pad(v * n, padding)  # (N,H,C,E)
         n = F.pad(n, padding)  # (N or 1,1,C,1)
         near_part = self._attend(*_means(q, k, v, n), n)
         siblings = []
         for level in range(levels):
-            siblings.append(self._attend(*_means(q, k, v, n), n, siblings=True))
+            part = self._attend(*_means(q, k, v, n), n, siblings=True)
+            siblings.append(part)
             if level + 1 < levels:
+                # Sums over pairs of cells.
                 q, k, v, n = (x.unflatten(2, (-1, 2)).sum(3) for x in (q, k, v, n))
         return near_part, siblings
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, n: Tensor | None = None, *, siblings: bool = False) -> Part:
-        """Attend from the cells of each block to its own or its sibling block.
+    def _attend(
+        self,
+        q: Float[Tensor, "N H C D"],
+        k: Float[Tensor, "N H C D"],
+        v: Float[Tensor, "N H C E"],
+        n: Float[Tensor, "#N 1 C 1"] | None = None,
+        *,
+        siblings: bool = False,
+    ) -> Part:
+        """Attend from the cells of each block to the same or its sibling block.
 
         Args:
-            q, k, v: means over cells (N,H,C,.).
-            n: number of real tokens of each cell (N or 1,1,C,1); None if it is the same for all cells.
+            q, k, v: means over cells.
+            n: number of real tokens of each cell; None if it is the same for all cells.
             siblings: whether keys are taken from the sibling block.
         """
         q = blocks(q, self.block)  # (N,H,B,block,D)
@@ -102,21 +139,30 @@ class HTransformer1D(Attention):
         scores = q @ k.mT  # (N,H,B,block,block)
         allowed = None
         if n is not None:
-            n = blocks(n, self.block)
-            n = _swap_siblings(n) if siblings else n
-            # A mean stands for n keys.
-            scores = scores + n.clamp(min=1).log().mT
-            allowed = n.mT > 0
+            n_keys = blocks(n, self.block)  # (N or 1,1,B,block,1)
+            if siblings:
+                n_keys = _swap_siblings(n_keys)
+            # A mean stands for n keys: log n is added to its scores.
+            log_n = n_keys.clamp(min=1).log()
+            scores = scores + log_n.mT
+            allowed = n_keys.mT > 0
         part = weigh(scores, v, allowed)
-        return Part(*(x.flatten(2, 3) for x in part))
+        flat_part = [x.flatten(2, 3) for x in part]
+        return Part(*flat_part)
 
 
-def _means(q: Tensor, k: Tensor, v: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _means(
+    q: Float[Tensor, "N H C D"],
+    k: Float[Tensor, "N H C D"],
+    v: Float[Tensor, "N H C E"],
+    n: Float[Tensor, "#N 1 C 1"],
+) -> tuple[Float[Tensor, "N H C D"], Float[Tensor, "N H C D"], Float[Tensor, "N H C E"]]:
     """Divide sums over cells by their numbers of real tokens."""
     divisor = n.clamp(min=1)
     return q / divisor, k / divisor, v / divisor
 
 
-def _swap_siblings(x: Tensor) -> Tensor:
-    """Exchange blocks 2i and 2i + 1 of x (N,H,B,block,.)."""
-    return x.unflatten(2, (-1, 2)).flip(3).flatten(2, 3)
+def _swap_siblings(x: Float[Tensor, "N H B block w"]) -> Float[Tensor, "N H B block w"]:
+    """Exchange blocks 2i and 2i + 1."""
+    pairs = x.unflatten(2, (-1, 2))
+    return pairs.flip(3).flatten(2, 3)

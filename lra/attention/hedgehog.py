@@ -3,6 +3,7 @@
 from typing import Literal
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.linear_attention import attend
@@ -29,7 +30,7 @@ class Hedgehog(Attention):
     Source: the paper and the code named in docs/formulas.md.
     """
 
-    hole_free = True
+    compactable = True
 
     def __init__(self, sizes: Sizes, *, softmax: Softmax = "halves", tie_qk: bool = False):
         super().__init__(sizes)
@@ -38,21 +39,32 @@ class Hedgehog(Attention):
         head_dim = sizes.head_dim
         # One map for queries and one for keys.
         num_maps = 1 if tie_qk else 2
-        self.weight = nn.Parameter(torch.eye(head_dim).repeat(num_maps, num_heads, 1, 1))
+        identity = torch.eye(head_dim)
+        self.weight = nn.Parameter(identity.repeat(num_maps, num_heads, 1, 1))
         self.bias = nn.Parameter(torch.zeros(num_maps, num_heads, 1, head_dim))
 
     @full_precision
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
         weight, bias = upcast((self.weight, self.bias))
         # y = x W + b
         y_q = q @ weight[0] + bias[0]  # (N,H,L,D)
         y_k = k @ weight[-1] + bias[-1]  # (N,H,L,D)
+        phi_q = self.features(y_q)  # (N,H,L,2 D)
+        phi_k = self.features(y_k)  # (N,H,L,2 D)
         # Positive features have positive denominators, which need no floor.
         floor = torch.finfo(q.dtype).tiny
-        return attend(self.features(y_q), self.features(y_k), v, mask, floor=floor)
+        return attend(phi_q, phi_k, v, mask, floor=floor)
 
-    def features(self, y: Tensor) -> Tensor:
-        """Compute φ of y (N,H,L,D): (N,H,L,2D), positive."""
+    def features(self, y: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L 2*D"]:
+        """Compute φ, which is positive."""
         if self.softmax == "joint":
             return torch.cat([2 * y, -2 * y], -1).softmax(-1)
-        return torch.cat([y.softmax(-1), (-y).softmax(-1)], -1)
+        positive = y.softmax(-1)
+        negative = (-y).softmax(-1)
+        return torch.cat([positive, negative], -1)

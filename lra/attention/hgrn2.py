@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.channel_decay import channel_decay_attention
@@ -28,7 +29,7 @@ class HGRN2(Mixer):
     ``lra/reference/gated_linear_attention.py``.
     """
 
-    hole_free = True
+    compactable = True
 
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, lower_bound: Share = 0.5):
         super().__init__(sizes, dim=dim)
@@ -37,24 +38,32 @@ class HGRN2(Mixer):
         self.state_size = width * sizes.head_dim
         self.inputs = nn.Linear(dim, 3 * width, bias=False)
         # Bounds of exactly 0 and 1 have no finite logit.
-        bounds = torch.full((sizes.heads, 1, sizes.head_dim), lower_bound).clamp(1e-4, 1 - 1e-4)
+        bounds = torch.full((sizes.heads, 1, sizes.head_dim), lower_bound)
+        bounds = bounds.clamp(1e-4, 1 - 1e-4)
         self.bound = nn.Parameter(bounds.logit())
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, dim, bias=False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        q, f, v = (split_heads(part, self.sizes.heads) for part in self.inputs(x).chunk(3, -1))  # (N,H,L,D)
-        q = q.sigmoid()
-        v = F.silu(v)
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
+        projections = self.inputs(x).chunk(3, -1)
+        q, f, v = (split_heads(part, self.sizes.heads) for part in projections)
+        q = q.sigmoid()  # (N,H,L,D)
+        v = F.silu(v)  # (N,H,L,D)
 
         # Decays f between the lower bound and 1.
-        bound = self.bound.sigmoid()
-        f = bound + (1 - bound) * upcast(f).sigmoid()
+        bound = self.bound.sigmoid()  # (H,1,D)
+        f = bound + (1 - bound) * upcast(f).sigmoid()  # (N,H,L,D)
         if mask is not None:
             # A padded token is the identity: with f = 1 it forgets nothing and writes nothing.
-            f = f.masked_fill(~mask[:, None, :, None], 1)
+            is_padding = ~mask[:, None, :, None]
+            f = f.masked_fill(is_padding, 1)
 
         # The keys are what the decays forget.
-        out = channel_decay_attention(q, 1 - f, v, f.log(), scale=1.0, bidirectional=not self.causal)
-        normed = self.norm(merge_heads(out))
+        k = 1 - f
+        out = channel_decay_attention(q, k, v, f.log(), scale=1.0, bidirectional=not self.causal)
+        normed = self.norm(merge_heads(out))  # (N,L,H D)
         return self.output(normed.to(x.dtype))

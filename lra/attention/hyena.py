@@ -3,6 +3,7 @@
 import math
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.ssm import fft_conv, pack_bidirectional
@@ -56,29 +57,46 @@ class Hyena(Mixer):
         self.order = order
         self.inputs = nn.Linear(dim, (order + 1) * dim)
         self.conv = ShortConvolution((order + 1) * dim, 3, causal=causal, bias=True, activation=False)
-        directions = 1 if causal else 2
-        options = {"hidden": hidden, "features": features, "frequency": frequency, "shift": shift, "rate": rate}
-        self.filters = nn.ModuleList(HyenaFilter((order - 1) * dim, sizes.length, **options) for _ in range(directions))
+        # The filters of earlier tokens, then of later ones.
+        self.filters = nn.ModuleList()
+        num_directions = 1 if causal else 2
+        for _ in range(num_directions):
+            direction = HyenaFilter(
+                (order - 1) * dim,
+                sizes.length,
+                hidden=hidden,
+                features=features,
+                frequency=frequency,
+                shift=shift,
+                rate=rate,
+            )
+            self.filters.append(direction)
         self.D = nn.Parameter(torch.randn(order - 1, dim))
         self.output = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        length = x.shape[1]
-        *gates, v = self.conv(self.inputs(x), mask).chunk(self.order + 1, dim=-1)  # (N,L,d)
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
+        L = x.shape[1]
+        num_filters = self.order - 1
+        convolved = self.conv(self.inputs(x), mask)
+        *gates, v = convolved.chunk(self.order + 1, dim=-1)  # (N,L,d)
         with torch.autocast(x.device.type, enabled=False):
-            kernels = pack_bidirectional(torch.stack([filters(length) for filters in self.filters]))
-            kernels = kernels.unflatten(0, (self.order - 1, -1))  # (order - 1,d,L or 2 L)
-            # v ← h_i * (x_i v) + D_i (x_i v)
-            for i in range(self.order - 1, 0, -1):
+            directions = torch.stack([direction(L) for direction in self.filters])
+            kernels = both_ways(directions).unflatten(0, (num_filters, -1))  # (order - 1,d,L or 2 L)
+            # v ← h_i * (x_i v) + D_i (x_i v), i = order - 1, ..., 1
+            for n in range(num_filters):
+                i = num_filters - n
                 gated = gates[i] * v
-                kernel = kernels[self.order - 1 - i]
-                v = fft_conv(gated.mT, kernel, mask).mT + self.D[self.order - 1 - i] * gated
+                v = fft_conv(gated.mT, kernels[n], mask).mT + self.D[n] * gated
             mixed = gates[0] * v
         return self.output(mask_tokens(mixed, mask).to(x.dtype))
 
 
 class HyenaFilter(nn.Module):
-    """The filters of all channels as a function of the lag: (length) -> (channels, length)."""
+    """The filters of all channels as a function of the lag."""
 
     def __init__(
         self,
@@ -95,29 +113,43 @@ class HyenaFilter(nn.Module):
         self.longest = longest
         self.shift = shift
         self.features = features
-        self.layers = nn.ModuleList([nn.Linear(features, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)])
+        self.layers = nn.ModuleList(
+            [
+                nn.Linear(features, hidden),
+                nn.Linear(hidden, hidden),
+                nn.Linear(hidden, hidden),
+            ]
+        )
         self.frequency = nn.Parameter(torch.full((hidden,), frequency))
         self.last = nn.Linear(hidden, channels, bias=False)
         # Windows that fall to 1 % within 0.3 to 1.5 of the longest sequence.
-        decays = torch.linspace(math.log(0.01) / 1.5, math.log(0.01) / 0.3, channels)
+        slowest = math.log(0.01) / 1.5
+        fastest = math.log(0.01) / 0.3
+        decay = torch.linspace(slowest, fastest, channels)
         self.decay: Tensor
-        self.register_buffer("decay", decays, persistent=False)
+        self.register_buffer("decay", decay, persistent=False)
+        # All parameters of the filters have the learning-rate factor.
         self.rates = {"frequency": rate}
         for layer in (*self.layers, self.last):
-            layer.rates = {name: rate for name, _ in layer.named_parameters()}
+            names = [name for name, _ in layer.named_parameters()]
+            layer.rates = dict.fromkeys(names, rate)
 
-    def forward(self, length: int) -> Tensor:
+    def forward(self, length: int) -> Float[Tensor, "channels {length}"]:
         time = torch.arange(length, device=self.decay.device, dtype=self.last.weight.dtype)
-        lag = (time / max(self.longest - 1, 1))[:, None]  # (L,1), from 0 to 1
+        # Lags from 0 to 1.
+        lag = time / max(self.longest - 1, 1)
+        lag = lag[:, None]  # (L,1)
         hidden = self.encode(time, lag)
         for layer in self.layers:
-            hidden = (self.frequency * layer(hidden)).sin()
-        window = (-lag * self.decay.abs()).exp() + self.shift
-        return (self.last(hidden) * window).mT
+            phase = self.frequency * layer(hidden)
+            hidden = phase.sin()  # (L,hidden)
+        window = (-lag * self.decay.abs()).exp() + self.shift  # (L,channels)
+        filters = self.last(hidden) * window
+        return filters.mT
 
-    def encode(self, time: Tensor, lag: Tensor) -> Tensor:
-        """Encode lags as [lag, cos(2π f t / L), -sin(2π f t / L)] with frequencies f: (L,features)."""
+    def encode(self, time: Float[Tensor, " L"], lag: Float[Tensor, "L 1"]) -> Float[Tensor, "L features"]:
+        """Encode lags as [lag, cos(2π f t / L), -sin(2π f t / L)] with frequencies f."""
         bands = (self.features - 1) // 2
-        frequencies = torch.linspace(1e-4, bands - 1, bands, device=lag.device, dtype=lag.dtype)
-        angle = 2 * math.pi * time[:, None] / self.longest * frequencies
+        f = torch.linspace(1e-4, bands - 1, bands, device=lag.device, dtype=lag.dtype)
+        angle = 2 * math.pi * time[:, None] / self.longest * f  # (L,bands)
         return torch.cat([lag, angle.cos(), -angle.sin()], dim=-1)

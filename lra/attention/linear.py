@@ -3,10 +3,12 @@
 The shared product, ``lra.ops.linear_attention.attend``, takes O(L F (D + E)) time for F features.
 """
 
+import math
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.blocks import blocks
@@ -33,7 +35,7 @@ class Linear(Attention):
         causal: sum over j <= i (eq. 8 and 9).
     """
 
-    hole_free = True
+    compactable = True
 
     def __init__(self, sizes: Sizes, *, normalise: bool = True, causal: bool = False):
         super().__init__(sizes)
@@ -44,19 +46,29 @@ class Linear(Attention):
         self.state_size = sizes.heads * sizes.head_dim * num_columns
 
     @full_precision
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
         # Eq. 7: φ(x) = elu(x) + 1.
-        q = F.elu(q) + 1  # (N,H,L,D)
-        k = F.elu(k) + 1  # (N,H,L,D)
+        phi_q = F.elu(q) + 1  # (N,H,L,D)
+        phi_k = F.elu(k) + 1  # (N,H,L,D)
+        # Eq. 5.
         if self.normalise and not self.causal:
-            return attend(q, k, v, mask)
+            return attend(phi_q, phi_k, v, mask)
 
-        # Eq. 5 without its denominator, or eq. 9 with sums over the keys up to each query.
-        k = zero_padding(k, mask)
+        phi_k = zero_padding(phi_k, mask)
         scale = self.sizes.length**-0.5
+        # Eq. 5 without its denominator.
         if not self.causal:
-            return q @ (k.mT @ v) * scale
-        numerator, denominator = causal_sums(q, k, v)
+            state = phi_k.mT @ v  # (N,H,D,E)
+            return phi_q @ state * scale
+
+        # Eq. 9: sums over the keys up to each query.
+        numerator, denominator = causal_sums(phi_q, phi_k, v)
         if self.normalise:
             return numerator / denominator.clamp(min=1e-6)
         return numerator * scale
@@ -83,7 +95,7 @@ class Performer(Attention):
             evaluation.
     """
 
-    hole_free = True
+    compactable = True
 
     def __init__(
         self,
@@ -102,9 +114,15 @@ class Performer(Attention):
         self.rows = RandomFeatures(features, sizes.head_dim, redraw=redraw, orthogonal=True)
 
     @full_precision
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        q = q * self.scale  # (N,H,L,D)
-        k = k * self.scale  # (N,H,L,D)
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        q = q * self.scale
+        k = k * self.scale
         w = self.rows().to(q.dtype)  # (F,D)
         # Positive features have positive denominators, which need no floor.
         floor = torch.finfo(q.dtype).tiny
@@ -116,17 +134,24 @@ class Performer(Attention):
         phi_k = self._key_features(k, w, mask)
         return attend(phi_q, phi_k, v, mask, floor=floor, offset=self.eps)
 
-    def _query_features(self, q: Tensor, w: Tensor) -> Tensor:
-        """Compute exp(w·q - |q|²/2 - c) with c = max_f w_f·q for each query: (N,H,L,D) -> (N,H,L,F)."""
+    def _query_features(self, q: Float[Tensor, "N H L D"], w: Float[Tensor, "F D"]) -> Float[Tensor, "N H L F"]:
+        """Compute exp(w·q - |q|²/2 - c) with c = max_f w_f·q for each query."""
         projections = q @ w.mT  # (N,H,L,F)
         # The gradient of c flows through the dot product with one feature, which needs no tensor with F features.
-        largest = w[projections.detach().argmax(-1)]  # (N,H,L,D)
+        feature = projections.detach().argmax(-1)  # (N,H,L)
+        largest = w[feature]  # (N,H,L,D)
         # c + |q|²/2 = q·(w_max + q/2)
-        shift = (-q * (largest + q / 2)).sum(-1, keepdim=True)  # (N,H,L,1)
+        products = -q * (largest + q / 2)  # (N,H,L,D)
+        shift = products.sum(-1, keepdim=True)  # (N,H,L,1)
         return (projections + shift).exp()
 
-    def _key_features(self, k: Tensor, w: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute exp(w·k - |k|²/2 - c) with c = max_jf w_f·k_j over the real keys: (N,H,L,D) -> (N,H,L,F)."""
+    def _key_features(
+        self,
+        k: Float[Tensor, "N H L D"],
+        w: Float[Tensor, "F D"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N H L F"]:
+        """Compute exp(w·k - |k|²/2 - c) with c = max_jf w_f·k_j over the real keys."""
         projections = k @ w.mT  # (N,H,L,F)
         # Position j and feature f of the largest projection.
         maxima, features = projections.detach().max(-1)  # (N,H,L)
@@ -134,14 +159,19 @@ class Performer(Attention):
             maxima = maxima.masked_fill(~mask[:, None], -torch.inf)
         position = maxima.argmax(-1, keepdim=True)  # (N,H,1)
         feature = features.gather(-1, position)  # (N,H,1)
+
+        # c as a dot product of that key and that feature.
         index = position[..., None].expand(-1, -1, -1, k.shape[-1])  # (N,H,1,D)
         largest_key = k.gather(2, index)  # (N,H,1,D)
-        c = (largest_key * w[feature]).sum(-1, keepdim=True)  # (N,H,1,1)
+        products = largest_key * w[feature]  # (N,H,1,D)
+        c = products.sum(-1, keepdim=True)  # (N,H,1,1)
 
-        shift = -k.square().sum(-1, keepdim=True) / 2 - c  # (N,H,L,1)
+        squared_norm = k.square().sum(-1, keepdim=True)  # (N,H,L,1)
+        shift = -squared_norm / 2 - c
         if mask is not None:
             # A padded key may be far above the real ones: its features are zero instead of an overflow.
-            shift = shift.masked_fill(~mask[:, None, :, None], -torch.inf)
+            is_padding = ~mask[:, None, :, None]
+            shift = shift.masked_fill(is_padding, -torch.inf)
         return (projections + shift).exp()
 
 
@@ -160,7 +190,7 @@ class RFA(Attention):
         redraw: ``train`` draws w at every training step; ``never`` keeps the draw that is used for evaluation.
     """
 
-    hole_free = True
+    compactable = True
 
     def __init__(self, sizes: Sizes, *, features: Positive = 128, floor: Above = 0.01, redraw: Redraw = "train"):
         super().__init__(sizes)
@@ -169,16 +199,24 @@ class RFA(Attention):
         self.scale = nn.Parameter(torch.ones(sizes.heads, sizes.head_dim))
 
     @full_precision
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
         scale = upcast(self.scale)[:, None]  # (H,1,D)
         w = self.rows().to(q.dtype) * scale  # (H,F,D)
         # Eq. 3; both factors 1/√F stand in the features of the queries.
-        phi_q = self._features(q, w) / w.shape[1]  # (N,H,L,2F)
-        phi_k = self._features(k, w)  # (N,H,L,2F)
+        num_features = w.shape[1]
+        phi_q = self._features(q, w) / num_features  # (N,H,L,2 F)
+        phi_k = self._features(k, w)  # (N,H,L,2 F)
         return attend(phi_q, phi_k, v, mask, floor=self.floor)
 
-    def _features(self, x: Tensor, w: Tensor) -> Tensor:
-        projections = F.normalize(x, dim=-1) @ w.mT  # (N,H,L,F)
+    def _features(self, x: Float[Tensor, "N H L D"], w: Float[Tensor, "H F D"]) -> Float[Tensor, "N H L 2*F"]:
+        unit = F.normalize(x, dim=-1)
+        projections = unit @ w.mT  # (N,H,L,F)
         return torch.cat([projections.sin(), projections.cos()], -1)
 
 
@@ -200,34 +238,41 @@ class RandomFeatures(nn.Module):
         self.draw: Tensor
         self.register_buffer("draw", self._draw(features, dim))
 
-    def forward(self) -> Tensor:
+    def forward(self) -> Float[Tensor, "F D"]:
         if self.training and self.redraw == "train":
-            return self._draw(*self.draw.shape, device=self.draw.device)
+            features, dim = self.draw.shape
+            return self._draw(features, dim, self.draw.device)
         return self.draw
 
-    def _draw(self, features: int, dim: int, device: torch.device | None = None) -> Tensor:
+    def _draw(self, features: int, dim: int, device: torch.device | None = None) -> Float[Tensor, "{features} {dim}"]:
         normal = torch.randn(features, dim, device=device)  # (F,D)
         if not self.orthogonal:
             return normal
-        num_blocks = -(-features // dim)
-        q, r = torch.linalg.qr(torch.randn(num_blocks, dim, dim, device=device))
+        num_blocks = math.ceil(features / dim)
+        gaussian = torch.randn(num_blocks, dim, dim, device=device)
+        q, r = torch.linalg.qr(gaussian)
         # Without the signs of R, Q is not uniform over rotations (Mezzadri 2007).
-        q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+        signs = r.diagonal(dim1=-2, dim2=-1).sign()  # (blocks,D)
+        q = q * signs[:, None]
         directions = q.flatten(0, 1)[:features]  # (F,D)
         return normal.norm(dim=-1, keepdim=True) * directions
 
 
-def causal_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def causal_sums(
+    q: Float[Tensor, "N H L F"],
+    k: Float[Tensor, "N H L F"],
+    v: Float[Tensor, "N H L E"],
+) -> tuple[Float[Tensor, "N H L E"], Float[Tensor, "N H L 1"]]:
     """Compute q_i·Σ_(j<=i) k_j v_jᵀ and q_i·Σ_(j<=i) k_j, in O(L (BLOCK + F E / BLOCK)) memory.
 
     Args:
-        q, k: features (N,H,L,F).
-        v: values (N,H,L,E).
+        q, k: features.
+        v: values.
 
     Returns:
-        Numerator (N,H,L,E) and denominator (N,H,L,1).
+        Numerator and denominator.
     """
-    seq_len = v.shape[2]
+    L = v.shape[2]
     # A column of ones next to the values gives the denominator.
     v = F.pad(v, (0, 1), value=1.0)
     q = blocks(q, BLOCK)  # (N,H,B,b,F)
@@ -235,10 +280,11 @@ def causal_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     v = blocks(v, BLOCK)  # (N,H,B,b,E + 1)
 
     # Pairs of positions inside a block.
-    inside = (q @ k.mT).tril() @ v  # (N,H,B,b,E + 1)
+    scores = (q @ k.mT).tril()  # (N,H,B,b,b)
+    inside = scores @ v  # (N,H,B,b,E + 1)
     # Sums over all blocks before.
     states = k.mT @ v  # (N,H,B,F,E + 1)
     earlier_states = states.cumsum(2) - states
     sums = inside + q @ earlier_states
-    sums = sums.flatten(2, 3)[:, :, :seq_len]
+    sums = sums.flatten(2, 3)[:, :, :L]
     return sums[..., :-1], sums[..., -1:]

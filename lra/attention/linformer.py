@@ -5,6 +5,7 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..options import Positive
@@ -25,33 +26,40 @@ class Linformer(Attention):
             true (key-value); the PyTorch LRA code has share_heads=false share_kv=true.
     """
 
-    drops = True
+    has_dropout = True
 
     def __init__(self, sizes: Sizes, *, rank: Positive = 256, share_heads: bool = False, share_kv: bool = True):
         super().__init__(sizes)
-        shape = (1 if share_heads else sizes.heads, rank, sizes.length)
+        num_maps = 1 if share_heads else sizes.heads
+        shape = (num_maps, rank, sizes.length)
         self.compress_k = nn.Parameter(torch.empty(shape).normal_(std=0.02))
+        # None: F = E.
         self.compress_v = None if share_kv else nn.Parameter(torch.empty(shape).normal_(std=0.02))
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
         if mask is not None:
-            k = k * mask[:, None, :, None]
-            v = v * mask[:, None, :, None]
-        # E k and F v.
+            is_real = mask[:, None, :, None]  # (N,1,L,1)
+            k = k * is_real
+            v = v * is_real
+
+        # Eq. 7: E k and F v, then attention to them.
         compress_v = self.compress_k if self.compress_v is None else self.compress_v
         k = compress(self.compress_k, k)  # (N,H,rank,D)
         v = compress(compress_v, v)  # (N,H,rank,E)
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.sizes.dropout if self.training else 0.0)
+        dropout_p = self.sizes.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p)
 
 
-def compress(matrix: Tensor, x: Tensor) -> Tensor:
-    """Compute matrix[..., :L] x; unlike einsum, matmul would copy the matrix for every example.
-
-    Args:
-        matrix: (H,rank,length), or (1,rank,length) for all heads.
-        x: (N,H,L,D).
-
-    Returns:
-        (N,H,rank,D).
-    """
-    return torch.einsum("hrl,nhld->nhrd", matrix[..., : x.shape[2]], x)
+def compress(
+    matrix: Float[Tensor, "#H rank length"],
+    x: Float[Tensor, "N H L D"],
+) -> Float[Tensor, "N H rank D"]:
+    """Compute matrix[..., :L] x; unlike einsum, matmul would copy the matrix for every example."""
+    L = x.shape[2]
+    return torch.einsum("hrl,nhld->nhrd", matrix[..., :L], x)

@@ -1,7 +1,10 @@
 """LION, full linear attention with decays in both directions (Afzal et al., 2025)."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.precision import full_precision, upcast
@@ -27,62 +30,94 @@ class LionS(Mixer):
     torch: ``lra/reference/retention.py``.
     """
 
-    hole_free = True
+    compactable = True
+    # The parameters of the decays: a Linear, in LION-D a Parameter.
+    gate: Any
 
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False):
         super().__init__(sizes, dim=dim)
         self.causal = causal
+        width = sizes.heads * sizes.head_dim
         # Numerator and denominator.
-        self.state_size = sizes.heads * sizes.head_dim * (sizes.head_dim + 1)
-        self.inputs = nn.Linear(dim, 3 * sizes.heads * sizes.head_dim)
-        self.output = nn.Linear(sizes.heads * sizes.head_dim, dim)
-        decays = decays_by_horizon(sizes.heads, 2, sizes.length)
-        self.make_gate(dim, decays)
+        self.state_size = width * (sizes.head_dim + 1)
+        self.inputs = nn.Linear(dim, 3 * width)
+        self.output = nn.Linear(width, dim)
+        log_decays = decays_by_horizon(sizes.heads, 2, sizes.length)
+        self.gate = self.make_gate(dim, log_decays)
 
-    def make_gate(self, dim: int, log_decays: Tensor) -> None:
+    def make_gate(self, dim: int, log_decays: Float[Tensor, " H"]) -> nn.Module | nn.Parameter:
         """Create the parameters of the decays, which start at these values."""
-        self.gate = nn.Linear(dim, self.sizes.heads)
+        gate = nn.Linear(dim, self.sizes.heads)
         with torch.no_grad():
             # 1 - σ(-logit λ) = λ
-            self.gate.bias.copy_(-torch.logit(log_decays.exp()))
+            logits = torch.logit(log_decays.exp())
+            gate.bias.copy_(-logits)
+        return gate
 
-    def log_decay(self, x: Tensor) -> Tensor:
-        """log λ of each token and head, (N,H,L): log(1 - σ(y)) = logsigmoid(-y)."""
-        return F.logsigmoid(-upcast(self.gate(x))).mT
+    def log_decay(self, x: Float[Tensor, "N L d"]) -> Float[Tensor, "N H L"]:
+        """Compute log λ of each token and head: log(1 - σ(y)) = logsigmoid(-y)."""
+        y = upcast(self.gate(x))  # (N,L,H)
+        return F.logsigmoid(-y).mT
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        q, k, v = (split_heads(part, self.sizes.heads) for part in self.inputs(x).chunk(3, -1))  # (N,H,L,D)
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
+        projections = self.inputs(x).chunk(3, -1)
+        q, k, v = (split_heads(part, self.sizes.heads) for part in projections)
         log_decay = self.log_decay(x)
         if mask is not None:
             # A padded token is the identity: it writes nothing and does not decay the state.
-            log_decay = log_decay.masked_fill(~mask[:, None], 0)
-        return self.output(merge_heads(self.attend(q, k, v, log_decay, mask)).to(x.dtype))
+            is_padding = ~mask[:, None]  # (N,1,L)
+            log_decay = log_decay.masked_fill(is_padding, 0)
+        out = self.attend(q, k, v, log_decay, mask)  # (N,H,L,E)
+        merged = merge_heads(out)  # (N,L,H E)
+        return self.output(merged.to(x.dtype))
 
     @full_precision
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, mask: Tensor | None) -> Tensor:
-        """Numerator and denominator by one recurrence: a column of ones is appended to the values."""
-        q = _feature_map(q)
-        k = _feature_map(k)
-        v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+    def attend(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        log_decay: Float[Tensor, "N H L"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N H L E"]:
+        """Compute o_i of all tokens."""
+        phi_q = _feature_map(q)  # (N,H,L,D)
+        phi_k = _feature_map(k)  # (N,H,L,D)
         if mask is not None:
-            k = k * mask[:, None, :, None]
-        options = {"scale": 1.0, "bidirectional": not self.causal, "key_decays": True}
-        sums = scalar_decay_attention(q, k, v, log_decay, **options)
+            is_real = mask[:, None, :, None]  # (N,1,L,1)
+            phi_k = phi_k * is_real
+
+        # Numerator and denominator by one recurrence: a column of ones is appended to the values.
+        ones = torch.ones_like(v[..., :1])
+        v_ones = torch.cat([v, ones], dim=-1)  # (N,H,L,E + 1)
+        bidirectional = not self.causal
+        sums = scalar_decay_attention(
+            phi_q, phi_k, v_ones, log_decay, scale=1.0, bidirectional=bidirectional, key_decays=True
+        )
         if mask is not None:
             # A padded query may see no key at all.
-            sums = torch.where(mask[:, None, :, None], sums, 1)
-        return sums[..., :-1] / sums[..., -1:]
+            sums = torch.where(is_real, sums, 1)
+        numerator = sums[..., :-1]
+        denominator = sums[..., -1:]
+        return numerator / denominator
 
 
 class LionD(LionS):
     """LION with one learned decay λ = σ(a) for each head (LION-D)."""
 
-    def make_gate(self, dim: int, log_decays: Tensor) -> None:
-        self.gate = nn.Parameter(torch.logit(log_decays.exp()))
+    def make_gate(self, dim: int, log_decays: Float[Tensor, " H"]) -> nn.Parameter:
+        return nn.Parameter(torch.logit(log_decays.exp()))
 
-    def log_decay(self, x: Tensor) -> Tensor:
-        return F.logsigmoid(self.gate)[None, :, None].expand(len(x), -1, x.shape[1])
+    def log_decay(self, x: Float[Tensor, "N L d"]) -> Float[Tensor, "N H L"]:
+        N, L, _ = x.shape
+        log_decay = F.logsigmoid(self.gate)  # (H,)
+        return log_decay[None, :, None].expand(N, -1, L)
 
 
-def _feature_map(x: Tensor) -> Tensor:
-    return F.normalize(F.silu(x) + 0.5, dim=-1)
+def _feature_map(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L D"]:
+    positive = F.silu(x) + 0.5
+    return F.normalize(positive, dim=-1)

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, real_blocks
@@ -27,21 +28,29 @@ class Local(Attention):
         self.block = block
         self.grouping = grouping
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        seq_len = q.shape[2]
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        L = q.shape[2]
         is_strided = self.grouping == "strided"
-        size = self.sizes.length // self.block + 1 if is_strided else min(self.block, seq_len)
+        size = min(self.block, L)
+        if is_strided:
+            size = self.sizes.length // self.block + 1
 
         # Fold the sequence.
-        q, k, v = (blocks(t, size) for t in (q, k, v))  # (N,H,B,b,D)
-        real = real_blocks(mask, seq_len, size, q.device)  # (N,B,b)
+        q, k, v = (blocks(x, size) for x in (q, k, v))  # (N,H,B,b,.)
+        real = real_blocks(mask, L, size, q.device)  # (N or 1,B,b)
         if is_strided:
             # Groups are the columns.
-            q, k, v = (t.transpose(2, 3) for t in (q, k, v))  # (N,H,s,members,D)
+            q, k, v = (x.transpose(2, 3) for x in (q, k, v))  # (N,H,s,members,.)
             real = None if real is None else real.mT
 
         allowed = None if real is None else real[:, None, :, None]
         out = attend(q, k, v, allowed)
         if is_strided:
             out = out.transpose(2, 3)
-        return out.flatten(2, 3)[:, :, :seq_len]
+        return out.flatten(2, 3)[:, :, :L]

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.ssm import long_conv, pack_bidirectional
@@ -28,7 +29,7 @@ class LongConv(Mixer):
     Source: the paper, section 3; defaults of the released code (docs/ssm.md).
     """
 
-    drops = True
+    has_dropout = True
 
     def __init__(
         self,
@@ -48,12 +49,16 @@ class LongConv(Mixer):
         self.weights = nn.Parameter(scale * torch.randn(num_kernels, dim, sizes.length))
         self.skip = nn.Parameter(torch.randn(dim))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         # y = K * u + D u
         return long_conv(x, self.skip, self.kernel, mask).to(x.dtype)
 
-    def kernel(self, length: int) -> Tensor:
-        """Compute K, (d,L) of a causal model and (d,2L) of a bidirectional one, in the layout of ``fft_conv``."""
+    def kernel(self, length: int) -> Float[Tensor, "d lags"]:
+        """Compute K in the layout of ``fft_conv``: L lags of a causal model, 2 L of a bidirectional one."""
         squashed = F.softshrink(self.weights[..., :length], self.squash)  # (1 or 2,d,L)
         dropped = F.dropout(squashed, self.sizes.dropout, self.training)
         return pack_bidirectional(dropped)

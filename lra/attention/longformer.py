@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, hide_keys, key_mask, windows
@@ -30,64 +31,88 @@ class Longformer(Attention):
         self.window = window
         self.global_tokens = global_tokens
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
         num_global = min(self.global_tokens, q.shape[2])
-        out = self._band(q, k, v, mask, num_global)
+        out = self._attend(q, k, v, mask, num_global)
         if not num_global:
             return out
         # Global queries see all tokens.
-        out_global = F.scaled_dot_product_attention(q[:, :, :num_global], k, v, key_mask(mask))
-        return torch.cat([out_global, out[:, :, num_global:]], 2)
+        global_queries = q[:, :, :num_global]
+        out_global = F.scaled_dot_product_attention(global_queries, k, v, key_mask(mask))  # (N,H,g,E)
+        out_local = out[:, :, num_global:]
+        return torch.cat([out_global, out_local], 2)
 
-    def _band(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, num_global: int) -> Tensor:
+    def _attend(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+        num_global: int,
+    ) -> Float[Tensor, "N H L E"]:
         """Attend to the band and to the global tokens."""
-        seq_len, head_dim = q.shape[2:]
-        value_dim = v.shape[-1]
-        num_left = min((self.window - 1) // 2, seq_len)
-        num_right = min(self.window // 2, seq_len)
+        L, D = q.shape[2:]
+        E = v.shape[-1]
+        num_left = min((self.window - 1) // 2, L)
+        num_right = min(self.window // 2, L)
         # Longer blocks gather fewer keys twice, shorter ones compute fewer scores outside the band.
-        size = min(max(self.window // 4, 16), seq_len)
-
-        # Band of each query of a block; offset = key position - first key of the query's band.
-        num_keys = num_left + size + num_right
-        key = torch.arange(num_keys, device=q.device)
-        query = torch.arange(size, device=q.device)[:, None]
-        offset = key - query
-        in_band = (offset >= 0) & (offset <= num_left + num_right)  # (b,j)
+        size = max(self.window // 4, 16)
+        size = min(size, L)
 
         # Keys in the sequence, without the global tokens, which are listed separately.
-        is_local = torch.arange(seq_len, device=q.device)[None] >= num_global  # (1,L)
-        seen_global = torch.ones_like(is_local[:, :num_global])  # (1,g)
+        positions = torch.arange(L, device=q.device)[None]  # (1,L)
+        is_local = positions >= num_global
+        is_global_key = torch.ones_like(is_local[:, :num_global])  # (1,g)
         if mask is not None and _hides_keys(q, v):
             q, k, v = hide_keys(q, k, v, mask)
         elif mask is not None:
             is_local = is_local & mask  # (N,L)
-            seen_global = mask[:, :num_global]  # (N,g)
-        is_key = windows(is_local, size, num_left, num_right, 1)  # (N or 1,B,j)
-        allowed = in_band & is_key[:, None, :, None]  # (N or 1,1,B,b,j)
+            is_global_key = mask[:, :num_global]  # (N,g)
 
         # Queries in blocks, with the keys of their bands.
         queries = blocks(q, size)  # (N,H,B,b,D)
         keys = windows(k, size, num_left, num_right)  # (N,H,B,j,D)
         values = windows(v, size, num_left, num_right)  # (N,H,B,j,E)
+        is_key = windows(is_local, size, num_left, num_right, 1)  # (N or 1,B,j)
+        in_band = _band(size, num_left, num_right, q.device)  # (b,j)
+        allowed = in_band & is_key[:, None, :, None]  # (N or 1,1,B,b,j)
 
         # The global tokens in front of each block's keys.
         if num_global:
             num_blocks = queries.shape[2]
-            global_keys = k[:, :, None, :num_global].expand(-1, -1, num_blocks, -1, -1)
-            global_values = v[:, :, None, :num_global].expand(-1, -1, num_blocks, -1, -1)
+            global_keys = k[:, :, None, :num_global]  # (N,H,1,g,D)
+            global_values = v[:, :, None, :num_global]
+            global_keys = global_keys.expand(-1, -1, num_blocks, -1, -1)
+            global_values = global_values.expand(-1, -1, num_blocks, -1, -1)
             keys = torch.cat([global_keys, keys], 3)  # (N,H,B,g + j,D)
             values = torch.cat([global_values, values], 3)  # (N,H,B,g + j,E)
-            seen_global = seen_global[:, None, None, None]
-            seen_global = seen_global.expand(-1, -1, num_blocks, size, -1)  # (N or 1,1,B,b,g)
-            allowed = torch.cat([seen_global, allowed], -1)  # (N or 1,1,B,b,g + j)
+            is_global_key = is_global_key[:, None, None, None]
+            is_global_key = is_global_key.expand(-1, -1, num_blocks, size, -1)  # (N or 1,1,B,b,g)
+            allowed = torch.cat([is_global_key, allowed], -1)  # (N or 1,1,B,b,g + j)
 
         # ``hide_keys`` may have added a column, so the scale is computed from the head's size.
-        out = attend(queries, keys, values, allowed, scale=head_dim**-0.5)  # (N,H,B,b,E)
-        return out.flatten(2, 3)[:, :, :seq_len, :value_dim]
+        out = attend(queries, keys, values, allowed, scale=D**-0.5)  # (N,H,B,b,E)
+        out = out.flatten(2, 3)  # (N,H,B b,E)
+        return out[:, :, :L, :E]
 
 
-def _hides_keys(q: Tensor, v: Tensor) -> bool:
+def _band(size: int, num_left: int, num_right: int, device: torch.device) -> Bool[Tensor, "b j"]:
+    """Mark the window's keys that lie in the band of each query of a block."""
+    num_keys = num_left + size + num_right
+    key = torch.arange(num_keys, device=device)
+    query = torch.arange(size, device=device)[:, None]
+    # Offset of the key from the first key of the query's band.
+    offset = key - query
+    return (offset >= 0) & (offset <= num_left + num_right)
+
+
+def _hides_keys(q: Float[Tensor, "N H L D"], v: Float[Tensor, "N H L E"]) -> bool:
     """Whether the mask is a column of the keys: on a CPU. On a GPU fused kernels need sizes that are multiples of 8."""
     has_one_width = q.shape[-1] == v.shape[-1]
     is_wide = q.dtype in (torch.float32, torch.float64)

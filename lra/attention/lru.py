@@ -4,6 +4,7 @@ import math
 from typing import Annotated
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.diagonal_recurrence import diagonal_ssm
@@ -50,17 +51,20 @@ class LRU(Mixer):
         # N complex numbers.
         self.state_size = 2 * states
         in_range("r_max", r_max, Range(r_min, 1), "r_min")
-        self.rates = dict.fromkeys(("nu", "theta", "gamma", "b"), rate)
+        self.rates = {"nu": rate, "theta": rate, "gamma": rate, "b": rate}
 
         # Lemma 3.2: u1 and u2 uniform in (0, 1). At both ends of the interval a logarithm is infinite.
-        u1, u2 = torch.rand(2, states, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
+        uniform = torch.rand(2, states, dtype=torch.float64)
+        u1, u2 = uniform.clamp(1e-6, 1 - 1e-6)
+        # |λ|² = exp(-2 exp(ν)) and the phase exp(θ).
         squared_radius = u1 * (r_max**2 - r_min**2) + r_min**2
-        decay = -0.5 * squared_radius.log()
-        self.nu = nn.Parameter(decay.log().float())
-        self.theta = nn.Parameter((max_phase * u2).log().float())
-        # 1 - |λ|² = 1 - exp(-2 exp(ν))
-        gamma = (-torch.expm1(-2 * decay)).sqrt()
-        self.gamma = nn.Parameter(gamma.log().float())
+        exp_nu = -0.5 * squared_radius.log()
+        phase = max_phase * u2
+        self.nu = nn.Parameter(exp_nu.log().float())
+        self.theta = nn.Parameter(phase.log().float())
+        # exp(γ) = √(1 - |λ|²)
+        exp_gamma = (-torch.expm1(-2 * exp_nu)).sqrt()
+        self.gamma = nn.Parameter(exp_gamma.log().float())
 
         # Glorot initialisation; real and imaginary parts stand in the last dimension.
         num_scans = 2 if bidirectional else 1
@@ -68,9 +72,16 @@ class LRU(Mixer):
         self.c = nn.Parameter(torch.randn(num_scans, dim, states, 2) * states**-0.5)
         self.skip = nn.Parameter(torch.randn(dim))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "batch L d"],
+        mask: Bool[Tensor, "batch L"] | None = None,
+    ) -> Float[Tensor, "batch L d"]:
         # λ = exp(-exp(ν) + i exp(θ))
-        lambda_ = torch.complex(-self.nu.exp(), self.theta.exp()).exp()  # (N,)
-        normalised_b = self.gamma.exp()[:, None, None] * self.b  # (N,d,2)
-        y = diagonal_ssm(x, lambda_, normalised_b, self.c, mask)  # (B,L,d)
+        log_lambda = torch.complex(-self.nu.exp(), self.theta.exp())  # (N,)
+        lambda_ = log_lambda.exp()
+        # exp(γ) B
+        exp_gamma = self.gamma.exp()[:, None, None]  # (N,1,1)
+        normalised_b = exp_gamma * self.b  # (N,d,2)
+        y = diagonal_ssm(x, lambda_, normalised_b, self.c, mask)  # (batch,L,d)
         return (y + self.skip * x).to(x.dtype)

@@ -2,10 +2,12 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..options import Checked, Positive
 from .base import Sizes
+from .gated import merge_heads, split_heads
 
 
 class Luna(Checked, nn.Module):
@@ -30,7 +32,7 @@ class Luna(Checked, nn.Module):
         ValueError: heads * head_dim is not dim.
     """
 
-    hole_free = True
+    compactable = True
 
     def __init__(
         self, sizes: Sizes, *, dim: int, hidden: int, first: bool = True, rows: Positive = 256, tie_kv: bool = True
@@ -39,7 +41,10 @@ class Luna(Checked, nn.Module):
         if sizes.heads * sizes.head_dim != dim:
             raise ValueError(f"head_dim must be {dim / sizes.heads:g}, dim / heads, with Luna, not {sizes.head_dim}")
         self.heads = sizes.heads
-        self.start = nn.Parameter(torch.empty(rows, dim).normal_(std=dim**-0.5)) if first else None
+        # P of the first layer.
+        self.start: nn.Parameter | None = None
+        if first:
+            self.start = nn.Parameter(torch.empty(rows, dim).normal_(std=dim**-0.5))
         self.token_norm = nn.LayerNorm(dim)
         self.packed_norm = nn.LayerNorm(dim)
         self.mlp_norm = nn.LayerNorm(dim)
@@ -59,31 +64,47 @@ class Luna(Checked, nn.Module):
             nn.Dropout(sizes.dropout),
         )
 
-    def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+        memory: Float[Tensor, "N rows d"] | None = None,
+    ) -> tuple[Float[Tensor, "N L d"], Float[Tensor, "N rows d"]]:
         if memory is None:
-            memory = self.dropout(self.start.expand(x.shape[0], -1, -1))  # (N,rows,d)
-        tokens = self.token_norm(x)
-        packed_queries = self.pack_query(self.packed_norm(memory))
+            assert self.start is not None, "only the first layer learns P"
+            start = self.start.expand(len(x), -1, -1)  # (N,rows,d)
+            memory = self.dropout(start)
+        # LN(X) and LN(P).
+        tokens = self.token_norm(x)  # (N,L,d)
+        packed = self.packed_norm(memory)  # (N,rows,d)
 
         # 1. Pack.
-        packed = self._attend(packed_queries, self.pack_context(tokens), mask)  # (N,rows,d)
+        query = self.pack_query(packed)
+        context = self.pack_context(tokens)
+        q = self._attend(query, context, mask)  # (N,rows,d)
 
         # 2. Unpack.
-        unpacked = self.output(self._attend(self.unpack_query(tokens), self.unpack_context(packed)))  # (N,L,d)
+        query = self.unpack_query(tokens)
+        context = self.unpack_context(q)
+        mixed = self._attend(query, context)  # (N,L,d)
+        y = self.output(mixed)
 
         # 3. Residuals and the feed-forward layer.
-        x = x + self.dropout(unpacked)
-        return x + self.mlp(self.mlp_norm(x)), memory + self.dropout(packed)
+        x = x + self.dropout(y)
+        x = x + self.mlp(self.mlp_norm(x))
+        return x, memory + self.dropout(q)
 
-    def _attend(self, query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend from query (N,i,d) to context (N,j,d or 2d), keys and values with mask (N,j): (N,i,d)."""
+    def _attend(
+        self,
+        query: Float[Tensor, "N i d"],
+        context: Float[Tensor, "N j kv"],
+        mask: Bool[Tensor, "N j"] | None = None,
+    ) -> Float[Tensor, "N i d"]:
+        """Attend from ``query`` to ``context``, which holds keys and values, or keys that are the values too."""
         keys, *values = context.split(query.shape[-1], -1)
-        k = self._split_heads(keys)
-        v = self._split_heads(values[0]) if values else k
+        q = split_heads(query, self.heads)  # (N,H,i,D)
+        k = split_heads(keys, self.heads)  # (N,H,j,D)
+        v = split_heads(values[0], self.heads) if values else k
         key_mask = None if mask is None else mask[:, None, None]
-        mixed = F.scaled_dot_product_attention(self._split_heads(query), k, v, key_mask)
-        return mixed.transpose(1, 2).flatten(2)
-
-    def _split_heads(self, x: Tensor) -> Tensor:
-        """Split (N,i,H·D) into heads (N,H,i,D)."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(q, k, v, key_mask)  # (N,H,i,D)
+        return merge_heads(mixed)

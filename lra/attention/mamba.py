@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.precision import upcast
@@ -84,17 +85,23 @@ class Mamba(Mixer):
         self.rates = {"log_A": 1.0, "D": 1.0}  # without weight decay
         self.output = nn.Linear(inner, dim, bias=False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L dim"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L dim"]:
         # Inputs u of the recurrence and their gate z.
         u, z = self.inputs(x).chunk(2, dim=-1)  # (N,L,d)
         u = self.conv(u, mask)
 
         # Selection: Δ, B and C depend on the token.
         delta, B, C = self.select(u).split(self.split, dim=-1)  # (N,L,rank), (N,L,n), (N,L,n)
-        delta = F.softplus(upcast(self.step(delta)) + self.step_bias)
+        logits = upcast(self.step(delta)) + self.step_bias
+        delta = F.softplus(logits)  # (N,L,d)
         if mask is not None:
             # A padded token is the identity: a step of zero neither decays the state nor writes to it.
-            delta = delta.masked_fill(~mask[..., None], 0)
+            is_padding = ~mask[..., None]  # (N,L,1)
+            delta = delta.masked_fill(is_padding, 0)
 
         # y_t = C_t·h_t + D u_t, gated by silu(z).
         A = -self.log_A.exp()  # (d,n)

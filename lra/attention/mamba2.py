@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.precision import upcast
@@ -44,18 +45,20 @@ class Mamba2(Mixer):
         step_max: Above = 0.1,
     ):
         super().__init__(sizes, dim=dim)
+        heads = sizes.heads
         inner = expand * dim
-        if inner % sizes.heads:
-            raise ValueError(f"model.heads must divide expand * dim = {inner}, got {sizes.heads}")
+        if inner % heads:
+            raise ValueError(f"model.heads must divide expand * dim = {inner}, got {heads}")
         self.causal = causal
         self.states = states
         self.inner = inner
         self.state_size = inner * states
         self.directions = self.num_directions()
-        heads = sizes.heads
-        maps = 2 * self.directions * states  # B and C
-        self.inputs = nn.Linear(dim, 2 * inner + maps + self.directions * heads, bias=False)
-        self.conv = ShortConvolution(inner + maps, conv, causal=causal, bias=True)
+        # Widths of all B and C together, and of all Δ.
+        self.bc_width = 2 * self.directions * states
+        self.delta_width = self.directions * heads
+        self.inputs = nn.Linear(dim, 2 * inner + self.bc_width + self.delta_width, bias=False)
+        self.conv = ShortConvolution(inner + self.bc_width, conv, causal=causal, bias=True)
         self.step_bias = nn.Parameter(initial_steps(heads, step_min, step_max))
         self.log_A = nn.Parameter(self.initial_log_A(heads))
         self.D = nn.Parameter(torch.ones(heads))
@@ -67,38 +70,68 @@ class Mamba2(Mixer):
         """Number of directions that have separate B, C and Δ."""
         return 1
 
-    def initial_log_A(self, heads: int) -> Tensor:
+    def initial_log_A(self, heads: int) -> Float[Tensor, " H"]:
         """A starts between -1 and -16."""
-        return torch.empty(heads).uniform_(1, 16).log()
+        magnitudes = torch.empty(heads).uniform_(1, 16)
+        return magnitudes.log()
 
-    def project(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Compute z (N,L,inner), x (N,L,inner), the maps B, C of all directions (N,L,·) and steps Δ (N,L,·)."""
-        maps = 2 * self.directions * self.states
-        sizes = [self.inner, self.inner + maps, self.directions * self.sizes.heads]
-        z, mixed, delta = self.inputs(x).split(sizes, dim=-1)
-        u, maps_BC = self.conv(mixed, mask).split([self.inner, maps], dim=-1)
-        delta = F.softplus(upcast(delta) + self.step_bias.repeat(self.directions))
+    def project(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> tuple[
+        Float[Tensor, "N L inner"],
+        Float[Tensor, "N L inner"],
+        Float[Tensor, "N L BC"],
+        Float[Tensor, "N L steps"],
+    ]:
+        """Compute z, x, the B and C of all directions, and the steps Δ of all directions."""
+        widths = [self.inner, self.inner + self.bc_width, self.delta_width]
+        z, mixed, delta = self.inputs(x).split(widths, dim=-1)
+        convolved = self.conv(mixed, mask)
+        u, BC = convolved.split([self.inner, self.bc_width], dim=-1)
+
+        # All directions share the bias of Δ.
+        logits = upcast(delta) + self.step_bias.repeat(self.directions)
+        delta = F.softplus(logits)
         if mask is not None:
             # A padded token is the identity: a step of zero neither decays the state nor writes to it.
-            delta = delta.masked_fill(~mask[..., None], 0)
-        return z, u, maps_BC, delta
+            is_padding = ~mask[..., None]  # (N,L,1)
+            delta = delta.masked_fill(is_padding, 0)
+        return z, u, BC, delta
 
-    def scan(self, u: Tensor, maps_BC: Tensor, delta: Tensor, *, bidirectional: bool) -> Tensor:
-        """Run the recurrence: u (N,L,inner), B and C (N,L,2 n), Δ (N,L,H) -> (N,L,H,E)."""
+    def scan(
+        self,
+        u: Float[Tensor, "N L inner"],
+        BC: Float[Tensor, "N L BC"],
+        delta: Float[Tensor, "N L H"],
+        *,
+        bidirectional: bool,
+    ) -> Float[Tensor, "N L H E"]:
+        """Run the recurrence."""
         heads = self.sizes.heads
-        B, C = (part[:, None].expand(-1, heads, -1, -1) for part in maps_BC.chunk(2, dim=-1))  # (N,H,L,n)
+        # All heads share B and C.
+        B, C = BC.chunk(2, dim=-1)  # (N,L,n)
+        B = B[:, None].expand(-1, heads, -1, -1)  # (N,H,L,n)
+        C = C[:, None].expand(-1, heads, -1, -1)  # (N,H,L,n)
         values = split_heads(u, heads) * delta.mT[..., None]  # (N,H,L,E)
-        log_decay = (-self.log_A.exp() * delta).mT  # (N,H,L)
+        A = -self.log_A.exp()  # (H,)
+        log_decay = (A * delta).mT  # (N,H,L)
         out = scalar_decay_attention(C, B, values, log_decay, scale=1.0, bidirectional=bidirectional)
         return out.transpose(1, 2)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        z, u, maps_BC, delta = self.project(x, mask)
-        out = self.scan(u, maps_BC, delta, bidirectional=not self.causal)
-        out = out + self.D[:, None] * u.unflatten(-1, (self.sizes.heads, -1))
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
+        z, u, BC, delta = self.project(x, mask)
+        out = self.scan(u, BC, delta, bidirectional=not self.causal)  # (N,L,H,E)
+        u_heads = u.unflatten(-1, (self.sizes.heads, -1))
+        out = out + self.D[:, None] * u_heads
 
         # The gate comes before the norm.
-        gated = out.flatten(2) * F.silu(z)
+        gated = out.flatten(2) * F.silu(z)  # (N,L,inner)
         return self.output(self.norm(gated).to(x.dtype))
 
 
@@ -124,32 +157,41 @@ class Hydra(Mamba2):
     def num_directions(self) -> int:
         return 1 if self.causal else 2
 
-    def initial_log_A(self, heads: int) -> Tensor:
+    def initial_log_A(self, heads: int) -> Float[Tensor, " H"]:
         return torch.zeros(heads)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        z, u, maps_BC, delta = self.project(x, mask)
-        maps_ahead, *maps_behind = maps_BC.chunk(self.directions, dim=-1)
-        delta_ahead, *delta_behind = delta.chunk(self.directions, dim=-1)
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
+        z, u, BC, delta = self.project(x, mask)
+        BC_left, *BC_right = BC.chunk(self.directions, dim=-1)
+        delta_left, *delta_right = delta.chunk(self.directions, dim=-1)
         if self.causal:
-            out = _shift(self.scan(u, maps_ahead, delta_ahead, bidirectional=False))
+            states = self.scan(u, BC_left, delta_left, bidirectional=False)
+            out = _shift(states)  # (N,L,H,E)
         else:
             # Both directions are one batch: the second half of the examples runs from right to left.
-            sequences = torch.cat([u, u.flip(1)])
-            maps = torch.cat([maps_ahead, maps_behind[0].flip(1)])
-            steps = torch.cat([delta_ahead, delta_behind[0].flip(1)])
-            forward, backward = _shift(self.scan(sequences, maps, steps, bidirectional=False)).chunk(2)
-            out = forward + backward.flip(1)
+            sequences = torch.cat([u, u.flip(1)])  # (2 N,L,inner)
+            maps = torch.cat([BC_left, BC_right[0].flip(1)])  # (2 N,L,2 n)
+            steps = torch.cat([delta_left, delta_right[0].flip(1)])  # (2 N,L,H)
+            states = self.scan(sequences, maps, steps, bidirectional=False)
+            from_left, from_right = _shift(states).chunk(2)
+            out = from_left + from_right.flip(1)  # (N,L,H,E)
 
         # The diagonal: the token itself.
         diagonal = self.diagonal(u) + self.D  # (N,L,H)
-        out = out + diagonal[..., None] * u.unflatten(-1, (self.sizes.heads, -1))
+        u_heads = u.unflatten(-1, (self.sizes.heads, -1))
+        out = out + diagonal[..., None] * u_heads
 
         # The gate comes after the norm.
-        gated = self.norm(out.flatten(2)) * F.silu(z)
+        normed = self.norm(out.flatten(2))  # (N,L,inner)
+        gated = normed * F.silu(z)
         return self.output(gated.to(x.dtype))
 
 
-def _shift(x: Tensor) -> Tensor:
-    """Move every token (N,L,...) one position to the right; the first one becomes zero."""
-    return torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], dim=1)
+def _shift(x: Float[Tensor, "N L *rest"]) -> Float[Tensor, "N L *rest"]:
+    """Move every token one position to the right; the first one becomes zero."""
+    first = torch.zeros_like(x[:, :1])
+    return torch.cat([first, x[:, :-1]], dim=1)

@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.diagonal_recurrence import diagonal_recurrence
@@ -24,7 +25,7 @@ class MinGRU(Mixer):
     Source: the paper, section 3.1 and appendix B. In plain torch: ``lra/reference/selective_scan.py``.
     """
 
-    hole_free = True
+    compactable = True
     num_maps = 2
 
     def __init__(self, sizes: Sizes, *, dim: int, causal: bool = False, expand: Above = 1.5):
@@ -35,20 +36,33 @@ class MinGRU(Mixer):
         self.inputs = nn.Linear(dim, self.num_maps * inner, bias=False)
         self.output = nn.Linear(inner, dim, bias=False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        states = self.recurrence(self.inputs(x), mask)
+    def forward(
+        self,
+        x: Float[Tensor, "N L dim"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L dim"]:
+        states = self.recurrence(self.inputs(x), mask)  # (N,L,d)
         return self.output(states.to(x.dtype))
 
     @full_precision
-    def recurrence(self, projected: Tensor, mask: Tensor | None) -> Tensor:
+    def recurrence(
+        self,
+        projected: Float[Tensor, "N L maps"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N L d"]:
         """Run the recurrence over the projections of the tokens."""
         candidate, log_forget, log_write = self.gates(projected)
+        # g(W_h x), weighted by z.
         candidate = torch.where(candidate >= 0, candidate + 0.5, candidate.sigmoid())
         inputs = mask_tokens(log_write.exp() * candidate, mask)
         # A padded token is the identity: its decay is 1.
-        return diagonal_recurrence(mask_tokens(log_forget, mask), inputs, bidirectional=not self.causal)
+        log_decay = mask_tokens(log_forget, mask)
+        return diagonal_recurrence(log_decay, inputs, bidirectional=not self.causal)
 
-    def gates(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def gates(
+        self,
+        projected: Float[Tensor, "N L maps"],
+    ) -> tuple[Float[Tensor, "N L d"], Float[Tensor, "N L d"], Float[Tensor, "N L d"]]:
         """Split the projections to W_h x, log(1 - z) and log z."""
         candidate, gate = projected.chunk(2, dim=-1)
         return candidate, F.logsigmoid(-gate), F.logsigmoid(gate)
@@ -62,7 +76,10 @@ class MinLSTM(MinGRU):
 
     num_maps = 3
 
-    def gates(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def gates(
+        self,
+        projected: Float[Tensor, "N L maps"],
+    ) -> tuple[Float[Tensor, "N L d"], Float[Tensor, "N L d"], Float[Tensor, "N L d"]]:
         """Split the projections to W_h x, log f' and log i'."""
         candidate, forget, write = projected.chunk(3, dim=-1)
         # log f' = -log(1 + i / f), log i' = -log(1 + f / i)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.attention_maps import Impl, check_kernels, ensure_nonempty, landmark_product
@@ -26,8 +27,8 @@ class Nystrom(Attention):
         3. out = F₁ (F₂⁺ (F₃ v)),   F₂⁺ by the cubic iteration                             (N,H,L,E)
         4. out + depth-wise convolution of v along the sequence
 
-    With n real tokens, token r lies in segment floor(r c / n), and c = min(landmarks, n). Padding enters no mean.
-    O(L c (D + E) + c³) time.
+    Of n real tokens, number r = 0 .. n - 1 lies in segment floor(r c / n). A sequence of n < ``landmarks`` real tokens
+    has c = n. O(L c (D + E) + c³) time.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.
@@ -61,45 +62,85 @@ class Nystrom(Attention):
         check_kernels(impl, count=landmarks, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv)
         self.landmarks = landmarks
         self.pinv = pinv
-        self.impl = impl
-        self.mixes_batch = is_batch_dependent(pinv)
+        self.impl: Impl = impl
+        self.batch_dependent = is_batch_dependent(pinv)
         # Both the convolution and segments with padding depend on positions.
-        self.hole_free = not kernel and not self.pools_padding
-        # The module holds the filters; ``convolve_sequence`` applies them.
-        self.conv = None
-        if kernel:
-            self.conv = nn.Conv2d(sizes.heads, sizes.heads, (kernel, 1), groups=sizes.heads, bias=False)
+        self.compactable = not kernel and not self.pools_padding
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        out = self.product(q, k, v, mask)  # (N,H,L,E)
+        # The module holds the filters; ``convolve_rows`` applies them.
+        self.conv: nn.Conv2d | None = None
+        if kernel:
+            heads = sizes.heads
+            self.conv = nn.Conv2d(heads, heads, (kernel, 1), groups=heads, bias=False)
+
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        # Steps 1 to 3.
+        out = self.product(q, k, v, mask)
         if self.conv is None:
             return out
-        # 4. The convolution of v.
+
+        # 4. Add the convolution of v, in which padding counts as zero.
         real_v = _zero_padding(v, mask)
         return out + convolve_sequence(real_v, self.conv.weight)
 
-    def product(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute steps 1 to 3: (N,H,L,E)."""
+    def product(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N H L E"]:
+        """Compute steps 1 to 3."""
         mask = ensure_nonempty(mask)
+
+        # 1. Landmarks.
         q_landmarks, k_landmarks, landmark_mask = self.pool(q, k, mask)
-        masks = {"mask": mask, "q_landmark_mask": landmark_mask, "k_landmark_mask": landmark_mask}
-        options = {"pinv": self.pinv, "impl": self.impl}
-        out, _ = landmark_product(q, k, v, q_landmarks, k_landmarks, **options, **masks)
+
+        # 2. and 3. The three maps and their product with v.
+        out, _ = landmark_product(
+            q,
+            k,
+            v,
+            q_landmarks,
+            k_landmarks,
+            mask=mask,
+            q_landmark_mask=landmark_mask,
+            k_landmark_mask=landmark_mask,
+            pinv=self.pinv,
+            impl=self.impl,
+        )
         return out
 
-    def pool(self, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Compute step 1: landmarks (N,H,c,D) of q and of k, and which of them are real (N,1,c), None for all."""
-        L = q.shape[2]
+    def pool(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> tuple[Float[Tensor, "N H c D"], Float[Tensor, "N H c D"], Bool[Tensor, "N 1 c"] | None]:
+        """Compute step 1.
+
+        Returns:
+            The landmarks of q, the landmarks of k, and a mask of the landmarks that average a real token; None if all
+            of them do.
+        """
+        N, _, L, _ = q.shape
         c = min(self.landmarks, L)
-        # Segments of equal width.
+        # All segments have the same width.
         if mask is None and L % c == 0:
             return _equal_segment_means(q, c), _equal_segment_means(k, c), None
 
-        # Segments of the real tokens, which may differ in width.
+        # The segments of the real tokens may differ in width.
         if mask is None:
-            mask = torch.ones(q.shape[0], L, dtype=torch.bool, device=q.device)
+            mask = torch.ones(N, L, dtype=torch.bool, device=q.device)
         (q_landmarks, k_landmarks), landmark_mask = segment_means(mask, c, q, k)
-        return q_landmarks.to(q.dtype), k_landmarks.to(k.dtype), landmark_mask[:, None]
+        landmark_mask = landmark_mask[:, None]  # (N,1,c)
+        return q_landmarks.to(q.dtype), k_landmarks.to(k.dtype), landmark_mask
 
 
 class NystromOriginal(Nystrom):
@@ -107,8 +148,8 @@ class NystromOriginal(Nystrom):
 
     Differences from ``Nystrom``:
 
-    * Segments include padding: every sequence counts as zero-padded to ``length``, and segments are length / landmarks
-      wide.
+    * Segments include padding. Every sequence is filled up with zeros to ``length``, and all segments have the width
+      length / landmarks.
     * landmarks = length is exact attention, plus the convolution.
     * With pinv = cubic(init="batch"), as in conf/attn/nystrom_original.yaml, the iteration starts from the largest
       column sum of the whole batch, so examples of a batch depend on each other. The two texts of a pair are encoded
@@ -117,29 +158,42 @@ class NystromOriginal(Nystrom):
 
     pools_padding = True
 
-    def product(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def product(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N H L E"]:
         if self.landmarks == self.sizes.length:
-            attn_mask = None if mask is None else mask[:, None, None]
-            return F.scaled_dot_product_attention(q, k, v, attn_mask)
+            key_mask = None if mask is None else mask[:, None, None]
+            return F.scaled_dot_product_attention(q, k, v, key_mask)
         return super().product(q, k, v, mask)
 
-    def pool(self, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, None]:
-        # Fill up to ``length`` with zeros.
+    def pool(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> tuple[Float[Tensor, "N H c D"], Float[Tensor, "N H c D"], None]:
+        # Padding is zero, up to the maximum length.
         num_missing = self.sizes.length - q.shape[2]
-        q = F.pad(_zero_padding(q, mask), (0, 0, 0, num_missing))
-        k = F.pad(_zero_padding(k, mask), (0, 0, 0, num_missing))
+        q = F.pad(_zero_padding(q, mask), (0, 0, 0, num_missing))  # (N,H,length,D)
+        k = F.pad(_zero_padding(k, mask), (0, 0, 0, num_missing))  # (N,H,length,D)
         q_landmarks = _equal_segment_means(q, self.landmarks)
         k_landmarks = _equal_segment_means(k, self.landmarks)
         return q_landmarks, k_landmarks, None
 
 
-def _equal_segment_means(x: Tensor, c: int) -> Tensor:
-    """Average c consecutive segments of equal width: (N,H,L,D) -> (N,H,c,D)."""
-    return x.unflatten(2, (c, -1)).mean(3)
+def _equal_segment_means(x: Float[Tensor, "N H L D"], c: int) -> Float[Tensor, "N H {c} D"]:
+    """Average c consecutive segments of equal width."""
+    segments = x.unflatten(2, (c, -1))  # (N,H,c,L/c,D)
+    return segments.mean(3)
 
 
-def _zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Set padding of x (N,H,L,D) to zero."""
+def _zero_padding(x: Float[Tensor, "N H L D"], mask: Bool[Tensor, "N L"] | None) -> Float[Tensor, "N H L D"]:
+    """Set padding to zero."""
     if mask is None:
         return x
-    return x * mask[:, None, :, None]
+    is_real = mask[:, None, :, None]  # (N,1,L,1)
+    return x * is_real

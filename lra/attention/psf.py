@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..ops.precision import full_precision
@@ -48,7 +49,7 @@ class PSF(Mixer):
         ValueError: links is neither a name nor a number of at least 1.
     """
 
-    drops = True
+    has_dropout = True
 
     def __init__(
         self,
@@ -65,71 +66,101 @@ class PSF(Mixer):
         ring: Ring = "real",
     ):
         super().__init__(sizes, dim=dim)
-        if not (links in ("code", "paper") or (isinstance(links, int) and links >= 1)):
-            raise ValueError(f"links must be code, paper or a number of at least 1, not {links!r}")
         log_length = max((sizes.length - 1).bit_length(), 1)  # ceil(log2 length)
-        num_links = {"code": log_length + 1, "paper": log_length}.get(links, links)
+        if links == "code":
+            num_links = log_length + 1
+        elif links == "paper":
+            num_links = log_length
+        elif isinstance(links, int) and links >= 1:
+            num_links = links
+        else:
+            raise ValueError(f"links must be code, paper or a number of at least 1, not {links!r}")
+        num_factors = factors or log_length
         channels = channels or dim
         self.residuals = residuals
         self.ring = ring
-        self.hole_free = ring == "real"
-        offsets = [0] + [2**j for j in range(num_links - 1)]
+        self.compactable = ring == "real"
+
+        # Step 1: a token is linked to itself and to distances 1, 2, 4, ...
+        offsets = [0]
+        offsets += [2**j for j in range(num_links - 1)]
         self.offsets: Tensor
         self.register_buffer("offsets", torch.tensor(offsets), persistent=False)
+        # g and f_m of steps 2 and 3.
         self.values = nn.Sequential(_mlp(dim, value_hidden, channels), nn.Dropout(sizes.dropout))
-        self.weights = nn.ModuleList(_mlp(dim, hidden, num_links) for _ in range(factors or log_length))
+        self.weights = nn.ModuleList(_mlp(dim, hidden, num_links) for _ in range(num_factors))
         self.width = dim if project else channels
-        self.output = nn.Linear(channels, dim) if project and channels != dim else nn.Identity()
+        has_projection = project and channels != dim
+        self.output = nn.Linear(channels, dim) if has_projection else nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L width"]:
         mixed = self.mix(x, self.values(x), mask)
         return self.output(mixed.to(x.dtype))
 
-    def mix(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute W_M ... W_1 v of v (N,L,C)."""
+    def mix(
+        self,
+        x: Float[Tensor, "N L d"],
+        v: Float[Tensor, "N L C"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N L C"]:
+        """Compute W_M ... W_1 v."""
         factors = [f(x) for f in self.weights]  # M times (N,L,K)
-        links = self.links(x.shape[0], x.shape[1], mask if self.ring == "real" else None)
+        N, L, _ = x.shape
+        links = self.links(N, L, mask if self.ring == "real" else None)
         return multiply_factors(v, links, *factors, residuals=self.residuals)
 
-    def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def attention_map(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N 1 L L"]:
         # With the unit vectors as V_0 the output is the map.
         N, L, _ = x.shape
         eye = torch.eye(L, dtype=x.dtype, device=x.device)
         eye = eye.expand(N, -1, -1)
         return self.mix(x, eye, mask)[:, None]
 
-    def links(self, N: int, L: int, mask: Tensor | None) -> Tensor:
-        """Compute step 1: the positions to which each position is linked, int64 (N,L,K)."""
+    def links(self, N: int, L: int, mask: Bool[Tensor, "{N} {L}"] | None) -> Int[Tensor, "{N} {L} K"]:
+        """Compute step 1: the positions to which each position is linked."""
         if mask is None:
             position = torch.arange(L, device=self.offsets.device)
             links = (position[:, None] + self.offsets) % L  # (L,K)
             return links.expand(N, -1, -1)
         # Link ranks among the real tokens, then look up their positions.
         rank = mask.cumsum(-1) - 1  # (N,L)
-        num_real = mask.sum(-1).clamp(min=1)[:, None, None]
-        linked_rank = (rank[..., None] + self.offsets) % num_real  # (N,L,K)
-        links = argsort_valid_first(mask).gather(1, linked_rank.flatten(1))  # (N,L K)
+        num_real = mask.sum(-1).clamp(min=1)
+        linked_rank = rank[..., None] + self.offsets  # (N,L,K)
+        linked_rank = linked_rank % num_real[:, None, None]
+        links = real_first(mask).gather(1, linked_rank.flatten(1))  # (N,L K)
         return links.view_as(linked_rank)
 
 
 @full_precision
-def multiply_factors(v: Tensor, links: Tensor, *factors: Tensor, residuals: bool) -> Tensor:
+def multiply_factors(
+    v: Float[Tensor, "N L C"],
+    links: Int[Tensor, "N L K"],
+    *factors: Float[Tensor, "N L K"],
+    residuals: bool,
+) -> Float[Tensor, "N L C"]:
     """Compute W_M ... W_1 v from right to left.
 
     A row of W_m v is a weighted sum of K rows of v: ``embedding_bag`` computes it without the K gathered copies of v.
 
     Args:
-        v: (N,L,C).
-        links: positions (N,L,K).
-        factors: entries of W_1, ..., W_M, (N,L,K) each.
+        v: vectors of the tokens.
+        links: positions to which each position is linked.
+        factors: entries of W_1, ..., W_M.
         residuals: whether v is added after every factor.
-
-    Returns:
-        (N,L,C).
     """
     N, L, _ = v.shape
-    first_row = L * torch.arange(N, device=v.device)[:, None, None]
-    bags = (links + first_row).flatten(0, 1)  # (N L,K)
+    # The row of each linked token among the N L rows of all examples.
+    first_row = L * torch.arange(N, device=v.device)
+    bags = links + first_row[:, None, None]  # (N,L,K)
+    bags = bags.flatten(0, 1)  # (N L,K)
     v_0 = v.flatten(0, 1)  # (N L,C)
     product = v_0
     for w in factors:

@@ -1,9 +1,11 @@
 """LSH attention (Reformer: Kitaev et al., ICLR 2020)."""
 
+import math
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from ..ops.blocks import Part, blocks, gather_blocks, merge, weigh
@@ -47,8 +49,8 @@ class Reformer(Attention):
         ValueError: odd buckets above 1, or neither buckets nor chunk.
     """
 
-    shares_qk = True
-    hole_free = True
+    shared_qk = True
+    compactable = True
 
     def __init__(
         self,
@@ -72,82 +74,141 @@ class Reformer(Attention):
         self.power = power
         self.unit_keys = unit_keys
         self.own_last = own_last
-        self.chunk = -(-sizes.length // buckets) if chunk is None else chunk
-        self.buckets = 2 * -(-sizes.length // self.chunk) if buckets is None else buckets
+        # Chunks and buckets default to each other.
+        if chunk is None:
+            assert buckets is not None
+            chunk = math.ceil(sizes.length / buckets)
+        if buckets is None:
+            num_chunks = math.ceil(sizes.length / chunk)
+            buckets = 2 * num_chunks
+        self.chunk = chunk
+        self.buckets = buckets
+        # R of each head and round in evaluation.
+        rotations = torch.randn(sizes.heads, hashes, sizes.head_dim, buckets // 2)
         self.rotations: Tensor
-        self.register_buffer("rotations", torch.randn(sizes.heads, hashes, sizes.head_dim, self.buckets // 2))
+        self.register_buffer("rotations", rotations)
 
     @full_precision
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        N, H, L, D = q.shape
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        N, H, L, _ = q.shape
         size = min(self.chunk, L)
-        rounds = self.hashes
-        mask = q.new_ones(1, L, dtype=torch.bool) if mask is None else mask
+        if mask is None:
+            mask = q.new_ones(1, L, dtype=torch.bool)
         real = mask[:, None].expand(N, H, L)
 
         # 1. Hash; padding gets an additional bucket, the last.
-        bucket = self.hash(q).masked_fill(~real[:, :, None], self.buckets)  # (N,H,R,L)
+        is_padding = ~real[:, :, None]  # (N,H,1,L)
+        bucket = self.hash(q).masked_fill(is_padding, self.buckets)  # (N,H,R,L)
 
-        # 2. Sort and cut: ``order`` maps sorted places to positions, ``place`` positions to sorted places.
+        # 2. Sort: ``order`` maps sorted places to positions, ``place`` maps positions to sorted places.
         order = bucket.argsort(dim=-1, stable=True)
         place = order.argsort(-1)
-        cut = lambda x: blocks(gather_blocks(x, order), size, 3)  # (N,H,L,·) -> (N,H,R,C,c,·)
 
-        # 3. Attend to the own chunk and the one before it.
-        x = cut(q)  # (N,H,R,C,c,D)
+        # 3. Attend within chunks.
+        sums = self._attend(q, v, real, bucket, order, place, size)  # (N,H,R,C c,E + 2)
+
+        # 4. Undo the sorting and join the rounds in one softmax.
+        num_places = sums.shape[3]
+        first_place = torch.arange(self.hashes, device=q.device)[:, None] * num_places  # (R,1)
+        token_sums = gather_blocks(sums.flatten(2, 3), place + first_place)  # (N,H,R,L,E + 2)
+        widths = [v.shape[-1], 1, 1]
+        parts = []
+        for round_sums in token_sums.unbind(2):
+            values, total, top = round_sums.split(widths, -1)
+            parts.append(Part(values, total, top))
+        return merge(parts)
+
+    def _attend(
+        self,
+        q: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        real: Bool[Tensor, "N H L"],
+        bucket: Int[Tensor, "N H R L"],
+        order: Int[Tensor, "N H R L"],
+        place: Int[Tensor, "N H R L"],
+        size: int,
+    ) -> Float[Tensor, "N H R places E+2"]:
+        """Compute step 3: the sums of ``lra.ops.blocks.Part``, side by side, at the sorted places of each round."""
+        D = q.shape[-1]
+        x = _cut(q, order, size)  # (N,H,R,C,c,D)
         keys = F.normalize(x, dim=-1) if self.unit_keys else x
-        keys = with_previous(keys)  # (N,H,R,C,2c,D)
-        values = with_previous(cut(v))  # (N,H,R,C,2c,E)
-        scores = x @ keys.mT * D**self.power  # (N,H,R,C,c,2c)
-        allowed = with_previous(cut(real))[..., None, :]  # (N,H,R,C,1,2c)
+        keys = with_previous(keys)  # (N,H,R,C,2 c,D)
+        values = with_previous(_cut(v, order, size))  # (N,H,R,C,2 c,E)
+        scores = x @ keys.mT * D**self.power  # (N,H,R,C,c,2 c)
+        is_real = with_previous(_cut(real, order, size))  # (N,H,R,C,2 c)
+        allowed = is_real[..., None, :]  # (N,H,R,C,1,2 c)
+
+        # Only keys of the query's bucket. A key that is met in several rounds counts once.
         if self.scope == "bucket":
-            sorted_bucket = blocks(bucket.gather(-1, order), size, 3)[..., None]  # (N,H,R,C,c,1)
-            key_bucket = with_previous(sorted_bucket).mT  # (N,H,R,C,1,2c)
-            allowed = allowed & (sorted_bucket == key_bucket)
-            # A key that is met in several rounds counts once.
-            num_rounds = self._count_meetings(cut, bucket, place // size)
+            sorted_bucket = blocks(bucket.gather(-1, order), size, 3)  # (N,H,R,C,c)
+            query_bucket = sorted_bucket[..., None]  # (N,H,R,C,c,1)
+            key_bucket = with_previous(query_bucket).mT  # (N,H,R,C,1,2 c)
+            allowed = allowed & (query_bucket == key_bucket)
+            num_rounds = self._count_meetings(bucket, order, place, size)
             scores = scores - num_rounds.to(x.dtype).log()
+
+        # The token itself comes last.
         if self.own_last:
             penalty = SELF_PENALTY * torch.eye(size, dtype=x.dtype, device=x.device)
             scores = scores + F.pad(penalty, (size, 0))
-        sums = [part.flatten(3, 4) for part in weigh(scores, values, allowed)]  # (N,H,R,C c,·)
-
-        # 4. Undo the sorting and join the rounds in one softmax.
-        sorted_sums = torch.cat(sums, -1)  # (N,H,R,C c,E + 2)
-        first = torch.arange(rounds, device=q.device)[:, None] * sorted_sums.shape[3]
-        token_sums = gather_blocks(sorted_sums.flatten(2, 3), place + first)  # (N,H,R,L,E + 2)
-        widths = [v.shape[-1], 1, 1]
-        parts = [Part(*round_sums.split(widths, -1)) for round_sums in token_sums.unbind(2)]
-        return merge(parts)
+        part = weigh(scores, values, allowed)
+        return torch.cat(part, -1).flatten(3, 4)
 
     @torch.no_grad()
-    def hash(self, x: Tensor) -> Tensor:
-        """Compute the bucket of x (N,H,L,D) in each round, int64 (N,H,R,L)."""
+    def hash(self, x: Float[Tensor, "N H L D"]) -> Int[Tensor, "N H R L"]:
+        """Compute the bucket of each token in each round."""
         N, H, L, _ = x.shape
         if self.buckets == 1:
             return torch.zeros(N, H, self.hashes, L, dtype=torch.int64, device=x.device)
         rotations = torch.randn_like(self.rotations) if self.training else self.rotations
         rotated = x[:, :, None] @ rotations.to(x.dtype)  # (N,H,R,L,buckets / 2)
         # The largest entry of [x R, -x R] has the largest absolute value; its sign chooses the half.
-        largest = rotated.abs().argmax(-1, keepdim=True)
+        largest = rotated.abs().argmax(-1, keepdim=True)  # (N,H,R,L,1)
         is_negative = rotated.gather(-1, largest) < 0
-        return (largest + is_negative * rotated.shape[-1])[..., 0]
+        half = rotated.shape[-1]
+        bucket = largest + is_negative * half
+        return bucket[..., 0]
 
-    def _count_meetings(self, cut, bucket: Tensor, chunk: Tensor) -> Tensor:
-        """Count the rounds in which a query attends to a key, at least 1: bucket, chunk (N,H,R,L) -> (N,H,R,C,c,2c)."""
-        # Buckets and chunks of every round, in the order of each round: (N,H,R,C,c,R).
-        buckets = cut(bucket.mT)
-        chunks = cut(chunk.mT)
-        count = 0
+    def _count_meetings(
+        self,
+        bucket: Int[Tensor, "N H R L"],
+        order: Int[Tensor, "N H R L"],
+        place: Int[Tensor, "N H R L"],
+        size: int,
+    ) -> Int[Tensor, "N H R C c 2*c"]:
+        """Count the rounds in which a query attends to a key, at least 1."""
+        # Buckets and chunks of every round, in the order of each round.
+        chunk = place // size
+        buckets = _cut(bucket.mT, order, size)  # (N,H,R,C,c,R)
+        chunks = _cut(chunk.mT, order, size)  # (N,H,R,C,c,R)
+        key_buckets = with_previous(buckets)  # (N,H,R,C,2 c,R)
+        key_chunks = with_previous(chunks)
+        count = torch.zeros((), dtype=torch.int32, device=bucket.device)
         for r in range(self.hashes):
-            same_bucket = buckets[..., r, None] == with_previous(buckets)[..., r][..., None, :]
-            chunk_distance = chunks[..., r, None] - with_previous(chunks)[..., None, :, r]
-            in_reach = (chunk_distance == 0) | (chunk_distance == 1)
+            same_bucket = buckets[..., r, None] == key_buckets[..., None, :, r]  # (N,H,R,C,c,2 c)
+            distance = chunks[..., r, None] - key_chunks[..., None, :, r]
+            in_reach = (distance == 0) | (distance == 1)
             count = count + (same_bucket & in_reach).int()
         return count.clamp(min=1)
 
 
-def with_previous(x: Tensor) -> Tensor:
-    """Put each chunk behind the one before it, zeros before the first: (N,H,R,C,c,*rest) -> (N,H,R,C,2c,*rest)."""
-    previous = torch.cat([torch.zeros_like(x[:, :, :, :1]), x[:, :, :, :-1]], 3)
+def _cut(
+    x: Shaped[Tensor, "N H L *rest"],
+    order: Int[Tensor, "N H R L"],
+    size: int,
+) -> Shaped[Tensor, "N H R C {size} *rest"]:
+    """Sort tokens and cut them into chunks of ``size``, in every round."""
+    return blocks(gather_blocks(x, order), size, 3)
+
+
+def with_previous(x: Shaped[Tensor, "N H R C c *rest"]) -> Shaped[Tensor, "N H R C 2*c *rest"]:
+    """Put each chunk behind the one before it, zeros before the first."""
+    before_first = torch.zeros_like(x[:, :, :, :1])
+    previous = torch.cat([before_first, x[:, :, :, :-1]], 3)
     return torch.cat([previous, x], 4)

@@ -4,6 +4,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.scalar_decay import scalar_decay_attention
@@ -34,32 +35,45 @@ class RetNet(Mixer):
     """
 
     def __init__(
-        self, sizes: Sizes, *, dim: int, causal: bool = False, expand: Positive = 2, decays: Decays = "length"
+        self,
+        sizes: Sizes,
+        *,
+        dim: int,
+        causal: bool = False,
+        expand: Positive = 2,
+        decays: Decays = "length",
     ):
         super().__init__(sizes, dim=dim)
         if sizes.head_dim % 2:
             raise ValueError(f"head_dim must be even to rotate queries and keys, got {sizes.head_dim}")
         self.causal = causal
         width = sizes.heads * sizes.head_dim
-        self.state_size = width * expand * sizes.head_dim
+        value_dim = expand * sizes.head_dim
+        value_width = expand * width
+        self.state_size = width * value_dim
         self.queries = nn.Linear(dim, width, bias=False)
         self.keys = nn.Linear(dim, width, bias=False)
-        self.values = nn.Linear(dim, expand * width, bias=False)
-        self.gate = nn.Linear(dim, expand * width, bias=False)
-        self.norm = HeadNorm(expand * sizes.head_dim, eps=1e-6, affine=False)
-        self.output = nn.Linear(expand * width, dim, bias=False)
+        self.values = nn.Linear(dim, value_width, bias=False)
+        self.gate = nn.Linear(dim, value_width, bias=False)
+        self.norm = HeadNorm(value_dim, eps=1e-6, affine=False)
+        self.output = nn.Linear(value_width, dim, bias=False)
         # Initial values of the released code.
         for layer in (self.queries, self.keys, self.values, self.gate):
             nn.init.xavier_uniform_(layer.weight, gain=2**-2.5)
         nn.init.xavier_uniform_(self.output.weight, gain=0.5)
         if decays == "published":
-            log_decay = torch.log1p(-(2.0 ** -(5 + torch.arange(sizes.heads))))
+            exponent = 5 + torch.arange(sizes.heads)
+            log_decay = torch.log1p(-(2.0**-exponent))
         else:
             log_decay = decays_by_horizon(sizes.heads, 32, sizes.length)
         self.log_decay: Tensor
         self.register_buffer("log_decay", log_decay, persistent=False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         # Queries and keys rotated by their positions.
         heads = self.sizes.heads
         q = _rotate(split_heads(self.queries(x), heads))  # (N,H,L,D)
@@ -67,11 +81,13 @@ class RetNet(Mixer):
         v = split_heads(self.values(x), heads)  # (N,H,L,E)
 
         # Retention.
-        log_decay = self.log_decay[None, :, None].expand(len(x), -1, x.shape[1])
+        N, L, _ = x.shape
+        log_decay = self.log_decay[None, :, None].expand(N, -1, L)
         if mask is not None:
             # A padded token writes nothing. The decay follows the position, so it acts at padding too.
-            k = k * mask[:, None, :, None]
-        out = scalar_decay_attention(q, k, v, log_decay, bidirectional=not self.causal)
+            is_real = mask[:, None, :, None]  # (N,1,L,1)
+            k = k * is_real
+        out = scalar_decay_attention(q, k, v, log_decay, bidirectional=not self.causal)  # (N,H,L,E)
 
         # Norm of each head, then the gate.
         normed = merge_heads(self.norm(out))  # (N,L,H E)
@@ -79,16 +95,18 @@ class RetNet(Mixer):
         return self.output(gated.to(x.dtype))
 
 
-def _rotate(x: Tensor) -> Tensor:
+def _rotate(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L D"]:
     """Rotate features i and D/2 + i of position t by the angle t 10000^(-i / (D/2 - 1)), in float32 at least."""
     half = x.shape[-1] // 2
     dtype = torch.promote_types(x.dtype, torch.float32)
-    frequencies = 10_000 ** -torch.linspace(0, 1, half, dtype=dtype, device=x.device)
+    exponents = torch.linspace(0, 1, half, dtype=dtype, device=x.device)
+    frequencies = 10_000**-exponents
     positions = torch.arange(x.shape[2], dtype=dtype, device=x.device)
     angles = positions[:, None] * frequencies  # (L,D/2)
     cos = angles.cos()
     sin = angles.sin()
-    first, second = x.to(dtype).chunk(2, dim=-1)
+    x = x.to(dtype)
+    first, second = x.chunk(2, dim=-1)
     rotated_first = first * cos - second * sin
     rotated_second = first * sin + second * cos
     return torch.cat([rotated_first, rotated_second], dim=-1)

@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.diagonal_recurrence import diagonal_recurrence
@@ -53,37 +54,59 @@ class RGLRU(Mixer):
         block = dim // sizes.heads
         self.inputs = nn.Linear(dim, 2 * dim)
         self.conv = ShortConvolution(dim, conv, causal=causal, bias=True, activation=False)
-        self.gate_weight = nn.Parameter(torch.randn(2, sizes.heads, block, block) * block**-0.5)
+        # W_a and W_x, b_a and b_x.
+        gate_weight = torch.randn(2, sizes.heads, block, block)
+        self.gate_weight = nn.Parameter(gate_weight * block**-0.5)
         self.gate_bias = nn.Parameter(torch.zeros(2, sizes.heads, block))
-        squared = torch.empty(dim, dtype=torch.float64).uniform_(radius_min**2, radius_max**2)
         # softplus(Λ) = -log(radius) = -log(radius²) / 2
-        self.decay = nn.Parameter(inverse_softplus(-squared.log() / 2).float())
+        squared_radius = torch.empty(dim, dtype=torch.float64).uniform_(radius_min**2, radius_max**2)
+        lambda_ = inverse_softplus(-squared_radius.log() / 2)
+        self.decay = nn.Parameter(lambda_.float())
         self.rates = {"decay": 1.0}  # without weight decay
         self.output = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         u, gate = self.inputs(x).chunk(2, dim=-1)  # (N,L,d)
-        states = self.recurrence(self.conv(u, mask), mask)
-        return self.output((F.gelu(gate, approximate="tanh") * states).to(x.dtype))
+        u = self.conv(u, mask)
+        states = self.recurrence(u, mask)
+        gated = F.gelu(gate, approximate="tanh") * states
+        return self.output(gated.to(x.dtype))
 
     @full_precision
-    def recurrence(self, u: Tensor, mask: Tensor | None) -> Tensor:
-        """Run the RG-LRU over u: (N,L,d) -> (N,L,d)."""
+    def recurrence(
+        self,
+        u: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N L d"]:
+        """Run the RG-LRU over u."""
+        # Gates r and i.
         blocks = u.unflatten(-1, (self.sizes.heads, -1))  # (N,L,H,block)
-        gates = torch.einsum("nlhi,ghij->gnlhj", blocks, self.gate_weight) + self.gate_bias[:, None, None]
-        recurrence_gate, input_gate = gates.sigmoid().flatten(-2)  # (N,L,d)
-        log_decay = -SHARPNESS * recurrence_gate * F.softplus(self.decay)
-        # 1 - a² by expm1, which keeps its digits where a is near 1; the clamp bounds the derivative of the root.
-        scale = (-torch.expm1(2 * log_decay)).clamp(min=2.5e-7).sqrt()
+        logits = torch.einsum("nlhi,ghij->gnlhj", blocks, self.gate_weight)
+        logits = logits + self.gate_bias[:, None, None]
+        r, i = logits.sigmoid().flatten(-2)  # (N,L,d)
+
+        # log a and sqrt(1 - a²). expm1 keeps the digits where a is near 1; the clamp bounds the derivative of the root.
+        log_a = -SHARPNESS * r * F.softplus(self.decay)
+        one_minus_a2 = -torch.expm1(2 * log_a)
+        scale = one_minus_a2.clamp(min=2.5e-7).sqrt()
         if self.causal:
             scale = torch.where(_first_token(u, mask), 1, scale)
-        inputs = mask_tokens(scale * input_gate * u, mask)
-        # A padded token is the identity: its decay is 1.
-        return diagonal_recurrence(mask_tokens(log_decay, mask), inputs, bidirectional=not self.causal)
+
+        # A padded token is the identity: its input is 0 and its decay is 1.
+        inputs = mask_tokens(scale * i * u, mask)
+        log_a = mask_tokens(log_a, mask)
+        return diagonal_recurrence(log_a, inputs, bidirectional=not self.causal)
 
 
-def _first_token(u: Tensor, mask: Tensor | None) -> Tensor:
-    """Mark the first real token of each sequence, (N or 1,L,1)."""
+def _first_token(u: Float[Tensor, "N L d"], mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "#N L 1"]:
+    """Mark the first real token of each sequence."""
     if mask is None:
-        return (torch.arange(u.shape[1], device=u.device) == 0)[None, :, None]
-    return (mask & (mask.cumsum(-1) == 1))[..., None]
+        position = torch.arange(u.shape[1], device=u.device)
+        is_first = (position == 0)[None]  # (1,L)
+    else:
+        is_first = mask & (mask.cumsum(-1) == 1)  # (N,L)
+    return is_first[..., None]

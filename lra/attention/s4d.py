@@ -4,6 +4,7 @@ import math
 from typing import Annotated, Literal
 
 import torch
+from jaxtyping import Bool, Complex, Float
 from torch import Tensor, nn
 
 from ..ops.ssm import Discretisation, hippo_legs, long_conv, pack_bidirectional, s4d_kernel
@@ -14,16 +15,20 @@ Init = Literal["lin", "inv", "legs"]
 
 
 class S4D(Mixer):
-    """y = K * u + D u with K[l] = 2 Re Σ_n C_n B̄_n Ā_n^l for each channel, O(L log L + N L) time per channel.
+    """A convolution of each channel with the kernel of a diagonal state-space model of N complex states.
 
-    A_n = -exp(log_A_real) + i A_imag and the step Δ = exp(log_dt) give Ā and B̄ by ``discretisation`` (section 3.1). The
-    kernel is a Vandermonde product (eq. 7), which ``lra.ops.ssm.s4d_kernel`` computes. A masked token counts as zero.
+        1. A_n = -exp(log_A_real) + i A_imag,   Δ = exp(log_dt)
+        2. Ā_n, B̄_n = discretise(A_n, B_n, Δ)                                              section 3.1
+        3. K[l] = 2 Re Σ_n C_n B̄_n Ā_n^l,   a Vandermonde product                         eq. 7
+        4. y = K * u + D u
+
+    ``lra.ops.ssm.s4d_kernel`` computes steps 1 to 3. A masked token counts as zero. O(L log L + N L) time per channel.
 
     Args:
-        states: N. One of each conjugate pair is kept, so parameters have M = N / 2 entries.
+        states: N. States come in conjugate pairs, and the sum over n takes one of each: M = N / 2 of them.
         init: initial A_n = -1/2 + i ω_n (section 4). ``lin``: ω_n = π n. ``inv``: ω_n = N/π (N / (2n + 1) - 1).
-            ``legs``: the positive imaginary parts of the normal part of HiPPO-LegS and its B, whose imaginary parts are
-            clipped at 2.
+            ``legs``: ω_n are the positive imaginary parts of the eigenvalues of the normal part of HiPPO-LegS; B starts
+            as the B of LegS in the same eigenbasis, with imaginary parts clipped at 2.
         discretisation: ``zoh`` or ``bilinear``.
         bidirectional: whether to add a second kernel, with its own C, over later tokens, the next one first; otherwise
             the layer is causal.
@@ -63,56 +68,75 @@ class S4D(Mixer):
         self.causal = not bidirectional
         # N / 2 complex numbers for each channel.
         self.state_size = dim * states
+        # Learning-rate factors; only C may have one and keep its weight decay.
         self.rates = {"log_dt": step_rate or rate, "log_A_real": rate, "A_imag": rate, "B": rate}
         if c_rate is not None:
             self.rates["C"] = c_rate
             self.decayed = {"C"}
 
         A_imag, B = _initial(init, states)  # (M,)
-        num_models = 1 if shared else dim
         num_pairs = states // 2
+        num_models = 1 if shared else dim
         num_kernels = 2 if bidirectional else 1
         log_dt = torch.empty(dim).uniform_(math.log(step_min), math.log(step_max))
+        log_A_real = torch.full((num_models, num_pairs), math.log(0.5))
         self.log_dt = nn.Parameter(log_dt)
-        self.log_A_real = nn.Parameter(torch.full((num_models, num_pairs), math.log(0.5)))
+        self.log_A_real = nn.Parameter(log_A_real)
         self.A_imag = nn.Parameter(A_imag.repeat(num_models, 1))
         # Complex parameters hold their real and imaginary parts in the last dimension.
-        self.B = nn.Parameter(torch.view_as_real(B.repeat(num_models, 1)))
-        self.C = nn.Parameter(torch.randn(num_kernels, dim, num_pairs, 2) * 0.5**0.5)
+        B = B.repeat(num_models, 1)
+        C = torch.randn(num_kernels, dim, num_pairs, 2) * 0.5**0.5
+        self.B = nn.Parameter(torch.view_as_real(B))
+        self.C = nn.Parameter(C)
         self.D = nn.Parameter(torch.randn(dim))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        # y = K * u + D u
-        return long_conv(x, self.D, self.kernel, mask).to(x.dtype)
+    def forward(
+        self,
+        x: Float[Tensor, "batch L d"],
+        mask: Bool[Tensor, "batch L"] | None = None,
+    ) -> Float[Tensor, "batch L d"]:
+        # 4. y = K * u + D u
+        y = long_conv(x, self.D, self.kernel, mask)
+        return y.to(x.dtype)
 
-    def kernel(self, length: int) -> Tensor:
-        """Compute K, (d,L) of a causal model and (d,2L) of a bidirectional one, in the layout of ``fft_conv``."""
-        # Only the product of B and C enters the kernel.
+    def kernel(self, length: int) -> Float[Tensor, "d lags"]:
+        """Compute K in the layout of ``fft_conv``: L lags of a causal model, 2 L of a bidirectional one."""
+        # The kernel depends on B and C only through their product, so B is multiplied into C.
         B = torch.view_as_complex(self.B)  # (1 or d,M)
         C = torch.view_as_complex(self.C) * B  # (1 or 2,d,M)
+
+        # Steps 1 to 3 for each direction.
         kernels = []
         for C_direction in C:
             kernel = s4d_kernel(
-                self.log_dt, self.log_A_real, self.A_imag, C_direction, length, discretisation=self.discretisation
+                self.log_dt,
+                self.log_A_real,
+                self.A_imag,
+                C_direction,
+                length,
+                discretisation=self.discretisation,
             )
-            kernels.append(kernel)
-        return pack_bidirectional(torch.stack(kernels))
+            kernels.append(kernel)  # (d,L)
+        return both_ways(torch.stack(kernels))
 
 
-def _initial(init: Init, states: int) -> tuple[Tensor, Tensor]:
-    """The initial A_imag (M,) float32 and B (M,) complex64 (section 4)."""
-    n = torch.arange(states // 2)
-    if init == "legs":
-        # In the eigenbasis V of the normal part B becomes Vᴴ B, with B_n = √(2n + 1).
-        eigenvalues, V = hippo_legs(states)
-        B_legs = (2 * torch.arange(states) + 1).sqrt().to(V)
-        B = V.mH @ B_legs
-        B = torch.complex(B.real, B.imag.clamp(-2, 2))
-        # The second half has the positive imaginary parts.
-        half = states // 2
-        return eigenvalues.imag[half:].float(), B[half:].to(torch.complex64)
-    ones = torch.ones(len(n), dtype=torch.complex64)
+def _initial(init: Init, states: int) -> tuple[Float[Tensor, " M"], Complex[Tensor, " M"]]:
+    """Compute the initial A_imag and B (section 4)."""
+    half = states // 2
+    n = torch.arange(half)
+    B = torch.ones(half, dtype=torch.complex64)
+    if init == "lin":
+        omega = math.pi * n
+        return omega.float(), B
     if init == "inv":
-        A_imag = states / math.pi * (states / (2 * n + 1) - 1)
-        return A_imag.float(), ones
-    return (math.pi * n).float(), ones
+        omega = states / math.pi * (states / (2 * n + 1) - 1)
+        return omega.float(), B
+
+    # legs: B of LegS is √(2n + 1), and Vᴴ B in the eigenbasis V of the normal part.
+    eigenvalues, V = hippo_legs(states)
+    squared_B = 2 * torch.arange(states) + 1
+    B = V.mH @ squared_B.sqrt().to(V)
+    B = torch.complex(B.real, B.imag.clamp(-2, 2))
+    # The second half has the positive imaginary parts.
+    omega = eigenvalues.imag[half:]
+    return omega.float(), B[half:].to(torch.complex64)

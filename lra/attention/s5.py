@@ -4,6 +4,7 @@ import math
 from typing import Literal
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.diagonal_recurrence import diagonal_ssm
@@ -83,35 +84,45 @@ class S5(Mixer):
         half = states // blocks // 2
         num_pairs = states // 2
         eigenvalues, eigenvectors = hippo_legs(2 * half)
-        eigenvalues = eigenvalues[:half]
-        V = torch.block_diag(*[eigenvectors[:, :half]] * blocks)  # (P,P/2)
+        V_block = eigenvectors[:, :half]  # (P/J,P/2J)
+        V = torch.block_diag(*[V_block] * blocks)  # (P,P/2)
+        eigenvalues = eigenvalues[:half]  # (P/2J,)
         self.decay = nn.Parameter(eigenvalues.real.repeat(blocks).float())
         self.frequency = nn.Parameter(eigenvalues.imag.repeat(blocks).float())
         log_step = torch.empty(num_pairs).uniform_(math.log(step_min), math.log(step_max))
         self.log_step = nn.Parameter(log_step)
 
         # Vᴴ B. Real and imaginary parts stand in the last dimension.
-        b = truncated_normal_(torch.empty(states, dim), std=states**-0.5).to(V)
-        self.b = nn.Parameter(torch.view_as_real(V.mH @ b).float())  # (P/2,d,2)
+        b = truncated_normal_(torch.empty(states, dim), std=states**-0.5)
+        b = V.mH @ b.to(V)  # (P/2,d)
+        self.b = nn.Parameter(torch.view_as_real(b).float())
 
         # C V, one for each direction.
         num_scans = 2 if bidirectional else 1
         if c_init == "complex_normal":
-            self.c = nn.Parameter(torch.randn(num_scans, dim, num_pairs, 2) * 0.5**0.5)
+            c = torch.randn(num_scans, dim, num_pairs, 2) * 0.5**0.5
         else:
             fan = states * dim if c_init == "lecun_normal" else states
             c = truncated_normal_(torch.empty(num_scans, dim, states, 2), std=fan**-0.5)
-            c = torch.view_as_complex(c).to(V)
-            self.c = nn.Parameter(torch.view_as_real(c @ V).float())  # (1 or 2,d,P/2,2)
+            c = torch.view_as_complex(c).to(V) @ V  # (1 or 2,d,P/2)
+            c = torch.view_as_real(c).float()
+        self.c = nn.Parameter(c)
         self.skip = nn.Parameter(torch.randn(dim))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         # Λ̄ and B̄ (eq. 6).
         decay = self.decay.clamp(max=-1e-4) if self.clip else self.decay
         eigenvalues = torch.complex(decay, self.frequency)  # (P/2,)
-        log_lambda_bar, gain = discretise(eigenvalues, self.log_step.exp(), self.discretisation)
-        b_bar = gain[:, None] * torch.view_as_complex(self.b)  # (P/2,d)
+        step = self.log_step.exp()
+        log_lambda_bar, gain = discretise(eigenvalues, step, self.discretisation)
+        lambda_bar = log_lambda_bar.exp()
+        b = torch.view_as_complex(self.b)  # (P/2,d)
+        b_bar = gain[:, None] * b
 
         # y = 2 Re(C x) + D u
-        y = diagonal_ssm(x, log_lambda_bar.exp(), torch.view_as_real(b_bar), 2 * self.c, mask)
+        y = diagonal_ssm(x, lambda_bar, torch.view_as_real(b_bar), 2 * self.c, mask)
         return (y + self.skip * x).to(x.dtype)

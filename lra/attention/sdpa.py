@@ -1,11 +1,17 @@
 """Softmax attention by torch's fused kernels: the opponent that an efficient mechanism has to beat."""
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops import varlen_attention
 from .base import Attention, Sizes
+
+if TYPE_CHECKING:
+    from ..varlen import VarlenLayout
 
 
 class SDPA(Attention):
@@ -16,24 +22,39 @@ class SDPA(Attention):
         causal: whether a query attends only to keys up to its own position.
     """
 
-    drops = True
-    hole_free = True
+    has_dropout = True
+    compactable = True
 
     def __init__(self, sizes: Sizes, *, causal: bool = False):
         super().__init__(sizes)
         self.causal = causal
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        attn_mask = None if mask is None else mask[:, None, None, :]  # (N,1,1,L)
-        if self.causal and mask is not None:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        dropout_p = self._dropout()
+        if mask is None:
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=self.causal)
+        attn_mask = mask[:, None, None, :]  # (N,1,1,L)
+        if self.causal:
             # A padded query also attends to itself, or it might attend to nothing.
-            lower = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+            L = q.shape[2]
+            lower = torch.ones(L, L, dtype=torch.bool, device=q.device).tril()
             diagonal = lower & lower.mT
             attn_mask = (attn_mask & lower) | diagonal  # (N,1,L,L)
-        is_causal = self.causal and mask is None
-        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p=self._dropout(), is_causal=is_causal)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p=dropout_p)
 
-    def varlen(self, q, k, v, layout):
+    def varlen(
+        self,
+        q: Float[Tensor, "1 H T D"],
+        k: Float[Tensor, "1 H T D"],
+        v: Float[Tensor, "1 H T E"],
+        layout: "VarlenLayout",
+    ) -> Float[Tensor, "1 H T E"]:
         if self.causal:
             return super().varlen(q, k, v, layout)
         return varlen_attention.attend(q, k, v, layout, dropout_p=self._dropout())

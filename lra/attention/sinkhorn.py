@@ -1,6 +1,9 @@
 """Sparse Sinkhorn attention (Tay et al., ICML 2020)."""
 
+import math
+
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.blocks import MIN_SCORE, attend, blocks, real_blocks
@@ -37,55 +40,80 @@ class Sinkhorn(Attention):
         self.temperature = temperature
         num_heads = sizes.heads
         head_dim = sizes.head_dim
-        num_blocks = -(-sizes.length // block)
+        num_blocks = math.ceil(sizes.length / block)
+        # P of each head: a linear map with bias.
         weight = torch.empty(num_heads, head_dim, num_blocks).uniform_(-1, 1)
         self.weight = nn.Parameter(weight * head_dim**-0.5)
         self.bias = nn.Parameter(torch.zeros(num_heads, 1, num_blocks))
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        seq_len = q.shape[2]
-        size = min(self.block, seq_len)
-        q, k, v = (blocks(t, size) for t in (q, k, v))  # (N,H,B,b,D)
-        real = real_blocks(mask, seq_len, size, q.device)  # (N,B,b)
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        L = q.shape[2]
+        size = min(self.block, L)
+        q, k, v = (blocks(x, size) for x in (q, k, v))  # (N,H,B,b,.)
+        real = real_blocks(mask, L, size, q.device)  # (N or 1,B,b)
         allowed = None
         if real is not None:
             is_real = real[:, None, ..., None]  # (N,1,B,b,1)
             k = k * is_real
             v = v * is_real
+            # A position of the mixed block is a key if some block has a real token there.
             is_mixed = real.any(1, keepdim=True).expand_as(real)
-            allowed = torch.cat([real, is_mixed], -1)[:, None, :, None]  # (N,1,B,1,2b)
+            is_key = torch.cat([real, is_mixed], -1)  # (N,B,2 b)
+            allowed = is_key[:, None, :, None]  # (N,1,B,1,2 b)
 
         # k' and v', the block that is mixed for each block.
         mixed_k, mixed_v = self._mixed(k, v, self.weight, self.bias, real)  # (N,H,B,b,.)
 
         # One softmax over both blocks.
-        keys = torch.cat([k, mixed_k.to(k.dtype)], 3)  # (N,H,B,2b,D)
-        values = torch.cat([v, mixed_v.to(v.dtype)], 3)  # (N,H,B,2b,E)
+        keys = torch.cat([k, mixed_k.to(k.dtype)], 3)  # (N,H,B,2 b,D)
+        values = torch.cat([v, mixed_v.to(v.dtype)], 3)  # (N,H,B,2 b,E)
         out = attend(q, keys, values, allowed)
-        return out.flatten(2, 3)[:, :, :seq_len]
+        return out.flatten(2, 3)[:, :, :L]
 
     @full_precision
-    def _mixed(self, k: Tensor, v: Tensor, weight: Tensor, bias: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute k', v' (N,H,B,b,.) from k, v (N,H,B,b,.) and real (N,B,b)."""
-        num_blocks = k.shape[2]
+    def _mixed(
+        self,
+        k: Float[Tensor, "N H B b D"],
+        v: Float[Tensor, "N H B b E"],
+        weight: Float[Tensor, "H D blocks"],
+        bias: Float[Tensor, "H 1 blocks"],
+        real: Bool[Tensor, "#N B b"] | None,
+    ) -> tuple[Float[Tensor, "N H B b D"], Float[Tensor, "N H B b E"]]:
+        """Compute k' and v'."""
+        B = k.shape[2]
         # P of the pooled keys: row i has the scores of block i.
         pooled = k.sum(3)  # (N,H,B,D)
-        scores = pooled @ weight[..., :num_blocks] + bias[..., :num_blocks]  # (N,H,B,B)
+        scores = pooled @ weight[..., :B] + bias[..., :B]  # (N,H,B,B)
         is_used = None if real is None else real.any(-1)  # (N,B)
         R = self.normalise(scores / self.temperature, is_used)
-        mixed_k = (R @ k.flatten(3)).unflatten(3, k.shape[3:])
-        mixed_v = (R @ v.flatten(3)).unflatten(3, v.shape[3:])
-        return mixed_k, mixed_v
 
-    def normalise(self, scores: Tensor, real: Tensor | None) -> Tensor:
-        """Compute R from scores (N,H,B,B) and the blocks with real tokens (N,B); columns of other blocks are zero."""
+        # Each block is one vector of b D or b E numbers.
+        mixed_k = R @ k.flatten(3)
+        mixed_v = R @ v.flatten(3)
+        return mixed_k.view_as(k), mixed_v.view_as(v)
+
+    def normalise(
+        self,
+        scores: Float[Tensor, "N H B B"],
+        real: Bool[Tensor, "#N B"] | None,
+    ) -> Float[Tensor, "N H B B"]:
+        """Compute R; the columns of blocks without a real token are zero."""
         if real is None:
-            real = scores.new_ones(1, scores.shape[-1], dtype=torch.bool)
+            num_blocks = scores.shape[-1]
+            real = scores.new_ones(1, num_blocks, dtype=torch.bool)
+        is_column = real[:, None, None]  # (N or 1,1,1,B)
         if not self.iterations:
-            return scores.masked_fill(~real[:, None, None], MIN_SCORE).softmax(-1)
+            return scores.masked_fill(~is_column, FLOOR).softmax(-1)
 
         # Sinkhorn steps in logarithms. Rows of padded blocks would otherwise count in the sums of columns.
-        is_pair = (real[:, None, None] & real[:, None, :, None]).expand_as(scores)
+        is_row = real[:, None, :, None]  # (N or 1,1,B,1)
+        is_pair = (is_column & is_row).expand_as(scores)
         for _ in range(self.iterations):
             for dim in (-1, -2):
                 scores = scores.masked_fill(~is_pair, MIN_SCORE)

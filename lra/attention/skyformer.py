@@ -4,6 +4,7 @@ from functools import partial
 from typing import Annotated
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops.gaussian import gaussian_kernel
@@ -36,7 +37,7 @@ class Skyformer(Attention):
         pinv: pseudo-inverse, (...,m,m) -> (...,m,m).
     """
 
-    hole_free = True
+    compactable = True
 
     def __init__(
         self,
@@ -51,13 +52,19 @@ class Skyformer(Attention):
         self.ridge = ridge
         self.resample = resample
         self.pinv = pinv
-        self.mixes_batch = is_batch_dependent(pinv)
+        self.batch_dependent = is_batch_dependent(pinv)
         # The random numbers of evaluation.
         self.draw: Tensor
         self.register_buffer("draw", torch.rand(2 * samples))
 
     @full_precision
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
         # ||q D^-¼ - k D^-¼||² / 2 = ||q - k||² / (2 √D)
         q = q * q.shape[-1] ** -0.25
         k = k * k.shape[-1] ** -0.25
@@ -66,26 +73,38 @@ class Skyformer(Attention):
         S = self.landmarks(q, k, mask)  # (N,H,m,D)
 
         # 2. The kernel matrix of the landmarks.
-        M = gaussian_kernel(S, S) + self.ridge * torch.eye(S.shape[2], dtype=S.dtype, device=S.device)
+        eye = torch.eye(S.shape[2], dtype=S.dtype, device=S.device)
+        M = gaussian_kernel(S, S) + self.ridge * eye  # (N,H,m,m)
 
         # 3. and 4. Products from right to left.
-        r = M.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1)
-        v = v if mask is None else v * mask[:, None, :, None]
+        r = M.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1), the diagonal of R^-½
+        if mask is not None:
+            v = v * mask[:, None, :, None]
         w = gaussian_kernel(S, k) @ v  # (N,H,m,E)
         query_map = gaussian_kernel(q, S)  # (N,H,L,m)
         inverse = self.pinv(r * M * r.mT)  # (N,H,m,m)
         return query_map @ (r * (inverse @ (r * w)))
 
-    def landmarks(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Draw rows of q, then of k: a random number u selects the real token floor(u n), (N,H,m,D)."""
+    def landmarks(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N H m D"]:
+        """Draw rows of q, then of k: a random number u selects the real token floor(u n)."""
         N, H, L, _ = q.shape
-        draw = torch.rand_like(self.draw) if self.training or self.resample == "always" else self.draw
+        draw = self.draw
+        if self.training or self.resample == "always":
+            draw = torch.rand_like(draw)
         num_real = torch.full((N, 1), L, device=q.device)
         if mask is not None:
             num_real = mask.sum(-1, keepdim=True).clamp(min=1)  # (N,1)
         # The product may round up to n.
         index = (draw * num_real).long().minimum(num_real - 1)  # (N,m)
         if mask is not None:
-            index = argsort_valid_first(mask).gather(1, index)
-        query_index, key_index = index[:, None].expand(-1, H, -1).chunk(2, -1)
-        return torch.cat([gather_tokens(q, query_index), gather_tokens(k, key_index)], 2)
+            index = real_first(mask).gather(1, index)
+        index = index[:, None].expand(-1, H, -1)  # (N,H,m)
+        query_index, key_index = index.chunk(2, -1)
+        queries = gather_tokens(q, query_index)  # (N,H,m/2,D)
+        keys = gather_tokens(k, key_index)  # (N,H,m/2,D)
+        return torch.cat([queries, keys], 2)

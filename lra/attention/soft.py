@@ -3,11 +3,13 @@
 ``lra/reference/soft.py`` has the same equations for one head of one sequence.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..ops.blocks import blocks
@@ -51,7 +53,7 @@ class Soft(Attention):
         ValueError: window or count is outside 1 .. length, or count is given with sample=conv.
     """
 
-    shares_qk = True
+    shared_qk = True
 
     def __init__(
         self,
@@ -76,77 +78,114 @@ class Soft(Attention):
         self.normalise = normalise
         self.pinv = pinv
         # Windows and random numbers belong to positions.
-        self.hole_free = sample == "first" or (sample == "pool" and count is not None)
+        self.compactable = sample == "first" or (sample == "pool" and count is not None)
         # The random numbers of evaluation.
         if sample == "random":
             self.draw: Tensor
             self.register_buffer("draw", torch.rand(sizes.length))
         # A convolution whose stride is its width is a linear map of each window.
         if sample == "conv":
-            layers = [nn.Linear(window * sizes.head_dim, sizes.head_dim, bias=False)]
+            head_dim = sizes.head_dim
+            self.conv = nn.Sequential(nn.Linear(window * head_dim, head_dim, bias=False))
             if activate:
-                layers += [nn.LayerNorm(sizes.head_dim), nn.GELU()]
-            self.conv = nn.Sequential(*layers)
+                self.conv.append(nn.LayerNorm(head_dim))
+                self.conv.append(nn.GELU())
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        N, _, L, D = q.shape
         if mask is None:
-            mask = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device)
+            mask = torch.ones(N, L, dtype=torch.bool, device=q.device)
         # ||q D^-¼ - k D^-¼||² / 2 = ||q - k||² / (2 √D)
-        q = upcast(q) * q.shape[-1] ** -0.25
+        q = upcast(q) * D**-0.25
+
+        # 1. Bottleneck tokens; 2. and 3. the product.
         tokens, token_mask = self.bottleneck(q, mask)  # (N,H,m,D), (N,m)
         return self._product(q, v, mask, tokens, token_mask)
 
     @full_precision
-    def _product(self, q: Tensor, v: Tensor, mask: Tensor, tokens: Tensor, token_mask: Tensor) -> Tensor:
-        """Compute steps 2 and 3 from bottleneck tokens (N,H,m,D), of which token_mask (N,m) marks the real ones."""
+    def _product(
+        self,
+        q: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"],
+        tokens: Float[Tensor, "N H m D"],
+        token_mask: Bool[Tensor, "N m"],
+    ) -> Float[Tensor, "N H L E"]:
+        """Compute steps 2 and 3 from bottleneck tokens, of which token_mask marks the real ones."""
+        # 2. P and A; a bottleneck token without a real token is a row and column of the identity in A.
         P = gaussian_kernel(tokens, q)  # (N,H,m,L)
-        eye = torch.eye(tokens.shape[2], dtype=q.dtype, device=q.device)
-        pair_mask = token_mask[:, :, None] & token_mask[:, None]  # (N,m,m)
         A = gaussian_kernel(tokens, tokens)  # (N,H,m,m)
-        A = A.where(pair_mask[:, None], eye)
+        eye = torch.eye(tokens.shape[2], dtype=q.dtype, device=q.device)
+        is_pair = token_mask[:, :, None] & token_mask[:, None]  # (N,m,m)
+        A = A.where(is_pair[:, None], eye)
 
         # P v, without padding and without bottleneck tokens that hold no real token.
         real_v = v * mask[:, None, :, None]
         Pv = P @ real_v * token_mask[:, None, :, None]  # (N,H,m,E)
 
-        # out = Pᵀ A⁻¹ P v, SOFT++ with D^-½ on both sides of A⁻¹.
-        inverse = self.pinv(A)
+        # 3. out = Pᵀ A⁻¹ P v, SOFT++ with D^-½ on both sides of A⁻¹.
+        inverse = self.pinv(A)  # (N,H,m,m)
         if self.normalise:
-            d = A.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1)
+            d = A.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1), the diagonal of D^-½
             return P.mT @ (d * (inverse @ (d * Pv)))
         return P.mT @ (inverse @ Pv)
 
-    def bottleneck(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute step 1: bottleneck tokens (N,H,m,D), and which of them hold real tokens (N,m)."""
+    def bottleneck(
+        self,
+        q: Float[Tensor, "N H L D"],
+        mask: Bool[Tensor, "N L"],
+    ) -> tuple[Float[Tensor, "N H m D"], Bool[Tensor, "N m"]]:
+        """Compute step 1: bottleneck tokens, and which of them hold real tokens."""
         L = q.shape[2]
-        if self.count is None and self.sample in ("pool", "conv"):
-            return self._windows(q, mask)
-        if self.sample == "pool":
+        if self.sample in ("pool", "conv"):
+            if self.count is None:
+                return self._windows(q, mask)
             (tokens,), token_mask = segment_means(mask, min(self.count, L), q)
             return tokens, token_mask
+
         # Single tokens: m of all positions, num_used of the real ones.
         num_real = mask.sum(-1, keepdim=True)  # (N,1)
         if self.count is None:
-            m = -(-L // self.window)
+            m = math.ceil(L / self.window)
             num_used = -(-num_real // self.window)
         else:
             m = min(self.count, L)
             num_used = num_real.clamp(max=self.count)
-        index = self._order(mask)[:, None, :m, None].expand(-1, q.shape[1], -1, q.shape[3])
-        return q.gather(2, index), torch.arange(m, device=q.device) < num_used
+        position = self._order(mask)[:, None, :m]  # (N,1,m)
+        index = position[..., None].expand(-1, q.shape[1], -1, q.shape[3])  # (N,H,m,D)
+        number = torch.arange(m, device=q.device)
+        return q.gather(2, index), number < num_used
 
-    def _windows(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _windows(
+        self,
+        q: Float[Tensor, "N H L D"],
+        mask: Bool[Tensor, "N L"],
+    ) -> tuple[Float[Tensor, "N H m D"], Bool[Tensor, "N m"]]:
         """Pool or convolve windows of positions; padding counts as zero and in no mean."""
-        windows = blocks(q * mask[:, None, :, None], self.window)  # (N,H,m,window,D)
+        real_q = q * mask[:, None, :, None]
+        windows = blocks(real_q, self.window)  # (N,H,m,window,D)
         num_real = blocks(mask, self.window, 1).sum(-1)  # (N,m)
+        token_mask = num_real > 0
         if self.sample == "conv":
-            return self.conv(windows.flatten(3).to(self.conv[0].weight.dtype)), num_real > 0
-        return windows.sum(3) / num_real.clamp(min=1)[:, None, :, None], num_real > 0
+            weight = next(self.conv.parameters())
+            inputs = windows.flatten(3).to(weight.dtype)  # (N,H,m,window D)
+            return self.conv(inputs), token_mask
+        divisor = num_real.clamp(min=1)[:, None, :, None]  # (N,1,m,1)
+        return windows.sum(3) / divisor, token_mask
 
-    def _order(self, mask: Tensor) -> Tensor:
-        """Sort positions (N,L), real tokens first, by position or by a random number."""
+    def _order(self, mask: Bool[Tensor, "N L"]) -> Int[Tensor, "N L"]:
+        """Sort positions, real tokens first, by position or by a random number."""
         N, L = mask.shape
         if self.sample == "first":
-            return argsort_valid_first(mask)
-        draw = torch.rand(N, L, device=mask.device) if self.training else self.draw[:L].expand(N, -1)
+            return real_first(mask)
+        draw = self.draw[:L].expand(N, -1)
+        if self.training:
+            draw = torch.rand(N, L, device=mask.device)
+        # Random numbers are below 1, so padding comes last.
         return draw.masked_fill(~mask, 2).argsort(dim=-1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute
 
@@ -27,9 +28,9 @@ class Softmax(Attention):
             Nystromformer (docs/sources.md).
     """
 
-    drops = True
-    takes_bias = True
-    hole_free = True
+    has_dropout = True
+    supports_bias = True
+    compactable = True
 
     def __init__(self, sizes: Sizes, *, weights: Weights = "softmax", checkpoint: bool = False):
         super().__init__(sizes)
@@ -38,21 +39,33 @@ class Softmax(Attention):
 
     def forward(
         self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None = None,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
         bias: Callable[[Tensor, Tensor], Tensor] | None = None,
-    ) -> Tensor:
+    ) -> Float[Tensor, "N H L E"]:
         if self.checkpoint and torch.is_grad_enabled():
             return recompute(self._attend, q, k, v, mask, bias, use_reentrant=False)
         return self._attend(q, k, v, mask, bias)
 
     @full_precision
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Callable | None) -> Tensor:
-        scores = q * score_scale(self.weights, q, mask) @ k.mT  # (N,H,L,L)
-        positions = torch.arange(q.shape[2], device=q.device)
-        score_bias = None if bias is None else bias(positions, positions)
+    def _attend(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+        bias: Callable[[Tensor, Tensor], Tensor] | None,
+    ) -> Float[Tensor, "N H L E"]:
+        scale = score_scale(self.weights, q, mask)
+        scores = q * scale @ k.mT  # (N,H,L,L)
+        score_bias = None
+        if bias is not None:
+            positions = torch.arange(q.shape[2], device=q.device)
+            score_bias = bias(positions, positions)  # (L,L)
+
+        # Weights of the real keys.
         mask = ensure_nonempty(mask)
         key_mask = None if mask is None else mask[:, None]
         weights = attention_weights(scores, key_mask, self.weights, score_bias)

@@ -3,6 +3,7 @@
 from typing import Literal
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..ops.blocks import Part, attend, blocks, merge, weigh, windows
@@ -52,21 +53,43 @@ class Sparse(Attention):
         self.summary = summary
         self.causal = causal
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        real = q.new_ones(1, q.shape[2], dtype=torch.bool) if mask is None else mask  # (N or 1,L)
+    def forward(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L E"]:
+        real = mask
+        if real is None:
+            real = q.new_ones(1, q.shape[2], dtype=torch.bool)
         if self.pattern == "fixed":
             return self._fixed(q, k, v, real)
         return self._strided(q, k, v, real)
 
     @full_precision
-    def _strided(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
-        q = q * q.shape[-1] ** -0.5
-        parts = [self._band(q, k, v, real), self._column(q, k, v, real)]
-        return merge(parts)[:, :, : real.shape[1]]
+    def _strided(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        real: Bool[Tensor, "#N L"],
+    ) -> Float[Tensor, "N H L E"]:
+        L, D = q.shape[2:]
+        q = q * D**-0.5
+        band = self._band(q, k, v, real)
+        column = self._column(q, k, v, real)
+        return merge([band, column])[:, :, :L]
 
-    def _band(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Part:
+    def _band(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        real: Bool[Tensor, "#N L"],
+    ) -> Part:
         """Attend to the band. Tensors of the part are (N,H,B l,.)."""
-        seq_len = q.shape[2]
+        L = q.shape[2]
         # The band of a query: stride - 1 earlier keys if causal, else half of them on each side.
         if self.causal:
             num_left = self.stride - 1
@@ -74,74 +97,99 @@ class Sparse(Attention):
         else:
             num_left = (self.stride - 1) // 2
             num_right = self.stride // 2
-        num_left = min(num_left, seq_len)
-        num_right = min(num_right, seq_len)
+        num_left = min(num_left, L)
+        num_right = min(num_right, L)
 
         # Split queries into blocks; each block sees its keys and the keys of the bands at both ends.
-        size = min(self.stride, seq_len)
+        size = min(self.stride, L)
         q_blocks = blocks(q, size)  # (N,H,B,l,D)
         k_windows = windows(k, size, num_left, num_right)  # (N,H,B,window,D)
         v_windows = windows(v, size, num_left, num_right)  # (N,H,B,window,E)
 
         # Inside a window, offset = key position - first key of the query's band.
-        key = torch.arange(num_left + size + num_right, device=q.device)
+        num_keys = num_left + size + num_right
+        key = torch.arange(num_keys, device=q.device)
         query = torch.arange(size, device=q.device)[:, None]
         offset = key - query
         in_band = (offset >= 0) & (offset <= num_left + num_right)  # (l,window)
         is_real = windows(real, size, num_left, num_right, 1)  # (N or 1,B,window)
-        is_real = is_real[:, None, :, None]  # (N or 1,1,B,1,window)
+        allowed = in_band & is_real[:, None, :, None]  # (N or 1,1,B,l,window)
 
         scores = q_blocks @ k_windows.mT  # (N,H,B,l,window)
-        part = weigh(scores, v_windows, in_band & is_real)
-        return Part(*(x.flatten(2, 3) for x in part))
+        part = weigh(scores, v_windows, allowed)
+        positions = [x.flatten(2, 3) for x in part]
+        return Part(*positions)
 
-    def _column(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Part:
+    def _column(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        real: Bool[Tensor, "#N L"],
+    ) -> Part:
         """Attend to keys at distances l, 2 l, ...; distance 0 is in the band. Tensors of the part are (N,H,B l,.)."""
         size = min(self.stride, q.shape[2])
         # The positions i (mod l) are the columns of the folded sequence.
-        q, k, v = (blocks(t, size).transpose(2, 3) for t in (q, k, v))  # (N,H,l,B,D)
-        number = torch.arange(q.shape[3], device=q.device)
-        is_other = number != number[:, None]  # (B,B)
-        if self.causal:
-            is_other = number < number[:, None]
+        q, k, v = (blocks(x, size).transpose(2, 3) for x in (q, k, v))  # (N,H,l,B,.)
+        is_other = self._other_blocks(q.shape[3], q.device)  # (B,B)
         is_real = blocks(real, size, 1).mT  # (N or 1,l,B)
-        is_real = is_real[:, None, :, None]  # (N or 1,1,l,1,B)
+        allowed = is_other & is_real[:, None, :, None]  # (N or 1,1,l,B,B)
         scores = q @ k.mT  # (N,H,l,B,B)
-        part = weigh(scores, v, is_other & is_real)
-        return Part(*(x.transpose(2, 3).flatten(2, 3) for x in part))
+        part = weigh(scores, v, allowed)
+        positions = [x.transpose(2, 3).flatten(2, 3) for x in part]
+        return Part(*positions)
 
-    def _fixed(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
-        seq_len = q.shape[2]
-        device = q.device
+    def _fixed(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L E"],
+        real: Bool[Tensor, "#N L"],
+    ) -> Float[Tensor, "N H L E"]:
+        L = q.shape[2]
         block = self.block
-        q, k, v = (blocks(t, block) for t in (q, k, v))  # (N,H,B,b,D)
-        num_blocks = q.shape[2]
+        q, k, v = (blocks(x, block) for x in (q, k, v))  # (N,H,B,b,.)
         real = blocks(real, block, 1)  # (N or 1,B,b)
 
         # Summaries of a block: its first position and its last c ones.
-        position = torch.arange(block, device=device)
-        first = position[: min(1, block - self.summary)]
-        summaries = torch.cat([first, position[block - self.summary :]])  # (c + 1,)
+        position = torch.arange(block, device=q.device)
+        first_of_last = block - self.summary
+        first = position[: min(1, first_of_last)]
+        last = position[first_of_last:]
+        summaries = torch.cat([first, last])  # (c + 1,)
 
-        # Keys of the query's block, and of the summaries of other blocks.
+        # Keys of the query's block.
         inside = real[:, None, :, None]  # (N or 1,1,B,1,b)
-        number = torch.arange(num_blocks, device=device)
         if self.causal:
-            inside = inside & (position <= position[:, None])  # (N or 1,1,B,b,b)
-            is_other = number < number[:, None]  # (B,B)
-        else:
-            is_other = number != number[:, None]  # (B,B)
+            is_earlier = position <= position[:, None]  # (b,b)
+            inside = inside & is_earlier  # (N or 1,1,B,b,b)
+
+        # Summaries of the other blocks, S of all blocks together.
+        is_other = self._other_blocks(q.shape[2], q.device)  # (B,B)
         outside = is_other[..., None] & real[:, None, :, summaries]  # (N or 1,B,B,c + 1)
         outside = outside.flatten(2)[:, None, :, None]  # (N or 1,1,B,1,S)
         outside = outside.expand(-1, -1, -1, inside.shape[3], -1)  # (N or 1,1,B,1 or b,S)
+
+        keys = _append_summaries(k, summaries)
+        values = _append_summaries(v, summaries)
         allowed = torch.cat([inside, outside], -1)
-
-        def append_summaries(x: Tensor) -> Tensor:
-            """Append the summaries of all blocks to each block: (N,H,B,b,D) -> (N,H,B,b + S,D)."""
-            shared = x[:, :, :, summaries].flatten(2, 3)[:, :, None]  # (N,H,1,S,D)
-            return torch.cat([x, shared.expand(-1, -1, num_blocks, -1, -1)], 3)
-
-        keys = append_summaries(k)
-        values = append_summaries(v)
         out = attend(q, keys, values, allowed)  # (N,H,B,b,E)
-        return out.flatten(2, 3)[:, :, :seq_len]
+        return out.flatten(2, 3)[:, :, :L]
+
+    def _other_blocks(self, num_blocks: int, device: torch.device) -> Bool[Tensor, "B B"]:
+        """Mark the blocks other than the query's block; only earlier ones if causal."""
+        number = torch.arange(num_blocks, device=device)
+        if self.causal:
+            return number < number[:, None]
+        return number != number[:, None]
+
+
+def _append_summaries(
+    x: Float[Tensor, "N H B b D"],
+    summaries: Int[Tensor, " s"],
+) -> Float[Tensor, "N H B b+B*s D"]:
+    """Append the summaries of all blocks to each block."""
+    num_blocks = x.shape[2]
+    shared = x[:, :, :, summaries].flatten(2, 3)  # (N,H,S,D)
+    shared = shared[:, :, None].expand(-1, -1, num_blocks, -1, -1)  # (N,H,B,S,D)
+    return torch.cat([x, shared], 3)

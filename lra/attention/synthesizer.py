@@ -8,12 +8,14 @@ from abc import abstractmethod
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.attention_maps import attention_weights, ensure_nonempty
 from ..ops.precision import full_precision
 from ..options import Positive
 from .base import Mixer, Sizes
+from .gated import merge_heads, split_heads
 
 
 class Synthesizer(Mixer):
@@ -29,7 +31,7 @@ class Synthesizer(Mixer):
         dot_product: whether q kᵀ / √D is added to S (the paper's mixtures with vanilla attention).
     """
 
-    drops = True
+    has_dropout = True
 
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False):
         super().__init__(sizes, dim=dim)
@@ -39,43 +41,58 @@ class Synthesizer(Mixer):
         self.inputs = nn.Linear(dim, num_projections * width)
         self.output = nn.Linear(width, dim)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         qk, v = self.project(x)
         mixed = self.mix(x, qk, v, mask)  # (N,H,L,D)
-        merged = mixed.transpose(1, 2).flatten(2)  # (N,L,H D)
+        merged = merge_heads(mixed)  # (N,L,H D)
         return self.output(merged.to(x.dtype))
 
-    def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def attention_map(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N H L L"]:
         # With the unit vectors as values the output is the map.
         qk, v = self.project(x)
-        N, H, L = v.shape[:3]
+        N, H, L, _ = v.shape
         eye = torch.eye(L, device=x.device, dtype=v.dtype)
         eye = eye.expand(N, H, -1, -1)
         return self.mix(x, qk, eye, mask)
 
-    def project(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Project to [scaled queries, keys], or [] without dot_product, and to values, (N,H,L,D) each."""
+    def project(
+        self,
+        x: Float[Tensor, "N L d"],
+    ) -> tuple[list[Float[Tensor, "N H L D"]], Float[Tensor, "N H L D"]]:
+        """Project to [scaled queries, keys], or [] without dot_product, and to values."""
         H = self.sizes.heads
         D = self.sizes.head_dim
-        projections = self.inputs(x).split(H * D, -1)
-        heads = [part.unflatten(-1, (H, D)).transpose(1, 2) for part in projections]  # (N,H,L,D) each
-        if len(heads) == 1:
-            return [], heads[0]
-        q, k, v = heads
-        return [q * D**-0.5, k], v
+        projections = self.inputs(x).split(H * D, -1)  # (N,L,H D) each
+        by_head = [split_heads(part, H) for part in projections]
+        if len(by_head) == 1:
+            return [], by_head[0]
+        q, k, v = by_head
+        q = q * D**-0.5
+        return [q, k], v
 
     @abstractmethod
-    def mix(self, x: Tensor, qk: list[Tensor], v: Tensor, mask: Tensor | None) -> Tensor:
+    def mix(
+        self,
+        x: Float[Tensor, "N L d"],
+        qk: list[Float[Tensor, "N H L D"]],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N H L E"]:
         """Compute softmax(S + q kᵀ) v.
 
         Args:
-            x: (N,L,d).
-            qk: scaled queries and keys (N,H,L,D), or nothing.
-            v: (N,H,L,E).
-            mask: (N,L).
-
-        Returns:
-            (N,H,L,E).
+            x: token vectors.
+            qk: scaled queries and keys, or nothing.
+            v: values.
+            mask: real tokens.
         """
 
 
@@ -86,13 +103,25 @@ class Random(Synthesizer):
         super().__init__(sizes, dim=dim, dot_product=dot_product)
         self.table = nn.Parameter(xavier(sizes.heads, sizes.length, sizes.length))
 
-    def mix(self, x: Tensor, qk: list[Tensor], v: Tensor, mask: Tensor | None) -> Tensor:
+    def mix(
+        self,
+        x: Float[Tensor, "N L d"],
+        qk: list[Float[Tensor, "N H L D"]],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N H L E"]:
         L = x.shape[1]
         scores = self.table[None, :, :L, :L]  # (1,H,L,L)
         return self._weigh(scores, v, ensure_nonempty(mask), *qk)
 
     @full_precision
-    def _weigh(self, scores: Tensor, v: Tensor, mask: Tensor | None, *qk: Tensor) -> Tensor:
+    def _weigh(
+        self,
+        scores: Float[Tensor, "1 H L L"],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+        *qk: Float[Tensor, "N H L D"],
+    ) -> Float[Tensor, "N H L E"]:
         if qk:
             q, k = qk
             scores = scores + q @ k.mT
@@ -109,30 +138,42 @@ class Product(Synthesizer):
     """
 
     @abstractmethod
-    def factors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute a and b, (N or 1,H,L,r) each, of token vectors (N,L,d)."""
+    def factors(
+        self,
+        x: Float[Tensor, "N L d"],
+    ) -> tuple[Float[Tensor, "#N H L r"], Float[Tensor, "#N H L r"]]:
+        """Compute a and b."""
 
-    def mix(self, x: Tensor, qk: list[Tensor], v: Tensor, mask: Tensor | None) -> Tensor:
+    def mix(
+        self,
+        x: Float[Tensor, "N L d"],
+        qk: list[Float[Tensor, "N H L D"]],
+        v: Float[Tensor, "N H L E"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N H L E"]:
         N = x.shape[0]
         a, b = self.factors(x)
-        a = a.expand(N, -1, -1, -1).to(v.dtype)  # (N,H,L,r)
-        b = b.expand(N, -1, -1, -1).to(v.dtype)
+        a = a.expand(N, -1, -1, -1)  # (N,H,L,r)
+        b = b.expand(N, -1, -1, -1)  # (N,H,L,r)
+        a = a.to(v.dtype)
+        b = b.to(v.dtype)
         if qk:
             q, k = qk
             a = torch.cat([a, q], -1)  # (N,H,L,r + D)
             b = torch.cat([b, k], -1)
 
         # The fused kernels need one width for all; zeros add nothing.
-        value_dim = v.shape[-1]
-        width = max(a.shape[-1], value_dim)
-        a = F.pad(a, (0, width - a.shape[-1]))
-        b = F.pad(b, (0, width - b.shape[-1]))
-        v = F.pad(v, (0, width - value_dim))
+        rank = a.shape[-1]
+        E = v.shape[-1]
+        width = max(rank, E)
+        a = F.pad(a, (0, width - rank))
+        b = F.pad(b, (0, width - rank))
+        v = F.pad(v, (0, width - E))
 
         key_mask = None if mask is None else mask[:, None, None]
-        dropout = self.sizes.dropout if self.training else 0.0
-        out = F.scaled_dot_product_attention(a, b, v, key_mask, dropout, scale=1.0)  # (N,H,L,width)
-        return out[..., :value_dim]
+        dropout_p = self.sizes.dropout if self.training else 0.0
+        out = F.scaled_dot_product_attention(a, b, v, key_mask, dropout_p, scale=1.0)  # (N,H,L,width)
+        return out[..., :E]
 
 
 class Factorised(Product):
@@ -144,7 +185,10 @@ class Factorised(Product):
         self.rows = nn.Parameter(xavier(sizes.heads, sizes.length, rank))
         self.columns = nn.Parameter(xavier(sizes.heads, sizes.length, rank))
 
-    def factors(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def factors(
+        self,
+        x: Float[Tensor, "N L d"],
+    ) -> tuple[Float[Tensor, "1 H L r"], Float[Tensor, "1 H L r"]]:
         L = x.shape[1]
         return self.rows[None, :, :L], self.columns[None, :, :L]
 
@@ -160,19 +204,22 @@ class Dense(Product):
         self.scores = nn.Parameter(xavier(H, sizes.length, D))
         self.bias = nn.Parameter(torch.zeros(H, sizes.length, 1))
 
-    def factors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        # relu(W₁ x_i + b₁).
+    def factors(
+        self,
+        x: Float[Tensor, "N L d"],
+    ) -> tuple[Float[Tensor, "N H L r"], Float[Tensor, "1 H L r"]]:
+        # a = relu(W₁ x_i + b₁), and a feature of ones that carries the bias b₂.
         hidden = self.hidden(x).relu()  # (N,L,H D)
-        hidden = hidden.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2)  # (N,H,L,D)
+        hidden = split_heads(hidden, self.sizes.heads)  # (N,H,L,D)
+        a = F.pad(hidden, (0, 1), value=1.0)  # (N,H,L,D + 1)
 
-        # A feature of ones carries the bias b₂.
+        # b = [W₂, b₂] of the first L positions.
         L = x.shape[1]
-        columns = torch.cat([self.scores, self.bias], -1)  # (H,length,D + 1)
-        columns = columns[None, :, :L]  # (1,H,L,D + 1)
-        return F.pad(hidden, (0, 1), value=1.0), columns
+        b = torch.cat([self.scores, self.bias], -1)  # (H,length,D + 1)
+        return a, b[None, :, :L]
 
 
-def xavier(heads: int, rows: int, columns: int) -> Tensor:
-    """Draw Xavier-uniform matrices (heads,rows,columns)."""
+def xavier(heads: int, rows: int, columns: int) -> Float[Tensor, "{heads} {rows} {columns}"]:
+    """Draw Xavier-uniform matrices."""
     bound = (6 / (rows + columns)) ** 0.5
     return torch.empty(heads, rows, columns).uniform_(-bound, bound)

@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.attention_maps import ensure_nonempty
@@ -10,6 +11,7 @@ from ..ops.convolution import convolve_sequence
 from ..ops.precision import full_precision
 from ..options import Positive, Whole
 from .base import Mixer, Sizes
+from .gated import merge_heads, split_heads
 
 
 class TransformerLS(Mixer):
@@ -36,7 +38,7 @@ class TransformerLS(Mixer):
         ValueError: an even kernel.
     """
 
-    drops = True
+    has_dropout = True
 
     def __init__(self, sizes: Sizes, *, dim: int, rank: Positive = 32, window: Positive = 8, kernel: Whole = 0):
         super().__init__(sizes, dim=dim)
@@ -51,81 +53,103 @@ class TransformerLS(Mixer):
         # LN_l and LN_s.
         self.token_norm = nn.LayerNorm(width)
         self.compressed_norm = nn.LayerNorm(width)
-        # The module holds the filters; ``convolve_sequence`` applies them.
-        self.conv = None
+        # The module holds the filters; ``convolve_rows`` applies them.
+        self.conv: nn.Conv2d | None = None
         if kernel:
             self.conv = nn.Conv2d(heads, heads, (kernel, 1), groups=heads, bias=False)
             nn.init.zeros_(self.conv.weight)
         self.output = nn.Linear(width, dim)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         N, L, _ = x.shape
         if mask is None:
             mask = x.new_ones(N, L, dtype=torch.bool)
 
         # 1. Projections and the first LayerNorm.
+        heads = self.sizes.heads
         q, k, v = self.inputs(x).chunk(3, -1)
-        q = self._split_heads(q)  # (N,H,L,D)
-        k = self._split_heads(self.token_norm(k))
-        v = self._split_heads(self.token_norm(v))
+        q = split_heads(q, heads)  # (N,H,L,D)
+        k = split_heads(self.token_norm(k), heads)  # (N,H,L,D)
+        v = split_heads(self.token_norm(v), heads)  # (N,H,L,D)
 
         mixed = self._mix(x, q, k, v, mask)
-        return self.output(merge_heads(mixed).to(x.dtype))
+        merged = merge_heads(mixed)  # (N,L,H D)
+        return self.output(merged.to(x.dtype))
 
     @full_precision
-    def _mix(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """Compute steps 2 to 4: (N,H,L,D)."""
-        real = mask[:, None, :, None]  # (N,1,L,1)
+    def _mix(
+        self,
+        x: Float[Tensor, "N L d"],
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L D"],
+        mask: Bool[Tensor, "N L"],
+    ) -> Float[Tensor, "N H L D"]:
+        """Compute steps 2 to 4."""
+        is_real = mask[:, None, :, None]  # (N,1,L,1)
 
         # 2. The dynamic projection, a softmax over the tokens.
-        is_padding = ~ensure_nonempty(mask)[..., None]  # (N,L,1)
-        projected = self.project(x).masked_fill(is_padding, float("-inf"))  # (N,L,H rank)
-        P = self._split_heads(projected.softmax(1))  # (N,H,L,rank)
+        key_mask = ensure_nonempty(mask)
+        assert key_mask is not None
+        is_padding = ~key_mask[..., None]  # (N,L,1)
+        logits = self.project(x).masked_fill(is_padding, float("-inf"))  # (N,L,H rank)
+        weights = split_heads(logits.softmax(1), self.sizes.heads)  # (N,H,L,rank)
+        P = weights.mT  # (N,H,rank,L)
 
         # 3. Compressed keys and values.
         k_long = self._compress(P, k)  # (N,H,rank,D)
-        v_long = self._compress(P, v)
+        v_long = self._compress(P, v)  # (N,H,rank,D)
 
         # 4. One softmax over both kinds of keys.
         q = q * q.shape[-1] ** -0.5
         mixed = self._attend(q, k, v, k_long, v_long, mask)
-        mixed = mixed.masked_fill(~real, 0.0)
+        mixed = mixed.masked_fill(~is_real, 0.0)
         if self.conv is None:
             return mixed
-        return mixed + convolve_sequence(v * real, self.conv.weight)
+        return mixed + convolve_rows(v * is_real, self.conv.weight)
 
-    def _compress(self, P: Tensor, x: Tensor) -> Tensor:
-        """Compute LN_s(P x) of x (N,H,L,D): (N,H,rank,D)."""
-        compressed = merge_heads(P.mT @ x)  # (N,rank,H D)
-        return self._split_heads(self.compressed_norm(compressed))
+    def _compress(
+        self,
+        P: Float[Tensor, "N H rank L"],
+        x: Float[Tensor, "N H L D"],
+    ) -> Float[Tensor, "N H rank D"]:
+        """Compute LN_s(P x)."""
+        compressed = merge_heads(P @ x)  # (N,rank,H D)
+        normed = self.compressed_norm(compressed)
+        return split_heads(normed, self.sizes.heads)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, k_long: Tensor, v_long: Tensor, mask: Tensor) -> Tensor:
-        """Compute step 4 from scaled queries: (N,H,L,D). S segments of w queries, windows of W = w + 2 reach keys."""
+    def _attend(
+        self,
+        q: Float[Tensor, "N H L D"],
+        k: Float[Tensor, "N H L D"],
+        v: Float[Tensor, "N H L D"],
+        k_long: Float[Tensor, "N H rank D"],
+        v_long: Float[Tensor, "N H rank D"],
+        mask: Bool[Tensor, "N L"],
+    ) -> Float[Tensor, "N H L D"]:
+        """Compute step 4 from scaled queries: S segments of w queries, windows of W = w + 2 reach keys."""
         L = q.shape[2]
         rank = k_long.shape[2]
-        place = (self.window, self.reach, self.reach)
         q_segments = blocks(q, self.window)  # (N,H,S,w,D)
-        k_windows = windows(k, *place)  # (N,H,S,W,D)
-        v_windows = windows(v, *place)
-        window_mask = windows(mask, *place, 1)[:, None, :, None]  # (N,1,S,1,W)
+        k_windows = windows(k, self.window, self.reach, self.reach)  # (N,H,S,W,D)
+        v_windows = windows(v, self.window, self.reach, self.reach)  # (N,H,S,W,D)
+        window_mask = windows(mask, self.window, self.reach, self.reach, 1)  # (N,S,W)
+        is_masked = ~window_mask[:, None, :, None]  # (N,1,S,1,W)
 
         # Scores of both kinds of keys, and one softmax over them.
         long_scores = q_segments.flatten(2, 3) @ k_long.mT  # (N,H,S w,rank)
         long_scores = long_scores.unflatten(2, (-1, self.window))  # (N,H,S,w,rank)
         short_scores = q_segments @ k_windows.mT  # (N,H,S,w,W)
-        short_scores = short_scores.masked_fill(~window_mask, float("-inf"))
+        short_scores = short_scores.masked_fill(is_masked, float("-inf"))
         weights = torch.cat([long_scores, short_scores], -1).softmax(-1)
         weights = F.dropout(weights, self.sizes.dropout, self.training)
 
-        long_part = weights[..., :rank].flatten(2, 3) @ v_long  # (N,H,S w,D)
-        short_part = (weights[..., rank:] @ v_windows).flatten(2, 3)
+        long_weights = weights[..., :rank].flatten(2, 3)  # (N,H,S w,rank)
+        short_weights = weights[..., rank:]  # (N,H,S,w,W)
+        long_part = long_weights @ v_long  # (N,H,S w,D)
+        short_part = (short_weights @ v_windows).flatten(2, 3)  # (N,H,S w,D)
         return (long_part + short_part)[:, :, :L]
-
-    def _split_heads(self, x: Tensor) -> Tensor:
-        """Split (N,L,H D) into heads (N,H,L,D)."""
-        return x.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """Join heads (N,H,L,D) to (N,L,H D)."""
-    return x.transpose(1, 2).flatten(2)

@@ -74,7 +74,7 @@ def mechanism(experiment: Experiment, inputs: Inputs) -> tuple[nn.Module, tuple[
     # A mechanism alone computes on the heads, without the projections.
     attention: Attention = mixer.attention
     q, k, v = inputs.qkv
-    if attention.shares_qk:
+    if attention.shared_qk:
         return attention, (q, q, v)
     return attention, (q, k, v)
 

@@ -177,7 +177,7 @@ def every_parameter_gets_a_gradient(experiment: Experiment) -> bool:
     return True
 
 
-def hole_free(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, length: int = LENGTH) -> bool:
+def compactable(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, length: int = LENGTH) -> bool:
     """Compacted sequences, cut to a multiple of 64 positions, have the results of the sequences with padding."""
     module = block(experiment, length)
     x, mask = inputs(experiment, lengths=lengths, length=length)
@@ -196,10 +196,10 @@ def hole_free(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, length
     return same(compact_out, out[compact_mask])
 
 
-def hole_free_as_declared(experiment: Experiment) -> bool:
-    """A mechanism with ``hole_free = True`` depends on no masked position, not even on their number."""
-    is_declared = getattr(block(experiment), "hole_free", False)
-    return not is_declared or hole_free(experiment)
+def compactable_as_declared(experiment: Experiment) -> bool:
+    """A mechanism with ``compactable = True`` depends on no masked position, not even on their number."""
+    is_declared = getattr(block(experiment), "compactable", False)
+    return not is_declared or compactable(experiment)
 
 
 def no_mask_is_a_mask_of_real_tokens(experiment: Experiment) -> bool:
@@ -284,7 +284,7 @@ CHECKS: tuple[Check, ...] = (
     alone_as_in_a_batch,
     evaluation_is_repeatable,
     every_parameter_gets_a_gradient,
-    hole_free_as_declared,
+    compactable_as_declared,
     no_mask_is_a_mask_of_real_tokens,
     fewer_tokens_than_budget,
     gradient_is_the_derivative,

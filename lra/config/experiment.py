@@ -275,7 +275,7 @@ class Experiment(TaskOptions):
         if self.task.masked_id is None:
             return "batch" if pad == "auto" else "compact"
         # Masked tokens lie between others, so pretraining or the mechanism may depend on their positions.
-        if self.pretrained or not self.meta_model.hole_free:
+        if self.pretrained or not self.meta_model.compactable:
             return "batch"
         return "compact"
 

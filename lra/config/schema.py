@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from annotated_types import MinLen, Predicate
 from pydantic import BeforeValidator, Field
 
-from ..model.classifier import MeanOver, Pool
 from ..model.embed import Positions
 from ..model.init import Init
 from ..model.norm import Norm
+from ..model.pooling import MeanOver, Pool
 from ..model.pretrainer import Loss, MaskId
 from ..ops.metrics import Metric
 from ..options import Above, Positive, Range, Share, Whole, is_name

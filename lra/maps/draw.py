@@ -50,28 +50,36 @@ def markers(image: np.ndarray) -> list[int]:
     radius = 1 + side / 64
 
     # Mean brightness of a disk around every pixel.
-    y, x = np.mgrid[-int(radius) : int(radius) + 1, -int(radius) : int(radius) + 1]
-    disk = (y**2 + x**2 <= radius**2).astype(float)
-    brightness = ndimage.convolve(image.astype(float), disk / disk.sum(), mode="constant")
+    reach = int(radius)
+    y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
+    is_inside = y**2 + x**2 <= radius**2
+    disk = is_inside.astype(float)
+    weights = disk / disk.sum()
+    brightness = ndimage.convolve(image.astype(float), weights, mode="constant")
     first = int(brightness.argmax())
 
     # The second disk does not overlap the first one.
+    first_row, first_column = divmod(first, side)
     y, x = np.mgrid[:side, :side]
-    squared_distance = (y - first // side) ** 2 + (x - first % side) ** 2
-    brightness[squared_distance <= (2 * radius) ** 2] = -1
-    return [first, int(brightness.argmax())]
+    squared_distance = (y - first_row) ** 2 + (x - first_column) ** 2
+    is_overlapping = squared_distance <= (2 * radius) ** 2
+    brightness[is_overlapping] = -1
+    second = int(brightness.argmax())
+    return [first, second]
 
 
 def pixels(view: View) -> Figure:
     """Draw the image with the chosen points, each reading as an image, and the full map."""
     side = isqrt(len(view.row))
     num_pixels = side * side
-    count = 1 + len(view.at) + (view.full_map is not None)
-    figure = Figure(figsize=(3.1 * count, 3.4), layout="constrained")
-    panels = figure.subplots(1, count, squeeze=False)[0]
+    num_images = 1 + len(view.at)
+    num_panels = num_images if view.full_map is None else num_images + 1
+    figure = Figure(figsize=(3.1 * num_panels, 3.4), layout="constrained")
+    panels = figure.subplots(1, num_panels, squeeze=False)[0]
 
     # The image itself, with rings at the positions.
-    panels[0].imshow(view.row[:num_pixels].reshape(side, side), cmap="gray")
+    image = view.row[:num_pixels].reshape(side, side)
+    panels[0].imshow(image, cmap="gray")
     panels[0].set_title("image", fontsize=9)
     positions = [at for at in view.at if at is not None]
     columns = [at % side for at in positions]
@@ -80,11 +88,13 @@ def pixels(view: View) -> Figure:
 
     # The weights of each reading.
     for axes, at, weights in zip(panels[1:], view.at, view.weights, strict=False):
-        _shade(figure, axes, weights[:num_pixels].reshape(side, side))
+        shades = weights[:num_pixels].reshape(side, side)
+        _shade(figure, axes, shades)
         axes.set_title(_reading_title(at, side), fontsize=9)
         if at is not None:
-            axes.scatter(at % side, at // side, **MARK)
-    for axes in panels[: 1 + len(view.at)]:
+            row, column = divmod(at, side)
+            axes.scatter(column, row, **MARK)
+    for axes in panels[:num_images]:
         axes.set(xticks=[], yticks=[])
     return _finish(figure, panels, view)
 
@@ -93,13 +103,16 @@ def expression(view: View) -> Figure:
     """Draw the tokens of an expression with their names, separated by blanks if a name is longer than one letter."""
     longest = max(map(len, view.alphabet))
     separator = " " if longest > 1 else ""
-    return tokens(view, [view.alphabet[id] + separator for id in view.row])
+    words = [view.alphabet[id] + separator for id in view.row]
+    return tokens(view, words)
 
 
 def bytes_(view: View) -> Figure:
     """Draw bytes as Latin-1 text, with a middle dot for each byte that is not printable."""
-    text = view.row.astype(np.uint8).tobytes().decode("latin-1")
-    return tokens(view, [c if c.isprintable() else "·" for c in text])
+    data = view.row.astype(np.uint8).tobytes()
+    text = data.decode("latin-1")
+    characters = [c if c.isprintable() else "·" for c in text]
+    return tokens(view, characters)
 
 
 def tokens(view: View, words: list[str]) -> Figure:
@@ -121,6 +134,7 @@ def tokens(view: View, words: list[str]) -> Figure:
         total_height += map_side + 0.6
     figure = Figure(figsize=(total_width, total_height))
 
+    # Each reading has axes of text and a colour bar to the right of it.
     top = total_height - 0.75
     for at, weights in zip(view.at, view.weights, strict=True):
         bottom = top - height
@@ -141,10 +155,20 @@ def tokens(view: View, words: list[str]) -> Figure:
         top -= height + 0.4
 
     # The title is placed by hand, since the layout is fixed in inches.
-    style = {"fontsize": 10, "weight": "bold", "va": "center", "parse_math": False}
-    figure.text(0.3 / total_width, 1 - 0.3 / total_height, view.title, **style)
-    if map_side:
-        _draw_map(figure, _add_axes(figure, 0.75, 0.45, map_side, map_side), view.full_map)
+    left = 0.3 / total_width
+    title_height = 1 - 0.3 / total_height
+    figure.text(
+        left,
+        title_height,
+        view.title,
+        fontsize=10,
+        weight="bold",
+        va="center",
+        parse_math=False,
+    )
+    if view.full_map is not None:
+        axes = _add_axes(figure, 0.75, 0.45, map_side, map_side)
+        _draw_map(figure, axes, view.full_map)
     return figure
 
 
@@ -154,7 +178,9 @@ def layout(words: Sequence[str]) -> list[tuple[int, int]]:
     line = 0
     column = 0
     for word in words:
-        if column + len(word.rstrip()) > COLUMNS:
+        # A separator at the end of a line needs no room.
+        end = column + len(word.rstrip())
+        if end > COLUMNS:
             line += 1
             column = 0
         if line == LINES:
@@ -181,6 +207,8 @@ def series(view: View) -> Figure:
     panels[0].plot(x, values, color="0.4", linewidth=0.8)
     marks = np.flatnonzero(view.row[:, 1])
     panels[0].scatter(marks, values[marks], **MARK)
+
+    # The weights of each reading.
     for axes, at, weights in zip(panels[1:], view.at, view.weights, strict=False):
         axes.bar(x, weights, width=1.0, color="#2a78d6")
         axes.set_title(_reading_title(at), fontsize=9, loc="left")
@@ -196,7 +224,8 @@ def _reading_title(at: int | None, side: int | None = None) -> str:
         return "pooling"
     if side is None:
         return f"position {at}"
-    return f"pixel {at // side}, {at % side}"
+    row, column = divmod(at, side)
+    return f"pixel {row}, {column}"
 
 
 def _finish(figure: Figure, panels: Sequence[Axes], view: View) -> Figure:
@@ -225,16 +254,22 @@ def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | 
     # Negative weights that are more than rounding need a colour scale around zero.
     is_signed = low < -0.01 * high
     if is_signed:
-        high = max(float(np.quantile(np.abs(values), 0.999)), 1e-12)
+        magnitudes = np.abs(values)
+        high = float(np.quantile(magnitudes, 0.999))
+        high = max(high, 1e-12)
         low = -high
     else:
         high = max(high, low + 1e-12)
 
     # A wider range makes the shades paler.
-    margin = 0.0 if bar is None else 0.8 * (high - low)
+    margin = 0.0
+    aspect = "equal"
+    if bar is not None:
+        margin = 0.8 * (high - low)
+        aspect = "auto"
     image = axes.imshow(
         shades,
-        aspect="equal" if bar is None else "auto",
+        aspect=aspect,
         vmin=low - margin if is_signed else low,
         vmax=high + margin,
         cmap=SIGNED if is_signed else SHADES,
@@ -252,5 +287,8 @@ def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | 
 def _add_axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
     """Add axes at a position in inches from the lower left corner."""
     figure_width, figure_height = figure.get_size_inches()
-    position = (left / figure_width, bottom / figure_height, width / figure_width, height / figure_height)
-    return figure.add_axes(position)
+    left = left / figure_width
+    bottom = bottom / figure_height
+    width = width / figure_width
+    height = height / figure_height
+    return figure.add_axes((left, bottom, width, height))

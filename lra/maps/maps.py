@@ -5,7 +5,7 @@ one-hot for one position, a mean for the pooling.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,25 +34,34 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
     block = model.blocks[layer]
     mixer = getattr(block, "mixer", block)
     attention = getattr(mixer, "attention", None)
-    if isinstance(attention, Attention):
-        (x, *_), _ = calls(model, batch, block)[0]
-        N, L = x.shape[:2]
-        # One call, or one for each tower.
-        towers = []
-        for (q, k, v, mask), options in calls(model, batch, attention):
-            weights = matrix(attention, {"q": q, "k": k, "v": v, "mask": mask} | options)
-            towers.append(_join_chunks(weights, N)[..., :L, :L])
-        return torch.stack(towers, 1).flatten(0, 1)
-    if not isinstance(mixer, Mixer):
-        return None
-    (x, mask), _ = calls(model, batch, mixer)[0]
-    return mixer.attention_map(x, mask)
+    if not isinstance(attention, Attention):
+        if not isinstance(mixer, Mixer):
+            return None
+        first_call = calls(model, batch, mixer)[0]
+        x, mask = first_call.positional
+        return mixer.attention_map(x, mask)
+
+    # The sequences of the block; within it they may be cut into chunks.
+    first_call = calls(model, batch, block)[0]
+    N, L, _ = first_call.positional[0].shape
+
+    # One call of the mechanism, or one for each tower.
+    tower_maps = []
+    for call in calls(model, batch, attention):
+        q, k, v, mask = call.positional
+        arguments = {"q": q, "k": k, "v": v, "mask": mask}
+        arguments |= call.by_name
+        chunk_maps = matrix(attention, arguments)
+        full_map = _join_chunks(chunk_maps, N)
+        tower_maps.append(full_map[..., :L, :L])
+    return torch.stack(tower_maps, 1).flatten(0, 1)
 
 
 def _join_chunks(weights: Tensor, num_examples: int) -> Tensor:
     """Place the maps of consecutive chunks of a sequence on the diagonal: (N·B,H,c,c) -> (N,H,B·c,B·c)."""
     chunks = weights.unflatten(0, (num_examples, -1))  # (N,B,H,c,c)
-    eye = torch.eye(chunks.shape[1]).to(chunks)
+    num_chunks = chunks.shape[1]
+    eye = torch.eye(num_chunks).to(chunks)
     blocks = torch.einsum("nbhij,bd->nhbidj", chunks, eye)  # (N,H,B,c,B,c)
     return blocks.flatten(4, 5).flatten(2, 3)
 
@@ -66,10 +75,13 @@ def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tenso
     """
     v = arguments["v"]
     eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device)
-    values = eye.expand(*v.shape[:2], -1, -1)  # (N,H,L,L)
+    N, H, _, _ = v.shape
+    values = eye.expand(N, H, -1, -1)  # (N,H,L,L)
+    arguments = dict(arguments)
     columns = []
     for part in values.split(WIDTH, -1):
-        columns.append(attention(**arguments | {"v": part}))
+        arguments["v"] = part
+        columns.append(attention(**arguments))
     return torch.cat(columns, -1)
 
 
@@ -89,7 +101,8 @@ def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Te
     """
     block = model.blocks[layer]
     module = getattr(block, "mixer", block)
-    (x, *arguments), _ = calls(model, batch, module)[0]
+    first_call = calls(model, batch, module)[0]
+    x, *arguments = first_call.positional
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         out = module(x, *arguments)
@@ -97,22 +110,32 @@ def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Te
         if isinstance(out, tuple):
             out = out[0]  # (N,L,d)
         read = readings.to(out.dtype) @ out  # (N,R,d)
-        num_examples, num_readings, dim = read.shape
-        squares = x.new_zeros(num_examples, num_readings, x.shape[1])  # (N,R,L)
+
         # One backward pass per reading and feature; examples do not depend on each other.
-        for r, feature in np.ndindex(num_readings, dim):
+        N, R, dim = read.shape
+        L = x.shape[1]
+        squares = x.new_zeros(N, R, L)
+        for r, feature in np.ndindex(R, dim):
             total = read[:, r, feature].sum()
             (gradient,) = torch.autograd.grad(total, x, retain_graph=True)  # (N,L,d)
-            squares[:, r] += gradient.square().sum(-1)
+            square = gradient.square()
+            squares[:, r] += square.sum(-1)
     return squares.sqrt()
 
 
-def calls(model: nn.Module, batch: Batch, module: nn.Module) -> list[tuple[tuple, dict[str, Any]]]:
-    """Record the arguments of every call of a module of a model on a batch, by position and by name."""
-    recorded: list[tuple[tuple, dict[str, Any]]] = []
+class ModuleCall(NamedTuple):
+    """The arguments of a call of a module."""
 
-    def record_arguments(_module: nn.Module, *arguments) -> None:
-        recorded.append(arguments)
+    positional: tuple
+    by_name: dict[str, Any]
+
+
+def calls(model: nn.Module, batch: Batch, module: nn.Module) -> list[ModuleCall]:
+    """Record every call of a module of a model on a batch."""
+    recorded: list[ModuleCall] = []
+
+    def record_arguments(_module: nn.Module, positional: tuple, by_name: dict[str, Any]) -> None:
+        recorded.append(ModuleCall(positional, by_name))
 
     hook = module.register_forward_pre_hook(record_arguments, with_kwargs=True)
     with hook, torch.no_grad():

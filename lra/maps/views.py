@@ -52,7 +52,9 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
 
     # Position of the first token, 1 behind a class token; positions of the model's sequence.
     first = 1 if pool in ("cls", "class") else 0
-    longest = experiment.task.length + (1 if pool == "class" else 0)
+    longest = experiment.task.length
+    if pool == "class":
+        longest += 1
     width = min(stored.shape[2] + first, longest)
     masks = stored_mask[0] if batch.mask is None else batch.mask[0]  # (T,L)
 
@@ -61,31 +63,39 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
     positions_by_tower = []
     readings = []
     for tower, row in enumerate(stored[0]):
-        num_tokens = len(row) if is_image else max(int(stored_mask[0, tower].sum()), 1)
+        side = None
+        num_tokens = int(stored_mask[0, tower].sum())
+        if is_image:
+            side = isqrt(len(row))
+            num_tokens = len(row)
+        num_tokens = max(num_tokens, 1)
         length = min(num_tokens, width - first)
-        side = isqrt(len(row)) if is_image else None
+        at: list[int | None] = [None]
         if options.at is not None:
             at = positions(options.at, side, masks[tower, :length])
         elif experiment.source.path.endswith(".Pathfinder"):
-            at = markers(row[: side * side].reshape(side, side).numpy())
-        else:
-            at = [None]
+            image = row[: side * side].reshape(side, side)
+            at = markers(image.numpy())
         rows.append(row[:length].numpy())
         positions_by_tower.append(at)
         readings.append(reading(at, masks[tower], first, width))
 
-    full_maps, weights, description = _weights(model, batch, options.layer, options.head, torch.stack(readings))
-    title = f"{_title(options, experiment, model, data, batch)}; {description}"
+    readings = torch.stack(readings)  # (T,R,L)
+    full_maps, weights, description = _weights(model, batch, options.layer, options.head, readings)
+    example = _title(options, experiment, model, data, batch)
     tower_views = []
     for tower, row in enumerate(rows):
         # A class token is no key of the figure.
         keys = slice(first, first + len(row))
+        full_map = None
+        if full_maps is not None:
+            full_map = full_maps[tower, keys, keys].numpy()
         view = View(
-            title=title,
+            title=f"{example}; {description}",
             row=row,
             at=positions_by_tower[tower],
             weights=weights[tower, :, keys].numpy(),
-            full_map=None if full_maps is None else full_maps[tower, keys, keys].numpy(),
+            full_map=full_map,
             alphabet=data.source.alphabet,
         )
         tower_views.append(view)
@@ -105,14 +115,17 @@ def positions(at: int | list, side: int | None, real: Tensor) -> list[int]:
     """
     places = list(at) if isinstance(at, list) else [at]
     # Two numbers of an image are the row and the column of one pixel.
-    if side and len(places) == 2 and all(isinstance(place, int) for place in places):
+    are_numbers = all(isinstance(place, int) for place in places)
+    if side and len(places) == 2 and are_numbers:
         places = [places]
     indices = []
     for place in places:
-        if side and isinstance(place, list) and len(place) == 2:
+        is_pixel = isinstance(place, list) and len(place) == 2
+        if side and is_pixel:
             # Row and column become a position of the sequence.
-            row = whole_number("a row of at", place[0], side)
-            column = whole_number("a column of at", place[1], side)
+            row, column = place
+            row = whole_number("a row of at", row, side)
+            column = whole_number("a column of at", column, side)
             place = row * side + column
         index = whole_number("at", place, len(real))
         if not real[index]:
@@ -142,13 +155,15 @@ def reading(at: list[int | None], mask: Tensor, first: int, width: int) -> Tenso
         width: length of the sequence with its class token.
     """
     weights = torch.zeros(len(at), width)
-    for line, position in zip(weights, at, strict=True):
+    num_tokens = len(mask)
+    for row, position in zip(weights, at, strict=True):
         if position is not None:
-            line[first + position] = 1
+            row[first + position] = 1
         elif first:
-            line[0] = 1
+            # The class token.
+            row[0] = 1
         else:
-            line[: len(mask)] = mask / mask.sum()
+            row[:num_tokens] = mask / mask.sum()
     return weights
 
 
@@ -160,19 +175,22 @@ def _weights(
     if head_maps is None:
         if head is not None:
             raise ValueError("this mechanism has no map of its values and so no head to choose: leave head out")
-        return None, maps.jacobian(model, batch, layer, readings), f"layer {layer}, norm of the derivative"
+        norms = maps.jacobian(model, batch, layer, readings)
+        return None, norms, f"layer {layer}, norm of the derivative"
 
     # One head, or the mean of all of them.
     num_heads = head_maps.shape[1]
     description = f"layer {layer}"
     if head is not None:
-        full_map = head_maps[:, whole_number("head", head, num_heads)]
+        whole_number("head", head, num_heads)
+        full_map = head_maps[:, head]
         description += f", head {head}"
     else:
         full_map = head_maps.mean(1)
         if num_heads > 1:
             description += f", mean of {num_heads} heads"
-    return full_map, readings.to(full_map.dtype) @ full_map, description
+    weights = readings.to(full_map.dtype) @ full_map
+    return full_map, weights, description
 
 
 def _title(options: MapsOptions, experiment: Experiment, model: nn.Module, data: TaskData, batch: Batch) -> str:
@@ -183,8 +201,9 @@ def _title(options: MapsOptions, experiment: Experiment, model: nn.Module, data:
     classes = data.source.classes
     # A regression has numbers, a classification class names or, without names, indices.
     if batch.label.is_floating_point():
+        answer = outputs[0].item()
         label_text = f"{label:.3f}"
-        answer_text = f"{outputs[0].item():.3f}"
+        answer_text = f"{answer:.3f}"
     else:
         answer = int(outputs.argmax())
         label_text = classes[label] if classes else str(label)

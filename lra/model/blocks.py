@@ -1,19 +1,21 @@
-"""Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory).
+"""Encoder blocks: forward(x, mask, memory) -> (x, memory).
 
-A block around a mixer with ``varlen`` also takes packed sequences: varlen(x (1,T,d), layout) -> x. A block inherits
-``hole_free`` from its mixer.
+A block around a mixer with ``varlen`` also takes packed sequences: varlen(x, layout) -> x. A block inherits
+``compactable`` from its mixer. The blocks of this module have no memory; they pass it on.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..attention.base import Mixer
 from ..options import Checked, Share, Whole
 from ..varlen import VarlenLayout
 from .dropout import Dropout
+from .multihead import Multihead
 from .norm import Norm, make_norm
 
 # Names of the code of S5.
@@ -41,7 +43,7 @@ class PreNorm(nn.Module):
         # Mixer, then MLP, each after a norm.
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
-        self.hole_free = self.mixer.hole_free
+        self.compactable = self.mixer.compactable
         _check_width(self.mixer, dim)
         self.dropout = Dropout(dropout)
         self.mlp_norm = nn.LayerNorm(dim)
@@ -49,15 +51,21 @@ class PreNorm(nn.Module):
             nn.Linear(dim, hidden), nn.GELU(), Dropout(dropout), nn.Linear(hidden, dim), Dropout(dropout)
         )
 
-    def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+        memory: Any = None,
+    ) -> tuple[Float[Tensor, "N L d"], Any]:
         mixed = self.mixer(self.mixer_norm(x), mask)
         return self._add(x, mixed), memory
 
-    def varlen(self, x: Tensor, layout: VarlenLayout) -> Tensor:
-        mixed = self.mixer.varlen(self.mixer_norm(x), layout)
+    def varlen(self, x: Float[Tensor, "1 T d"], layout: VarlenLayout) -> Float[Tensor, "1 T d"]:
+        mixer = cast(Multihead, self.mixer)
+        mixed = mixer.varlen(self.mixer_norm(x), layout)
         return self._add(x, mixed)
 
-    def _add(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def _add(self, x: Float[Tensor, "N L d"], mixed: Float[Tensor, "N L d"]) -> Float[Tensor, "N L d"]:
         """Add the mixer's output and the MLP's to the residual stream."""
         x = x + self.dropout(mixed)
         return x + self.mlp(self.mlp_norm(x))
@@ -104,23 +112,29 @@ class GLU(Checked, nn.Module):
         self.activation = activation
         self.norm = make_norm(norm, dim, momentum=momentum)
         self.mixer = mixer()
-        self.hole_free = self.mixer.hole_free
+        self.compactable = self.mixer.compactable
         _check_width(self.mixer, dim)
         self.mixed_dropout = Dropout(dropout if mixer_dropout else 0.0)
         self.inner = nn.Sequential(nn.GELU("none" if gelu == "exact" else gelu), Dropout(dropout, tied=tied))
-        self.gate = nn.Linear(dim, 2 * dim if activation == "full_glu" else dim)
+        gate_width = 2 * dim if activation == "full_glu" else dim
+        self.gate = nn.Linear(dim, gate_width)
         self.dropout = Dropout(dropout, tied=tied)
 
-    def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+        memory: Any = None,
+    ) -> tuple[Float[Tensor, "N L d"], Any]:
         # y = mixer(norm(x)), then the residual connection around GLU(y).
         normed = self.norm(x, mask) if self.prenorm else x
-        mixed = self.mixed_dropout(self.mixer(normed, mask))
-        x = x + self.dropout(self._apply_gate(mixed))
+        y = self.mixed_dropout(self.mixer(normed, mask))
+        x = x + self.dropout(self._apply_gate(y))
         if not self.prenorm:
             x = self.norm(x, mask)
         return x, memory
 
-    def _apply_gate(self, y: Tensor) -> Tensor:
+    def _apply_gate(self, y: Float[Tensor, "N L d"]) -> Float[Tensor, "N L d"]:
         g = self.inner(y)
         # One Linear d -> 2 d holds W₁ and W₂.
         if self.activation == "full_glu":
@@ -156,7 +170,7 @@ class Gated(Checked, nn.Module):
         super().__init__()
         self.mixer_norm = make_norm(norm, dim)
         self.mixer = mixer()
-        self.hole_free = self.mixer.hole_free
+        self.compactable = self.mixer.compactable
         _check_width(self.mixer, dim)
         self.dropout = Dropout(dropout)
         self.has_mlp = expand > 0
@@ -166,12 +180,22 @@ class Gated(Checked, nn.Module):
             self.mlp_inputs = nn.Linear(dim, 2 * expand * dim)
             self.mlp_output = nn.Linear(expand * dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+        memory: Any = None,
+    ) -> tuple[Float[Tensor, "N L d"], Any]:
         mixed = self.mixer(self.mixer_norm(x, mask), mask)
         x = x + self.dropout(mixed)
-        if self.has_mlp:
-            gate, value = self.mlp_inputs(self.mlp_norm(x, mask)).chunk(2, dim=-1)
-            x = x + self.dropout(self.mlp_output(F.silu(gate) * value))
+        if not self.has_mlp:
+            return x, memory
+
+        # W_3(SiLU(W_1 n) W_2 n)
+        normed = self.mlp_norm(x, mask)
+        gate, value = self.mlp_inputs(normed).chunk(2, dim=-1)
+        hidden = F.silu(gate) * value
+        x = x + self.dropout(self.mlp_output(hidden))
         return x, memory
 
 
@@ -185,13 +209,19 @@ class Plain(nn.Module):
         super().__init__()
         self.mixer = mixer()
         self.width = self.mixer.width
-        self.hole_free = self.mixer.hole_free
+        self.compactable = self.mixer.compactable
 
-    def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+        memory: Any = None,
+    ) -> tuple[Float[Tensor, "N L width"], Any]:
         return self.mixer(x, mask), memory
 
-    def varlen(self, x: Tensor, layout: VarlenLayout) -> Tensor:
-        return self.mixer.varlen(x, layout)
+    def varlen(self, x: Float[Tensor, "1 T d"], layout: VarlenLayout) -> Float[Tensor, "1 T width"]:
+        mixer = cast(Multihead, self.mixer)
+        return mixer.varlen(x, layout)
 
 
 def _check_width(mixer: Mixer, dim: int) -> None:

@@ -1,14 +1,16 @@
 """The classifier: embedding, encoder blocks, pooling and head.
 
-Shapes: B examples of T towers (texts that are compared) make N = B T sequences of L tokens; d is the width of the
-encoder, F the number of real features per token.
+A batch has ``batch`` examples. An example is one text, or two texts that are compared with each other; each of them is
+a tower. The encoder sees N = batch · towers sequences. F is the number of real features per token;
+``lra.attention.base`` explains the other letters of shapes.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
 
 from ..ops.precision import cast_stream, keeps_16_bits, upcast
@@ -16,39 +18,41 @@ from ..options import Checked, Share
 from ..varlen import VarlenLayout
 from .multihead import Multihead
 from .norm import Norm, make_norm
+from .pooling import MeanOver, Pool, mean_of_sum, over_towers, pool_tokens
 
-Pool = Literal["mean", "cls", "class", "last", "flatten"]
-MeanOver = Literal["length", "real"]
 # Packed batches in 16 bits have a multiple of this number of tokens, because products are compiled for each shape.
 TOKEN_MULTIPLE = 1024
 HeadKind = Literal["relu", "gelu", "linear"]
 
 
 class Classifier(Checked, nn.Module):
-    """The whole model: inputs (B,T,L[,F]), mask and positions (B,T,L) or None -> outputs (B, outputs).
+    """The whole model, from token ids or real features to class scores or numbers.
 
-    ``positions`` are the positions of the tokens after compaction (``lra.data.datamodule``); None for 0 .. L-1. If
-    ``hole_free`` is True, the outputs with and without compaction are equal.
+    All towers share one encoder, which encodes them as one batch of N sequences. If a mechanism lets the examples of a
+    batch change each other's results, it encodes one tower after the other instead (``encode_separately``).
 
-    The towers share one encoder. They are encoded as one batch of B T sequences or, if a mechanism depends on the other
-    examples of a batch, one after the other (``encode_separately``). The last block may change the width.
+    Attributes:
+        encode_separately: whether each tower is a separate batch.
+        compactable: whether removing the masked tokens of a sequence changes no output (data.pad=compact).
+        packed: whether the real tokens of a batch are packed on a CPU.
+        encoded_width: width of the encoder's output.
 
     Args:
         embed: embedding (N,L[,F]) -> (N,L,d).
         block: a factory of blocks; its argument is True for the first layer.
-        layers: number of blocks.
+        layers: number of blocks. Only the last block may change the width.
         dim: d.
         length: maximum sequence length.
         vocab: number of token ids; None for real features.
         hidden: hidden units of the head.
         outputs: number of classes, or 1 for a real number.
-        towers: T.
-        pool: one of the following.
-            ``mean``: mean over positions.
-            ``cls``: a class token, id ``vocab - 1``, in front of the sequence; a sequence of full length loses its last
-            token.
-            ``class``: a learned vector in front of the embedded sequence, which gets one position more.
-            ``last``: the last real token.
+        towers: number of texts per example.
+        pool: how the token vectors of a sequence become one vector.
+            ``mean``: their mean.
+            ``cls``: the vector of a class token, id ``vocab - 1``, in front of the sequence; a sequence of full length
+            loses its last token.
+            ``class``: the same with a learned vector in front of the embedded sequence, which gets one position more.
+            ``last``: the vector of the last real token.
             ``flatten``: all ``length`` positions concatenated, with zeros for padding.
         class_std: standard deviation of the initial ``class`` vector.
         mean_over: the divisor of the mean: the maximum ``length``, as published, or the number of ``real`` tokens.
@@ -91,32 +95,47 @@ class Classifier(Checked, nn.Module):
         # Encoder.
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
-        modules = list(self.blocks.modules())
-        self.encode_separately = any(getattr(module, "mixes_batch", False) for module in modules)
-        blocks_are_hole_free = all(getattr(block, "hole_free", False) for block in self.blocks)
-        self.hole_free = blocks_are_hole_free and not self.encode_separately
-        blocks_are_packable = all(_is_packable(block) for block in self.blocks)
-        self.packed = packed and blocks_are_packable
+        self.encoded_width = _output_width(self.blocks, dim)
+        modules = self.blocks.modules()
+        self.encode_separately = any(getattr(module, "batch_dependent", False) for module in modules)
+        blocks_are_compactable = all(getattr(block, "compactable", False) for block in self.blocks)
+        self.compactable = blocks_are_compactable and not self.encode_separately
+        self.packed = packed and all(_is_packable(block) for block in self.blocks)
 
-        # Only the last block may change the width.
-        widths = [getattr(block, "width", dim) for block in self.blocks]
-        if any(width != dim for width in widths[:-1]):
-            raise ValueError(f"model.layers must be 1 if a block changes the width {dim} to {widths[-1]}, not {layers}")
-        self.encoded_width = widths[-1] if widths else dim
-
-        # Norm, head and class vector, in this order, which decides their random weights.
+        # Norm, head and class vector. Their order decides their random weights.
         self.norm = make_norm(norm, self.encoded_width) if norm else None
-        pooled_width = self.encoded_width * length if pool == "flatten" else self.encoded_width
-        make_head = head or Head
+        pooled_width = self.encoded_width
+        if pool == "flatten":
+            pooled_width *= length
+        make_head: Callable[..., nn.Module] = head or Head
         self.head = make_head(dim=pooled_width, hidden=hidden, outputs=outputs, towers=towers)
-        self.class_vector = nn.Parameter(class_std * torch.randn(dim)) if pool == "class" else None
+        self.class_vector: nn.Parameter | None = None
+        if pool == "class":
+            self.class_vector = nn.Parameter(class_std * torch.randn(dim))
 
-    def forward(self, inputs: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
-        pooled = over_towers(self._encode, self.encode_separately, inputs, mask, positions)  # (B,T,d)
+    def forward(
+        self,
+        inputs: Num[Tensor, "batch towers L *F"],
+        mask: Bool[Tensor, "batch towers L"] | None = None,
+        positions: Int[Tensor, "batch towers L"] | None = None,
+    ) -> Float[Tensor, "batch outputs"]:
+        """Classify a batch.
+
+        Args:
+            inputs: token ids, or real features.
+            mask: real tokens; None if all are real.
+            positions: positions of the tokens after compaction (``lra.data.datamodule``); None for 0 .. L-1.
+        """
+        pooled = over_towers(self._encode, self.encode_separately, inputs, mask, positions)  # (batch,towers,d)
         return self.head(pooled)
 
-    def _encode(self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
-        """Encode and pool sequences: inputs (N,L[,F]), mask and positions (N,L) -> (N,d)."""
+    def _encode(
+        self,
+        inputs: Num[Tensor, "N L *F"],
+        mask: Bool[Tensor, "N L"] | None,
+        positions: Int[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N d"]:
+        """Encode and pool sequences."""
         if self.pool == "cls":
             inputs, mask, positions = self._prepend_class_token(inputs, mask, positions)
         # On a GPU packing would wait for the lengths.
@@ -127,11 +146,13 @@ class Classifier(Checked, nn.Module):
         x = self.embed(inputs) if positions is None else self.embed(inputs, positions)  # (N,L,d)
         x = cast_stream(x)
         if self.class_vector is not None:
-            class_vectors = self.class_vector.to(x.dtype).expand(len(x), 1, -1)
+            class_vector = self.class_vector.to(x.dtype)
+            class_vectors = class_vector.expand(len(x), 1, -1)  # (N,1,d)
             x = torch.cat([class_vectors, x], 1)
-            mask = _prepend_true(mask)
+            if mask is not None:
+                mask = F.pad(mask, (1, 0), value=True)
 
-        # 2. Blocks. ``memory`` is what a block hands to the next one.
+        # 2. Blocks. A block may hand a memory to the next one, such as the latents of Luna.
         memory = None
         for block in self.blocks:
             x, memory = block(x, mask, memory)
@@ -139,124 +160,84 @@ class Classifier(Checked, nn.Module):
         if self.norm is not None:
             x = self.norm(x, mask)
 
-        # 3. Pool.
+        # 3. Pool. A sum over thousands of tokens needs float32.
         if self.pool != "mean":
-            return self._pool(x, mask, positions)
-        # A sum over thousands of tokens needs float32.
+            return pool_tokens(x, mask, positions, pool=self.pool, length=self.length)
         x = upcast(x)
         if mask is not None:
             x = x * mask[..., None].to(x.dtype)
-        return self._divide(x.sum(1), mask, x.shape[1])
+        return self._mean(x.sum(1), mask, x.shape[1])
 
-    def _prepend_class_token(
-        self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Put the class token in front of each sequence, and drop tokens beyond ``length``."""
-        class_tokens = inputs.new_full((len(inputs), 1), self.class_id)
-        inputs = torch.cat([class_tokens, inputs], 1)[:, : self.length]
-        if mask is not None:
-            mask = _prepend_true(mask)[:, : self.length]
-        if positions is not None:
-            positions = F.pad(positions + 1, (1, 0))[:, : self.length]
-            mask = mask & (positions < self.length)
-            positions = positions.clamp(max=self.length - 1)
-        return inputs, mask, positions
+    def _encode_packed(
+        self,
+        inputs: Num[Tensor, "N L *F"],
+        mask: Bool[Tensor, "N L"],
+    ) -> Float[Tensor, "N d"]:
+        """Encode and pool sequences as ``_encode`` does, with the T real tokens of the batch packed."""
+        # With a class vector each sequence gets one token in front: a copy of its first token, replaced below.
+        num_prepended = 0 if self.class_vector is None else 1
+        tokens = torch.cat([inputs[:, :num_prepended], inputs], 1)  # (N,L or L + 1[,F])
+        token_mask = F.pad(mask, (num_prepended, 0), value=True)
+        multiple = TOKEN_MULTIPLE if narrow(inputs) else 1
+        layout = VarlenLayout(token_mask, multiple)
 
-    def _encode_packed(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Encode and pool sequences as ``_encode`` does, with the real tokens packed."""
-        # 1. Embed. A class vector takes the place of a copy of the first token of each sequence.
-        num_prepended = int(self.class_vector is not None)
-        multiple = TOKEN_MULTIPLE if keeps_16_bits(inputs) else 1
-        layout = VarlenLayout(F.pad(mask, (num_prepended, 0), value=True), multiple)
-        tokens = torch.cat([inputs[:, :num_prepended], inputs], 1)
-        token_positions = (layout.positions - num_prepended).clamp(min=0)
-        x = cast_stream(self.embed(layout.pack(tokens), token_positions))  # (1,T,d)
+        # 1. Embed.
+        positions = (layout.positions - num_prepended).clamp(min=0)  # (T,)
+        x = self.embed(layout.pack(tokens), positions)  # (1,T,d)
+        x = stream(x)
         if self.class_vector is not None:
-            is_first = (layout.positions == 0)[:, None]
-            x = torch.where(is_first, self.class_vector.to(x.dtype), x)
+            class_vector = self.class_vector.to(x.dtype)
+            is_first = layout.positions == 0  # (T,)
+            x = torch.where(is_first[:, None], class_vector, x)
 
-        # 2. Blocks.
+        # 2. Blocks, all of which have ``varlen``.
+        block: Any
         for block in self.blocks:
-            x = cast_stream(block.varlen(x, layout))
+            x = block.varlen(x, layout)
+            x = stream(x)
         if self.norm is not None:
             x = self.norm(x, layout.filled)
 
         # 3. Pool.
         if self.pool != "mean":
-            return self._pool(layout.unpack(x), layout.mask)
-        return self._divide(layout.sum(x), layout.mask, inputs.shape[1])
+            return pool_tokens(layout.unpack(x), layout.mask, pool=self.pool, length=self.length)
+        return self._mean(layout.sum(x), layout.mask, inputs.shape[1])
 
-    def _pool(self, x: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
-        """Pool sequences (N,L,d) by any rule except the mean: (N,d) or, flattened, (N, length d)."""
-        if self.pool in ("cls", "class"):
-            return x[:, 0]
-        if self.pool == "last":
-            if mask is None:
-                return x[:, -1]
-            return x[torch.arange(len(x), device=x.device), last_real(mask)]
-        # flatten: every token at its position, zeros elsewhere.
+    def _prepend_class_token(
+        self,
+        inputs: Int[Tensor, "N L"],
+        mask: Bool[Tensor, "N L"] | None,
+        positions: Int[Tensor, "N L"] | None,
+    ) -> tuple[Int[Tensor, "N l"], Bool[Tensor, "N l"] | None, Int[Tensor, "N l"] | None]:
+        """Put the class token in front of each sequence, and drop tokens beyond ``length``."""
+        assert self.class_id is not None
+        length = self.length
+        class_tokens = inputs.new_full((len(inputs), 1), self.class_id)
+        inputs = torch.cat([class_tokens, inputs], 1)
+        inputs = inputs[:, :length]
         if mask is not None:
-            x = x * mask[..., None]
+            mask = F.pad(mask, (1, 0), value=True)[:, :length]
         if positions is not None:
-            full = x.new_zeros(len(x), self.length, x.shape[2])
-            return full.scatter(1, positions[..., None].expand_as(x), x).flatten(1)
-        return F.pad(x, (0, 0, 0, self.length - x.shape[1])).flatten(1)
+            # After compaction a token behind ``length`` may be anywhere, so it is masked.
+            assert mask is not None
+            positions = F.pad(positions + 1, (1, 0))
+            positions = positions[:, :length]
+            mask = mask & (positions < length)
+            positions = positions.clamp(max=length - 1)
+        return inputs, mask, positions
 
-    def _divide(self, total: Tensor, mask: Tensor | None, L: int) -> Tensor:
-        """Divide sums over real tokens (N,d) by ``mean_over``."""
-        if self.mean_over == "length":
-            return total / self.length
-        if mask is None:
-            return total / L
-        return total / mask.sum(1, keepdim=True).clamp(min=1)
-
-
-def _is_packable(block: nn.Module) -> bool:
-    """Whether a block can process packed sequences."""
-    return hasattr(block, "varlen") and isinstance(block.mixer, Multihead)
-
-
-def _prepend_true(mask: Tensor | None) -> Tensor | None:
-    """Extend a mask (N,L) by a real token in front: (N,L+1)."""
-    return None if mask is None else F.pad(mask, (1, 0), value=True)
-
-
-def over_towers(encode: Callable[..., Tensor], separately: bool, inputs: Tensor, *tensors: Tensor | None) -> Tensor:
-    """Encode the towers of a batch as one batch of B T sequences, or one tower after the other.
-
-    Args:
-        encode: function of tensors (N,...), N = B T or B.
-        separately: whether each tower is a batch.
-        inputs: inputs (B,T,...).
-        tensors: further arguments (B,T,...) of ``encode``, or None.
-
-    Returns:
-        The encoded inputs (B,T,...).
-    """
-    arguments = (inputs, *tensors)
-    if not separately:
-        flat_arguments = [None if x is None else x.flatten(0, 1) for x in arguments]
-        return encode(*flat_arguments).unflatten(0, inputs.shape[:2])
-    encoded = []
-    for tower in range(inputs.shape[1]):
-        tower_arguments = [None if x is None else x[:, tower] for x in arguments]
-        encoded.append(encode(*tower_arguments))
-    return torch.stack(encoded, 1)
-
-
-def last_real(mask: Tensor) -> Tensor:
-    """Return the position of the last real token of each sequence: mask (N,L) -> (N,)."""
-    return mask.shape[1] - 1 - mask.flip(1).int().argmax(1)
+    def _mean(self, total: Float[Tensor, "N d"], mask: Bool[Tensor, "N L"] | None, L: int) -> Float[Tensor, "N d"]:
+        return mean_of_sum(total, mask, num_tokens=L, mean_over=self.mean_over, length=self.length)
 
 
 class Head(Checked, nn.Module):
-    """Linear, ReLU, Linear on the pooled vectors (B,T,d); two towers a, b are compared by [a, b, a b, a - b].
+    """Linear, ReLU, Linear on the pooled vectors; two towers a, b are compared by [a, b, a b, a - b].
 
     Args:
-        dim: d.
+        dim: width of a pooled vector.
         hidden: number of hidden units.
         outputs: number of outputs.
-        towers: T.
+        towers: number of pooled vectors per example.
         kind: ``relu`` | ``gelu``, GELU instead of ReLU | ``linear``, a single Linear.
         dropout: dropout rate of the input.
     """
@@ -278,11 +259,28 @@ class Head(Checked, nn.Module):
             self.mlp = nn.Sequential(nn.Linear(inputs, outputs))
         else:
             activation = nn.ReLU() if kind == "relu" else nn.GELU()
-            self.mlp = nn.Sequential(nn.Linear(inputs, hidden), activation, nn.Linear(hidden, outputs))
+            first = nn.Linear(inputs, hidden)
+            last = nn.Linear(hidden, outputs)
+            self.mlp = nn.Sequential(first, activation, last)
 
-    def forward(self, pooled: Tensor) -> Tensor:
+    def forward(self, pooled: Float[Tensor, "batch towers dim"]) -> Float[Tensor, "batch outputs"]:
         if pooled.shape[1] == 1:
             return self.mlp(self.dropout(pooled[:, 0]))
         a, b = pooled.unbind(1)
-        compared = torch.cat([a, b, a * b, a - b], -1)
+        compared = torch.cat([a, b, a * b, a - b], -1)  # (batch,4 dim)
         return self.mlp(self.dropout(compared))
+
+
+def _output_width(blocks: nn.ModuleList, dim: int) -> int:
+    """Return the width of the last block; the others must keep ``dim``."""
+    widths = [getattr(block, "width", dim) for block in blocks]
+    if any(width != dim for width in widths[:-1]):
+        raise ValueError(
+            f"model.layers must be 1 if a block changes the width {dim} to {widths[-1]}, not {len(widths)}"
+        )
+    return widths[-1] if widths else dim
+
+
+def _is_packable(block: nn.Module) -> bool:
+    """Whether a block can process packed sequences."""
+    return hasattr(block, "varlen") and isinstance(block.mixer, Multihead)

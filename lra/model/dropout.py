@@ -1,11 +1,13 @@
 """Dropout with fast random numbers on a CPU."""
 
+import math
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..options import Range, in_range
@@ -17,7 +19,7 @@ PIECE = 2**19
 # Draws of 64 bits per stream at a time.
 BLOCK = 256
 # The bits of the number 1 in 16-bit formats.
-ONE = {dtype: torch.ones((), dtype=dtype).view(torch.uint16).item() for dtype in (torch.bfloat16, torch.float16)}
+ONE = {torch.bfloat16: 0x3F80, torch.float16: 0x3C00}
 
 
 class Dropout(nn.Module):
@@ -41,15 +43,16 @@ class Dropout(nn.Module):
         self.p = p
         self.tied = tied
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         if not self.training or self.p == 0:
             return x
         # A mask of one position is broadcast over all positions.
         template = x[..., :1, :] if self.tied else x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
-            if self.tied:
-                return x * F.dropout(torch.ones_like(template), self.p)
-            return F.dropout(x, self.p)
+            if not self.tied:
+                return F.dropout(x, self.p)
+            mask = F.dropout(torch.ones_like(template), self.p)
+            return x * mask
 
         threshold = round(self.p * LEVELS)
         if threshold == LEVELS:
@@ -57,10 +60,11 @@ class Dropout(nn.Module):
         scale = LEVELS / (LEVELS - threshold)
         # In 16 bits the mask is 0 or 1, and _Scaled multiplies by the exact scale.
         if x.dtype in ONE:
-            mask = self._draw_mask(template, threshold, ONE[x.dtype], np.uint16).view(x.dtype)
-            return _Scaled.apply(x, mask, scale)
+            bits = self._draw_mask(template, threshold, ONE[x.dtype], np.uint16)
+            return _Scaled.apply(x, bits.view(x.dtype), scale)
         dtype = np.float64 if x.dtype == torch.float64 else np.float32
-        return x * self._draw_mask(template, threshold, scale, dtype)
+        mask = self._draw_mask(template, threshold, scale, dtype)
+        return x * mask
 
     @torch.no_grad()
     def _draw_mask(self, x: Tensor, threshold: int, value: float, dtype: type) -> Tensor:
@@ -69,23 +73,31 @@ class Dropout(nn.Module):
         # this mask. Piece i of PIECE entries has its own SFC64, seeded from (seed of the mask, i PIECE), so a mask does
         # not depend on the number of threads.
         seed = int(torch.empty((), dtype=torch.int64).random_())
-        size = -(-x.numel() // 4) * 4
-        mask = np.empty(size, dtype)
+        # Four entries share a draw of 64 bits.
+        size = math.ceil(x.numel() / 4) * 4
         states = []
         for first in range(0, size, PIECE):
             generator = np.random.SFC64((seed, first))
             states.append(generator.state["state"]["state"])
 
         # The full pieces are drawn together, then the shorter last one.
+        mask: np.ndarray = np.empty(size, dtype)
         num_full = size // PIECE
         full_size = num_full * PIECE
-        values = np.array([0, value], dtype)
+        values: np.ndarray = np.array([0, value], dtype)
         draw = _compiled_draw()
         if num_full:
-            draw(np.array(states[:num_full]), threshold, values, mask[:full_size].reshape(num_full, -1))
+            full_states = np.array(states[:num_full])
+            full_pieces = mask[:full_size]
+            full_pieces = full_pieces.reshape(num_full, -1)
+            draw(full_states, threshold, values, full_pieces)
         if full_size < size:
-            draw(np.array(states[num_full:]), threshold, values, mask[full_size:].reshape(1, -1))
-        return torch.from_numpy(mask[: x.numel()]).view(x.shape)
+            last_state = np.array(states[num_full:])
+            last_piece = mask[full_size:]
+            last_piece = last_piece.reshape(1, -1)
+            draw(last_state, threshold, values, last_piece)
+        entries = mask[: x.numel()]
+        return torch.from_numpy(entries).view(x.shape)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -1,12 +1,13 @@
 """Embeddings of tokens and features.
 
-``positions`` are the positions of the tokens: (T,) for packed sequences (1,T), see ``lra.varlen``, or (N,L) after
+``positions`` are the positions of the tokens: (L,) for packed sequences (1,L), see ``lra.varlen``, or (N,L) after
 compaction; None for 0 .. L-1.
 """
 
 from typing import Literal
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..options import Checked
@@ -18,7 +19,7 @@ Positions = Literal["learned", "rotary", "none"]
 
 
 class TokenEmbedding(Checked, nn.Module):
-    """The sum of learned token and position tables, then dropout: ids (N,L) int -> (N,L,d).
+    """The sum of learned token and position tables, then dropout.
 
     Source: docs/sources.md, Nystromformer.
 
@@ -60,13 +61,18 @@ class TokenEmbedding(Checked, nn.Module):
         if padding == "zero":
             nn.init.zeros_(self.token.weight[0])
 
-    def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        ids: Int[Tensor, "N L"],
+        positions: Int[Tensor, "*batch L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         x = self.token(ids)
-        return self.dropout(_add_positions(x, self.position, positions))
+        x = _add_positions(x, self.position, positions)
+        return self.dropout(x)
 
 
 class PairEmbedding(nn.Module):
-    """Tokens that are pairs, each the sum of two vectors, then dropout: ids (N,L) int -> (N,L,d).
+    """Tokens that are pairs, each the sum of two vectors, then dropout.
 
     Id 0 is filler, id 1 + a seconds + b is the pair (a, b), and a larger id is the class token. Filler and the class
     token have their own vectors.
@@ -102,20 +108,28 @@ class PairEmbedding(nn.Module):
         self.dropout = Dropout(dropout)
         for table in (self.first, self.second):
             nn.init.normal_(table.weight, std=std)
-        if positions:
+        if self.position is not None:
             nn.init.normal_(self.position.weight, std=0.02)
 
-    def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
-        # Index of a: 0 for filler, firsts + 1 for the class token. Filler and the class token have no b, index 0.
-        first = ((ids - 1) // self.seconds + 1).clamp(max=self.firsts + 1)
+    def forward(
+        self,
+        ids: Int[Tensor, "N L"],
+        positions: Int[Tensor, "*batch L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
+        # Index of a: 0 for filler, firsts + 1 for the class token.
+        pair = ids - 1
+        first = pair // self.seconds + 1
+        first = first.clamp(max=self.firsts + 1)
+        # Index of b: 0 for filler and the class token, which have no b.
         is_single = (first == 0) | (first > self.firsts)
-        second = torch.where(is_single, 0, (ids - 1) % self.seconds + 1)
+        second = torch.where(is_single, 0, pair % self.seconds + 1)
         x = self.first(first) + self.second(second)
-        return self.dropout(_add_positions(x, self.position, positions))
+        x = _add_positions(x, self.position, positions)
+        return self.dropout(x)
 
 
 class PixelEmbedding(nn.Module):
-    """Grey levels as real numbers, as in MEGA and S5: ids (N,L) int from 0 to 255 -> (N,L,d).
+    """Grey levels from 0 to 255 as real numbers, as in MEGA and S5.
 
     (ids / 255 - mean) / std · scale + shift with two learned vectors, then dropout; there is no position table.
     """
@@ -128,16 +142,22 @@ class PixelEmbedding(nn.Module):
         self.shift = nn.Parameter(0.1 * torch.randn(dim))
         self.dropout = Dropout(dropout)
 
-    def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        ids: Int[Tensor, "N L"],
+        positions: Int[Tensor, "*batch L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         # Standardised grey levels.
-        value = (ids.to(self.scale.dtype) / 255 - self.mean) / self.std
-        return self.dropout(value[..., None] * self.scale + self.shift)
+        grey = ids.to(self.scale.dtype) / 255
+        value = (grey - self.mean) / self.std
+        x = value[..., None] * self.scale + self.shift
+        return self.dropout(x)
 
 
 class FeatureEmbedding(nn.Module):
     """A linear map of real features plus a learned position table with standard deviation 0.02, then dropout.
 
-    features (N,L,F) float -> (N,L,d), L at most ``length`` (PSF-Attn's Linear for Adding, TokenEmbedding's positions).
+    L is at most ``length`` (PSF-Attn's Linear for Adding, TokenEmbedding's positions).
     """
 
     def __init__(self, *, features: int, length: int, dim: int, dropout: float, positions: bool = True):
@@ -145,16 +165,25 @@ class FeatureEmbedding(nn.Module):
         self.feature = nn.Linear(features, dim)
         self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = Dropout(dropout)
-        if positions:
+        if self.position is not None:
             nn.init.normal_(self.position.weight, std=0.02)
 
-    def forward(self, features: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        features: Float[Tensor, "N L F"],
+        positions: Int[Tensor, "*batch L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         x = self.feature(features)
-        return self.dropout(_add_positions(x, self.position, positions))
+        x = _add_positions(x, self.position, positions)
+        return self.dropout(x)
 
 
-def _add_positions(x: Tensor, table: nn.Embedding | None, positions: Tensor | None) -> Tensor:
-    """Add the vectors of positions 0 .. L-1, or of ``positions`` (L,) or (N,L), to x (N,L,d)."""
+def _add_positions(
+    x: Float[Tensor, "N L d"],
+    table: nn.Embedding | None,
+    positions: Int[Tensor, "*batch L"] | None,
+) -> Float[Tensor, "N L d"]:
+    """Add the vectors of positions 0 .. L-1, or of the given ones."""
     if table is None:
         return x
     if positions is None:

@@ -1,9 +1,11 @@
 """MEGA, moving average equipped gated attention (Ma et al., ICLR 2023), around any mechanism."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..attention.base import Attention, Sizes
@@ -65,8 +67,9 @@ class Mega(Checked, nn.Module):
         self.prenorm = prenorm
         self.widths = [dim, z, hidden, dim]
         reach = min(chunk or length, length)
-        self.attention = attention(Sizes(heads=1, head_dim=z, value_dim=hidden, length=reach))
-        if bias and not self.attention.takes_bias:
+        sizes = Sizes(heads=1, head_dim=z, value_dim=hidden, length=reach)
+        self.attention = attention(sizes)
+        if bias and not self.attention.supports_bias:
             raise ValueError(f"bias must be false around {type(self.attention).__name__}, which takes no position bias")
         self.bias = RelativeBias(reach) if bias else None
         self.ema = EMA(dim, ndim=ndim, truncation=truncation)
@@ -81,37 +84,62 @@ class Mega(Checked, nn.Module):
         self.qk_scale = nn.Parameter(torch.empty(2, z))
         self.qk_shift = nn.Parameter(torch.zeros(2, z))
         self.dropout = nn.Dropout(dropout)
-        self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.SiLU(), nn.Linear(hidden, dim), nn.Dropout(dropout))
+        mlp_inputs = nn.Linear(dim, hidden)
+        mlp_output = nn.Linear(hidden, dim)
+        self.mlp = nn.Sequential(mlp_inputs, nn.SiLU(), mlp_output, nn.Dropout(dropout))
         nn.init.normal_(self.qk_scale, std=0.02)
-        for layer in (self.values, self.gates, self.output, self.mlp[0], self.mlp[2]):
+        for layer in (self.values, self.gates, self.output, mlp_inputs, mlp_output):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+        memory: Any = None,
+    ) -> tuple[Float[Tensor, "N L d"], Any]:
         # 1. Moving average and values.
         normed = self.norm(x, mask) if self.prenorm else x
         v = F.silu(self.values(normed))  # (N,L,hidden)
         c = self.ema(normed, mask).to(normed.dtype)  # (N,L,d)
 
-        # 2. and 3. Gates, queries and keys.
-        u, z, r, h = self.gates(self.dropout(c)).split(self.widths, -1)
-        q, k = (F.silu(z)[..., None, :] * self.qk_scale + self.qk_shift).unbind(-2)  # (N,L,z)
+        # 2. Gates.
+        gates = self.gates(self.dropout(c))
+        u, z, r, h = gates.split(self.widths, -1)
+
+        # 3. Queries and keys.
+        z = F.silu(z)[..., None, :]  # (N,L,1,z)
+        qk = z * self.qk_scale + self.qk_shift  # (N,L,2,z)
+        q, k = qk.unbind(-2)  # (N,L,z)
 
         # 4. Attention with one head.
-        o = self._attend(q[:, None], k[:, None], v[:, None], mask)[:, 0].to(v.dtype)  # (N,L,hidden)
+        q = q[:, None]  # (N,1,L,z)
+        k = k[:, None]  # (N,1,L,z)
+        o = self._attend(q, k, v[:, None], mask)  # (N,1,L,hidden)
+        o = o[:, 0].to(v.dtype)  # (N,L,hidden)
 
         # 5. Gated residual.
-        candidate = self.dropout(F.silu(h + self.output(o * F.silu(r))))  # (N,L,d)
+        gated = self.output(o * F.silu(r))  # (N,L,d)
+        candidate = F.silu(h + gated)
+        candidate = self.dropout(candidate)
         x = x + u.sigmoid() * (candidate - x)
 
         # 6. Feed-forward layer.
         if self.prenorm:
-            return x + self.mlp(self.mlp_norm(x, mask)), memory
+            x = x + self.mlp(self.mlp_norm(x, mask))
+            return x, memory
         x = self.norm(x, mask)
-        return self.mlp_norm(x + self.mlp(x), mask), memory
+        x = self.mlp_norm(x + self.mlp(x), mask)
+        return x, memory
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend within chunks: q, k (N,1,L,z), v (N,1,L,hidden) -> (N,1,L,hidden)."""
+    def _attend(
+        self,
+        q: Float[Tensor, "N 1 L z"],
+        k: Float[Tensor, "N 1 L z"],
+        v: Float[Tensor, "N 1 L hidden"],
+        mask: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N 1 L hidden"]:
+        """Attend within chunks, or to all tokens."""
         N, _, L, _ = q.shape
         options = {} if self.bias is None else {"bias": self.bias}
         if self.chunk is None or self.chunk >= L:
@@ -119,19 +147,26 @@ class Mega(Checked, nn.Module):
 
         # Chunks become examples; a chunk of padding attends to itself, and its outputs are not used.
         chunk_mask = real_blocks(mask, L, self.chunk, q.device)  # (N or 1,B,chunk)
+        chunk_mask = ensure_nonempty(chunk_mask)
         if chunk_mask is not None:
-            chunk_mask = ensure_nonempty(chunk_mask).expand(N, -1, -1).flatten(0, 1)
-        q, k, v = (self._as_examples(x) for x in (q, k, v))  # (N B,1,chunk,·)
+            chunk_mask = chunk_mask.expand(N, -1, -1).flatten(0, 1)  # (N B,chunk)
+        q, k, v = (_as_examples(x, self.chunk) for x in (q, k, v))  # (N B,1,chunk,.)
         out = self.attention(q, k, v, chunk_mask, **options)
-        return out.unflatten(0, (N, -1)).transpose(1, 2).flatten(2, 3)[:, :, :L]
 
-    def _as_examples(self, x: Tensor) -> Tensor:
-        """Cut (N,1,L,·) into examples (N B,1,chunk,·)."""
-        return blocks(x, self.chunk).transpose(1, 2).flatten(0, 1)
+        # Back to sequences.
+        out = out.unflatten(0, (N, -1))  # (N,B,1,chunk,hidden)
+        out = out.transpose(1, 2).flatten(2, 3)  # (N,1,B chunk,hidden)
+        return out[:, :, :L]
+
+
+def _as_examples(x: Float[Tensor, "N 1 L w"], chunk: int) -> Float[Tensor, "NB 1 {chunk} w"]:
+    """Cut sequences into B chunks each, which become examples."""
+    chunks = blocks(x, chunk)  # (N,1,B,chunk,w)
+    return chunks.transpose(1, 2).flatten(0, 1)
 
 
 class EMA(Checked, nn.Module):
-    """Multi-dimensional damped moving average in both directions: x (N,L,d), mask (N,L) -> (N,L,d).
+    """Multi-dimensional damped moving average in both directions.
 
     Each channel has ``ndim`` averages h with gain p = sigmoid(δ) and decay q = 1 - p sigmoid(α):
 
@@ -149,37 +184,56 @@ class EMA(Checked, nn.Module):
     def __init__(self, dim: int, *, ndim: Positive = 16, truncation: Positive | None = None):
         super().__init__()
         self.truncation = truncation
-        self.delta = nn.Parameter(torch.empty(2, dim, ndim))
-        self.alpha = nn.Parameter(torch.empty(2, dim, ndim))
-        self.beta = nn.Parameter(torch.empty(2, dim, ndim))
-        self.gamma = nn.Parameter(torch.empty(2, dim, ndim))
+        # One set of parameters for each direction.
+        shape = (2, dim, ndim)
+        # δ, α, β, γ and ω.
+        self.delta = nn.Parameter(torch.empty(shape))
+        self.alpha = nn.Parameter(torch.empty(shape))
+        self.beta = nn.Parameter(torch.empty(shape))
+        self.gamma = nn.Parameter(torch.empty(shape))
         self.omega = nn.Parameter(torch.empty(dim))
-        for name, std in {"delta": 0.2, "alpha": 0.2, "beta": 0.02, "gamma": 1, "omega": 1}.items():
-            nn.init.normal_(getattr(self, name), std=std)
+        # The order decides the random numbers. β starts near 1, -1, 1, ...
+        nn.init.normal_(self.delta, std=0.2)
+        nn.init.normal_(self.alpha, std=0.2)
+        nn.init.normal_(self.beta, std=0.02)
+        nn.init.normal_(self.gamma, std=1)
+        nn.init.normal_(self.omega, std=1)
+        signs = (-1.0) ** torch.arange(ndim)
         with torch.no_grad():
-            self.beta += (-1.0) ** torch.arange(ndim)
+            self.beta.add_(signs)
 
     @full_precision
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         L = x.shape[1]
-        forward, backward = self.kernel(min(self.truncation or L, L))  # (d,T) each
+        T = min(self.truncation or L, L)
+        forward, backward = self.kernel(T)  # (d,T) each
 
         # One circular kernel of L + T lags, so that the ends of the sequence do not meet: lag 0 of both directions, the
         # past, a gap, the future.
-        gap = forward.new_zeros(forward.shape[0], L - forward.shape[1] + 1)
         lag_zero = forward[:, :1] + backward[:, :1]
-        lags = torch.cat([lag_zero, forward[:, 1:], gap, backward[:, 1:].flip(-1)], -1)
+        past = forward[:, 1:]
+        gap = forward.new_zeros(len(forward), L - T + 1)
+        future = backward[:, 1:].flip(-1)
+        lags = torch.cat([lag_zero, past, gap, future], -1)  # (d,L + T)
 
-        y = fft_conv(x.mT, lags, mask).mT
+        y = fft_conv(x.mT, lags, mask).mT  # (N,L,d)
         return F.silu(y + self.omega * x)
 
-    def kernel(self, lags: int) -> Tensor:
-        """Compute the weight of each lag in both directions, (2,d,lags)."""
-        p = self.delta.sigmoid()
+    def kernel(self, lags: int) -> Float[Tensor, "2 d {lags}"]:
+        """Compute the weight of each lag in both directions."""
+        p = self.delta.sigmoid()  # (2,d,ndim)
         q = 1 - p * self.alpha.sigmoid()
-        powers = q[..., None] ** torch.arange(lags, device=q.device)  # (2,d,ndim,lags)
-        amplitude = p * self.beta * self.gamma * q.shape[-1] ** -0.5  # (2,d,ndim)
-        return (amplitude[..., None, :] @ powers).squeeze(-2)
+        # Σ p β γ q^lag / √ndim
+        lag = torch.arange(lags, device=q.device)
+        powers = q[..., None] ** lag  # (2,d,ndim,lags)
+        ndim = q.shape[-1]
+        amplitude = p * self.beta * self.gamma * ndim**-0.5  # (2,d,ndim)
+        weights = amplitude[..., None, :] @ powers  # (2,d,1,lags)
+        return weights.squeeze(-2)
 
 
 class RelativeBias(nn.Module):
@@ -190,23 +244,31 @@ class RelativeBias(nn.Module):
         self.length = length
         self.weight = nn.Parameter(torch.empty(2 * length - 1).normal_(std=0.02))
 
-    def forward(self, rows: Tensor, cols: Tensor) -> Tensor:
-        """Compute the bias of query positions rows (..., i) and key positions cols (..., j): (..., i, j)."""
-        distance = self.length - 1 + cols[..., None, :] - rows[..., :, None]
-        return self.weight.index_select(0, distance.flatten()).view_as(distance)
+    def forward(
+        self,
+        rows: Int[Tensor, "*#batch i"],
+        cols: Int[Tensor, "*#batch j"],
+    ) -> Float[Tensor, "*batch i j"]:
+        """Compute the bias of query positions ``rows`` and key positions ``cols``."""
+        distance = cols[..., None, :] - rows[..., :, None]  # (...,i,j)
+        # The weight of distance 0 is in the middle.
+        index = self.length - 1 + distance
+        bias = self.weight.index_select(0, index.flatten())
+        return bias.view_as(index)
 
 
 class MegaHead(nn.Module):
-    """Linear, dropout, GELU, Linear without bias on the concatenated pooled vectors of all towers, (B,T,d)."""
+    """Linear, dropout, GELU, Linear without bias on the concatenated pooled vectors of all towers."""
 
     def __init__(self, *, dim: int, hidden: int, outputs: int, towers: int, dropout: float = 0.0):
         super().__init__()
-        self.mlp = nn.Sequential(
-            nn.Linear(towers * dim, hidden), nn.Dropout(dropout), nn.GELU(), nn.Linear(hidden, outputs, bias=False)
-        )
-        for layer in (self.mlp[0], self.mlp[3]):
-            nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(self.mlp[0].bias)
+        first = nn.Linear(towers * dim, hidden)
+        last = nn.Linear(hidden, outputs, bias=False)
+        self.mlp = nn.Sequential(first, nn.Dropout(dropout), nn.GELU(), last)
+        nn.init.xavier_uniform_(first.weight)
+        nn.init.xavier_uniform_(last.weight)
+        nn.init.zeros_(first.bias)
 
-    def forward(self, pooled: Tensor) -> Tensor:
-        return self.mlp(pooled.flatten(1))
+    def forward(self, pooled: Float[Tensor, "batch towers dim"]) -> Float[Tensor, "batch outputs"]:
+        concatenated = pooled.flatten(1)  # (batch,towers dim)
+        return self.mlp(concatenated)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..attention.base import Attention, Mixer, Sizes
@@ -10,9 +11,9 @@ from ..varlen import VarlenLayout
 
 
 class Multihead(Mixer):
-    """Multi-head attention: input projections, the mechanism, output projection; (N,L,d) -> (N,L,d).
+    """Multi-head attention: input projections, the mechanism, output projection.
 
-    One matrix with bias projects to queries, keys and values. A mechanism with ``shares_qk`` has one projection for
+    One matrix with bias projects to queries, keys and values. A mechanism with ``shared_qk`` has one projection for
     queries and keys.
 
     Args:
@@ -37,40 +38,55 @@ class Multihead(Mixer):
         length: int,
         rotary: bool = False,
     ):
-        super().__init__(Sizes(heads=heads, head_dim=head_dim, value_dim=head_dim, length=length), dim=dim)
+        sizes = Sizes(heads=heads, head_dim=head_dim, value_dim=head_dim, length=length)
+        super().__init__(sizes, dim=dim)
         if rotary and head_dim % 2:
             raise ValueError(f"head_dim must be even for rotary positions, not {head_dim}")
         self.rotary = rotary
         self.attention = attention(self.sizes)
         self.causal = self.attention.causal
         # Rotary angles depend on the positions in the sequence.
-        self.hole_free = self.attention.hole_free and not rotary
-        num_projections = 2 if self.attention.shares_qk else 3
+        self.compactable = self.attention.compactable and not rotary
+        num_projections = 2 if self.attention.shared_qk else 3
         self.widths = [heads * head_dim] * num_projections
         self.inputs = nn.Linear(dim, sum(self.widths))
         self.output = nn.Linear(self.widths[-1], dim)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         q, k, v = self._project(x, None)
-        return self._join(self.attention(q, k, v, mask), x)
+        mixed = self.attention(q, k, v, mask)
+        return self._join(mixed, x)
 
-    def varlen(self, x: Tensor, layout: VarlenLayout) -> Tensor:
-        """Mix packed sequences: (1,T,d) -> (1,T,d)."""
+    def varlen(self, x: Float[Tensor, "1 T d"], layout: VarlenLayout) -> Float[Tensor, "1 T d"]:
+        """Mix packed sequences."""
         q, k, v = self._project(x, layout.positions)
-        return self._join(self.attention.varlen(q, k, v, layout), x)
+        mixed = self.attention.varlen(q, k, v, layout)
+        return self._join(mixed, x)
 
-    def _project(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Project (N,L,d) to q, k (N,H,L,D) and v (N,H,L,E)."""
-        projections = self.inputs(x).split(self.widths, -1)
+    def _project(
+        self,
+        x: Float[Tensor, "N L d"],
+        positions: Int[Tensor, " L"] | None,
+    ) -> tuple[Float[Tensor, "N H L D"], Float[Tensor, "N H L D"], Float[Tensor, "N H L E"]]:
+        """Project to q, k and v."""
+        projections = self.inputs(x).split(self.widths, -1)  # (N,L,H D) each
         *qk, v = [part.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2) for part in projections]
         if self.rotary:
             qk = [rotate(part, positions) for part in qk]
-        # With shares_qk there is one tensor for both.
+        # With shared_qk there is one tensor for both.
         q = qk[0]
         k = qk[-1]
         return q, k, v
 
-    def _join(self, mixed: Tensor, x: Tensor) -> Tensor:
-        """Join heads and project: (N,H,L,E) -> (N,L,d), in the dtype of x."""
+    def _join(
+        self,
+        mixed: Float[Tensor, "N H L E"],
+        x: Float[Tensor, "N L d"],
+    ) -> Float[Tensor, "N L d"]:
+        """Join heads and project, in the dtype of x."""
         heads = mixed.transpose(1, 2).flatten(2)  # (N,L,H E)
         return self.output(heads.to(x.dtype))

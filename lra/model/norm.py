@@ -1,10 +1,11 @@
-"""Normalisations by name. Each takes x (N,L,d) and a mask (N,L), which only the batch norm uses."""
+"""Normalisations by name. Each takes token vectors and a mask, which only the batch norm uses."""
 
 from collections.abc import Callable
 from typing import Literal
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 
@@ -14,7 +15,11 @@ from ..ops.precision import upcast
 class LayerNorm(nn.LayerNorm):
     """torch's layer norm; the mask is unused."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         return super().forward(x)
 
 
@@ -24,7 +29,11 @@ class RMSNorm(nn.RMSNorm):
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__(dim, eps)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         return super().forward(upcast(x))
 
 
@@ -36,11 +45,16 @@ class ScaleNorm(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
         self.eps = eps
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         x = upcast(x)
         # rms(x)² over the width.
-        mean_square = x.square().mean(-1, keepdim=True)
-        return self.scale * x * torch.rsqrt(mean_square + self.eps)
+        mean_square = x.square().mean(-1, keepdim=True)  # (N,L,1)
+        inverse_rms = torch.rsqrt(mean_square + self.eps)
+        return self.scale * x * inverse_rms
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -49,21 +63,40 @@ class BatchNorm(nn.BatchNorm1d):
     torch's SyncBatchNorm takes no mask and does not run on a CPU.
     """
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    # Always there in this class.
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
+
+    def forward(
+        self,
+        x: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N L d"]:
         is_shared = dist.is_initialized() and dist.get_world_size() > 1
-        # Zeros instead of a selection of the real tokens, whose number a GPU would have to report to the host.
-        tokens = x if mask is None else x.masked_fill(~mask[..., None], 0)
+        tokens = x
+        if mask is not None:
+            # Zeros instead of a selection of the real tokens, whose number a GPU would have to report to the host.
+            is_padding = ~mask[..., None]  # (N,L,1)
+            tokens = x.masked_fill(is_padding, 0)
         if self.training and (is_shared or mask is not None):
             sum_over_ranks = all_reduce if is_shared else _identity
             normed = self._normalise(tokens, mask, sum_over_ranks)
         else:
-            normed = super().forward(tokens.flatten(0, 1)).view_as(x)
+            flat = super().forward(tokens.flatten(0, 1))  # (N L,d)
+            normed = flat.view_as(x)
         if mask is None:
             return normed
         return torch.where(mask[..., None], normed.to(x.dtype), x)
 
-    def _normalise(self, tokens: Tensor, mask: Tensor | None, sum_over_ranks: Callable[[Tensor], Tensor]) -> Tensor:
-        """Normalise tokens (N,L,d), which are zero where the mask is False, and update the running averages.
+    def _normalise(
+        self,
+        tokens: Float[Tensor, "N L d"],
+        mask: Bool[Tensor, "N L"] | None,
+        sum_over_ranks: Callable[[Tensor], Tensor],
+    ) -> Float[Tensor, "N L d"]:
+        """Normalise tokens, which are zero where the mask is False, and update the running averages.
 
         A single real token has variance 0, and so have the running averages.
         """
@@ -71,21 +104,26 @@ class BatchNorm(nn.BatchNorm1d):
         is_real = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
 
         # Count and sums in one reduction.
-        sums = torch.cat([is_real.sum()[None], tokens.sum((0, 1))])
-        count, token_sums = sum_over_ranks(sums).split([1, tokens.shape[-1]])
+        num_real = is_real.sum()
+        token_sums = tokens.sum((0, 1))  # (d,)
+        sums = sum_over_ranks(torch.cat([num_real[None], token_sums]))
+        count, token_sums = sums.split([1, len(token_sums)])
         count = count.clamp(min=1)
+
         # Mean and biased variance over all real tokens.
         mean = token_sums / count
         centered = tokens - mean
-        squares = (centered * is_real[..., None]).square().sum((0, 1))
-        variance = sum_over_ranks(squares) / count
+        squares = (centered * is_real[..., None]).square()
+        variance = sum_over_ranks(squares.sum((0, 1))) / count
+
         # Running averages, with the unbiased variance as in torch.
         with torch.no_grad():
             unbiased_variance = variance * count / (count - 1).clamp(min=1)
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(unbiased_variance, self.momentum)
-        return centered * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+        inverse_std = torch.rsqrt(variance + self.eps)
+        return centered * inverse_std * self.weight + self.bias
 
 
 def _identity(x: Tensor) -> Tensor:

@@ -4,9 +4,11 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
-from .classifier import Classifier, over_towers
+from .classifier import Classifier
+from .pooling import over_towers
 
 Objective = Literal["masked", "next"]
 Loss = Literal["cross_entropy", "l1"]
@@ -32,7 +34,14 @@ class Pretrainer(nn.Module):
     """
 
     def __init__(
-        self, encoder: Classifier, *, dim: int, outputs: int, loss: Loss, objective: Objective, mask_id: MaskId = "own"
+        self,
+        encoder: Classifier,
+        *,
+        dim: int,
+        outputs: int,
+        loss: Loss,
+        objective: Objective,
+        mask_id: MaskId = "own",
     ):
         super().__init__()
         self.embed = encoder.embed
@@ -41,28 +50,51 @@ class Pretrainer(nn.Module):
         self.encode_separately = encoder.encode_separately
         self.loss = loss
         self.objective = objective
-        has_mask_vector = objective == "masked" and mask_id == "own"
-        self.hole = nn.Parameter(0.02 * torch.randn(dim)) if has_mask_vector else None
+        # The learned vector of masked inputs.
+        self.hole: nn.Parameter | None = None
+        if objective == "masked" and mask_id == "own":
+            self.hole = nn.Parameter(0.02 * torch.randn(dim))
         self.predict = nn.Linear(encoder.encoded_width, outputs)
 
-    def forward(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None = None) -> Tensor:
-        """Encode inputs (B,T,L[,F]), with mask and holes, the masked positions, (B,T,L): vectors (B,T,L,d)."""
+    def forward(
+        self,
+        inputs: Num[Tensor, "batch towers L *F"],
+        mask: Bool[Tensor, "batch towers L"] | None,
+        holes: Bool[Tensor, "batch towers L"] | None = None,
+    ) -> Float[Tensor, "batch towers L d"]:
+        """Encode inputs; ``holes`` are the masked positions."""
         return over_towers(self._encode, self.encode_separately, inputs, mask, holes)
 
-    def _encode(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None) -> Tensor:
+    def _encode(
+        self,
+        inputs: Num[Tensor, "N L *F"],
+        mask: Bool[Tensor, "N L"] | None,
+        holes: Bool[Tensor, "N L"] | None,
+    ) -> Float[Tensor, "N L d"]:
         # Masked inputs are id 0 or zeros, plus the learned vector.
         if holes is not None:
-            hidden = holes if inputs.dim() == 2 else holes[..., None]
-            inputs = inputs.masked_fill(hidden, 0)
+            has_features = inputs.dim() == 3
+            is_hidden = holes[..., None] if has_features else holes
+            inputs = inputs.masked_fill(is_hidden, 0)
         x = self.embed(inputs)
         if self.hole is not None:
+            assert holes is not None
             x = x + holes[..., None] * self.hole.to(x.dtype)
+
+        # The encoder of the classifier.
         memory = None
         for block in self.blocks:
             x, memory = block(x, mask, memory)
-        return x if self.norm is None else self.norm(x, mask)
+        if self.norm is not None:
+            x = self.norm(x, mask)
+        return x
 
-    def error(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None = None) -> tuple[Tensor, int]:
+    def error(
+        self,
+        inputs: Num[Tensor, "batch towers L *F"],
+        mask: Bool[Tensor, "batch towers L"] | None,
+        holes: Bool[Tensor, "batch towers L"] | None = None,
+    ) -> tuple[Float[Tensor, ""], int]:
         """Sum the loss over the masked positions, or over all positions that have a next token.
 
         Returns:
@@ -76,8 +108,10 @@ class Pretrainer(nn.Module):
             # Position i predicts token i + 1.
             x = x[:, :, :-1]
             targets = inputs[:, :, 1:]
-            has_next = targets.new_ones(targets.shape[:3], dtype=torch.bool)
-            is_counted = has_next if mask is None else mask[:, :, 1:]
+            if mask is None:
+                mask = inputs.new_ones(inputs.shape[:3], dtype=torch.bool)
+            is_counted = mask[:, :, 1:]
+
         # Predictions and targets (n, ...) of the n counted positions.
         predictions = self.predict(x[is_counted]).float()
         targets = targets[is_counted]
@@ -85,12 +119,19 @@ class Pretrainer(nn.Module):
             return F.cross_entropy(predictions, targets, reduction="sum"), len(targets)
 
         # Targets (n,F): real features, or one grey level from 0 to 1.
-        targets = targets.float() if targets.dim() == 2 else targets[:, None] / WHITE
+        has_features = targets.dim() == 2
+        targets = targets.float() if has_features else targets[:, None] / WHITE
         loss_sum = F.l1_loss(predictions, targets, reduction="sum")
-        return loss_sum / targets.shape[1], len(targets)
+        num_targets, num_features = targets.shape
+        return loss_sum / num_features, num_targets
 
 
-def draw_holes(ratio: float, inputs: Tensor, mask: Tensor | None) -> Tensor:
-    """Draw masked positions (B,T,L): each real position with probability ``ratio``, by torch's RNG of the device."""
-    holes = torch.rand(inputs.shape[:3], device=inputs.device) < ratio
+def draw_holes(
+    ratio: float,
+    inputs: Num[Tensor, "batch towers L *F"],
+    mask: Bool[Tensor, "batch towers L"] | None,
+) -> Bool[Tensor, "batch towers L"]:
+    """Draw masked positions: each real position with probability ``ratio``, by torch's RNG of the device."""
+    uniform = torch.rand(inputs.shape[:3], device=inputs.device)
+    holes = uniform < ratio
     return holes if mask is None else holes & mask

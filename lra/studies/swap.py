@@ -184,8 +184,8 @@ def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[nn.Module
 def _check_shared_qk(exact: nn.Module, swapped: nn.Module, source: Experiment, target: Experiment) -> None:
     """Raise ValueError if only one of the models has a shared projection for queries and keys."""
     # An empty set is a model without mechanisms, which has no such projection.
-    old_kinds = {type(mechanism).shares_qk for mechanism in mechanisms(exact).values()}
-    new_kinds = {type(mechanism).shares_qk for mechanism in mechanisms(swapped).values()}
+    old_kinds = {type(mechanism).shared_qk for mechanism in mechanisms(exact).values()}
+    new_kinds = {type(mechanism).shared_qk for mechanism in mechanisms(swapped).values()}
     if not old_kinds or not new_kinds or old_kinds == new_kinds:
         return
     if True in old_kinds:

@@ -41,17 +41,19 @@ def test_check(check, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_hole_free_is_declared_correctly(name):
+def test_compactable_is_declared_correctly(name):
     """At a length at which no band or block covers the sequence."""
     made = config(name, *CHECK_SIZES)
-    assert properties.hole_free(made, (1024, 700), 1024) == getattr(properties.block(made, 1024), "hole_free", False)
+    assert properties.compactable(made, (1024, 700), 1024) == getattr(
+        properties.block(made, 1024), "compactable", False
+    )
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_dropout_acts_in_training_or_is_refused(name):
     block = lambda *words: properties.block(config(name, *CHECK_SIZES, "model.dropout=0", *words))
     kind = config(name).attn.function
-    if issubclass(kind, Attention | Mixer) and not kind.drops:
+    if issubclass(kind, Attention | Mixer) and not kind.has_dropout:
         with pytest.raises(ValueError, match=rf"^attn.dropout must be 0, not 0.5: {kind.__name__} has none"):
             block("++attn.dropout=0.5")
         return

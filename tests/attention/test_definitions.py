@@ -92,7 +92,7 @@ def test_skyformer():
 
 def test_one_start_of_skyformers_inverse_for_the_batch_is_announced():
     batch, x = sized(Skyformer, samples=SAMPLES, pinv=partial(cubic, steps=1, init="batch")), qkv()
-    assert batch.mixes_batch and not sized(Skyformer).mixes_batch
+    assert batch.batch_dependent and not sized(Skyformer).batch_dependent
     alone = torch.cat([batch(*(t[n : n + 1] for t in x)) for n in range(3)])  # one of them has the largest sum
     assert not torch.allclose(batch(*x), alone)
 

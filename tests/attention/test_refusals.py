@@ -1,10 +1,13 @@
 """The sizes and options that a mechanism is built with, and the message for each that it refuses."""
 
+import os
+
 import pytest
 import torch
 from conftest import config
+from jaxtyping import TypeCheckError
 
-from lra.attention.base import Attention, Sizes
+from lra.attention.base import RENAMED, Attention, Sizes
 from lra.attention.dba import DBA
 from lra.attention.luna import Luna
 from lra.ops.pinv import cubic, newton
@@ -110,6 +113,38 @@ def test_an_option_is_refused_by_its_name(name, options, message):
         make(name, **options)
 
 
+# Shapes of correct arguments; mechanism, argument with a wrong shape.
+SHAPES = dict.fromkeys("qkv", (2, 2, 8, 4)) | {"x": (2, 8, 8), "mask": (2, 8)}
+WRONG_SHAPES = [
+    ("sdpa", "q", (2, 8, 4)),
+    ("cur_abs", "k", (2, 2, 7, 4)),
+    ("linear", "v", (2, 3, 8, 4)),
+    ("nystrom", "mask", (2, 9)),
+    ("psf", "x", (2, 8)),
+    ("s4d_lin", "mask", (1, 8)),
+    ("luna", "x", (2, 8)),
+]
+
+
+@pytest.mark.skipif(os.environ.get("LRA_CHECK_SHAPES", "1") != "1", reason="shapes are not checked")
+@pytest.mark.parametrize(("name", "wrong", "shape"), WRONG_SHAPES)
+def test_a_wrong_shape_fails_where_it_enters(name, wrong, shape):
+    module = make(name)
+    names = ("q", "k", "v", "mask") if isinstance(module, Attention) else ("x", "mask")
+    arguments = {name: torch.ones(SHAPES[name], dtype=torch.bool if name == "mask" else None) for name in names}
+    module(**arguments)
+    arguments[wrong] = torch.ones(shape, dtype=arguments[wrong].dtype)
+    where = rf"{type(module).__module__}\.\w+\.forward\.\n.*parameter '{wrong}'"
+    with pytest.raises(TypeCheckError, match=where):
+        module(**arguments)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_former_name_of_a_class_attribute_is_refused(old, new):
+    with pytest.raises(TypeError, match=rf"^Mine\.{old} is now called {new}; rename the attribute$"):
+        type("Mine", (Bare,), {old: True})
+
+
 @pytest.mark.parametrize(
     ("inverse", "options", "message"),
     [
@@ -131,7 +166,7 @@ SMALL = {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 16}
 class Bare(Attention):
     """No options, no constructor."""
 
-    drops = True
+    has_dropout = True
 
     def forward(self, q, k, v, mask=None):
         return v

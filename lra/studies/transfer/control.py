@@ -15,7 +15,7 @@ from ...attention.controls import Mean
 class MeanControl(Mean):
     """Return the mean of the values over the real tokens; a position bias is ignored."""
 
-    takes_bias = True
+    supports_bias = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Tensor:
         return super().forward(q, k, v, mask)
@@ -24,7 +24,7 @@ class MeanControl(Mean):
 class ZeroControl(Attention):
     """Return zero for every query; a position bias is ignored."""
 
-    takes_bias = True
+    supports_bias = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Tensor:
         return torch.zeros_like(v)
