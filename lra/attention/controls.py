@@ -39,7 +39,7 @@ class Mean(Attention):
         layout: VarlenLayout,
     ) -> Float[Tensor, "1 H T E"]:
         means = []
-        for sequence in layout.rows(v):
+        for sequence in layout.sequences(v):
             mean = sequence.mean(1, keepdim=True)  # (H,1,E)
             means.append(mean.expand_as(sequence))
         return layout.join(means)

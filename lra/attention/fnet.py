@@ -70,7 +70,7 @@ def _transform_batch(
     """Transform the real tokens of all sequences by operations of fixed shape."""
     hidden = torch.fft.fft(x, dim=-1)
     # Real tokens first, in their order.
-    order = real_first(mask)  # (N,L)
+    order = argsort_valid_first(mask)  # (N,L)
     order = order[..., None].expand_as(hidden)
     packed = hidden.gather(1, order)
     mixed = dft(packed, mask.sum(-1)).real

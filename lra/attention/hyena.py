@@ -85,7 +85,7 @@ class Hyena(Mixer):
         *gates, v = convolved.chunk(self.order + 1, dim=-1)  # (N,L,d)
         with torch.autocast(x.device.type, enabled=False):
             directions = torch.stack([direction(L) for direction in self.filters])
-            kernels = both_ways(directions).unflatten(0, (num_filters, -1))  # (order - 1,d,L or 2 L)
+            kernels = pack_bidirectional(directions).unflatten(0, (num_filters, -1))  # (order - 1,d,L or 2 L)
             # v ← h_i * (x_i v) + D_i (x_i v), i = order - 1, ..., 1
             for n in range(num_filters):
                 i = num_filters - n

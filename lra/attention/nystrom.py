@@ -67,7 +67,7 @@ class Nystrom(Attention):
         # Both the convolution and segments with padding depend on positions.
         self.compactable = not kernel and not self.pools_padding
 
-        # The module holds the filters; ``convolve_rows`` applies them.
+        # The module holds the filters; ``convolve_sequence`` applies them.
         self.conv: nn.Conv2d | None = None
         if kernel:
             heads = sizes.heads

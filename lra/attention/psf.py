@@ -135,7 +135,7 @@ class PSF(Mixer):
         num_real = mask.sum(-1).clamp(min=1)
         linked_rank = rank[..., None] + self.offsets  # (N,L,K)
         linked_rank = linked_rank % num_real[:, None, None]
-        links = real_first(mask).gather(1, linked_rank.flatten(1))  # (N,L K)
+        links = argsort_valid_first(mask).gather(1, linked_rank.flatten(1))  # (N,L K)
         return links.view_as(linked_rank)
 
 

@@ -117,7 +117,7 @@ class S4D(Mixer):
                 discretisation=self.discretisation,
             )
             kernels.append(kernel)  # (d,L)
-        return both_ways(torch.stack(kernels))
+        return pack_bidirectional(torch.stack(kernels))
 
 
 def _initial(init: Init, states: int) -> tuple[Float[Tensor, " M"], Complex[Tensor, " M"]]:

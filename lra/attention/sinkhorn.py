@@ -109,7 +109,7 @@ class Sinkhorn(Attention):
             real = scores.new_ones(1, num_blocks, dtype=torch.bool)
         is_column = real[:, None, None]  # (N or 1,1,1,B)
         if not self.iterations:
-            return scores.masked_fill(~is_column, FLOOR).softmax(-1)
+            return scores.masked_fill(~is_column, MIN_SCORE).softmax(-1)
 
         # Sinkhorn steps in logarithms. Rows of padded blocks would otherwise count in the sums of columns.
         is_row = real[:, None, :, None]  # (N or 1,1,B,1)

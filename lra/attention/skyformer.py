@@ -102,7 +102,7 @@ class Skyformer(Attention):
         # The product may round up to n.
         index = (draw * num_real).long().minimum(num_real - 1)  # (N,m)
         if mask is not None:
-            index = real_first(mask).gather(1, index)
+            index = argsort_valid_first(mask).gather(1, index)
         index = index[:, None].expand(-1, H, -1)  # (N,H,m)
         query_index, key_index = index.chunk(2, -1)
         queries = gather_tokens(q, query_index)  # (N,H,m/2,D)

@@ -183,7 +183,7 @@ class Soft(Attention):
         """Sort positions, real tokens first, by position or by a random number."""
         N, L = mask.shape
         if self.sample == "first":
-            return real_first(mask)
+            return argsort_valid_first(mask)
         draw = self.draw[:L].expand(N, -1)
         if self.training:
             draw = torch.rand(N, L, device=mask.device)

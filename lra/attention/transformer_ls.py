@@ -53,7 +53,7 @@ class TransformerLS(Mixer):
         # LN_l and LN_s.
         self.token_norm = nn.LayerNorm(width)
         self.compressed_norm = nn.LayerNorm(width)
-        # The module holds the filters; ``convolve_rows`` applies them.
+        # The module holds the filters; ``convolve_sequence`` applies them.
         self.conv: nn.Conv2d | None = None
         if kernel:
             self.conv = nn.Conv2d(heads, heads, (kernel, 1), groups=heads, bias=False)
@@ -110,7 +110,7 @@ class TransformerLS(Mixer):
         mixed = mixed.masked_fill(~is_real, 0.0)
         if self.conv is None:
             return mixed
-        return mixed + convolve_rows(v * is_real, self.conv.weight)
+        return mixed + convolve_sequence(v * is_real, self.conv.weight)
 
     def _compress(
         self,

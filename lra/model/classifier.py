@@ -178,13 +178,13 @@ class Classifier(Checked, nn.Module):
         num_prepended = 0 if self.class_vector is None else 1
         tokens = torch.cat([inputs[:, :num_prepended], inputs], 1)  # (N,L or L + 1[,F])
         token_mask = F.pad(mask, (num_prepended, 0), value=True)
-        multiple = TOKEN_MULTIPLE if narrow(inputs) else 1
+        multiple = TOKEN_MULTIPLE if keeps_16_bits(inputs) else 1
         layout = VarlenLayout(token_mask, multiple)
 
         # 1. Embed.
         positions = (layout.positions - num_prepended).clamp(min=0)  # (T,)
         x = self.embed(layout.pack(tokens), positions)  # (1,T,d)
-        x = stream(x)
+        x = cast_stream(x)
         if self.class_vector is not None:
             class_vector = self.class_vector.to(x.dtype)
             is_first = layout.positions == 0  # (T,)
@@ -194,7 +194,7 @@ class Classifier(Checked, nn.Module):
         block: Any
         for block in self.blocks:
             x = block.varlen(x, layout)
-            x = stream(x)
+            x = cast_stream(x)
         if self.norm is not None:
             x = self.norm(x, layout.filled)
 
