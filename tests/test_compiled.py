@@ -76,7 +76,7 @@ def test_the_package_holds_no_cache(tmp_path):
 
 
 def test_a_full_disk_or_one_that_cannot_be_written_has_no_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiled, "ROOM", shutil.disk_usage(tmp_path).total)
+    monkeypatch.setattr(compiled, "MIN_FREE_BYTES", shutil.disk_usage(tmp_path).total)
     assert compiled.cache_folder.__wrapped__(PACKAGE) is None
     monkeypatch.undo()
     monkeypatch.setattr(os, "access", lambda folder, mode: False)

@@ -171,7 +171,7 @@ def features(data: TaskData, split: str, vocab: int) -> Tensor:
 
 
 def _compare(a: Tensor, b: Tensor) -> Tensor:
-    """The features of a pair from those of its texts (B, vocab) each: (B, 4 vocab)."""
+    """Combine the features (B, vocab) of both texts of a pair into (B, 4 vocab)."""
     product = a * b
     difference = a - b
     return torch.cat([a, b, product, difference], 1)

@@ -118,7 +118,7 @@ class Classifier(Checked, nn.Module):
         inputs: Num[Tensor, "batch towers L *F"],
         mask: Bool[Tensor, "batch towers L"] | None = None,
         positions: Int[Tensor, "batch towers L"] | None = None,
-    ) -> Float[Tensor, "batch outputs"]:
+    ) -> Float[Tensor, "batch *outputs"]:
         """Classify a batch.
 
         Args:

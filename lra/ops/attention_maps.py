@@ -45,7 +45,7 @@ def check_kernels(impl: Impl, *, count: int, head_dim: int, value_dim: int, pinv
         kernels.check(count=count, head_dim=head_dim, value_dim=value_dim, pinv=pinv)
 
 
-def ensure_nonempty(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N L"] | None:
+def ensure_nonempty(mask: Bool[Tensor, "*batch L"] | None) -> Bool[Tensor, "*batch L"] | None:
     """Mark all tokens of an example as real if none is.
 
     A softmax over no key is NaN. The outputs of such an example are not used, but a zero gradient times NaN is NaN.
@@ -85,7 +85,7 @@ def laplace(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def attention_weights(
-    scores: Float[Tensor, "N H i j"],
+    scores: Float[Tensor, "#N H i j"],
     key_mask: Bool[Tensor, "#N #H j"] | None,
     weights: Weights = "softmax",
     bias: Float[Tensor, "..."] | None = None,

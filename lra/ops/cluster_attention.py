@@ -217,7 +217,7 @@ def _correction(
     return _attend(q * (2 / h), q_I, g, 1.0, query_mask, distance_bias, impl)
 
 
-def boosted(error: Float[Tensor, "N H c E"], T: Float[Tensor, "N H c c"]) -> Float[Tensor, "N H c E"]:
+def boosted(error: Float[Tensor, "*batch c E"], T: Float[Tensor, "N H c c"]) -> Float[Tensor, "N H c E"]:
     """Compute e + (1 - T) e + ... + (1 - T)^(ROUNDS - 1) e; T has no weight on padding."""
     remainder = error
     total = error

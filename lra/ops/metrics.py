@@ -3,14 +3,14 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Num
+from jaxtyping import Num
 from torch import Tensor
 
 Metric = Literal["accuracy", "within_tolerance", "balanced_accuracy", "roc_auc"]
 TOLERANCE = 0.04  # largest absolute error of a correct answer (PSF-Attn, Adding)
 
 
-def accuracy(outputs: Float[Tensor, "n classes"], labels: Num[Tensor, "n"]) -> float:
+def accuracy(outputs: Num[Tensor, "n classes"], labels: Num[Tensor, "n"]) -> float:
     """Compute the percentage of examples whose largest output belongs to the label.
 
     Examples with an output that is not finite count as wrong.
@@ -22,7 +22,7 @@ def accuracy(outputs: Float[Tensor, "n classes"], labels: Num[Tensor, "n"]) -> f
     return 100 * num_right / len(labels)
 
 
-def within_tolerance(outputs: Float[Tensor, "n 1"], labels: Num[Tensor, "n"]) -> float:
+def within_tolerance(outputs: Num[Tensor, "n 1"], labels: Num[Tensor, "n"]) -> float:
     """Compute the percentage of examples with an absolute error below 0.04 (PSF-Attn, Adding)."""
     predictions = outputs[:, 0].double()
     error = (predictions - labels.double()).abs()
@@ -31,7 +31,7 @@ def within_tolerance(outputs: Float[Tensor, "n 1"], labels: Num[Tensor, "n"]) ->
     return 100 * num_right / len(labels)
 
 
-def balanced_accuracy(outputs: Float[Tensor, "n 2"], labels: Num[Tensor, "n"]) -> float:
+def balanced_accuracy(outputs: Num[Tensor, "n 2"], labels: Num[Tensor, "n"]) -> float:
     """Compute the mean of the accuracies on both classes.
 
     It equals the ROC-AUC of predicted classes instead of scores, which PSF-Attn's code computes for Genome.
@@ -55,7 +55,7 @@ def balanced_accuracy(outputs: Float[Tensor, "n 2"], labels: Num[Tensor, "n"]) -
     return sum(class_accuracies) / 2
 
 
-def roc_auc(outputs: Float[Tensor, "n 2"], labels: Num[Tensor, "n"]) -> float:
+def roc_auc(outputs: Num[Tensor, "n 2"], labels: Num[Tensor, "n"]) -> float:
     """Compute the percentage of pairs of a positive and a negative example that are ranked correctly.
 
     The score of an example is its second output minus its first, and NaN ranks lowest. Equal scores count as half.

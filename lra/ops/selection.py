@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from ..options import Checked
@@ -263,9 +263,9 @@ def farthest(
 
 
 def gather_tokens(
-    x: Float[Tensor, "N H L D"] | Bool[Tensor, "N L"],
+    x: Num[Tensor, "N H L D"] | Bool[Tensor, "N L"],
     index: Int[Tensor, "N H c"],
-) -> Float[Tensor, "N H c D"] | Bool[Tensor, "N H c"]:
+) -> Num[Tensor, "N H c D"] | Bool[Tensor, "N H c"]:
     """Gather the tokens of x, or of a mask x, at ``index``."""
     if x.dim() == 2:
         H = index.shape[1]

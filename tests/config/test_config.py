@@ -76,7 +76,7 @@ def test_every_task_builds_and_its_smoke_schedule_runs_to_its_end(task, protocol
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_composes_builds_and_takes_a_step(name):
     words = [f"experiment={name}"]
-    if name.startswith(("curformer", "board")):  # the others choose their own
+    if name.startswith(("curformer", "board", "listops_quick")):  # the others choose their own
         words.append("attn=cur_abs")
     for smaller in ((), ("budget=smoke", "model.layers=1")):
         cfg = experiment(*words, *smaller)

@@ -191,7 +191,9 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         'mechanisms=["published-score=best"]': "attn.score must be one of sum, abs, ",
         'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
     },
-    gpu_check.main: dict.fromkeys(("25", "minutes=25m", "minutes=1 x=2"), "minutes=25, or another number of min"),
+    gpu_check.main: dict.fromkeys(
+        ("25", "minutes=25m", "minutes=1 x=2"), "minutes must be a number: lra bench gpu-check minutes=25"
+    ),
     prepare: dict.fromkeys(("task=nope", "task=ALL"), ": no such choice; task is one of all, adding,"),
     examples: {
         "count=0": "count must be a whole number of 1 or more, not 0",

@@ -20,7 +20,7 @@ from data_prep.__main__ import prepare
 from lra.bench.__main__ import bench
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.data import store
+from lra.data import store, store_writer
 from lra.disk import atomic
 from lra.maps.__main__ import show
 from lra.report.__main__ import report
@@ -192,7 +192,7 @@ VALUES = [None, 0, -1, 2**70, 1.5, "x", "../x", [], [-1], ["3"], [2**70], [1.5],
 
 def test_a_data_set_is_described_by_its_meta_json_or_refused(tmp_path):
     rows = store.ExampleChunk(np.arange(1, 7, dtype=np.uint8), np.array([2, 4]), np.array([0, 1]))
-    store.write(tmp_path / "set", {"train": [rows]}, provenance={"name": "toy"})
+    store_writer.write(tmp_path / "set", {"train": [rows]}, provenance={"name": "toy"})
     path = tmp_path / "set" / "meta.json"
     (tmp_path / "set" / store.SUMS).unlink()
     meta, refused = json.loads(path.read_text()), 0

@@ -249,7 +249,9 @@ SCANS = ("mamba_text", "mamba_retrieval", "mamba_image", "mamba_pathfinder", "ma
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SCANS)) for name in EXPERIMENTS]
 )
 def test_no_experiment_waits(name):
-    made = experiment(f"experiment={name}", *["attn=cur_abs"] * name.startswith(("curformer", "board")))
+    made = experiment(
+        f"experiment={name}", *["attn=cur_abs"] * name.startswith(("curformer", "board", "listops_quick"))
+    )
     # A third layer would do what the second does.
     made = made.replace(model=made.model.replace(layers=min(2, made.model.layers)))
     trained_and_evaluated(made)
