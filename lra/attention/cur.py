@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class CUR(Attention):
     """Approximate softmax attention by c selected queries I and c selected keys J.
 
-        1. I, J = select(q, k)                                                             (N,H,c)
+        1. I, J = select(q, k): positions of c queries and of c keys                       (N,H,c)
         2. C = softmax(q k_Jᵀ)    U = softmax(q_I k_Jᵀ)    R = softmax(q_I kᵀ)             scores / √D
         3. out = C (U⁺ (R v)),   U⁺ by the cubic iteration                                 (N,H,L,E)
-        4. out_I = R v: selected queries have their exact outputs
+        4. out_I = R v, the output of softmax attention for the selected queries
 
     ``lra.ops.cur.cur`` computes these steps. O(L c (D + E) + c³) time.
 
@@ -37,16 +37,17 @@ class CUR(Attention):
         score: how step 1 rates the tokens, see ``lra.ops.selection.SelectionOptions``.
         pairing: how step 1 chooses I and J, see the same class.
         pinv: pseudo-inverse of U.
-        copy_rv: whether to compute step 4.
-        class_token: whether position 0 is always selected; null is false.
-        resample: when score=random draws new numbers. ``train``: at every call in training; evaluation keeps one draw,
-            the same for every example. ``always``: at every call, as published.
-        weights: ``softmax``, or ``laplace`` as in MegaCUR. The rows of a Laplace map do not sum to one, so it needs
-            impl=eager and an inverse for such rows: cubic(init="two_norms").
+        copy_rv: whether the outputs of selected queries are replaced by R v, step 4.
+        class_token: whether the first real token, where the class token is, is always selected; None counts as False.
+        resample: when score=random draws numbers. ``train``: at every call in training; evaluation uses numbers drawn
+            once in the constructor, the same for all examples. ``always``: at every call, as published.
+        weights: ``softmax``, or ``laplace`` as in MegaCUR, which only impl=eager computes. Its rows do not sum to one,
+            so set pinv to cubic(init="two_norms"); this is not checked.
         impl: see ``lra.ops.attention_maps.landmark_product``.
 
     Raises:
-        ValueError: count is out of range, or the kernels of impl=triton do not support an option.
+        ValueError: count is out of range, impl=triton does not support an option, or weights=laplace without
+            impl=eager.
     """
 
     def __init__(
@@ -79,10 +80,11 @@ class CUR(Attention):
         self.resample = resample
         self.batch_dependent = is_batch_dependent(pinv)
         self.supports_bias = not uses_kernels(impl)
-        # Compaction moves tokens to other positions. Random numbers and the class token depend on positions.
+        # Compaction moves tokens to other positions, and random numbers belong to positions. It is not used with a
+        # class token either.
         self.compactable = score != "random" and not class_token
 
-        # The random numbers of evaluation, one for each side (queries or keys), head and position.
+        # Buffer of random numbers for evaluation, (2,H,length): one per side (queries, keys), head and position.
         draw = torch.rand(2, sizes.heads, sizes.length) if score == "random" else None
         self.draw: Tensor | None
         self.register_buffer("draw", draw)
@@ -109,14 +111,14 @@ class CUR(Attention):
         layout: "VarlenLayout",
     ) -> Float[Tensor, "1 H T E"]:
         options = self.options
-        # The padding-free form has these limits, and needs c tokens in every sequence.
-        is_supported = options.impl == "sdpa" and options.score != "farthest"
-        if not is_supported or min(layout.lengths) < options.count:
+        # The padding-free form needs impl=sdpa, a score other than farthest, and at least c tokens in every sequence.
+        options_fit = options.impl == "sdpa" and options.score != "farthest"
+        if not options_fit or min(layout.lengths) < options.count:
             return super().varlen(q, k, v, layout)
         return cur(q, k, v, None, options, layout=layout, draw=self._random_numbers())
 
     def _random_numbers(self) -> Float[Tensor, "2 H length"] | None:
-        """Return the numbers of evaluation; None stands for new numbers."""
+        """Return the stored numbers in evaluation; None if every call draws new ones or the score needs none."""
         if self.training or self.resample == "always":
             return None
         return self.draw

@@ -38,10 +38,10 @@ class Nystrom(Attention):
         impl: see ``lra.ops.attention_maps.landmark_product``.
 
     Raises:
-        ValueError: an option is out of range, or the kernels of impl=triton do not support it.
+        ValueError: an option is out of range, kernel is even, or impl=triton does not support an option.
     """
 
-    # Whether segments include padding, as in the released code.
+    # Whether segments include padding: True in ``NystromOriginal``, as in the released code.
     pools_padding: ClassVar[bool] = False
 
     def __init__(
@@ -67,7 +67,7 @@ class Nystrom(Attention):
         # Both the convolution and segments with padding depend on positions.
         self.compactable = not kernel and not self.pools_padding
 
-        # The module holds the filters; ``convolve_sequence`` applies them.
+        # nn.Conv2d initialises and names the filters; it is never called. ``convolve_sequence`` applies them.
         self.conv: nn.Conv2d | None = None
         if kernel:
             heads = sizes.heads
@@ -96,7 +96,7 @@ class Nystrom(Attention):
         v: Float[Tensor, "N H L E"],
         mask: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N H L E"]:
-        """Compute steps 1 to 3."""
+        """Attend through landmarks, steps 1 to 3, without the convolution."""
         mask = ensure_nonempty(mask)
 
         # 1. Landmarks.
@@ -126,16 +126,16 @@ class Nystrom(Attention):
         """Compute step 1.
 
         Returns:
-            The landmarks of q, the landmarks of k, and a mask of the landmarks that average a real token; None if all
-            of them do.
+            The landmarks of q and of k, and a mask: True for a landmark that averages a real token. None means that
+            all do.
         """
         N, _, L, _ = q.shape
         c = min(self.landmarks, L)
-        # All segments have the same width.
+        # Without padding, equal segments are a reshape.
         if mask is None and L % c == 0:
             return _equal_segment_means(q, c), _equal_segment_means(k, c), None
 
-        # The segments of the real tokens may differ in width.
+        # Otherwise segments may differ in width. The means are float32 for 16-bit inputs.
         if mask is None:
             mask = torch.ones(N, L, dtype=torch.bool, device=q.device)
         (q_landmarks, k_landmarks), landmark_mask = segment_means(mask, c, q, k)
@@ -148,12 +148,12 @@ class NystromOriginal(Nystrom):
 
     Differences from ``Nystrom``:
 
-    * Segments include padding. Every sequence is filled up with zeros to ``length``, and all segments have the width
-      length / landmarks.
-    * landmarks = length is exact attention, plus the convolution.
-    * With pinv = cubic(init="batch"), as in conf/attn/nystrom_original.yaml, the iteration starts from the largest
-      column sum of the whole batch, so examples of a batch depend on each other. The two texts of a pair are encoded
-      one after the other, as in the released code.
+    * Segments include padding: q and k are zero-padded to ``length``, and each segment has length / landmarks tokens. c
+      is always ``landmarks``; a segment of padding only gives a zero landmark, which is not masked.
+    * If landmarks = length, softmax attention is computed exactly; the convolution is still added.
+    * conf/attn/nystrom_original.yaml sets pinv = cubic(init="batch"), which is not the default here: the iteration
+      starts from a matrix divided by the largest column sum of the whole batch. Examples then depend on each other, so
+      ``Classifier`` encodes the two texts of a pair in separate batches, as the released code does.
     """
 
     pools_padding = True

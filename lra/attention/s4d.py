@@ -15,24 +15,26 @@ Init = Literal["lin", "inv", "legs"]
 
 
 class S4D(Mixer):
-    """A convolution of each channel with the kernel of a diagonal state-space model of N complex states.
+    """Convolve each channel with the kernel of a diagonal state-space model.
 
         1. A_n = -exp(log_A_real) + i A_imag,   Δ = exp(log_dt)
-        2. Ā_n, B̄_n = discretise(A_n, B_n, Δ)                                              section 3.1
-        3. K[l] = 2 Re Σ_n C_n B̄_n Ā_n^l,   a Vandermonde product                         eq. 7
+        2. Ā_n, B̄_n: A_n, B_n discretised with step Δ                                      section 3.1
+        3. K[l] = 2 Re Σ_n C_n B̄_n Ā_n^l,   n = 0 .. M - 1                                eq. 7
         4. y = K * u + D u
 
-    ``lra.ops.ssm.s4d_kernel`` computes steps 1 to 3. A masked token counts as zero. O(L log L + N L) time per channel.
+    ``lra.ops.ssm.s4d_kernel`` computes steps 1 to 3 without forming the L x M Vandermonde matrix. A masked token counts
+    as zero in the convolution. O(L log L + N L) time per channel.
 
     Args:
-        states: N. States come in conjugate pairs, and the sum over n takes one of each: M = N / 2 of them.
+        states: N, an even number (not the batch size here). States form conjugate pairs; only one state of each pair is
+            stored, M = N / 2.
         init: initial A_n = -1/2 + i ω_n (section 4). ``lin``: ω_n = π n. ``inv``: ω_n = N/π (N / (2n + 1) - 1).
-            ``legs``: ω_n are the positive imaginary parts of the eigenvalues of the normal part of HiPPO-LegS; B starts
-            as the B of LegS in the same eigenbasis, with imaginary parts clipped at 2.
+            ``legs``: take the eigenvalues of the normal part of HiPPO-LegS; ω_n are their positive imaginary parts, and
+            B starts as the B of LegS in the eigenbasis, imaginary parts clipped to [-2, 2]. Otherwise B starts at 1.
         discretisation: ``zoh`` or ``bilinear``.
-        bidirectional: whether to add a second kernel, with its own C, over later tokens, the next one first; otherwise
-            the layer is causal.
-        shared: whether all channels share A and B; C and Δ always belong to one channel.
+        bidirectional: True: a second kernel with its own C runs over later tokens; its index 0 is the next token.
+            False: the layer is causal.
+        shared: whether all channels share A and B; each channel has its own C and Δ.
         step_min, step_max: Δ is drawn log-uniformly between them.
         rate: learning-rate factor of Δ, A and B, which have no weight decay.
         step_rate: learning-rate factor of Δ; None: ``rate``.
@@ -66,9 +68,9 @@ class S4D(Mixer):
         in_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation = discretisation
         self.causal = not bidirectional
-        # N / 2 complex numbers for each channel.
+        # N / 2 complex numbers, that is N real ones, for each channel.
         self.state_size = dim * states
-        # Learning-rate factors; only C may have one and keep its weight decay.
+        # Learning-rate factors. Parameters in ``rates`` have no weight decay, except those in ``decayed``.
         self.rates = {"log_dt": step_rate or rate, "log_A_real": rate, "A_imag": rate, "B": rate}
         if c_rate is not None:
             self.rates["C"] = c_rate
@@ -76,16 +78,17 @@ class S4D(Mixer):
 
         A_imag, B = _initial(init, states)  # (M,)
         num_pairs = states // 2
-        num_models = 1 if shared else dim
-        num_kernels = 2 if bidirectional else 1
+        num_rows = 1 if shared else dim
+        num_directions = 2 if bidirectional else 1
         log_dt = torch.empty(dim).uniform_(math.log(step_min), math.log(step_max))
-        log_A_real = torch.full((num_models, num_pairs), math.log(0.5))
+        log_A_real = torch.full((num_rows, num_pairs), math.log(0.5))
         self.log_dt = nn.Parameter(log_dt)
         self.log_A_real = nn.Parameter(log_A_real)
-        self.A_imag = nn.Parameter(A_imag.repeat(num_models, 1))
+        self.A_imag = nn.Parameter(A_imag.repeat(num_rows, 1))
         # Complex parameters hold their real and imaginary parts in the last dimension.
-        B = B.repeat(num_models, 1)
-        C = torch.randn(num_kernels, dim, num_pairs, 2) * 0.5**0.5
+        B = B.repeat(num_rows, 1)
+        # C is complex normal with E|C|² = 1.
+        C = torch.randn(num_directions, dim, num_pairs, 2) * 0.5**0.5
         self.B = nn.Parameter(torch.view_as_real(B))
         self.C = nn.Parameter(C)
         self.D = nn.Parameter(torch.randn(dim))
@@ -132,11 +135,11 @@ def _initial(init: Init, states: int) -> tuple[Float[Tensor, " M"], Complex[Tens
         omega = states / math.pi * (states / (2 * n + 1) - 1)
         return omega.float(), B
 
-    # legs: B of LegS is √(2n + 1), and Vᴴ B in the eigenbasis V of the normal part.
+    # legs: B_n = √(2n + 1), which is Vᴴ B in the eigenbasis V of the normal part.
     eigenvalues, V = hippo_legs(states)
     squared_B = 2 * torch.arange(states) + 1
     B = V.mH @ squared_B.sqrt().to(V)
     B = torch.complex(B.real, B.imag.clamp(-2, 2))
-    # The second half has the positive imaginary parts.
+    # Eigenvalues ascend by imaginary part, so the second half is positive.
     omega = eigenvalues.imag[half:]
     return omega.float(), B[half:].to(torch.complex64)

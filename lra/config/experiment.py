@@ -21,23 +21,24 @@ from .schema import Attn, Block, Loggers, Name, Seeds
 if TYPE_CHECKING:
     from ..data.datamodule import Batch, TaskData
 
-# Examples of a forward pass in evaluation on a GPU; halved if memory runs out.
+# Least number of examples per forward pass in evaluation on a GPU; ``LitClassifier`` halves it if memory runs out.
 ON_A_GPU = 512
-# Sections that decide the model, and so the meta model.
+# Sections of which the meta model is made. ``replace`` copies the cached one unless one of these changes.
 _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
 # Sections that decide a result; the others (logger, run directory, further seeds) do not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
-# Several devices share the same batches; only dropout and random selection draw other numbers on them.
-# Columns of a copy are part of its provenance.
-_INDIFFERENT = {"task.display", "source.columns", "data.root", "data.release", "data.eval_batch", "pretrain.from"}
-_INDIFFERENT |= {f"trainer.{key}" for key in ("device", "devices", "compile", "threads")}
+# Options in these sections that do not identify a run. With several devices the batches are the same; dropout, random
+# selection, random features and pretraining masks are drawn per rank. ``source.columns`` names the columns of a copied
+# data set, whose content is in the provenance.
+_NOT_IDENTIFYING = {"task.display", "source.columns", "data.root", "data.release", "data.eval_batch", "pretrain.from"}
+_NOT_IDENTIFYING |= {f"trainer.{key}" for key in ("device", "devices", "compile", "threads")}
 
 
 class Experiment(TaskOptions):
     """All seeds of one configuration.
 
-    A section has the name of its key in ``conf``; what is made of several of them is a method.
+    Each field is a key of ``conf/train.yaml``. Methods make the model and the data, which need several sections.
     """
 
     conf: ClassVar[str] = "train"
@@ -77,14 +78,16 @@ class Experiment(TaskOptions):
             raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
 
     def resolve(self) -> Self:
-        """Resolve the steps of both phases; ``pretrain.matched`` takes the steps of phase one from ``optim.steps``.
+        """Compute the steps of pretraining (phase one) and of fine-tuning (phase two).
+
+        With ``pretrain.matched`` the cost of pretraining is subtracted from ``optim.steps``.
 
         Raises:
             ValueError: a phase has no steps, or its evaluations or warm-up do not fit its steps.
         """
         pretrain = self.pretrain
         optim = self.optim
-        # The yaml of an experiment may have options for a phase one that the command line leaves out.
+        # With pretrain=none, drop the other ``pretrain`` options, which the yaml of an experiment may still set.
         if pretrain.objective == "none":
             return self.replace(pretrain=schema.Pretrain(objective="none"))
 
@@ -94,10 +97,11 @@ class Experiment(TaskOptions):
             steps = optim.steps
             if pretrain.matched:
                 intervals = optim.steps // 2 // pretrain.eval_every
+                # At least 1, so that an interval longer than the phase is rejected below.
                 steps = max(1, intervals * pretrain.eval_every)
             pretrain = pretrain.replace(steps=steps)
 
-        # Matched: both phases together see the examples of phase two alone.
+        # Matched: both phases together see as many examples as fine-tuning alone would.
         if pretrain.matched:
             examples = steps * pretrain.batch
             matched_steps, remainder = divmod(examples, optim.batch)
@@ -107,6 +111,7 @@ class Experiment(TaskOptions):
                     f"multiple of optim.batch {optim.batch} below that times optim.steps {optim.steps}"
                 )
             optim = optim.replace(steps=optim.steps - matched_steps)
+        # Check the options of phase one; the result is not needed here.
         pretrain.of(optim)
         return self.replace(pretrain=pretrain, optim=optim)
 
@@ -135,7 +140,8 @@ class Experiment(TaskOptions):
         """Make a factory of the encoder's blocks, see ``blocks.block_factory``."""
         length = self.task.length
         if self.model.pool == "class":
-            length += 1  # the class token
+            # The learned class vector takes a position of its own.
+            length += 1
         return blocks.block_factory(model=self.model, attn=self.attn, block=self.block, length=length)
 
     def classifier(self) -> Classifier:
@@ -180,9 +186,9 @@ class Experiment(TaskOptions):
 
     def pretrainer(self) -> Pretrainer:
         """Make the encoder of the classifier with the head of phase one, see ``lra.train.pretrain``."""
-        # Cross-entropy predicts token ids; a regression predicts features, or the pixel that a token stands for.
+        # Cross-entropy predicts token ids; a regression predicts the features of a position, or its grey level.
         predicts_tokens = self.pretrain.loss == "cross_entropy"
-        outputs = self.task.vocab if predicts_tokens else self.task.features or 1
+        outputs = self.task.vocab if predicts_tokens else (self.task.features or 1)
         return Pretrainer(
             self.classifier(),
             dim=self.model.dim,
@@ -218,7 +224,8 @@ class Experiment(TaskOptions):
         Raises:
             ValueError: options that the source does not take together.
         """
-        from ..data.datamodule import TaskData  # with Lightning, half of the start of a command that reads no batches
+        # Imported here, because it imports Lightning: half of the start-up time of a command that reads no batches.
+        from ..data.datamodule import TaskData
 
         return TaskData(
             source=self.data_source(),
@@ -254,27 +261,37 @@ class Experiment(TaskOptions):
 
     @property
     def eval_batch(self) -> int:
-        """Examples per forward pass in evaluation: ``data.eval_batch``, else ``optim.batch``, on a GPU at least 512."""
+        """Examples per forward pass in evaluation: ``data.eval_batch``, else ``optim.batch``.
+
+        On a GPU at least 512, except for runs with pretraining and for mechanisms in which the examples of a batch
+        change each other's results.
+        """
         batch = self.optim.batch
         if self.data.eval_batch:
             return self.data.eval_batch
         if self.trainer.device == "cpu" or not torch.cuda.is_available():
             return batch
-        # Outputs for every position take more memory; examples may change each other's result.
+        # Pretraining has outputs for every position, which take more memory. Batch-dependent mechanisms need the batch
+        # size of training.
         if self.pretrained or self.meta_model.encode_separately:
             return batch
         return max(batch, ON_A_GPU)
 
     @property
     def padding(self) -> str:
-        """The padding in use: ``auto`` and ``compact`` become ``batch`` where compaction would change the result."""
+        """The padding in use.
+
+        ``auto`` is ``compact`` if there are masked pixels whose removal changes no output, else ``batch``. ``compact``
+        becomes ``batch`` where removal would change outputs.
+        """
         pad = self.data.pad
         if pad not in ("auto", "compact"):
             return pad
-        # Without masked tokens there is nothing to remove.
+        # Without ``task.masked_id`` nothing is removed; an explicit ``compact`` then acts as ``batch``.
         if self.task.masked_id is None:
             return "batch" if pad == "auto" else "compact"
-        # Masked tokens lie between others, so pretraining or the mechanism may depend on their positions.
+        # Masked pixels lie between real ones, so removing them moves tokens. Pretraining and some mechanisms depend on
+        # that.
         if self.pretrained or not self.meta_model.compactable:
             return "batch"
         return "compact"
@@ -293,4 +310,4 @@ class Experiment(TaskOptions):
         for option in getattr(self.source.function, "locations", ()):
             if f"source.{option}" in flat:
                 flat[f"source.{option}"] = None
-        return {key: value for key, value in flat.items() if key not in _INDIFFERENT}
+        return {key: value for key, value in flat.items() if key not in _NOT_IDENTIFYING}

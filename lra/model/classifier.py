@@ -28,13 +28,13 @@ HeadKind = Literal["relu", "gelu", "linear"]
 class Classifier(Checked, nn.Module):
     """The whole model, from token ids or real features to class scores or numbers.
 
-    All towers share one encoder, which encodes them as one batch of N sequences. If a mechanism lets the examples of a
-    batch change each other's results, it encodes one tower after the other instead (``encode_separately``).
+    All towers share one encoder, which encodes them as one batch of N sequences. If a mechanism is ``batch_dependent``,
+    the encoder takes one tower after the other, each as its own batch (``encode_separately``).
 
     Attributes:
         encode_separately: whether each tower is a separate batch.
         compactable: whether removing the masked tokens of a sequence changes no output (data.pad=compact).
-        packed: whether the real tokens of a batch are packed on a CPU.
+        packed: the argument ``packed``, False if a block cannot pack.
         encoded_width: width of the encoder's output.
 
     Args:
@@ -51,7 +51,8 @@ class Classifier(Checked, nn.Module):
             ``mean``: their mean.
             ``cls``: the vector of a class token, id ``vocab - 1``, in front of the sequence; a sequence of full length
             loses its last token.
-            ``class``: the same with a learned vector in front of the embedded sequence, which gets one position more.
+            ``class``: the output at a learned vector, put in front after the embedding. The vector has no position
+            embedding; the sequence grows to L + 1 tokens.
             ``last``: the vector of the last real token.
             ``flatten``: all ``length`` positions concatenated, with zeros for padding.
         class_std: standard deviation of the initial ``class`` vector.
@@ -102,7 +103,7 @@ class Classifier(Checked, nn.Module):
         self.compactable = blocks_are_compactable and not self.encode_separately
         self.packed = packed and all(_is_packable(block) for block in self.blocks)
 
-        # Norm, head and class vector. Their order decides their random weights.
+        # Keep this order: modules draw their initial weights from one random stream.
         self.norm = make_norm(norm, self.encoded_width) if norm else None
         pooled_width = self.encoded_width
         if pool == "flatten":
@@ -124,7 +125,8 @@ class Classifier(Checked, nn.Module):
         Args:
             inputs: token ids, or real features.
             mask: real tokens; None if all are real.
-            positions: positions of the tokens after compaction (``lra.data.datamodule``); None for 0 .. L-1.
+            positions: original positions of the tokens if the batch was compacted (``lra.data.datamodule``); None for
+                0 .. L-1.
         """
         pooled = over_towers(self._encode, self.encode_separately, inputs, mask, positions)  # (batch,towers,d)
         return self.head(pooled)
@@ -138,7 +140,8 @@ class Classifier(Checked, nn.Module):
         """Encode and pool sequences."""
         if self.pool == "cls":
             inputs, mask, positions = self._prepend_class_token(inputs, mask, positions)
-        # On a GPU packing would wait for the lengths.
+        # Packing reads the lengths on the host, which would synchronise with a GPU. Packed batches are never
+        # compacted, so there are no positions.
         if self.packed and mask is not None and inputs.device.type == "cpu":
             return self._encode_packed(inputs, mask)
 
@@ -160,9 +163,10 @@ class Classifier(Checked, nn.Module):
         if self.norm is not None:
             x = self.norm(x, mask)
 
-        # 3. Pool. A sum over thousands of tokens needs float32.
+        # 3. Pool.
         if self.pool != "mean":
             return pool_tokens(x, mask, positions, pool=self.pool, length=self.length)
+        # Mean: a sum over thousands of tokens needs float32.
         x = upcast(x)
         if mask is not None:
             x = x * mask[..., None].to(x.dtype)
@@ -174,7 +178,7 @@ class Classifier(Checked, nn.Module):
         mask: Bool[Tensor, "N L"],
     ) -> Float[Tensor, "N d"]:
         """Encode and pool sequences as ``_encode`` does, with the T real tokens of the batch packed."""
-        # With a class vector each sequence gets one token in front: a copy of its first token, replaced below.
+        # Make room for the class vector: repeat the first token of each sequence, and overwrite its embedding below.
         num_prepended = 0 if self.class_vector is None else 1
         tokens = torch.cat([inputs[:, :num_prepended], inputs], 1)  # (N,L or L + 1[,F])
         token_mask = F.pad(mask, (num_prepended, 0), value=True)
@@ -218,7 +222,8 @@ class Classifier(Checked, nn.Module):
         if mask is not None:
             mask = F.pad(mask, (1, 0), value=True)[:, :length]
         if positions is not None:
-            # After compaction a token behind ``length`` may be anywhere, so it is masked.
+            # Compacted tokens are not at their original positions, so slicing may miss one whose position is now
+            # ``length``. Mask it.
             assert mask is not None
             positions = F.pad(positions + 1, (1, 0))
             positions = positions[:, :length]
@@ -231,7 +236,7 @@ class Classifier(Checked, nn.Module):
 
 
 class Head(Checked, nn.Module):
-    """Linear, ReLU, Linear on the pooled vectors; two towers a, b are compared by [a, b, a b, a - b].
+    """Linear, ReLU, Linear on the pooled vector; the input of two towers a, b is [a, b, a * b, a - b].
 
     Args:
         dim: width of a pooled vector.

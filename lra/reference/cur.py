@@ -3,11 +3,11 @@
 One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V (n, e), m selected queries and keys.
 
     I, J = positions of the m selected queries and of the m selected keys                    (1)
-    C = f(Q K_Jᵀ / √d)    U = f(Q_I K_Jᵀ / √d)    R = f(Q_I Kᵀ / √d),   f = softmax          (2)
+    C = f(Q, K_J)    U = f(Q_I, K_J)    R = f(Q_I, K),   f(Q, K) = softmax(Q Kᵀ / √d)        (2)
     out = C U⁺ (R V),   U⁺ by the iteration of Nystromformer                                 (3)
-    out_I = R V: the selected queries have their exact outputs                               (4)
+    out_I = R V, the output of softmax attention for the selected queries                    (4)
 
-Numbers refer to this list. Time O(n m (d + e) + m³). MegaCUR (section 9) has the Laplace function as f.
+Numbers refer to this list. Time O(n m (d + e) + m³). MegaCUR (section 9) has f(Q, K) = laplace(Q Kᵀ / n).
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Pairing: the vectors that score for the selected queries, and those that score for the selected keys.
+# Pairing: which vectors select the queries I, and which select the keys J.
 PAIRINGS = {"separate": ("Q", "K"), "same_k": ("K", "K"), "same_q": ("Q", "Q"), "swapped": ("K", "Q")}
 
 
 def cubic_pinv(A: Float[Tensor, "i j"], steps: int = 4) -> Float[Tensor, "j i"]:
-    """Approximate A⁺ by Z_j+1 = Z_j (13 I - A Z_j (15 I - A Z_j (7 I - A Z_j))) / 4 from Aᵀ / ‖A‖_1."""
+    """Approximate A⁺: Z_0 = Aᵀ / ‖A‖_1, Z_(t+1) = Z_t (13 I - A Z_t (15 I - A Z_t (7 I - A Z_t))) / 4."""
     I = torch.eye(len(A), dtype=A.dtype, device=A.device)
     one_norm = A.abs().sum(dim=0).max()
     Z = A.T / one_norm
@@ -44,9 +44,10 @@ def farthest_points(X: Float[Tensor, "n d"], m: int) -> Int[Tensor, "m"]:
     selected = [0]
     while len(selected) < m:
         squared_distances = (X[:, None] - X[selected]).square().sum(dim=-1)  # (n, selected)
-        nearest = squared_distances.amin(dim=1)  # (n,)
-        nearest[selected] = -1
-        selected.append(int(nearest.argmax()))
+        distance_to_selected = squared_distances.amin(dim=1)  # (n,)
+        # Below any squared distance, so that no token is selected twice.
+        distance_to_selected[selected] = -1
+        selected.append(int(distance_to_selected.argmax()))
     return torch.tensor(selected, device=X.device)
 
 
@@ -74,15 +75,16 @@ def select(
     random: Float[Tensor, "2 n"] | tuple[None, None] = (None, None),
     class_token: bool = False,
 ) -> tuple[Int[Tensor, "c"], Int[Tensor, "c"]]:
-    """Select I and J, step 1.
+    """Select I and J, step 1: c = min(m, n) positions each.
 
     Args:
         Q, K: queries and keys.
         m: number of positions; a sequence with fewer tokens selects all of them.
-        score: ``sum`` | ``abs`` | ``embed`` | ``random`` | ``farthest`` | ``step``, the positions floor(i n / m).
+        score: of a token x, ``sum``: Σ x; ``abs``: Σ |x|; ``embed``: x_0; ``random``: its random number. Without
+            scores, ``farthest``: see ``farthest_points``; ``step``: positions floor(i n / m).
         pairing: key of ``PAIRINGS``.
         random: uniform random numbers of score=random, for I and for J.
-        class_token: whether the first token is always selected.
+        class_token: whether the first token is always selected; farthest and step always select it.
     """
     m = min(m, len(Q))
     if score == "step":
@@ -96,7 +98,7 @@ def select(
         else:
             indices.append(highest_scores(X, m, score, random[side], class_token))
     I, J = indices
-    # One set of scored vectors gives one set of positions.
+    # same_k and same_q: J = I, also for score=random, whose two sides have different numbers.
     return (I, I) if pairing.startswith("same") else (I, J)
 
 
@@ -110,10 +112,10 @@ def attention(
     f: Callable = softmax_weights,
     pinv: Callable = cubic_pinv,
 ) -> tuple[Float[Tensor, "queries e"], Float[Tensor, "i e"]]:
-    """Compute C U⁺ (R V), steps 2 and 3, and R V. Step 4 is ``out[I] = R V``."""
+    """Compute steps 2 and 3 for given Q_I and K_J; return out and R V. The caller does step 4: out[I] = R V."""
     C = f(Q, K_J)  # (queries, j)
     U = f(Q_I, K_J)  # (i, j)
     R = f(Q_I, K)  # (i, n)
     RV = R @ V  # (i, e)
-    weighted = pinv(U) @ RV  # (j, e)
-    return C @ weighted, RV
+    URV = pinv(U) @ RV  # (j, e)
+    return C @ URV, RV

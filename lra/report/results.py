@@ -16,14 +16,14 @@ from ..runs.reader import CONTROL
 def results(rows: list[Row]) -> Table:
     """Make the table of test scores: a row for each mechanism and a column for each task.
 
-    The last column is the mean over tasks of the mechanisms with a result on every task. Its standard deviation and
-    test need the same seeds on all tasks.
+    If there are several tasks and all have accuracies, the last column is the mean over tasks, for mechanisms with a
+    result on every task. It has a standard deviation and a significance test only if all tasks have the same seeds.
 
     Args:
         rows: rows of a study.
     """
     study = rows[0].study
-    # Trials of a learning-rate search have a table of their best rates instead.
+    # Leave out trials of a learning-rate search, except those of mechanisms without a run at the budget's rate.
     rows = without_search(rows)
     tasks = list(dict.fromkeys(row.task for row in rows))
     labels = sorted({row.label for row in rows})
@@ -58,21 +58,21 @@ def scores(rows: list[Row], labels: Sequence[str], columns: Mapping[str, Sequenc
 
     Args:
         rows: rows of a study.
-        labels: mechanism of each row.
+        labels: mechanism of each row of the table, in order.
         columns: tasks to average over, by the name of the column.
     """
     row_of = {(row.label, row.task): row for row in rows}
     cells_of = {}
     for name, tasks in columns.items():
         cells = []
-        scores_by_seed = []
+        column_scores = []
         for label in labels:
             # The row of each task; None if the mechanism has no runs there.
             task_rows = [row_of.get((label, task)) for task in tasks]
-            cell, seed_scores = over_tasks(task_rows)
+            cell, scores_by_seed = over_tasks(task_rows)
             cells.append(cell)
-            scores_by_seed.append(seed_scores)
-        cells_of[name] = mark(cells, scores_by_seed)
+            column_scores.append(scores_by_seed)
+        cells_of[name] = mark(cells, column_scores)
     return cells_of
 
 
@@ -83,7 +83,7 @@ def over_tasks(rows: Sequence[Row | None]) -> tuple[Cell, dict[int, float]]:
         rows: row of the mechanism on each task; None if it has no runs there.
 
     Returns:
-        A cell, and the mean of each seed: none if a task is missing or the tasks have different seeds.
+        The cell, and the mean score by seed; the dict is empty if a task is missing or the tasks have different seeds.
     """
     task_rows = [row for row in rows if row and row.scores]
     # The column of a single task shows the row itself.
@@ -97,8 +97,8 @@ def over_tasks(rows: Sequence[Row | None]) -> tuple[Cell, dict[int, float]]:
     scores_by_seed = {}
     if all(other.keys() == first.keys() for other in others):
         for seed in first:
-            seed_scores = [row.scores[seed] for row in task_rows]
-            scores_by_seed[seed] = mean(seed_scores)
+            task_scores = [row.scores[seed] for row in task_rows]
+            scores_by_seed[seed] = mean(task_scores)
         cell = score(scores_by_seed)
     else:
         means = [mean(row.scores.values()) for row in task_rows]
@@ -113,7 +113,9 @@ def over_tasks(rows: Sequence[Row | None]) -> tuple[Cell, dict[int, float]]:
 
 
 def over_control(rows: list[Row]) -> Table | None:
-    """Make the table of gains over the control by task; None if the control has no finished run.
+    """Make the table of gains over the control by task.
+
+    None if no mechanism shares a task with a finished run of the control.
 
     Args:
         rows: rows of a study.
@@ -167,7 +169,7 @@ def _gain(row: Row | None, control: Row) -> Cell:
     if row is None:
         return Cell()
     cell = gain(row.scores, control.scores)
-    # A gain over a collapsed control is no gain over the mean of the values.
+    # A collapsed control learned nothing, so the gain does not compare with a trained control. Say so in the cell.
     remarks = []
     if row.collapsed:
         remarks.append(f"collapsed {len(row.collapsed)}/{row.n}")
@@ -179,16 +181,20 @@ def _gain(row: Row | None, control: Row) -> Cell:
 
 
 def _all_tied(cells: Sequence[Cell]) -> bool:
-    """Whether there are gains with a standard error, and none is significant."""
+    """Whether there are gains with a standard error and all of them are within two standard errors of zero."""
     marks = {cell.mark for cell in cells if cell.std is not None}
     return marks == {"tied"}
 
 
-def seeds(lines: Iterable[Iterable[Cell | str]]) -> str:
-    """Format the numbers of seeds of all cells of a table: "n = 1 to 5"."""
+def seeds(groups: Iterable[Iterable[Cell | str]]) -> str:
+    """Format the smallest and the largest number of seeds per cell: "n = 1 to 5".
+
+    Args:
+        groups: cells of each row or of each column.
+    """
     counts = set()
-    for line in lines:
-        counts |= {cell.n for cell in line if isinstance(cell, Cell) and cell.n}
+    for group in groups:
+        counts |= {cell.n for cell in group if isinstance(cell, Cell) and cell.n}
     if not counts:
         return "no seed finished"
     fewest = min(counts)
@@ -207,8 +213,9 @@ def by_mechanism(study: str, labels: Sequence[str], columns: Mapping[str, list[C
         columns: cells of each column by its name, in the order of the labels.
     """
     head = ("mechanism", *columns)
-    lines = zip(labels, *columns.values(), strict=True)
-    return frame(head, lines, keys(study, labels))
+    # From columns to rows, each with its mechanism in front.
+    table_rows = zip(labels, *columns.values(), strict=True)
+    return frame(head, table_rows, keys(study, labels))
 
 
 def keys(study: str, labels: Sequence[str]) -> list[tuple[str, str, str]]:

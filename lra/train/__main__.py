@@ -38,7 +38,8 @@ def train(experiment: Experiment) -> None:
     if reason:
         raise ValueError(reason)
     plan = resolve(experiment)
-    # With several devices this process only launches the ranks, which run the same command.
+    # With several devices, and unless torchrun or srun started the ranks already, this process only launches them;
+    # they run the same command.
     if plan.processes.to_launch:
         distributed.launch(plan.processes.count, experiment.command_overrides)
         return
@@ -71,8 +72,9 @@ def run_seeds(plan: Plan) -> None:
 
 def run_seed(plan: Plan, run_dir: RunDir) -> None:
     """Run one seed, unless its record exists or another process runs it."""
-    with run_dir.open() as is_open:
-        if not is_open:
+    with run_dir.open() as is_locked:
+        # Another process runs the seed; ``open`` has logged it.
+        if not is_locked:
             return
         if run_dir.record:
             log(f"{run_dir.title}: {run_dir.record.status} before, skipped")
@@ -90,26 +92,32 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     Args:
         plan: plan of the configuration.
         run_dir: run directory of the seed.
-        model: model to start from; None for a new classifier, whose encoder ``plan.experiment.pretrain`` trains first.
+        model: model to start from, without pretraining; None for a new classifier, pretrained first if the experiment
+            has pretraining.
 
     Raises:
         ValueError: a checkpoint cannot be used.
-        KeyboardInterrupt: stopped; the message has the step from which the same command resumes.
+        KeyboardInterrupt: training was interrupted; the message gives the step from which the same command resumes.
     """
     experiment = plan.experiment
     device.prepare_process(plan.device, experiment.trainer.threads)
-    pretraining = pretrain.run(plan, run_dir) if model is None and experiment.pretrained else None
+    # Record of phase one.
+    pretraining = None
+    if model is None and experiment.pretrained:
+        pretraining = pretrain.run(plan, run_dir)
 
     # 1. Model and data.
+    # Seed again after pretraining, so that the head gets the same weights whether pretraining ran, was resumed or was
+    # read.
     torch.manual_seed(run_dir.seed)
     model = experiment.classifier() if model is None else model.train()
     data = experiment.task_data(run_dir.seed)
     module = LitClassifier.of(experiment, model, run_dir.seed)
 
-    # 2. Fit. A seed whose pretraining diverged ends here.
+    # 2. Fit. If pretraining diverged, skip the fit; the record still needs the data.
     if pretraining and pretraining.status == "diverged":
         data.setup()
-        phase = Phase()
+        phase = Phase(status="diverged")
     else:
         if pretraining:
             pretrain.load_encoder(model, run_dir.path)
@@ -121,6 +129,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     if phase.trainer and phase.status == "done":
         model.load_state_dict(run_dir.best_weights())
         phase.trainer.test(module, data, verbose=False)
+        # Read the score first: the diagnostics evaluate the validation set and overwrite it.
         test_score = module.score
         diagnosis = diagnostics.of_best(phase.trainer, module, experiment.trainer.precision)
 
@@ -162,8 +171,9 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
         suite=__version__,
         processor=record.processor(),
     )
-    for logger in phase.trainer.loggers if phase.trainer else ():
-        logger.log_record(result)
+    if phase.trainer:
+        for logger in phase.trainer.loggers:
+            logger.log_record(result)
     return result
 
 

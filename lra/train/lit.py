@@ -45,7 +45,8 @@ def loss_of(outputs: Tensor, labels: Tensor, kind: str, reduction: str = "mean")
 def seed_device(seed: int, device: torch.device) -> None:
     """Seed the RNG of the CPU and of one device.
 
-    The result equals ``torch.manual_seed``, which asks every kind of accelerator and takes 128 us instead of 4 us.
+    On the CPU and this device the effect equals ``torch.manual_seed``, which looks for every kind of accelerator and
+    takes 128 us instead of 4 us.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -84,7 +85,8 @@ class LitModule(L.LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_fit_start(self) -> None:
-        # Both stay on the device until an evaluation, so that a step does not wait for it.
+        # loss_sum and bad_step stay on the device, so that a step does not wait for the GPU. ``Divergence`` reads
+        # bad_step every few steps, an evaluation reads both.
         self.loss_sum = torch.zeros((), device=self.device)
         self.bad_step = torch.full((), NO_STEP, device=self.device)
         self.loss_count = 0
@@ -103,12 +105,12 @@ class LitModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         value = self.batch_loss(batch)
         self.loss_count += 1
-        # A Python number would be copied to the device, and the host would wait for the copy.
+        # new_full fills on the device. torch.where with a Python number would copy it from the host and wait.
         step = self.bad_step.new_full((), self.global_step)
         with torch.no_grad():
             self.loss_sum += value
-            bad_step = torch.where(value.isfinite(), self.bad_step, step)
-            self.bad_step.clamp_(max=bad_step)
+            candidate = torch.where(value.isfinite(), self.bad_step, step)
+            torch.minimum(self.bad_step, candidate, out=self.bad_step)
         return value
 
     def mean_loss(self) -> float:
@@ -120,7 +122,7 @@ class LitModule(L.LightningModule):
         return sum(rank_means) / len(rank_means)
 
     def first_bad_step(self) -> int | None:
-        """Return the first step with a loss that is not finite on any rank, None if there is none."""
+        """Return the first step whose loss was not finite on at least one rank; None if there is none."""
         step = min(ranks.gather(int(self.bad_step)))
         return step if step < NO_STEP else None
 
@@ -150,7 +152,7 @@ class LitClassifier(LitModule):
         super().__init__(model, seed, optim=optim, cycle_momentum=cycle_momentum)
         self.loss_kind = loss_kind
         self.metric = metric
-        # Examples of a forward pass in evaluation; set after memory ran out with more.
+        # Maximum number of examples per forward pass in evaluation; None until memory runs out.
         self.eval_limit: int | None = None
         self._outputs: list[tuple[Tensor, Tensor]] = []
 
@@ -177,7 +179,9 @@ class LitClassifier(LitModule):
         self._outputs.append((self._evaluate(batch), batch.label))
 
     def _evaluate(self, batch: Batch) -> Tensor:
-        """Compute the outputs of a batch, in parts of half the size while memory runs out.
+        """Compute the outputs of a batch. If memory runs out, halve the examples per forward pass and try again.
+
+        The smaller number stays in ``eval_limit``.
 
         Raises:
             RuntimeError, MemoryError: the allocator's error, if one example is too many or examples of a batch change
@@ -192,22 +196,22 @@ class LitClassifier(LitModule):
                 inputs = batch.inputs[part]
                 mask = None if batch.mask is None else batch.mask[part]
                 positions = None if batch.positions is None else batch.positions[part]
-                # Cloned, because a CUDA graph overwrites its last output.
+                # Cloned, in case the model replays a CUDA graph, which overwrites its last output.
                 outputs.append(self.model(inputs, mask, positions).float().clone())
             return torch.cat(outputs)
         except (RuntimeError, MemoryError) as error:
             is_indivisible = size == 1 or getattr(self.model, "encode_separately", False)
             if is_indivisible or not is_out_of_memory(error):
                 raise
-        # The retry is outside the except block, where the traceback would keep the tensors of the failed pass alive.
+        # Retry outside the except block: inside it the traceback would keep the tensors of the failed pass alive.
         self.eval_limit = size // 2
         return self._evaluate(batch)
 
     def on_validation_epoch_end(self) -> None:
-        rank_parts = [torch.cat(parts).cpu() for parts in zip(*self._outputs, strict=True)]
-        # A rank may have had no batch.
-        all_parts = [parts for parts in ranks.gather(rank_parts) if parts]
-        outputs, labels = zip(*all_parts, strict=True)
+        # [outputs, labels] of this rank; empty if it had no batch.
+        own_pair = [torch.cat(batches).cpu() for batches in zip(*self._outputs, strict=True)]
+        pairs = [pair for pair in ranks.gather(own_pair) if pair]
+        outputs, labels = zip(*pairs, strict=True)
         self.outputs = torch.cat(outputs)
         self.labels = torch.cat(labels)
         self.score = self.metric(self.outputs, self.labels)
@@ -221,12 +225,13 @@ class LitClassifier(LitModule):
 class LitPretrainer(LitModule):
     """A ``Pretrainer`` with its loss. ``score`` is the negative mean loss over the predicted positions of validation.
 
-    Masked positions depend on (seed, step) in training and on (seed, example) in validation, not on the batch.
+    Masked positions in training come from the RNG of the step, see ``LitModule``. In validation they depend only on
+    the seed and on the example's index in evaluation order, not on its batch.
 
     Args:
         model: model to train.
         seed: random seed, see ``LitModule``.
-        ratio: share of masked positions; None without masks.
+        ratio: probability that a position is masked; None for next-token prediction.
         length: positions of the model.
         optim: options of the optimiser and the schedule.
         cycle_momentum: whether the one-cycle schedule also moves beta1.
@@ -250,7 +255,7 @@ class LitPretrainer(LitModule):
 
     @classmethod
     def of(cls, experiment: Experiment, model: nn.Module, seed: int) -> Self:
-        """Make the module of an experiment, whose ``optim`` holds the options of phase one."""
+        """Make the module of an experiment, in whose ``optim`` the caller has put the options of pretraining."""
         return cls(
             model,
             seed,
@@ -263,10 +268,10 @@ class LitPretrainer(LitModule):
     def batch_loss(self, batch: Batch) -> Tensor:
         holes = draw_holes(self.ratio, batch.inputs, batch.mask) if self.ratio else None
         loss_sum, count = self.model.error(batch.inputs, batch.mask, holes)
-        # DDP averages gradients over ranks, which have different numbers of predicted positions. The sum divided by
-        # the mean number per rank makes the average the mean over all positions.
-        positions = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
-        return loss_sum * ranks.world_size() / positions.clamp(min=1)
+        # DDP averages gradients over ranks. Each rank divides its loss sum by the mean number of predicted positions
+        # per rank, so the average is the mean over all predicted positions of this micro-batch.
+        num_positions = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
+        return loss_sum * ranks.world_size() / num_positions.clamp(min=1)
 
     def on_validation_epoch_start(self) -> None:
         self._sums = np.zeros(2)
@@ -281,7 +286,8 @@ class LitPretrainer(LitModule):
         if not self.ratio:
             return None
         batch_size, towers, width = batch.inputs.shape[:3]
-        # Rank r of w evaluates batches r, r + w, ...: the first example of this batch in the order of evaluation.
+        # Rank r of w evaluates batches r, r + w, ... ``first`` is the index of this batch's first example in
+        # evaluation order.
         batch_number = batch_idx * self.trainer.world_size + self.global_rank
         first = batch_number * self.trainer.datamodule.eval_batch
         draws = []

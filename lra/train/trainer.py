@@ -34,11 +34,12 @@ class Phase:
     """The result of a phase.
 
     Args:
-        steps: number of training steps, or the first step whose loss or weights were not finite.
+        steps: number of training steps; if the phase diverged, the first step with a loss that was not finite, or the
+            evaluation that found such weights.
         status: done | diverged.
         best_score: best validation score; None if the phase diverged.
         best_step: step of the best validation score; None if the phase diverged.
-        train_loss: mean training loss since the last evaluation but one; None if the phase diverged.
+        train_loss: mean training loss of the steps between the last two evaluations; None if the phase diverged.
         step_ms: median time per step in milliseconds.
         trainer: trainer of the phase; None if the phase did not begin.
     """
@@ -53,22 +54,23 @@ class Phase:
 
 
 def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) -> Phase:
-    """Train a module by ``plan.experiment.optim``, from the last checkpoint of its run directory if there is one.
+    """Train a module with the options ``plan.experiment.optim``, resuming from ``last.ckpt`` if there is one.
 
     Args:
-        plan: plan of the configuration.
+        plan: experiment, device and processes, see ``Plan``.
         run_dir: run directory of the phase.
         module: model with its loss and its optimiser.
         data: data of the task.
 
     Raises:
         ValueError: a checkpoint cannot be used.
-        KeyboardInterrupt: stopped; the message has the step from which the same command resumes.
+        KeyboardInterrupt: training was interrupted; the message gives the step from which the same command resumes.
     """
-    # 1. Resume. Loggers get the first step, to continue their curves.
+    # 1. Check the last checkpoint and restore its evaluations; the weights are loaded in step 3. Loggers continue their
+    # curves from the first step.
     experiment = plan.experiment
     optim = experiment.optim
-    micro_batches = optim.batch // (optim.micro_batch or optim.batch)
+    micro_batches_per_step = optim.batch // (optim.micro_batch or optim.batch)
     first_step = run_dir.resume(module.model)
     loggers = [
         make_logger(
@@ -81,7 +83,8 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         for make_logger in experiment.logger.values()
     ]
 
-    # 2. Callbacks run in this order: Stopwatch comes after Checkpoints, so that saving is not part of a step.
+    # 2. Callbacks, in the order in which they run. Stopwatch comes after Compile and Checkpoints, whose time is not
+    # part of a step, and after Divergence, which waits for the device before the clock is read.
     stopwatch = Stopwatch()
     checkpoints = Checkpoints(run_dir)
     progress = live_line()
@@ -95,9 +98,10 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         logger=loggers,
         max_steps=optim.steps,
         max_epochs=-1,
-        accumulate_grad_batches=micro_batches,
+        accumulate_grad_batches=micro_batches_per_step,
         gradient_clip_val=optim.clip_norm,
-        val_check_interval=optim.eval_every * micro_batches,
+        # Counted in micro-batches.
+        val_check_interval=optim.eval_every * micro_batches_per_step,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
     )
@@ -117,12 +121,12 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
 
 
 def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Trainer:
-    """Make a Trainer for the plan's processes that neither logs nor saves by itself.
+    """Make a Trainer for the processes of a plan, without Lightning's checkpoints, progress bar and model summary.
 
     Args:
-        plan: plan of the configuration.
-        callbacks: callbacks.
-        options: further options of L.Trainer.
+        plan: experiment, device and processes, see ``Plan``.
+        callbacks: callbacks in the order in which they run.
+        options: further arguments of ``L.Trainer``, such as ``logger``.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=f".*({_INTENDED}).*")

@@ -185,6 +185,7 @@ def test_gradients_lie_as_their_inputs_do(order):
     assert [x.stride() for x in gradients] == [x.stride() for x in leaves]
 
 
+@pytest.mark.compiles
 def test_compiles_without_breaks():
     made = CUR(Sizes(heads=1, head_dim=8, value_dim=6, length=64), count=16, impl="triton")
     compiled = torch.compile(made, fullgraph=True, backend="aot_eager", dynamic=True)

@@ -97,6 +97,7 @@ def plain(data_root, tmp_path):
     return result(seed_folder(tmp_path / "plain", "cur_abs"))
 
 
+@pytest.mark.compiles
 def test_compiled_steps_train_as_others_do(plain, tmp_path, monkeypatch, capfd):
     """Also with batch norm, whose buffers the first try would change."""
     tried = with_backend(monkeypatch, lambda mode: True)
@@ -106,6 +107,7 @@ def test_compiled_steps_train_as_others_do(plain, tmp_path, monkeypatch, capfd):
     assert "continues without" not in capfd.readouterr().err
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("graphs", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_what_cannot_be_compiled_goes_on_with_a_line(graphs, plain, tmp_path, monkeypatch, capfd):
     with_backend(monkeypatch, lambda mode: graphs and mode is None)
@@ -117,6 +119,7 @@ def test_what_cannot_be_compiled_goes_on_with_a_line(graphs, plain, tmp_path, mo
     assert [line.startswith(f"{title} torch.compile: ") for line in lines[1:]] == [True] * (not graphs)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name, padded", [("cur_abs", False), ("s4d_lin", True)])  # which keeps its padding
 def test_rows_without_padding_are_not_compiled(name, padded, data_root, tmp_path, monkeypatch, capfd):
     tried = with_backend(monkeypatch, lambda mode: True)
