@@ -28,9 +28,8 @@ _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
 # Sections that decide a result; the others (logger, run directory, further seeds) do not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
-# Options in these sections that do not identify a run. With several devices the batches are the same; dropout, random
-# selection, random features and pretraining masks are drawn per rank. ``source.columns`` names the columns of a copied
-# data set, whose content is in the provenance.
+# Options in these sections that do not identify a run. Batches are equal on any number of devices; the content behind
+# ``source.columns`` is in the provenance.
 _NOT_IDENTIFYING = {"task.display", "source.columns", "data.root", "data.release", "data.eval_batch", "pretrain.from"}
 _NOT_IDENTIFYING |= {f"trainer.{key}" for key in ("device", "devices", "compile", "threads")}
 
@@ -78,9 +77,7 @@ class Experiment(TaskOptions):
             raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
 
     def resolve(self) -> Self:
-        """Compute the steps of pretraining (phase one) and of fine-tuning (phase two).
-
-        With ``pretrain.matched`` the cost of pretraining is subtracted from ``optim.steps``.
+        """Compute the steps of both phases; ``pretrain.matched`` subtracts the cost of phase one from ``optim.steps``.
 
         Raises:
             ValueError: a phase has no steps, or its evaluations or warm-up do not fit its steps.
@@ -97,7 +94,6 @@ class Experiment(TaskOptions):
             steps = optim.steps
             if pretrain.matched:
                 intervals = optim.steps // 2 // pretrain.eval_every
-                # At least 1, so that an interval longer than the phase is rejected below.
                 steps = max(1, intervals * pretrain.eval_every)
             pretrain = pretrain.replace(steps=steps)
 
@@ -140,8 +136,7 @@ class Experiment(TaskOptions):
         """Make a factory of the encoder's blocks, see ``blocks.block_factory``."""
         length = self.task.length
         if self.model.pool == "class":
-            # The learned class vector takes a position of its own.
-            length += 1
+            length += 1  # the learned class vector
         return blocks.block_factory(model=self.model, attn=self.attn, block=self.block, length=length)
 
     def classifier(self) -> Classifier:
@@ -261,37 +256,27 @@ class Experiment(TaskOptions):
 
     @property
     def eval_batch(self) -> int:
-        """Examples per forward pass in evaluation: ``data.eval_batch``, else ``optim.batch``.
-
-        On a GPU at least 512, except for runs with pretraining and for mechanisms in which the examples of a batch
-        change each other's results.
-        """
+        """Examples per forward pass in evaluation: ``data.eval_batch``, else ``optim.batch``; on a GPU 512 or more."""
         batch = self.optim.batch
         if self.data.eval_batch:
             return self.data.eval_batch
         if self.trainer.device == "cpu" or not torch.cuda.is_available():
             return batch
-        # Pretraining has outputs for every position, which take more memory. Batch-dependent mechanisms need the batch
-        # size of training.
+        # Pretraining has outputs for every position; batch-dependent mechanisms need the batch size of training.
         if self.pretrained or self.meta_model.encode_separately:
             return batch
         return max(batch, ON_A_GPU)
 
     @property
     def padding(self) -> str:
-        """The padding in use.
-
-        ``auto`` is ``compact`` if there are masked pixels whose removal changes no output, else ``batch``. ``compact``
-        becomes ``batch`` where removal would change outputs.
-        """
+        """The padding in use: ``auto`` and ``compact`` become ``batch`` where removing tokens would change outputs."""
         pad = self.data.pad
         if pad not in ("auto", "compact"):
             return pad
         # Without ``task.masked_id`` nothing is removed; an explicit ``compact`` then acts as ``batch``.
         if self.task.masked_id is None:
             return "batch" if pad == "auto" else "compact"
-        # Masked pixels lie between real ones, so removing them moves tokens. Pretraining and some mechanisms depend on
-        # that.
+        # Removing masked pixels moves the real ones, which changes pretraining and some mechanisms.
         if self.pretrained or not self.meta_model.compactable:
             return "batch"
         return "compact"

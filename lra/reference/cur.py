@@ -45,8 +45,7 @@ def farthest_points(X: Float[Tensor, "n d"], m: int) -> Int[Tensor, "m"]:
     while len(selected) < m:
         squared_distances = (X[:, None] - X[selected]).square().sum(dim=-1)  # (n, selected)
         distance_to_selected = squared_distances.amin(dim=1)  # (n,)
-        # Below any squared distance, so that no token is selected twice.
-        distance_to_selected[selected] = -1
+        distance_to_selected[selected] = -1  # never again
         selected.append(int(distance_to_selected.argmax()))
     return torch.tensor(selected, device=X.device)
 

@@ -23,7 +23,7 @@ def results(rows: list[Row]) -> Table:
         rows: rows of a study.
     """
     study = rows[0].study
-    # Leave out trials of a learning-rate search, except those of mechanisms without a run at the budget's rate.
+    # Leave out trials of a learning-rate search, except for mechanisms without a run at the budget's rate.
     rows = without_search(rows)
     tasks = list(dict.fromkeys(row.task for row in rows))
     labels = sorted({row.label for row in rows})

@@ -45,8 +45,7 @@ def loss_of(outputs: Tensor, labels: Tensor, kind: str, reduction: str = "mean")
 def seed_device(seed: int, device: torch.device) -> None:
     """Seed the RNG of the CPU and of one device.
 
-    On the CPU and this device the effect equals ``torch.manual_seed``, which looks for every kind of accelerator and
-    takes 128 us instead of 4 us.
+    The effect there equals ``torch.manual_seed``, which looks for every accelerator: 128 us instead of 4 us.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -85,8 +84,7 @@ class LitModule(L.LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_fit_start(self) -> None:
-        # loss_sum and bad_step stay on the device, so that a step does not wait for the GPU. ``Divergence`` reads
-        # bad_step every few steps, an evaluation reads both.
+        # loss_sum and bad_step stay on the device, so that no step waits for the GPU.
         self.loss_sum = torch.zeros((), device=self.device)
         self.bad_step = torch.full((), NO_STEP, device=self.device)
         self.loss_count = 0
@@ -179,9 +177,7 @@ class LitClassifier(LitModule):
         self._outputs.append((self._evaluate(batch), batch.label))
 
     def _evaluate(self, batch: Batch) -> Tensor:
-        """Compute the outputs of a batch. If memory runs out, halve the examples per forward pass and try again.
-
-        The smaller number stays in ``eval_limit``.
+        """Compute the outputs of a batch; if memory runs out, halve ``eval_limit`` and try again.
 
         Raises:
             RuntimeError, MemoryError: the allocator's error, if one example is too many or examples of a batch change
@@ -286,8 +282,7 @@ class LitPretrainer(LitModule):
         if not self.ratio:
             return None
         batch_size, towers, width = batch.inputs.shape[:3]
-        # Rank r of w evaluates batches r, r + w, ... ``first`` is the index of this batch's first example in
-        # evaluation order.
+        # Rank r of w evaluates batches r, r + w, ...; first is an index in evaluation order.
         batch_number = batch_idx * self.trainer.world_size + self.global_rank
         first = batch_number * self.trainer.datamodule.eval_batch
         draws = []
