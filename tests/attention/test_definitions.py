@@ -20,6 +20,7 @@ from support.features import (
     sized,
     tokens,
 )
+from torch import nn
 
 from lra.attention.base import Sizes
 from lra.attention.conv import Conv
@@ -32,6 +33,7 @@ from lra.attention.sdpa import SDPA
 from lra.attention.skyformer import Skyformer
 from lra.attention.softmax import Softmax
 from lra.attention.synthesizer import Dense, Factorised, Random
+from lra.model.multihead import Multihead
 from lra.ops.convolution import convolve_sequence
 from lra.ops.pinv import cubic, exact
 from lra.reference import linformer as linformer_reference
@@ -44,6 +46,18 @@ from lra.reference.soft import gaussian_kernel
 )
 def test_softmax(made):
     check(made, lambda h, at, q, k, v: softmax_reference.attention(q, k, v, causal=made.causal))
+
+
+def test_multi_head_softmax():
+    module = Multihead(Softmax, dim=6, heads=2, head_dim=3, length=7).double()
+    nn.init.zeros_(module.inputs.bias)
+    nn.init.zeros_(module.output.bias)
+    x = torch.randn(1, 7, 6, dtype=torch.float64)
+    # Rows of the input projection: queries, keys and values, each head by head.
+    heads = module.inputs.weight.view(3, 2, 3, 6).mT  # (side,head,dim,head_dim)
+    W_Q, W_K, W_V = [list(side) for side in heads]
+    expected = softmax_reference.multi_head_attention(x[0], W_Q, W_K, W_V, module.output.weight.T)
+    torch.testing.assert_close(module(x)[0], expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("scale", ["one", "sqrt"])
