@@ -22,27 +22,29 @@ if TYPE_CHECKING:
 
 
 class CUR(Attention):
-    """Approximate softmax attention by c selected queries I and c selected keys J.
+    """Approximate softmax attention from c selected queries q_I and c selected keys k_J.
 
         1. I, J = select(q, k): positions of c queries and of c keys                       (N,H,c)
-        2. C = softmax(q k_Jᵀ)    U = softmax(q_I k_Jᵀ)    R = softmax(q_I kᵀ)             scores / √D
+        2. C = softmax(q k_Jᵀ / √D)    U = softmax(q_I k_Jᵀ / √D)    R = softmax(q_I kᵀ / √D)
         3. out = C (U⁺ (R v)),   U⁺ by the cubic iteration                                 (N,H,L,E)
-        4. out_I = R v, the output of softmax attention for the selected queries
+        4. If copy_rv: out_I = R v, which is exact softmax attention for the selected queries
 
     ``lra.ops.cur.cur`` computes these steps. O(L c (D + E) + c³) time.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.
         count: c, from 1 to the sequence length.
-        score: how step 1 rates the tokens, see ``lra.ops.selection.SelectionOptions``.
-        pairing: how step 1 chooses I and J, see the same class.
+        score: how tokens are scored in step 1, see ``lra.ops.selection.SelectionOptions``.
+        pairing: whether queries or keys are scored for I and for J, see the same class.
         pinv: pseudo-inverse of U.
         copy_rv: whether the outputs of selected queries are replaced by R v, step 4.
-        class_token: whether the first real token, where the class token is, is always selected; None counts as False.
-        resample: when score=random draws numbers. ``train``: at every call in training; evaluation uses numbers drawn
-            once in the constructor, the same for all examples. ``always``: at every call, as published.
-        weights: ``softmax``, or ``laplace`` as in MegaCUR, which only impl=eager computes. Its rows do not sum to one,
-            so set pinv to cubic(init="two_norms"); this is not checked.
+        class_token: whether the first real token (the class token) is always selected. None, the value for an attention
+            that is built without a model, counts as False.
+        resample: when score=random draws new numbers. ``train``: at every training call; evaluation uses one fixed
+            draw, made in the constructor and shared by all examples. ``always``: at every call, as published.
+        weights: ``softmax``, or ``laplace`` as in MegaCUR, where scores are divided by the number of real keys instead
+            of √D. ``laplace`` needs impl=eager. The rows of its U do not sum to one, so set pinv to
+            cubic(init="two_norms"); this is not checked.
         impl: see ``lra.ops.attention_maps.landmark_product``.
 
     Raises:
@@ -80,13 +82,13 @@ class CUR(Attention):
         self.resample = resample
         self.batch_dependent = is_batch_dependent(pinv)
         self.supports_bias = not uses_kernels(impl)
-        # Compaction moves tokens to other positions, and random numbers belong to positions. It is not used with a
-        # class token either.
+        # Compaction moves tokens to other positions, but random numbers belong to positions. A model with a class token
+        # is not compacted.
         self.compactable = score != "random" and not class_token
 
-        # Buffer of random numbers for evaluation, (2,H,length): one per side (queries, keys), head and position.
+        # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).
+        self.draw: Tensor | None  # type of the buffer below
         draw = torch.rand(2, sizes.heads, sizes.length) if score == "random" else None
-        self.draw: Tensor | None
         self.register_buffer("draw", draw)
 
     @property
@@ -111,14 +113,15 @@ class CUR(Attention):
         layout: "VarlenLayout",
     ) -> Float[Tensor, "1 H T E"]:
         options = self.options
-        # The padding-free form needs impl=sdpa, a score other than farthest, and at least c tokens in every sequence.
+        # The packed form needs impl=sdpa, a score other than farthest, and at least c tokens in every sequence.
         options_fit = options.impl == "sdpa" and options.score != "farthest"
-        if not options_fit or min(layout.lengths) < options.count:
-            return super().varlen(q, k, v, layout)
-        return cur(q, k, v, None, options, layout=layout, draw=self._random_numbers())
+        if options_fit and min(layout.lengths) >= options.count:
+            return cur(q, k, v, None, options, layout=layout, draw=self._random_numbers())
+        # The base class pads.
+        return super().varlen(q, k, v, layout)
 
     def _random_numbers(self) -> Float[Tensor, "2 H length"] | None:
-        """Return the stored numbers in evaluation; None if every call draws new ones or the score needs none."""
+        """Return the stored numbers in evaluation; None: draw new ones, or the score needs none."""
         if self.training or self.resample == "always":
             return None
         return self.draw

@@ -23,12 +23,12 @@ class Nystrom(Attention):
     """Approximate softmax attention by c landmark queries q̃ and keys k̃.
 
         1. q̃, k̃ = means of c consecutive segments of the real tokens                       (N,H,c,D)
-        2. F₁ = softmax(q k̃ᵀ)    F₂ = softmax(q̃ k̃ᵀ)    F₃ = softmax(q̃ kᵀ)                 scores / √D
+        2. F₁ = softmax(q k̃ᵀ / √D)    F₂ = softmax(q̃ k̃ᵀ / √D)    F₃ = softmax(q̃ kᵀ / √D)
         3. out = F₁ (F₂⁺ (F₃ v)),   F₂⁺ by the cubic iteration                             (N,H,L,E)
         4. out + depth-wise convolution of v along the sequence
 
-    Of n real tokens, number r = 0 .. n - 1 lies in segment floor(r c / n). A sequence of n < ``landmarks`` real tokens
-    has c = n. O(L c (D + E) + c³) time.
+    Real token r of n (r = 0 .. n - 1) lies in segment floor(r c / n). A sequence of n < ``landmarks`` real tokens uses
+    the first n landmarks, one per token; the others are masked. O(L c (D + E) + c³) time.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.
@@ -38,10 +38,11 @@ class Nystrom(Attention):
         impl: see ``lra.ops.attention_maps.landmark_product``.
 
     Raises:
-        ValueError: an option is out of range, kernel is even, or impl=triton does not support an option.
+        ValueError: an option is out of range, kernel is even, landmarks do not divide the length (``NystromOriginal``),
+            or impl=triton does not support an option.
     """
 
-    # Whether segments include padding: True in ``NystromOriginal``, as in the released code.
+    # Whether segments include padding, as in the released code (``NystromOriginal``).
     pools_padding: ClassVar[bool] = False
 
     def __init__(
@@ -67,7 +68,8 @@ class Nystrom(Attention):
         # Both the convolution and segments with padding depend on positions.
         self.compactable = not kernel and not self.pools_padding
 
-        # nn.Conv2d initialises and names the filters; it is never called. ``convolve_sequence`` applies them.
+        # This nn.Conv2d only holds the filters, with their initial values and their name in the state dict. It is never
+        # called: ``convolve_sequence`` applies the filters.
         self.conv: nn.Conv2d | None = None
         if kernel:
             heads = sizes.heads
@@ -86,7 +88,7 @@ class Nystrom(Attention):
             return out
 
         # 4. Add the convolution of v, in which padding counts as zero.
-        real_v = _zero_padding(v, mask)
+        real_v = _zero_masked(v, mask)
         return out + convolve_sequence(real_v, self.conv.weight)
 
     def product(
@@ -102,7 +104,7 @@ class Nystrom(Attention):
         # 1. Landmarks.
         q_landmarks, k_landmarks, landmark_mask = self.pool(q, k, mask)
 
-        # 2. and 3. The three maps and their product with v.
+        # 2. and 3. F₁ (F₂⁺ (F₃ v)); ``landmark_product`` calls the maps C, U and R.
         out, _ = landmark_product(
             q,
             k,
@@ -123,21 +125,20 @@ class Nystrom(Attention):
         k: Float[Tensor, "N H L D"],
         mask: Bool[Tensor, "N L"] | None,
     ) -> tuple[Float[Tensor, "N H c D"], Float[Tensor, "N H c D"], Bool[Tensor, "N 1 c"] | None]:
-        """Compute step 1.
+        """Average queries and keys over segments, step 1.
 
         Returns:
-            The landmarks of q and of k, and a mask: True for a landmark that averages a real token. None means that
-            all do.
+            The landmarks of q and of k, and a mask that is True for landmarks with a real token; None if all have one.
         """
-        N, _, L, _ = q.shape
+        L = q.shape[2]
         c = min(self.landmarks, L)
         # Without padding, equal segments are a reshape.
         if mask is None and L % c == 0:
             return _equal_segment_means(q, c), _equal_segment_means(k, c), None
 
-        # Otherwise segments may differ in width. The means are float32 for 16-bit inputs.
+        # Otherwise segments may differ in width. ``segment_means`` returns float32 for 16-bit inputs.
         if mask is None:
-            mask = torch.ones(N, L, dtype=torch.bool, device=q.device)
+            mask = torch.ones(q.shape[0], L, dtype=torch.bool, device=q.device)
         (q_landmarks, k_landmarks), landmark_mask = segment_means(mask, c, q, k)
         landmark_mask = landmark_mask[:, None]  # (N,1,c)
         return q_landmarks.to(q.dtype), k_landmarks.to(k.dtype), landmark_mask
@@ -149,11 +150,13 @@ class NystromOriginal(Nystrom):
     Differences from ``Nystrom``:
 
     * Segments include padding: q and k are zero-padded to ``length``, and each segment has length / landmarks tokens. c
-      is always ``landmarks``; a segment of padding only gives a zero landmark, which is not masked.
+      is always ``landmarks``. A segment without real tokens gives a zero landmark, which is not masked. Padded keys are
+      still masked in F₃.
     * If landmarks = length, softmax attention is computed exactly; the convolution is still added.
-    * conf/attn/nystrom_original.yaml sets pinv = cubic(init="batch"), which is not the default here: the iteration
-      starts from a matrix divided by the largest column sum of the whole batch. Examples then depend on each other, so
-      ``Classifier`` encodes the two texts of a pair in separate batches, as the released code does.
+    * The released code starts the iteration from F₂ᵀ divided by the largest column sum of the whole batch: set
+      pinv = cubic(init="batch"), as conf/attn/nystrom_original.yaml does. The default here divides each matrix by its
+      own. With init="batch" the examples of a batch depend on each other, so ``Classifier`` encodes the two texts of a
+      pair in separate batches, as the released code does.
     """
 
     pools_padding = True
@@ -176,10 +179,10 @@ class NystromOriginal(Nystrom):
         k: Float[Tensor, "N H L D"],
         mask: Bool[Tensor, "N L"] | None,
     ) -> tuple[Float[Tensor, "N H c D"], Float[Tensor, "N H c D"], None]:
-        # Padding is zero, up to the maximum length.
-        num_missing = self.sizes.length - q.shape[2]
-        q = F.pad(_zero_padding(q, mask), (0, 0, 0, num_missing))  # (N,H,length,D)
-        k = F.pad(_zero_padding(k, mask), (0, 0, 0, num_missing))  # (N,H,length,D)
+        # Set masked tokens to zero and append zeros up to the maximum length.
+        num_appended = self.sizes.length - q.shape[2]
+        q = F.pad(_zero_masked(q, mask), (0, 0, 0, num_appended))  # (N,H,length,D)
+        k = F.pad(_zero_masked(k, mask), (0, 0, 0, num_appended))  # (N,H,length,D)
         q_landmarks = _equal_segment_means(q, self.landmarks)
         k_landmarks = _equal_segment_means(k, self.landmarks)
         return q_landmarks, k_landmarks, None
@@ -191,8 +194,8 @@ def _equal_segment_means(x: Float[Tensor, "N H L D"], c: int) -> Float[Tensor, "
     return segments.mean(3)
 
 
-def _zero_padding(x: Float[Tensor, "N H L D"], mask: Bool[Tensor, "N L"] | None) -> Float[Tensor, "N H L D"]:
-    """Set padding to zero."""
+def _zero_masked(x: Float[Tensor, "N H L D"], mask: Bool[Tensor, "N L"] | None) -> Float[Tensor, "N H L D"]:
+    """Set masked tokens to zero."""
     if mask is None:
         return x
     is_real = mask[:, None, :, None]  # (N,1,L,1)

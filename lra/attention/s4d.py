@@ -19,31 +19,30 @@ class S4D(Mixer):
 
         1. A_n = -exp(log_A_real) + i A_imag,   Δ = exp(log_dt)
         2. Ā_n, B̄_n: A_n, B_n discretised with step Δ                                      section 3.1
-        3. K[l] = 2 Re Σ_n C_n B̄_n Ā_n^l,   n = 0 .. M - 1                                eq. 7
-        4. y = K * u + D u
+        3. K[l] = 2 Re Σ_n C_n B̄_n Ā_n^l,   n = 0 .. M - 1,   M = ``states`` / 2          eq. 7
+        4. y = K * x + D x for the input x
 
     ``lra.ops.ssm.s4d_kernel`` computes steps 1 to 3 without forming the L x M Vandermonde matrix. A masked token counts
-    as zero in the convolution. O(L log L + N L) time per channel.
+    as zero in the convolution. O(L log L + M L) time per channel.
 
     Args:
-        states: N, an even number (not the batch size here). States form conjugate pairs; only one state of each pair is
-            stored, M = N / 2.
-        init: initial A_n = -1/2 + i ω_n (section 4). ``lin``: ω_n = π n. ``inv``: ω_n = N/π (N / (2n + 1) - 1).
-            ``legs``: take the eigenvalues of the normal part of HiPPO-LegS; ω_n are their positive imaginary parts, and
-            B starts as the B of LegS in the eigenbasis, imaginary parts clipped to [-2, 2]. Otherwise B starts at 1.
+        states: 2 M, an even number. States form conjugate pairs, and one of each pair is stored.
+        init: initial A_n = -1/2 + i ω_n and B (section 4). ``lin``: ω_n = π n, B = 1. ``inv``: B = 1 and
+            ω_n = N/π (N / (2n + 1) - 1) with N = 2 M. ``legs``: ω_n are the positive imaginary parts of the eigenvalues
+            of HiPPO-LegS's normal part; B is the B of LegS in its eigenbasis, imaginary parts clipped to [-2, 2].
         discretisation: ``zoh`` or ``bilinear``.
-        bidirectional: True: a second kernel with its own C runs over later tokens; its index 0 is the next token.
-            False: the layer is causal.
+        bidirectional: True: a second kernel, with its own C, covers later tokens, from the next one on. False: the
+            layer is causal.
         shared: whether all channels share A and B; each channel has its own C and Δ.
         step_min, step_max: Δ is drawn log-uniformly between them.
-        rate: learning-rate factor of Δ, A and B, which have no weight decay.
+        rate: learning-rate factor of Δ, A and B, which have no weight decay. ``optim.own_lr_max`` caps their rate.
         step_rate: learning-rate factor of Δ; None: ``rate``.
-        c_rate: learning-rate factor of C, which keeps its weight decay; None: 1.
+        c_rate: learning-rate factor of C, with weight decay and the same cap. None: C is trained like other parameters.
 
     Raises:
         ValueError: ``states`` is odd, or ``step_max`` is below ``step_min``.
 
-    Source: the paper, sections 3 and 4; its training configurations train B too (docs/ssm.md).
+    Source: sections 3 and 4 of the paper. B is trained, as in the paper's training configurations (docs/ssm.md).
     """
 
     def __init__(
@@ -68,10 +67,12 @@ class S4D(Mixer):
         in_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation = discretisation
         self.causal = not bidirectional
-        # N / 2 complex numbers, that is N real ones, for each channel.
+        # Per channel and direction: M complex numbers.
         self.state_size = dim * states
         # Learning-rate factors. Parameters in ``rates`` have no weight decay, except those in ``decayed``.
-        self.rates = {"log_dt": step_rate or rate, "log_A_real": rate, "A_imag": rate, "B": rate}
+        if step_rate is None:
+            step_rate = rate
+        self.rates = {"log_dt": step_rate, "log_A_real": rate, "A_imag": rate, "B": rate}
         if c_rate is not None:
             self.rates["C"] = c_rate
             self.decayed = {"C"}
@@ -81,15 +82,15 @@ class S4D(Mixer):
         num_rows = 1 if shared else dim
         num_directions = 2 if bidirectional else 1
         log_dt = torch.empty(dim).uniform_(math.log(step_min), math.log(step_max))
-        log_A_real = torch.full((num_rows, num_pairs), math.log(0.5))
+        log_A_real = torch.full((num_rows, num_pairs), math.log(0.5))  # Re A = -1/2
         self.log_dt = nn.Parameter(log_dt)
         self.log_A_real = nn.Parameter(log_A_real)
         self.A_imag = nn.Parameter(A_imag.repeat(num_rows, 1))
-        # Complex parameters hold their real and imaginary parts in the last dimension.
+        # Complex parameters are stored as real tensors (..., 2) of real and imaginary parts.
         B = B.repeat(num_rows, 1)
+        self.B = nn.Parameter(torch.view_as_real(B))
         # C is complex normal with E|C|² = 1.
         C = torch.randn(num_directions, dim, num_pairs, 2) * 0.5**0.5
-        self.B = nn.Parameter(torch.view_as_real(B))
         self.C = nn.Parameter(C)
         self.D = nn.Parameter(torch.randn(dim))
 
@@ -98,7 +99,7 @@ class S4D(Mixer):
         x: Float[Tensor, "batch L d"],
         mask: Bool[Tensor, "batch L"] | None = None,
     ) -> Float[Tensor, "batch L d"]:
-        # 4. y = K * u + D u
+        # 4. y = K * x + D x; ``long_conv`` calls ``self.kernel`` in full precision.
         y = long_conv(x, self.D, self.kernel, mask)
         return y.to(x.dtype)
 
@@ -135,11 +136,11 @@ def _initial(init: Init, states: int) -> tuple[Float[Tensor, " M"], Complex[Tens
         omega = states / math.pi * (states / (2 * n + 1) - 1)
         return omega.float(), B
 
-    # legs: B_n = √(2n + 1), which is Vᴴ B in the eigenbasis V of the normal part.
+    # legs: B of HiPPO-LegS is √(2n + 1); in the eigenbasis V of the normal part it is Vᴴ B.
     eigenvalues, V = hippo_legs(states)
-    squared_B = 2 * torch.arange(states) + 1
-    B = V.mH @ squared_B.sqrt().to(V)
+    legs_B = (2 * torch.arange(states) + 1).sqrt()
+    B = V.mH @ legs_B.to(V)
     B = torch.complex(B.real, B.imag.clamp(-2, 2))
-    # Eigenvalues ascend by imaginary part, so the second half is positive.
+    # Eigenvalues are sorted by imaginary part; the second half has the positive ones.
     omega = eigenvalues.imag[half:]
     return omega.float(), B[half:].to(torch.complex64)

@@ -14,7 +14,7 @@ from ..results.table import Table, frame
 from ..train.callbacks import Divergence, Stopwatch
 from ..train.lit import LitClassifier
 from ..train.plan import Plan, resolve
-from ..train.trainer import trainer
+from ..train.trainer import make_trainer
 from . import contestants
 from .contestants import Shape
 from .options import BenchOptions
@@ -160,11 +160,11 @@ def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, p
         model.compile()
     watch = _Watch(plan.device, profiled)
     limits = {"max_steps": WARMUP + options.steps, "gradient_clip_val": plan.experiment.optim.clip_norm}
-    fitter = trainer(plan, [Divergence(), Stopwatch(), watch], limit_val_batches=0, logger=False, **limits)
+    trainer = make_trainer(plan, [Divergence(), Stopwatch(), watch], limit_val_batches=0, logger=False, **limits)
     if options.batches == "data":
         plan.data.setup()
         batches = plan.data.train_dataloader()
     else:
         batches = repeat(plan.experiment.random_batch(plan.device))
-    fitter.fit(LitClassifier.of(plan.experiment, model, seed=0), batches)
+    trainer.fit(LitClassifier.of(plan.experiment, model, seed=0), batches)
     return watch.seconds, watch.profiler

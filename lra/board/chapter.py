@@ -122,9 +122,9 @@ def short_table(board: BoardResults) -> Table:
 def _short_caption(board: BoardResults, cost: str) -> str:
     """Explain the columns, and list the scores of CUR by selection."""
     caption = (
-        "The best mechanism of each family and the controls, in normalised scores (chance = 0, perfect = 100) with "
-        f"95 % intervals, ± standard deviation per task; IQM: interquartile mean; solved: seeds of at least "
-        f"{100 * SOLVED:.0f}; {cost.replace(', ', ': ', 1)}."
+        "Normalised scores (chance = 0, perfect = 100) of the best mechanism of each family and of the controls. "
+        "score and IQM (interquartile mean) have 95 % intervals, tasks ± standard deviation. "
+        f"solved: seeds of at least {100 * SOLVED:.0f}. {cost.replace(', ', ': ', 1)}."
     )
     # CUR has one mechanism per rule of selection, and only the best one has a row.
     selections = []

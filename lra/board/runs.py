@@ -228,7 +228,7 @@ class Board:
         left = {entry.experiment: entry.options for entry in self.entries if self.progress(entry).left}
         for name, options in left.items():
             task = options.task
-            # Tasks with real features have no bag of tokens.
+            # Tasks with float features have no bag of tokens.
             if task.vocab is None:
                 continue
             path = bag_of_tokens.path(options.task_data(), task.metric)

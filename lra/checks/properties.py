@@ -62,7 +62,7 @@ def in_float32(experiment: Experiment) -> bool:
 
 def outputs(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Return the token vectors (N,L,dim) that a block makes of an input."""
-    # The second value is the mask.
+    # A block also returns the memory for the next block.
     return module(x, mask)[0]
 
 

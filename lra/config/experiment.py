@@ -21,15 +21,16 @@ from .schema import Attn, Block, Loggers, Name, Seeds
 if TYPE_CHECKING:
     from ..data.datamodule import Batch, TaskData
 
-# Least number of examples per forward pass in evaluation on a GPU; ``LitClassifier`` halves it if memory runs out.
-ON_A_GPU = 512
-# Sections of which the meta model is made. ``replace`` copies the cached one unless one of these changes.
+# Minimum number of examples per forward pass in evaluation on a GPU; ``LitClassifier`` halves it if memory runs out.
+MIN_GPU_EVAL_BATCH = 512
+# Sections of which the meta model is made; ``replace`` drops the cached model if one of them changes. (data.pad decides
+# only its attribute ``packed``.)
 _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
-# Sections that decide a result; the others (logger, run directory, further seeds) do not.
+# Sections that decide the result of a seed, without the seed itself. The logger, for example, decides nothing.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
-# Options in these sections that do not identify a run. Batches are equal on any number of devices; the content behind
-# ``source.columns`` is in the provenance.
+# Options in these sections that do not identify a run: names, paths, and the machine. The content of files is in the
+# provenance, and batches are the same on any number of devices.
 _NOT_IDENTIFYING = {"task.display", "source.columns", "data.root", "data.release", "data.eval_batch", "pretrain.from"}
 _NOT_IDENTIFYING |= {f"trainer.{key}" for key in ("device", "devices", "compile", "threads")}
 
@@ -64,14 +65,14 @@ class Experiment(TaskOptions):
         is_real = task.features is not None
         if task.masked_id is not None:
             masked_pixel = self.protocol.masked_pixel
-            reason = "which pixels are masked would reveal the image"
+            reason = "the mask would reveal the image"
             raise ValueError(f"protocol.masked_pixel must be null with {option}, not {masked_pixel}: {reason}")
         if self.model.pool in ("cls", "class"):
             raise ValueError(f"model.pool must be mean, last or flatten with {option}, not {self.model.pool}")
         if is_real and pretrain.loss != "l1":
             raise ValueError(f"pretrain.loss must be l1 with task={task.name}, whose inputs are real numbers")
         if task.vocab is not None and pretrain.loss == "l1" and not is_pixels:
-            reason = "whose inputs are no grey levels"
+            reason = "whose inputs are token ids, not grey levels"
             raise ValueError(f"pretrain.loss must be cross_entropy with task={task.name}, {reason}")
         if pretrain.mask_id == "padding" and (is_pixels or is_real):
             raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
@@ -88,7 +89,7 @@ class Experiment(TaskOptions):
         if pretrain.objective == "none":
             return self.replace(pretrain=schema.Pretrain(objective="none"))
 
-        # Phase one: the steps of phase two, or half of them, in whole evaluation intervals, if matched.
+        # Phase one takes ``optim.steps``; if matched, half of them, rounded down to whole evaluation intervals.
         steps = pretrain.steps
         if steps is None:
             steps = optim.steps
@@ -97,17 +98,17 @@ class Experiment(TaskOptions):
                 steps = max(1, intervals * pretrain.eval_every)
             pretrain = pretrain.replace(steps=steps)
 
-        # Matched: both phases together see as many examples as fine-tuning alone would.
+        # Matched: both phases together see as many examples as training without pretraining.
         if pretrain.matched:
             examples = steps * pretrain.batch
             matched_steps, remainder = divmod(examples, optim.batch)
             if remainder or matched_steps >= optim.steps:
                 raise ValueError(
-                    f"pretrain.matched needs pretrain.steps · pretrain.batch {examples} to be a "
-                    f"multiple of optim.batch {optim.batch} below that times optim.steps {optim.steps}"
+                    f"pretrain.matched: pretrain.steps · pretrain.batch = {examples} must be a multiple of "
+                    f"optim.batch={optim.batch} and less than optim.batch · optim.steps (optim.steps={optim.steps})"
                 )
             optim = optim.replace(steps=optim.steps - matched_steps)
-        # Check the options of phase one; the result is not needed here.
+        # Raises ValueError if the schedule of phase one does not fit its steps.
         pretrain.of(optim)
         return self.replace(pretrain=pretrain, optim=optim)
 
@@ -170,14 +171,15 @@ class Experiment(TaskOptions):
     def _embedding(self) -> nn.Module:
         """Make the embedding that ``model.embed`` names, else the default for the task's tokens or features."""
         model, task = self.model, self.task
-        sizes: dict[str, Any] = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
+        shared: dict[str, Any] = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
         if model.embed is not None:
-            # Options of the embedding itself take precedence over the model's.
-            return model.embed(**{key: size for key, size in sizes.items() if key not in model.embed.options})
+            # Options of ``model.embed`` take precedence.
+            missing = {key: value for key, value in shared.items() if key not in model.embed.options}
+            return model.embed(**missing)
         has_positions = model.positions == "learned"
         if task.vocab is None:
-            return FeatureEmbedding(features=task.features, positions=has_positions, **sizes)
-        return TokenEmbedding(vocab=task.vocab, std=model.embed_std, positions=has_positions, **sizes)
+            return FeatureEmbedding(features=task.features, positions=has_positions, **shared)
+        return TokenEmbedding(vocab=task.vocab, std=model.embed_std, positions=has_positions, **shared)
 
     def pretrainer(self) -> Pretrainer:
         """Make the encoder of the classifier with the head of phase one, see ``lra.train.pretrain``."""
@@ -256,16 +258,16 @@ class Experiment(TaskOptions):
 
     @property
     def eval_batch(self) -> int:
-        """Examples per forward pass in evaluation: ``data.eval_batch``, else ``optim.batch``; on a GPU 512 or more."""
+        """Examples per forward pass in evaluation: ``data.eval_batch``, else ``optim.batch``, on a GPU at least 512."""
         batch = self.optim.batch
         if self.data.eval_batch:
             return self.data.eval_batch
         if self.trainer.device == "cpu" or not torch.cuda.is_available():
             return batch
-        # Pretraining has outputs for every position; batch-dependent mechanisms need the batch size of training.
+        # Pretraining has large outputs, one per position. Batch-dependent mechanisms need the batch size of training.
         if self.pretrained or self.meta_model.encode_separately:
             return batch
-        return max(batch, ON_A_GPU)
+        return max(batch, MIN_GPU_EVAL_BATCH)
 
     @property
     def padding(self) -> str:
@@ -273,7 +275,7 @@ class Experiment(TaskOptions):
         pad = self.data.pad
         if pad not in ("auto", "compact"):
             return pad
-        # Without ``task.masked_id`` nothing is removed; an explicit ``compact`` then acts as ``batch``.
+        # Without ``task.masked_id`` there is nothing to remove; ``compact`` keeps its name and acts as ``batch``.
         if self.task.masked_id is None:
             return "batch" if pad == "auto" else "compact"
         # Removing masked pixels moves the real ones, which changes pretraining and some mechanisms.

@@ -210,7 +210,7 @@ class Task(Section):
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
     display: Literal["pixels", "expression", "bytes", "series"]
     towers: Literal[1, 2]
-    # One of the two: the number of token ids, or of real features per token.
+    # One of the two: the number of token ids, or of float features per token.
     vocab: Positive = absent()
     features: Positive = absent()
     outputs: Positive

@@ -39,7 +39,7 @@ class TaskMetadata:
     Attributes:
         name: name of the task.
         metric: name of its metric.
-        vocab_size: number of token ids that an embedding needs; None for real features.
+        vocab_size: number of token ids that an embedding needs; None for float features.
         num_features: features per position; None for tokens.
         num_outputs: outputs of a model, the number of classes unless ``is_regression``.
         is_regression: whether labels are real numbers.

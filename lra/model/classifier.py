@@ -1,8 +1,8 @@
 """The classifier: embedding, encoder blocks, pooling and head.
 
 A batch has ``batch`` examples. An example is one text, or two texts that are compared with each other; each of them is
-a tower. The encoder sees N = batch · towers sequences. F is the number of real features per token;
-``lra.attention.base`` explains the other letters of shapes.
+a tower. The encoder sees N = batch · towers sequences. Inputs are token ids, or F float features per token; real tokens
+are those that are not padding. ``lra.attention.base`` explains the other letters of shapes.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,14 @@ from .multihead import Multihead
 from .norm import Norm, make_norm
 from .pooling import MeanOver, Pool, mean_of_sum, over_towers, pool_tokens
 
-# Packed batches in 16 bits have a multiple of this number of tokens, because products are compiled for each shape.
+# In 16 bits a packed batch is padded to a multiple of this many tokens, because a CPU compiles a 16-bit product for
+# each shape.
 TOKEN_MULTIPLE = 1024
 HeadKind = Literal["relu", "gelu", "linear"]
 
 
 class Classifier(Checked, nn.Module):
-    """The whole model, from token ids or real features to class scores or numbers.
+    """The whole model, from token ids or float features to class scores or numbers.
 
     All towers share one encoder, which encodes them as one batch of N sequences. If a mechanism is ``batch_dependent``,
     the encoder takes one tower after the other, each as its own batch (``encode_separately``).
@@ -34,16 +35,17 @@ class Classifier(Checked, nn.Module):
     Attributes:
         encode_separately: whether each tower is a separate batch.
         compactable: whether removing the masked tokens of a sequence changes no output (data.pad=compact).
-        packed: the argument ``packed``, False if a block cannot pack.
+        packed: whether batches with a mask are packed on a CPU.
         encoded_width: width of the encoder's output.
 
     Args:
         embed: embedding (N,L[,F]) -> (N,L,d).
-        block: a factory of blocks; its argument is True for the first layer.
-        layers: number of blocks. Only the last block may change the width.
+        block: a factory of blocks. Its argument says whether the block is the first, which alone learns an initial
+            memory (Luna).
+        layers: number of blocks; 1 if the block changes the width.
         dim: d.
         length: maximum sequence length.
-        vocab: number of token ids; None for real features.
+        vocab: number of token ids; None for float features.
         hidden: hidden units of the head.
         outputs: number of classes, or 1 for a real number.
         towers: number of texts per example.
@@ -51,16 +53,16 @@ class Classifier(Checked, nn.Module):
             ``mean``: their mean.
             ``cls``: the vector of a class token, id ``vocab - 1``, in front of the sequence; a sequence of full length
             loses its last token.
-            ``class``: the output at a learned vector, put in front after the embedding. The vector has no position
-            embedding; the sequence grows to L + 1 tokens.
+            ``class``: the output of a learned vector, prepended to the embedded tokens. It needs no token id and has no
+            position embedding; the sequence grows to L + 1 tokens.
             ``last``: the vector of the last real token.
             ``flatten``: all ``length`` positions concatenated, with zeros for padding.
         class_std: standard deviation of the initial ``class`` vector.
         mean_over: the divisor of the mean: the maximum ``length``, as published, or the number of ``real`` tokens.
         norm: normalisation of the last block's output, see ``lra.model.norm``; None for none.
-        head: a factory with the arguments of ``Head``.
-        packed: whether to pack the real tokens of a batch (``lra.varlen``). It applies on a CPU, and only if every
-            block has ``varlen`` and a ``Multihead`` mixer.
+        head: a factory that takes dim, hidden, outputs and towers, as ``Head`` does; None for ``Head``.
+        packed: whether to pack the real tokens of a batch (``lra.varlen``). Only on a CPU, for batches with a mask, and
+            if every block has ``varlen`` and a ``Multihead`` mixer.
 
     Raises:
         ValueError: options do not go together.
@@ -87,7 +89,7 @@ class Classifier(Checked, nn.Module):
     ):
         super().__init__()
         if pool == "cls" and vocab is None:
-            raise ValueError("model.pool=cls needs a task with token ids, this one has real features")
+            raise ValueError("model.pool=cls needs a task with token ids, this one has float features")
         self.length = length
         self.pool = pool
         self.mean_over = mean_over
@@ -103,7 +105,7 @@ class Classifier(Checked, nn.Module):
         self.compactable = blocks_are_compactable and not self.encode_separately
         self.packed = packed and all(_is_packable(block) for block in self.blocks)
 
-        # Keep this order: modules draw their initial weights from one random stream.
+        # Keep this order: blocks, head and class vector draw their initial weights from one RNG, one after the other.
         self.norm = make_norm(norm, self.encoded_width) if norm else None
         pooled_width = self.encoded_width
         if pool == "flatten":
@@ -123,12 +125,12 @@ class Classifier(Checked, nn.Module):
         """Classify a batch.
 
         Args:
-            inputs: token ids, or real features.
+            inputs: token ids, or float features.
             mask: real tokens; None if all are real.
             positions: original positions of the tokens if the batch was compacted (``lra.data.datamodule``); None for
                 0 .. L-1.
         """
-        pooled = over_towers(self._encode, self.encode_separately, inputs, mask, positions)  # (batch,towers,d)
+        pooled = over_towers(self._encode, self.encode_separately, inputs, mask, positions)  # (batch,towers,pooled)
         return self.head(pooled)
 
     def _encode(
@@ -136,12 +138,12 @@ class Classifier(Checked, nn.Module):
         inputs: Num[Tensor, "N L *F"],
         mask: Bool[Tensor, "N L"] | None,
         positions: Int[Tensor, "N L"] | None = None,
-    ) -> Float[Tensor, "N d"]:
+    ) -> Float[Tensor, "N pooled"]:
         """Encode and pool sequences."""
         if self.pool == "cls":
             inputs, mask, positions = self._prepend_class_token(inputs, mask, positions)
-        # Packing reads the lengths on the host, which would synchronise with a GPU. Packed batches are never
-        # compacted, so there are no positions.
+        # Packing reads the lengths on the host, which would make a GPU wait. A packed batch has no positions: data.pad
+        # is none for packing and compact for compaction.
         if self.packed and mask is not None and inputs.device.type == "cpu":
             return self._encode_packed(inputs, mask)
 
@@ -176,9 +178,9 @@ class Classifier(Checked, nn.Module):
         self,
         inputs: Num[Tensor, "N L *F"],
         mask: Bool[Tensor, "N L"],
-    ) -> Float[Tensor, "N d"]:
+    ) -> Float[Tensor, "N pooled"]:
         """Encode and pool sequences as ``_encode`` does, with the T real tokens of the batch packed."""
-        # Make room for the class vector: repeat the first token of each sequence, and overwrite its embedding below.
+        # With a class vector, prepend a copy of each first token as its place; its embedding is overwritten below.
         num_prepended = 0 if self.class_vector is None else 1
         tokens = torch.cat([inputs[:, :num_prepended], inputs], 1)  # (N,L or L + 1[,F])
         token_mask = F.pad(mask, (num_prepended, 0), value=True)
@@ -222,8 +224,8 @@ class Classifier(Checked, nn.Module):
         if mask is not None:
             mask = F.pad(mask, (1, 0), value=True)[:, :length]
         if positions is not None:
-            # Compacted tokens are not at their original positions, so slicing may miss one whose position is now
-            # ``length``. Mask it.
+            # In a compacted batch an index is not a position: after + 1 a token may have position ``length`` and still
+            # be among the first ``length``. Mask it; the clamp keeps its lookup of the position embedding valid.
             assert mask is not None
             positions = F.pad(positions + 1, (1, 0))
             positions = positions[:, :length]
@@ -277,7 +279,7 @@ class Head(Checked, nn.Module):
 
 
 def _output_width(blocks: nn.ModuleList, dim: int) -> int:
-    """Return the width of the last block; the others must keep ``dim``."""
+    """Return the width of the last block. All blocks are of one kind, so one that changes the width is the only one."""
     widths = [getattr(block, "width", dim) for block in blocks]
     if any(width != dim for width in widths[:-1]):
         raise ValueError(

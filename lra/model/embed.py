@@ -155,7 +155,7 @@ class PixelEmbedding(nn.Module):
 
 
 class FeatureEmbedding(nn.Module):
-    """A linear map of real features plus a learned position table with standard deviation 0.02, then dropout.
+    """A linear map of float features plus a learned position table with standard deviation 0.02, then dropout.
 
     L is at most ``length`` (PSF-Attn's Linear for Adding, TokenEmbedding's positions).
     """

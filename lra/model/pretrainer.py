@@ -21,14 +21,14 @@ class Pretrainer(nn.Module):
     """The embedding, blocks and norm of a classifier, and a linear map from each position to its prediction.
 
     The parameters of the encoder have the same names as in the classifier; pooling and head are left out. A masked
-    input is id 0 or zeros, plus a learned vector. For real features and grey levels that equals the two channels
+    input is id 0 or zeros, plus a learned vector. For float features and grey levels that equals the two channels
     [x (1 - m), m] of Amos et al. 2024; for ids it equals an additional id, which no task has to reserve.
 
     Args:
         encoder: classifier whose parts are used, not copied.
         dim: width of its embedding.
         outputs: number of classes for ``cross_entropy``, else numbers per input.
-        loss: ``cross_entropy`` of ids | ``l1``, the absolute error of real features, or of ids / 255.
+        loss: ``cross_entropy`` of ids | ``l1``, the absolute error of float features, or of ids / 255.
         objective: ``masked`` | ``next``.
         mask_id: ``own``, with the learned vector | ``padding``, id 0 alone, as released.
     """
@@ -118,7 +118,7 @@ class Pretrainer(nn.Module):
         if self.loss == "cross_entropy":
             return F.cross_entropy(predictions, targets, reduction="sum"), len(targets)
 
-        # Targets (n,F): real features, or one grey level from 0 to 1.
+        # Targets (n,F): float features, or one grey level from 0 to 1.
         has_features = targets.dim() == 2
         targets = targets.float() if has_features else targets[:, None] / WHITE
         loss_sum = F.l1_loss(predictions, targets, reduction="sum")

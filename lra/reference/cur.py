@@ -7,7 +7,7 @@ One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V 
     out = C U⁺ (R V),   U⁺ by the iteration of Nystromformer                                 (3)
     out_I = R V, the output of softmax attention for the selected queries                    (4)
 
-Numbers refer to this list. Time O(n m (d + e) + m³). MegaCUR (section 9) has f(Q, K) = laplace(Q Kᵀ / n).
+Numbers refer to this list. Time O(n m (d + e) + m³). MegaCUR (section 9): f = laplace(Q Kᵀ / n), lra/reference/mega.py.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Pairing: which vectors select the queries I, and which select the keys J.
+# Pairing: the vectors that are scored for I, and those that are scored for J.
 PAIRINGS = {"separate": ("Q", "K"), "same_k": ("K", "K"), "same_q": ("Q", "Q"), "swapped": ("K", "Q")}
 
 
 def cubic_pinv(A: Float[Tensor, "i j"], steps: int = 4) -> Float[Tensor, "j i"]:
-    """Approximate A⁺: Z_0 = Aᵀ / ‖A‖_1, Z_(t+1) = Z_t (13 I - A Z_t (15 I - A Z_t (7 I - A Z_t))) / 4."""
-    I = torch.eye(len(A), dtype=A.dtype, device=A.device)
-    one_norm = A.abs().sum(dim=0).max()
-    Z = A.T / one_norm
+    """Approximate A⁺ by Z_0 = Aᵀ / ‖A‖_1 and Z_(t+1) = Z_t (13 - A Z_t (15 - A Z_t (7 - A Z_t))) / 4."""
+    eye = torch.eye(len(A), dtype=A.dtype, device=A.device)
+    Z = A.T / A.abs().sum(dim=0).max()  # ‖A‖_1 is the largest column sum
     for _ in range(steps):
         AZ = A @ Z
-        inner = 15 * I - AZ @ (7 * I - AZ)
-        Z = Z @ (13 * I - AZ @ inner) / 4
+        inner = 15 * eye - AZ @ (7 * eye - AZ)
+        Z = Z @ (13 * eye - AZ @ inner) / 4
     return Z
 
 
@@ -44,9 +43,9 @@ def farthest_points(X: Float[Tensor, "n d"], m: int) -> Int[Tensor, "m"]:
     selected = [0]
     while len(selected) < m:
         squared_distances = (X[:, None] - X[selected]).square().sum(dim=-1)  # (n, selected)
-        distance_to_selected = squared_distances.amin(dim=1)  # (n,)
-        distance_to_selected[selected] = -1  # never again
-        selected.append(int(distance_to_selected.argmax()))
+        nearest = squared_distances.amin(dim=1)  # squared distance to the nearest selected token, (n,)
+        nearest[selected] = -1  # below every distance: not selected again
+        selected.append(int(nearest.argmax()))
     return torch.tensor(selected, device=X.device)
 
 
@@ -54,7 +53,8 @@ def highest_scores(
     X: Float[Tensor, "n d"], m: int, score: str, random: Float[Tensor, "n"] | None, class_token: bool
 ) -> Int[Tensor, "m"]:
     """Select the m tokens with the highest scores; the class token, the first, is always among them."""
-    if score == "random" and random is not None:
+    if score == "random":
+        assert random is not None
         scores = random.clone()
     else:
         scores = {"sum": X.sum(dim=1), "abs": X.abs().sum(dim=1), "embed": X[:, 0].clone()}[score]
@@ -73,16 +73,16 @@ def select(
     pairing: str = "separate",
     random: Float[Tensor, "2 n"] | tuple[None, None] = (None, None),
     class_token: bool = False,
-) -> tuple[Int[Tensor, "c"], Int[Tensor, "c"]]:
-    """Select I and J, step 1: c = min(m, n) positions each.
+) -> tuple[Int[Tensor, "selected"], Int[Tensor, "selected"]]:
+    """Select I and J, step 1: min(m, n) positions each.
 
     Args:
         Q, K: queries and keys.
         m: number of positions; a sequence with fewer tokens selects all of them.
-        score: of a token x, ``sum``: Σ x; ``abs``: Σ |x|; ``embed``: x_0; ``random``: its random number. Without
-            scores, ``farthest``: see ``farthest_points``; ``step``: positions floor(i n / m).
+        score: ``sum``, ``abs`` and ``embed`` score a token x by Σ x, Σ |x| and x_0, ``random`` by its random number.
+            ``farthest`` (see ``farthest_points``) and ``step`` (positions floor(i n / m)) use no scores.
         pairing: key of ``PAIRINGS``.
-        random: uniform random numbers of score=random, for I and for J.
+        random: numbers for score=random; random[0] for I, random[1] for J.
         class_token: whether the first token is always selected; farthest and step always select it.
     """
     m = min(m, len(Q))
@@ -97,7 +97,7 @@ def select(
         else:
             indices.append(highest_scores(X, m, score, random[side], class_token))
     I, J = indices
-    # same_k and same_q: J = I, also for score=random, whose two sides have different numbers.
+    # same_k and same_q: J = I. With score=random the numbers for J are then unused.
     return (I, I) if pairing.startswith("same") else (I, J)
 
 
@@ -111,10 +111,10 @@ def attention(
     f: Callable = softmax_weights,
     pinv: Callable = cubic_pinv,
 ) -> tuple[Float[Tensor, "queries e"], Float[Tensor, "i e"]]:
-    """Compute steps 2 and 3 for given Q_I and K_J; return out and R V. The caller does step 4: out[I] = R V."""
+    """Compute steps 2 and 3 for some or all queries Q; return out and R V. The caller does step 4: out[I] = R V."""
     C = f(Q, K_J)  # (queries, j)
     U = f(Q_I, K_J)  # (i, j)
     R = f(Q_I, K)  # (i, n)
     RV = R @ V  # (i, e)
-    URV = pinv(U) @ RV  # (j, e)
-    return C @ URV, RV
+    weighted_RV = pinv(U) @ RV  # U⁺ R V, (j, e)
+    return C @ weighted_RV, RV

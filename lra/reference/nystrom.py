@@ -4,10 +4,11 @@ One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V 
 
     Q̃, K̃ = means of m consecutive segments of Q and of K                                   (1)
     F = softmax(Q K̃ᵀ / √d)    A = softmax(Q̃ K̃ᵀ / √d)    B = softmax(Q̃ Kᵀ / √d)            (2)
-    Z_0 = Aᵀ / (‖A‖_1 ‖A‖_∞),   Z_j+1 = Z_j (13 I - A Z_j (15 I - A Z_j (7 I - A Z_j))) / 4  (3)
-    out = F Z* B V + convolution of V                                                        (4)
+    Z_0 = Aᵀ / ‖A‖_1,   Z_(t+1) = Z_t (13 I - A Z_t (15 I - A Z_t (7 I - A Z_t))) / 4        (3)
+    out = F (Z (B V)) + convolution of V,   Z the last Z_t                                   (4)
 
-Numbers refer to this list. Time O(n m (d + e) + m³).
+Numbers refer to this list. The paper also divides Z_0 by ‖A‖_∞, which is 1 for a softmax matrix; the released code does
+not. ``lra/attention/nystrom.py`` calls F, A and B F₁, F₂ and F₃. Time O(n m (d + e) + m³).
 """
 
 import torch
@@ -29,21 +30,20 @@ def segment_means(X: Float[Tensor, "n d"], m: int) -> Float[Tensor, "m d"]:
 def iterative_pinv(
     A: Float[Tensor, "m m"],
     steps: int = 6,
-    start: Float[Tensor, ""] | None = None,
+    divisor: Float[Tensor, ""] | None = None,
 ) -> Float[Tensor, "m m"]:
-    """Approximate the Moore-Penrose inverse by a third-order iteration, step 3.
+    """Approximate the Moore-Penrose inverse of A by the iteration (3).
 
     Args:
         A: square matrix.
         steps: number of steps.
-        start: divisor of Aᵀ in Z_0. None: ‖A‖_1, the largest column sum; the released code also leaves out ‖A‖_∞,
-            which is 1 because the rows of a softmax matrix sum to one.
+        divisor: Z_0 = Aᵀ / divisor; None: ‖A‖_1, the largest column sum.
     """
-    I = torch.eye(len(A), dtype=A.dtype)
-    if start is None:
+    I = torch.eye(len(A), dtype=A.dtype, device=A.device)
+    if divisor is None:
         column_sums = A.abs().sum(dim=0)
-        start = column_sums.max()
-    Z = A.T / start
+        divisor = column_sums.max()
+    Z = A.T / divisor
     for _ in range(steps):
         AZ = A @ Z
         inner = 15 * I - AZ @ (7 * I - AZ)
@@ -52,7 +52,7 @@ def iterative_pinv(
 
 
 def depthwise_convolution(V: Float[Tensor, "n e"], kernel: Float[Tensor, "width"]) -> Float[Tensor, "n e"]:
-    """Slide a filter of odd width along the sequence, zero outside it, one filter for all channels of the head."""
+    """Slide a filter of odd width along the sequence, with zeros outside the sequence, the same in all channels."""
     n = len(V)
     width = len(kernel)
     reach = width // 2
@@ -60,7 +60,7 @@ def depthwise_convolution(V: Float[Tensor, "n e"], kernel: Float[Tensor, "width"
     for i in range(n):
         total = torch.zeros_like(V[i])
         for tap in range(width):
-            j = i + tap - reach
+            j = i + tap - reach  # the token under this tap
             if 0 <= j < n:
                 total = total + kernel[tap] * V[j]
         out.append(total)
@@ -80,7 +80,7 @@ def attention(
 
     Args:
         Q, K, V: queries, keys and values.
-        m: number of landmarks; a sequence with fewer tokens uses each token as a landmark.
+        m: number of landmarks. If the sequence has fewer tokens, every token is a landmark.
         steps: number of steps of the iteration.
         kernel: filter of the depth-wise convolution of V; None leaves the convolution out.
     """
@@ -92,9 +92,9 @@ def attention(
     K_tilde = segment_means(K, m)  # (m, d)
 
     # 2. The three softmax matrices.
-    F = (Q @ K_tilde.T * scale).softmax(dim=1)  # (n, m)
-    A = (Q_tilde @ K_tilde.T * scale).softmax(dim=1)  # (m, m)
-    B = (Q_tilde @ K.T * scale).softmax(dim=1)  # (m, n)
+    F = ((Q @ K_tilde.T) * scale).softmax(dim=1)  # (n, m)
+    A = ((Q_tilde @ K_tilde.T) * scale).softmax(dim=1)  # (m, m)
+    B = ((Q_tilde @ K.T) * scale).softmax(dim=1)  # (m, n)
 
     # 3. The approximate pseudo-inverse of A.
     Z = iterative_pinv(A, steps)  # (m, m)

@@ -1,6 +1,6 @@
 """The Arena's table: every mechanism at the papers' budget, with its gain over no attention and published values."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from statistics import median
 
 from ..evaluate import compare
@@ -8,21 +8,22 @@ from ..results.published import TITLES, PrintedValue
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
-from .arena_compare import gap_section, pair_table, precision_table
+from .arena_compare import gap_section, pair_table, precision, precision_table
 from .arena_entries import ArenaEntry, entries, gain_cell, score_text
 
 # Published values that were measured with the same two-layer encoder come first.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
 ABOUT = "{seeds} seeds at the papers' budget, fresh test on {fresh} examples. {hardware}"
 # Shown once per page.
-LEGEND = (
-    "test: accuracy on the standard test set, mean ± sample standard deviation over seeds. gain: difference from "
-    "attn=mean, the control without attention, with a 95 % Welch interval over seeds. fresh test: accuracy on "
-    "generated examples of another random seed, the same for all mechanisms, ± standard error over seeds and examples. "
-    "published: the value that a paper prints, if possible with the same two-layer encoder. ms: median time per "
-    "training step on the hardware of most seeds, on which several runs trained at once. The papers' budget is "
-    "`protocol=paper budget=paper`."
-)
+LEGEND = """\
+* **test**: accuracy on the standard test set, mean ± sample standard deviation over seeds.
+* **gain**: difference from `attn=mean`, the control without attention, with a 95 % Welch interval over seeds.
+* **fresh test**: accuracy on examples that were generated from another random seed, the same for all mechanisms, ±
+  standard error over seeds and examples.
+* **published**: the value that a paper prints, if possible with the same two-layer encoder.
+* **ms**: median time per training step on the hardware in the last column, on which several runs trained at once.
+
+The papers' budget is `protocol=paper budget=paper`."""
 
 
 def tables(studies: Studies) -> list[Table]:
@@ -67,16 +68,23 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
         task: name of the task.
         lines: entries of the task.
     """
+    # Show the times on the device with the most runs of the table; a mechanism without a run there shows another device.
+    devices = Counter(run_record.device for entry in lines for run_record in entry.row.done)
+    head = ["mechanism", "test", "n", f"gain over {CONTROL}", "fresh test", "published", "source", "parameters", "ms"]
+    rows = []
+    machines = []
+    for entry in lines:
+        device = max({run_record.device for run_record in entry.row.done}, key=lambda name: (devices[name], name))
+        rows.append([*_line(entry), Cell.of(step_time(entry.row, device), "{:.0f}".format)])
+        machines.append(machine(entry.row, device))
+
     # Runs on one machine share a sentence, else each line names its machine.
-    machines = sorted({machine(entry.row) for entry in lines})
-    head = ["mechanism", "test", "n", f"gain over {CONTROL}", "fresh test", "published", "source", "ms", "parameters"]
     hardware = f"Hardware: {machines[0]}."
-    rows = [_line(entry) for entry in lines]
-    if len(machines) > 1:
+    if len(set(machines)) > 1:
         head.append("hardware")
         hardware = "Compare times of the same hardware only."
-        for cells, entry in zip(rows, lines, strict=True):
-            cells.append(machine(entry.row))
+        for cells, name in zip(rows, machines, strict=True):
+            cells.append(name)
 
     about = ABOUT.format(seeds=_seed_range(lines), fresh=_fresh_sizes(lines), hardware=hardware)
     keys = [(entry.row.study, entry.row.label, "") for entry in lines]
@@ -90,7 +98,7 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
 
 
 def _line(entry: ArenaEntry) -> list[Cell | str]:
-    """Make the cells of an entry, without its hardware."""
+    """Make the cells of an entry, without its time and hardware."""
     row = entry.row
     num_seeds = str(row.n)
     if row.num_failed:
@@ -110,7 +118,6 @@ def _line(entry: ArenaEntry) -> list[Cell | str]:
         fresh_cell(entry),
         published_cell,
         source,
-        Cell.of(step_time(row), "{:.0f}".format),
         Cell.of(parameters(row), "{:,.0f}".format),
     ]
 
@@ -153,25 +160,20 @@ def published_value(entry: ArenaEntry) -> PrintedValue | None:
     return min(values, key=lambda value: rank.get(value.source, len(rank)), default=None)
 
 
-def step_time(row: Row) -> float | None:
-    """Median time per training step in milliseconds, of the runs on the device that most of them had."""
-    times = defaultdict(list)
+def step_time(row: Row, device: str) -> float | None:
+    """Median time per training step in milliseconds, of the runs on a device; None if no run has one."""
+    times = []
     for run_record in row.done:
-        if run_record.step_ms is not None:
-            times[run_record.device].append(run_record.step_ms)
-    if not times:
-        return None
-    largest_group = max(times.values(), key=len)
-    return median(largest_group)
+        if run_record.device == device and run_record.step_ms is not None:
+            times.append(run_record.step_ms)
+    return median(times) if times else None
 
 
-def machine(row: Row) -> str:
-    """Name the hardware of most of the runs: AMD EPYC, x86_64 CPU, 1 thread."""
+def machine(row: Row, device: str) -> str:
+    """Name the hardware of the runs on a device, and their precision: AMD EPYC, x86_64 CPU, 1 thread, bf16."""
     names = set()
-    devices = Counter(run_record.device for run_record in row.done)
-    largest_count = max(devices.values())
     for run_record in row.done:
-        if devices[run_record.device] < largest_count:
+        if run_record.device != device:
             continue
         name = run_record.device.replace(" 1 threads", " 1 thread")
         # The name of a CPU device lacks the processor.
@@ -185,7 +187,7 @@ def machine(row: Row) -> str:
         longer_names = [other for other in names if other != name and other.endswith(name)]
         if not longer_names:
             specific.add(name)
-    return " / ".join(sorted(specific))
+    return f"{' / '.join(sorted(specific))}, {precision(row.runs)}"
 
 
 def parameters(row: Row) -> float:

@@ -14,7 +14,7 @@ from ..results.lr_search import base, without_search
 from ..results.published import PrintedValue
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame
-from .results import scores, seeds
+from .results import score_columns, seed_range
 
 AVERAGE = "average"
 # Tables of ratios to the Transformer: metric -> column name.
@@ -122,7 +122,7 @@ def table(paper: Paper, studies: Studies) -> Table:
     lines += _lines_of(our_lines, unnamed_labels)
 
     keys, rows = zip(*lines, strict=True)
-    num_seeds = "" if is_ratios else seeds(rows)
+    num_seeds = "" if is_ratios else seed_range(rows)
     names = [RATIOS.get(column, column) for column in columns]
     return Table(
         name=paper.name,
@@ -196,7 +196,7 @@ def _our_lines(
         if is_ratios:
             cells_of_labels = _ratios(rows, labels, columns)
         else:
-            cells_of_columns = scores(rows, labels, _tasks_of_columns(columns))
+            cells_of_columns = score_columns(rows, labels, _tasks_of_columns(columns))
             cells_of_labels = zip(*cells_of_columns.values(), strict=True)
         for label, cells in zip(labels, cells_of_labels, strict=True):
             key = (study, label, "")

@@ -16,31 +16,31 @@ from ..runs.reader import CONTROL
 def results(rows: list[Row]) -> Table:
     """Make the table of test scores: a row for each mechanism and a column for each task.
 
-    If there are several tasks and all have accuracies, the last column is the mean over tasks, for mechanisms with a
-    result on every task. It has a standard deviation and a significance test only if all tasks have the same seeds.
+    With several tasks, all with metric accuracy, the last column is the mean over tasks, for mechanisms with a result
+    on every task. It has a standard deviation and a significance test only if all tasks have the same seeds.
 
     Args:
         rows: rows of a study.
     """
     study = rows[0].study
-    # Leave out trials of a learning-rate search, except for mechanisms without a run at the budget's rate.
+    # Leave out the trials of a learning-rate search if a mechanism also has runs at the budget's rate.
     rows = without_search(rows)
     tasks = list(dict.fromkeys(row.task for row in rows))
     labels = sorted({row.label for row in rows})
 
     # One column for each task, then their mean if all of them have accuracies.
-    columns = {task: [task] for task in tasks}
+    tasks_of = {task: [task] for task in tasks}
     metrics = {row.facts["metric"] for row in rows}
     if len(tasks) > 1 and metrics == {"accuracy"}:
-        columns["mean"] = tasks
-    cells = scores(rows, labels, columns)
+        tasks_of["mean"] = tasks
+    cells = score_columns(rows, labels, tasks_of)
 
     # Caption: protocol, budget, number of seeds, cost of pretraining.
-    treatments = set()
+    settings = set()
     for row in rows:
-        treatments.add(f"budget {row.facts['budget']}")
-        treatments.add(f"protocol {row.facts['protocol']}")
-    about = f"Test scores, {', '.join(sorted(treatments))}; {seeds(cells.values())}."
+        settings.add(f"budget {row.facts['budget']}")
+        settings.add(f"protocol {row.facts['protocol']}")
+    about = f"Test scores, {', '.join(sorted(settings))}; {seed_range(cells.values())}."
     pretrained_rows = [row for row in rows if row.objective and row.cost]
     costs = [f"{row.label} on {row.task} {row.cost}" for row in pretrained_rows]
     if costs:
@@ -53,46 +53,54 @@ def results(rows: list[Row]) -> Table:
     )
 
 
-def scores(rows: list[Row], labels: Sequence[str], columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
+def score_columns(
+    rows: list[Row],
+    labels: Sequence[str],
+    tasks_of: Mapping[str, Sequence[str]],
+) -> dict[str, list[Cell]]:
     """Make the columns of a table of test scores, with the best cells of each column marked.
 
     Args:
         rows: rows of a study.
         labels: mechanism of each row of the table, in order.
-        columns: tasks to average over, by the name of the column.
+        tasks_of: tasks that each column averages, by the name of the column.
     """
     row_of = {(row.label, row.task): row for row in rows}
     cells_of = {}
-    for name, tasks in columns.items():
+    for name, tasks in tasks_of.items():
         cells = []
         column_scores = []
         for label in labels:
             # The row of each task; None if the mechanism has no runs there.
             task_rows = [row_of.get((label, task)) for task in tasks]
-            cell, scores_by_seed = over_tasks(task_rows)
+            cell, scores_by_seed = average_over_tasks(task_rows)
             cells.append(cell)
             column_scores.append(scores_by_seed)
         cells_of[name] = mark(cells, column_scores)
     return cells_of
 
 
-def over_tasks(rows: Sequence[Row | None]) -> tuple[Cell, dict[int, float]]:
+def average_over_tasks(rows: Sequence[Row | None]) -> tuple[Cell, dict[int, float]]:
     """Average the test scores of one mechanism over tasks.
 
     Args:
         rows: row of the mechanism on each task; None if it has no runs there.
 
     Returns:
-        The cell, and the mean score by seed; the dict is empty if a task is missing or the tasks have different seeds.
+        The cell, and the mean score by seed; the dict is empty if a task has no finished seed or the tasks have
+        different seeds.
     """
-    task_rows = [row for row in rows if row and row.scores]
     # The column of a single task shows the row itself.
     if len(rows) == 1 and rows[0]:
         return rows[0].cell, rows[0].scores
+
+    # A mean needs a finished seed on every task.
+    task_rows = [row for row in rows if row and row.scores]
     if len(task_rows) < len(rows):
         return Cell(), {}
 
-    # Average seed by seed if possible: only then does the mean have a standard deviation.
+    # With the same seeds on all tasks, average seed by seed: the mean then has a value per seed, which the standard
+    # deviation and the test need.
     first, *others = [row.scores for row in task_rows]
     scores_by_seed = {}
     if all(other.keys() == first.keys() for other in others):
@@ -148,7 +156,9 @@ def over_control(rows: list[Row]) -> Table | None:
 
 
 def finding(rows: list[Row]) -> str:
-    """Summarise a study of one task, one mechanism and the control in a sentence; "" for other studies.
+    """Compare the only mechanism with a finished seed with the control, in a sentence.
+
+    Returns "" for a study of several tasks or mechanisms, or without the control.
 
     Args:
         rows: rows of a study.
@@ -169,7 +179,7 @@ def _gain(row: Row | None, control: Row) -> Cell:
     if row is None:
         return Cell()
     cell = gain(row.scores, control.scores)
-    # A collapsed control learned nothing, so the gain does not compare with a trained control. Say so in the cell.
+    # Name collapsed seeds in the cell: they learned nothing, and collapsed seeds of the control inflate the gain.
     remarks = []
     if row.collapsed:
         remarks.append(f"collapsed {len(row.collapsed)}/{row.n}")
@@ -186,15 +196,15 @@ def _all_tied(cells: Sequence[Cell]) -> bool:
     return marks == {"tied"}
 
 
-def seeds(groups: Iterable[Iterable[Cell | str]]) -> str:
+def seed_range(lines: Iterable[Iterable[Cell | str]]) -> str:
     """Format the smallest and the largest number of seeds per cell: "n = 1 to 5".
 
     Args:
-        groups: cells of each row or of each column.
+        lines: cells of each row or of each column; texts are ignored.
     """
     counts = set()
-    for group in groups:
-        counts |= {cell.n for cell in group if isinstance(cell, Cell) and cell.n}
+    for line in lines:
+        counts |= {cell.n for cell in line if isinstance(cell, Cell) and cell.n}
     if not counts:
         return "no seed finished"
     fewest = min(counts)

@@ -26,8 +26,8 @@ from .options import SweepOptions
 from .plan import PlannedRun
 from .progress import ENDED, EVERY, state, steps
 
-# Runs that share a GPU, unless hydra.launcher.n_jobs is given.
-ON_A_GPU = 2
+# Number of runs that share a GPU, unless hydra.launcher.n_jobs is given.
+RUNS_PER_GPU = 2
 # Time for runs to stop and to write their results: seconds, or a share of a short time limit.
 ENDING = (15.0, 0.2)
 
@@ -47,7 +47,7 @@ def workers() -> tuple[int | None, int | None]:
     # joblib: the number of processes, by default one per core or two per GPU.
     at_once = choices.launcher.n_jobs
     if at_once < 1:
-        at_once = ON_A_GPU * torch.cuda.device_count() or cores()
+        at_once = RUNS_PER_GPU * torch.cuda.device_count() or cores()
     return at_once, max(1, cores() // at_once)
 
 

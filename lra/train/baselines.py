@@ -79,7 +79,7 @@ def baselines_of(options: TaskOptions, *, force: bool = False) -> Baselines:
     )
     data.setup()
     baselines = Baselines(data, task.metric)
-    # Tasks with real features have no tokens to count.
+    # Tasks with float features have no tokens to count.
     if task.vocab is not None and (force or baselines.bag_of_tokens is None):
         baselines.fit_bag_of_tokens(task)
     return baselines

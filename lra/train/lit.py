@@ -1,4 +1,4 @@
-"""LightningModules of both phases: optimiser and schedule, the RNG of a step, training loss and evaluation."""
+"""LightningModules of pretraining and training: optimiser, schedule, the RNG of a step, loss and evaluation."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ def loss_of(outputs: Tensor, labels: Tensor, kind: str, reduction: str = "mean")
 def seed_device(seed: int, device: torch.device) -> None:
     """Seed the RNG of the CPU and of one device.
 
-    The effect there equals ``torch.manual_seed``, which looks for every accelerator: 128 us instead of 4 us.
+    On these two it equals ``torch.manual_seed``, which seeds every accelerator and takes 128 us instead of 4 us.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -53,7 +53,7 @@ def seed_device(seed: int, device: torch.device) -> None:
 
 
 class LitModule(L.LightningModule):
-    """The training of a model: AdamW, a learning-rate schedule, and an RNG that is seeded before every batch.
+    """The training of a model: AdamW, a learning-rate schedule, and an RNG that is seeded before every micro-batch.
 
     Reported values are aggregated over all ranks. An evaluation sets ``score``; higher is better.
 
@@ -90,20 +90,21 @@ class LitModule(L.LightningModule):
         self.loss_count = 0
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # The RNG is reseeded from (seed, step, micro-batch, rank) before every batch, so a resumed run draws the same
-        # numbers as an uninterrupted one and no generator state is saved. SeedSequence hashes the four numbers to 64
-        # bits; neighbouring steps and ranks get unrelated streams.
+        # Reseed the RNG from (seed, step, micro-batch, rank) before every micro-batch: a resumed run draws the same
+        # numbers as an uninterrupted one, and no generator state is saved. SeedSequence hashes the four numbers to 64
+        # bits, so neighbouring steps and ranks get unrelated streams.
         micro_batch = batch_idx % self.trainer.accumulate_grad_batches
         sequence = np.random.SeedSequence((self.seed, self.global_step, micro_batch, self.global_rank))
         (state,) = sequence.generate_state(1, np.uint64)
         seed_device(int(state), self.device)
+        # Learning rate of this step, for the log: after the step the schedule has already changed it.
         optimiser: Any = self.optimizers()
         self.rate = optimiser.param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         value = self.batch_loss(batch)
         self.loss_count += 1
-        # new_full fills on the device. torch.where with a Python number would copy it from the host and wait.
+        # new_full fills the tensor on the device. torch.where would copy a Python number from the host, which waits.
         step = self.bad_step.new_full((), self.global_step)
         with torch.no_grad():
             self.loss_sum += value
@@ -112,7 +113,7 @@ class LitModule(L.LightningModule):
         return value
 
     def mean_loss(self) -> float:
-        """Return the mean training loss over all ranks since the last call."""
+        """Return the mean training loss since the last call, over all ranks, and reset it. Every rank must call it."""
         rank_mean = float(self.loss_sum) / max(self.loss_count, 1)
         self.loss_sum.zero_()
         self.loss_count = 0
@@ -133,8 +134,7 @@ class LitClassifier(LitModule):
         seed: random seed, see ``LitModule``.
         loss_kind: ``cross_entropy`` | ``mse``.
         metric: function of all outputs and labels of a split.
-        optim: options of the optimiser and the schedule.
-        cycle_momentum: whether the one-cycle schedule also moves beta1.
+        optim, cycle_momentum: see ``LitModule``.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class LitClassifier(LitModule):
         self.metric = metric
         # Maximum number of examples per forward pass in evaluation; None until memory runs out.
         self.eval_limit: int | None = None
-        self._outputs: list[tuple[Tensor, Tensor]] = []
+        self._evaluated: list[tuple[Tensor, Tensor]] = []  # (outputs, labels) of the batches of this rank
 
     @classmethod
     def of(cls, experiment: Experiment, model: nn.Module, seed: int) -> Self:
@@ -171,17 +171,17 @@ class LitClassifier(LitModule):
         return loss(self.model, batch, self.loss_kind)
 
     def on_validation_epoch_start(self) -> None:
-        self._outputs.clear()
+        self._evaluated.clear()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._outputs.append((self._evaluate(batch), batch.label))
+        self._evaluated.append((self._evaluate(batch), batch.label))
 
     def _evaluate(self, batch: Batch) -> Tensor:
         """Compute the outputs of a batch; if memory runs out, halve ``eval_limit`` and try again.
 
         Raises:
-            RuntimeError, MemoryError: the allocator's error, if one example is too many or examples of a batch change
-                each other's result; any other error of the model.
+            RuntimeError, MemoryError: memory runs out and the batch cannot be divided (it has one example, or a
+                mechanism mixes examples), or the model fails for another reason.
         """
         batch_size = len(batch.label)
         size = min(self.eval_limit or batch_size, batch_size)
@@ -196,6 +196,7 @@ class LitClassifier(LitModule):
                 outputs.append(self.model(inputs, mask, positions).float().clone())
             return torch.cat(outputs)
         except (RuntimeError, MemoryError) as error:
+            # encode_separately: a mechanism mixes the examples of a batch, so a smaller batch would change the outputs.
             is_indivisible = size == 1 or getattr(self.model, "encode_separately", False)
             if is_indivisible or not is_out_of_memory(error):
                 raise
@@ -205,13 +206,14 @@ class LitClassifier(LitModule):
 
     def on_validation_epoch_end(self) -> None:
         # [outputs, labels] of this rank; empty if it had no batch.
-        own_pair = [torch.cat(batches).cpu() for batches in zip(*self._outputs, strict=True)]
-        pairs = [pair for pair in ranks.gather(own_pair) if pair]
+        rank_pair = [torch.cat(batches).cpu() for batches in zip(*self._evaluated, strict=True)]
+        pairs = [pair for pair in ranks.gather(rank_pair) if pair]
         outputs, labels = zip(*pairs, strict=True)
+        # Examples of all ranks, one rank after the other.
         self.outputs = torch.cat(outputs)
         self.labels = torch.cat(labels)
         self.score = self.metric(self.outputs, self.labels)
-        self._outputs.clear()
+        self._evaluated.clear()
 
     test_step = validation_step
     on_test_epoch_start = on_validation_epoch_start
@@ -221,8 +223,8 @@ class LitClassifier(LitModule):
 class LitPretrainer(LitModule):
     """A ``Pretrainer`` with its loss. ``score`` is the negative mean loss over the predicted positions of validation.
 
-    Masked positions in training come from the RNG of the step, see ``LitModule``. In validation they depend only on
-    the seed and on the example's index in evaluation order, not on its batch.
+    ``holes`` are the masked positions, which the model predicts; a ``mask`` marks real tokens. In training, holes come
+    from the RNG of the step. In validation they depend only on the seed and the example's index in evaluation order.
 
     Args:
         model: model to train.
@@ -251,7 +253,7 @@ class LitPretrainer(LitModule):
 
     @classmethod
     def of(cls, experiment: Experiment, model: nn.Module, seed: int) -> Self:
-        """Make the module of an experiment, in whose ``optim`` the caller has put the options of pretraining."""
+        """Make the module of an experiment, whose ``optim`` must already be that of pretraining."""
         return cls(
             model,
             seed,
@@ -264,10 +266,10 @@ class LitPretrainer(LitModule):
     def batch_loss(self, batch: Batch) -> Tensor:
         holes = draw_holes(self.ratio, batch.inputs, batch.mask) if self.ratio else None
         loss_sum, count = self.model.error(batch.inputs, batch.mask, holes)
-        # DDP averages gradients over ranks. Each rank divides its loss sum by the mean number of predicted positions
-        # per rank, so the average is the mean over all predicted positions of this micro-batch.
-        num_positions = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
-        return loss_sum * ranks.world_size() / num_positions.clamp(min=1)
+        # DDP averages over ranks: 1/ranks Σ (loss_sum · ranks / total_positions) = Σ loss_sum / total_positions, the
+        # mean loss over all predicted positions of this micro-batch.
+        total_positions = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
+        return loss_sum * ranks.world_size() / total_positions.clamp(min=1)
 
     def on_validation_epoch_start(self) -> None:
         self._sums = np.zeros(2)
@@ -278,7 +280,7 @@ class LitPretrainer(LitModule):
         self._sums += (float(loss_sum), count)
 
     def _validation_holes(self, batch: Batch, batch_idx: int) -> Tensor | None:
-        """Draw the masked positions of a validation batch, each example from its own generator; None without masks."""
+        """Draw the holes of a validation batch, with one generator per example; None for next-token prediction."""
         if not self.ratio:
             return None
         batch_size, towers, width = batch.inputs.shape[:3]

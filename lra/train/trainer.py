@@ -1,4 +1,4 @@
-"""The training loop: one phase of a run, trained or resumed by Lightning's Trainer."""
+"""The training loop: one phase of a run (pretraining, or training), trained or resumed by Lightning's Trainer."""
 
 import logging
 import warnings
@@ -22,8 +22,8 @@ from .plan import Plan
 
 # Lightning's names.
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-# Warnings about things that are intended.
-_INTENDED = (
+# Warnings of Lightning and torch about settings that are intended.
+_EXPECTED_WARNINGS = (
     "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers|no `val_dataloader`|"
     r"lr_scheduler.step\(\).*before.*optimizer.step\(\)"
 )
@@ -34,9 +34,9 @@ class Phase:
     """The result of a phase.
 
     Args:
-        steps: number of training steps; if the phase diverged, the first step with a loss that was not finite, or the
-            evaluation that found such weights.
         status: done | diverged.
+        steps: number of training steps. If the phase diverged: the step of the first loss that was not finite, or of
+            the evaluation that found a weight that was not finite.
         best_score: best validation score; None if the phase diverged.
         best_step: step of the best validation score; None if the phase diverged.
         train_loss: mean training loss of the steps between the last two evaluations; None if the phase diverged.
@@ -44,8 +44,8 @@ class Phase:
         trainer: trainer of the phase; None if the phase did not begin.
     """
 
+    status: record.Status
     steps: int = 0
-    status: record.Status = "diverged"
     best_score: float | None = None
     best_step: int | None = None
     train_loss: float | None = None
@@ -54,10 +54,10 @@ class Phase:
 
 
 def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) -> Phase:
-    """Train a module with the options ``plan.experiment.optim``, resuming from ``last.ckpt`` if there is one.
+    """Train a module by ``plan.experiment.optim``, or resume it from ``last.ckpt``.
 
     Args:
-        plan: experiment, device and processes, see ``Plan``.
+        plan: experiment, device and processes, see ``Plan``. In pretraining its ``optim`` is that of pretraining.
         run_dir: run directory of the phase.
         module: model with its loss and its optimiser.
         data: data of the task.
@@ -66,8 +66,8 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         ValueError: a checkpoint cannot be used.
         KeyboardInterrupt: training was interrupted; the message gives the step from which the same command resumes.
     """
-    # 1. Check the last checkpoint and restore its evaluations; the weights are loaded in step 3. Loggers continue their
-    # curves from the first step.
+    # 1. Check the last checkpoint and restore its evaluations; ``fit`` below loads the weights. first_step is the step
+    # to resume from, 0 in a new run; loggers continue their curves there.
     experiment = plan.experiment
     optim = experiment.optim
     micro_batches_per_step = optim.batch // (optim.micro_batch or optim.batch)
@@ -83,8 +83,8 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         for make_logger in experiment.logger.values()
     ]
 
-    # 2. Callbacks, in the order in which they run. Stopwatch comes after Compile and Checkpoints, whose time is not
-    # part of a step, and after Divergence, which waits for the device before the clock is read.
+    # 2. Callbacks, in the order in which they run; Compile comes first. Stopwatch starts after Compile and Checkpoints,
+    # so their time does not count. It stops after Divergence, which has waited for the device.
     stopwatch = Stopwatch()
     checkpoints = Checkpoints(run_dir)
     progress = live_line()
@@ -92,7 +92,7 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     callbacks = [Divergence(), checkpoints, stopwatch, report]
     if experiment.trainer.compile:
         callbacks.insert(0, Compile(run_dir.title, experiment.trainer.compile))
-    fitter = trainer(
+    trainer = make_trainer(
         plan,
         callbacks,
         logger=loggers,
@@ -100,7 +100,7 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         max_epochs=-1,
         accumulate_grad_batches=micro_batches_per_step,
         gradient_clip_val=optim.clip_norm,
-        # Counted in micro-batches.
+        # In micro-batches, counted across epochs: the stream of batches is endless.
         val_check_interval=optim.eval_every * micro_batches_per_step,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
@@ -109,18 +109,19 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     last_checkpoint = run_dir.last if first_step else None
     try:
         with progress:
-            fitter.fit(module, data, ckpt_path=last_checkpoint, weights_only=True)
+            # weights_only is the safe mode of torch.load: optimiser, schedule and callbacks are restored too.
+            trainer.fit(module, data, ckpt_path=last_checkpoint, weights_only=True)
     except Diverged as error:
         log(f"{run_dir.title}: the loss or a weight was not finite at step {error.step:,}")
-        return Phase(steps=error.step, step_ms=stopwatch.median, trainer=fitter)
+        return Phase(status="diverged", steps=error.step, step_ms=stopwatch.median, trainer=trainer)
     # Lightning turns Ctrl-C and SIGTERM into SystemExit.
     except SystemExit:
         remedy = f"the same command resumes from step {run_dir.saved_step()}"
-        raise KeyboardInterrupt(f"stopped at step {fitter.global_step}; {remedy}") from None
-    return Phase(steps=optim.steps, status="done", step_ms=stopwatch.median, trainer=fitter, **checkpoints.result)
+        raise KeyboardInterrupt(f"stopped at step {trainer.global_step}; {remedy}") from None
+    return Phase(status="done", steps=optim.steps, step_ms=stopwatch.median, trainer=trainer, **checkpoints.result)
 
 
-def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Trainer:
+def make_trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Trainer:
     """Make a Trainer for the processes of a plan, without Lightning's checkpoints, progress bar and model summary.
 
     Args:
@@ -129,10 +130,10 @@ def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Tr
         options: further arguments of ``L.Trainer``, such as ``logger``.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=f".*({_INTENDED}).*")
+    warnings.filterwarnings("ignore", message=f".*({_EXPECTED_WARNINGS}).*")
     processes = plan.processes
     heap_callbacks = [TrimHeap()] if plan.device == "cpu" else []
-    # Buffers are equal on all ranks, and in evaluation the ranks may have different numbers of batches.
+    # Do not broadcast buffers: they are equal on all ranks, and a rank with more evaluation batches would wait forever.
     strategy = DDPStrategy(broadcast_buffers=False) if processes.count > 1 else "auto"
     return L.Trainer(
         callbacks=[*heap_callbacks, *callbacks],
@@ -152,9 +153,10 @@ def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Tr
 
 def evaluate(plan: Plan, model: nn.Module, data: TaskData) -> tuple[float, float]:
     """Return the scores of a model on the validation set and on the test set."""
+    # The seed acts in training only.
     module = LitClassifier.of(plan.experiment, model, seed=0)
-    tester = trainer(plan, logger=False)
-    tester.validate(module, data, verbose=False)
+    trainer = make_trainer(plan, logger=False)
+    trainer.validate(module, data, verbose=False)
     val_score = module.score
-    tester.test(module, data, verbose=False)
+    trainer.test(module, data, verbose=False)
     return val_score, module.score

@@ -223,7 +223,7 @@ def test_the_table_has_runs_at_the_papers_budget_sorted_by_score(arena_runs):
     assert cells["cur_abs"]["published"].text == "39.62 ± 0.62" and cells["cur_abs"]["source"].text == "CURformer T4"
     assert cells["mean"]["gain over mean"].text == cells["mean"]["published"].text == "-"
     assert cells["nystrom"]["gain over mean"].text == "+12.0" and cells["nystrom"]["fresh test"].text == "-"
-    assert f"{EXAMPLES:,} examples" in table.about and "Hardware: NVIDIA H200." in table.about
+    assert f"{EXAMPLES:,} examples" in table.about and "Hardware: NVIDIA H200, fp32." in table.about
 
 
 def test_the_interval_of_a_gain_is_welchs(arena_runs):

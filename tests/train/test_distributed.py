@@ -195,7 +195,7 @@ def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
         module = LitClassifier.of(config("mean"), torch.nn.Linear(1, 1), seed=0)
         module.metric = metrics.roc_auc
         module.on_validation_epoch_start()
-        module._outputs += batches[rank::world]
+        module._evaluated += batches[rank::world]
         module.on_validation_epoch_end()
         assert module.score == metrics.roc_auc(outputs, labels) and len(module.labels) == 23
 

@@ -117,7 +117,7 @@ def test_matched_takes_the_steps_of_phase_one_from_those_of_the_fine_tuning():
     twice = ("pretrain.steps=2", "pretrain.batch=16", "pretrain.eval_every=1", "pretrain.warmup=0")
     made = matched(*twice, "optim.eval_every=2", "optim.warmup=0")
     assert (made.pretrain.steps, made.optim.steps) == (2, 2)
-    with pytest.raises(ValueError, match=r"pretrain.matched needs pretrain.steps · pretrain.batch 48 to be a multiple"):
+    with pytest.raises(ValueError, match=r"pretrain.steps · pretrain.batch = 48 must be a multiple of optim.batch="):
         matched("pretrain.steps=6")
 
 

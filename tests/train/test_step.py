@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.config import CONF
-from lra.config.experiment import ON_A_GPU, Experiment
+from lra.config.experiment import MIN_GPU_EVAL_BATCH, Experiment
 from lra.data.datamodule import Batch
 from lra.model.pretrainer import draw_holes
 from lra.train.lit import LitClassifier, seed_device
@@ -150,7 +150,7 @@ def test_evaluation_continues_with_half_the_examples_if_memory_runs_out(error):
     module, batch = evaluation(Small(3, error))
     for _ in range(2):
         module.validation_step(batch, 0)
-    assert [out.flatten().tolist() for out, _ in module._outputs] == [list(range(14))] * 2
+    assert [out.flatten().tolist() for out, _ in module._evaluated] == [list(range(14))] * 2
     assert module.model.calls == [14, 7, 3, 3, 3, 3, 2, 3, 3, 3, 3, 2] and module.eval_limit == 3
     for module.model.most, module.model.encode_separately in (
         (3, True),
@@ -184,7 +184,7 @@ def test_evaluation_fits_into_a_memory_limit_of_the_process():
         limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + 2**29
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         module.validation_step(batch, 0)
-        is_retried = module.model.calls == [14, 7, 3, 3, 3, 3, 2] and len(module._outputs[0][0]) == 14
+        is_retried = module.model.calls == [14, 7, 3, 3, 3, 3, 2] and len(module._evaluated[0][0]) == 14
         os._exit(0 if is_retried else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -193,7 +193,7 @@ def test_more_rows_are_evaluated_on_a_gpu_unless_they_mix(monkeypatch):
     rows = lambda name, *words: config(name, "optim.batch=8", *words).eval_batch
     assert rows("cur_abs") == 8
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert rows("cur_abs") == ON_A_GPU and rows("cur_abs", "optim.batch=600") == 600
+    assert rows("cur_abs") == MIN_GPU_EVAL_BATCH and rows("cur_abs", "optim.batch=600") == 600
     assert rows("cur_abs", "trainer.device=cpu") == 8 and rows("cur_abs", "data.eval_batch=7") == 7
     assert rows("nystrom_original") == 8
 
