@@ -68,7 +68,7 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
         task: name of the task.
         lines: entries of the task.
     """
-    # Show the times on the device with the most runs of the table; a mechanism without a run there shows another device.
+    # Show the times on the device with the most runs of the table, or on another one if a mechanism has no run there.
     devices = Counter(run_record.device for entry in lines for run_record in entry.row.done)
     head = ["mechanism", "test", "n", f"gain over {CONTROL}", "fresh test", "published", "source", "parameters", "ms"]
     rows = []
