@@ -253,7 +253,7 @@ class LitPretrainer(LitModule):
 
     @classmethod
     def of(cls, experiment: Experiment, model: nn.Module, seed: int) -> Self:
-        """Make the module of an experiment, whose ``optim`` must already be that of pretraining."""
+        """Make the module of an experiment, whose ``optim`` must already hold the options of pretraining."""
         return cls(
             model,
             seed,

@@ -57,7 +57,7 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     """Train a module by ``plan.experiment.optim``, or resume it from ``last.ckpt``.
 
     Args:
-        plan: experiment, device and processes, see ``Plan``. In pretraining its ``optim`` is that of pretraining.
+        plan: experiment, device and processes, see ``Plan``. In pretraining its ``optim`` holds pretraining options.
         run_dir: run directory of the phase.
         module: model with its loss and its optimiser.
         data: data of the task.
