@@ -35,15 +35,15 @@ class CUR(Attention):
         sizes: see ``lra.attention.base.Sizes``.
         count: c, from 1 to the sequence length.
         score: how tokens are scored in step 1, see ``lra.ops.selection.SelectionOptions``.
-        pairing: whether queries or keys are scored for I and for J, see the same class.
+        pairing: which vectors, queries or keys, are scored to select I and which to select J, see the same class.
         pinv: pseudo-inverse of U.
         copy_rv: whether the outputs of selected queries are replaced by R v, step 4.
-        class_token: whether the first real token (the class token) is always selected. None, the value for an attention
-            that is built without a model, counts as False.
+        class_token: whether the first real token (the class token) is always selected. None, which ``${class_pooled:}``
+            of conf/attn gives without a model, counts as False.
         resample: when score=random draws new numbers. ``train``: at every training call; evaluation uses one fixed
             draw, made in the constructor and shared by all examples. ``always``: at every call, as published.
-        weights: ``softmax``, or ``laplace`` as in MegaCUR, where scores are divided by the number of real keys instead
-            of √D. ``laplace`` needs impl=eager. The rows of its U do not sum to one, so set pinv to
+        weights: ``softmax``, or ``laplace`` as in MegaCUR. With ``laplace`` the scores are divided by the number of
+            real keys instead of √D, and impl=eager is required. The rows of its U do not sum to one, so set pinv to
             cubic(init="two_norms"); this is not checked.
         impl: see ``lra.ops.attention_maps.landmark_product``.
 
@@ -121,7 +121,7 @@ class CUR(Attention):
         return super().varlen(q, k, v, layout)
 
     def _random_numbers(self) -> Float[Tensor, "2 H length"] | None:
-        """Return the stored numbers in evaluation; None: draw new ones, or the score needs none."""
+        """Return the stored numbers of evaluation; None if new ones are drawn or the score is not ``random``."""
         if self.training or self.resample == "always":
             return None
         return self.draw

@@ -25,10 +25,10 @@ class Nystrom(Attention):
         1. q̃, k̃ = means of c consecutive segments of the real tokens                       (N,H,c,D)
         2. F₁ = softmax(q k̃ᵀ / √D)    F₂ = softmax(q̃ k̃ᵀ / √D)    F₃ = softmax(q̃ kᵀ / √D)
         3. out = F₁ (F₂⁺ (F₃ v)),   F₂⁺ by the cubic iteration                             (N,H,L,E)
-        4. out + depth-wise convolution of v along the sequence
+        4. out + convolution of v along the sequence, one filter per head
 
-    Real token r of n (r = 0 .. n - 1) lies in segment floor(r c / n). A sequence of n < ``landmarks`` real tokens uses
-    the first n landmarks, one per token; the others are masked. O(L c (D + E) + c³) time.
+    Real token r of n (r = 0 .. n - 1) lies in segment floor(r c' / n) with c' = min(c, n): with fewer than c real
+    tokens each is its own landmark, and the other landmarks are masked. O(L c (D + E) + c³) time.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.
@@ -42,7 +42,7 @@ class Nystrom(Attention):
             or impl=triton does not support an option.
     """
 
-    # Whether segments include padding, as in the released code (``NystromOriginal``).
+    # Whether padding counts as zero vectors in the means of segments, as in the released code (``NystromOriginal``).
     pools_padding: ClassVar[bool] = False
 
     def __init__(
@@ -153,10 +153,10 @@ class NystromOriginal(Nystrom):
       is always ``landmarks``. A segment without real tokens gives a zero landmark, which is not masked. Padded keys are
       still masked in F₃.
     * If landmarks = length, softmax attention is computed exactly; the convolution is still added.
-    * The released code starts the iteration from F₂ᵀ divided by the largest column sum of the whole batch: set
-      pinv = cubic(init="batch"), as conf/attn/nystrom_original.yaml does. The default here divides each matrix by its
-      own. With init="batch" the examples of a batch depend on each other, so ``Classifier`` encodes the two texts of a
-      pair in separate batches, as the released code does.
+
+    The class does not set the released start of the iteration, F₂ᵀ divided by the largest column sum of the whole
+    batch: use pinv = cubic(init="batch"), as conf/attn/nystrom_original.yaml does. The examples of a batch then depend
+    on each other, so ``Classifier`` encodes the two texts of a pair in separate batches, as the released code does.
     """
 
     pools_padding = True

@@ -28,11 +28,12 @@ class S4D(Mixer):
     Args:
         states: 2 M, an even number. States form conjugate pairs, and one of each pair is stored.
         init: initial A_n = -1/2 + i ω_n and B (section 4). ``lin``: ω_n = π n, B = 1. ``inv``: B = 1 and
-            ω_n = N/π (N / (2n + 1) - 1) with N = 2 M. ``legs``: ω_n are the positive imaginary parts of the eigenvalues
-            of HiPPO-LegS's normal part; B is the B of LegS in its eigenbasis, imaginary parts clipped to [-2, 2].
+            ω_n = N/π (N / (2n + 1) - 1) with N = 2 M. ``legs``: with eigenvalues and eigenvectors V of the normal part
+            of HiPPO-LegS, ω_n are the positive imaginary parts of the eigenvalues, and B = Vᴴ B_LegS, its imaginary
+            parts clipped to [-2, 2].
         discretisation: ``zoh`` or ``bilinear``.
-        bidirectional: True: a second kernel, with its own C, covers later tokens, from the next one on. False: the
-            layer is causal.
+        bidirectional: True: a second kernel with its own C convolves the later tokens; its first lag is the next token.
+            False: the layer is causal.
         shared: whether all channels share A and B; each channel has its own C and Δ.
         step_min, step_max: Δ is drawn log-uniformly between them.
         rate: learning-rate factor of Δ, A and B, which have no weight decay. ``optim.own_lr_max`` caps their rate.
@@ -67,7 +68,7 @@ class S4D(Mixer):
         in_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation = discretisation
         self.causal = not bidirectional
-        # Per channel and direction: M complex numbers.
+        # Real numbers that one direction carries along: M complex ones per channel, 2 M = states.
         self.state_size = dim * states
         # Learning-rate factors. Parameters in ``rates`` have no weight decay, except those in ``decayed``.
         if step_rate is None:
@@ -82,7 +83,7 @@ class S4D(Mixer):
         num_rows = 1 if shared else dim
         num_directions = 2 if bidirectional else 1
         log_dt = torch.empty(dim).uniform_(math.log(step_min), math.log(step_max))
-        log_A_real = torch.full((num_rows, num_pairs), math.log(0.5))  # Re A = -1/2
+        log_A_real = torch.full((num_rows, num_pairs), math.log(0.5))  # log(-Re A), Re A = -1/2
         self.log_dt = nn.Parameter(log_dt)
         self.log_A_real = nn.Parameter(log_A_real)
         self.A_imag = nn.Parameter(A_imag.repeat(num_rows, 1))

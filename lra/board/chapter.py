@@ -122,7 +122,7 @@ def short_table(board: BoardResults) -> Table:
 def _short_caption(board: BoardResults, cost: str) -> str:
     """Explain the columns, and list the scores of CUR by selection."""
     caption = (
-        "Normalised scores (chance = 0, perfect = 100) of the best mechanism of each family and of the controls. "
+        "Normalised scores (chance = 0, perfect = 100) of the best mechanism of each family and of every control. "
         "score and IQM (interquartile mean) have 95 % intervals, tasks ± standard deviation. "
         f"solved: seeds of at least {100 * SOLVED:.0f}. {cost.replace(', ', ': ', 1)}."
     )

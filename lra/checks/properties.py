@@ -1,4 +1,4 @@
-"""The checks that every mechanism passes, at the level of the encoder block, in float64.
+"""Checks of mechanisms at the level of the encoder block, in float64 except for Triton kernels and the bfloat16 check.
 
 A check is a function of an experiment that returns whether it passes. A batch has four sequences of 128 positions, of
 which 128, 97, 70 and 3 are real tokens. A Triton kernel computes in float32.

@@ -29,8 +29,8 @@ _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
 # Sections that decide the result of a seed, without the seed itself. The logger, for example, decides nothing.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
-# Options in these sections that do not identify a run: names, paths, and the machine. The content of files is in the
-# provenance, and batches are the same on any number of devices.
+# Options in these sections that change no result: how inputs are displayed, names of columns, paths (the provenance
+# identifies the data, the fingerprint of phase one its weights), evaluation batch and machine.
 _NOT_IDENTIFYING = {"task.display", "source.columns", "data.root", "data.release", "data.eval_batch", "pretrain.from"}
 _NOT_IDENTIFYING |= {f"trainer.{key}" for key in ("device", "devices", "compile", "threads")}
 
@@ -78,7 +78,7 @@ class Experiment(TaskOptions):
             raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
 
     def resolve(self) -> Self:
-        """Compute the steps of both phases; ``pretrain.matched`` subtracts the cost of phase one from ``optim.steps``.
+        """Compute the steps of both phases; ``pretrain.matched`` reduces ``optim.steps`` by the cost of phase one.
 
         Raises:
             ValueError: a phase has no steps, or its evaluations or warm-up do not fit its steps.
@@ -89,7 +89,7 @@ class Experiment(TaskOptions):
         if pretrain.objective == "none":
             return self.replace(pretrain=schema.Pretrain(objective="none"))
 
-        # Phase one takes ``optim.steps``; if matched, half of them, rounded down to whole evaluation intervals.
+        # Default of phase one: ``optim.steps``; if matched, half of them, rounded down to whole evaluation intervals.
         steps = pretrain.steps
         if steps is None:
             steps = optim.steps

@@ -1,8 +1,8 @@
 """The classifier: embedding, encoder blocks, pooling and head.
 
-A batch has ``batch`` examples. An example is one text, or two texts that are compared with each other; each of them is
-a tower. The encoder sees N = batch · towers sequences. Inputs are token ids, or F float features per token; real tokens
-are those that are not padding. ``lra.attention.base`` explains the other letters of shapes.
+A batch has ``batch`` examples. An example has one sequence, or two that are compared; the dimension ``towers`` counts
+them. Both go through one encoder, which sees N = batch · towers sequences. Inputs are token ids, or F float features
+per token. Real tokens are the ones that are not padding. ``lra.attention.base`` explains the other letters of shapes.
 """
 
 from collections.abc import Callable
@@ -40,8 +40,8 @@ class Classifier(Checked, nn.Module):
 
     Args:
         embed: embedding (N,L[,F]) -> (N,L,d).
-        block: a factory of blocks. Its argument says whether the block is the first, which alone learns an initial
-            memory (Luna).
+        block: a function that makes a block. Its argument is True for the first block, the only one that learns an
+            initial memory (Luna).
         layers: number of blocks; 1 if the block changes the width.
         dim: d.
         length: maximum sequence length.
@@ -142,8 +142,8 @@ class Classifier(Checked, nn.Module):
         """Encode and pool sequences."""
         if self.pool == "cls":
             inputs, mask, positions = self._prepend_class_token(inputs, mask, positions)
-        # Packing reads the lengths on the host, which would make a GPU wait. A packed batch has no positions: data.pad
-        # is none for packing and compact for compaction.
+        # Packing reads the lengths on the host, which would make a GPU wait. Only a compacted batch has positions
+        # (data.pad=compact); a packed one never does (data.pad=none).
         if self.packed and mask is not None and inputs.device.type == "cpu":
             return self._encode_packed(inputs, mask)
 
@@ -180,7 +180,8 @@ class Classifier(Checked, nn.Module):
         mask: Bool[Tensor, "N L"],
     ) -> Float[Tensor, "N pooled"]:
         """Encode and pool sequences as ``_encode`` does, with the T real tokens of the batch packed."""
-        # With a class vector, prepend a copy of each first token as its place; its embedding is overwritten below.
+        # With a class vector, put a copy of the first token in front as a placeholder: below, the class vector replaces
+        # its embedding.
         num_prepended = 0 if self.class_vector is None else 1
         tokens = torch.cat([inputs[:, :num_prepended], inputs], 1)  # (N,L or L + 1[,F])
         token_mask = F.pad(mask, (num_prepended, 0), value=True)
@@ -224,8 +225,9 @@ class Classifier(Checked, nn.Module):
         if mask is not None:
             mask = F.pad(mask, (1, 0), value=True)[:, :length]
         if positions is not None:
-            # In a compacted batch an index is not a position: after + 1 a token may have position ``length`` and still
-            # be among the first ``length``. Mask it; the clamp keeps its lookup of the position embedding valid.
+            # Compacted tokens keep their original positions, here shifted by 1. The last position becomes ``length`` and
+            # has no embedding, but its token may be at a smaller index and thus not be cut off. Mask that token, and
+            # clamp its position so that the lookup is valid.
             assert mask is not None
             positions = F.pad(positions + 1, (1, 0))
             positions = positions[:, :length]
@@ -279,7 +281,7 @@ class Head(Checked, nn.Module):
 
 
 def _output_width(blocks: nn.ModuleList, dim: int) -> int:
-    """Return the width of the last block. All blocks are of one kind, so one that changes the width is the only one."""
+    """Return the width of the last block; raise ValueError if a block changes the width and is not the only one."""
     widths = [getattr(block, "width", dim) for block in blocks]
     if any(width != dim for width in widths[:-1]):
         raise ValueError(

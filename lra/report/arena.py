@@ -16,12 +16,13 @@ PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURforme
 ABOUT = "{seeds} seeds at the papers' budget, fresh test on {fresh} examples. {hardware}"
 # Shown once per page.
 LEGEND = """\
-* **test**: accuracy on the standard test set, mean ± sample standard deviation over seeds.
+* **test**: accuracy on the standard test set, mean ± sample standard deviation over n seeds.
 * **gain**: difference from `attn=mean`, the control without attention, with a 95 % Welch interval over seeds.
 * **fresh test**: accuracy on examples that were generated from another random seed, the same for all mechanisms, ±
   standard error over seeds and examples.
-* **published**: the value that a paper prints, if possible with the same two-layer encoder.
-* **ms**: median time per training step on the hardware in the last column, on which several runs trained at once.
+* **published**: the value that a paper prints; if there are several, one that was measured with this two-layer encoder.
+* **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it.
+* **ms**: median time per training step on the hardware of the last column. Several runs shared the machine.
 
 The papers' budget is `protocol=paper budget=paper`."""
 

@@ -17,7 +17,8 @@ def results(rows: list[Row]) -> Table:
     """Make the table of test scores: a row for each mechanism and a column for each task.
 
     With several tasks, all with metric accuracy, the last column is the mean over tasks, for mechanisms with a result
-    on every task. It has a standard deviation and a significance test only if all tasks have the same seeds.
+    on every task. A mean has a standard deviation and a significance test only if its mechanism has the same seeds on
+    all tasks.
 
     Args:
         rows: rows of a study.
@@ -90,7 +91,7 @@ def average_over_tasks(rows: Sequence[Row | None]) -> tuple[Cell, dict[int, floa
         The cell, and the mean score by seed; the dict is empty if a task has no finished seed or the tasks have
         different seeds.
     """
-    # The column of a single task shows the row itself.
+    # A single task shows the row's own cell. Without a row, the test below returns an empty cell.
     if len(rows) == 1 and rows[0]:
         return rows[0].cell, rows[0].scores
 
@@ -156,9 +157,9 @@ def over_control(rows: list[Row]) -> Table | None:
 
 
 def finding(rows: list[Row]) -> str:
-    """Compare the only mechanism with a finished seed with the control, in a sentence.
+    """State the gain over the control in a sentence, if exactly one other mechanism has a finished seed.
 
-    Returns "" for a study of several tasks or mechanisms, or without the control.
+    Returns "" if there are several such mechanisms or none, several tasks, or no finished seed of the control.
 
     Args:
         rows: rows of a study.
@@ -229,5 +230,5 @@ def by_mechanism(study: str, labels: Sequence[str], columns: Mapping[str, list[C
 
 
 def keys(study: str, labels: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return the keys of rows without aliases, see ``frame``."""
+    """Return the key (study, label, aliases) of each row, with no aliases; see ``frame``."""
     return [(study, label, "") for label in labels]

@@ -98,7 +98,7 @@ class Checkpoints(L.Callback):
 
     def on_validation_end(self, trainer, module) -> None:
         step = trainer.global_step
-        loss = module.mean_loss()
+        loss = module.pop_mean_loss()
         best_score = self.best["best_score"]
         is_best = best_score is None or module.score > best_score
         if is_best:

@@ -59,7 +59,7 @@ class LitModule(L.LightningModule):
 
     Args:
         model: model to train.
-        seed: random seed of dropout, random selection and random features.
+        seed: random seed of everything random in a step: dropout, random selection, random features, holes.
         optim: options of the optimiser and the schedule, see ``conf/train.yaml``.
         cycle_momentum: whether the one-cycle schedule also moves beta1.
     """
@@ -112,8 +112,8 @@ class LitModule(L.LightningModule):
             torch.minimum(self.bad_step, candidate, out=self.bad_step)
         return value
 
-    def mean_loss(self) -> float:
-        """Return the mean training loss since the last call, over all ranks, and reset it. Every rank must call it."""
+    def pop_mean_loss(self) -> float:
+        """Return the mean training loss over all ranks since the last call, and start anew. Every rank must call it."""
         rank_mean = float(self.loss_sum) / max(self.loss_count, 1)
         self.loss_sum.zero_()
         self.loss_count = 0
@@ -192,8 +192,7 @@ class LitClassifier(LitModule):
                 inputs = batch.inputs[part]
                 mask = None if batch.mask is None else batch.mask[part]
                 positions = None if batch.positions is None else batch.positions[part]
-                # Cloned, in case the model replays a CUDA graph, which overwrites its last output.
-                outputs.append(self.model(inputs, mask, positions).float().clone())
+                outputs.append(self.model(inputs, mask, positions).float())
             return torch.cat(outputs)
         except (RuntimeError, MemoryError) as error:
             # encode_separately: a mechanism mixes the examples of a batch, so a smaller batch would change the outputs.
@@ -223,8 +222,9 @@ class LitClassifier(LitModule):
 class LitPretrainer(LitModule):
     """A ``Pretrainer`` with its loss. ``score`` is the negative mean loss over the predicted positions of validation.
 
-    ``holes`` are the masked positions, which the model predicts; a ``mask`` marks real tokens. In training, holes come
-    from the RNG of the step. In validation they depend only on the seed and the example's index in evaluation order.
+    There are two masks: ``holes`` is True at the positions that the model predicts, ``mask`` at real tokens. In
+    training, holes come from the RNG of the step; in validation they depend only on the seed and the example's index in
+    evaluation order.
 
     Args:
         model: model to train.
@@ -266,10 +266,10 @@ class LitPretrainer(LitModule):
     def batch_loss(self, batch: Batch) -> Tensor:
         holes = draw_holes(self.ratio, batch.inputs, batch.mask) if self.ratio else None
         loss_sum, count = self.model.error(batch.inputs, batch.mask, holes)
-        # DDP averages over ranks: 1/ranks Σ (loss_sum · ranks / total_positions) = Σ loss_sum / total_positions, the
-        # mean loss over all predicted positions of this micro-batch.
-        total_positions = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
-        return loss_sum * ranks.world_size() / total_positions.clamp(min=1)
+        # DDP averages gradients over ranks, so each rank scales its loss: 1/ranks Σ (loss_sum · ranks / positions) =
+        # Σ loss_sum / positions, the mean over all predicted positions of this micro-batch.
+        positions = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
+        return loss_sum * ranks.world_size() / positions.clamp(min=1)
 
     def on_validation_epoch_start(self) -> None:
         self._sums = np.zeros(2)
@@ -290,7 +290,7 @@ class LitPretrainer(LitModule):
         draws = []
         for example in range(first, first + batch_size):
             generator = np.random.default_rng((self.seed, example))
-            # Draw for the full length, whatever the width of this batch.
+            # Draw for the full length and cut: an example has the same holes in a batch of any width.
             draws.append(generator.random((towers, self.length), np.float32)[:, :width])
         holes = torch.from_numpy(np.stack(draws) < self.ratio).to(batch.inputs.device)
         return holes if batch.mask is None else holes & batch.mask

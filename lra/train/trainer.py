@@ -20,7 +20,7 @@ from .device import TrimHeap
 from .lit import LitClassifier, LitModule
 from .plan import Plan
 
-# Lightning's names.
+# Lightning's name of each ``trainer.precision``.
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 # Warnings of Lightning and torch about settings that are intended.
 _EXPECTED_WARNINGS = (
@@ -41,7 +41,7 @@ class Phase:
         best_step: step of the best validation score; None if the phase diverged.
         train_loss: mean training loss of the steps between the last two evaluations; None if the phase diverged.
         step_ms: median time per step in milliseconds.
-        trainer: trainer of the phase; None if the phase did not begin.
+        trainer: trainer of the phase; None if pretraining diverged, so that training did not begin.
     """
 
     status: record.Status
@@ -57,7 +57,8 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     """Train a module by ``plan.experiment.optim``, or resume it from ``last.ckpt``.
 
     Args:
-        plan: experiment, device and processes, see ``Plan``. In pretraining its ``optim`` holds pretraining options.
+        plan: experiment, device and processes, see ``Plan``. In pretraining, ``plan.experiment.optim`` holds the
+            options of pretraining.
         run_dir: run directory of the phase.
         module: model with its loss and its optimiser.
         data: data of the task.
@@ -83,8 +84,9 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         for make_logger in experiment.logger.values()
     ]
 
-    # 2. Callbacks, in the order in which they run; Compile comes first. Stopwatch starts after Compile and Checkpoints,
-    # so their time does not count. It stops after Divergence, which has waited for the device.
+    # 2. Callbacks, in the order in which they run. Compile and Checkpoints precede Stopwatch, so it starts when they
+    # are done and their time does not count. Divergence precedes it too: before an evaluation it reads the loss, which
+    # waits for the GPU, and only then Stopwatch stops.
     stopwatch = Stopwatch()
     checkpoints = Checkpoints(run_dir)
     progress = live_line()
@@ -100,8 +102,9 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         max_epochs=-1,
         accumulate_grad_batches=micro_batches_per_step,
         gradient_clip_val=optim.clip_norm,
-        # In micro-batches, counted across epochs: the stream of batches is endless.
+        # Lightning counts micro-batches here.
         val_check_interval=optim.eval_every * micro_batches_per_step,
+        # None: count across epochs. The stream of batches has no end.
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
     )

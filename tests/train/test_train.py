@@ -166,7 +166,7 @@ def test_a_process_that_does_not_write_forgets_the_digest_of_earlier_weights(tmp
     trainer = SimpleNamespace(global_step=6, loggers=[], is_global_zero=False, save_checkpoint=done)
     trainer.strategy = SimpleNamespace(barrier=done)
     for score, digest in ((1.0, "d"), (2.0, None)):
-        checkpoints.on_validation_end(trainer, SimpleNamespace(score=score, mean_loss=lambda: 2.0, rate=0.1))
+        checkpoints.on_validation_end(trainer, SimpleNamespace(score=score, pop_mean_loss=lambda: 2.0, rate=0.1))
         assert checkpoints.best["digest"] == digest
 
 
