@@ -78,7 +78,7 @@ class Experiment(TaskOptions):
             raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
 
     def resolve(self) -> Self:
-        """Compute the steps of both phases; ``pretrain.matched`` reduces ``optim.steps`` by the cost of phase one.
+        """Compute the steps of both phases; ``pretrain.matched`` makes room for phase one in ``optim.steps``.
 
         Raises:
             ValueError: a phase has no steps, or its evaluations or warm-up do not fit its steps.

@@ -225,9 +225,9 @@ class Classifier(Checked, nn.Module):
         if mask is not None:
             mask = F.pad(mask, (1, 0), value=True)[:, :length]
         if positions is not None:
-            # Compacted tokens keep their original positions, here shifted by 1. The last position becomes ``length`` and
-            # has no embedding, but its token may be at a smaller index and thus not be cut off. Mask that token, and
-            # clamp its position so that the lookup is valid.
+            # Compacted tokens keep their original positions, here shifted by 1. The last position becomes ``length``,
+            # without an embedding, but its token may be at a smaller index and thus not be cut off. Mask that token,
+            # and clamp its position so that the lookup is valid.
             assert mask is not None
             positions = F.pad(positions + 1, (1, 0))
             positions = positions[:, :length]

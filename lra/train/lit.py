@@ -113,7 +113,7 @@ class LitModule(L.LightningModule):
         return value
 
     def pop_mean_loss(self) -> float:
-        """Return the mean training loss over all ranks since the last call, and start anew. Every rank must call it."""
+        """Return the mean training loss over all ranks since the last call, and reset it. Every rank must call it."""
         rank_mean = float(self.loss_sum) / max(self.loss_count, 1)
         self.loss_sum.zero_()
         self.loss_count = 0
