@@ -28,7 +28,7 @@ import torch
 from ..config import CONF
 from ..config.quoting import override
 from ..console import log
-from ..disk import atomic
+from ..io import atomic
 from ..report import bench_tables
 from ..runs import bench_record, record
 

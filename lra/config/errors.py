@@ -10,7 +10,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from ..console import pip_install
-from ..disk.atomic import NO_ROOM
+from ..io.atomic import NO_ROOM
 from . import target as targets
 from .messages import unknown_key
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..console import log
-from ..disk import lock
-from ..disk.atomic import NO_ROOM
+from ..io import lock
+from ..io.atomic import NO_ROOM
 from .progress import Progress, reporter
 from .split import ExampleChunk, Split
 from .store import StoreError, load

@@ -14,7 +14,7 @@ from ..config.entry import main
 from ..config.options import Options
 from ..config.schema import BatchSize, Device, Root, Threads, Trust
 from ..console import log
-from ..disk import atomic, typed_json
+from ..io import atomic, typed_json
 from ..options import Positive
 from ..runs import checkpoint, restore
 from ..runs.reader import scan

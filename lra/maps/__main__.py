@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..config.entry import main
-from ..disk import atomic
+from ..io import atomic
 from ..runs.restore import configuration, trained
 from ..runs.run_dir import RunDir
 from .draw import DISPLAYS

@@ -15,7 +15,7 @@ from ..config.entry import main
 from ..config.options import Options
 from ..config.schema import Loggers, Name
 from ..console import log
-from ..disk.atomic import below
+from ..io.atomic import below
 from ..options import Range
 from ..results.summary import Studies, collect
 from ..results.table import Chapter, show

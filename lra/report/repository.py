@@ -9,7 +9,7 @@ from ..board import chapter as board
 from ..board import costs
 from ..board.results import BoardResults
 from ..config import CONF
-from ..disk.atomic import write
+from ..io.atomic import write
 from ..names import stem
 from ..results import figures
 from ..results.figures import Picture

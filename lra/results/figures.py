@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator, StrMetho
 from matplotlib.transforms import Bbox
 
 from ..console import visible
-from ..disk.atomic import replacing
+from ..io.atomic import replacing
 from ..names import unique_names
 from .palette import INK, KINDS, RULE, SOFT, Palette, family, look
 

@@ -13,8 +13,8 @@ from typing import Annotated
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from ..disk import typed_json
-from ..disk.search import find_files
+from ..io import typed_json
+from ..io.search import find_files
 from . import config_file
 from .record import processor
 

@@ -15,9 +15,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from ..disk import atomic
-from ..disk.atomic import Unreadable, content, opened
-from ..disk.typed_json import FORM, listed, verify
+from ..io import atomic
+from ..io.atomic import Unreadable, content, opened
+from ..io.typed_json import FORM, listed, verify
 
 # State of the training at the last evaluation; weights with the best validation score; one line per evaluation.
 LAST = "last.ckpt"

@@ -16,8 +16,8 @@ import yaml
 from torch import nn
 
 from ..data.source import Source
-from ..disk.atomic import Unreadable, content
-from ..disk.typed_json import verify
+from ..io.atomic import Unreadable, content
+from ..io.typed_json import verify
 from ..ops import newton, pinv
 
 NAME = "config.yaml"

@@ -14,7 +14,7 @@ from pydantic import Field
 from ..config.entry import main
 from ..config.options import Options
 from ..console import log
-from ..disk import atomic
+from ..io import atomic
 from ..options import Whole
 from . import checkpoint, published
 from .published import Published

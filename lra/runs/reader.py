@@ -8,8 +8,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from ..console import log
-from ..disk import typed_json
-from ..disk.search import find_files
+from ..io import typed_json
+from ..io.search import find_files
 from . import checkpoint, config_file, published, record
 from .record import RunRecord
 from .run_dir import RunDir, Trust
@@ -114,7 +114,7 @@ def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
 def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     """Read every training record below a folder, and the published runs if it is a folder of published studies.
 
-    Links to folders are followed (``lra.disk.search``).
+    Links to folders are followed (``lra.io.search``).
 
     Returns:
         The records by run directory, and one message for each link that was skipped, each record that could not be

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt
 
-from ..disk import typed_json
-from ..disk.typed_json import STRICT, FolderName, Percent
+from ..io import typed_json
+from ..io.typed_json import STRICT, FolderName, Percent
 from ..ops.metrics import Metric
 from ..options import Share
 

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from ..console import log
-from ..disk import atomic, lock
-from ..disk.atomic import NO_ROOM
-from ..disk.typed_json import FORM
+from ..io import atomic, lock
+from ..io.atomic import NO_ROOM
+from ..io.typed_json import FORM
 from ..ranks import on_rank_zero, rank
 from . import checkpoint, config_file, published, record
 from .checkpoint import BEST, LAST, REMEDY
 from .record import RunRecord
 
-# Files that a killed process leaves, see lra.disk.atomic.
+# Files that a killed process leaves, see lra.io.atomic.
 TEMPORARY = ".*.part"
 # Files that show that a run has begun.
 RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")

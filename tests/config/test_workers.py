@@ -13,7 +13,7 @@ from support.training import wait
 
 from lra.config import CONF
 from lra.config.workers import Workers, killed_by
-from lra.disk import lock
+from lra.io import lock
 from lra.runs import record
 
 

@@ -42,15 +42,15 @@ REFUSED = {
         "lra.train.trainer.nn.Module",
     ],
     "is no part of a model, no source and no inverse": [
-        *("lra.train.callbacks.time", "lra.config.target.typed", "lra.runs.record.Path", "lra.disk.atomic.write"),
-        *("lra.sweep.job.fail", "lra.data.datamodule.TaskData", "lra.disk.lock.Owner", "lra.config.blocks.replace"),
+        *("lra.train.callbacks.time", "lra.config.target.typed", "lra.runs.record.Path", "lra.io.atomic.write"),
+        *("lra.sweep.job.fail", "lra.data.datamodule.TaskData", "lra.io.lock.Owner", "lra.config.blocks.replace"),
     ],
 }
 
 
 @pytest.mark.parametrize("target, reason", [(name, reason) for reason, names in REFUSED.items() for name in names])
 def test_a_run_names_nothing_but_parts_of_a_model_sources_and_inverses(target, reason):
-    for trust in (None, "lra", "lra.disk.atomic", "data_prep", ["lra.disk"]):  # none opens the whole suite
+    for trust in (None, "lra", "lra.io.atomic", "data_prep", ["lra.io"]):  # none opens the whole suite
         with pytest.raises(ValueError, match=rf"config.yaml: attn._target_: .*{reason}"):
             config_file.check_trust({"attn._target_": target}, "config.yaml", trust)
     with pytest.raises(ValueError, match=rf"config.yaml: a.1.b.0._target_: .*{reason}"):

@@ -13,7 +13,7 @@ from support.records import RECORD, add
 
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.disk.search import find_files
+from lra.io.search import find_files
 from lra.report.__main__ import report
 from lra.runs import config_file, record
 from lra.runs.publish import publish

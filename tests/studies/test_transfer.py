@@ -19,7 +19,7 @@ from support.records import unseal
 from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
 from lra.config.compose import compose
-from lra.disk.typed_json import save
+from lra.io.typed_json import save
 from lra.results import summary as report_tables
 from lra.runs import config_file, record
 from lra.runs.reader import finished, scan

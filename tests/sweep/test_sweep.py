@@ -16,7 +16,7 @@ from support.sweeps import SMOKE, config, expand, fail, finish, sweep
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.disk import lock
+from lra.io import lock
 from lra.sweep import __main__ as leader
 from lra.sweep import job, plan, progress
 from lra.sweep.estimate import START

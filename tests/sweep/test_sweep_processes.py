@@ -17,7 +17,7 @@ from support.sweeps import SMOKE, config, finish, sweep
 from support.training import wait
 
 from lra.config import CONF
-from lra.disk import lock
+from lra.io import lock
 from lra.runs import record
 from lra.sweep import job, launcher, plan
 from lra.sweep.launcher import Launcher

@@ -24,7 +24,7 @@ from support.training import (
 )
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from lra.disk.lock import hold
+from lra.io.lock import hold
 from lra.runs import checkpoint, record
 from lra.train import distributed
 from lra.train.__main__ import train

@@ -24,7 +24,7 @@ from pydantic import ConfigDict, Field
 from ...bench.measure import measure
 from ...config.entry import main
 from ...console import log
-from ...disk import atomic, typed_json
+from ...io import atomic, typed_json
 from ...results.table import Table, frame, show
 from ...runs import record
 from .candidates import CANDIDATES, Function, softmax

@@ -18,7 +18,7 @@ from ...config.entry import main
 from ...config.options import Options
 from ...config.schema import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
-from ...disk import atomic, typed_json
+from ...io import atomic, typed_json
 from ...options import Positive, Whole
 from ...runs.reader import finished
 from ...runs.record import RunRecord, git_commit

@@ -13,7 +13,7 @@ import torch
 from ...config.entry import main
 from ...config.options import flatten
 from ...console import log
-from ...disk import typed_json
+from ...io import typed_json
 from ...model.classifier import Classifier
 from ...runs import record
 from ...runs.reader import finished
