@@ -16,12 +16,12 @@ from ..config.schema import BatchSize, Device, Root, Threads, Trust
 from ..console import log
 from ..io import atomic, typed_json
 from ..options import Positive
-from ..runs import checkpoint, restore
+from ..runs import checkpoint
 from ..runs.reader import scan
 from ..runs.record import git_commit
 from ..runs.run_dir import RunDir
 from ..train import device as devices
-from . import record
+from . import record, restore
 from .fresh import FRESH_SEED, ExampleHashes, fresh_data, generator_experiment, outcomes
 from .record import FreshTest
 

@@ -13,12 +13,12 @@ from ..config.experiment import Experiment
 from ..report import extensions
 from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text
 from ..report.recurrent import state_size
+from ..results import bench_record
+from ..results.bench_record import BenchRecord
 from ..results.lr_search import BOARD
 from ..results.published import TITLES
 from ..results.summary import Row, Studies, collect
 from ..results.table import in_markdown
-from ..runs import bench_record
-from ..runs.bench_record import BenchRecord
 from ..runs.published import HOME
 from .lines import LeaderboardLine
 from .mechanism import MechanismFacts, mechanisms, plain

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ..names import stem
 from ..results import published
+from ..results.bench_record import BenchRecord, BenchRow
 from ..results.table import Cell, Table, frame
-from ..runs.bench_record import BenchRecord, BenchRow
 from .bench_groups import MEBIBYTE, Group, groups, growth, label, number
 
 # A group with more rows gets the table over lengths only.

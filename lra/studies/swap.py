@@ -13,8 +13,8 @@ from ..config.experiment import Experiment
 from ..config.options import Options
 from ..config.schema import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
 from ..config.target import Target
+from ..evaluate.restore import best, configuration
 from ..options import Positive, Whole
-from ..runs.restore import best, configuration
 from ..runs.run_dir import RunDir
 from .qkv import mechanisms
 

@@ -13,10 +13,9 @@ from support.records import flip
 from support.training import seed_folder, smoke, train_config
 
 from lra.arguments import name_positional
-from lra.evaluate import compare, fresh, record
+from lra.evaluate import compare, fresh, record, restore
 from lra.evaluate.__main__ import evaluate
 from lra.ops import metrics
-from lra.runs import restore
 from lra.runs.run_dir import RunDir
 
 EXAMPLES = 40

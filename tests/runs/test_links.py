@@ -13,12 +13,12 @@ from support.records import RECORD, add
 
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
+from lra.evaluate.restore import check_data, configuration
 from lra.io.search import find_files
 from lra.report.__main__ import report
 from lra.runs import config_file, record
 from lra.runs.publish import publish
 from lra.runs.reader import finished, scan
-from lra.runs.restore import check_data, configuration
 from lra.runs.run_dir import RunDir, check_choices
 
 

@@ -10,10 +10,10 @@ import torch
 import yaml
 from support.records import PHASE, RECORD
 
+from lra.evaluate.restore import best, configuration
 from lra.runs import checkpoint, config_file, published, record
 from lra.runs.publish import publish
 from lra.runs.reader import finished, scan
-from lra.runs.restore import best, configuration
 from lra.runs.run_dir import RunDir
 
 FILLED = {"tokens": 10**12, "pretrain": PHASE, "data": "00", "collapsed": True, "live_units": 1 / 3, "command": "'b,c'"}

@@ -16,7 +16,7 @@ from support.records import RECORD, add, instead, metrics, unseal
 from lra.io import typed_json
 from lra.report import artifacts
 from lra.report.__main__ import report
-from lra.runs import bench_record as bench
+from lra.results import bench_record as bench
 from lra.runs import checkpoint, record, run_dir
 from lra.studies.dropin import __main__ as dropin
 from lra.studies.probes import record as probes

@@ -15,8 +15,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from ..io import typed_json
 from ..io.search import find_files
-from . import config_file
-from .record import processor
+from ..runs import config_file
+from ..runs.record import processor
 
 FILE = "bench.json"
 # Numbers that fit on an axis of a figure.

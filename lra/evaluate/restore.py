@@ -9,9 +9,9 @@ from ..config.experiment import Experiment
 from ..config.options import flatten
 from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
-from . import checkpoint, config_file
-from .config_file import NAME
-from .run_dir import RunDir
+from ..runs import checkpoint, config_file
+from ..runs.config_file import NAME
+from ..runs.run_dir import RunDir
 
 # Options of the machine, which config.yaml does not hold.
 MACHINE_OPTIONS = {"device": "auto", "devices": 1, "compile": False, "threads": None}
