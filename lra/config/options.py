@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from ..data.source import Source as DataSource
+from ..options import format_value
 from . import CONF, schema
 from .base import ABSENT, Section, typed
-from .messages import format_value
 from .quoting import command_line
 
 _OF_DATA = (

@@ -175,7 +175,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
     sweep: {
         "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
         "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
-        "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be a number above 0, not -1",
+        "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be above 0, not -1",
         "sweep=selection mechanisms=[mean]": "of sweep=board; other sweeps have sweep.grids",
         "sweep=board block=glu": "block=glu needs attn=<name>",
         "sweep=board tasks=[board_recall] mechanisms=[nope]": "attn=nope: no such choice",
@@ -196,7 +196,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
     ),
     prepare: dict.fromkeys(("task=nope", "task=ALL"), ": no such choice; task is one of all, adding,"),
     examples: {
-        "count=0": "count must be a whole number of 1 or more, not 0",
+        "count=0": "count must be 1 or more, not 0",
         "split=dev": "split must be one of train, val, test, not 'dev'",
         "task.display=words": "task.display must be one of pixels, expression, bytes, series, not 'words'",
         "out=/nowhere/made.png": "/nowhere/made.png cannot be written",
