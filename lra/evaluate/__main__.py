@@ -1,6 +1,5 @@
 """python -m lra.evaluate runs=<runs> examples=20000: score best checkpoints on fresh examples of their task."""
 
-import math
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from ..config.schema import BatchSize, Device, Root, Threads, Trust
 from ..console import log
 from ..io import atomic, typed_json
 from ..options import Positive
+from ..results.outcome_statistics import binomial_error
 from ..runs import checkpoint
 from ..runs.reader import scan
 from ..runs.record import git_commit
@@ -134,7 +134,7 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
         examples=len(correct),
         seen=fresh.seen,
         fresh_test=100 * share,
-        standard_error=100 * math.sqrt(share * (1 - share) / len(correct)),
+        standard_error=binomial_error(share, len(correct)),
         precision=precision,
         device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
         git=git_commit(),

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from scipy import ndimage
 
-SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#8cbcf2", "#1d5fb4"])
-SIGNED = LinearSegmentedColormap.from_list("signed", ["#1d5fb4", "#8cbcf2", "#ffffff", "#f4a58c", "#b8341b"])
+from ..results.palette import SHADES, SIGNED_SHADES, shade_range
+
 # Characters per line of a text, and the maximum number of lines.
 COLUMNS = 96
 LINES = 40
@@ -248,18 +247,7 @@ def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | 
     """
     if values is None:
         values = shades
-    low = float(values.min())
-    high = float(np.quantile(values, 0.999))
-
-    # Negative weights that are more than rounding need a colour scale around zero.
-    is_signed = low < -0.01 * high
-    if is_signed:
-        magnitudes = np.abs(values)
-        high = float(np.quantile(magnitudes, 0.999))
-        high = max(high, 1e-12)
-        low = -high
-    else:
-        high = max(high, low + 1e-12)
+    low, high, is_signed = shade_range(values)
 
     # A wider range makes the shades paler.
     margin = 0.0
@@ -272,7 +260,7 @@ def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | 
         aspect=aspect,
         vmin=low - margin if is_signed else low,
         vmax=high + margin,
-        cmap=SIGNED if is_signed else SHADES,
+        cmap=SIGNED_SHADES if is_signed else SHADES,
         interpolation="nearest",
     )
     if bar is None:

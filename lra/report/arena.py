@@ -3,7 +3,7 @@
 from collections import Counter
 from statistics import median
 
-from ..evaluate import compare
+from ..results import outcome_statistics
 from ..results.published import TITLES, PrintedValue
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame
@@ -144,7 +144,7 @@ def fresh_cell(entry: ArenaEntry) -> Cell:
         return Cell(text="-")
     outcomes = entry.outcomes()  # (seeds, examples)
     score = 100 * float(outcomes.mean())
-    error = compare.standard_error(outcomes)
+    error = outcome_statistics.standard_error(outcomes)
     text = f"{score:.2f} ± {error:.2f}"
     if len(outcomes) < entry.row.n:
         text += f" (n = {len(outcomes)})"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean, mean, stdev
+from statistics import geometric_mean, mean
 from typing import Annotated
 
 import torch
@@ -25,6 +25,7 @@ from ...bench.measure import measure
 from ...config.entry import main
 from ...console import log
 from ...io import atomic, typed_json
+from ...results.statistics import sample_std
 from ...results.table import Table, frame, show
 from ...runs import record
 from .candidates import CANDIDATES, Function, softmax
@@ -160,7 +161,7 @@ def errors(source: QKVSource, names: list[str], options: DropinOptions) -> Error
             for example, exact in zip(source.examples, outputs, strict=True):
                 distances = [distance(function, layer, out, count) for layer, out in zip(example, exact, strict=True)]
                 by_example.append(mean(distances))
-            measured.values[name][str(count)] = (mean(by_example), stdev(by_example))
+            measured.values[name][str(count)] = (mean(by_example), sample_std(by_example))
     return measured
 
 
