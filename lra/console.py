@@ -27,6 +27,11 @@ def pip_install(extra: str) -> str:
     return f"pip install '{'.' if checkout else 'lra-suite'}[{extra}]'"
 
 
+def plural(count: int, noun: str) -> str:
+    """Write a number with its noun: "1 thread", "1,500 threads"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def clock(seconds: float) -> str:
     """Write a time as 4:05, 13:04:05 or, from two days on, as 3 days."""
     if seconds >= 2 * 86400:

@@ -52,7 +52,7 @@ class Options(Section):
             if interpreted():
                 return None
             other = self.attn.get("otherwise")
-            return f"attn={self.label} needs a GPU, torch sees none; attn={other} is the same without one"
+            return f"attn={self.label} needs a GPU, and torch sees none; attn={other} computes the same without one"
         return None
 
     @classmethod

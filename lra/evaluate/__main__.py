@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 
-from ..arguments import name_positional
-from ..config.entry import main
+from ..config.entry import main, name_positional
 from ..config.options import Options
 from ..config.schema import BatchSize, Device, Root, Threads, Trust
 from ..console import log

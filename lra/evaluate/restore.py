@@ -104,7 +104,7 @@ def trained(run: RunDir, experiment: Experiment) -> tuple[Classifier, TaskData]:
     if reason:
         raise ValueError(reason)
     if not run.weights.exists():
-        reason = "it has not reached its first evaluation, or was copied without it"
+        reason = "the run has not reached its first evaluation, or was copied without its weights"
         raise ValueError(f"{run.path} has no {run.weights.name}: {reason}")
     # The data must have the provenance that the run recorded.
     data = experiment.task_data()

@@ -10,6 +10,7 @@ from ..board.costs import FILE as COST_FILE
 from ..checks.properties import CHECKS
 from ..config.compose import compose
 from ..config.experiment import Experiment
+from ..console import plural
 from ..report import extensions
 from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text
 from ..report.recurrent import state_size
@@ -155,7 +156,7 @@ def costs(name: str) -> str:
     first = measured[0]
     about = (
         f"Forward and backward of attention, batch {first.batch}, {first.heads} heads of {first.head_dim}, "
-        f"{first.dtype}, {record.machine.threads} thread of {record.machine.hardware}."
+        f"{first.dtype}, {plural(record.machine.threads, 'thread')} of {record.machine.hardware}."
     )
     head = ["| tokens | ms | MB |", "| ---: | ---: | ---: |"]
     return "\n".join(["## Time and memory over length", "", about, "", *head, *rows])

@@ -175,7 +175,7 @@ def machine(row: Row, device: str) -> str:
     for run_record in row.done:
         if run_record.device != device:
             continue
-        name = run_record.device.replace(" 1 threads", " 1 thread")
+        name = run_record.device_name
         # The name of a CPU device lacks the processor.
         is_cpu = " CPU, " in run_record.device
         if is_cpu and run_record.processor:

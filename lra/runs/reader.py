@@ -106,7 +106,7 @@ def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
     runs = [RunDir.read(path, trust) for path in seed_dirs]
     done = [run for run in runs if run.record and run.record.status == "done"]
     if not done:
-        reason = "its seeds diverged" if runs else f"no {record.NAME}, python -m lra.train makes them"
+        reason = "its seeds diverged" if runs else f"no {record.NAME}; train its seeds with lra train"
         raise ValueError(f"run={folder} has no finished seed: {reason}")
     return done
 
@@ -174,7 +174,7 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
         try:
             evaluations = checkpoint.read_metrics(seed_dir)
         except ValueError as error:
-            raise ValueError(f"{error}, no curve is drawn of it") from None
+            raise ValueError(f"{error}; its curve is not drawn") from None
     # Curves by column.
     columns: dict[str, dict[int, float]] = {}
     for evaluation in evaluations:

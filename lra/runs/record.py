@@ -129,6 +129,11 @@ class RunRecord:
     bag: Percent | None = None
 
     @property
+    def device_name(self) -> str:
+        """The device for tables. The recorded text, by which runs are compared, says "1 threads" for one thread."""
+        return self.device.replace(" 1 threads", " 1 thread")
+
+    @property
     def outcome(self) -> str:
         """The scores of the seed, or the step at which it diverged."""
         if self.status == "diverged":

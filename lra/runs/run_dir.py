@@ -84,11 +84,11 @@ class RunDir:
             choices = config_file.read(config_path)
         else:
             reason = "has no config.yaml" if path.is_dir() else "is not a folder"
-            raise ValueError(f"{path} {reason}; run must be the folder of a seed, runs/<study>/<task>/<label>/seed-<k>")
+            raise ValueError(f"{path} {reason}; name a run directory: run=runs/<study>/<task>/<label>/seed-<k>")
         seed = result.seed if result else _seed_of_name(path)
         run_dir = cls(path=path, choices=choices, seed=seed, record=result, is_published=published_run is not None)
         if result and result.fingerprint != run_dir.fingerprint:
-            reason = f"config.yaml and {record.NAME} are not of one run"
+            reason = f"config.yaml and {record.NAME} belong to different runs"
             raise ValueError(f"{path}: {reason}; delete it to run that seed again")
         config_file.check_trust(choices, config_path, trust)
         return run_dir

@@ -12,7 +12,7 @@ from conftest import printed
 from support.records import flip
 from support.training import seed_folder, smoke, train_config
 
-from lra.arguments import name_positional
+from lra.config.entry import name_positional
 from lra.evaluate import fresh, record, restore
 from lra.evaluate.__main__ import evaluate
 from lra.ops import metrics

@@ -181,5 +181,5 @@ def test_a_configuration_that_was_changed_is_not_that_of_its_record(finished_run
     home, choices = finished_run
     (home / "config.yaml").write_text(yaml.safe_dump(choices | {"attn.count": 65}))
     record.save(record.load(home / record.NAME), home)
-    with pytest.raises(ValueError, match=r"config.yaml and record.json are not of one run"):
+    with pytest.raises(ValueError, match=r"config.yaml and record.json belong to different runs"):
         RunDir.read(home)

@@ -271,7 +271,7 @@ def test_a_run_on_other_data_is_refused(runs, copied):
     with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
         transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
     (copy / "record.json").unlink()
-    with pytest.raises(ValueError, match=r"has no finished seed: no record.json, python -m lra.train makes them"):
+    with pytest.raises(ValueError, match=r"has no finished seed: no record.json; train its seeds with lra train"):
         finished(copy)
 
 

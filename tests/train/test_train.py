@@ -223,8 +223,11 @@ def test_killed_process_resumes(data_root, tmp_path, kill, capfd):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (-100, "labels must be 0 or more, not -100, the smallest of train"),  # the cross entropy would ignore it
-        (8, "task.outputs must be above the largest label of train, 8"),
+        (
+            -100,
+            "labels must be 0 or more; the smallest label of the train set is -100",
+        ),  # the cross entropy would ignore it
+        (8, "task.outputs must be above 8, the largest label of the train set, not 8"),
     ],
 )
 def test_a_label_that_is_no_class_is_refused(label, message):

@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field
 
 from ...bench.measure import measure
 from ...config.entry import main
-from ...console import log
+from ...console import log, plural
 from ...io import atomic, typed_json
 from ...results.statistics import sample_std
 from ...results.table import Table, frame, show
@@ -202,7 +202,7 @@ def cost(names: list[str], options: DropinOptions) -> Cost:
     for name in names:
         values[name] = {str(count): costs[name, count] for count in counts}
     sizes = f"{options.cost} tokens, {options.heads} heads of {options.head_dim}"
-    about = f"{sizes}, {options.threads} CPU thread(s), median of {REPEATS}"
+    about = f"{sizes}, {plural(options.threads, 'CPU thread')}, median of {REPEATS}"
     return Cost(about, costs["exact"], values)
 
 
