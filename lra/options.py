@@ -66,7 +66,7 @@ Above = Annotated[float, Range(above=0)]
 class Checked:
     """A class whose keyword arguments must have the type, the range or the choices of their annotations.
 
-    The rules and the messages are those of the command line: ``lra.config`` reads the same annotations.
+    The command line has the same rules and messages: ``lra.config`` reads the same annotations.
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
@@ -75,8 +75,11 @@ class Checked:
             constructor = vars(owner).get("__init__")
             annotations = inspect.get_annotations(constructor) if constructor else {}
             for name, kind in annotations.items():
-                if name in options and not accepts(kind, options[name]):
-                    raise ValueError(rejection(name, options[name], kind))
+                if name not in options:
+                    continue
+                value = options[name]
+                if not accepts(kind, value):
+                    raise ValueError(rejection(name, value, kind))
         return super().__new__(cls)
 
 
@@ -86,18 +89,25 @@ def accepts(kind: Any, value: Any) -> bool:
     Other annotations, such as tensors and classes, allow every value.
     """
     origin = get_origin(kind)
+    arguments = get_args(kind)
+    # Choices, a type with rules, a union.
     if origin is Literal:
-        return value in get_args(kind)
+        return value in arguments
     if origin is Annotated:
-        base, *rules = get_args(kind)
+        base, *rules = arguments
+        if not accepts(base, value):
+            return False
         ranges = [rule for rule in rules if isinstance(rule, Range)]
-        return accepts(base, value) and all(value in bounds for bounds in ranges)
+        return all(value in bounds for bounds in ranges)
     if origin in (Union, UnionType):
-        return any(accepts(part, value) for part in get_args(kind))
-    if kind is None or kind is NoneType:
+        return any(accepts(part, value) for part in arguments)
+
+    # A plain type. In Python, a bool is an int too.
+    if kind is NoneType:
         return value is None
     if kind in NUMBERS:
-        return isinstance(value, NUMBERS[kind]) and not isinstance(value, bool)
+        is_number = isinstance(value, NUMBERS[kind])
+        return is_number and not isinstance(value, bool)
     if kind in (bool, str):
         return isinstance(value, kind)
     return True
@@ -149,9 +159,10 @@ def _expected_instead(kind: Any, value: Any) -> str:
         if isinstance(rule, Range) and accepts(base, value):
             return str(rule)
     # The same with null.
-    if origin in (Union, UnionType) and NoneType in arguments and len(arguments) == 2:
-        part = next(argument for argument in arguments if argument is not NoneType)
-        return f"{_expected_instead(part, value)}, or null"
+    if origin in (Union, UnionType) and NoneType in arguments:
+        parts = [part for part in arguments if part is not NoneType]
+        if len(parts) == 1:
+            return f"{_expected_instead(parts[0], value)}, or null"
     return expected(kind)
 
 
@@ -166,29 +177,35 @@ def expected(kind: Any) -> str:
         choices = [_plain(value) for value in get_args(kind)]
         return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
     if origin in (list, Sequence):
-        return f"a list, each {expected(get_args(kind)[0])}"
+        item = get_args(kind)[0]
+        return f"a list, each {expected(item)}"
     if kind in TYPE_NAMES:
         return TYPE_NAMES[kind]
-    # A dictionary, or a class whose fields are options.
-    has_keys = origin is dict or (inspect.isclass(kind) and kind is not Any)
-    return "keys with their values" if has_keys else "given"
+    # A dictionary, or a class whose fields are options. ``Any`` is a class too.
+    is_section = inspect.isclass(kind) and kind is not Any
+    return "keys with their values" if is_section or origin is dict else "given"
 
 
 def _expected_annotated(kind: Any) -> str:
     """Describe a type with rules: its own description, or the type with its range."""
     base, *rules = get_args(kind)
-    descriptions = [rule.description for rule in rules if getattr(rule, "description", None)]
-    if descriptions:
-        return descriptions[-1]
+    # A description by ``pydantic.Field``; the last one counts.
+    for rule in reversed(rules):
+        description = getattr(rule, "description", None)
+        if description:
+            return description
+    # ``schema.Some``: a single value stands for a list of one.
     if any(isinstance(rule, MinLen) for rule in rules):
         item = get_args(base)[0]
         return f"{expected(item)}, or a list of such"
+
+    # The type with its range: "a whole number of 1 or more", but "a whole number from 1 to 8".
     text = expected(base)
     for rule in rules:
         if isinstance(rule, Range):
-            # "a whole number of 1 or more", but "a whole number from 1 to 8".
-            preposition = "of " if str(rule)[0].isdigit() else ""
-            text += f" {preposition}{rule}"
+            bounds = str(rule)
+            preposition = " of" if bounds[0].isdigit() else ""
+            text += f"{preposition} {bounds}"
     return text
 
 

@@ -202,13 +202,13 @@ def name_positional(words: list[str], *names: str) -> list[str]:
         The arguments in their order.
     """
     remaining = list(names)
-    named = []
+    arguments = []
     for word in words:
         is_positional = "=" not in word and not word.startswith("-")
         if is_positional and remaining:
             word = f"{remaining.pop(0)}={word}"
-        named.append(word)
-    return named
+        arguments.append(word)
+    return arguments
 
 
 def follow(overrides: list[str]) -> list[str]:

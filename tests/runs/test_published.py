@@ -224,8 +224,8 @@ def test_a_run_that_diverged_before_its_first_evaluation_is_added(home):
 
 
 REFUSED = {
-    "seed-1 was trained by uncommitted code .123-dirty.": lambda mine: change(mine / "seed-1", git="123-dirty"),
-    "seed-1 was trained by uncommitted code .unknown commit.": lambda mine: change(mine / "seed-1", git=None),
+    "seed-1 was trained by uncommitted code (123-dirty)": lambda mine: change(mine / "seed-1", git="123-dirty"),
+    "seed-1 was trained by uncommitted code (unknown commit)": lambda mine: change(mine / "seed-1", git=None),
     "the same study, task, label and seed": lambda mine: shutil.copytree(mine / "seed-0", mine / "again"),
 }
 
