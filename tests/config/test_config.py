@@ -238,7 +238,7 @@ def test_damaged_data_names_the_command_that_mends_it(tmp_path, monkeypatch, cap
     (tokens,) = tmp_path.glob("listops-*/val.tokens.bin")
     tokens.write_bytes(tokens.read_bytes()[:-1])
     stop, _ = call(train, *words, "attn=cur_abs", f"runs={tmp_path / 'runs'}")
-    command = stop.partition("to make it: lra data ")[2].split()
+    command = stop.partition("prepare it with: lra data ")[2].split()
     assert command == [*words, "force=true"]
     assert call(prepare, *command)[0] is None
-    assert "every checksum is right" in call(prepare, *words, "verify=true")[1]
+    assert "every checksum is correct" in call(prepare, *words, "verify=true")[1]
