@@ -11,7 +11,7 @@ from pydantic import Field
 from ..config.entry import main, name_positional
 from ..config.options import Options
 from ..config.schema import BatchSize, Device, Root, Threads, Trust
-from ..console import log
+from ..console import log, plural
 from ..io import atomic, typed_json
 from ..options import Positive
 from ..results.outcome_statistics import binomial_error
@@ -178,7 +178,7 @@ def collect(results: list[FreshTest], home: Path) -> None:
         if not (home / study).is_dir():
             raise ValueError(f"{home / study} is not a published study; first: lra publish runs=<runs>")
         record.write_table(home / study, study_results)
-        print(f"written: {home / study / record.TABLE}, {len(study_results)} results")
+        print(f"written: {home / study / record.TABLE}, {plural(len(study_results), 'result')}")
 
 
 def summary(result: FreshTest) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
 
+from ..console import plural
 from ..evaluate.record import FreshTest
 from ..results import outcome_statistics
 from ..results.published import TITLES
@@ -56,7 +57,7 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
         rows.append([pair, difference, interval, Cell.of(p, "{:.3f}".format), is_significant])
     about = (
         "Difference of the fresh-test scores in points, on the same examples, with a 95 % interval over seeds "
-        f"and examples (two-way random effects). p: corrected for {len(pairs)} comparisons (Holm)."
+        f"and examples (two-way random effects). p: corrected for {plural(len(pairs), 'comparison')} (Holm)."
     )
     return Table(
         name=f"arena-{task}-selections",

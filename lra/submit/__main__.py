@@ -8,6 +8,7 @@ from ..checks.properties import CHECKS
 from ..config.entry import main, name_positional
 from ..config.options import Options
 from ..config.schema import Name, Trust
+from ..console import plural
 from ..options import Above
 from ..runs.published import Published
 from . import checks, record, verify
@@ -69,7 +70,7 @@ def make_submission(options: SubmitOptions) -> None:
     # Write the submission.
     folder = options.out / options.name
     write(folder, runs, submission, options.source)
-    print(f"written: {folder}, {len(runs)} runs of {', '.join(submission.labels)} and the control")
+    print(f"written: {folder}, {plural(len(runs), 'run')} of {', '.join(submission.labels)} and the control")
     print("add this folder by a pull request; the leaderboard then lists it as reported")
 
 

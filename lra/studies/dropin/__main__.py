@@ -100,7 +100,7 @@ def dropin(options: DropinOptions) -> None:
     for source in list(sources(options)):
         _check_counts(source, options)
         save(errors(source, names, options), home / source.name / FILE)
-        log(f"{source.name}: {len(names)} candidates, n = {options.n}")
+        log(f"{source.name}: {plural(len(names), 'candidate')}, n = {options.n}")
     if options.cost:
         save(cost(names, options), home / COST)
 
