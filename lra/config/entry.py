@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from .. import __version__
-from ..console import log, visible
+from ..console import log, plural, visible
 from ..startup import interruptible
 from . import CONF
 from .compose import overrides_of
@@ -84,7 +84,7 @@ class Command:
             if sys.stdout:
                 sys.stdout.flush()
             if self.failures:
-                lines = [f"lra: {len(self.failures)} failed, the others ended well", *self.failures]
+                lines = [f"lra: {plural(len(self.failures), 'run')} failed, the others finished", *self.failures]
                 sys.exit(visible("\n  ".join(lines)))
         except KeyboardInterrupt as stop:
             sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")

@@ -85,8 +85,8 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
     is_chosen = any(line.startswith("attn.weights=") for line in overrides)
     if None not in (old_weights, new_weights) and old_weights != new_weights and not is_chosen:
         raise ValueError(
-            f"{run.path} has attn.weights={old_weights} and attn={options.label} {new_weights}; "
-            f"say attn.weights={old_weights}"
+            f"{run.path} has attn.weights={old_weights} and attn={options.label} has {new_weights}; "
+            f"add attn.weights={old_weights}"
         )
 
     block = source.block

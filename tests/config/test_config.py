@@ -150,7 +150,7 @@ def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkey
 def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(monkeypatch, capfd):
     words = ["task=listops", "budget=smoke", "attn=cur_abs,cur_step", "attn.count=0", "+attn.cuont=3"]
     stop, _ = run(train, "-m", *words[:-1], patch=monkeypatch, capfd=capfd)
-    assert stop.startswith("lra: 2 failed") and stop.count("attn.count must be from 1 to") == 2
+    assert stop.startswith("lra: 2 runs failed") and stop.count("attn.count must be from 1 to") == 2
     assert "attn=cur_step attn.count=0" in stop
     assert follow(words) == [*words[:3], "attn.count=choice(0)", "+attn.cuont=choice(3)"]
     others = ["-m", "attn=cur_abs", "attn.count=8", "optim.lr=1,2", "optim.steps=3", "~attn.pinv.steps", "runs=a\\=b"]

@@ -82,7 +82,7 @@ def test_a_killed_process_of_train_is_one_failed_run_and_the_same_command_resume
     assert process.returncode == 1 and "Traceback" not in err, err
     first, failure = err.splitlines()[-2:]
     seed = path.parent.name.removeprefix("seed-")
-    assert first == "lra: 1 failed, the others ended well"
+    assert first == "lra: 1 run failed, the others finished"
     assert f"seeds=[{seed}]" in failure and failure.endswith("ended by SIGKILL, perhaps because memory ran out")
     records = {found.parent.name for found in tmp_path.rglob(record.NAME)}
     assert records == {"seed-0", "seed-1", "seed-2"} - {path.parent.name}

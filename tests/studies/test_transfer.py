@@ -182,7 +182,9 @@ def test_mega_cur_is_the_trained_mega(mega):
 def test_the_attention_function_of_a_run_is_not_exchanged_unasked(mega, copied):
     home = copied(trained(mega, "mega") / "seed-0")
     rewrite(home, yaml.safe_load((home / "config.yaml").read_text()) | {"attn.weights": "laplace"})
-    with pytest.raises(ValueError, match=r"has attn.weights=laplace and attn=mega_cur_step softmax; say attn.weights="):
+    with pytest.raises(
+        ValueError, match=r"has attn.weights=laplace and attn=mega_cur_step has softmax; add attn.weights="
+    ):
         models(mega, "attn=mega_cur_step", run=home)
     for said in ("laplace", "softmax"):
         assert models(mega, "attn=mega_cur_step", f"attn.weights={said}", run=home)

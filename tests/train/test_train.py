@@ -254,7 +254,7 @@ def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_pa
     stop, error = run(train, "-m", *words, *several, patch=monkeypatch, capfd=capfd)
     assert ended == ["sdpa", "luna"]
     first, *lines = stop.splitlines()
-    assert first == "lra: 4 failed, the others ended well"
+    assert first == "lra: 4 runs failed, the others finished"
     job = lambda heads, attn, why: f"  {' '.join(words)} model.heads={heads} attn={attn}: {why}"
     refused = "model.heads must divide model.dim 64, not 3; or set model.head_dim"
     expected = [job(3, name, refused) for name in ("sdpa", "linear", "luna")]
