@@ -84,15 +84,15 @@ def of_task(options: PrepareOptions, task: str) -> PrepareOptions:
 
 def make(options: PrepareOptions, source: Source) -> None:
     """Prepare the data of a task or, with verify=true, compare their checksums."""
-    # Tasks that are generated as they are read have nothing to prepare.
+    # Tasks that are generated on the fly have nothing to prepare.
     root = options.data.root
     if not source.stored:
         counts = sizes(source.open(root))
-        log(f"{options.task.name}: {counts} examples, made as they are read: nothing to prepare")
+        log(f"{options.task.name}: {counts} examples, generated on the fly; nothing to prepare")
     elif options.verify:
         source.load(root)
         verify(source.folder(root))
-        log(f"{source.name}: every checksum is right at {source.folder(root)}")
+        log(f"{source.name}: every checksum is correct in {source.folder(root)}")
     else:
         folder = source.prepare(root, workers=options.workers, force=options.force)
         log(f"{source.name}: {sizes(source.load(root))} examples ready at {folder}")
@@ -107,7 +107,7 @@ def make_all(options: PrepareOptions) -> None:
             task_options = of_task(options, task)
             source = task_options.data_source()
             if source.manual:
-                log(f"{task}: left out, it needs files that only you can bring; lra data task={task}")
+                log(f"{task}: left out, because it needs files that you have to provide; see lra data task={task}")
             else:
                 make(task_options, source)
         except (ValueError, OSError, HydraException) as error:
@@ -133,7 +133,7 @@ def overview(options: PrepareOptions) -> Iterable[str]:
     for task, source in sources.items():
         yield task
         if not source.stored:
-            yield f"  made as read  {sizes(source.open(root))}; nothing to prepare"
+            yield f"  generated     {sizes(source.open(root))}, on the fly; nothing to prepare"
         elif task in folders and folders[task].exists():
             yield f"  prepared      {described(folders[task])}"
         else:
@@ -145,7 +145,7 @@ def overview(options: PrepareOptions) -> Iterable[str]:
         yield f"  source        {source.origin}"
         yield f"  licence       {source.licence}"
         if source.stored:
-            yield f"  to make it    {obstacles.get(task) or source.command}"
+            yield f"  prepare with  {obstacles.get(task) or source.command}"
 
 
 def described(folder: Path) -> str:

@@ -12,19 +12,33 @@ def log(line: str) -> None:
 
 def is_main_process() -> bool:
     """Whether this process is the first or the only one of its run."""
-    dist = sys.modules.get("torch.distributed")  # unless it was imported, this process belongs to no group
-    return not (dist and dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+    # Unless torch.distributed was imported, this process belongs to no group.
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return True
+    return dist.get_rank() == 0
 
 
 def visible(text: str) -> str:
     """Escape what a terminal would act on: control characters, marks of writing direction, halves of characters."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    characters = []
+    for character in text:
+        is_harmless = character.isprintable() or character == "\n"
+        # repr escapes the others, between quotes.
+        characters.append(character if is_harmless else repr(character)[1:-1])
+    return "".join(characters)
 
 
 def pip_install(extra: str) -> str:
     """The command that installs an extra of pyproject.toml, in a checkout or next to an installed package."""
-    checkout = (Path(__file__).parents[1] / "pyproject.toml").exists()
-    return f"pip install '{'.' if checkout else 'lra-suite'}[{extra}]'"
+    is_checkout = Path(__file__).parents[1].joinpath("pyproject.toml").exists()
+    package = "." if is_checkout else "lra-suite"
+    return f"pip install '{package}[{extra}]'"
+
+
+def plural(count: int, noun: str) -> str:
+    """Write a number with its noun: "1 thread", "1,500 threads"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def clock(seconds: float) -> str:
@@ -32,4 +46,7 @@ def clock(seconds: float) -> str:
     if seconds >= 2 * 86400:
         return f"{seconds / 86400:,.0f} days"
     minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
+    if minutes < 60:
+        return f"{minutes}:{seconds:02d}"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"

@@ -34,7 +34,8 @@ def live_line() -> Progress:
         console=console,
         transient=True,
         refresh_per_second=4,
-        redirect_stdout=False,  # stdout may be a file
+        # stdout may be a file.
+        redirect_stdout=False,
         disable=not (is_main_process() and console.is_interactive and _foreground()),
     )
 
@@ -43,6 +44,7 @@ def _foreground() -> bool:
     if multiprocessing.parent_process():
         return False
     # A process in the background of a shell is in another group than the terminal's.
-    with contextlib.suppress(OSError, ValueError):  # a terminal of another session, a stream without a descriptor
+    # The terminal may be of another session, and the stream may have no descriptor.
+    with contextlib.suppress(OSError, ValueError):
         return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
     return True

@@ -1,13 +1,26 @@
-"""Choices and ranges of options: ``Literal`` lists choices, ``Annotated`` with a ``Range`` bounds numbers."""
+"""Options: their types, choices and ranges, and the message about a value that an option does not take.
+
+``Literal`` lists choices, ``Annotated`` with a ``Range`` bounds numbers. The command line (``lra.config``) and the
+constructors that Python code calls (``Checked``) read the same annotations and write the same messages.
+"""
 
 import inspect
+import json
+import numbers
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import NoneType
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from annotated_types import GroupedMetadata, Interval
+from annotated_types import GroupedMetadata, Interval, MinLen
+
+# Characters of a value in a message.
+MAX_LENGTH = 60
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
+# Types of numbers; their abstract classes include the numbers of numpy.
+NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 
 
 @dataclass(frozen=True)
@@ -32,16 +45,16 @@ class Range(GroupedMetadata):
         return self.below is None or value < self.below
 
     def __str__(self) -> str:
-        # Bounds as words: "from 1 to 8", "above 0", "of 1 or more".
-        low = f"above {self.above:g}" if self.above is not None else f"from {self.least}"
-        high = f"below {self.below:g}" if self.below is not None else f"to {self.most}"
+        # "from 1 to 8"; "above 0 and at most 1"; "1 or more"; "above 0".
+        is_closed = self.least is not None and self.most is not None
+        if is_closed:
+            return f"from {self.least} to {self.most}"
         has_upper_bound = self.most is not None or self.below is not None
-        has_lower_bound = self.least is not None or self.above is not None
-        if has_upper_bound:
-            return f"{low} {high}" if has_lower_bound else high
-        if self.above is not None:
-            return low
-        return f"of {self.least} or more"
+        if self.least is not None and not has_upper_bound:
+            return f"{self.least} or more"
+        bounds = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        texts = [f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None]
+        return " and ".join(texts)
 
 
 Positive = Annotated[int, Range(1)]
@@ -51,7 +64,10 @@ Above = Annotated[float, Range(above=0)]
 
 
 class Checked:
-    """A class that rejects keyword arguments outside the choices or the range of their annotations by a ValueError."""
+    """A class whose keyword arguments must have the type, the range or the choices of their annotations.
+
+    The command line has the same rules and messages: ``lra.config`` reads the same annotations.
+    """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
         for owner in cls.__mro__:
@@ -59,27 +75,42 @@ class Checked:
             constructor = vars(owner).get("__init__")
             annotations = inspect.get_annotations(constructor) if constructor else {}
             for name, kind in annotations.items():
-                if name in options:
-                    _check(name, options[name], kind)
+                if name not in options:
+                    continue
+                value = options[name]
+                if not accepts(kind, value):
+                    raise ValueError(rejection(name, value, kind))
         return super().__new__(cls)
 
 
-def _check(name: str, value: Any, kind: Any) -> None:
+def accepts(kind: Any, value: Any) -> bool:
+    """Whether an annotation allows a value: its type, its range and its choices.
+
+    Other annotations, such as tensors and classes, allow every value.
+    """
+    origin = get_origin(kind)
     arguments = get_args(kind)
-    # Choices.
-    if get_origin(kind) is Literal:
-        one_of(name, value, kind)
-        return
-    # A range.
-    if get_origin(kind) is Annotated:
-        bounds = kind.__metadata__[0]
-        if isinstance(bounds, Range):
-            in_range(name, value, bounds)
-        return
-    # One of them, or null.
-    is_optional = NoneType in arguments and len(arguments) == 2
-    if is_optional and value is not None:
-        _check(name, value, arguments[0])
+    # Choices, a type with rules, a union.
+    if origin is Literal:
+        return value in arguments
+    if origin is Annotated:
+        base, *rules = arguments
+        if not accepts(base, value):
+            return False
+        ranges = [rule for rule in rules if isinstance(rule, Range)]
+        return all(value in bounds for bounds in ranges)
+    if origin in (Union, UnionType):
+        return any(accepts(part, value) for part in arguments)
+
+    # A plain type. In Python, a bool is an int too.
+    if kind is NoneType:
+        return value is None
+    if kind in NUMBERS:
+        is_number = isinstance(value, NUMBERS[kind])
+        return is_number and not isinstance(value, bool)
+    if kind in (bool, str):
+        return isinstance(value, kind)
+    return True
 
 
 def one_of(name: str, value: Any, choices: Any) -> None:
@@ -90,10 +121,8 @@ def one_of(name: str, value: Any, choices: Any) -> None:
         value: value of the option.
         choices: a Literal.
     """
-    valid = get_args(choices)
-    if value not in valid:
-        names = ", ".join(map(str, valid))
-        raise ValueError(f"{name} must be one of {names}, not {value!r}")
+    if not accepts(choices, value):
+        raise ValueError(rejection(name, value, choices))
 
 
 def in_range(name: str, value: float, bounds: Range, upper_bound: str = "") -> None:
@@ -107,8 +136,114 @@ def in_range(name: str, value: float, bounds: Range, upper_bound: str = "") -> N
     """
     if value not in bounds:
         meaning = f" ({upper_bound})" if upper_bound else ""
-        text = str(bounds).removeprefix("of ")
-        raise ValueError(f"{name} must be {text}{meaning}, not {value}")
+        raise ValueError(f"{name} must be {bounds}{meaning}, not {format_value(value)}")
+
+
+def rejection(name: str, value: Any, kind: Any) -> str:
+    """The message about a value that an option does not take: the option, the valid values, the given value.
+
+    Args:
+        name: name of the option.
+        value: value of the option.
+        kind: annotation of the option.
+    """
+    return f"{name} must be {_expected_instead(kind, value)}, not {format_value(value)}"
+
+
+def _expected_instead(kind: Any, value: Any) -> str:
+    """Describe the values that an option takes; for a number of the right type, the range alone: "1 or more"."""
+    origin = get_origin(kind)
+    arguments = get_args(kind)
+    if origin is Annotated:
+        base, rule, *_ = arguments
+        if isinstance(rule, Range) and accepts(base, value):
+            return str(rule)
+    # The same with null.
+    if origin in (Union, UnionType) and NoneType in arguments:
+        parts = [part for part in arguments if part is not NoneType]
+        if len(parts) == 1:
+            return f"{_expected_instead(parts[0], value)}, or null"
+    return expected(kind)
+
+
+def expected(kind: Any) -> str:
+    """Describe the values that an option takes, such as "a whole number of 1 or more, or null"."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _expected_annotated(kind)
+    if origin in (Union, UnionType):
+        return _expected_union(get_args(kind))
+    if origin is Literal:
+        choices = [_plain(value) for value in get_args(kind)]
+        return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
+    if origin in (list, Sequence):
+        item = get_args(kind)[0]
+        return f"a list, each {expected(item)}"
+    if kind in TYPE_NAMES:
+        return TYPE_NAMES[kind]
+    # A dictionary, or a class whose fields are options. ``Any`` is a class too.
+    is_section = inspect.isclass(kind) and kind is not Any
+    return "keys with their values" if is_section or origin is dict else "given"
+
+
+def _expected_annotated(kind: Any) -> str:
+    """Describe a type with rules: its own description, or the type with its range."""
+    base, *rules = get_args(kind)
+    # A description by ``pydantic.Field``; the last one counts.
+    for rule in reversed(rules):
+        description = getattr(rule, "description", None)
+        if description:
+            return description
+    # ``schema.Some``: a single value stands for a list of one.
+    if any(isinstance(rule, MinLen) for rule in rules):
+        item = get_args(base)[0]
+        return f"{expected(item)}, or a list of such"
+
+    # The type with its range: "a whole number of 1 or more", but "a whole number from 1 to 8".
+    text = expected(base)
+    for rule in rules:
+        if isinstance(rule, Range):
+            bounds = str(rule)
+            preposition = " of" if bounds[0].isdigit() else ""
+            text += f"{preposition} {bounds}"
+    return text
+
+
+def _expected_union(parts: tuple) -> str:
+    """Describe a union: its types, then its choices, then null."""
+    choices: list = []
+    for part in parts:
+        if get_origin(part) is Literal:
+            choices += get_args(part)
+    types = [part for part in parts if get_origin(part) is not Literal and part is not NoneType]
+    # Truth values are listed with the other choices.
+    if choices and bool in types:
+        types.remove(bool)
+        choices = [True, False, *choices]
+
+    texts = ["a number"] if set(types) == {int, float} else [expected(part) for part in types]
+    if texts:
+        texts += [_plain(value) for value in choices]
+    else:
+        texts = [expected(Literal[tuple(choices)])]
+    if NoneType in parts:
+        texts.append("or null")
+    return ", ".join(texts)
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def format_value(value: Any) -> str:
+    """Format a value as a user types it, cut to ``MAX_LENGTH`` characters; text in quotes."""
+    if isinstance(value, str):
+        text = repr(value)
+    elif value is None or isinstance(value, bool):
+        text = json.dumps(value)
+    else:
+        text = str(value)
+    return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}..."
 
 
 def is_name(text: str) -> bool:

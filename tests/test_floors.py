@@ -52,9 +52,9 @@ def test_chains_of_imports_are_short():
     {
         "attention": ("lra.ops", "lra.attention.base", "lra.attention.gated"),
         "model": ("lra.ops", "lra.attention.base", "lra.model"),
-        "data": ("lra.data", "lra.disk"),
+        "data": ("lra.data", "lra.io"),
         "data_prep": ("lra.data.progress", "lra.data.source", "lra.data.split", "lra.data.store", "data_prep"),
-        "disk": ("lra.disk",),
+        "io": ("lra.io",),
         "ops": ("lra.ops",),
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",

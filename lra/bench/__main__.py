@@ -12,8 +12,9 @@ import torch
 
 from ..config.entry import main
 from ..report import bench_tables
+from ..results import bench_record
 from ..results.table import show
-from ..runs import bench_record, record
+from ..runs import record
 from ..train.device import select_device
 from . import contestants, profile, roofline, run
 from .options import BenchOptions

@@ -28,9 +28,10 @@ import torch
 from ..config import CONF
 from ..config.quoting import override
 from ..console import log
-from ..disk import atomic
+from ..io import atomic
 from ..report import bench_tables
-from ..runs import bench_record, record
+from ..results import bench_record
+from ..runs import record
 
 STUDY = "gpu-check"
 AT_ONCE = 4  # runs that share the GPU: the sequences of ListOps and Text alone leave it idle

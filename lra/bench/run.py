@@ -15,7 +15,7 @@ from ..attention.base import Attention
 from ..config.errors import OUT_OF_MEMORY, failure
 from ..config.experiment import Experiment
 from ..console import log
-from ..runs.bench_record import BenchRow, Machine
+from ..results.bench_record import BenchRow, Machine
 from . import accuracy, contestants, roofline, workloads
 from .contestants import Shape
 from .measure import LEFT_OUT, Measurement, measure

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..results import figures
+from ..results.bench_record import BenchRecord
 from ..results.figures import TEXT, Picture
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.palette import CONTROL, family
 from ..results.statistics import SOLVED, mean_over_tasks
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Chapter, Table
-from ..runs.bench_record import BenchRecord
 from ..runs.published import HOME
 from . import agreement
 from .admission import admission_table

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..results import figures
+from ..results.bench_record import BenchRecord
 from ..results.figures import Picture
 from ..results.palette import CONTROL, INK, SOFT, family, look
 from ..results.statistics import mean_over_tasks
-from ..runs.bench_record import BenchRecord
 from .ranking import percent_interval
 from .results import BoardResults
 

@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
+from ..results.bench_record import BenchRecord
 from ..results.statistics import mean_over_tasks, normalised
 from ..results.summary import Row
 from ..results.table import Cell
-from ..runs.bench_record import BenchRecord
 
 
 @dataclass(frozen=True)

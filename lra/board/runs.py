@@ -14,7 +14,7 @@ from ..config.compose import compose
 from ..config.compose import mechanism as mechanism_overrides
 from ..config.experiment import Experiment
 from ..config.quoting import override
-from ..console import log
+from ..console import log, plural
 from ..data import bag_of_tokens
 from ..data.store import StoreError
 from ..runs import config_file, published, record
@@ -263,8 +263,10 @@ class Board:
             seeds = f"{seeds_done} of {len(options.seeds)} seeds done"
             lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_left}")
         trials = [run for run in left if run.folder.parents[2].name != home]
+        mechanisms = plural(len(self.mechanisms), "mechanism")
+        tasks = plural(len(options.tasks), "task")
         yield (
-            f"{home}: {len(self.mechanisms)} mechanisms on {len(options.tasks)} tasks in {options.runs / home} and "
+            f"{home}: {mechanisms} on {tasks} in {options.runs / home} and "
             f"{home}-rates; rates {', '.join(map(str, search.rates))} with seed {search.seed}, then seeds "
             f"{', '.join(map(str, options.seeds))}"
         )
@@ -277,8 +279,9 @@ class Board:
                 f"{path.relative_to(published.HOME)} ({difference})"
             )
         if left:
+            trial_runs = plural(len(trials), "run")
             yield (
-                f"  left: {len(trials)} runs for the rates and {len(left) - len(trials)} at the chosen ones, more if a "
-                f"search continues outside; time one after the other {duration(left, self.at_once)}"
+                f"  left: {trial_runs} for the rates and {len(left) - len(trials)} at the chosen ones, more if a "
+                f"search continues outside; time one after the other: {duration(left, self.at_once)}"
             )
             yield disk(left, options)

@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from .. import __version__
-from ..console import log, visible
+from ..console import log, plural, visible
 from ..startup import interruptible
 from . import CONF
 from .compose import overrides_of
@@ -84,7 +84,7 @@ class Command:
             if sys.stdout:
                 sys.stdout.flush()
             if self.failures:
-                lines = [f"lra: {len(self.failures)} failed, the others ended well", *self.failures]
+                lines = [f"lra: {plural(len(self.failures), 'run')} failed, the others finished", *self.failures]
                 sys.exit(visible("\n  ".join(lines)))
         except KeyboardInterrupt as stop:
             sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")
@@ -188,6 +188,27 @@ def _end(error: Exception) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
         sys.exit(1)
     sys.exit(visible(f"lra: {explain(error, sys.argv[1:])}"))
+
+
+def name_positional(words: list[str], *names: str) -> list[str]:
+    """Give positional arguments the names of options: ``runs/mine examples=20`` becomes ``runs=runs/mine examples=20``.
+
+    Args:
+        words: command-line arguments without the name of the program.
+        names: option of the first positional argument, of the second one, and so on. Further ones are left as they
+            are, so that the parser of the options refuses them.
+
+    Returns:
+        The arguments in their order.
+    """
+    remaining = list(names)
+    arguments = []
+    for word in words:
+        is_positional = "=" not in word and not word.startswith("-")
+        if is_positional and remaining:
+            word = f"{remaining.pop(0)}={word}"
+        arguments.append(word)
+    return arguments
 
 
 def follow(overrides: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from ..console import pip_install
-from ..disk.atomic import NO_ROOM
+from ..io.atomic import NO_ROOM
 from . import target as targets
 from .messages import unknown_key
 
@@ -63,7 +63,7 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
     # Several values without -m; Hydra quotes the argument.
     if text.startswith("Ambiguous value for argument"):
         argument = text.split("'")[1]
-        return f"{argument}: several values need -m, one run each; a comma in one value needs quotes"
+        return f"{argument}: several values need -m, which makes one run of each; quote a value that contains a comma"
     return text
 
 
@@ -84,7 +84,10 @@ def _unknown_choice(error: MissingConfigException) -> str:
     group, _, name = str(error.missing_cfg_file).rpartition("/")
     if group == "hydra/launcher" and name in EXTRAS:
         return f"{group}={name} is not installed: {pip_install(EXTRAS[name])}"
-    return f"{group}={name}: no such choice; {group} is one of {', '.join(error.options or ())}"
+    choices = error.options or ()
+    matches = difflib.get_close_matches(name, choices, n=1)
+    hint = f"did you mean {group}={matches[0]}? " if matches else ""
+    return f"{group}={name}: no such choice; {hint}{group} is one of {', '.join(choices)}"
 
 
 def _unknown_option(key: str, parent: Mapping) -> str:
@@ -109,7 +112,7 @@ def _missing_choice(group: str, choices: list[str], words: Iterable[str]) -> str
     keys = [word.lstrip("+").partition("=")[0] for word in words]
     matches = difflib.get_close_matches(group, keys, n=1)
     if group not in keys and matches:
-        return f"{matches[0]}: no such key; did you mean {group}=?"
+        return f"{matches[0]}: no such key; did you mean {group}=<name>?"
     return f"{group} is missing; it must be one of {', '.join(choices)}"
 
 

@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from ..data.source import Source as DataSource
+from ..options import format_value
 from . import CONF, schema
 from .base import ABSENT, Section, typed
-from .messages import format_value
 from .quoting import command_line
 
 _OF_DATA = (
@@ -52,7 +52,7 @@ class Options(Section):
             if interpreted():
                 return None
             other = self.attn.get("otherwise")
-            return f"attn={self.label} needs a GPU, torch sees none; attn={other} is the same without one"
+            return f"attn={self.label} needs a GPU, and torch sees none; attn={other} computes the same without one"
         return None
 
     @classmethod

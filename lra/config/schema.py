@@ -46,7 +46,7 @@ def distinct(values: list) -> bool:
 Name = Annotated[
     str,
     Predicate(is_name),
-    Field(description="a name: 1 to 150 characters, no slash, no blank at an end, not . or .."),
+    Field(description="a name of 1 to 150 characters (no slash, no space at either end, not . or ..)"),
 ]
 # Modules whose classes a run's config.yaml may name.
 Trust = Name | list[Name] | None
@@ -228,7 +228,7 @@ class Task(Section):
             raise ValueError(f"task.masked_id must be null with task.features, not {self.masked_id}")
         is_regression = self.loss == "mse"
         if is_regression != (self.metric == "within_tolerance"):
-            reason = "task.metric must be within_tolerance if task.loss is mse, and only then"
+            reason = "task.metric must be within_tolerance with task.loss=mse, and another metric without it"
             raise ValueError(f"{reason}, not {self.metric}")
 
 

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Self, get_origin, get_type_hints
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
+from ..options import expected, format_value
 from .base import ABSENT, typed
-from .messages import expected, format_value, unknown_key
+from .messages import unknown_key
 
 # Hydra's keys.
 TARGET = "_target_"
@@ -85,7 +86,7 @@ def parse(tree: Any, *, name: str, partial: bool = True, passed: Collection[str]
         ValueError: the target cannot be imported, or an option is unknown or missing or does not take its value.
     """
     if not isinstance(tree, Mapping) or TARGET not in tree:
-        raise ValueError(f"{name} must be a constructor call, _target_ and its options, not {format_value(tree)}")
+        raise ValueError(f"{name} must have _target_, the class to call, and its options, not {format_value(tree)}")
     arguments = {key: value for key, value in tree.items() if key not in (TARGET, PARTIAL)}
     path = tree[TARGET]
     # attn=custom, of which the command line names the class.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from ..console import log
-from ..disk import lock
+from ..io import lock
 
 PAUSE = 0.1  # seconds between two looks at processes that are ending
 POOLS = 3  # pools in a row that may break without a run whose worker was killed

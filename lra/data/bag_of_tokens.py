@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..disk import atomic
+from ..io import atomic
 from .datamodule import TaskData
 from .progress import DELAY, reporter
 

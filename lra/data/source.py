@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..console import log
-from ..disk import lock
-from ..disk.atomic import NO_ROOM
+from ..io import lock
+from ..io.atomic import NO_ROOM
 from .progress import Progress, reporter
 from .split import ExampleChunk, Split
 from .store import StoreError, load
@@ -100,7 +100,7 @@ class Source(ABC):
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         """Make the chunks of examples of each split; splits are consumed once, in the order of the mapping."""
-        raise ValueError(f"{self.name} is made as it is read, there is nothing to store")
+        raise ValueError(f"{self.name} is generated on the fly; there is nothing to store")
 
     @property
     def dev_size(self) -> int | None:
@@ -146,7 +146,7 @@ class Source(ABC):
             command = self.command or f"lra data task={self.name}"
             if folder.exists():
                 command += " force=true"
-            raise StoreError(f"{error}; to make it: {command}") from None
+            raise StoreError(f"{error}; prepare it with: {command}") from None
 
     def open(self, root: Path | str) -> dict[str, Split]:
         """Open the splits as `load` does, and prepare a generated data set first if it is missing."""

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..disk.atomic import Unreadable, content, digest, opened
+from ..io.atomic import Unreadable, content, digest, opened
 from .progress import DELAY, ReadMeter, hash_file, reporter
 from .split import ExampleChunk, Split
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..disk.atomic import sync
+from ..io.atomic import sync
 from .split import ExampleChunk
 from .store import FORMAT, META, PARTS, RAW, SUMS, checksums
 

@@ -1,1 +1,1 @@
-"""Scores of finished runs on fresh examples of generated tasks, and comparisons of mechanisms on these examples."""
+"""Trained models: restored from their run directories, and scored on fresh examples of generated tasks."""

@@ -1,6 +1,5 @@
 """python -m lra.evaluate runs=<runs> examples=20000: score best checkpoints on fresh examples of their task."""
 
-import math
 import sys
 import time
 from pathlib import Path
@@ -9,19 +8,19 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 
-from ..arguments import name_positional
-from ..config.entry import main
+from ..config.entry import main, name_positional
 from ..config.options import Options
 from ..config.schema import BatchSize, Device, Root, Threads, Trust
-from ..console import log
-from ..disk import atomic, typed_json
+from ..console import log, plural
+from ..io import atomic, typed_json
 from ..options import Positive
-from ..runs import checkpoint, restore
+from ..results.outcome_statistics import binomial_error
+from ..runs import checkpoint
 from ..runs.reader import scan
 from ..runs.record import git_commit
 from ..runs.run_dir import RunDir
 from ..train import device as devices
-from . import record
+from . import record, restore
 from .fresh import FRESH_SEED, ExampleHashes, fresh_data, generator_experiment, outcomes
 from .record import FreshTest
 
@@ -134,7 +133,7 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
         examples=len(correct),
         seen=fresh.seen,
         fresh_test=100 * share,
-        standard_error=100 * math.sqrt(share * (1 - share) / len(correct)),
+        standard_error=binomial_error(share, len(correct)),
         precision=precision,
         device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
         git=git_commit(),
@@ -179,7 +178,7 @@ def collect(results: list[FreshTest], home: Path) -> None:
         if not (home / study).is_dir():
             raise ValueError(f"{home / study} is not a published study; first: lra publish runs=<runs>")
         record.write_table(home / study, study_results)
-        print(f"written: {home / study / record.TABLE}, {len(study_results)} results")
+        print(f"written: {home / study / record.TABLE}, {plural(len(study_results), 'result')}")
 
 
 def summary(result: FreshTest) -> str:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ..config.experiment import Experiment
 from ..data.datamodule import Batch, TaskData
-from ..runs.restore import check_data, configuration
 from ..runs.run_dir import RunDir
+from .restore import check_data, configuration
 
 # Random seed of all fresh data. Tasks use seeds 0 and 1, searches 100.
 FRESH_SEED = 20_261_127

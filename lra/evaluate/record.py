@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ..disk import atomic, typed_json
-from ..disk.atomic import Unreadable
-from ..disk.typed_json import FolderName, Percent
+from ..io import atomic, typed_json
+from ..io.atomic import Unreadable
+from ..io.typed_json import FolderName, Percent
 
 NAME = "fresh_test.json"
 TABLE = "fresh_test.csv"

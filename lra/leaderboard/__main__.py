@@ -10,7 +10,7 @@ from ..config.compose import compose
 from ..config.entry import main
 from ..config.options import Options
 from ..config.schema import Name
-from ..disk import atomic
+from ..io import atomic
 from ..options import Range
 from ..results.table import show
 from ..runs.published import HOME

@@ -10,15 +10,16 @@ from ..board.costs import FILE as COST_FILE
 from ..checks.properties import CHECKS
 from ..config.compose import compose
 from ..config.experiment import Experiment
+from ..console import plural
 from ..report import extensions
 from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text
 from ..report.recurrent import state_size
+from ..results import bench_record
+from ..results.bench_record import BenchRecord
 from ..results.lr_search import BOARD
 from ..results.published import TITLES
 from ..results.summary import Row, Studies, collect
 from ..results.table import in_markdown
-from ..runs import bench_record
-from ..runs.bench_record import BenchRecord
 from ..runs.published import HOME
 from .lines import LeaderboardLine
 from .mechanism import MechanismFacts, mechanisms, plain
@@ -155,7 +156,7 @@ def costs(name: str) -> str:
     first = measured[0]
     about = (
         f"Forward and backward of attention, batch {first.batch}, {first.heads} heads of {first.head_dim}, "
-        f"{first.dtype}, {record.machine.threads} thread of {record.machine.hardware}."
+        f"{first.dtype}, {plural(record.machine.threads, 'thread')} of {record.machine.hardware}."
     )
     head = ["| tokens | ms | MB |", "| ---: | ---: | ---: |"]
     return "\n".join(["## Time and memory over length", "", about, "", *head, *rows])

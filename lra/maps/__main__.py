@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from ..config.entry import main
-from ..disk import atomic
-from ..runs.restore import configuration, trained
+from ..evaluate.restore import configuration, trained
+from ..io import atomic
 from ..runs.run_dir import RunDir
 from .draw import DISPLAYS
 from .views import MapsOptions, views, whole_number

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from scipy import ndimage
 
-SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#8cbcf2", "#1d5fb4"])
-SIGNED = LinearSegmentedColormap.from_list("signed", ["#1d5fb4", "#8cbcf2", "#ffffff", "#f4a58c", "#b8341b"])
+from ..results.palette import SHADES, SIGNED_SHADES, shade_range
+
 # Characters per line of a text, and the maximum number of lines.
 COLUMNS = 96
 LINES = 40
@@ -28,7 +27,7 @@ class View(NamedTuple):
 
     Args:
         title: heading.
-        row: stored inputs of one example, (L,) ids or (L,F) features.
+        inputs: stored inputs of one example, (L,) ids or (L,F) features.
         at: position of each reading, None for the pooling.
         weights: weights of the readings, (R,L).
         full_map: map of all queries and keys (L,L), or None.
@@ -36,7 +35,7 @@ class View(NamedTuple):
     """
 
     title: str
-    row: np.ndarray
+    inputs: np.ndarray
     at: Sequence[int | None]
     weights: np.ndarray
     full_map: np.ndarray | None
@@ -70,7 +69,7 @@ def markers(image: np.ndarray) -> list[int]:
 
 def pixels(view: View) -> Figure:
     """Draw the image with the chosen points, each reading as an image, and the full map."""
-    side = isqrt(len(view.row))
+    side = isqrt(len(view.inputs))
     num_pixels = side * side
     num_images = 1 + len(view.at)
     num_panels = num_images if view.full_map is None else num_images + 1
@@ -78,7 +77,7 @@ def pixels(view: View) -> Figure:
     panels = figure.subplots(1, num_panels, squeeze=False)[0]
 
     # The image itself, with rings at the positions.
-    image = view.row[:num_pixels].reshape(side, side)
+    image = view.inputs[:num_pixels].reshape(side, side)
     panels[0].imshow(image, cmap="gray")
     panels[0].set_title("image", fontsize=9)
     positions = [at for at in view.at if at is not None]
@@ -103,13 +102,13 @@ def expression(view: View) -> Figure:
     """Draw the tokens of an expression with their names, separated by blanks if a name is longer than one letter."""
     longest = max(map(len, view.alphabet))
     separator = " " if longest > 1 else ""
-    words = [view.alphabet[id] + separator for id in view.row]
+    words = [view.alphabet[id] + separator for id in view.inputs]
     return tokens(view, words)
 
 
 def bytes_(view: View) -> Figure:
     """Draw bytes as Latin-1 text, with a middle dot for each byte that is not printable."""
-    data = view.row.astype(np.uint8).tobytes()
+    data = view.inputs.astype(np.uint8).tobytes()
     text = data.decode("latin-1")
     characters = [c if c.isprintable() else "·" for c in text]
     return tokens(view, characters)
@@ -202,10 +201,10 @@ def series(view: View) -> Figure:
     panels = figure.subplots(len(ratios), 1, gridspec_kw={"height_ratios": ratios})
 
     # The series; positions with a second feature other than zero are marked.
-    values = view.row[:, 0]
+    values = view.inputs[:, 0]
     x = np.arange(len(values))
     panels[0].plot(x, values, color="0.4", linewidth=0.8)
-    marks = np.flatnonzero(view.row[:, 1])
+    marks = np.flatnonzero(view.inputs[:, 1])
     panels[0].scatter(marks, values[marks], **MARK)
 
     # The weights of each reading.
@@ -248,18 +247,7 @@ def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | 
     """
     if values is None:
         values = shades
-    low = float(values.min())
-    high = float(np.quantile(values, 0.999))
-
-    # Negative weights that are more than rounding need a colour scale around zero.
-    is_signed = low < -0.01 * high
-    if is_signed:
-        magnitudes = np.abs(values)
-        high = float(np.quantile(magnitudes, 0.999))
-        high = max(high, 1e-12)
-        low = -high
-    else:
-        high = max(high, low + 1e-12)
+    low, high, is_signed = shade_range(values)
 
     # A wider range makes the shades paler.
     margin = 0.0
@@ -272,7 +260,7 @@ def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | 
         aspect=aspect,
         vmin=low - margin if is_signed else low,
         vmax=high + margin,
-        cmap=SIGNED if is_signed else SHADES,
+        cmap=SIGNED_SHADES if is_signed else SHADES,
         interpolation="nearest",
     )
     if bar is None:

@@ -59,24 +59,24 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
     masks = stored_mask[0] if batch.mask is None else batch.mask[0]  # (T,L)
 
     # The inputs of each tower without padding, its positions, and the weights that read them.
-    rows = []
+    sequences = []
     positions_by_tower = []
     readings = []
-    for tower, row in enumerate(stored[0]):
+    for tower, sequence in enumerate(stored[0]):
         side = None
         num_tokens = int(stored_mask[0, tower].sum())
         if is_image:
-            side = isqrt(len(row))
-            num_tokens = len(row)
+            side = isqrt(len(sequence))
+            num_tokens = len(sequence)
         num_tokens = max(num_tokens, 1)
         length = min(num_tokens, width - first)
         at: list[int | None] = [None]
         if options.at is not None:
             at = positions(options.at, side, masks[tower, :length])
         elif experiment.source.path.endswith(".Pathfinder"):
-            image = row[: side * side].reshape(side, side)
+            image = sequence[: side * side].reshape(side, side)
             at = markers(image.numpy())
-        rows.append(row[:length].numpy())
+        sequences.append(sequence[:length].numpy())
         positions_by_tower.append(at)
         readings.append(reading(at, masks[tower], first, width))
 
@@ -84,15 +84,15 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
     full_maps, weights, description = _weights(model, batch, options.layer, options.head, readings)
     example = _title(options, experiment, model, data, batch)
     tower_views = []
-    for tower, row in enumerate(rows):
+    for tower, sequence in enumerate(sequences):
         # A class token is no key of the figure.
-        keys = slice(first, first + len(row))
+        keys = slice(first, first + len(sequence))
         full_map = None
         if full_maps is not None:
             full_map = full_maps[tower, keys, keys].numpy()
         view = View(
             title=f"{example}; {description}",
-            row=row,
+            inputs=sequence,
             at=positions_by_tower[tower],
             weights=weights[tower, :, keys].numpy(),
             full_map=full_map,
@@ -156,14 +156,14 @@ def reading(at: list[int | None], mask: Tensor, first: int, width: int) -> Tenso
     """
     weights = torch.zeros(len(at), width)
     num_tokens = len(mask)
-    for row, position in zip(weights, at, strict=True):
+    for reading_weights, position in zip(weights, at, strict=True):
         if position is not None:
-            row[first + position] = 1
+            reading_weights[first + position] = 1
         elif first:
             # The class token.
-            row[0] = 1
+            reading_weights[0] = 1
         else:
-            row[:num_tokens] = mask / mask.sum()
+            reading_weights[:num_tokens] = mask / mask.sum()
     return weights
 
 

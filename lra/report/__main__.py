@@ -15,12 +15,12 @@ from ..config.entry import main
 from ..config.options import Options
 from ..config.schema import Loggers, Name
 from ..console import log
-from ..disk.atomic import below
+from ..io.atomic import below
 from ..options import Range
+from ..results import bench_record
+from ..results.bench_record import BenchRecord
 from ..results.summary import Studies, collect
 from ..results.table import Chapter, show
-from ..runs import bench_record
-from ..runs.bench_record import BenchRecord
 from . import bench_figures, bench_tables, repository
 from .export import LEGEND, every_table, export
 from .results import finding

@@ -3,7 +3,7 @@
 from collections import Counter
 from statistics import median
 
-from ..evaluate import compare
+from ..results import outcome_statistics
 from ..results.published import TITLES, PrintedValue
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame
@@ -145,7 +145,7 @@ def fresh_cell(entry: ArenaEntry) -> Cell:
         return Cell(text="-")
     outcomes = entry.outcomes()  # (seeds, examples)
     score = 100 * float(outcomes.mean())
-    error = compare.standard_error(outcomes)
+    error = outcome_statistics.standard_error(outcomes)
     text = f"{score:.2f} ± {error:.2f}"
     if len(outcomes) < entry.row.n:
         text += f" (n = {len(outcomes)})"
@@ -176,7 +176,7 @@ def machine(row: Row, device: str) -> str:
     for run_record in row.done:
         if run_record.device != device:
             continue
-        name = run_record.device.replace(" 1 threads", " 1 thread")
+        name = run_record.device_name
         # The name of a CPU device lacks the processor.
         is_cpu = " CPU, " in run_record.device
         if is_cpu and run_record.processor:

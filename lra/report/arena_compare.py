@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
 
-from ..evaluate import compare
+from ..console import plural
 from ..evaluate.record import FreshTest
+from ..results import outcome_statistics
 from ..results.published import TITLES
 from ..results.statistics import SIGNIFICANCE, holm, normal_p_value, sample_std
 from ..results.summary import Row, Studies
@@ -43,7 +44,7 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
         return None
 
     pairs = {}
-    for (higher, lower), result in compare.all_pairs(outcomes).items():
+    for (higher, lower), result in outcome_statistics.all_pairs(outcomes).items():
         pairs[f"{higher} - {lower}"] = result
     # Every mechanism has two seeds or more, so that every pair has a p-value.
     corrected = holm({pair: result.p for pair, result in pairs.items() if result.p is not None})
@@ -56,7 +57,7 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
         rows.append([pair, difference, interval, Cell.of(p, "{:.3f}".format), is_significant])
     about = (
         "Difference of the fresh-test scores in points, on the same examples, with a 95 % interval over seeds "
-        f"and examples (two-way random effects). p: corrected for {len(pairs)} comparisons (Holm)."
+        f"and examples (two-way random effects). p: corrected for {plural(len(pairs), 'comparison')} (Holm)."
     )
     return Table(
         name=f"arena-{task}-selections",
@@ -141,7 +142,7 @@ def gap_section(runs: dict[str, Runs]) -> str:
     return "\n\n".join(parts)
 
 
-def gap_of(runs: Runs) -> tuple[compare.Gap, float, int]:
+def gap_of(runs: Runs) -> tuple[outcome_statistics.Gap, float, int]:
     """Compute the significant gap of runs.
 
     Returns:
@@ -157,7 +158,7 @@ def gap_of(runs: Runs) -> tuple[compare.Gap, float, int]:
         examples = row.done[0].n_test
     # With a single seed here the published spread stands in.
     seed_std = sample_std(scores) or PUBLISHED_STD
-    gap = compare.significant_gap(
+    gap = outcome_statistics.significant_gap(
         mean(scores),
         examples=examples,
         seed_std=max(seed_std, PUBLISHED_STD),

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..disk.atomic import Unreadable, content
+from ..io.atomic import Unreadable, content
 from ..runs import reader
 
 PNG = b"\x89PNG\r\n\x1a\n"

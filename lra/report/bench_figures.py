@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from ..names import unique_names
 from ..results import figures
+from ..results.bench_record import BenchRecord, BenchRow
 from ..results.palette import Palette
 from ..results.summary import Row, Studies
-from ..runs.bench_record import BenchRecord, BenchRow
 from .bench_groups import Group, groups
 from .plots import costs, speed_accuracy
 from .plots.speed_accuracy import Bubble

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..console import visible
-from ..runs.bench_record import BenchRecord, BenchRow
+from ..results.bench_record import BenchRecord, BenchRow
 
 # Fields that the rows of a group share.
 KIND = ("what", "mode", "task", "batch", "heads", "head_dim")

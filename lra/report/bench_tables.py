@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ..console import plural
 from ..names import stem
 from ..results import published
+from ..results.bench_record import BenchRecord, BenchRow
 from ..results.table import Cell, Table, frame
-from ..runs.bench_record import BenchRecord, BenchRow
 from .bench_groups import MEBIBYTE, Group, groups, growth, label, number
 
 # A group with more rows gets the table over lengths only.
@@ -64,7 +65,7 @@ def _about(source: BenchRecord) -> str:
         matmul_rates.append(f"{teraflops:.3g} TFLOP/s {dtype}")
     copy_rate = machine.copy / 1e9
     parts = [
-        f"{machine.hardware}, {machine.threads} threads, torch {machine.torch}",
+        f"{machine.hardware}, {plural(machine.threads, 'thread')}, torch {machine.torch}",
         f"copy {copy_rate:.4g} GB/s, matmul {', '.join(matmul_rates)}",
         f"allocator {' '.join(options)}",
         f"load {machine.load}",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..disk.atomic import below, write
+from ..io.atomic import below, write
 from ..names import unique_names
 from ..results import figures, published
 from ..results.lr_search import SEARCH_SUFFIX, lr_table

@@ -9,14 +9,14 @@ from ..board import chapter as board
 from ..board import costs
 from ..board.results import BoardResults
 from ..config import CONF
-from ..disk.atomic import write
+from ..io.atomic import write
 from ..names import stem
-from ..results import figures
+from ..results import bench_record, figures
 from ..results.figures import Picture
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.summary import Row, collect
 from ..results.table import Cell, Table
-from ..runs import bench_record, reader
+from ..runs import reader
 from ..runs.published import HOME, About, about
 from . import arena, export, extensions, recurrent, results
 from .plots import learning_curves, seed_points

@@ -16,8 +16,8 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator, StrMethodFormatter
 from matplotlib.transforms import Bbox
 
-from ..console import visible
-from ..disk.atomic import replacing
+from ..console import plural, visible
+from ..io.atomic import replacing
 from ..names import unique_names
 from .palette import INK, KINDS, RULE, SOFT, Palette, family, look
 
@@ -111,7 +111,7 @@ def charts(
         looks = {label: palette.line(label) for label in coloured}
     num_grey = len(labels) - len(coloured)
     if num_grey:
-        looks[f"{num_grey} others"] = GREY
+        looks[plural(num_grey, "other")] = GREY
 
     figure, axes = grid(panels, width)
     for chart, content in zip(axes, panels.values(), strict=True):

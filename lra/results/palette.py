@@ -6,6 +6,9 @@ No two labels of a figure share both colour and shape (dash or marker).
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+
 # (on a light background, on a dark background). They differ in lightness, and in hue for colour-blind readers.
 COLOURS = (
     ("#0182ea", "#86b9fd"),
@@ -24,6 +27,10 @@ GROUND = "#ffffff"
 INK = "#1b1b1a"
 SOFT = "#66655f"
 RULE = "#e4e3de"
+
+# Shades of weights: from zero, and of both signs around zero.
+SHADES = LinearSegmentedColormap.from_list("shades", [GROUND, "#8cbcf2", "#1d5fb4"])
+SIGNED_SHADES = LinearSegmentedColormap.from_list("signed", ["#1d5fb4", "#8cbcf2", GROUND, "#f4a58c", "#b8341b"])
 
 # Variables of the page's style sheet, which have other values on a dark background.
 VARIABLES = {light: f"var(--c{i})" for i, (light, _) in enumerate(COLOURS)}
@@ -118,3 +125,20 @@ def look(kind: str) -> dict[str, Any]:
     colour = COLOURS[index % len(COLOURS)][0]
     colour = {OTHER: INK, CONTROL: SOFT}.get(kind, colour)
     return {"color": colour, "marker": MARKERS[index]}
+
+
+def shade_range(weights: np.ndarray) -> tuple[float, float, bool]:
+    """Compute the range of weights that shades show; the greatest 0.1 % are clipped.
+
+    Returns:
+        The weight of the first and of the last shade, and whether the range is symmetric around zero because some
+        weights are negative by more than rounding.
+    """
+    low = float(weights.min())
+    high = float(np.quantile(weights, 0.999))
+    is_signed = low < -0.01 * high
+    if not is_signed:
+        return low, max(high, low + 1e-12), False
+    magnitudes = np.abs(weights)
+    high = max(float(np.quantile(magnitudes, 0.999)), 1e-12)
+    return -high, high, True

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
 
+from ..console import plural
 from .statistics import SIGNIFICANCE, STANDARD_ERRORS, gain_error, holm, p_value, sample_std
 from .table import Cell
 
@@ -62,7 +63,7 @@ def spread_text(values: Sequence[float]) -> str:
 
 
 def _failed_seeds(count: int) -> str:
-    return "1 seed without a result" if count == 1 else f"{count} seeds without a result"
+    return f"{plural(count, 'seed')} without a result"
 
 
 def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[Cell]:

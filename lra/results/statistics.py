@@ -1,4 +1,4 @@
-"""All statistics of results: spreads over seeds, significance tests, normalised scores and bootstrap intervals.
+"""Statistics over seeds: spreads, significance tests, normalised scores and bootstrap intervals.
 
 Scores of a mechanism on several tasks are a list with one array (seeds,) per task. Normalised scores map chance to 0
 and a perfect score to 1. Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice",

@@ -273,7 +273,7 @@ def _facts(results: list[RunRecord], done: list[RunRecord]) -> dict[str, str]:
     facts["steps"] = joined(r.steps for r in done)
     pretrainings = [r.pretrain for r in results if r.pretrain]
     facts["pretrained"] = _pretrained(pretrainings)
-    facts["device"] = joined(r.device for r in results)
+    facts["device"] = joined(r.device_name for r in results)
     facts["git"] = joined(r.git or "unknown" for r in results)
     # An empty value stands for the official data of all runs.
     files = [r.data or "the official" for r in results]

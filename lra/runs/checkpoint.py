@@ -15,9 +15,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from ..disk import atomic
-from ..disk.atomic import Unreadable, content, opened
-from ..disk.typed_json import FORM, listed, verify
+from ..io import atomic
+from ..io.atomic import Unreadable, content, opened
+from ..io.typed_json import FORM, listed, verify
 
 # State of the training at the last evaluation; weights with the best validation score; one line per evaluation.
 LAST = "last.ckpt"
@@ -44,7 +44,7 @@ def read(path: Path) -> Any:
         raise ValueError(f"{path} cannot be used ({error}); {REMEDY}") from None
     # zipfile and torch raise exceptions of any class for damaged files.
     except Exception as error:
-        reason = f"it is damaged or no checkpoint: {_shorten(error)}"
+        reason = f"it is damaged or not a checkpoint: {_shorten(error)}"
         raise ValueError(f"{path} cannot be used ({reason}); {REMEDY}") from None
 
 
@@ -211,7 +211,7 @@ def _check_evaluations(evaluations: list[dict[str, float]]) -> None:
     for evaluation in evaluations:
         values = evaluation.values()
         if not all(math.isfinite(value) for value in values):
-            raise Unreadable("a cell is no finite number")
+            raise Unreadable("a cell is not a finite number")
     columns = evaluations[0].keys() if evaluations else set()
     if not {"train_loss", "val"} <= columns:
         raise Unreadable("it has no scores")
@@ -219,7 +219,7 @@ def _check_evaluations(evaluations: list[dict[str, float]]) -> None:
     steps = [evaluation["step"] for evaluation in evaluations]
     is_fractional = any(step % 1 for step in steps)
     if is_fractional or any(later <= earlier for earlier, later in itertools.pairwise(steps)):
-        raise Unreadable("its steps are no whole numbers that rise")
+        raise Unreadable("its steps are not increasing whole numbers")
 
 
 def format_metrics(evaluations: list[dict[str, float]]) -> str:

@@ -16,8 +16,8 @@ import yaml
 from torch import nn
 
 from ..data.source import Source
-from ..disk.atomic import Unreadable, content
-from ..disk.typed_json import verify
+from ..io.atomic import Unreadable, content
+from ..io.typed_json import verify
 from ..ops import newton, pinv
 
 NAME = "config.yaml"
@@ -83,13 +83,13 @@ def dump(choices: dict[str, Any]) -> str:
 def _check_plain(choices: Any) -> None:
     """Raise Unreadable unless choices are dotted keys with plain values, or lists of them."""
     if not isinstance(choices, dict):
-        raise Unreadable("it is no mapping")
+        raise Unreadable("it is not a mapping")
     for key, value in _items(choices):
         text = str(value)
         is_huge = isinstance(value, int) and value.bit_length() > 63
         is_plain = isinstance(value, _PLAIN_TYPES) and not is_huge and "${" not in text
         if not is_plain or not _KEY.fullmatch(key):
-            raise Unreadable(f"{key}: {text[:60]} is no plain value")
+            raise Unreadable(f"{key}: {text[:60]} is not a plain value")
     for key, value in choices.items():
         if isinstance(value, dict) or any(section in choices for section in _sections(key)):
             raise Unreadable(f"{key} is in a section that has a value itself")
@@ -120,14 +120,15 @@ def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] 
             _check_target(key, value, path, trusted_modules)
         # Other keys of Hydra, such as _args_, could call anything.
         elif not is_partial and any(name.startswith("_") for name in names):
-            raise ValueError(f"{path}: {key}: {value} is rejected; of such keys a run has _target_ and _partial_: true")
+            allowed = "of keys with an underscore in front, only _target_ and _partial_: true are"
+            raise ValueError(f"{path}: {key}: {value} is not allowed; {allowed}")
 
 
 def _items(choices: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value), also of the elements of lists, since hydra instantiates inside lists."""
     if isinstance(choices, dict):
         if not all(isinstance(key, str) for key in choices):
-            raise Unreadable("a key is no text")
+            raise Unreadable("a key is not text")
         children: Iterable[tuple[Any, Any]] = choices.items()
     elif isinstance(choices, list):
         children = enumerate(choices)
@@ -143,8 +144,8 @@ def _check_target(key: str, target: Any, path: Path, trusted_modules: tuple[str,
     dotted_path = str(target)
     module_name, _, name = dotted_path.rpartition(".")
     if not _PATH.fullmatch(dotted_path) or not _is_inside(module_name, (*SUITE, *trusted_modules)):
-        remedy = f"if you know what it does, say trust={module_name or '<module>'}"
-        raise ValueError(f"{path}: {key}: {target} is not of this suite; {remedy}")
+        remedy = f"if you trust that code, add trust={module_name or '<module>'}"
+        raise ValueError(f"{path}: {key}: {target} is not part of this suite; {remedy}")
     try:
         module = importlib.import_module(module_name)
         function = getattr(module, name)
@@ -152,7 +153,7 @@ def _check_target(key: str, target: Any, path: Path, trusted_modules: tuple[str,
         raise ValueError(f"{path}: {key}: there is no {target}") from None
 
     if not _may_be_called(function, trusted_modules):
-        raise ValueError(f"{path}: {key}: {target} is no part of a model, no source and no inverse")
+        raise ValueError(f"{path}: {key}: {target} is neither a part of a model nor a data source nor an inverse")
 
 
 def _may_be_called(function: Any, trusted_modules: tuple[str, ...]) -> bool:

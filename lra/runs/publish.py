@@ -14,7 +14,7 @@ from pydantic import Field
 from ..config.entry import main
 from ..config.options import Options
 from ..console import log
-from ..disk import atomic
+from ..io import atomic
 from ..options import Whole
 from . import checkpoint, published
 from .published import Published
@@ -43,12 +43,13 @@ def publish(options: PublishOptions) -> None:
     for message in messages:
         log(f"skipped: {message}")
     if not records:
-        raise ValueError(f"there is no finished run below {options.runs}")
+        raise ValueError(f"runs={options.runs} has no finished run; name a folder of finished runs, runs=runs/<study>")
     runs: dict[Path, RunDir] = {}
     for path, result in sorted(records.items()):
         runs[published.place(options.out, result)] = RunDir.read(path)
     if len(runs) < len(records):
-        raise ValueError(f"two of the runs below {options.runs} have the same study, task, label and seed")
+        remedy = "name a folder with one of them"
+        raise ValueError(f"two runs below {options.runs} have the same study, task, label and seed; {remedy}")
 
     # 2. Compare them with the published ones.
     studies = list(dict.fromkeys(path.parents[2] for path in runs))
@@ -60,7 +61,7 @@ def publish(options: PublishOptions) -> None:
         if published_run is None:
             new[study].append(contents(run))
         elif published_run.record != run.record:
-            raise ValueError(f"{path} is another run than {run.path}; delete one of them")
+            raise ValueError(f"{path} holds another run than {run.path}; delete one of them")
 
     # 3. Write the tables, then the weights.
     for study in studies:
@@ -87,7 +88,8 @@ def contents(run: RunDir) -> Published:
     if result is None:
         raise ValueError(f"{run.path} is not finished; run the same command again to resume it")
     if result.git is None or result.git.endswith("-dirty"):
-        raise ValueError(f"{run.path} was made by code that is not committed, {result.git}")
+        commit = result.git or "unknown commit"
+        raise ValueError(f"{run.path} was trained by uncommitted code ({commit}); commit it and train the run again")
     published_run = published.find(run.path)
     if published_run:
         return published_run

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 import pandas as pd
 
 from ..config import CONF
-from ..disk import typed_json
-from ..disk.atomic import Unreadable, content, write
+from ..io import typed_json
+from ..io.atomic import Unreadable, content, write
 from ..ops.metrics import Metric
 from .record import RunRecord, Status
 

@@ -8,8 +8,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from ..console import log
-from ..disk import typed_json
-from ..disk.search import find_files
+from ..io import typed_json
+from ..io.search import find_files
 from . import checkpoint, config_file, published, record
 from .record import RunRecord
 from .run_dir import RunDir, Trust
@@ -106,7 +106,7 @@ def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
     runs = [RunDir.read(path, trust) for path in seed_dirs]
     done = [run for run in runs if run.record and run.record.status == "done"]
     if not done:
-        reason = "its seeds diverged" if runs else f"no {record.NAME}, python -m lra.train makes them"
+        reason = "its seeds diverged" if runs else f"no {record.NAME}; train its seeds with lra train"
         raise ValueError(f"run={folder} has no finished seed: {reason}")
     return done
 
@@ -114,7 +114,7 @@ def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
 def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     """Read every training record below a folder, and the published runs if it is a folder of published studies.
 
-    Links to folders are followed (``lra.disk.search``).
+    Links to folders are followed (``lra.io.search``).
 
     Returns:
         The records by run directory, and one message for each link that was skipped, each record that could not be
@@ -174,7 +174,7 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
         try:
             evaluations = checkpoint.read_metrics(seed_dir)
         except ValueError as error:
-            raise ValueError(f"{error}, no curve is drawn of it") from None
+            raise ValueError(f"{error}; its curve is not drawn") from None
     # Curves by column.
     columns: dict[str, dict[int, float]] = {}
     for evaluation in evaluations:

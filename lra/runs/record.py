@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt
 
-from ..disk import typed_json
-from ..disk.typed_json import STRICT, FolderName, Percent
+from ..io import typed_json
+from ..io.typed_json import STRICT, FolderName, Percent
 from ..ops.metrics import Metric
 from ..options import Share
 
@@ -127,6 +127,11 @@ class RunRecord:
     processor: str | None = None
     floor: Percent | None = None
     bag: Percent | None = None
+
+    @property
+    def device_name(self) -> str:
+        """The device for tables. The recorded text, by which runs are compared, says "1 threads" for one thread."""
+        return self.device.replace(" 1 threads", " 1 thread")
 
     @property
     def outcome(self) -> str:

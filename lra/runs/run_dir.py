@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from ..console import log
-from ..disk import atomic, lock
-from ..disk.atomic import NO_ROOM
-from ..disk.typed_json import FORM
+from ..io import atomic, lock
+from ..io.atomic import NO_ROOM
+from ..io.typed_json import FORM
 from ..ranks import on_rank_zero, rank
 from . import checkpoint, config_file, published, record
 from .checkpoint import BEST, LAST, REMEDY
 from .record import RunRecord
 
-# Files that a killed process leaves, see lra.disk.atomic.
+# Files that a killed process leaves, see lra.io.atomic.
 TEMPORARY = ".*.part"
 # Files that show that a run has begun.
 RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")
@@ -84,11 +84,11 @@ class RunDir:
             choices = config_file.read(config_path)
         else:
             reason = "has no config.yaml" if path.is_dir() else "is not a folder"
-            raise ValueError(f"{path} {reason}; run must be the folder of a seed, runs/<study>/<task>/<label>/seed-<k>")
+            raise ValueError(f"{path} {reason}; name a run directory: run=runs/<study>/<task>/<label>/seed-<k>")
         seed = result.seed if result else _seed_of_name(path)
         run_dir = cls(path=path, choices=choices, seed=seed, record=result, is_published=published_run is not None)
         if result and result.fingerprint != run_dir.fingerprint:
-            reason = f"config.yaml and {record.NAME} are not of one run"
+            reason = f"config.yaml and {record.NAME} belong to different runs"
             raise ValueError(f"{path}: {reason}; delete it to run that seed again")
         config_file.check_trust(choices, config_path, trust)
         return run_dir

@@ -13,8 +13,8 @@ from ..config.experiment import Experiment
 from ..config.options import Options
 from ..config.schema import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
 from ..config.target import Target
+from ..evaluate.restore import best, configuration
 from ..options import Positive, Whole
-from ..runs.restore import best, configuration
 from ..runs.run_dir import RunDir
 from .qkv import mechanisms
 
@@ -85,8 +85,8 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
     is_chosen = any(line.startswith("attn.weights=") for line in overrides)
     if None not in (old_weights, new_weights) and old_weights != new_weights and not is_chosen:
         raise ValueError(
-            f"{run.path} has attn.weights={old_weights} and attn={options.label} {new_weights}; "
-            f"say attn.weights={old_weights}"
+            f"{run.path} has attn.weights={old_weights} and attn={options.label} has {new_weights}; "
+            f"add attn.weights={old_weights}"
         )
 
     block = source.block

@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-from ..arguments import name_positional
 from ..checks.properties import CHECKS
-from ..config.entry import main
+from ..config.entry import main, name_positional
 from ..config.options import Options
 from ..config.schema import Name, Trust
+from ..console import plural
 from ..options import Above
 from ..runs.published import Published
 from . import checks, record, verify
@@ -70,7 +70,7 @@ def make_submission(options: SubmitOptions) -> None:
     # Write the submission.
     folder = options.out / options.name
     write(folder, runs, submission, options.source)
-    print(f"written: {folder}, {len(runs)} runs of {', '.join(submission.labels)} and the control")
+    print(f"written: {folder}, {plural(len(runs), 'run')} of {', '.join(submission.labels)} and the control")
     print("add this folder by a pull request; the leaderboard then lists it as reported")
 
 
@@ -132,7 +132,7 @@ def verify_submission(options: SubmitOptions) -> None:
         raise ValueError(f"{options.verify} is not verified: {names} differ by more than the tolerance")
 
     # The hardware of the rerun, from its records if it is not given.
-    hardware = options.hardware or " / ".join(sorted({run.record.device for run in reruns}))
+    hardware = options.hardware or " / ".join(sorted({run.record.device_name for run in reruns}))
     verify.write(folder, Verification(author=options.author or "", hardware=hardware, comparisons=comparisons))
     print(f"written: {folder / record.VERIFIED}; the leaderboard lists {options.verify} as verified")
 

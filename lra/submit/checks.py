@@ -9,12 +9,12 @@ from ..checks.__main__ import SmallExperiment
 from ..checks.properties import CHECKS, gradient_is_the_derivative, in_float32
 from ..config.compose import compose
 from ..config.experiment import Experiment
+from ..evaluate.restore import configuration
 from ..runs import config_file
 from ..runs.config_file import SUITE, check_trust
 from ..runs.published import Published
 from ..runs.reader import CONTROL
 from ..runs.record import NAME as RECORD
-from ..runs.restore import configuration
 from ..runs.run_dir import RunDir
 from .record import Submission
 

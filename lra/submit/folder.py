@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..checks.properties import CHECKS
-from ..disk import atomic, typed_json
+from ..io import atomic, typed_json
 from ..runs import checkpoint
 from ..runs import published as tables
 from ..runs.published import Published

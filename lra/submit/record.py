@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from ..disk import atomic, typed_json
-from ..disk.atomic import Unreadable
-from ..disk.typed_json import STRICT, FolderName, Percent
+from ..io import atomic, typed_json
+from ..io.atomic import Unreadable
+from ..io.typed_json import STRICT, FolderName, Percent
 from ..runs import published as tables
 
 HOME = Path("submissions")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-from ..disk import typed_json
+from ..io import typed_json
 from ..results.statistics import STANDARD_ERRORS, gain_error
 from ..runs import config_file
 from ..runs.published import Published

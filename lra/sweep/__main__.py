@@ -14,7 +14,7 @@ import torch
 
 from ..config.entry import main
 from ..config.quoting import report_command
-from ..console import log
+from ..console import log, plural
 from ..runs import reader
 from .job import FAILED
 from .launcher import Launcher
@@ -122,7 +122,7 @@ def summarise(options: SweepOptions, watch: Watch, duplicates: list[str]) -> str
     if left:
         begun = [f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run)]
         started = f" with {', '.join(begun)}" if begun else ""
-        log(f"{len(left)} runs left, the same command resumes{started}")
+        log(f"{plural(len(left), 'run')} left; the same command resumes{started}")
     if not options.sweep.search:
         for home in dict.fromkeys(run.folder.parent for run in watch.states):
             line = reader.SeedDirs(home).summary()

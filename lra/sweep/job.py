@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from ..config.compose import folders, overrides_of
 from ..config.workers import killed_by
-from ..disk import atomic, lock
+from ..io import atomic, lock
 from ..runs import record
 from ..runs.run_dir import explain_disk_errors
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ..config.compose import compose, folders
 from ..config.experiment import Experiment
 from ..config.quoting import command_line, override
-from ..console import clock
+from ..console import clock, plural
 from ..runs import checkpoint, record
 from ..runs.reader import SeedDirs
 from ..runs.run_dir import check_choices
@@ -224,7 +224,7 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
     """
     left = [run for run in runs if not (run.folder / record.NAME).exists()]
     done = len(runs) - len(left)
-    yield f"{study(options)}: {len(runs)} runs in {options.runs / study(options)}, {done} of them finished"
+    yield f"{study(options)}: {plural(len(runs), 'run')} in {options.runs / study(options)}, {done} of them finished"
     # Runs are ordered by task.
     for task, group in itertools.groupby(runs, key=lambda run: run.task):
         task_runs = list(group)
@@ -232,9 +232,9 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
         labels = dict.fromkeys(run.label for run in task_runs)
         seeds = dict.fromkeys(str(run.seed) for run in task_runs)
         yield f"  {task}: {', '.join(labels)}; seeds {', '.join(seeds)}"
-        yield f"    {len(task_left)} left of {task_runs[0].steps:,} steps each, {_time(task_left)}"
+        yield f"    {len(task_left)} left of {plural(task_runs[0].steps, 'step')} each, {_time(task_left)}"
     if left:
-        yield f"  time: start, training and scoring one after the other {duration(left, at_once)}"
+        yield f"  time one after the other, start-up and scoring included: {duration(left, at_once)}"
         yield disk(left, options)
 
 
@@ -281,10 +281,10 @@ def _time(runs: list[PlannedRun]) -> str:
     if not runs:
         return "nothing to do"
     if seconds(runs) is None:
-        return "time unknown: no records on this machine and no step measured (measure=<seconds>)"
+        return "time unknown: no earlier run on this kind of device; measure=<seconds> times a step"
     # How many runs each source of an estimate stands for.
     texts = {
-        "record": "{} by records of this kind of device",
+        "record": "{} by earlier runs on this kind of device",
         "measured": "{} by a step measured alone on sequences of full length",
         "unknown": "{} like the others",
     }

@@ -7,8 +7,8 @@ from collections import Counter
 from statistics import mean
 
 from ..console import clock, log
-from ..disk import lock
-from ..disk.atomic import content
+from ..io import lock
+from ..io.atomic import content
 from ..live import live_line
 from ..runs import checkpoint, record
 from .job import FAILED

@@ -6,6 +6,7 @@ import torch
 
 from ..config.experiment import Experiment
 from ..config.schema import Optim, Pretrain, Task
+from ..console import plural
 from ..data.datamodule import TaskData
 from ..runs import checkpoint
 from ..runs.reader import SeedDirs
@@ -43,13 +44,13 @@ class Plan:
         """Describe the runs that follow, for the log. The data must be set up."""
         experiment = self.experiment
         optim = experiment.optim
-        seeds = "1 seed" if len(experiment.seeds) == 1 else f"{len(experiment.seeds)} seeds"
+        seeds = plural(len(experiment.seeds), "seed")
         examples = len(self.data.splits["val"])
         megabytes = max(1, round(checkpoint.disk_bytes(self.params) / 2**20))
         messages = [
-            f"{seeds} of {optim.steps:,} steps of {optim.batch}, "
-            f"validation ({examples:,} examples) every {optim.eval_every}; {self.params:,} parameters; "
-            f"about {megabytes} MB per seed in {experiment.home}"
+            f"{seeds}, {plural(optim.steps, 'step')} with batch size {optim.batch}, "
+            f"validation on {plural(examples, 'example')} every {plural(optim.eval_every, 'step')}; "
+            f"{self.params:,} parameters; about {megabytes} MB per seed in {experiment.home}"
         ]
         # Options that are valid but do not have their effect here.
         if self.device == "cpu" and experiment.trainer.precision == "bf16" and not devices.supports_bf16():
@@ -112,12 +113,12 @@ def check_causal(experiment: Experiment) -> None:
     if all(getattr(mixer, "causal", False) for mixer in mixers):
         return
     if experiment.attn.get("causal") is False:
-        remedy = "say attn.causal=true"
+        remedy = "add attn.causal=true"
     elif experiment.attn.get("bidirectional"):
-        remedy = "say attn.bidirectional=false"
+        remedy = "add attn.bidirectional=false"
     else:
-        causal = "sdpa, linear, conv, sparse with attn.causal=true"
-        remedy = f"{causal} and s4d_*, s5, lru, long_conv with attn.bidirectional=false do not"
+        causal = "sdpa, linear, conv or sparse with attn.causal=true"
+        remedy = f"use {causal}, or s4d_*, s5, lru or long_conv with attn.bidirectional=false"
     raise ValueError(f"pretrain=next: {experiment.label} sees the tokens ahead; {remedy}")
 
 
@@ -146,30 +147,32 @@ def check_data(task: Task, data: TaskData, *, has_class_token: bool = False) -> 
 def _check_labels(task: Task, name: str, labels: torch.Tensor) -> None:
     if labels.is_floating_point():
         if task.loss != "mse":
-            raise ValueError(f"task.loss must be mse for labels of {name} that are real numbers, not {task.loss}")
+            raise ValueError(f"task.loss must be mse, not {task.loss}: labels of the {name} set are real numbers")
         return
     if task.loss == "mse":
-        raise ValueError(f"task.loss must be cross_entropy for labels of {name} that are classes, not mse")
+        raise ValueError(f"task.loss must be cross_entropy, not mse: labels of the {name} set are classes")
     largest = int(labels.max())
     smallest = int(labels.min())
     if largest >= task.outputs:
-        raise ValueError(f"task.outputs must be above the largest label of {name}, {largest}")
+        reason = f"the largest label of the {name} set"
+        raise ValueError(f"task.outputs must be above {largest}, {reason}, not {task.outputs}")
     if smallest < 0:
-        raise ValueError(f"labels must be 0 or more, not {smallest}, the smallest of {name}")
+        raise ValueError(f"labels must be 0 or more; the smallest label of the {name} set is {smallest}")
 
 
 def _check_tokens(task: Task, name: str, tokens: torch.Tensor, has_class_token: bool) -> None:
     # Real features, or token ids.
     if tokens.is_floating_point():
         if task.features is None or task.vocab is not None:
-            raise ValueError(f"task={task.name} needs features alone")
+            raise ValueError(f"task={task.name} has inputs of real numbers; set task.features and leave out task.vocab")
         if tokens.shape[-1] != task.features:
             raise ValueError(f"task.features must be {tokens.shape[-1]}, not {task.features}")
         return
     if task.vocab is None or task.features is not None:
-        raise ValueError(f"task={task.name} needs vocab alone")
+        raise ValueError(f"task={task.name} has inputs of token ids; set task.vocab and leave out task.features")
     last_id = int(tokens.max()) + task.shift
     if has_class_token and last_id + 1 >= task.vocab:
-        raise ValueError(f"task.vocab must be above the largest id of {name}, {last_id + 1}, the class token's")
+        raise ValueError(f"task.vocab must be above {last_id + 1}, the id of the class token, not {task.vocab}")
     if last_id >= task.vocab:
-        raise ValueError(f"task.vocab must be above the largest id of {name}, {last_id} with task.shift={task.shift}")
+        reason = f"the largest token id of the {name} set with task.shift={task.shift}"
+        raise ValueError(f"task.vocab must be above {last_id}, {reason}, not {task.vocab}")

@@ -20,7 +20,7 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.model.dropout import Dropout
-from lra.runs import bench_record
+from lra.results import bench_record
 from lra.runs.reader import scan
 
 PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))

@@ -16,7 +16,8 @@ from lra.bench import gpu_check, peers, recurrences
 from lra.bench.gpu_check import CheckPart
 from lra.bench.measure import measure, peak_bytes
 from lra.bench.peer_pairs import PeerPair
-from lra.runs import bench_record, record
+from lra.results import bench_record
+from lra.runs import record
 
 MB = 2**20
 

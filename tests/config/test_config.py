@@ -150,7 +150,7 @@ def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkey
 def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(monkeypatch, capfd):
     words = ["task=listops", "budget=smoke", "attn=cur_abs,cur_step", "attn.count=0", "+attn.cuont=3"]
     stop, _ = run(train, "-m", *words[:-1], patch=monkeypatch, capfd=capfd)
-    assert stop.startswith("lra: 2 failed") and stop.count("attn.count must be from 1 to") == 2
+    assert stop.startswith("lra: 2 runs failed") and stop.count("attn.count must be from 1 to") == 2
     assert "attn=cur_step attn.count=0" in stop
     assert follow(words) == [*words[:3], "attn.count=choice(0)", "+attn.cuont=choice(3)"]
     others = ["-m", "attn=cur_abs", "attn.count=8", "optim.lr=1,2", "optim.steps=3", "~attn.pinv.steps", "runs=a\\=b"]
@@ -238,7 +238,7 @@ def test_damaged_data_names_the_command_that_mends_it(tmp_path, monkeypatch, cap
     (tokens,) = tmp_path.glob("listops-*/val.tokens.bin")
     tokens.write_bytes(tokens.read_bytes()[:-1])
     stop, _ = call(train, *words, "attn=cur_abs", f"runs={tmp_path / 'runs'}")
-    command = stop.partition("to make it: lra data ")[2].split()
+    command = stop.partition("prepare it with: lra data ")[2].split()
     assert command == [*words, "force=true"]
     assert call(prepare, *command)[0] is None
-    assert "every checksum is right" in call(prepare, *words, "verify=true")[1]
+    assert "every checksum is correct" in call(prepare, *words, "verify=true")[1]

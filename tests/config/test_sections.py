@@ -10,7 +10,7 @@ import pytest
 from conftest import config, experiment
 from pydantic import ValidationError
 
-from lra.attention.base import Attention
+from lra.attention.base import Attention, Sizes
 from lra.config import CONF
 from lra.config.base import typed
 from lra.config.compose import compose
@@ -78,14 +78,37 @@ def test_a_value_of_another_type_is_refused(kind, values):
     "value, bounds, most, told",
     [
         (9, Range(1, 8), "", "from 1 to 8, not 9"),
-        (1, Range(0, below=1), "", "from 0 below 1, not 1"),
-        (4, Range(most=3), "", "to 3, not 4"),
+        (1, Range(0, below=1), "", "at least 0 and below 1, not 1"),
+        (4, Range(most=3), "", "at most 3, not 4"),
         (math.nan, Range(0, 1), "", "from 0 to 1, not nan"),
     ],
 )
 def test_a_value_outside_its_range_is_refused(value, bounds, most, told):
     with pytest.raises(ValueError, match=f"^{re.escape(f'x must be {told}')}$"):
         in_range("x", value, bounds, most)
+
+
+@pytest.mark.parametrize(
+    "name, option, value",
+    [
+        ("bigbird", "block", 0),
+        ("bigbird", "block", 1.5),
+        ("cur_abs", "score", "best"),
+        ("cur_abs", "copy_rv", 2),
+        ("lru", "r_max", 0.0),
+        ("reformer", "buckets", 0),
+    ],
+)
+def test_the_command_line_and_python_reject_a_value_with_the_same_message(name, option, value):
+    with pytest.raises(ValueError) as from_command_line:
+        config(name, f"attn.{option}={value}")
+
+    constructor = config(name).attn.function
+    sizes = Sizes(heads=2, head_dim=4, value_dim=4, length=64)
+    with pytest.raises(ValueError) as from_python:
+        constructor(sizes, **{option: value})
+
+    assert str(from_command_line.value) == f"attn.{from_python.value}"
 
 
 class Own(Attention):

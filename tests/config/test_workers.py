@@ -13,7 +13,7 @@ from support.training import wait
 
 from lra.config import CONF
 from lra.config.workers import Workers, killed_by
-from lra.disk import lock
+from lra.io import lock
 from lra.runs import record
 
 
@@ -82,7 +82,7 @@ def test_a_killed_process_of_train_is_one_failed_run_and_the_same_command_resume
     assert process.returncode == 1 and "Traceback" not in err, err
     first, failure = err.splitlines()[-2:]
     seed = path.parent.name.removeprefix("seed-")
-    assert first == "lra: 1 failed, the others ended well"
+    assert first == "lra: 1 run failed, the others finished"
     assert f"seeds=[{seed}]" in failure and failure.endswith("ended by SIGKILL, perhaps because memory ran out")
     records = {found.parent.name for found in tmp_path.rglob(record.NAME)}
     assert records == {"seed-0", "seed-1", "seed-2"} - {path.parent.name}

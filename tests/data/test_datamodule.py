@@ -142,7 +142,7 @@ def test_bytes_are_shifted_and_cut_and_a_download_is_asked_for(tmp_path):
     words = [f"source.archive={archive['archive']}", f"source.sha256={archive['sha256']}", "task.limit=30"]
     words += ["source.train=20", "source.val=20", "source.test=20"]
     options = {"budget": "smoke", "root": tmp_path / "data data", "overrides": words}
-    with pytest.raises(ValueError, match=r"there is no data set at .*; to make it: lra data task=text"):
+    with pytest.raises(ValueError, match=r"there is no data set at .*; prepare it with: lra data task=text"):
         lra.load_dataset("text", **options)
     dataset = lra.load_dataset("text", download=True, **options)
     text = dataset.stored.tokens[: len(dataset[0].tokens)].long()

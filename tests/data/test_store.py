@@ -17,7 +17,7 @@ from lra.data import store
 from lra.data.source import Source
 from lra.data.store import ExampleChunk, Split, StoreError, load, verify
 from lra.data.store_writer import write
-from lra.disk import atomic
+from lra.io import atomic
 
 PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
 

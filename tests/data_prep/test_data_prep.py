@@ -67,7 +67,7 @@ def test_all_prepares_what_can_be_made_and_leaves_out_what_its_user_must_bring(r
     stop, _, err = run_command("task=all", "budget=smoke")
     assert stop is None and len(list((tmp_path / "data").glob("*/"))) == 1
     assert "genome: left out" in err and "adding_N128: train 256" in err and "listops: train 256" in err
-    assert "every checksum is right" in run_command("task=all", "budget=smoke", "verify=true")[2]
+    assert "every checksum is correct" in run_command("task=all", "budget=smoke", "verify=true")[2]
 
 
 def test_all_goes_on_after_a_failure_and_ends_with_it(run_command, tmp_path, monkeypatch):
@@ -80,8 +80,8 @@ def test_all_goes_on_after_a_failure_and_ends_with_it(run_command, tmp_path, mon
 
 def test_synthetic_data_has_nothing_to_store(run_command, tmp_path):
     stop, _, err = run_command("task=adding", "task.length=16384")
-    assert stop is None and "adding_N16384: train 200,000, val 5,000, test 5,000 examples, made as they are read" in err
-    with pytest.raises(ValueError, match="adding is made as it is read, there is nothing to store"):
+    assert stop is None and "adding_N16384: train 200,000, val 5,000, test 5,000 examples, generated on the fly" in err
+    with pytest.raises(ValueError, match="adding is generated on the fly; there is nothing to store"):
         Adding().splits(workers=1, progress=None)
     assert not (tmp_path / "data").exists()
 

@@ -17,7 +17,7 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.data.store import StoreError
-from lra.runs import restore
+from lra.evaluate import restore
 from lra.runs.run_dir import RunDir, check_choices
 from lra.train.__main__ import train
 

@@ -197,7 +197,7 @@ def test_missing_files_name_both_keys(files, tmp_path):
         Genome(dog=files[0]["dog"]).open(tmp_path)
     with pytest.raises(ValueError, match=r"source.donkey=/nowhere: there is no such file"):
         Genome(dog=files[0]["dog"], donkey="/nowhere").open(tmp_path)
-    with pytest.raises(StoreError, match="to make it: lra data task=genome"):
+    with pytest.raises(StoreError, match="prepare it with: lra data task=genome"):
         Genome(**files[0]).open(tmp_path)
     with pytest.raises(ValueError, match="no sequence of dog has more than 9999 bases"):
         Genome(**files[0] | {"longer_than": 9999}).prepare(tmp_path)

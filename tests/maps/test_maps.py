@@ -175,8 +175,8 @@ def test_command(trained, call):
         ("at=5000", "at must be a whole number from 0 to"),
         ("out=/proc/nowhere", "/proc/nowhere/test-0-layer-1.png cannot be written"),
         ("run=null", "run is missing; name a run directory: run=runs/<study>"),
-        ("run=/nowhere", "/nowhere is not a folder; run must be the folder of a seed"),
-        (f"run={trained.parent}", "has no config.yaml; run must be the folder of a seed"),
+        ("run=/nowhere", "/nowhere is not a folder; name a run directory: run=runs/"),
+        (f"run={trained.parent}", "has no config.yaml; name a run directory: run=runs/"),
     ):
         assert told in call(word)
 
@@ -187,12 +187,12 @@ def test_damaged_folders_are_told(trained, call):
     weights.write_bytes(whole[: len(whole) // 2])
     assert "best.ckpt cannot be used (its sha256 is not the one in the record.json" in call()
     unseal(trained / "record.json")
-    assert "best.ckpt cannot be used (it is damaged or no checkpoint" in call()
+    assert "best.ckpt cannot be used (it is damaged or not a checkpoint" in call()
     torch.save({"head": torch.zeros(1)}, weights)
     assert "best.ckpt does not hold the weights of this model" in call()
     weights.unlink()
     assert "has no best.ckpt: it has not reached its first evaluation" in call()
     shutil.copy(trained / "record.json", trained / "config.yaml")
-    assert "config.yaml and record.json are not of one run" in call()
+    assert "config.yaml and record.json belong to different runs" in call()
     (trained / "record.json").unlink()
     assert "config.yaml is not the configuration of a run" in call()

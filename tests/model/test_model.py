@@ -13,9 +13,9 @@ from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
+from lra.evaluate.restore import configuration, unflatten
 from lra.maps import maps
 from lra.model.classifier import Head
-from lra.runs.restore import configuration, unflatten
 from lra.runs.run_dir import RunDir
 from lra.studies.qkv import calls
 from lra.studies.swap import TransferOptions, experiments

@@ -13,8 +13,7 @@ from lra.config.compose import compose
 from lra.report import bench_figures, bench_tables
 from lra.report.__main__ import ReportOptions, report
 from lra.report.bench_groups import growth
-from lra.results import summary
-from lra.runs import bench_record
+from lra.results import bench_record, summary
 
 OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("naive", 2.0), ("cur_abs", 1.0))]
 STEP = {"what": "step", "task": "text", "roofline_ms": None, "roofline_bytes": None, "flops": None}

@@ -10,8 +10,8 @@ from scipy import stats
 from support.records import RECORD, TESTS, add, add_seeds
 
 from lra.config import CONF
-from lra.disk import typed_json
 from lra.evaluate import record as fresh_record
+from lra.io import typed_json
 from lra.report import arena, arena_compare, paper_tables
 from lra.results import published, summary
 

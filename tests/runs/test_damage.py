@@ -21,7 +21,7 @@ from lra.bench.__main__ import bench
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.data import store, store_writer
-from lra.disk import atomic
+from lra.io import atomic
 from lra.maps.__main__ import show
 from lra.report.__main__ import report
 from lra.runs import checkpoint, record

@@ -13,12 +13,12 @@ from support.records import RECORD, add
 
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.disk.search import find_files
+from lra.evaluate.restore import check_data, configuration
+from lra.io.search import find_files
 from lra.report.__main__ import report
 from lra.runs import config_file, record
 from lra.runs.publish import publish
 from lra.runs.reader import finished, scan
-from lra.runs.restore import check_data, configuration
 from lra.runs.run_dir import RunDir, check_choices
 
 
@@ -181,5 +181,5 @@ def test_a_configuration_that_was_changed_is_not_that_of_its_record(finished_run
     home, choices = finished_run
     (home / "config.yaml").write_text(yaml.safe_dump(choices | {"attn.count": 65}))
     record.save(record.load(home / record.NAME), home)
-    with pytest.raises(ValueError, match=r"config.yaml and record.json are not of one run"):
+    with pytest.raises(ValueError, match=r"config.yaml and record.json belong to different runs"):
         RunDir.read(home)

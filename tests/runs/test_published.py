@@ -10,10 +10,10 @@ import torch
 import yaml
 from support.records import PHASE, RECORD
 
+from lra.evaluate.restore import best, configuration
 from lra.runs import checkpoint, config_file, published, record
 from lra.runs.publish import publish
 from lra.runs.reader import finished, scan
-from lra.runs.restore import best, configuration
 from lra.runs.run_dir import RunDir
 
 FILLED = {"tokens": 10**12, "pretrain": PHASE, "data": "00", "collapsed": True, "live_units": 1 / 3, "command": "'b,c'"}
@@ -224,8 +224,8 @@ def test_a_run_that_diverged_before_its_first_evaluation_is_added(home):
 
 
 REFUSED = {
-    "seed-1 was made by code that is not committed, 123-dirty": lambda mine: change(mine / "seed-1", git="123-dirty"),
-    "seed-1 was made by code that is not committed, None": lambda mine: change(mine / "seed-1", git=None),
+    "seed-1 was trained by uncommitted code (123-dirty)": lambda mine: change(mine / "seed-1", git="123-dirty"),
+    "seed-1 was trained by uncommitted code (unknown commit)": lambda mine: change(mine / "seed-1", git=None),
     "the same study, task, label and seed": lambda mine: shutil.copytree(mine / "seed-0", mine / "again"),
 }
 
@@ -240,12 +240,12 @@ def test_another_run_in_its_place_is_kept(home):
     publish()
     change(home / "runs" / "mine" / "seed-0", test=1.0)
     before = contents(home / "out")
-    assert "is another run than runs/mine/seed-0" in refusal()
+    assert "holds another run than runs/mine/seed-0" in refusal()
     assert contents(home / "out") == before
 
 
 def test_no_run_and_no_folder(home, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["publish", "runs=nowhere"])
-    assert refusal() == "lra: there is no finished run below nowhere"
+    assert refusal() == "lra: runs=nowhere has no finished run; name a folder of finished runs, runs=runs/<study>"
     monkeypatch.setattr(sys, "argv", ["publish"])
     assert "a folder of finished runs: runs=runs/<study>" in refusal()

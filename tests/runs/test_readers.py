@@ -13,10 +13,10 @@ from conftest import run
 from support.bench import made, row
 from support.records import RECORD, add, instead, metrics, unseal
 
-from lra.disk import typed_json
+from lra.io import typed_json
 from lra.report import artifacts
 from lra.report.__main__ import report
-from lra.runs import bench_record as bench
+from lra.results import bench_record as bench
 from lra.runs import checkpoint, record, run_dir
 from lra.studies.dropin import __main__ as dropin
 from lra.studies.probes import record as probes
@@ -231,5 +231,5 @@ def test_a_picture_is_a_file_of_the_run_itself(tmp_path):
 
 
 def test_only_what_mends_itself_is_said_to_go_on(tmp_path):
-    with pytest.raises(FileNotFoundError), run_dir.explain_disk_errors(tmp_path):  # a full disk is told in tests/disk
+    with pytest.raises(FileNotFoundError), run_dir.explain_disk_errors(tmp_path):  # a full disk is told in tests/io
         (tmp_path / "best.ckpt").read_bytes()

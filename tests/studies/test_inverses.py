@@ -13,9 +13,9 @@ from lra.attention.nystrom import Nystrom
 from lra.attention.soft import Soft
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
+from lra.evaluate.restore import configuration
 from lra.ops.pinv import newton
 from lra.runs.reader import finished
-from lra.runs.restore import configuration
 from lra.studies.figures import panels, save
 from lra.studies.inverses import matrices, measure
 from lra.studies.inverses.__main__ import inverses

@@ -11,7 +11,7 @@ from support.records import add, rows, table, texts
 
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
-from lra.disk.typed_json import save
+from lra.io.typed_json import save
 from lra.runs.reader import finished
 from lra.studies.probes import local_window, measure, record
 from lra.studies.probes.__main__ import ProbesOptions, _transfer_options, probe

@@ -19,7 +19,7 @@ from support.records import unseal
 from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
 from lra.config.compose import compose
-from lra.disk.typed_json import save
+from lra.io.typed_json import save
 from lra.results import summary as report_tables
 from lra.runs import config_file, record
 from lra.runs.reader import finished, scan
@@ -182,7 +182,9 @@ def test_mega_cur_is_the_trained_mega(mega):
 def test_the_attention_function_of_a_run_is_not_exchanged_unasked(mega, copied):
     home = copied(trained(mega, "mega") / "seed-0")
     rewrite(home, yaml.safe_load((home / "config.yaml").read_text()) | {"attn.weights": "laplace"})
-    with pytest.raises(ValueError, match=r"has attn.weights=laplace and attn=mega_cur_step softmax; say attn.weights="):
+    with pytest.raises(
+        ValueError, match=r"has attn.weights=laplace and attn=mega_cur_step has softmax; add attn.weights="
+    ):
         models(mega, "attn=mega_cur_step", run=home)
     for said in ("laplace", "softmax"):
         assert models(mega, "attn=mega_cur_step", f"attn.weights={said}", run=home)
@@ -271,7 +273,7 @@ def test_a_run_on_other_data_is_refused(runs, copied):
     with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
         transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
     (copy / "record.json").unlink()
-    with pytest.raises(ValueError, match=r"has no finished seed: no record.json, python -m lra.train makes them"):
+    with pytest.raises(ValueError, match=r"has no finished seed: no record.json; train its seeds with lra train"):
         finished(copy)
 
 

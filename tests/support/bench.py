@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from lra.runs.bench_record import BenchRecord, BenchRow, Machine
+from lra.results.bench_record import BenchRecord, BenchRow, Machine
 
 MB = 2**20
 SOFTWARE = {"python": "3.11", "torch": "2.13", "triton": None, "allocator": {"MALLOC_MMAP_MAX_": "0"}}

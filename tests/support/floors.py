@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FLOORS = [
     {"lra"},
-    {"ops", "disk", "reference"},
+    {"ops", "io", "reference"},
     {"attention", "model", "data"},
     {"config"},
     {"runs", "train"},

@@ -172,7 +172,7 @@ def test_a_mechanism_of_the_users_own_and_the_number_of_its_runs(board):
     words = ("attn=custom", "attn._target_=lra.attention.controls.Mean", "tasks=[tiny_recall]", "plan=true")
     stop, out, _ = board(pytest.fail, *words, "measure=60")
     assert stop is None and "  Mean tiny_recall: 0 rates done, 4 left; 0 of 2 seeds done; time left about" in out
-    assert "left: 4 runs for the rates and 2 at the chosen ones" in out and "time one after the other about" in out
+    assert "left: 4 runs for the rates and 2 at the chosen ones" in out and "time one after the other: about" in out
 
 
 def test_a_record_of_another_configuration_is_refused(board, tmp_path):

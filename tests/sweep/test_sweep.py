@@ -16,7 +16,7 @@ from support.sweeps import SMOKE, config, expand, fail, finish, sweep
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.disk import lock
+from lra.io import lock
 from lra.sweep import __main__ as leader
 from lra.sweep import job, plan, progress
 from lra.sweep.estimate import START
@@ -123,7 +123,12 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
     assert again[1].seconds == pytest.approx(0.1 * (6 + 2 * 8 / 3)) and again[1].basis == "record"
     assert again[2].seconds is None  # another method has another cost
     text = "\n".join(plan.describe(again, made, 2))
-    assert "1 of them finished" in text and "3 left" in text and "1 by records" in text and "2 like the others" in text
+    assert (
+        "1 of them finished" in text
+        and "3 left" in text
+        and "1 by earlier runs" in text
+        and "2 like the others" in text
+    )
     assert plan.seconds(again[1:]) == pytest.approx(3 * (START + again[1].seconds))  # each starts a process
 
     finish(runs[0], device="NVIDIA X", step_ms=100.0, n_val=64)

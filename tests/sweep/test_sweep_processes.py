@@ -17,7 +17,7 @@ from support.sweeps import SMOKE, config, finish, sweep
 from support.training import wait
 
 from lra.config import CONF
-from lra.disk import lock
+from lra.io import lock
 from lra.runs import record
 from lra.sweep import job, launcher, plan
 from lra.sweep.launcher import Launcher
@@ -125,7 +125,7 @@ def test_the_sweep_stops_at_the_end_of_its_window_and_says_what_is_left(tmp_path
 
     stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}", "minutes=30")
     assert stop is None and len(begun) == 4
-    assert "1 of 4 done" in said and "3 runs left, the same command resumes" in said
+    assert "1 of 4 done" in said and "3 runs left; the same command resumes" in said
     stop, said = sweep(monkeypatch, capfd, lambda runs, *_: [finish(run) for run in runs] and None, f"runs={tmp_path}")
     assert stop is None and "4 of 4 done" in said and "left, the same" not in said
 

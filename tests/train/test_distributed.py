@@ -16,7 +16,7 @@ from support.training import result, seed_folder, smoke, start, train_config, wa
 
 from lra import ranks
 from lra.data.datamodule import Batch
-from lra.disk.lock import holder
+from lra.io.lock import holder
 from lra.model.norm import make_norm
 from lra.ops import metrics
 from lra.runs import record

@@ -24,7 +24,7 @@ from support.training import (
 )
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from lra.disk.lock import hold
+from lra.io.lock import hold
 from lra.runs import checkpoint, record
 from lra.train import distributed
 from lra.train.__main__ import train
@@ -223,8 +223,11 @@ def test_killed_process_resumes(data_root, tmp_path, kill, capfd):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (-100, "labels must be 0 or more, not -100, the smallest of train"),  # the cross entropy would ignore it
-        (8, "task.outputs must be above the largest label of train, 8"),
+        (
+            -100,
+            "labels must be 0 or more; the smallest label of the train set is -100",
+        ),  # the cross entropy would ignore it
+        (8, "task.outputs must be above 8, the largest label of the train set, not 8"),
     ],
 )
 def test_a_label_that_is_no_class_is_refused(label, message):
@@ -251,7 +254,7 @@ def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_pa
     stop, error = run(train, "-m", *words, *several, patch=monkeypatch, capfd=capfd)
     assert ended == ["sdpa", "luna"]
     first, *lines = stop.splitlines()
-    assert first == "lra: 4 failed, the others ended well"
+    assert first == "lra: 4 runs failed, the others finished"
     job = lambda heads, attn, why: f"  {' '.join(words)} model.heads={heads} attn={attn}: {why}"
     refused = "model.heads must divide model.dim 64, not 3; or set model.head_dim"
     expected = [job(3, name, refused) for name in ("sdpa", "linear", "luna")]

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from ...results import figures
+from ...results.bench_record import BenchRow
 from ...results.palette import COLOURED, COLOURS, Palette
-from ...runs.bench_record import BenchRow
 from ..bench_groups import MEBIBYTE, Group, growth, label, number
 
 FIRST_COLOUR, _ = COLOURS[0]

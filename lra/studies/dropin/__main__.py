@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean, mean, stdev
+from statistics import geometric_mean, mean
 from typing import Annotated
 
 import torch
@@ -23,8 +23,9 @@ from pydantic import ConfigDict, Field
 
 from ...bench.measure import measure
 from ...config.entry import main
-from ...console import log
-from ...disk import atomic, typed_json
+from ...console import log, plural
+from ...io import atomic, typed_json
+from ...results.statistics import sample_std
 from ...results.table import Table, frame, show
 from ...runs import record
 from .candidates import CANDIDATES, Function, softmax
@@ -99,7 +100,7 @@ def dropin(options: DropinOptions) -> None:
     for source in list(sources(options)):
         _check_counts(source, options)
         save(errors(source, names, options), home / source.name / FILE)
-        log(f"{source.name}: {len(names)} candidates, n = {options.n}")
+        log(f"{source.name}: {plural(len(names), 'candidate')}, n = {options.n}")
     if options.cost:
         save(cost(names, options), home / COST)
 
@@ -160,7 +161,7 @@ def errors(source: QKVSource, names: list[str], options: DropinOptions) -> Error
             for example, exact in zip(source.examples, outputs, strict=True):
                 distances = [distance(function, layer, out, count) for layer, out in zip(example, exact, strict=True)]
                 by_example.append(mean(distances))
-            measured.values[name][str(count)] = (mean(by_example), stdev(by_example))
+            measured.values[name][str(count)] = (mean(by_example), sample_std(by_example))
     return measured
 
 
@@ -201,7 +202,7 @@ def cost(names: list[str], options: DropinOptions) -> Cost:
     for name in names:
         values[name] = {str(count): costs[name, count] for count in counts}
     sizes = f"{options.cost} tokens, {options.heads} heads of {options.head_dim}"
-    about = f"{sizes}, {options.threads} CPU thread(s), median of {REPEATS}"
+    about = f"{sizes}, {plural(options.threads, 'CPU thread')}, median of {REPEATS}"
     return Cost(about, costs["exact"], values)
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
 from ...config.schema import Some, Threads, as_list
+from ...evaluate import restore
 from ...options import Positive, Range, Whole
-from ...runs import restore
 from ...runs.reader import finished
 from ...runs.run_dir import RunDir
 from ..examples import labelled

@@ -25,7 +25,7 @@ from ...config.entry import main
 from ...config.options import Options
 from ...config.schema import Some
 from ...console import log
-from ...disk import atomic
+from ...io import atomic
 from ...options import Positive, Whole
 from ...results.table import Table, frame, show
 from ..figures import panels, save

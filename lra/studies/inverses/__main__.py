@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 
 from ...config.entry import main
 from ...console import log
-from ...disk import atomic
+from ...io import atomic
 from ...results.palette import COLOURS, Palette
 from ...runs.reader import finished
 from .. import figures

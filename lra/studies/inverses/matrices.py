@@ -21,11 +21,11 @@ from ...attention.soft import Soft
 from ...config.experiment import Experiment
 from ...config.schema import Some, Threads
 from ...data.datamodule import Batch
+from ...evaluate.restore import configuration, trained
 from ...maps.maps import matrix
 from ...ops.pinv import newton
 from ...options import Range, Whole
 from ...runs import checkpoint
-from ...runs.restore import configuration, trained
 from ...runs.run_dir import RunDir
 from ..examples import batches
 from ..qkv import QKVOptions, calls, generated, mechanisms

@@ -21,7 +21,7 @@ from pydantic import Field
 from ...config.entry import main
 from ...config.schema import Some, distinct
 from ...console import log
-from ...disk import atomic
+from ...io import atomic
 from ...options import Range
 from ...results import published
 from ...results.palette import COLOURS, Palette

@@ -18,11 +18,11 @@ from ...config.entry import main
 from ...config.options import Options
 from ...config.schema import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
-from ...disk import atomic, typed_json
+from ...evaluate.restore import configuration, trained
+from ...io import atomic, typed_json
 from ...options import Positive, Whole
 from ...runs.reader import finished
 from ...runs.record import RunRecord, git_commit
-from ...runs.restore import configuration, trained
 from ...runs.run_dir import RunDir
 from ...train.device import select_device
 from ..examples import batches

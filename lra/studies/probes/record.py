@@ -9,8 +9,8 @@ from typing import Literal
 import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ...disk import atomic, typed_json
-from ...disk.typed_json import FolderName, Percent
+from ...io import atomic, typed_json
+from ...io.typed_json import FolderName, Percent
 from ...ops.metrics import Metric
 from ...runs.record import RunRecord
 

@@ -6,7 +6,7 @@ from statistics import median
 import pandas as pd
 
 from ...console import log
-from ...disk import atomic
+from ...io import atomic
 from ...report.results import CONTROL
 from ...results.palette import Palette
 from ...results.summary import Row

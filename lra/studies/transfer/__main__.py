@@ -13,11 +13,11 @@ import torch
 from ...config.entry import main
 from ...config.options import flatten
 from ...console import log
-from ...disk import typed_json
+from ...evaluate.restore import check_data
+from ...io import typed_json
 from ...model.classifier import Classifier
 from ...runs import record
 from ...runs.reader import finished
-from ...runs.restore import check_data
 from ...runs.run_dir import RunDir
 from ...train import plan as plans
 from ...train.__main__ import fit

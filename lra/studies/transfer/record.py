@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import MinLen
 from pydantic import NonNegativeInt
 
-from ...disk import typed_json
-from ...disk.typed_json import FolderName, Percent
+from ...io import typed_json
+from ...io.typed_json import FolderName, Percent
 from ...ops.metrics import Metric
 from .compare import Layer
 

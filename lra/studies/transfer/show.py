@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from ...config.entry import main
 from ...config.options import Options
 from ...console import log
-from ...disk import atomic, typed_json
+from ...io import atomic, typed_json
 from ...results import table as report_table
 from ..figures import panels, save
 from .record import FILE, load

@@ -127,7 +127,7 @@ def listed(path: Path) -> str | None:
 
 
 def scan(root: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
-    """Load every file of a name below a folder; links to folders are followed, see ``lra.disk.search``.
+    """Load every file of a name below a folder; links to folders are followed, see ``lra.io.search``.
 
     Args:
         root: the folder.

@@ -13,10 +13,10 @@ from typing import Annotated
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from ..disk import typed_json
-from ..disk.search import find_files
-from . import config_file
-from .record import processor
+from ..io import typed_json
+from ..io.search import find_files
+from ..runs import config_file
+from ..runs.record import processor
 
 FILE = "bench.json"
 # Numbers that fit on an axis of a figure.

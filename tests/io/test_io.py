@@ -14,7 +14,7 @@ import pytest
 
 from lra.config import CONF
 from lra.config.errors import explain
-from lra.disk import atomic, lock
+from lra.io import atomic, lock
 from lra.sweep import job
 
 
@@ -106,7 +106,7 @@ def test_a_copy_that_is_refused_stands_nowhere(tmp_path):
 
 HOLD = """
 import sys, time, pathlib
-from lra.disk.lock import hold
+from lra.io.lock import hold
 with hold(pathlib.Path(sys.argv[1])):
     print("got", flush=True)
     time.sleep(60)
@@ -114,7 +114,7 @@ with hold(pathlib.Path(sys.argv[1])):
 # Waits for the common start and writes when it had the lock.
 RACE = """
 import pathlib, sys, time
-from lra.disk.lock import hold
+from lra.io.lock import hold
 path, log, start = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 while time.time() < start: pass
 with hold(path, lambda owner: None):

@@ -1,4 +1,4 @@
-"""Comparison of mechanisms on the same test examples: a two-way random-effects model of seeds and examples.
+"""Statistics of outcomes on shared test examples: a two-way random-effects model of seeds and examples.
 
 Outcome of example i under seed s of a mechanism: y_si = mean + seed_s + example_i + residual_si, with independent
 effects of variance σ²_seed, σ²_example and σ²_residual. The score of a mechanism with S seeds and N examples then has
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..results.statistics import degrees_of_freedom, normal_quantile, student_p_value, student_quantile
+from .statistics import degrees_of_freedom, normal_quantile, student_p_value, student_quantile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +114,16 @@ def standard_error(outcomes: np.ndarray) -> float:
         repeated = residual_variance(outcomes) / outcomes.size
         variance = max(variance, variance + seed_variance - repeated)
     return 100 * math.sqrt(variance)
+
+
+def binomial_error(share: float, examples: int) -> float:
+    """Estimate the standard error of one model's score over examples, in percentage points.
+
+    Args:
+        share: share of correct examples.
+        examples: number of examples.
+    """
+    return 100 * math.sqrt(share * (1 - share) / examples)
 
 
 def residual_variance(outcomes: np.ndarray) -> float:

@@ -9,9 +9,9 @@ from ..config.experiment import Experiment
 from ..config.options import flatten
 from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
-from . import checkpoint, config_file
-from .config_file import NAME
-from .run_dir import RunDir
+from ..runs import checkpoint, config_file
+from ..runs.config_file import NAME
+from ..runs.run_dir import RunDir
 
 # Options of the machine, which config.yaml does not hold.
 MACHINE_OPTIONS = {"device": "auto", "devices": 1, "compile": False, "threads": None}
@@ -104,7 +104,7 @@ def trained(run: RunDir, experiment: Experiment) -> tuple[Classifier, TaskData]:
     if reason:
         raise ValueError(reason)
     if not run.weights.exists():
-        reason = "it has not reached its first evaluation, or was copied without it"
+        reason = "the run has not reached its first evaluation, or was copied without its weights"
         raise ValueError(f"{run.path} has no {run.weights.name}: {reason}")
     # The data must have the provenance that the run recorded.
     data = experiment.task_data()

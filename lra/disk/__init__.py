@@ -1,1 +1,0 @@
-"""Files on the disk: atomic replacement, locks, search, typed JSON."""
