@@ -128,6 +128,19 @@ def run(entry, *words, patch, capfd):
     return stop, said
 
 
+@pytest.fixture
+def call(monkeypatch, capfd):
+    """Call an entry point in this process: call(entry, *arguments) -> exit message, stdout, stderr."""
+    return functools.partial(printed, patch=monkeypatch, capfd=capfd)
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Leave out the figures of a report, which other tests draw."""
+    monkeypatch.setattr("lra.results.figures.save", lambda *_: [])
+    monkeypatch.setattr("lra.report.export._draw_studies", lambda *_: {})
+
+
 def p_value(observed, expected=None) -> float:
     """That counts (k,) were drawn with these expected ones, uniform if None: chi-square with k - 1 degrees."""
     observed = torch.as_tensor(observed, dtype=torch.float64)

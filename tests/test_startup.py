@@ -1,25 +1,33 @@
-"""Entry points: settings before torch is imported, Ctrl-C, installed files, the examples, the command lra."""
+"""Entry points: settings before torch is imported, Ctrl-C, installed files, the command lra, compiled code."""
 
 import importlib
 import os
 import re
 import resource
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
 import zipfile
 from importlib.util import find_spec
 
-import matplotlib.pyplot as plt
 import pytest
 
-from lra import cli, console, startup
+from lra import cli, compiled, console, startup
 from lra.config import CONF
 from lra.startup import SPINS
 
 ROOT = CONF.parent
 INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
+
+
+def process(*arguments, folders=(ROOT,), cwd=ROOT, **variables):
+    """Run Python with imports from some folders, and without settings of threads and of numba."""
+    settings = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "NUMBA_")
+    env = {key: value for key, value in os.environ.items() if not key.startswith(settings)}
+    env |= {"PYTHONPATH": os.pathsep.join(map(str, folders))} | variables
+    return subprocess.run([sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("name, value, spins", [("GOMP_SPINCOUNT", "7", "7"), ("OMP_WAIT_POLICY", "active", None)])
@@ -31,12 +39,6 @@ def test_threads_wait_as_the_environment_says(name, value, spins, monkeypatch):
     assert os.environ.get("GOMP_SPINCOUNT") == spins
 
 
-def python(code):
-    """Run code in a process of its own, whose environment does not say how threads wait."""
-    env = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    return subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True)
-
-
 WATCH = """
 import os, runpy, sys
 class Watch:
@@ -44,8 +46,6 @@ class Watch:
         if name == 'torch': sys.exit(os.environ.get('GOMP_SPINCOUNT', 'not settled'))
 sys.meta_path.insert(0, Watch())
 """
-
-
 ENTRIES = {
     "runpy.run_path('examples/arena_cell.py', run_name='__main__')": SPINS,
     "runpy.run_module('lra.train', run_name='__main__')": SPINS,
@@ -56,37 +56,50 @@ ENTRIES = {
 
 @pytest.mark.parametrize("code", ENTRIES)
 def test_otherwise_entry_points_settle_it_before_torch_is_imported(code):
-    assert python(WATCH + code).stderr.strip() == ENTRIES[code]
+    assert process("-c", WATCH + code).stderr.strip() == ENTRIES[code]
 
 
 EFFECTS = """
-import importlib, os, pkgutil, signal, torch
+import importlib, os, pkgutil, signal, sys, torch
 def state():
     return dict(os.environ), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+def failures(names):
+    messages = {}
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            messages[name] = str(error)
+    return messages
 environ, *others = state()
 import lra, data_prep
 names = [name for top in (lra, data_prep) for _, name, _ in pkgutil.walk_packages(top.__path__, f"{top.__name__}.")]
-for name in names:
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        assert "is not installed" in str(error), (name, error)
+optional = ("triton", "tensorflow", "tensorflow_datasets", "wandb")
+sys.modules.update(dict.fromkeys(optional))  # None: not installed
+print(*failures(names))
+for name in optional:
+    del sys.modules[name]
+print(*(message for message in failures(names).values() if "is not installed" not in message))
 after, *others_after = state()
 libraries = {"PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR"}  # set by lightning and by torch
 changed = {key for key in environ.keys() | after.keys() if environ.get(key) != after.get(key)} - libraries
 print(len(names) > 200, changed, others == others_after)
 """
+# Modules that need an optional package.
+NEEDY = ("lra.ops.triton.", "lra.integrations.huggingface", "lra.studies.encoder", "lra.studies.pretrained.")
+NEEDY += ("data_prep.tfds",)
 
 
-def test_importing_every_module_changes_nothing_in_the_process():
-    run = python(EFFECTS)
-    assert run.stdout == "True set() True\n", run.stderr
+def test_every_other_module_is_imported_without_optional_packages_and_changes_nothing_in_the_process():
+    run = process("-c", EFFECTS)
+    failed, errors, effects = run.stdout.splitlines()
+    assert all(name.startswith(NEEDY) for name in failed.split()), failed
+    assert (errors, effects) == ("", "True set() True"), run.stderr
 
 
 @pytest.mark.parametrize("system", ["Windows", "FreeBSD"])
-def test_another_system_gets_one_line(system):
-    code = f"import platform; platform.system = lambda: {system!r}; import lra.cli; lra.cli.main()"
-    run = python(code)
+def test_another_system_is_an_error(system):
+    run = process("-c", f"import platform; platform.system = lambda: {system!r}; import lra.cli; lra.cli.main()")
     assert run.stderr == f"lra: runs on Linux and macOS, not on {system}; on Windows use WSL\n" and run.returncode == 1
 
 
@@ -97,14 +110,18 @@ def test_an_extra_is_installed_from_the_checkout_or_by_the_name_of_the_package(t
 
 
 @pytest.mark.parametrize(
-    "module", ["studies.pretrained.__main__", "studies.pretrained.dinov2_onnx", "integrations.huggingface"]
+    ("module", "package", "extra"),
+    [
+        ("studies.pretrained.__main__", "transformers", "hf"),
+        ("studies.pretrained.dinov2_onnx", "onnx", "onnx"),
+        ("integrations.huggingface", "transformers", "hf"),
+    ],
 )
-def test_a_missing_package_is_one_line_that_names_the_extra(module, monkeypatch):
+def test_a_missing_package_is_an_error_that_names_the_extra(module, package, extra, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(("lra.integrations.", "lra.studies.pretrained."))]:
         monkeypatch.delitem(sys.modules, name)
-    for package in ("transformers", "onnx"):
-        monkeypatch.setitem(sys.modules, package, None)
-    package, extra = ("onnx", "onnx") if module.endswith("dinov2_onnx") else ("transformers", "hf")
+    for missing in ("transformers", "onnx"):
+        monkeypatch.setitem(sys.modules, missing, None)
     line = re.escape(f"{package} is not installed, or too old: pip install '.[{extra}]'")
     if module.startswith("studies"):
         with pytest.raises(SystemExit, match=f"^lra: {line}$"):
@@ -129,8 +146,7 @@ OTHER = "try:\n    import lra.ops.pinv\nexcept KeyboardInterrupt:\n    raise Sys
 )
 def test_an_interrupt_while_a_command_imports_torch_is_one_line(code, command, ending, tmp_path):
     (tmp_path / "torch.py").write_text(code)
-    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    run = subprocess.run([sys.executable, *command], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    run = process(*command, folders=(tmp_path, ROOT), cwd=tmp_path)
     assert (run.returncode, run.stderr) == ending
 
 
@@ -149,8 +165,9 @@ def test_past_the_imports_an_interrupt_is_an_exception(monkeypatch):
 
 @pytest.mark.slow
 def test_a_wheel_carries_what_is_read_at_run_time(tmp_path):
-    line = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--disable-pip-version-check", ".", "-w")
-    subprocess.run([*line, str(tmp_path)], cwd=ROOT, check=True)
+    process(
+        "-m", *["pip", "wheel", "-q", "--no-deps", "--disable-pip-version-check", ".", "-w"], tmp_path
+    ).check_returncode()
     (wheel,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     read = [*(ROOT / "lra/report/web").iterdir(), ROOT / "lra/results/published.csv"]
@@ -161,66 +178,13 @@ def test_a_wheel_carries_what_is_read_at_run_time(tmp_path):
     assert {f"lra/runs/published/{name}/runs.csv" for name in ("board", "board-rates")} <= held
 
 
-def example(name, *arguments):
-    return runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"](*arguments)
-
-
-@pytest.fixture
-def pictures(tmp_path, data_root, monkeypatch):
-    """An empty working directory, and a folder of data that the session shares."""
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    plt.close("all")
-
-
-def test_cur_from_scratch_approaches_exact_attention(pictures):
-    step, magnitude = example("cur_from_scratch", "128").values()
-    assert (
-        step[0] > 10 * step[-1] and magnitude[0] > 10 * magnitude[-1] and (pictures / "cur_from_scratch.png").exists()
-    )
-
-
-def test_the_kernel_of_s4d_is_its_recurrence(pictures):
-    differences = example("s4d_kernel", "40")
-    assert set(differences) == {"S4D-Lin", "S4D-Inv"} and max(differences.values()) < 1e-12
-    assert (pictures / "s4d_kernel.png").exists()
-
-
-def test_a_cell_of_the_arena_goes_from_data_to_a_table(pictures):
-    table = example("arena_cell", "cur_step", "smoke", "1")
-    lines = [line.split("|")[1].strip(" `") for line in table.splitlines()]
-    assert lines == ["mechanism", "---", "cur_step", "mean"] and (pictures / "arena_cell.png").exists()
-
-
-def test_an_added_mechanism_trains_and_scores(pictures, capsys):
-    assert 0 <= example("add_mechanism", "3", "efficient")["efficient"] <= 100
-    assert "efficient: test" in capsys.readouterr().out and (pictures / "add_mechanism.png").exists()
-    with pytest.raises(SystemExit, match="mechanisms are efficient, softmax, mean, got best"):
-        example("add_mechanism", "3", "best")
-
-
-@pytest.mark.slow
-def test_attention_beats_its_control_in_the_example(pictures):
-    scores = example("add_mechanism", "100", "efficient", "softmax", "mean")
-    assert min(scores["efficient"], scores["softmax"]) > 50 + scores["mean"]
-
-
-def test_an_example_is_short():
-    assert not [path for path in (ROOT / "examples").glob("*.py") if len(path.read_text().splitlines()) > 80]
-
-
-LRA = [sys.executable, "-m", "lra.cli"]
 AT_MOST = 0.3  # seconds of processor time
 
 
-def call(*command):
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-
-
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("--version",)])
-def test_it_answers_at_once_without_torch(arguments):
+def test_the_command_answers_at_once_without_torch(arguments):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run = call(*LRA, *arguments)
+    run = process("-m", "lra.cli", *arguments)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < AT_MOST
     assert run.returncode == 0 and run.stderr == ""
@@ -229,7 +193,7 @@ def test_it_answers_at_once_without_torch(arguments):
         commands = "data train sweep report leaderboard evaluate submit bench check maps publish study"
         assert named >= {*commands.split()}
     code = "from lra import cli; cli.main(); import sys; print('torch' in sys.modules)"
-    assert call(sys.executable, "-c", code, *arguments).stdout.endswith("\nFalse\n")
+    assert process("-c", code, *arguments).stdout.endswith("\nFalse\n")
 
 
 WRONG = {
@@ -242,7 +206,7 @@ WRONG = {
 
 @pytest.mark.parametrize("arguments", WRONG)
 def test_an_unknown_command_names_the_valid_ones(arguments):
-    run = call(*LRA, *arguments.split())
+    run = process("-m", "lra.cli", *arguments.split())
     assert run.returncode == 1 and run.stderr.startswith(WRONG[arguments]) and run.stderr.count("\n") == 1
 
 
@@ -252,6 +216,7 @@ def test_every_command_has_an_entry_point():
         module = entry.module.partition(":")[0]
         assert find_spec(module) or entry.module in later, name
     assert {name for name in cli.entries() if name.startswith("study ")} >= {"study probes", "study transfer show"}
+    assert '[project.scripts]\nlra = "lra.cli:main"\n' in (ROOT / "pyproject.toml").read_text()
 
 
 SAME = [
@@ -265,34 +230,109 @@ SAME = [
 
 
 @pytest.mark.parametrize("name, module, arguments", SAME)
-def test_it_does_what_python_m_does(name, module, arguments):
-    ours, theirs = call(*LRA, *name.split(), *arguments), call(sys.executable, "-m", module, *arguments)
+def test_the_command_does_what_python_m_does(name, module, arguments):
+    ours, theirs = process("-m", "lra.cli", *name.split(), *arguments), process("-m", module, *arguments)
     assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
     assert ours.stdout or ours.stderr.startswith("lra: ")
 
 
-def test_a_function_gets_the_arguments_and_is_imported_when_it_is_needed(tmp_path):
+REGISTER = "from lra import cli; cli.ENTRIES['data inspect'] = cli.EntryPoint({!r}); cli.main()"
+
+
+@pytest.mark.parametrize(
+    ("target", "ending"),
+    [
+        ("mine:main", (3, "['a b', '--x']\n", "")),
+        ("mine.missing:main", (1, "", "lra: mine.missing is not part of this installation\n")),
+    ],
+)
+def test_a_function_gets_the_arguments_and_is_imported_when_it_is_needed(tmp_path, target, ending):
     (tmp_path / "mine.py").write_text("import sys\ndef main(argv):\n    print(argv)\n    return 3\n")
-    code = "from lra import cli; cli.ENTRIES['data inspect'] = cli.EntryPoint('mine:main'); cli.main()"
-    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-c", code, "data", "inspect", "a b", "--x"]
-    run = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert (run.returncode, run.stdout) == (3, "['a b', '--x']\n")
-    code = "from lra import cli; cli.ENTRIES['data inspect'] = cli.EntryPoint('mine.missing:main'); cli.main()"
-    run = subprocess.run([*command[:2], code, "data", "inspect"], env=env, capture_output=True, text=True)
-    assert run.returncode == 1 and run.stderr == "lra: mine.missing is not part of this installation\n"
+    code = REGISTER.format(target)
+    run = process("-c", code, "data", "inspect", "a b", "--x", folders=(tmp_path, ROOT), cwd=tmp_path.parent)
+    assert (run.returncode, run.stdout, run.stderr) == ending
 
 
 def test_a_console_script_finds_classes_in_the_working_directory(tmp_path):
     (tmp_path / "mine.py").write_text("def main(argv):\n    print(argv)\n")
     script = tmp_path / "bin" / "lra"
     script.parent.mkdir()
-    script.write_text("from lra import cli\ncli.ENTRIES['data inspect'] = cli.EntryPoint('mine:main')\ncli.main()\n")
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script), "data", "inspect", "x"]
-    run = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    script.write_text(REGISTER.format("mine:main"))
+    run = process(str(script), "data", "inspect", "x", cwd=tmp_path)
     assert (run.stdout, run.stderr) == ("['x']\n", "")
 
 
-def test_the_console_script_is_declared():
-    assert '[project.scripts]\nlra = "lra.cli:main"\n' in (ROOT / "pyproject.toml").read_text()
+PACKAGE = ROOT / "data_prep"
+LABELS = """
+from data_prep import adding
+print(adding.__file__, adding.Adding(train=3, val=1, test=1).load("")["train"].labels.tolist())
+print(sum(adding._answers.stats.cache_hits.values()), sum(adding._answers.stats.cache_misses.values()))
+"""
+
+
+def output(code, folder, **variables):
+    """Lines that a process prints, which imports from the folder first and has its cache there."""
+    variables = {"XDG_CACHE_HOME": str(folder / "cache")} | variables
+    run = process("-c", code, folders=(folder, ROOT), cwd=folder, **variables)
+    run.check_returncode()
+    return run.stdout.splitlines()
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A folder with a copy of data_prep, whose files are older than any cache."""
+    shutil.copytree(PACKAGE, tmp_path / "data_prep", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def draw(copy, **variables):
+    """The labels that the copy draws, and how many functions it read from the cache and compiled."""
+    labels, counts = output(LABELS, copy, **variables)
+    assert labels.startswith(str(copy))
+    return labels, counts
+
+
+@pytest.mark.slow
+def test_an_edit_of_a_module_is_noticed_by_the_compiled_code_of_another(copy):
+    helper = copy / "data_prep" / "counter_rng.py"
+    text = helper.read_text()
+    before, counts = draw(copy)
+    assert counts == "0 1"
+    assert draw(copy) == (before, "1 0")
+    times = os.stat(helper)
+    helper.write_text(text.replace("0xBF58476D1CE4E5B9", "0xBF58476D1CE4E5BB"))  # a constant inside of `mix`
+    os.utime(helper, ns=(times.st_atime_ns, times.st_mtime_ns))
+    after, counts = draw(copy)
+    assert after != before and counts == "0 1"
+    first, second = sorted((copy / "cache" / "lra-suite").glob("numba-*"), key=os.path.getmtime)
+    os.utime(first, (0, 0))
+    assert draw(copy) == (after, "1 0") and second.exists() and not first.exists()  # unused for a month
+
+
+@pytest.mark.slow
+def test_the_cache_is_where_numba_is_set_to_keep_it(copy, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    before, _ = draw(copy, NUMBA_CACHE_DIR=str(elsewhere))
+    assert list(elsewhere.glob("numba-*/*/*.nbi")) and not list(copy.rglob("data_prep/**/*.nbi"))
+    assert draw(copy, NUMBA_CACHE_DIR=str(elsewhere)) == (before, "1 0")
+
+
+def test_the_package_holds_no_cache(tmp_path):
+    """A cache in its folder would stay behind when a wheel is removed, and data_prep could still be imported."""
+    code = f"from pathlib import Path; from lra.compiled import cache_folder as f; print(f(Path({str(PACKAGE)!r})))"
+    (line,) = output(code, tmp_path)
+    assert line.startswith(str(tmp_path / "cache" / "lra-suite" / "numba-"))
+
+
+def test_a_full_disk_or_one_that_cannot_be_written_has_no_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "MIN_FREE_BYTES", shutil.disk_usage(tmp_path).total)
+    assert compiled.cache_folder.__wrapped__(PACKAGE) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "access", lambda folder, mode: False)
+    assert compiled.cache_folder.__wrapped__(PACKAGE) is None
+
+
+def test_nothing_is_compiled_past_this_cache():
+    paths = [*PACKAGE.rglob("*.py"), *(ROOT / "lra").rglob("*.py")]
+    past = [path.name for path in paths if re.search("njit|import numba", path.read_text())]
+    assert sorted(past) == ["chord.py", "compiled.py"]  # chord.py has a loss in parallel threads

@@ -5,8 +5,8 @@ import re
 
 import pytest
 import torch
-from conftest import run as entry
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from lra.attention.base import Sizes
 from lra.attention.cur import CUR
@@ -58,7 +58,7 @@ def test_published_is_the_same_function_as_cur(impl, score, copy_rv):
             assert (a - truth).abs().max() <= 4 * (b - truth).abs().max() + 1e-6 * truth.abs().max()
 
 
-def test_published_draws_anew():
+def test_published_draws_again_in_every_call():
     torch.manual_seed(0)
     drawn = ReleasedCUR(SIZES, count=16, score="random")
     assert not torch.equal(drawn(*qkv(torch.float64)), drawn(*qkv(torch.float64)))
@@ -157,32 +157,31 @@ def test_names():
 def test_every_kind_of_row(measured, monkeypatch, capfd):
     """All three subjects, both modes, a Mixer and a Block; out of memory, no GPU, too few tokens."""
 
-    def full(*args):
+    def full(*_):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(SDPA, "forward", full)
-    refused = {
+    expected = {
         "sdpa": "out of memory",
         "flash": "needs a GPU",
         "cur_step-count=65": "attn.count must be from 1 to",
         "published-count=65": "count must be from 1 to",
     }
-    names = ",".join(f'"{name}"' for name in ["naive", "psf", "luna", *refused])
+    names = ",".join(f'"{name}"' for name in ["naive", "psf", "luna", *expected])
     found = measured(f"mechanisms=[{names}]", "what=[attention,block,step]", "tasks=listops")
     assert "written to" in capfd.readouterr().out
     assert found.kind == "bench" and len(found.rows) == 7 * 2 * 3
     rows = {(row.mechanism, row.what, row.mode): row for row in found.rows}
     for (name, *_), row in rows.items():
-        assert (row.status == "ok") == bool(row.samples) == (row.ms is not None) == (name not in refused)
-        assert row.peak_bytes > 0 if row.status == "ok" else refused[name] in row.status
+        assert (row.status == "ok") == bool(row.samples) == (row.ms is not None) == (name not in expected)
+        assert row.peak_bytes > 0 if row.status == "ok" else expected[name] in row.status
     assert rows["psf", "attention", "training"].roofline_bytes is None  # a Mixer moves more than q, k and v
     naive = rows["naive", "attention", "training"]
     assert naive.roofline_bytes == 11 * 2 * 64 * 8 * 4 and naive.flops == 14 * 2 * 64 * 64 * 8
-    assert naive.roofline_ms == pytest.approx(
-        1000 * max(naive.roofline_bytes / found.machine.copy, naive.flops / found.machine.matmul["fp32"])
-    )
+    seconds = max(naive.roofline_bytes / found.machine.copy, naive.flops / found.machine.matmul["fp32"])
+    assert naive.roofline_ms == pytest.approx(1000 * seconds)
 
 
 def test_errors_are_those_of_rounding(measured, monkeypatch, capfd):
@@ -276,13 +275,13 @@ OWN = {
 
 
 @pytest.mark.parametrize("words", OWN.values(), ids=OWN)
-def test_a_mechanism_of_ones_own_is_measured(words, tmp_path, monkeypatch, capfd):
+def test_a_custom_mechanism_is_measured(words, tmp_path, call):
     """From a yaml in a folder of --config-dir, or by its class: what lra.train takes."""
     (tmp_path / "conf" / "attn").mkdir(parents=True)
     mine = "_target_: lra.attention.sdpa.SDPA\n_partial_: true\ndropout: 0.0\n"
     (tmp_path / "conf" / "attn" / "mine.yaml").write_text(mine)
     words = ["--config-dir", str(tmp_path / "conf"), f"runs={tmp_path}", *SMALL, "what=attention", *words]
-    assert entry(bench, *words, patch=monkeypatch, capfd=capfd)[0] is None
+    assert call(bench, *words)[0] is None
     rows = {row.mechanism: row for row in written(tmp_path).rows}
     assert all(row.status == "ok" and row.ms for row in rows.values())
     assert any(name.startswith(("mine", "custom-_target_=lra.attention.sdpa.SDPA")) for name in rows)
@@ -290,7 +289,6 @@ def test_a_mechanism_of_ones_own_is_measured(words, tmp_path, monkeypatch, capfd
 
 def test_flops_are_those_that_torch_counts():
     """The published code has one product fewer than the formula: U is cut out of C."""
-    from torch.utils.flop_counter import FlopCounterMode
 
     def counted(attention, call):
         with FlopCounterMode(display=False) as counter:

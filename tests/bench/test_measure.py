@@ -22,26 +22,29 @@ from lra.runs import record
 MB = 2**20
 
 
-def test_peak_is_what_is_alive_at_once():
-    def step():
-        a = torch.empty(MB, dtype=torch.uint8)
-        b = a + 1
-        del a
-        c = b + 1  # never more than two alive
-        return c.view(-1)[:5]
-
-    assert peak_bytes(step) == 2 * MB
+def allocate_twice():
+    a = torch.empty(MB, dtype=torch.uint8)
+    b = a + 1
+    del a
+    c = b + 1  # never more than two alive
+    return c.view(-1)[:5]
 
 
-def test_peak_counts_what_the_backward_pass_keeps():
-    x = torch.zeros(MB // 4, requires_grad=True)
-    # exp keeps its output; the sum's gradient is expanded, not copied; one gradient of x
-    assert 2 * MB <= peak_bytes(lambda: x.exp().sum().backward()) <= 3 * MB + 64
+BYTES = torch.zeros(MB, dtype=torch.uint8)
+FLOATS = torch.zeros(MB // 4, requires_grad=True)
 
 
-def test_views_and_in_place_results_are_not_counted_again():
-    x = torch.zeros(MB, dtype=torch.uint8)
-    assert peak_bytes(lambda: x.view(2, -1).add_(1).t()) == 0
+@pytest.mark.parametrize(
+    ("step", "least", "most"),
+    [
+        pytest.param(allocate_twice, 2 * MB, 2 * MB, id="what is alive at once"),
+        # exp keeps its output; the sum's gradient is expanded, not copied; one gradient of x.
+        pytest.param(lambda: FLOATS.exp().sum().backward(), 2 * MB, 3 * MB + 64, id="backward pass"),
+        pytest.param(lambda: BYTES.view(2, -1).add_(1).t(), 0, 0, id="views and in-place results"),
+    ],
+)
+def test_peak_memory_is_what_a_step_holds_at_once(step, least, most):
+    assert least <= peak_bytes(step) <= most
 
 
 def test_rounds_are_interleaved_and_what_fails_is_a_row():
@@ -143,8 +146,8 @@ def test_a_part_that_is_cut_leaves_its_results_and_is_run_again_elsewhere(tmp_pa
     python = lambda name, text, seconds: [sys.executable, "-c", write.format(str(here / name), text, seconds)]
     slow = lambda seconds: CheckPart("slow", python("b.json", "half", seconds), 0.2)
     path = check(0.3, here, CheckPart("quick", python("a.json", "{seconds}", 0), 0.5), slow(100))
-    told = capfd.readouterr().err
-    assert "gpu-check: quick, exit status 0" in told and "gpu-check: slow, stopped after 4 s" in told
+    log = capfd.readouterr().err
+    assert "gpu-check: quick, exit status 0" in log and "gpu-check: slow, stopped after 4 s" in log
     with tarfile.open(path) as archive:
         archive.extractall(tmp_path / "elsewhere", filter="data")
     there = tmp_path / "elsewhere" / gpu_check.STUDY
@@ -159,19 +162,13 @@ def test_the_tests_of_a_gpu_are_found():
     assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}
 
 
-def test_without_a_gpu_nothing_is_run(capfd, monkeypatch):
+def test_without_a_gpu_nothing_is_run(call, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["gpu_check", "minutes=25"])
-    gpu_check.main()
-    assert capfd.readouterr().err == "gpu-check: torch sees no GPU, nothing was run\n"
+    assert call(gpu_check.main, "minutes=25")[2] == "gpu-check: torch sees no GPU, nothing was run\n"
 
 
-def comparison(factor=1.0, remark=""):
-    def build(n, batch, dtype):
-        x = torch.arange(1.0, n * batch + 1).to(dtype).requires_grad_()
-        return PeerPair(mechanism=lambda: 2 * x, reference=lambda: 2 * factor * x, inputs=[x], modules=[])
-
-    return peers.PeerComparison(name="doubling", peer="package", build=build, remark=remark)
+def row_of_peer(build, remark=""):
+    return peers.row(peers.PeerComparison(name="doubling", peer="package", build=build, remark=remark), 64, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -179,22 +176,21 @@ def comparison(factor=1.0, remark=""):
     [(1.0, "", "yes, 0e+00"), (1.001, "", "no, 1e-03"), (3.0, "other weights", "no, other weights")],
 )
 def test_a_row_has_ratios_and_whether_the_function_is_the_same(factor, remark, verdict):
-    name, peer, ours, theirs, time, memory, same = peers.row(comparison(factor, remark), 64, 2, 3)
+    def build(n, batch, dtype):
+        x = torch.arange(1.0, n * batch + 1).to(dtype).requires_grad_()
+        return PeerPair(mechanism=lambda: 2 * x, reference=lambda: 2 * factor * x, inputs=[x], modules=[])
+
+    name, peer, ours, theirs, time, memory, same = row_of_peer(build, remark)
     assert (name, peer, same) == ("`doubling`", "package", verdict)
     assert float(time) > 0 and float(memory) > 0 and ours.endswith("%)") and theirs.endswith("%)")
 
 
-def test_a_peer_that_is_not_installed_is_skipped():
-    def build(n, batch, dtype):
+def test_a_peer_that_is_not_installed_or_fails_leaves_its_reason():
+    def missing(n, batch, dtype):
         import no_such_package
 
         return no_such_package
 
-    absent = peers.PeerComparison(name="linear", peer="no-such-package", build=build)
-    assert peers.row(absent, 64, 2, 3) == ["`linear`", "no-such-package", "-", "-", "-", "-", "not installed"]
-
-
-def test_a_peer_that_fails_leaves_its_reason():
     def build(n, batch, dtype):
         def forward():
             if n == 64:
@@ -203,7 +199,8 @@ def test_a_peer_that_fails_leaves_its_reason():
 
         return PeerPair(mechanism=forward, reference=forward, inputs=[], modules=[])
 
-    assert "no room" in peers.row(peers.PeerComparison(name="x", peer="y", build=build), 64, 2, 3)[-1]
+    assert row_of_peer(missing) == ["`doubling`", "package", "-", "-", "-", "-", "not installed"]
+    assert "no room" in row_of_peer(build)[-1]
 
 
 @pytest.mark.parametrize("word", ["n=0", "repeats=x", "m=3", "n"])

@@ -1,17 +1,14 @@
 """Every yaml composes, builds and takes a training step; labels; what a wrong word gets."""
 
-import importlib
-import multiprocessing
 import os
 import re
 import subprocess
 import sys
-from functools import partial
 
 import hydra
 import pytest
 import torch
-from conftest import KERNELS, MECHANISMS, SMOKE, config, experiment, run
+from conftest import KERNELS, MECHANISMS, SMOKE, config, experiment
 from omegaconf import OmegaConf
 
 from data_prep.__main__ import PrepareOptions, prepare
@@ -76,7 +73,7 @@ def test_every_task_builds_and_its_smoke_schedule_runs_to_its_end(task, protocol
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_composes_builds_and_takes_a_step(name):
     words = [f"experiment={name}"]
-    if name.startswith(("curformer", "board", "listops_quick")):  # the others choose their own
+    if name.startswith(("curformer", "board", "listops_quick")):  # the others choose a mechanism
         words.append("attn=cur_abs")
     for smaller in ((), ("budget=smoke", "model.layers=1")):
         cfg = experiment(*words, *smaller)
@@ -115,7 +112,7 @@ class softmax(AFT): pass
 """
 
 
-def test_classes_of_the_users_own_are_labelled_by_their_names_and_told_apart_by_their_modules(tmp_path, monkeypatch):
+def test_custom_classes_are_labelled_by_their_names_and_distinguished_by_their_modules(tmp_path, monkeypatch):
     for name in ("own_one", "own_other"):
         (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
@@ -128,54 +125,40 @@ def test_classes_of_the_users_own_are_labelled_by_their_names_and_told_apart_by_
     assert difference(first.choices({}), second.choices({})) == "attn._target_: own_one.AFT -> own_other.AFT"
 
 
-def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkeypatch, capfd):
-    missing, gpu = "names no mechanism; name one with attn._target_", "needs a GPU, torch sees none; attn=cur_sum is"
+NEEDS_GPU = ("attn=cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "reason"),
+    [
+        (["attn=custom"], "names no mechanism; name one with attn._target_"),
+        (NEEDS_GPU, "needs a GPU, and torch sees none; attn=cur_sum computes"),
+    ],
+)
+def test_a_mechanism_that_cannot_run_here_is_an_error_or_skipped(mechanism, reason, tmp_path, monkeypatch, call):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    for words, reason in (
-        (["attn=custom"], missing),
-        (["attn=cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum"], gpu),
-    ):
-        words = ["task=listops", "budget=smoke", f"runs={tmp_path}", *words]
-        stop, _ = run(train, *words, patch=monkeypatch, capfd=capfd)
-        assert reason in stop
-        stop, error = run(train, "-m", *words, patch=monkeypatch, capfd=capfd)
-        assert stop is None and error.startswith("skipped: attn=") and reason in error
+    words = ["task=listops", "budget=smoke", f"runs={tmp_path}", *mechanism]
+    assert reason in call(train, *words)[0]
+    stop, _, error = call(train, "-m", *words)
+    assert stop is None and error.startswith("skipped: attn=") and reason in error
+
+
+def test_a_mechanism_of_a_gpu_runs_in_tritons_interpreter(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    cfg = config("cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum")
+    cfg = config("cur_abs", *NEEDS_GPU[1:])
     assert cfg.unavailable is None
     cfg.classifier()
 
 
-def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(monkeypatch, capfd):
+def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(call):
     words = ["task=listops", "budget=smoke", "attn=cur_abs,cur_step", "attn.count=0", "+attn.cuont=3"]
-    stop, _ = run(train, "-m", *words[:-1], patch=monkeypatch, capfd=capfd)
+    stop, *_ = call(train, "-m", *words[:-1])
     assert stop.startswith("lra: 2 runs failed") and stop.count("attn.count must be from 1 to") == 2
     assert "attn=cur_step attn.count=0" in stop
     assert follow(words) == [*words[:3], "attn.count=choice(0)", "+attn.cuont=choice(3)"]
     others = ["-m", "attn=cur_abs", "attn.count=8", "optim.lr=1,2", "optim.steps=3", "~attn.pinv.steps", "runs=a\\=b"]
     assert follow(others) == others
-
-
-OPTIONAL = ("triton", "tensorflow", "tensorflow_datasets", "wandb")  # torchmetrics imports transformers by itself
-
-
-def imported():
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("lra", "data_prep", *OPTIONAL)]:
-        del sys.modules[name]
-    sys.modules.update(dict.fromkeys(OPTIONAL))  # None refuses the import
-    entries = [f"lra.{name}.__main__" for name in ("train", "studies.transfer", "report", "bench", "sweep", "maps")]
-    mechanisms = [f"lra.attention.{path.stem}" for path in (ROOT / "lra/attention").glob("[a-z]*.py")]
-    data = [f"data_prep.{name}" for name in ("download", "image", "listops", "retrieval", "text")]
-    for name in (*entries, *mechanisms, *data):
-        importlib.import_module(name)
-
-
-def test_imports_need_no_optional_package():
-    process = multiprocessing.get_context("fork").Process(target=imported)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("value, ending", [("0", SystemExit), ("1", ValueError)])
@@ -205,21 +188,17 @@ def test_help_shows_every_key_and_every_choice(name):
         assert choices and choices <= set(text.partition(f"\n{group}= ")[2].split())
 
 
-def test_help_needs_neither_other_words_nor_a_stdout(monkeypatch, capfd):
-    monkeypatch.setattr(sys, "argv", ["lra", "--help"])
-    train()
-    assert "task= adding chain" in capfd.readouterr().out
+def test_help_needs_neither_other_words_nor_a_stdout(monkeypatch, call):
+    assert "task= adding chain" in call(train, "--help")[1]
     monkeypatch.setattr(sys, "stdout", None)
-    train()
+    assert call(train, "--help")[0] is None
 
 
 def test_a_closed_pipe_ends_a_command_without_a_line():
     reader, writer = os.pipe()
     os.close(reader)
-    code = (
-        "from data_prep.__main__ import PrepareOptions; from lra.config.entry import main; "
-        "main(PrepareOptions)(lambda options: print(options))()"
-    )
+    imports = "from data_prep.__main__ import PrepareOptions; from lra.config.entry import main"
+    code = f"{imports}; main(PrepareOptions)(lambda options: print(options))()"
     got = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     os.close(writer)
     assert (got.stderr, got.returncode) == ("", 1)
@@ -231,14 +210,13 @@ def test_the_command_for_missing_data_makes_those_of_the_run(words):
     assert compose(PrepareOptions, run.data_overrides).source == run.source
 
 
-def test_damaged_data_names_the_command_that_mends_it(tmp_path, monkeypatch, capfd):
+def test_damaged_data_names_the_command_that_mends_it(tmp_path, call):
     words = ["task=listops", "budget=smoke", f"data.root={tmp_path}"]
-    call = partial(run, patch=monkeypatch, capfd=capfd)
     assert call(prepare, *words)[0] is None
     (tokens,) = tmp_path.glob("listops-*/val.tokens.bin")
     tokens.write_bytes(tokens.read_bytes()[:-1])
-    stop, _ = call(train, *words, "attn=cur_abs", f"runs={tmp_path / 'runs'}")
+    stop, *_ = call(train, *words, "attn=cur_abs", f"runs={tmp_path / 'runs'}")
     command = stop.partition("prepare it with: lra data ")[2].split()
     assert command == [*words, "force=true"]
     assert call(prepare, *command)[0] is None
-    assert "every checksum is correct" in call(prepare, *words, "verify=true")[1]
+    assert "every checksum is correct" in call(prepare, *words, "verify=true")[2]

@@ -23,7 +23,7 @@ from lra.train.plan import resolve
 
 
 def test_the_fingerprint_of_a_default_configuration():
-    """Of the data's provenance as well, which is why a change of either is a change here."""
+    """It includes the data's provenance, so a change of either is a change here."""
     made = experiment("task=listops", "attn=cur_abs", "data.pad=none")
     choices = made.choices(made.task_data().source.provenance)
     assert config_file.fingerprint(choices | {"seed": 0}) == "9b1a53037b6d1a47"
@@ -68,14 +68,14 @@ def test_a_value_becomes_the_type_of_its_option(kind, value, result):
     ],
     ids=str,
 )
-def test_a_value_of_another_type_is_refused(kind, values):
+def test_a_value_of_another_type_is_an_error(kind, values):
     for value in values:
         with pytest.raises(ValueError, match=r"^x(\.\w+)? must be .+, not .+$"):
             typed(kind, value, "x")
 
 
 @pytest.mark.parametrize(
-    "value, bounds, most, told",
+    "value, bounds, most, expected",
     [
         (9, Range(1, 8), "", "from 1 to 8, not 9"),
         (1, Range(0, below=1), "", "at least 0 and below 1, not 1"),
@@ -83,8 +83,8 @@ def test_a_value_of_another_type_is_refused(kind, values):
         (math.nan, Range(0, 1), "", "from 0 to 1, not nan"),
     ],
 )
-def test_a_value_outside_its_range_is_refused(value, bounds, most, told):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'x must be {told}')}$"):
+def test_a_value_outside_its_range_is_an_error(value, bounds, most, expected):
+    with pytest.raises(ValueError, match=f"^{re.escape(f'x must be {expected}')}$"):
         in_range("x", value, bounds, most)
 
 
@@ -132,7 +132,7 @@ def own(name, *words):
     return config(f"{__name__}.{name}", *words)
 
 
-def test_a_class_of_the_users_own_is_typed_by_what_annotations_it_has():
+def test_a_custom_class_is_typed_by_its_annotations():
     made = own("Own", "+attn.rate=2", "+attn.mode=b").attn.options
     assert made["rate"] == 2.0 and type(made["rate"]) is float and made["mode"] == "b"
     for words, said in (
@@ -161,7 +161,7 @@ def test_a_run_that_made_nothing_binds_nobody_to_its_configuration(tmp_path):
     assert start({"x": 1}) == "x: 1\n" and start({"x": 2}) == "x: 2\n" and not list(tmp_path.iterdir())
 
 
-def test_what_the_model_depends_on_makes_a_new_sketch():
+def test_what_the_model_depends_on_makes_a_new_meta_model():
     made = config("sdpa", "model.dim=32")
     wider = made.replace(model=made.model.replace(dim=64))
     assert made.meta_model is made.replace(data=made.data.replace(pad="batch")).meta_model

@@ -8,7 +8,6 @@ from typing import get_type_hints
 
 import hydra
 import pytest
-from conftest import run
 from omegaconf import DictConfig, OmegaConf
 from support.sweeps import SMOKE
 
@@ -66,12 +65,11 @@ ENTRIES = [  # with words that make them quick
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A folder with the data of the entries and a run of sdpa."""
-    made = tmp_path_factory.mktemp("wrong") / "home"
-    made.mkdir()
-    with contextlib.chdir(made), pytest.MonkeyPatch.context() as patch:
+    folder = tmp_path_factory.mktemp("wrong")
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         patch.setenv("LRA_DATA", "data")
         train.__wrapped__(compose(Experiment, [*TRAIN.split(), "attn=sdpa"]))
-    return made
+    return folder
 
 
 def options(entry, words):
@@ -80,7 +78,8 @@ def options(entry, words):
     def keys(node, prefix=""):
         for key in node:
             yield f"{prefix}{key}"
-            if isinstance(child := node._get_node(key), DictConfig) and OmegaConf.is_dict(child):
+            child = node._get_node(key)
+            if isinstance(child, DictConfig) and OmegaConf.is_dict(child):
                 yield from keys(child, f"{prefix}{key}.")
 
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
@@ -95,14 +94,14 @@ def files(folder):
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 @pytest.mark.parametrize("entry, words", ENTRIES)
-def test_a_wrong_word_ends_in_one_line_and_leaves_nothing(entry, words, seed, home, tmp_path, monkeypatch, capfd):
+def test_a_wrong_word_ends_in_one_line_and_leaves_nothing(entry, words, seed, home, tmp_path, monkeypatch, call):
     draw, words = random.Random(f"{seed} {entry.__module__} {words}"), words.split()
     key, value = draw.choice(options(entry, words)), draw.choice(VALUES)
     place = Path(shutil.copytree(home, tmp_path / "a/b/c/d"))  # ../../x stays inside
     monkeypatch.chdir(place)
     before, words = files(tmp_path), [word for word in words if word.partition("=")[0] != key]
-    stop, told = run(entry, *words, f"{key}={value}", patch=monkeypatch, capfd=capfd)
-    assert "Traceback" not in told and "Error:" not in told, (key, value, told)
+    stop, _, log = call(entry, *words, f"{key}={value}")
+    assert "Traceback" not in log and "Error:" not in log, (key, value, log)
     if stop is not None:
         assert stop.startswith("lra: ") and "\n" not in stop and files(tmp_path) == before, (key, value, stop)
 
@@ -120,7 +119,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         "yaml of attn, but an option of lra.attention.sdpa.SDPA: add it by +attn.dropout=<value>",
         PAPER + "attn.droput=0.5": "attn.droput: no such key; attn has causal, dropout",
         "task=listops atn=sdpa": "atn: no such key; did you mean attn=<name>?",
-        "task=nope attn=cur_abs": "task=nope: no such choice; task is one of",
+        "task=nope attn=cur_abs": "task=nope: no such choice; did you mean task=genome? task is one of",
         "task=listops attn=cur_abs +attn.pinv.stesp=3": "attn.pinv.stesp: no such key; attn.pinv has init, steps",
         "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",
         "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
@@ -140,8 +139,8 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         "task=listops attn=cur_abs runs=/proc/nowhere": "cannot write to /proc/nowhere",
         "task=adding attn=cur_abs task.length=1000": "adding needs a length among 128, 256, 512",
         "task=adding attn=performer task.masked_id=0": "task.masked_id must be null with task.features, not 0",
-        "task=adding attn=cur_abs task.metric=accuracy": "task.metric must be within_tolerance if task.loss is mse",
-        "task=listops attn=cur_abs task.metric=within_tolerance": "task.loss is mse, and only then, not within_tol",
+        "task=adding attn=cur_abs task.metric=accuracy": "task.metric must be within_tolerance with task.loss=mse",
+        "task=listops attn=cur_abs task.metric=within_tolerance": "another metric without it, not within_tol",
         "task=listops attn=cur_abs task.metric=balanced_accuracy": "task.outputs must be 2 with task.metric=balanced_",
         "task=listops attn=luna block=glu": "block must be prenorm with Luna, which is a block itself",
         "task=temporal_order task.length=128 attn=sdpa model.pool=cls task.vocab=6": "above 6, the id of the class",
@@ -173,7 +172,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         "task=listops attn=luna pretrain=next": "luna+next sees the tokens ahead",
     },
     sweep: {
-        "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
+        "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; did you mean task=genome? task is one of",
         "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
         "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be above 0, not -1",
         "sweep=selection mechanisms=[mean]": "of sweep=board; other sweeps have sweep.grids",
@@ -232,8 +231,8 @@ SHORT = {
 
 
 @pytest.mark.parametrize("entry, words", [(entry, words) for entry in TOLD for words in TOLD[entry]])
-def test_the_line_says_what_is_wrong_or_what_to_write_instead(entry, words, tmp_path, data_root, monkeypatch, capfd):
+def test_the_line_says_what_is_wrong_or_what_to_write_instead(entry, words, tmp_path, data_root, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
-    stop, _ = run(entry, *SHORT[entry].split(), *words.split(), patch=monkeypatch, capfd=capfd)
+    stop, *_ = call(entry, *SHORT[entry].split(), *words.split())
     assert stop.startswith("lra: ") and TOLD[entry][words] in stop and "\n" not in stop
     assert not files(tmp_path)

@@ -65,7 +65,7 @@ FORMS = {  # the pattern of the words
 
 
 def checked(command: Command, config: pytest.Config) -> None:
-    """AssertionError, with what the program says, for a command that would be refused."""
+    """AssertionError, with what the program says, for a command that raises an error."""
     program, *words = command.words
     if program == "python" and words[0] == "-m":
         run_by_pytest(words[2:], config) if words[1] == "pytest" else parsed(words[1], words[2:])

@@ -79,7 +79,8 @@ def commands(page: str, text: str) -> Iterator[Command]:
         if block.language == "sh":
             for number, line in enumerate(block.text.splitlines(), start=block.line + 1):
                 assert not line.endswith("\\"), f"{page}:{number}: one line, please"
-                if words := shlex.split(line, comments=True):
+                words = shlex.split(line, comments=True)
+                if words:
                     yield Command(page, number, tuple(words))
     for number, span in spans(text):
         words = span.split(maxsplit=1)

@@ -1,13 +1,17 @@
-"""README.md and docs/: every command is right and runs, every wrong one is found, every snippet runs."""
+"""README.md, docs/ and examples/: every command is right and runs, wrong ones are found, snippets and examples run."""
 
 import ast
 import importlib
+import os
 import re
 import runpy
+import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from docs_commands import checked
@@ -25,7 +29,7 @@ SNIPPETS = [block for block in BLOCKS if block.language == "python" and not bloc
 
 @pytest.fixture
 def own(work, monkeypatch):
-    """The examples of OWN in the working directory and beside the files of the packages."""
+    """The examples of OWN in the working directory and next to the files of the packages."""
     write_examples(work)
     for package in ("lra.attention", "data_prep"):
         module = importlib.import_module(package)
@@ -48,7 +52,8 @@ def test_every_command_on_an_example_is_right(command, own, pytestconfig):
     checked(command._replace(words=words), pytestconfig)
 
 
-WRONG = {  # each kind of mistake in each class of command; options of every entry point are read in one way
+# Each kind of mistake in each class of command; options of every entry point are read in one way.
+WRONG = {
     "python -m lra.train task=listops attn=cur_best": "attn=cur_best: no such choice",
     "python -m lra.train task=listops attn=cur_abs optim.lrr=1": "optim.lrr: no such key",
     "python -m lra.train task=listops attn=cur_abs +attn.lines=3": "attn.lines: no such key",
@@ -91,7 +96,7 @@ def test_commands_are_found_wherever_they_stand():
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: f"{block.page}:{block.line}")
 def test_snippets_run(block, work):
-    """Of a snippet with transformers only its imports of this suite; the next test runs it."""
+    """A snippet with transformers has its imports of this suite checked; the next test runs it."""
     (work / "runs").mkdir()
     tree = ast.parse(block.text)
     if "transformers" not in block.text:
@@ -123,9 +128,10 @@ def test_the_snippet_of_transformers_runs(monkeypatch):
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_the_example_of_a_mechanism_needs_its_mask(masked, own):
-    """Values are of a size of their own."""
+    """Values have another size than queries and keys."""
     text = Path("mine.py").read_text()
-    exec(text if masked else text.replace("if mask is not None", "if False"), names := {})
+    names = {}
+    exec(text if masked else text.replace("if mask is not None", "if False"), names)
     q, k, v = torch.randn(3, 2, 2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     v, mask = v[..., :3], (torch.arange(6) < 4).expand(2, 6)
     made = names["EfficientAttention"](Sizes(heads=2, head_dim=4, value_dim=3, length=6))
@@ -144,14 +150,16 @@ def test_the_example_of_a_task_is_what_its_docstring_says(own):
         assert len(answers) == 3 and words[6] == "?" and answers[words[7]] == str(label)
 
 
-TINY = {  # a second each
+# A second each.
+TINY = {
     "lra.train": ("budget=smoke", "seeds=[0]", "trainer.threads=1"),
     "lra.studies.transfer": ("examples=4", "spectrum=1", "trainer.threads=1"),
     "data_prep": ("budget=smoke",),
     "data_prep.show": ("budget=smoke",),
 }
 BENCH = ("n=[64]", "batch=1", "heads=1", "head_dim=16", "repeats=1", "warmup=0", "device=cpu")
-LONGER = {  # a minute each; tests/ops/test_triton_resources.py runs lra.ops.triton.resources
+# A minute each; tests/ops/test_triton_resources.py runs lra.ops.triton.resources.
+LONGER = {
     "data_prep": ("budget=smoke",),
     "data_prep.bench": ("--examples", "50", "--repeats", "1", "--workers", "1"),
     "lra.bench": (*BENCH, "budget=quick", "budget_s=30"),
@@ -159,7 +167,8 @@ LONGER = {  # a minute each; tests/ops/test_triton_resources.py runs lra.ops.tri
     "lra.sweep": ("seeds=[0]", "measure=0"),
     "lra.train": TINY["lra.train"],
 }
-ELSEWHERE = {  # downloads, files, GPUs, other hosts, packages that are not there; hours; data that other tests share
+# Downloads, files, GPUs, other hosts, missing packages; hours; data that other tests share.
+ELSEWHERE = {
     *("preset=figure4", "preset=table2", "sweep=board", "optim.steps=6000", "force=true"),
     *("experiment=s4d_image_small", "experiment=s4d_text", "experiment=lru_text"),
     *("task=all", "task=text", "task=text_2k", "task=image", "task=retrieval", "task=genome", "verify=true"),
@@ -195,7 +204,7 @@ def publish_small_board(home: Path) -> None:
 
 @pytest.mark.first
 def test_the_first_pages_from_top_to_bottom(work, monkeypatch):
-    """One command after the other, in one folder, to its end."""
+    """One command after the other, in one folder."""
     write_examples(work, "README.md")
     publish_small_board(work / "published")
     monkeypatch.setattr(board, "HOME", work / "published")
@@ -229,3 +238,98 @@ def test_what_takes_longer_runs_to_its_end(command, work, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # kernels are left out, not crawled through
     run(command, monkeypatch, LONGER)
+
+
+MECHANISM, TASK = "docs/mechanism.md", "docs/task.md"
+PYTEST = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu and not peers")
+IN_COPY = TINY | {"lra.bench": BENCH, "lra.checks": (), "pytest": PYTEST}
+EACH = (
+    *("tests/attention/test_checks.py", "tests/config", "tests/maps", "tests/model/test_model.py"),
+    *("tests/studies/test_reach.py", "tests/train/test_step.py", "-k", "efficient_attention"),
+)
+LISTS = ("tests/docs/test_docs_words.py", "tests/runs/test_tables.py", "tests/report/test_repository.py")
+
+
+@pytest.fixture
+def copy(request, tmp_path_factory):
+    """A copy of this repository with the examples of a page, made once."""
+    folder = tmp_path_factory.getbasetemp() / request.param.replace("/", "-")
+    if folder.exists():
+        return folder
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in tracked.splitlines():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    write_examples(folder, request.param)
+    return folder
+
+
+def run_in_copy(folder, entry, *words):
+    env = os.environ | {"PYTHONPATH": str(folder), "LRA_DATA": str(folder / "data")}
+    line = [sys.executable, "-m", entry, *words, *IN_COPY[entry]]
+    done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+
+
+ON_PAGES = [c for c in COMMANDS if c.page in (MECHANISM, TASK) and c.words[0] == "python"]
+WHOLE = [(c.page, c) for c in ON_PAGES if c.words[2] in IN_COPY and "-m" not in c.words[3:]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("copy", "command"), WHOLE, indirect=["copy"], ids=str)
+def test_the_commands_of_a_page_run_to_their_end(copy, command):
+    run_in_copy(copy, *command.words[2:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copy", [MECHANISM], indirect=True)
+@pytest.mark.parametrize("tests", [EACH, LISTS], ids=["each", "lists"])
+def test_tests_pass_with_one_more_mechanism(tests, copy):
+    run_in_copy(copy, "pytest", *tests)
+
+
+def example(name, *arguments):
+    return runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"](*arguments)
+
+
+@pytest.fixture
+def pictures(tmp_path, data_root, monkeypatch):
+    """An empty working directory, and a folder of data that the session shares."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    plt.close("all")
+
+
+def test_cur_from_scratch_approaches_exact_attention(pictures):
+    step, magnitude = example("cur_from_scratch", "128").values()
+    assert step[0] > 10 * step[-1] and magnitude[0] > 10 * magnitude[-1]
+    assert (pictures / "cur_from_scratch.png").exists()
+
+
+def test_the_kernel_of_s4d_is_its_recurrence(pictures):
+    differences = example("s4d_kernel", "40")
+    assert set(differences) == {"S4D-Lin", "S4D-Inv"} and max(differences.values()) < 1e-12
+    assert (pictures / "s4d_kernel.png").exists()
+
+
+def test_a_cell_of_the_arena_goes_from_data_to_a_table(pictures):
+    table = example("arena_cell", "cur_step", "smoke", "1")
+    lines = [line.split("|")[1].strip(" `") for line in table.splitlines()]
+    assert lines == ["mechanism", "---", "cur_step", "mean"] and (pictures / "arena_cell.png").exists()
+
+
+def test_an_added_mechanism_trains_and_scores(pictures, capsys):
+    assert 0 <= example("add_mechanism", "3", "efficient")["efficient"] <= 100
+    assert "efficient: test" in capsys.readouterr().out and (pictures / "add_mechanism.png").exists()
+    with pytest.raises(SystemExit, match="mechanisms are efficient, softmax, mean, got best"):
+        example("add_mechanism", "3", "best")
+
+
+@pytest.mark.slow
+def test_attention_beats_its_control_in_the_example(pictures):
+    scores = example("add_mechanism", "100", "efficient", "softmax", "mean")
+    assert min(scores["efficient"], scores["softmax"]) > 50 + scores["mean"]
+
+
+def test_an_example_is_short():
+    assert not [path for path in (ROOT / "examples").glob("*.py") if len(path.read_text().splitlines()) > 80]

@@ -88,8 +88,8 @@ def test_tables_of_the_protocol_are_the_yamls():
     for column, protocol in enumerate(("paper", "clean")):
         values = yaml.safe_load((CONF / "protocol" / f"{protocol}.yaml").read_text())
         assert values.pop("name") == protocol
-        told = {key.removeprefix("protocol."): yaml.safe_load(row[column].strip("`")) for key, row in quirks.items()}
-        assert told == values
+        texts = {key.removeprefix("protocol."): row[column].strip("`") for key, row in quirks.items()}
+        assert {key: yaml.safe_load(text) for key, text in texts.items()} == values
 
 
 def test_the_table_of_allowances_is_that_of_conf():
@@ -111,7 +111,8 @@ def test_keys_in_the_text_exist():
     key = re.compile(r"\+?((?:attn|block|data|logger|model|optim|protocol|source|task|trainer)\.[\w.]+)(=.*)?")
     for page, text in TEXTS.items():
         for line, span in spans(text):
-            if (found := key.fullmatch(span)) and not found[1].endswith((".py", ".yaml", ".md")):
+            found = key.fullmatch(span)
+            if found and not found[1].endswith((".py", ".yaml", ".md")):
                 assert any(f"{name}.".startswith(f"{found[1]}.") for name in known), f"{page}:{line} {span}"
 
 

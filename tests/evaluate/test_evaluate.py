@@ -1,14 +1,14 @@
 """python -m lra.evaluate: fresh scores of finished runs, and comparisons whose true difference is known."""
 
 import dataclasses
+import functools
 import math
-import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import printed
 from support.records import flip
 from support.training import seed_folder, smoke, train_config
 
@@ -39,26 +39,23 @@ def runs(trained, tmp_path):
 
 
 @pytest.fixture
-def command(monkeypatch, capfd):
-    """Run the command; returns the exit message and what it printed on stderr."""
-
-    def run(*words):
-        stop, out, err = printed(evaluate, f"examples={EXAMPLES}", "threads=1", *words, patch=monkeypatch, capfd=capfd)
-        return stop, out + err
-
-    return run
+def command(call):
+    """The command with arguments: its exit message and what it printed on stderr."""
+    return lambda *words: call(evaluate, f"examples={EXAMPLES}", "threads=1", *words)[::2]
 
 
-def opened(runs):
+@pytest.fixture
+def run(runs):
     return RunDir.read(seed_folder(runs, "cur_abs"))
 
 
-def root():
-    """The folder of the data of the session."""
-    return os.environ["LRA_DATA"]
+@pytest.fixture
+def generators(run, data_root):
+    """The experiment of the run and the one of its fresh examples."""
+    return fresh.generator_experiment(run, str(data_root), EXAMPLES)
 
 
-def test_a_result_stands_beside_the_record_and_is_not_computed_twice(runs, command):
+def test_a_result_is_written_next_to_the_record_and_not_computed_twice(runs, command):
     stop, text = command(f"runs={runs}")
     assert stop is None and "fresh test" in text
     path = seed_folder(runs, "cur_abs") / record.NAME
@@ -70,21 +67,20 @@ def test_a_result_stands_beside_the_record_and_is_not_computed_twice(runs, comma
     assert result.standard_error == pytest.approx(100 * correct.std() / EXAMPLES**0.5)
     stop, text = command(f"runs={runs}")
     assert stop is None and "scored before" in text and path.read_bytes() == first
-    # Another number of examples is another data set, hence another result.
+    # Another number of examples is another data set, so another result.
     assert command(f"runs={runs}", "examples=30")[0] is None and record.load(path).examples == 30
 
 
-def test_scoring_the_standard_test_set_gives_the_score_of_the_record(runs):
+@pytest.mark.parametrize("batch", [3, 32])
+def test_scoring_the_standard_test_set_gives_the_score_of_the_record(run, generators, batch):
     """The same function on the run's own test examples: what differs is the examples alone."""
-    run = opened(runs)
-    experiment, _ = fresh.generator_experiment(run, root(), EXAMPLES)
+    experiment, _ = generators
     data = experiment.task_data()
     data.setup()
-    own = fresh.FreshData(data, np.arange(run.record.n_test), 0, "")
+    standard = fresh.FreshData(data, np.arange(run.record.n_test), 0, "")
     model = restore.best(run, experiment)
-    for batch in (3, 32):
-        correct = fresh.outcomes(model, own, metric="accuracy", batch=batch, precision="fp32", device="cpu")
-        assert 100 * correct.mean() == run.record.test
+    correct = fresh.outcomes(model, standard, metric="accuracy", batch=batch, precision="fp32", device="cpu")
+    assert 100 * correct.mean() == run.record.test
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "within_tolerance"])
@@ -97,9 +93,8 @@ def test_the_mean_of_the_outcomes_is_the_metric(metric):
     assert 100 * correct.double().mean() == pytest.approx(getattr(metrics, metric)(outputs, labels))
 
 
-def test_fresh_examples_are_other_ones_and_seen_ones_are_left_out(runs, monkeypatch):
-    run = opened(runs)
-    experiment, fresh_experiment = fresh.generator_experiment(run, root(), EXAMPLES)
+def test_fresh_examples_are_other_ones_and_seen_ones_are_left_out(run, generators):
+    experiment, fresh_experiment = generators
     result = fresh.fresh_data(run, experiment, fresh_experiment, fresh.ExampleHashes())
     assert result.data.source.seed == fresh.FRESH_SEED != experiment.data_source().seed
     # Hashes that claim that 10 of the fresh examples are training examples.
@@ -132,62 +127,46 @@ def test_results_are_collected_in_the_table_of_a_published_study(runs, command, 
         record.read_table(study)
 
 
-def remove_weights(folder):
-    (folder / "best.ckpt").unlink()
-
-
-def damage_weights(folder):
-    flip(folder / "best.ckpt")
-
-
-def damage_result(folder):
-    (folder / record.NAME).write_text("{}")
-
-
 @pytest.mark.parametrize(
-    "damage, reason",
+    ("name", "damage", "reason"),
     [
-        (remove_weights, "has no best.ckpt; copy the weights of the run there"),
-        (damage_weights, "best.ckpt cannot be used"),
-        (damage_result, "is not a fresh-test result"),
+        ("best.ckpt", Path.unlink, "has no best.ckpt; copy the weights of the run there"),
+        ("best.ckpt", flip, "best.ckpt cannot be used"),
+        (record.NAME, lambda path: path.write_text("{}"), "is not a fresh-test result"),
     ],
+    ids=["no weights", "damaged weights", "damaged result"],
 )
-def test_what_cannot_be_scored_is_named_with_its_reason(runs, command, damage, reason):
-    damage(seed_folder(runs, "cur_abs"))
+def test_what_cannot_be_scored_is_named_with_its_reason(runs, command, name, damage, reason):
+    damage(seed_folder(runs, "cur_abs") / name)
     stop, _ = command(f"runs={runs}")
     assert "1 of 1 runs were not scored" in stop and reason in stop
 
 
-def test_a_task_without_a_generator_is_refused(runs, monkeypatch):
-    run = opened(runs)
-    own = restore.configuration(run, root())
-    for options, reason in (
-        ({"release": "somewhere"}, "was read from files"),
-        ({"seed": fresh.FRESH_SEED}, "which is reserved for fresh examples"),
-    ):
-        changed = own.replace(source=own.source.replace(**options))
-        monkeypatch.setattr(fresh, "configuration", lambda *_, changed=changed: changed)
-        with pytest.raises(ValueError, match=reason):
-            fresh.generator_experiment(run, root(), EXAMPLES)
-    downloaded_task = own.replace(source=own.source.replace(seed=0))
-    monkeypatch.setattr(type(downloaded_task.data_source()), "generated", False)
-    monkeypatch.setattr(fresh, "configuration", lambda *_: downloaded_task)
-    with pytest.raises(ValueError, match="listops is downloaded and has no generator"):
-        fresh.generator_experiment(run, root(), EXAMPLES)
+@pytest.mark.parametrize(
+    ("options", "is_generated", "reason"),
+    [
+        ({"release": "somewhere"}, True, "was read from files"),
+        ({"seed": fresh.FRESH_SEED}, True, "which is reserved for fresh examples"),
+        ({"seed": 0}, False, "listops is downloaded and has no generator"),
+    ],
+)
+def test_a_task_without_a_generator_is_an_error(run, data_root, monkeypatch, options, is_generated, reason):
+    experiment = restore.configuration(run, str(data_root))
+    changed = experiment.replace(source=experiment.source.replace(**options))
+    monkeypatch.setattr(type(experiment.data_source()), "generated", is_generated)
+    monkeypatch.setattr(fresh, "configuration", lambda *_: changed)
+    with pytest.raises(ValueError, match=reason):
+        fresh.generator_experiment(run, str(data_root), EXAMPLES)
 
 
-def test_a_folder_without_runs_is_refused(command, tmp_path):
+def test_a_folder_without_runs_is_an_error(command, tmp_path):
     assert "has no finished run" in command(f"runs={tmp_path}")[0]
 
 
 def test_positional_arguments_are_named():
     assert name_positional(["runs/a", "examples=3"], "runs") == ["runs=runs/a", "examples=3"]
-    assert name_positional(["verify", "mine", "more", "--help"], "verify", "name") == [
-        "verify=verify",
-        "name=mine",
-        "more",
-        "--help",
-    ]
+    named = name_positional(["verify", "mine", "more", "--help"], "verify", "name")
+    assert named == ["verify=verify", "name=mine", "more", "--help"]
 
 
 COMPARED = 400
@@ -203,18 +182,17 @@ def made_up(rng, mean, seeds, easiness, seed_std=0.03):
 def test_intervals_cover_the_true_difference(seeds):
     """95 % of the intervals have to; 600 trials leave a standard deviation of 0.9 %."""
     rng = np.random.default_rng(0)
-    trials = 600
-    covered = 0
-    covered_by_examples_alone = 0
-    for _ in range(trials):
+    covered = []
+    covered_by_examples_alone = []
+    for _ in range(600):
         easiness = rng.choice([-0.25, 0.25], COMPARED)
         first = made_up(rng, 0.45, seeds[0], easiness)
         second = made_up(rng, 0.40, seeds[1], easiness)
         result = outcome_statistics.difference(first, second)
-        covered += result.low <= 5 <= result.high
-        covered_by_examples_alone += abs(result.value - 5) <= 1.96 * result.examples_error
-    assert 0.92 <= covered / trials <= 0.985
-    assert covered_by_examples_alone / trials < 0.9
+        covered.append(result.low <= 5 <= result.high)
+        covered_by_examples_alone.append(abs(result.value - 5) <= 1.96 * result.examples_error)
+    assert 0.92 <= np.mean(covered) <= 0.985
+    assert np.mean(covered_by_examples_alone) < 0.9
 
 
 def test_equal_mechanisms_are_called_different_in_five_percent_of_trials():
@@ -257,9 +235,8 @@ def test_the_error_of_a_score_is_its_spread_over_seeds_and_draws_of_examples():
         errors.append(outcome_statistics.standard_error(outcomes))
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(scores), rel=0.1)
     one = made_up(rng, 0.4, 1, np.zeros(COMPARED))
-    assert outcome_statistics.standard_error(one) == pytest.approx(
-        100 * math.sqrt(one.mean() * (1 - one.mean()) / COMPARED), rel=0.01
-    )
+    binomial = 100 * math.sqrt(one.mean() * (1 - one.mean()) / COMPARED)
+    assert outcome_statistics.standard_error(one) == pytest.approx(binomial, rel=0.01)
 
 
 def test_pairs_have_the_higher_score_first():
@@ -271,16 +248,13 @@ def test_pairs_have_the_higher_score_first():
 
 def test_the_significant_gap_is_that_of_two_draws_of_the_test_set():
     """With perfect seeds: the difference of two binomial proportions of 2,000 examples each."""
-    gap = outcome_statistics.significant_gap(
-        37.0, examples=2000, seed_std=0.0, seeds=5, published_examples=2000, published_seeds=5
-    )
+    gap_of = functools.partial(outcome_statistics.significant_gap, 37.0, published_examples=2000)
+    gap = gap_of(examples=2000, seed_std=0.0, seeds=5, published_seeds=5)
     assert gap.threshold == pytest.approx(1.96 * 100 * math.sqrt(2 * 0.37 * 0.63 / 2000), rel=1e-3)
     assert 2.9 < gap.threshold < 3.1
     rng = np.random.default_rng(4)
     draws = 100 * (rng.binomial(2000, 0.37, (4000, 2)) / 2000)
     assert np.mean(np.abs(draws[:, 0] - draws[:, 1]) > gap.threshold) == pytest.approx(0.05, abs=0.015)
     # Spread over seeds counts on both sides.
-    wide = outcome_statistics.significant_gap(
-        37.0, examples=20_000, seed_std=1.0, seeds=4, published_examples=2000, published_seeds=4
-    )
+    wide = gap_of(examples=20_000, seed_std=1.0, seeds=4, published_seeds=4)
     assert wide.standard_error**2 == pytest.approx(wide.draw**2 + wide.own_error**2 + 0.25)

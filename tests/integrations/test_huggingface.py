@@ -76,7 +76,7 @@ def test_keeping_everything_is_exact_attention_and_less_is_not(kind):
 
 @pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("attention", ["cur_8", "cur_abs", "cur_true", "cur_plus_8"])
-def test_padding_never_changes_a_real_row(kind, attention):
+def test_padding_never_changes_a_real_token(kind, attention):
     made, given = model(kind, attention), inputs(kind)
     mask = given["attention_mask"].bool()
     other = given | {"input_ids": torch.where(mask, given["input_ids"], 7)}
@@ -155,7 +155,7 @@ def test_saved_with_its_name_and_warned_without(tmp_path):
     torch.testing.assert_close(exact, states(model("bert", "sdpa"), given))
 
 
-def test_decoders_are_refused():
+def test_decoders_are_an_error():
     small = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 50}
     gpt = transformers.GPT2Model(transformers.GPT2Config(**small, attn_implementation="cur"))
     with pytest.raises(ValueError, match="gpt2 is a decoder or masks keys query by query"):
@@ -168,7 +168,7 @@ def test_decoders_are_refused():
         layer(torch.randn(1, 4, 32))
 
 
-def test_local_layers_are_refused():
+def test_local_layers_are_an_error():
     local = build("ModernBert", {**MODERN, "global_attn_every_n_layers": 2}).double().eval()
     states(local, inputs("bert"))
     local.set_attn_implementation("cur")
@@ -176,7 +176,7 @@ def test_local_layers_are_refused():
         local(**inputs("bert"))
 
 
-def test_dropout_and_unknown_arguments_are_refused():
+def test_dropout_and_unknown_arguments_are_an_error():
     given = inputs("bert")
     with pytest.raises(ValueError, match=r"attention dropout 0.1 in training.*set the model's attention dropout to 0"):
         model("bert", "cur").train()(**given)

@@ -1,7 +1,11 @@
-"""Runs of Weights & Biases: what is in them, killed and resumed, and every way in which the service can be missing."""
+"""Weights & Biases: runs, resumed runs, a missing service, and the published report, read back from its files."""
 
 import csv
 import http.server
+import importlib.util
+import json
+import re
+import statistics
 import sys
 import threading
 from dataclasses import asdict
@@ -10,16 +14,21 @@ from types import SimpleNamespace
 import pytest
 import wandb_files
 from conftest import config
+from PIL import Image
+from support.records import TESTS, add, add_seeds, diverged
 from support.training import power_cut, seed_folder, train_config
 
+from lra.board import chapter as board
+from lra.config.compose import compose
 from lra.integrations.wandb import logger
+from lra.report import paper_tables, wandb
+from lra.report.__main__ import ReportOptions, report
+from lra.results import summary
 from lra.runs import record
 from lra.train.callbacks import Checkpoints
 
-WORDS = (
-    *("logger=wandb", "logger.wandb.timeout=5", "seeds=[0]", "optim.steps=4", "optim.eval_every=1"),
-    *("model.layers=1", "model.dim=16", "data.eval_batch=64", "trainer.threads=1"),
-)
+OPTIM = ("logger=wandb", "logger.wandb.timeout=5", "seeds=[0]", "optim.steps=4", "optim.eval_every=1")
+WORDS = (*OPTIM, "model.layers=1", "model.dim=16", "data.eval_batch=64", "trainer.threads=1")
 KEY = "0" * 40
 # A thread of W&B's notices that wandb.teardown has ended the service below it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -46,7 +55,7 @@ def assert_complete(at):
     assert logged(found) == rows(at)
 
 
-def lines(capfd):
+def wandb_lines(capfd):
     return [line for line in capfd.readouterr().err.splitlines() if "W&B" in line or "wandb" in line]
 
 
@@ -73,7 +82,6 @@ def test_the_logger_is_no_part_of_the_fingerprint():
 @pytest.mark.parametrize("before_checkpoint", [False, True])
 def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_checkpoint):
     """The process ends at the evaluation of step 3, before or after its checkpoint."""
-    import wandb
     from lightning import Trainer
 
     save = Trainer.save_checkpoint
@@ -86,7 +94,7 @@ def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_che
     with service.context() as only, power_cut(3):
         only.setattr(Trainer, "save_checkpoint", saved)
         run(tmp_path, "logger.wandb.mode=offline")
-    wandb.teardown(exit_code=1)
+    sys.modules["wandb"].teardown(exit_code=1)
     first = wandb_files.read(seed_folder(tmp_path, "sdpa"))
     assert [row["_step"] for row in first.history] == [1, 2, 3] and first.messages["exit"].exit_code == 1
     at = run(tmp_path, "logger.wandb.mode=offline")
@@ -94,8 +102,8 @@ def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_che
     assert_complete(at)
 
 
-def test_a_resumed_online_run_is_sent_the_rows_that_it_lacks(service, data_root, tmp_path):
-    """The rows of an offline run, sent to a service that has the first two."""
+def test_a_resumed_online_run_sends_the_evaluations_that_the_service_lacks(service, data_root, tmp_path):
+    """The evaluations of an offline run, sent to a service that has the first two."""
     at = run(tmp_path, "logger.wandb.mode=offline")
     sent, opened = [], []
 
@@ -122,7 +130,7 @@ def test_a_service_that_ends_halfway_does_not_end_the_training(service, data_roo
 
     service.setattr(Checkpoints, "on_validation_end", kill)
     at = run(tmp_path, "logger.wandb.mode=offline")
-    (line,) = lines(capfd)
+    (line,) = wandb_lines(capfd)
     assert line.endswith("listops sdpa seed 0 is not logged until it ends, then sent whole")
     assert_complete(at)
 
@@ -140,7 +148,7 @@ class Broken(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("answers", "word", "told"),
+    ("answers", "word", "message"),
     [
         (None, "logger.wandb.timeout=5", "no key (wandb login, or WANDB_API_KEY); kept offline in {at}/wandb"),
         (False, "logger.wandb.mode=online", "{url} cannot be reached ("),
@@ -148,7 +156,7 @@ class Broken(http.server.BaseHTTPRequestHandler):
     ],
     ids=["no key", "no connection", "only failures"],
 )
-def test_without_the_service_the_run_is_an_offline_one(service, data_root, tmp_path, capfd, answers, word, told):
+def test_without_the_service_the_run_is_an_offline_one(service, data_root, tmp_path, capfd, answers, word, message):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
         url = f"http://127.0.0.1:{server.server_port}"
         if answers is not None:
@@ -161,8 +169,8 @@ def test_without_the_service_the_run_is_an_offline_one(service, data_root, tmp_p
         at = run(tmp_path, word)
         if answers:
             server.shutdown()
-    (line,) = lines(capfd)
-    assert line.startswith(f"W&B: {told.format(at=at, url=url)}") and line.endswith("; wandb sync uploads it")
+    (line,) = wandb_lines(capfd)
+    assert line.startswith(f"W&B: {message.format(at=at, url=url)}") and line.endswith("; wandb sync uploads it")
     assert_complete(at)
 
 
@@ -185,3 +193,94 @@ def test_a_missing_package_is_named(data_root, tmp_path, monkeypatch, there):
         run(tmp_path)
     with pytest.raises(ValueError, match="mode must be one of online, offline, disabled, or null, not 'live'"):
         run(tmp_path, "logger.wandb.mode=live")
+
+
+is_installed = importlib.util.find_spec("wandb_workspaces") is not None  # it needs wandb
+needs_wandb = pytest.mark.skipif(not is_installed, reason="pip install '.[wandb]'")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Five seeds of a mechanism with a diverged one, a second one on two tasks, a control, another study, a board."""
+    folder = tmp_path_factory.mktemp("reported") / "runs"
+    for seed, test in enumerate(TESTS):
+        add(folder, seed=seed, test=test, step_ms=10.0 + seed, peak_bytes=(seed + 1) << 20)
+    diverged(folder, 9, seed=4)
+    add(folder, label="cur_step", test=35.5)
+    add(folder, label="cur_step", task="text", test=60.25)
+    add(folder, label="local", task="pathfinder_x", test=50.0, study="other", device="x86_64 CPU, 2 threads")
+    add(folder, label="mean", test=18.0)
+    of_task = {"task": "recall", "floor": 20.0, "bag": 24.0}
+    for label, test in {"none": 20.0, "mean": 22.0, "conv": 30.0, "sdpa": 95.0}.items():
+        add_seeds(folder, label, [test] * 2, study="board", **of_task)
+    add(folder, study="board-rates", label="sdpa-optim.lr=0.001", seed=100, **of_task)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tables(runs, tmp_path_factory):
+    studies = summary.collect(runs)[0]
+    return wandb.tables(studies, board.chapters(studies, [], tmp_path_factory.mktemp("board")))
+
+
+def lines(table):
+    return {line["mechanism"]: line for line in wandb.numbers(table).to_dict("records")}
+
+
+def test_a_column_holds_numbers_or_texts(tables):
+    for key, table in tables.items():
+        assert re.fullmatch(r"[A-Za-z_]\w*", key)
+        for name, column in wandb.numbers(table).items():
+            assert {type(value) for value in column} - {type(None)} in ({str}, {float}, {int}, {int, float}), name
+    assert "FAIL" in {cell.text for cell in tables["leaderboard"].cells["pathfinder_x"]}  # as printed: no number
+
+
+def test_numbers_are_those_of_the_records(tables):
+    found = lines(tables["study_paper_paper"])["cur_abs"]
+    assert found["listops"] == pytest.approx(statistics.fmean(TESTS)) and found["listops n"] == 4
+    assert found["listops std"] == pytest.approx(statistics.stdev(TESTS)) and found["text"] is None
+    gain = lines(tables["over_mean_paper_paper"])
+    assert gain["cur_abs"]["listops"] == pytest.approx(statistics.fmean(TESTS) - 18) and "mean" not in gain
+    step = lines(tables["curformer_table_4"])["cur_step"]
+    assert (step["run"], step["text"], step["text n"], step["text std"]) == ("paper-paper", 60.25, 1, None)
+    assert {table.name for table in paper_tables.tables({})} - {table.name for table in tables.values()}
+
+
+@needs_wandb
+def test_report_publishes_offline(service, runs, tables, capfd):
+    (runs / "report" / "efficiency").mkdir(parents=True)
+    Image.new("RGB", (8, 4), "red").save(runs / "report" / "efficiency" / "costs.png")
+    report.__wrapped__(compose(ReportOptions, [f"runs={runs}", "logger=wandb", "logger.wandb.mode=offline"]))
+    out, err = capfd.readouterr()
+    drawn = list((runs / "report" / "figures").glob("*.png"))
+    sent = f"W&B: {len(tables)} tables and {len(drawn) + 2} pictures in {runs / 'report' / 'wandb'}\n"
+    assert err == sent + "W&B: the dashboard needs a login and a connection, skipped\n" and "W&B" not in out
+
+    found = wandb_files.read(runs / "report")
+    assert found.messages["run"].job_type == "report" and found.messages["exit"].exit_code == 0
+    (row,) = found.history
+    (files,) = (runs / "report" / "wandb").glob("offline-run-*/files")
+    for path in [*drawn, runs / "report" / "efficiency" / "costs.png"]:
+        assert (files / row[f"figures/{path.stem}"]["path"]).read_bytes() == path.read_bytes()
+    assert {"board_board", "admission_board", "paper_paper_listops"} < tables.keys()
+    for key, table in tables.items():
+        sent = json.loads((files / row[key]["path"]).read_text())
+        assert sent["columns"] == list(wandb.numbers(table))
+        assert sent["data"] == wandb.numbers(table).to_numpy(dtype=object).tolist()
+
+
+@needs_wandb
+def test_dashboard_shows_every_table_picture_and_curve(runs, tables):
+    studies = summary.collect(runs)[0]
+    made = wandb.dashboard("lra", "", "report of it's", studies, tables, ["figures/curves"])
+    made._to_model()  # W&B's own form of it, which refuses what does not fit
+    grids = [block for block in made.blocks if type(block).__name__ == "PanelGrid"]
+    panels = [panel for grid in grids for panel in grid.panels]
+    assert [p.table_name for p in panels if hasattr(p, "table_name")] == list(tables)
+    assert [p.media_keys for p in panels if hasattr(p, "media_keys")] == [["figures/curves"]]
+    curves = [grid.runsets[0].filters for grid in grids if len(grid.panels) == 2]
+    wanted = [(study, row.task) for study, rows in studies.items() for row in rows]
+    assert len(curves) == len(set(wanted))
+    for study, task in wanted:
+        assert any(f"[{study!r}]" in text and f"[{task!r}]" in text for text in curves)
+    assert "https://doi.org/10.1007/s10994-025-06768-3" in made.blocks[-1].text

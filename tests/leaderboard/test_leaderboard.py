@@ -4,7 +4,6 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from conftest import printed
 
 from lra.config import CONF
 from lra.leaderboard import cards, lines, mechanism, table
@@ -13,6 +12,10 @@ from lra.leaderboard.lines import LeaderboardLine, Score, convention, merged
 from lra.leaderboard.measured import submission_lines
 from lra.results import published
 from lra.results.table import Cell, Column
+from lra.runs import published as tables
+from lra.submit import folder as submission_folder
+from lra.submit import verify
+from lra.submit.record import Comparison, Submission, Verification
 
 
 @pytest.fixture(scope="module")
@@ -93,32 +96,37 @@ def test_filters_and_order():
     best = line("new", 60.0, 80.0, 80.0, 80.0, 90.0, year=2024, protocol="two-layer")
     worse = line("new", 40.0, 60.0, 60.0, 60.0, 60.0, year=2023, source="B")
     partial = line("partial", 99.0, year=None, status="recalled")
-    lines_ = [old, partial, worse, best]
-    select = table.select
-    assert select(lines_, task="text") == [old, worse, best]
-    assert select(lines_, protocol="two-layer") == [best] and select(lines_, status="recalled") == [partial]
-    assert select(lines_, since=2023) == [worse, best]
+    rows = [old, partial, worse, best]
+    assert table.select(rows, task="text") == [old, worse, best]
+    assert table.select(rows, protocol="two-layer") == [best]
+    assert table.select(rows, status="recalled") == [partial]
+    assert table.select(rows, since=2023) == [worse, best]
     # Prints of one model stand together, the best model first, lines without a mean last.
-    assert table.ordered(lines_) == [best, worse, old, partial]
-    assert table.ordered(lines_, "listops") == [partial, best, worse, old]
-    assert table.ordered(lines_, "year")[0] == best and table.ordered(lines_, "model")[-2:] == [old, partial]
+    assert table.ordered(rows) == [best, worse, old, partial]
+    assert table.ordered(rows, "listops") == [partial, best, worse, old]
+    assert table.ordered(rows, "year")[0] == best and table.ordered(rows, "model")[-2:] == [old, partial]
 
 
-def test_the_command_filters_and_refuses(monkeypatch, capfd):
+def test_the_command_filters(call):
     options = chosen(["task=listops", "protocol=two-layer", "since=2023", "sort=listops"])
     assert (options.filters.task, options.filters.since, options.sort) == ("listops", 2023, "listops")
-    words = filter_words(["task=listops", "status=verified", "sort=listops"])
-    stop, out, _ = printed(leaderboard, *words, patch=monkeypatch, capfd=capfd)
+    stop, out, _ = call(leaderboard, *filter_words(["task=listops", "status=verified", "sort=listops"]))
     assert stop is None and "cur_abs" in out and "HGRN2" not in out
-    for word, reason in (
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
         ("filters.protocol=three-layer", "protocol"),
         ("filters.since=2099", "no result has all of these properties"),
         ("card=cur_ab", "did you mean cur_abs?"),
-    ):
-        assert reason in printed(leaderboard, word, patch=monkeypatch, capfd=capfd)[0]
+    ],
+)
+def test_a_wrong_filter_is_an_error(call, argument, reason):
+    assert reason in call(leaderboard, argument)[0]
 
 
-def test_a_source_without_a_protocol_is_refused():
+def test_a_source_without_a_protocol_is_an_error():
     unknown = published.PrintedValue(
         paper="Nobody (2026, arXiv 2601.00001)", table="Table 1", model="M", task="text", metric="accuracy_percent",
         value="1", std="", note="", attn="",
@@ -149,17 +157,11 @@ def test_a_card_shows_results_costs_and_published_lines(everything):
     assert "No run of it is published." in cards.card("hedgehog", everything)
     # Mamba-2 at d = 64 has 128 channels of 64 states; CUR carries no state.
     assert "State of a layer: 8,192 numbers" in cards.card("mamba2", everything) and "State of a layer" not in card
-    pretrained = cards.card("sdpa", everything)
-    assert "masked pretraining" in pretrained
+    assert "masked pretraining" in cards.card("sdpa", everything)
 
 
-def test_a_submission_is_a_line(tmp_path, monkeypatch):
+def test_a_submission_is_a_line(tmp_path):
     """Reported at first, verified with a comparison that agrees."""
-    from lra.runs import published as tables
-    from lra.submit import folder as submission_folder
-    from lra.submit import verify
-    from lra.submit.record import Comparison, Submission, Verification
-
     runs = [run for run in tables.read(tables.HOME / "paper").values() if run.record.label in ("cur_abs", "mean")]
     statement = Submission(
         name="mine", author="A. Name", hardware="a CPU", rates=[1e-4], link="", protocol="paper", budget="paper",

@@ -1,20 +1,21 @@
 """Attention maps: what multiplies the values, for every mechanism that has it; the pictures and the command."""
 
+import functools
 import shutil
 
 import numpy as np
 import pytest
 import torch
-from conftest import KERNELS, MECHANISMS, run
+from conftest import KERNELS, MECHANISMS
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from support.features import model_and_batch
 from support.records import unseal
+from support.training import trained
 
 from data_prep.pathfinder.generator import trace
 from lra.attention.base import Mixer, Sizes
 from lra.maps import draw, maps, views
 from lra.maps.__main__ import show
-from lra.train.__main__ import train
 
 LENGTH = 24
 # No map: a whole block of its own, values that do not enter linearly, another map for each channel, or a recurrence.
@@ -144,30 +145,32 @@ def test_every_display_draws_with_and_without_a_map(display, tmp_path):
         assert (tmp_path / "x.png").stat().st_size > 2000
 
 
-@pytest.fixture
-def trained(data_root, tmp_path, monkeypatch, capfd):
-    words = ["task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"]
-    assert run(train, *words, patch=monkeypatch, capfd=capfd)[0] is None
-    return tmp_path / "paper-smoke" / "listops" / "cur_abs" / "seed-0"
+@pytest.fixture(scope="module")
+def run_dir(data_root, tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs"), attn="cur_abs")
 
 
 @pytest.fixture
-def call(trained, monkeypatch, capfd):
-    """The command with the run: None, or the one line that it ends with."""
+def message(run_dir, call):
+    """The error message of the command, None without an error."""
 
     def called(*words):
-        stop = run(show, f"run={trained}", *words, patch=monkeypatch, capfd=capfd)[0]
+        stop = call(show, f"run={run_dir}", *words)[0]
         assert stop is None or (stop.startswith("lra: ") and "\n" not in stop), stop
         return stop
 
     return called
 
 
-def test_command(trained, call):
-    assert call() is None and call("example=3", "layer=0", "head=1", "at=[0,5]") is None
-    drawn = {path.name for path in (trained / "maps").iterdir()}
-    assert drawn == {"test-0-layer-1.png", "test-3-layer-0-head-1.png"}
-    for word, told in (
+def test_maps_of_a_run_are_drawn(run_dir, message):
+    assert message() is None and message("example=3", "layer=0", "head=1", "at=[0,5]") is None
+    names = {path.name for path in (run_dir / "maps").iterdir()}
+    assert names == {"test-0-layer-1.png", "test-3-layer-0-head-1.png"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
         ("example=64", "example must be a whole number from 0 to 63, not 64"),
         ("layer=2", "layer must be a whole number from 0 to 1, not 2"),
         ("head=two", "head must be a whole number of 0 or more, or null, not 'two'"),
@@ -176,23 +179,26 @@ def test_command(trained, call):
         ("out=/proc/nowhere", "/proc/nowhere/test-0-layer-1.png cannot be written"),
         ("run=null", "run is missing; name a run directory: run=runs/<study>"),
         ("run=/nowhere", "/nowhere is not a folder; name a run directory: run=runs/"),
-        (f"run={trained.parent}", "has no config.yaml; name a run directory: run=runs/"),
-    ):
-        assert told in call(word)
+        ("run={run_dir.parent}", "has no config.yaml; name a run directory: run=runs/"),
+    ],
+)
+def test_a_wrong_option_is_named(run_dir, message, argument, expected):
+    assert expected in message(argument.format(run_dir=run_dir))
 
 
-def test_damaged_folders_are_told(trained, call):
-    weights = trained / "best.ckpt"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[: len(whole) // 2])
-    assert "best.ckpt cannot be used (its sha256 is not the one in the record.json" in call()
-    unseal(trained / "record.json")
-    assert "best.ckpt cannot be used (it is damaged or not a checkpoint" in call()
+def test_damaged_run_directories_are_reported(run_dir, tmp_path, message):
+    damaged = shutil.copytree(run_dir, tmp_path / "seed-0", ignore=shutil.ignore_patterns(".*"))
+    command = functools.partial(message, f"run={damaged}")
+    weights = damaged / "best.ckpt"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    assert "best.ckpt cannot be used (its sha256 is not the one in the record.json" in command()
+    unseal(damaged / "record.json")
+    assert "best.ckpt cannot be used (it is damaged or not a checkpoint" in command()
     torch.save({"head": torch.zeros(1)}, weights)
-    assert "best.ckpt does not hold the weights of this model" in call()
+    assert "best.ckpt does not hold the weights of this model" in command()
     weights.unlink()
-    assert "has no best.ckpt: it has not reached its first evaluation" in call()
-    shutil.copy(trained / "record.json", trained / "config.yaml")
-    assert "config.yaml and record.json belong to different runs" in call()
-    (trained / "record.json").unlink()
-    assert "config.yaml is not the configuration of a run" in call()
+    assert "has no best.ckpt: the run has not reached its first evaluation" in command()
+    shutil.copy(damaged / "record.json", damaged / "config.yaml")
+    assert "config.yaml and record.json belong to different runs" in command()
+    (damaged / "record.json").unlink()
+    assert "config.yaml is not the configuration of a run" in command()

@@ -41,7 +41,7 @@ def test_over_lengths_and_details():
     assert "status" not in details.head and "A machine, 2 threads" in over.about and "MALLOC_MMAP_MAX_=0" in over.about
 
 
-def test_relative_to_the_reference_beside_the_paper():
+def test_costs_are_relative_to_the_reference_next_to_the_papers():
     (table,) = bench_tables.tables([made(STEPS)])
     assert table.title.startswith("bench: step of text, training, batch 4, 2 heads of 32")
     found = texts(table)["cur_abs"]
@@ -112,7 +112,7 @@ def test_pictures_are_written_and_not_empty(tmp_path):
             assert min(image.size) > 100 and len(image.convert("L").getcolors(256)) > 10
 
 
-def test_what_a_stranger_names_is_shown_as_it_is(tmp_path, capfd):
+def test_hostile_names_are_escaped(tmp_path, capfd):
     """On every way out: no escape reaches the terminal, no tag the Markdown, no formula a picture."""
     bad = "\x1b[31m<script>alert(1)</script> [x](javascript:1) `$a_{$ \u202e|"
     rows = [row(f"{i}{bad}", n, n, status=bad) for n in (16, 32, 64) for i in range(2)]
@@ -129,7 +129,7 @@ def test_what_a_stranger_names_is_shown_as_it_is(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("field", ["n", "peak_bytes", "flops"])
-def test_a_number_that_no_figure_can_show_is_a_line_about_its_file(field, tmp_path):
+def test_a_number_that_no_figure_can_show_is_an_error_that_names_its_file(field, tmp_path):
     rows = [dataclasses.replace(row("a", n, 1.0), **{field: n * 10**300}) for n in (16, 32, 64)]
     path = bench_record.save(made(rows), tmp_path)
     with pytest.raises(ValueError, match=rf"no record of a training run; .*{path} is not .*{field}"):

@@ -40,8 +40,8 @@ def runs(tmp_path):
 
 
 def tables(runs):
-    (chapter,) = board.chapters(summary.collect(runs)[0], [], runs / "pictures")
-    return chapter.tables
+    (results,) = board.boards(summary.collect(runs)[0], []).values()
+    return board.tables(results)
 
 
 def test_a_task_whose_controls_stay_low_and_that_sdpa_solves_is_admitted(runs):
@@ -73,10 +73,10 @@ def test_what_decides_the_admission(tmp_path, task, changes, reason):
 
 
 def test_the_best_rates_of_the_search_stand_in_for_seeds_that_are_not_finished(tmp_path):
-    for rate, dev, test in ((0.001, 30.0, 31.0), (0.01, 40.0, 36.0)):
-        add(tmp_path, **RATES, label=f"mean-optim.lr={rate}", seed=100, val=dev, test=test)
+    for rate, val, test in ((0.001, 30.0, 31.0), (0.01, 40.0, 36.0)):
+        add(tmp_path, **RATES, label=f"mean-optim.lr={rate}", seed=100, val=val, test=test)
     line = texts(tables(tmp_path)[0])["recall"]
-    assert line["mean"] == "20.0 (search)"  # (36 - 20) / 80, chosen by dev
+    assert line["mean"] == "20.0 (search)"  # (36 - 20) / 80, chosen on the validation set
     assert line["admitted"] == "open: none, conv, sdpa not run"
 
 
@@ -122,7 +122,8 @@ def test_a_board_is_not_drawn_elsewhere(runs):
         report.__wrapped__(compose(ReportOptions, [f"runs={runs}"]))
 
 
-def test_the_published_board_stands_beside_a_mechanism_of_ones_own(runs, tmp_path_factory, monkeypatch, capsys):
+@pytest.mark.usefixtures("without_figures")
+def test_the_published_board_is_shown_next_to_a_custom_mechanism(runs, tmp_path_factory, monkeypatch, capsys):
     home, mine = tmp_path_factory.mktemp("published"), tmp_path_factory.mktemp("mine")
     for name in ("board", "board-rates"):
         study = {path: run for path, run in scan(runs)[0].items() if run.study == name}
@@ -131,19 +132,19 @@ def test_the_published_board_stands_beside_a_mechanism_of_ones_own(runs, tmp_pat
     monkeypatch.setattr("lra.board.chapter.HOME", home)
     report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
     assert list(summary.collect(mine, further=board.published())[0]) == ["zoo", "board", "board-rates"]
-    told = capsys.readouterr().out
-    assert "zoo" in told and "board: mechanisms" in told and "board: recall" not in told and "board-rates" not in told
+    out = capsys.readouterr().out
+    assert "zoo" in out and "board: mechanisms" in out and "board: recall" not in out and "board-rates" not in out
     seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0])
     report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
-    told = capsys.readouterr().out
-    assert re.search(r"mine +72.00 ± 1.58", told) and re.search(r"sdpa +95.40 ± 2.30", told)
+    out = capsys.readouterr().out
+    assert re.search(r"mine +72.00 ± 1.58", out) and re.search(r"sdpa +95.40 ± 2.30", out)
     monkeypatch.setattr("lra.board.chapter.HOME", home / "none")
     with pytest.raises(ValueError, match="board=true needs the runs of the published board"):
         report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
 
 
-def test_plateaus_end_at_the_first_evaluation_a_fifth_of_the_way(runs, capsys):
-    """Floor 20, so a fifth of the way is 36; a seed that never gets there and one without a curve are counted."""
+def test_plateaus_end_at_the_first_evaluation_with_a_fifth_of_the_gain(runs):
+    """With chance at 20 a fifth is 36; a seed that never reaches it and one without a curve are counted."""
     for seed, devs in enumerate([(20.0, 36.0, 30.0), (35.9, 35.9, 60.0), (20.0, 25.0, 20.0)]):
         metrics(runs / "board" / "recall" / "sdpa" / f"seed-{seed}" / "record.json", devs)
     (runs / "board" / "recall" / "cur" / "seed-0" / "metrics.csv").write_text("damaged")
@@ -185,9 +186,9 @@ def test_the_same_order_is_1_and_the_opposite_one_is_minus_1(papers, tmp_path, o
         assert (source.text, n.value, value.value) == ("Paper T1", 10, pytest.approx(correlation))
     assert [tasks.text for _, tasks, *_ in lines] == ["all", "listops"]
     sdpa = ("sdpa", 69.0, pytest.approx(100 * (10.0 + 5 * order.index("sdpa")) / 90))
-    made = agreement.picture(board)
-    assert all(sdpa in some for some in made.panels.values())
-    assert [len(axes.lines) for axes in agreement.draw(made.panels).axes] == [10, 10]
+    picture = agreement.picture(board)
+    assert all(sdpa in points for points in picture.panels.values())
+    assert [len(axes.lines) for axes in agreement.draw(picture.panels).axes] == [10, 10]
 
 
 def test_fewer_than_ten_mechanisms_give_no_table(papers, tmp_path):

@@ -31,52 +31,139 @@ def browser():
         made.close()
 
 
+DOCS = CONF.parent / "docs"
+# The variables of the theme that the style sheet uses.
+THEME = """
+:root { --md-default-bg-color: #fff; --md-default-fg-color: #000; --md-default-fg-color--lighter: #ccc; }
+@media (prefers-color-scheme: dark) {
+  :root { --md-default-bg-color: #1e2129; --md-default-fg-color: #ddd; --md-default-fg-color--lighter: #555; }
+}
+body { background: var(--md-default-bg-color); color: var(--md-default-fg-color); }
+.wrap { overflow-x: auto; }
+"""
+
+
+def leaderboard_html():
+    """The page as Markdown renders it, with the script and the style sheet of the site."""
+    lines = markdown(all_lines()).splitlines()
+    head = "".join(f"<th>{name}</th>" for name in HEAD)
+    rows = []
+    for line in lines[2:]:
+        inner = line.removeprefix("| ").removesuffix(" |").split(" | ")
+        rows.append("<tr>" + "".join(f"<td>{cell.strip()}</td>" for cell in inner) + "</tr>")
+    return f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<style>{THEME}{(DOCS / "leaderboard.css").read_text()}</style>
+<table><tr><td>another table, before the filters</td></tr></table>
+<div id="leaderboard-filters"></div>
+<div class="wrap"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>
+<script>{(DOCS / "leaderboard.js").read_text()}</script>"""
+
+
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    return records.written(tmp_path_factory.mktemp("runs"))
+def pages(tmp_path_factory):
+    """The report of two studies and the leaderboard of the manuals."""
+    runs, _ = records.written(tmp_path_factory.mktemp("runs"))
+    leaderboard = tmp_path_factory.mktemp("page") / "leaderboard.html"
+    leaderboard.write_text(leaderboard_html(), encoding="utf-8")
+    return {"report": runs / "report" / "index.html", "leaderboard": leaderboard}
 
 
 @pytest.fixture
-def visit(browser, written):
-    """Opens the page; at the end nothing may have been said on the console and nothing asked of a network."""
-    said, asked = [], []
+def visit(browser, pages):
+    """Open a page; at the end its console is empty and it has requested no network address."""
+    messages, requests = [], []
 
-    def opened(width=1280, height=900, scheme="light", place=""):
+    def opened(name="report", width=1280, height=900, scheme="light", anchor=""):
         page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda sent: asked.append(sent.url))
-        page.goto(f"file://{written[0]}/report/index.html{place}")
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(f"file://{pages[name]}{anchor}")
         return page
 
     yield opened
-    assert said == []
-    assert {url.split(":")[0] for url in asked} <= {"file", "data"}
+    assert messages == []
+    assert {url.split(":")[0] for url in requests} <= {"file", "data"}
 
 
 def column(page, table, number):
     """Texts of one column of a table, of the lines that are shown."""
-    rows = page.locator(f'table[data-name="{table}"] tbody tr:visible')
-    return [row.locator("th, td").nth(number).inner_text() for row in rows.all()]
+    return page.eval_on_selector_all(
+        f"{selector(table)} tbody tr",
+        f"rows => rows.filter(row => row.offsetParent).map(row => row.children[{number}].innerText.trim())",
+    )
 
 
-def test_columns_of_numbers_and_of_words_are_sorted_and_put_back(visit):
-    page = visit()
-    head = page.locator('table[data-name="leaderboard"] thead th').nth(3)
-    printed = column(page, "leaderboard", 3)
-    numbers = sorted((float(text) for text in printed if text), reverse=True)
+def selector(table):
+    return "#leaderboard" if table == "#leaderboard" else f'table[data-name="{table}"]'
+
+
+def number(text):
+    return float(text.split(" ")[0]) if text and text != "FAIL" else None
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "place"), [("report", "leaderboard", 3), ("leaderboard", "#leaderboard", HEAD.index("Path-X"))]
+)
+def test_a_column_is_sorted_down_up_and_as_printed(visit, name, table, place):
+    page = visit(name)
+    printed = column(page, table, place)
+    head = page.locator(f"{selector(table)} thead th").nth(place)
+    values = sorted((number(text) for text in printed if number(text) is not None), reverse=True)
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "descending"
-    falling = column(page, "leaderboard", 3)
-    assert [float(text) for text in falling if text] == numbers
-    assert falling[len(numbers) :] == [""] * (len(printed) - len(numbers))
+    descending = column(page, table, place)
+    assert [number(text) for text in descending[: len(values)]] == values
+    # Lines without a number stay at the end.
+    assert len(descending) == len(printed) and {number(text) for text in descending[len(values) :]} == {None}
     head.get_by_role("button").press("Enter")
-    assert [float(text) for text in column(page, "leaderboard", 3) if text] == numbers[::-1]
+    assert [number(text) for text in column(page, table, place)[: len(values)]] == values[::-1]
     head.get_by_role("button").click()
-    assert column(page, "leaderboard", 3) == printed and head.get_attribute("aria-sort") is None
-    page.locator('table[data-name="psf-table-3"] thead button').first.click()
-    names = column(page, "psf-table-3", 0)
-    assert names == sorted(names, key=str.lower) and len(names) > 20
+    assert column(page, table, place) == printed and head.get_attribute("aria-sort") is None
+
+
+@pytest.mark.parametrize(("name", "table"), [("report", "psf-table-3"), ("leaderboard", "#leaderboard")])
+def test_a_column_of_words_is_sorted_whatever_their_case(visit, name, table):
+    page = visit(name)
+    page.locator(f"{selector(table)} thead button").first.click()
+    words = column(page, table, 0)
+    in_order = "words => [...words].sort((a, b) => a.localeCompare(b, 'en', {sensitivity: 'base'}))"
+    assert page.evaluate(in_order, words) == words and len(words) > 20
+
+
+SCREENS = pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
+
+
+def assert_fits(page, place, width, scheme):
+    """Nothing sticks out, and the background is as dark or light as the browser asks."""
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ground = page.evaluate(f"getComputedStyle(document.querySelector('{place}')).backgroundColor")
+    levels = [int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")]
+    assert (max(levels) < 60) if scheme == "dark" else (min(levels) > 220)
+
+
+@SCHEMES
+@SCREENS
+def test_the_report_fits_the_screen_in_both_schemes(visit, width, height, scheme):
+    page = visit("report", width, height, scheme)
+    assert_fits(page, "html", width, scheme)
+    for text in page.locator("svg text:visible").all()[:20]:
+        assert text.evaluate("text => text.getBoundingClientRect().height") >= 9
+
+
+@SCHEMES
+@SCREENS
+def test_the_leaderboard_fits_the_screen_in_both_schemes(visit, width, height, scheme):
+    page = visit("leaderboard", width, height, scheme)
+    assert_fits(page, "#leaderboard tbody td", width, scheme)
+    # Names of models break between words, not between letters.
+    heights = page.eval_on_selector_all("#leaderboard tbody tr", "rows => rows.map(row => row.clientHeight)")
+    assert max(heights) < 120
+    # The name of the model stays in view.
+    page.evaluate("document.querySelector('.wrap').scrollLeft = 5000")
+    left = page.evaluate("document.querySelector('#leaderboard tbody td').getBoundingClientRect().left")
+    assert 0 <= left < 20
 
 
 def test_the_filter_leaves_lines_curves_and_runs_of_a_mechanism(visit):
@@ -122,136 +209,23 @@ def test_a_score_leads_to_its_runs(visit):
     run = page.locator("details.run[open]")
     assert run.count() == 1 and "softmax" in run.locator("summary").inner_text()
     assert run.get_by_role("link", name="metrics.csv").count() == 3
-    again = visit(place="#run-paper-paper-listops-softmax")
+    again = visit(anchor="#run-paper-paper/listops/softmax")
     assert again.locator("details.run[open]").count() == 1
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
-def test_it_fits_the_screen_in_both_schemes(visit, width, height, scheme):
-    page = visit(width, height, scheme)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-    levels = [int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")]
-    assert (max(levels) < 60) if scheme == "dark" else (min(levels) > 220)
-    for text in page.locator("svg text:visible").all()[:20]:
-        assert text.evaluate("text => text.getBoundingClientRect().height") >= 9
-
-
-DOCS = CONF.parent / "docs"
-# The variables of the theme that the style sheet uses.
-THEME = """
-:root { --md-default-bg-color: #fff; --md-default-fg-color: #000; --md-default-fg-color--lighter: #ccc; }
-@media (prefers-color-scheme: dark) {
-  :root { --md-default-bg-color: #1e2129; --md-default-fg-color: #ddd; --md-default-fg-color--lighter: #555; }
-}
-body { background: var(--md-default-bg-color); color: var(--md-default-fg-color); }
-.wrap { overflow-x: auto; }
-"""
-
-
-def page_text():
-    """The page as Markdown renders it, with the script and the style sheet of the site."""
-    lines = markdown(all_lines()).splitlines()
-    head = "".join(f"<th>{name}</th>" for name in HEAD)
-    rows = []
-    for line in lines[2:]:
-        inner = line.removeprefix("| ").removesuffix(" |").split(" | ")
-        rows.append("<tr>" + "".join(f"<td>{cell.strip()}</td>" for cell in inner) + "</tr>")
-    return f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<style>{THEME}{(DOCS / "leaderboard.css").read_text()}</style>
-<table><tr><td>another table, before the filters</td></tr></table>
-<div id="leaderboard-filters"></div>
-<div class="wrap"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>
-<script>{(DOCS / "leaderboard.js").read_text()}</script>"""
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / "leaderboard.html"
-    path.write_text(page_text(), encoding="utf-8")
-    return f"file://{path}"
-
-
-@pytest.fixture
-def visit_leaderboard(browser, address):
-    """Open the page; at the end the console is empty."""
-    messages = []
-
-    def opened(width=1280, height=900, scheme="light"):
-        page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()
-        page.on("console", lambda message: messages.append(message.text))
-        page.on("pageerror", lambda error: messages.append(str(error)))
-        page.goto(address)
-        return page
-
-    yield opened
-    assert messages == []
-
-
-def leaderboard_column(page, name):
-    """Texts of a column, of the lines that are shown."""
-    number = HEAD.index(name) + 1
-    return page.eval_on_selector_all(
-        "#leaderboard tbody tr:not([hidden])",
-        f"rows => rows.map(row => row.querySelector('td:nth-child({number})').textContent.trim())",
-    )
-
-
-def number(text):
-    return float(text.split(" ")[0]) if text and text != "FAIL" else None
-
-
-def test_a_column_is_sorted_down_up_and_as_printed(visit_leaderboard):
-    page = visit_leaderboard()
-    printed = leaderboard_column(page, "Path-X")
-    button = page.locator("#leaderboard th").nth(HEAD.index("Path-X")).get_by_role("button")
-    values = sorted((number(text) for text in printed if number(text) is not None), reverse=True)
-    button.click()
-    falling = leaderboard_column(page, "Path-X")
-    assert [number(text) for text in falling[: len(values)]] == values
-    assert {number(text) for text in falling[len(values) :]} == {None}
-    button.press("Enter")
-    assert [number(text) for text in leaderboard_column(page, "Path-X")[: len(values)]] == values[::-1]
-    button.click()
-    assert leaderboard_column(page, "Path-X") == printed
-    page.locator("#leaderboard th").first.get_by_role("button").click()
-    models = leaderboard_column(page, "model")
-    assert (
-        page.evaluate("names => [...names].sort((a, b) => a.localeCompare(b, 'en', {sensitivity: 'base'}))", models)
-        == models
-    )
-
-
-def test_filters_narrow_the_table_and_count_lines(visit_leaderboard):
-    page = visit_leaderboard()
-    everything = len(leaderboard_column(page, "model"))
+def test_filters_narrow_the_table_and_count_lines(visit):
+    page = visit("leaderboard")
+    shown = lambda name: column(page, "#leaderboard", HEAD.index(name))
+    everything = len(shown("model"))
     page.get_by_label("model").fill("former")
-    assert all("former" in name.lower() for name in leaderboard_column(page, "model"))
+    assert all("former" in name.lower() for name in shown("model"))
     page.get_by_label("model").fill("")
     page.get_by_label("protocol").select_option("two-layer")
     page.get_by_label("task").select_option("ListOps")
     page.get_by_label("since").fill("2025")
-    assert set(leaderboard_column(page, "protocol")) == {"two-layer"} and all(leaderboard_column(page, "ListOps"))
-    assert min(map(int, leaderboard_column(page, "year"))) == 2025
+    assert set(shown("protocol")) == {"two-layer"} and all(shown("ListOps"))
+    assert min(map(int, shown("year"))) == 2025
     page.get_by_label("status").select_option("verified")
-    shown = leaderboard_column(page, "model")
-    assert "cur_abs" in shown and "CURformer" not in shown
-    assert page.locator("#leaderboard-filters output").inner_text() == f"{len(shown)} of {everything} lines"
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
-def test_the_leaderboard_fits_the_screen_in_both_schemes(visit_leaderboard, width, height, scheme):
-    page = visit_leaderboard(width, height, scheme)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    # Names of models break between words, not between letters.
-    heights = page.eval_on_selector_all("#leaderboard tbody tr", "rows => rows.map(row => row.clientHeight)")
-    assert max(heights) < 120
-    # The name of the model stays in view.
-    page.evaluate("document.querySelector('.wrap').scrollLeft = 5000")
-    left = page.evaluate("document.querySelector('#leaderboard tbody td').getBoundingClientRect().left")
-    assert 0 <= left < 20
-    ground = page.evaluate("getComputedStyle(document.querySelector('#leaderboard tbody td')).backgroundColor")
-    levels = [int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")]
-    assert (max(levels) < 60) if scheme == "dark" else (min(levels) > 220)
+    models = shown("model")
+    assert "cur_abs" in models and "CURformer" not in models
+    assert page.locator("#leaderboard-filters output").inner_text() == f"{len(models)} of {everything} lines"

@@ -11,7 +11,6 @@ from html import escape
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from conftest import printed
 from support import records
 from support.records import add, diverged, metrics
 
@@ -24,10 +23,10 @@ from lra.results.figures import COLUMN, TEXT
 from lra.results.table import Cell, Chapter, Table, frame
 
 
-def exported(runs, out):
-    """The report's Markdown and page."""
+def page_of(runs, out):
+    """Write the report into a folder; returns its page."""
     export(out, *summary.collect(runs))
-    return (out / "report.md").read_text(), (out / "index.html").read_text()
+    return (out / "index.html").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +62,11 @@ def test_the_same_runs_give_the_same_page(written):
         assert (runs / "again" / name).read_bytes() == (runs / "report" / name).read_bytes()
 
 
-def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path):
+def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path, without_figures):
     """As seen from the folder of the runs themselves a study is the first part of a link."""
     for study in ("javascript:alert(1)", "https:", "a b#c?d%41"):
         metrics(add(tmp_path, study=study), [1.0])
-    links = set(re.findall(r'href="([^#"][^"]*)"', exported(tmp_path, tmp_path)[1])) - {"data:,"}
+    links = set(re.findall(r'href="([^#"][^"]*)"', page_of(tmp_path, tmp_path))) - {"data:,"}
     assert len(links) == 3 * 2 and not any(urlsplit(link).scheme for link in links)
     for link in links:
         assert (tmp_path / unquote(urlsplit(link).path)).exists()
@@ -75,16 +74,16 @@ def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path):
 
 def test_no_seed_finished_is_a_report_too(tmp_path):
     diverged(tmp_path, 3)
-    _, page = exported(tmp_path, tmp_path / "report")
+    page = page_of(tmp_path, tmp_path / "report")
     assert "have no metrics.csv" in page and "no seed finished" in page
 
 
-def test_command(tmp_path, monkeypatch, capfd):
+def test_the_command_prints_tables_and_writes_a_folder(tmp_path, call):
     add(tmp_path)
     damaged, out = add(tmp_path, seed=1), tmp_path / "report"
     damaged.write_text(json.dumps({"kind": "train"}))
-    stop, shown, said = printed(report, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
-    assert stop is None and said.startswith(f"skipped: {damaged} is not a record") and said.count("\n") == 1
+    stop, shown, log = call(report, f"runs={tmp_path}")
+    assert stop is None and log.startswith(f"skipped: {damaged} is not a record") and log.count("\n") == 1
     assert "39.62 ± 0.62" in shown
     assert shown.endswith(f"written to {out}: index.html, report.md, main.tex, tables, figures\n")
     text = (out / "report.md").read_text()
@@ -130,13 +129,12 @@ def test_a_study_and_task_are_not_taken_for_another_pair():
 def test_the_tables_of_studies_with_similar_names_are_all_written(tmp_path):
     for study, test in (("mine v2", 30.0), ("mine-v2", 40.0)):
         metrics(add(tmp_path, study=study, test=test), [1.0])
-    _, page = exported(tmp_path, tmp_path / "report")
+    page = page_of(tmp_path, tmp_path / "report")
     files = list((tmp_path / "report" / "tables").glob("study-mine-v2*.csv"))
     assert sorted(row["listops"] for path in files for row in csv.DictReader(path.open())) == ["30.0", "40.0"]
     assert len(list((tmp_path / "report" / "figures").glob("mine-v2*curves*.pdf"))) == 2
     assert {path.stem for path in files} <= set(re.findall('data-name="([^"]*)"', page))
-    (runs,) = {len(ids) for ids in [re.findall('id="(run-[^"]*)"', page)]}
-    assert runs == 2
+    assert len(re.findall('id="(run-[^"]*)"', page)) == 2
 
 
 def test_the_legend_is_on_the_page_once_and_captions_are_short(written):
@@ -181,8 +179,8 @@ def test_csv_holds_the_numbers_in_full():
 @pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@sum(a1)", "\t=1", "\r=1", "\n=1"])
 def test_csv_holds_no_formula(text):
     hostile = table((text, "listops"), [[text, text]])
-    told = "'" + text.replace("\r", "\n")
-    assert list(csv.reader(io.StringIO(hostile.csv(), newline=""))) == [[told, "listops"], [told, told]]
+    escaped = "'" + text.replace("\r", "\n")
+    assert list(csv.reader(io.StringIO(hostile.csv(), newline=""))) == [[escaped, "listops"], [escaped, escaped]]
     plain = table(("a", "b"), [["-", Cell(text="-1.5", value=-1.5)]])
     assert list(csv.reader(io.StringIO(plain.csv())))[1] == ["-", "-1.5"]
 
@@ -190,13 +188,14 @@ def test_csv_holds_no_formula(text):
 def environments(text):
     """The bodies of the tabulars; AssertionError if environments or braces do not nest."""
     bodies, stack = [], []
-    for found in re.finditer(r"(?<!\\)\\(begin|end)\{(\w+\*?)\}", text):
-        if found[1] == "begin":
-            stack.append((found[2], found.end()))
-        else:
-            name, start = stack.pop()
-            assert name == found[2]
-            bodies += [text[start : found.start()]] * (name == "tabular")
+    for command in re.finditer(r"(?<!\\)\\(begin|end)\{(\w+\*?)\}", text):
+        if command[1] == "begin":
+            stack.append((command[2], command.end()))
+            continue
+        name, start = stack.pop()
+        assert name == command[2]
+        if name == "tabular":
+            bodies.append(text[start : command.start()])
     depth = 0
     for brace in re.findall(r"(?<!\\)[{}]", text.replace(r"\\", "")):
         depth += 1 if brace == "{" else -1
@@ -265,7 +264,8 @@ def test_a_newline_ends_no_line():
 @pytest.fixture(params=[COLUMN, TEXT], scope="module")
 def documents(request, tmp_path_factory):
     """The report of ``support.records`` at a width, with a mechanism that no paper names."""
-    runs, _ = records.written(tmp_path_factory.mktemp("runs"))
+    runs = tmp_path_factory.mktemp("runs")
+    records.write_runs(runs)
     add(runs, label="mine", study="my_own.1é")
     export(runs / "paper", summary.collect(runs)[0], [], width=request.param)
     return runs / "paper"
@@ -282,7 +282,7 @@ def test_every_file_is_whole_and_in_the_document(documents):
             grid(body)
 
 
-def test_some_tables_and_figures_are_chosen(tmp_path):
+def test_some_tables_and_figures_are_chosen(tmp_path, without_figures):
     add(tmp_path, label="mine")
     studies = summary.collect(tmp_path)[0]
     export(tmp_path / "out", studies, [], show=["study-paper-paper"])

@@ -90,7 +90,7 @@ def test_the_key_of_a_figure_names_each_line_and_its_charts():
     names = [text.get_text() for text in key.texts]
     shown = dict(zip(names, (to_hex(line.get_color()) for line in key.legend_handles), strict=True))
     coloured = {name: to_hex(COLOURS[palette.colour(name)][0]) for name in ("first", "second")}
-    assert shown == coloured | {"1 others": to_hex("0.85")}
+    assert shown == coloured | {"1 other": to_hex("0.85")}
     assert [to_hex(line.get_color()) for line in figure.axes[0].lines] == [shown["second"], shown["first"]]
 
 
@@ -99,9 +99,8 @@ def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
         metrics(add(tmp_path, seed=seed), values)
     metrics(diverged(tmp_path, 20, seed=2), [100.0])
     (row,) = of_study(tmp_path)
-    (curve,) = learning_curves.by_task([row], {folder: artifacts.read(folder)[0].curves for folder in row.runs})[
-        "listops"
-    ]
+    curves = {folder: artifacts.read(folder)[0].curves for folder in row.runs}
+    (curve,) = learning_curves.by_task([row], curves)["listops"]
     assert (curve.steps, curve.mean, curve.n) == ([10, 20], [2.0, 4.0], 2)
     assert curve.high == pytest.approx([2 + math.sqrt(2), 4 + 2 * math.sqrt(2)])
 
@@ -231,8 +230,8 @@ def rows(tmp_path):
     add_seeds(tmp_path, "sdpa", (61.0, 71.0), task="text", floor=50.0)
     add_seeds(tmp_path, "a$_$", (90.0, 90.0), floor=20.0)  # a wrong formula
     diverged(tmp_path, 7, label="sdpa", seed=2, floor=20.0)
-    for rate, dev in (("0.01", 40.0), ("0.0003", 30.0)):
-        add(tmp_path, label=f"sdpa-optim.lr={rate}", val=dev)
+    for rate, val in (("0.01", 40.0), ("0.0003", 30.0)):
+        add(tmp_path, label=f"sdpa-optim.lr={rate}", val=val)
     diverged(tmp_path, 7, label="sdpa-optim.lr=0.003")
     return of_study(tmp_path)
 
@@ -256,7 +255,7 @@ def test_a_curve_over_rates_has_the_rate_of_the_budget_and_a_gap_where_it_diverg
 
 
 def test_of_many_mechanisms_the_best_and_the_reference_have_a_colour():
-    search = lambda label, dev: lr_curves.LrCurve(label, [1e-3, 1e-2], [dev, None])
+    search = lambda label, val: lr_curves.LrCurve(label, [1e-3, 1e-2], [val, None])
     many = [search("sdpa", 1.0), *(search(f"m{i:02}", float(i)) for i in range(60))]
     (axes,) = lr_curves.draw_figure({"recall": many}).axes
     coloured = [to_hex(line.get_color()) != to_hex("0.85") for line in axes.lines]
@@ -268,8 +267,9 @@ def test_of_many_mechanisms_the_best_and_the_reference_have_a_colour():
 
 def test_a_search_has_no_strips_and_a_study_of_one_rate_no_curves(rows):
     assert not seed_points.by_task([row for row in rows if "lr=" in row.label])
-    names = lambda rows, study: [
-        made.name for made in seed_points.pictures([replace(row, study=study) for row in rows])
-    ]
+
+    def names(rows, study):
+        return [picture.name for picture in seed_points.pictures([replace(row, study=study) for row in rows])]
+
     assert names(rows, "x") == ["x/seeds", "x/rates"] and names(rows[:1], "x") == ["x/seeds"]
     assert names(rows, "x-rates")[1:] == ["x-rates"]

@@ -17,7 +17,7 @@ from lra.results import summary
 from lra.results.lr_search import lr_table
 
 
-def test_mean_and_deviation_are_over_finished_seeds_and_the_others_are_told(tmp_path):
+def test_mean_and_deviation_are_over_finished_seeds_and_the_others_are_reported(tmp_path):
     for seed, test in enumerate(TESTS):
         add(tmp_path, seed=seed, test=test, val=test + seed, step_ms=10.0 + seed**2)
     diverged(tmp_path, 123, seed=4)
@@ -37,7 +37,7 @@ def test_mean_and_deviation_are_over_finished_seeds_and_the_others_are_told(tmp_
     assert "1 diverged at step 9" in lines["lost"]["details"].split("; ")
 
 
-def test_a_copy_counts_once_and_another_result_of_a_seed_is_told(tmp_path):
+def test_a_copy_counts_once_and_another_result_of_a_seed_is_reported(tmp_path):
     for folder, test in ((".", 37.0), ("published", 37.0), ("again", 38.0)):
         add(tmp_path / folder, test=test, step_ms=len(folder))
     add(tmp_path, seed=1, test=40.0)
@@ -46,7 +46,7 @@ def test_a_copy_counts_once_and_another_result_of_a_seed_is_told(tmp_path):
     assert row.scores == {0: 37.5, 1: 40.0} and row.test == 38.75
 
 
-def test_what_differs_within_a_row_is_told_in_it(tmp_path):
+def test_a_row_reports_what_differs_between_its_seeds(tmp_path):
     add(tmp_path, label="softmax")
     add(tmp_path)
     add(tmp_path, seed=1, device="x86_64 CPU, 2 threads", budget="quick", steps=1500, constant_baseline=18.0, git=None)
@@ -75,15 +75,15 @@ def test_only_unchanged_labels_have_published_values(tmp_path):
     assert values["custom"] == values["cur_abs-count=32-pinv.steps=6"] == [""]
 
 
-def test_runs_on_other_data_stand_beside_no_published_value(tmp_path):
+def test_runs_on_other_data_have_no_published_value(tmp_path):
     for seed, data in enumerate(("sha256 0123456789ab", None)):
         add(tmp_path, task="image", seed=seed, data=data)
         add(tmp_path, task="image", seed=seed, label="sdpa")
     add(tmp_path, task="text")
     tables = table(tmp_path)
     lines = texts(tables["image"])
-    told = "data of another file than the official one (sha256 0123456789ab / the official)"
-    assert told in lines["cur_abs"]["details"] and lines["cur_abs"]["published"] == ""
+    reason = "data of another file than the official one (sha256 0123456789ab / the official)"
+    assert reason in lines["cur_abs"]["details"] and lines["cur_abs"]["published"] == ""
     assert "CURformer" not in lines["sdpa"]["details"] and lines["sdpa"]["published"]
     assert tables["image"].about.endswith("values: data sha256 0123456789ab / the official.")
     assert texts(tables["mean of text, image"])["cur_abs"]["published"] == ""
@@ -116,7 +116,7 @@ def test_nothing_is_cut_on_a_narrow_terminal(tmp_path, width):
     assert Counter(re.sub(r"[\s─]", "", shown)) == Counter(re.sub(r"\s", "", content))
 
 
-def test_mistakes_are_told(tmp_path):
+def test_mistakes_are_reported(tmp_path):
     with pytest.raises(ValueError, match="is not a folder"):
         summary.collect(tmp_path / "missing")
     with pytest.raises(ValueError, match=r"has no record of a training run; python -m lra.train makes them"):
@@ -140,7 +140,7 @@ def at_rates(runs):
 
 @pytest.fixture
 def searched(tmp_path):
-    """The best dev score does not have the best test score."""
+    """The best validation score does not have the best test score."""
     add_seeds(tmp_path, "linear", (48.0, 50.0), val=50.0)
     add_seeds(tmp_path, "linear-optim.lr=0.01", (59.0, 61.0), val=40.0)
     add_seeds(tmp_path, "linear-optim.lr=3e-05", (51.0, 53.0), val=55.0)
@@ -148,7 +148,7 @@ def searched(tmp_path):
     return tmp_path
 
 
-def test_the_best_dev_score_decides(searched):
+def test_the_best_validation_score_decides(searched):
     (line,) = at_rates(searched).values()
     assert (line["budget's rate"].value, line["best rate"].value, line["rate"].text) == (49.0, 52.0, "3e-05")
     assert line["best rate"].n == 2 and line["best rate"].std == pytest.approx(2**0.5)
@@ -194,8 +194,8 @@ def test_each_run_stands_in_its_column(pretrained):
     assert (line["gain"].value, line["gain"].std) == (11.0, pytest.approx(5**0.5))
     assert (line["gain matched"].value, line["gain matched"].std) == (4.0, pytest.approx(2**0.5))
     assert line["published"].text == "Self-pretraining: 36.37, 59.75"
-    told = "scratch 1 M tokens, 1 s; pretrained 0.6 + 1 M tokens, 3 s; matched 0.6 + 0.4 M tokens, 3 s"
-    assert line["cost"].text == told
+    costs = "scratch 1 M tokens, 1 s; pretrained 0.6 + 1 M tokens, 3 s; matched 0.6 + 0.4 M tokens, 3 s"
+    assert line["cost"].text == costs
 
 
 def test_a_run_with_label_keys_is_compared_with_the_one_from_scratch_that_has_them(tmp_path):

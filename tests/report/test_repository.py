@@ -31,7 +31,7 @@ def test_a_mean_is_only_over_all_tasks(tmp_path):
     assert softmax["listops"].mark == "best" and cur["listops"].mark == ""
 
 
-def test_gains_over_the_control_and_a_task_that_tells_nothing_apart(tmp_path):
+def test_gains_over_the_control_and_a_task_without_significant_ones(tmp_path):
     mean, near, far = (40.0, 41.0, 42.0), (40.0, 41.5, 43.0), (44.0, 45.0, 46.0, 47.0)
     for label, tests in (("mean", mean), ("near", near), ("far", far)):
         add_seeds(tmp_path, label, tests)
@@ -54,7 +54,7 @@ def test_gains_over_the_control_and_a_task_that_tells_nothing_apart(tmp_path):
     assert results.over_control([row for row in of_study(tmp_path) if row.label != "mean"]) is None
 
 
-def test_collapsed_seeds_are_told_beside_every_mean(tmp_path):
+def test_collapsed_seeds_are_reported_with_every_mean(tmp_path):
     for seed, test in enumerate((17.0, 60.0, 17.0, 64.0, 17.0)):
         add(tmp_path, seed=seed, test=test, collapsed=test == 17, budget="quick")
         add(tmp_path, seed=seed, test=20.0 + seed, label="mean", collapsed=False, budget="quick")
@@ -111,18 +111,15 @@ def test_a_study_of_one_mechanism_and_the_control_has_a_finding(tmp_path):
     assert results.finding(of_study(tmp_path, "mine")) == ""
 
 
-def test_the_pages_are_those_of_the_tables():
-    for path, text in repository.pages()[0].items():
+def test_pages_and_figures_are_made_from_the_tables():
+    texts, pictures = repository.pages()
+    for path, text in texts.items():
         assert path.read_text(encoding="utf-8") == text, f"{path} differs: python -m lra.report published=true"
-
-
-def test_the_figures_are_drawn_from_the_tables():
-    _, drawn = repository.pages()
-    for path, picture in drawn.items():
+    for path, picture in pictures.items():
         about = ElementTree.parse(path).find(".//{http://purl.org/dc/elements/1.1/}description")
-        told = f"{path} differs: python -m lra.report published=true"
-        assert about is not None and about.text == repository.about_figure(picture.panels), told
-    assert {path.name for path in drawn} == {path.name for path in (CONF.parent / "docs").glob("results-*.svg")}
+        message = f"{path} differs: python -m lra.report published=true"
+        assert about is not None and about.text == repository.about_figure(picture.panels), message
+    assert {path.name for path in pictures} == {path.name for path in (CONF.parent / "docs").glob("results-*.svg")}
 
 
 def test_every_study_says_its_command_and_hardware():
@@ -218,7 +215,7 @@ def test_the_readme_shows_the_tasks_that_a_study_names(home):
     assert "| mechanism | listops |" not in readme and same == page
 
 
-def test_one_task_is_one_table_with_gains_and_pretraining_a_table_of_its_own(home):
+def test_one_task_is_one_table_with_gains_and_pretraining_another_table(home):
     runs = [published_run("one", label, "listops", test=test) for label, test in (("mean", 20.0), ("cur_abs", 30.0))]
     published.save(home / "published" / "one", runs)
     section = pages(home)[1].partition("\n## one")[2].partition("\n## two")[0]
@@ -229,7 +226,7 @@ def test_one_task_is_one_table_with_gains_and_pretraining_a_table_of_its_own(hom
     assert "| `cur_abs+masked` | listops | 30.00 | 36.00 | +6.00 |" in section and section.count("| mechanism |") == 1
 
 
-def test_damaged_tables_and_a_readme_without_marks_are_refused(home):
+def test_damaged_tables_and_a_readme_without_marks_are_errors(home):
     (home / "README.md").write_text("# A project\n")
     with pytest.raises(ValueError, match=r"README.md must have the lines <!-- results"):
         pages(home)

@@ -94,7 +94,7 @@ def marks(*columns):
     return [cell.mark for cell in mark([score(s) for s in columns], columns)]
 
 
-def test_bold_is_told_apart_from_every_other():
+def test_bold_is_significantly_better_than_every_other():
     high, low, close = ({k: level + (-1) ** k for k in range(4)} for level in (50, 30, 49.5))
     assert marks(low, high, {}) == ["", "best", ""]
     assert marks(low, high, close) == ["", "tied", "tied"]
@@ -112,7 +112,7 @@ def test_marks_are_corrected_for_the_number_of_comparisons():
 
 
 @pytest.mark.parametrize("shift, mark", [(1.999, "tied"), (2.001, ""), (-2.001, ""), (-1.999, "tied")])
-def test_two_standard_errors_tell_a_gain_apart(shift, mark):
+def test_a_gain_of_two_standard_errors_is_significant(shift, mark):
     scores = {0: -1.0, 1: 1.0}  # variance 2, so that the error of the difference is sqrt(2)
     moved = {seed: score + shift * math.sqrt(2) for seed, score in scores.items()}
     assert gain(moved, scores).mark == mark

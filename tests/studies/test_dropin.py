@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from conftest import config, printed
+from conftest import config
 from scipy.special import softmax
 
 from lra.config.compose import compose
@@ -46,7 +46,7 @@ OTHERS = [variants.least_squares, partial(smoothed, corrected=False), smoothed, 
 
 
 @pytest.mark.parametrize("combine", [*INVERTING, *OTHERS])
-def test_before_rows_are_copied_too(combine):
+def test_selected_rows_are_exact_before_they_are_copied(combine):
     """Rows and columns in another order than the tokens; an inverse of a 24 x 24 softmax loses some digits."""
     q, k, v = qkv()
     rows, cols = (torch.rand(N, H, L, generator=torch.manual_seed(i)).argsort(-1) for i in range(2))
@@ -55,7 +55,7 @@ def test_before_rows_are_copied_too(combine):
 
 
 def test_constant_values_stay():
-    """Mechanisms whose rows of the map sum to one for every number of kept rows."""
+    """Rows of the map sum to one for every number of selected rows."""
     q, k, v = qkv()
     x, rough = KeptFactors(q, k, torch.full_like(v, 3.0), *farthest_points(q, k, v, 5)), partial(cubic, steps=2)
     found = [missing_mass(x, rough), row_sums(x, rough), smoothed(x), heavy_keys(x, 0.6)]
@@ -75,10 +75,8 @@ def test_least_squares_is_the_minimum():
 
 
 def test_smoothed_is_cur_plus():
-    q, k, v = qkv()
-    torch.testing.assert_close(
-        selection(farthest_points, smoothed)(q, k, v, 6), CANDIDATES["cur_plus"].function(q, k, v, 6)
-    )
+    cur_plus = selection(farthest_points, smoothed)
+    torch.testing.assert_close(cur_plus(*qkv(), 6), CANDIDATES["cur_plus"].function(*qkv(), 6))
 
 
 def test_heavy_keys_are_a_map_of_which_some_entries_are_exact():
@@ -147,8 +145,8 @@ def test_landmarks():
 TINY = ("n=2", "heads=1", "head_dim=4", "length=20", "counts=[4,6]", "cost=0")
 
 
-def test_the_command_adds_to_one_table(tmp_path, monkeypatch, capfd):
-    command = partial(printed, dropin, f"runs={tmp_path}", *TINY, patch=monkeypatch, capfd=capfd)
+def test_the_command_adds_to_one_table(tmp_path, call):
+    command = partial(call, dropin, f"runs={tmp_path}", *TINY)
     _, out, _ = command("sources=gaussian", "candidates=[cur_plus,mean]")
     home = tmp_path / "dropin"
     made = json.loads((home / "gaussian-20/errors.json").read_text())
@@ -174,7 +172,7 @@ def test_ratio_and_cells_of_the_table():
     assert [error_text(*value) for value in ((0.1234, 0.5), (1234.5, 10.0))] == ["0.123 ± 0.500", "1234 ± 10"]
 
 
-def test_a_model_without_transformers_is_refused(tmp_path, monkeypatch):
+def test_a_model_without_transformers_is_an_error(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(("lra.integrations.", "lra.studies.encoder"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import run as entry
 
 pytestmark = pytest.mark.peers
 transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
@@ -81,10 +80,10 @@ def test_probe_is_the_minimum_and_neighbours_are_those_of_numpy():
 
 
 @pytest.fixture
-def command(bert, reviews, monkeypatch, capfd):
+def command(bert, reviews, call):
     """The study of this BERT on these reviews: exit message and what it printed on stderr."""
     few = ("train=20", "test=10", "batch=10", "neighbours=5", f"model={bert}", f"examples={reviews}")
-    return lambda *words: entry(__main__.pretrained, *few, *words, patch=monkeypatch, capfd=capfd)
+    return lambda *words: call(__main__.pretrained, *few, *words)[::2]
 
 
 def test_command_before_and_after_distillation(command, tmp_path):
@@ -115,16 +114,14 @@ def test_captured_queries_and_keys_give_the_model_s_attention(bert, reviews):
         torch.testing.assert_close((q @ k.mT / 4).softmax(-1), expected)
 
 
-def test_candidates_on_a_pretrained_encoder(bert, reviews, tmp_path, monkeypatch, capfd):
+def test_candidates_on_a_pretrained_encoder(bert, reviews, tmp_path, call):
     words = [f"model={bert}", f"examples={reviews}", f"runs={tmp_path}", "drawn=24", "cost=0", "sources=[]", "n=3"]
-    run = lambda *more: entry(
-        dropin, *words, "counts=[4]", "candidates=[cur_plus]", *more, patch=monkeypatch, capfd=capfd
-    )
-    assert run("length=12")[0] is None
+    words += ["counts=[4]", "candidates=[cur_plus]"]
+    assert call(dropin, *words, "length=12")[0] is None
     made = json.loads((tmp_path / "dropin" / f"{bert.name}-12" / "errors.json").read_text())
     assert made["n"] == 3 and made["about"] == "reviews.tar.gz, 2 layers of 2 heads, 12 tokens"
     assert 0 < made["values"]["cur_plus"]["4"][0] < made["values"]["cur_step"]["4"][0]
-    assert "0 of drawn=24 are texts that fill length=500, and n=3" in run("length=500")[0]
+    assert "0 of drawn=24 are texts that fill length=500, and n=3" in call(dropin, *words, "length=500")[0]
 
 
 WRONG = {

@@ -5,14 +5,13 @@ import itertools
 import re
 import shutil
 import statistics
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import config, printed, run
+from conftest import config
 from scipy.special import softmax
 from support.records import unseal
 
@@ -64,23 +63,20 @@ def batches(count=2):
     return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
 
 
-@pytest.fixture
-def copied(tmp_path):
-    """Copies a seed, to be changed."""
-
-    def copy(seed):
-        home = shutil.copytree(seed, tmp_path / "copy", ignore=shutil.ignore_patterns(".*"))
-        unseal(home / "record.json")
-        return home
-
-    return copy
+def choices(seed):
+    return yaml.safe_load((seed / "config.yaml").read_text())
 
 
-def rewrite(home, choices):
-    """As if a run had been made by these choices."""
+def copy_run(seed, home, choices, weights=None):
+    """Copy a run as if these choices had made it, with its weights or other ones."""
+    shutil.copytree(seed, home, ignore=shutil.ignore_patterns(".*"))
+    unseal(home / "record.json")
+    if weights:
+        torch.save(weights, home / "best.ckpt")
     (home / "config.yaml").write_text(yaml.safe_dump(choices))
     made = record.load(home / "record.json")
     record.save(dataclasses.replace(made, fingerprint=config_file.fingerprint(choices | {"seed": made.seed})), home)
+    return home
 
 
 TRUE_INVERSE = ("attn.pinv._target_=lra.ops.pinv.exact", "~attn.pinv.steps", "~attn.pinv.init")
@@ -108,7 +104,7 @@ def test_keeping_everything_with_the_true_inverse_is_the_exact_model(runs):
 
 
 class Shifted(Softmax):
-    """Off by a known amount in real rows, and by much in padded ones, which do not count."""
+    """Off by a known amount at real tokens, and by much at padding, which does not count."""
 
     def forward(self, q, k, v, mask=None):
         out = super().forward(q, k, v, mask)
@@ -144,7 +140,7 @@ def test_spectrum_is_that_of_the_dense_map(runs):
     assert got.relative < 1e-5
 
 
-def test_controls_look_at_nothing():
+def test_controls_ignore_queries_and_keys():
     q, k, v = torch.randn(3, 2, 3, 5, 4)
     sizes, bias = Sizes(heads=3, head_dim=4, value_dim=4, length=5), torch.randn(3, 5, 5)
     torch.testing.assert_close(MeanControl(sizes)(q, k, v, None, bias), v.mean(2, keepdim=True).expand_as(v))
@@ -155,8 +151,8 @@ def test_controls_look_at_nothing():
 def mega(runs, tmp_path_factory):
     """A trained MEGA block whose options are not those that mega_cur_* bring along."""
     folder = tmp_path_factory.mktemp("mega")
-    made = ("block.z=8", "block.norm=scale", "block.prenorm=false", "block.truncation=7", "seeds=[0]")
-    train.__wrapped__(config("mega", f"runs={folder}", *made))
+    block = ("block.z=8", "block.norm=scale", "block.prenorm=false", "block.truncation=7")
+    train.__wrapped__(config("mega", f"runs={folder}", "seeds=[0]", *block))
     return folder
 
 
@@ -169,25 +165,23 @@ def test_mega_cur_is_the_trained_mega(mega):
     other = words(mega, "attn=mega_cur_step", "block.truncation=9", run=home)
     assert experiments(one, other)[1].block.get("truncation") == 9
     assert experiments(one, words(mega, "attn=mega_chunk", run=home))[1].block == source.block.replace(chunk=128)
-    exact, swapped = (
-        model.double() for model in models(mega, "attn=mega_cur_step", "attn.count=128", *TRUE_INVERSE, run=home)
-    )
+    exact, swapped = models(mega, "attn=mega_cur_step", "attn.count=128", *TRUE_INVERSE, run=home)
     batch = torch.randint(0, 15, (2, 1, 128), generator=torch.manual_seed(0))
-    out = exact(batch)
-    torch.testing.assert_close(swapped(batch), out, rtol=1e-7, atol=1e-7)  # the 128 x 128 inverse is ill-conditioned
+    out = exact.double()(batch)
+    # The 128 x 128 inverse is ill-conditioned.
+    torch.testing.assert_close(swapped.double()(batch), out, rtol=1e-7, atol=1e-7)
     _, other = models(mega, "attn=custom", "attn._target_=lra.studies.transfer.control.MeanControl", run=home)
     assert (other.double()(batch) != out).any()
 
 
-def test_the_attention_function_of_a_run_is_not_exchanged_unasked(mega, copied):
-    home = copied(trained(mega, "mega") / "seed-0")
-    rewrite(home, yaml.safe_load((home / "config.yaml").read_text()) | {"attn.weights": "laplace"})
-    with pytest.raises(
-        ValueError, match=r"has attn.weights=laplace and attn=mega_cur_step has softmax; add attn.weights="
-    ):
+def test_the_attention_function_of_a_run_is_not_exchanged_unasked(mega, tmp_path):
+    seed = trained(mega, "mega") / "seed-0"
+    home = copy_run(seed, tmp_path / "copy", choices(seed) | {"attn.weights": "laplace"})
+    message = "has attn.weights=laplace and attn=mega_cur_step has softmax; add attn.weights="
+    with pytest.raises(ValueError, match=message):
         models(mega, "attn=mega_cur_step", run=home)
-    for said in ("laplace", "softmax"):
-        assert models(mega, "attn=mega_cur_step", f"attn.weights={said}", run=home)
+    for weights in ("laplace", "softmax"):
+        assert models(mega, "attn=mega_cur_step", f"attn.weights={weights}", run=home)
 
 
 def test_direct_evaluation_and_its_record(runs, capfd):
@@ -203,16 +197,16 @@ def test_direct_evaluation_and_its_record(runs, capfd):
     transfer.__wrapped__(words(runs, "attn=sdpa"))
     assert capfd.readouterr().err.count("done before") == 2
     assert stamps == [path.stat().st_mtime_ns for path in runs.rglob("transfer.json")]
-    found, damaged = scan(runs)
-    assert {r.label for r in found.values()} == {"softmax"} and damaged == []
+    trainings, damaged = scan(runs)
+    assert {r.label for r in trainings.values()} == {"softmax"} and damaged == []
     assert list(report_tables.collect(runs)[0]) == ["paper-smoke"]
     with pytest.raises(ValueError, match=r"examples: 12 -> 9.*study=<name>"):
         transfer.__wrapped__(words(runs, "attn=sdpa", "examples=9"))
     config = next(runs.glob("transfer/*/*/*/sdpa/seed-0/config.yaml"))
-    kept = config.rename(config.with_name("kept.yaml"))
+    moved = config.rename(config.with_name("moved.yaml"))
     with pytest.raises(ValueError, match=r"transfer.json is the record of another transfer; delete it"):
         transfer.__wrapped__(words(runs, "attn=sdpa", "examples=9"))
-    kept.rename(config)
+    moved.rename(config)
 
 
 def test_fine_tuning_starts_from_the_weights_and_trains(runs, monkeypatch):
@@ -248,28 +242,26 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("more", WRONG)
-def test_one_line_for_what_cannot_be(runs, monkeypatch, capfd, more):
-    stop, said = run(transfer, f"run={trained(runs)}", f"runs={runs}", *more.split(), patch=monkeypatch, capfd=capfd)
-    assert stop.startswith("lra: ") and "\n" not in stop and "Traceback" not in said
-    assert re.search(WRONG[more], stop), stop
+@pytest.mark.parametrize("arguments", WRONG)
+def test_what_cannot_be_swapped_is_an_error_of_one_line(runs, call, arguments):
+    stop, _, log = call(transfer, f"run={trained(runs)}", f"runs={runs}", *arguments.split())
+    assert stop.startswith("lra: ") and "\n" not in stop and "Traceback" not in log
+    assert re.search(WRONG[arguments], stop), stop
 
 
-def test_a_mechanism_with_weights_of_its_own_has_them_refused(runs, copied):
+def test_weights_that_only_the_trained_mechanism_has_are_an_error(runs, tmp_path):
     """And a folder whose name has an equals sign can be named."""
-    home = copied(trained(runs) / "seed-0")
-    home = home.rename(home.with_name("nystrom-landmarks=8"))
-    (one,), cfg = finished(home), words(runs, "attn=nystrom", "attn.landmarks=8", run=home)
-    source, target = experiments(one, cfg)
-    torch.save(swap(one, source, target)[1].state_dict(), home / "best.ckpt")
-    rewrite(home, target.choices({}))
+    (one, *_) = finished(trained(runs))
+    source, target = experiments(one, words(runs, "attn=nystrom", "attn.landmarks=8"))
+    weights = swap(one, source, target)[1].state_dict()
+    home = copy_run(trained(runs) / "seed-0", tmp_path / "nystrom-landmarks=8", target.choices({}), weights)
     with pytest.raises(ValueError, match=r"cur_step has no place for blocks.0.mixer.attention.conv.weight, blocks.1"):
         models(runs, "attn=cur_step", run=home)
 
 
-def test_a_run_on_other_data_is_refused(runs, copied):
-    copy = copied(trained(runs) / "seed-0")
-    rewrite(copy, yaml.safe_load((copy / "config.yaml").read_text()) | {"provenance.name": "other"})
+def test_a_run_on_other_data_is_an_error(runs, tmp_path):
+    seed = trained(runs) / "seed-0"
+    copy = copy_run(seed, tmp_path / "copy", choices(seed) | {"provenance.name": "other"})
     with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
         transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
     (copy / "record.json").unlink()
@@ -298,9 +290,8 @@ def swept(runs):
 
 def lines(some, *options):
     """Means of the test scores over seeds by curve and value of the first of the options that a point has."""
-    found = curves(some, options)
-    scores = found.groupby(["curve", "value"]).test.mean().to_dict()
-    return {name: {value: scores[name, value] for name_, value in scores if name_ == name} for name, _ in scores}
+    by_curve = curves(some, options).groupby("curve")
+    return {curve: group.groupby("value").test.mean().to_dict() for curve, group in by_curve}
 
 
 def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
@@ -308,11 +299,10 @@ def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
     (made,) = tables(some)
     (text,) = (line for line in made.markdown().splitlines() if line.startswith("| cur_abs-count=8 | 8 | 0 |"))
     assert text.split(" | ")[4] == f"28.50 ± {statistics.stdev([28, 29]):.2f}" and text.split(" | ")[6] == "2"
-    assert lines(some, "count") == {
-        f"score={score}, tuned={tuned} (n = 2)": values
-        for score in ("abs", "step")
-        for tuned, values in ((0, {8: 28.5, 16: 36.5}), (10, {8: 58.0, 16: 66.0}))
-    }
+    direct, tuned = {8: 28.5, 16: 36.5}, {8: 58.0, 16: 66.0}
+    expected = {f"score={score}, tuned=0 (n = 2)": direct for score in ("abs", "step")}
+    expected |= {f"score={score}, tuned=10 (n = 2)": tuned for score in ("abs", "step")}
+    assert lines(some, "count") == expected
     named = [dataclasses.replace(r, label=f"{r.label}-pinv.steps=4") for r in swept]  # the default
     assert lines(points([*swept, *named]), "count") == lines(some, "count")
     assert lines(some, "pinv.steps") == lines(some, "pairing") == {}
@@ -343,13 +333,13 @@ def test_pictures_are_made_for_what_varies(swept, tmp_path):
     assert draw(group, points(mixed), tmp_path) == names  # one was made without singular values, the others have them
 
 
-def test_show_command(runs, swept, tmp_path, monkeypatch, capfd):
-    command = partial(printed, show, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
-    assert command()[0].startswith(f"lra: {tmp_path} has no results of a transfer; first: lra study transfer")
+def test_the_results_below_a_folder_are_shown(swept, tmp_path, call):
+    message = call(show, f"runs={tmp_path}")[0]
+    assert message.startswith(f"lra: {tmp_path} has no results of a transfer; first: lra study transfer")
     save(swept[0], tmp_path / records.FILE)
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / records.FILE).write_text("{}")
-    stop, out, err = command()
+    stop, out, err = call(show, f"runs={tmp_path}")
     assert stop is None and "is not a record of a transfer" in err and err.count("\n") == 1
     assert "cur_step-count=16" in out and "transfer.md and 1 picture\n" in out
     assert (tmp_path / "transfer" / "transfer.md").read_text().count("![") == 1

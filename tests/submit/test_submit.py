@@ -7,12 +7,12 @@ import sys
 
 import pytest
 import yaml
-from conftest import printed
 from support.records import flip
 
 from lra.config import CONF
 from lra.runs import checkpoint, config_file, record
 from lra.runs import published as tables
+from lra.submit import checks
 from lra.submit import record as submission_record
 from lra.submit.__main__ import submit
 from lra.submit.folder import check_folder
@@ -32,6 +32,7 @@ class Efficient(Attention):
             k = k.masked_fill(~mask[:, None, :, None], -1e9)
         return q.softmax(-1) @ (k.softmax(2).mT @ v)
 '''
+BATCH_16 = {"optim.batch": 16}
 STATED = ("name=cur", "author=A. Name", "hardware=one core", "rates=[0.0001,0.0003]")
 
 
@@ -67,14 +68,26 @@ def runs(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def command(monkeypatch, capfd):
-    """Run the command; returns the exit message and what it printed."""
+def command(call):
+    """The command with arguments: its exit message and what it printed on stdout."""
+    return lambda *words: call(submit, *words)[:2]
 
-    def run(*words):
-        stop, out, err = printed(submit, *words, patch=monkeypatch, capfd=capfd)
-        return stop, out + err
 
-    return run
+@pytest.fixture(scope="module", autouse=True)
+def checks_once():
+    """Run the checks of a mechanism of the suite once: runs with the same label have the same mechanism."""
+    run_checks, known = checks.failed_checks, {}
+
+    def failed_checks(experiment):
+        if experiment.label == "Efficient":
+            return run_checks(experiment)
+        if experiment.label not in known:
+            known[experiment.label] = run_checks(experiment)
+        return known[experiment.label]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "failed_checks", failed_checks)
+        yield
 
 
 def test_a_submission_is_written_and_passes_the_check_of_the_repository(runs, command, tmp_path):
@@ -95,12 +108,12 @@ def test_a_submission_is_written_and_passes_the_check_of_the_repository(runs, co
     assert "rename the folder" in check_folder(folder.with_name("other"))[0]
 
 
-def without(label, seed):
-    return lambda runs: shutil.rmtree(runs / "mine/listops" / label / f"seed-{seed}")
+def without(*parts):
+    """Delete a mechanism or one of its seeds."""
+    return lambda runs: shutil.rmtree(runs.joinpath("mine/listops", *parts))
 
 
-def no_control(runs):
-    shutil.rmtree(runs / "mine/listops/mean")
+no_control = without("mean")
 
 
 def other_control(runs):
@@ -113,13 +126,10 @@ def replaced(label, seed, choices=(), **changes):
     """Train a seed again with other choices or another record."""
 
     def change(runs):
-        without(label, seed)(runs)
+        without(label, f"seed-{seed}")(runs)
         add(runs, label, seed, published(label).choices | dict(choices), **changes)
 
     return change
-
-
-other_batch = replaced("cur_abs", 1, {"optim.batch": 16})
 
 
 def unknown_budget(runs):
@@ -142,10 +152,10 @@ def flipped(name):
     return lambda runs: flip(runs / "mine/listops/cur_abs/seed-0" / name)
 
 
-def custom(runs, **options):
+def custom(runs):
     choices = {key: value for key, value in published("cur_abs").choices.items() if not key.startswith("attn.")}
-    choices |= {"attn._partial_": True, "attn._target_": "mine.Efficient", **options}
-    shutil.rmtree(runs / "mine/listops/cur_abs")
+    choices |= {"attn._partial_": True, "attn._target_": "mine.Efficient"}
+    without("cur_abs")(runs)
     for seed in range(3):
         add(runs, "Efficient", seed, choices)
 
@@ -153,11 +163,11 @@ def custom(runs, **options):
 @pytest.mark.parametrize(
     "change, words, reason",
     [
-        (without("cur_abs", 2), (), "cur_abs has 2 finished seeds; train at least 3"),
-        (without("cur_abs", 1), (), "lacks seed 1 of 0 to 2; include every seed, also one that diverged"),
+        (without("cur_abs", "seed-2"), (), "cur_abs has 2 finished seeds; train at least 3"),
+        (without("cur_abs", "seed-1"), (), "lacks seed 1 of 0 to 2; include every seed, also one that diverged"),
         (no_control, (), "listops has no control; train attn=mean"),
         (other_control, (), "have different settings (optim.steps: 9 -> 5000)"),
-        (other_batch, (), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
+        (replaced("cur_abs", 1, BATCH_16), (), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
         (replaced("cur_abs", 1, git="0123-dirty"), (), "uncommitted changes (0123-dirty); commit and train again"),
         (replaced("cur_abs", 1, budget="quick"), (), "several values of budget (paper, quick); submit each on its own"),
         (unknown_budget, (), "the budget of a run is not known; train with budget=<name>"),
@@ -187,7 +197,7 @@ def test_each_reason_is_named_and_nothing_is_written(runs, command, tmp_path, ch
 
 def test_all_reasons_are_listed_at_once(runs, command):
     no_control(runs)
-    without("cur_abs", 0)(runs)
+    without("cur_abs", "seed-0")(runs)
     stop, _ = command("runs=runs/mine", "name=cur", "author=me", "hardware=one")
     assert "for 4 reasons" in stop and len(stop.splitlines()) == 5
 

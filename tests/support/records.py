@@ -85,8 +85,8 @@ def metrics(path, values, every=10):
     (path.parent / "metrics.csv").write_text("\n".join(["step,train_loss,val,lr", *lines]) + "\n")
 
 
-def written(runs):
-    """A report over two studies, with a script in a name, a damaged record and a damaged metrics.csv."""
+def write_runs(runs):
+    """Write two studies, with a script in a name and a damaged metrics.csv."""
     for label, gain in (("cur_abs", 1.0), ("softmax", 0.0), ("cur_abs-note=<script>alert(1)<script>", 0.5)):
         for seed in range(3):
             path = add(runs, label=label, seed=seed, test=37 + gain + seed, step_ms=10 + gain, peak_bytes=2**30)
@@ -94,4 +94,9 @@ def written(runs):
             (path.parent / "config.yaml").write_text("optim.lr: 0.0001\n")
     path = add(runs, study="other", budget="quick", label="cur_abs")
     (path.parent / "metrics.csv").write_text("step,val\nten,1\n")
+
+
+def written(runs):
+    """The report over ``write_runs`` and a damaged record."""
+    write_runs(runs)
     return runs, export(runs / "report", summary.collect(runs)[0], LOST)

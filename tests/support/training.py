@@ -36,6 +36,13 @@ def smoke(runs, *overrides, attn="cur_random"):
     return config(attn, f"runs={runs}", "seeds=[0]", "data.pad=batch", *overrides)
 
 
+def trained(runs, *overrides, attn="cur_random"):
+    """Train on ListOps for a few steps; returns the run directory of seed 0."""
+    experiment = smoke(runs, *overrides, attn=attn)
+    train_config(experiment)
+    return experiment.home / "seed-0"
+
+
 LONGER = ("trainer.threads=1", "optim.steps=60", "optim.eval_every=5")
 LIMITED = """
 import resource, runpy, sys

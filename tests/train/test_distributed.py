@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import config
-from support.training import result, seed_folder, smoke, start, train_config, wait
+from support.training import result, seed_folder, smoke, start, train_config, trained, wait
 
 from lra import ranks
 from lra.data.datamodule import Batch
@@ -61,7 +61,7 @@ def curve(folder):
 def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypatch, attn, block):
     """Both are sums of the same terms in another order: against float64, two may err 4 times as much as one does."""
     words = [*CURVE, "optim.micro_batch=4", "data.eval_batch=7", f"block={block}"]
-    train_config(smoke(tmp_path / "one", *words, attn=attn))
+    trained(tmp_path / "one", *words, attn=attn)
     monkeypatch.setitem(trainer.PRECISIONS, "fp64", "64-true")
     wide = smoke(tmp_path / "exact", *words, attn=attn)
     wide = wide.replace(trainer=wide.trainer.replace(precision="fp64"))  # none of the words of a command line
@@ -74,26 +74,27 @@ def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypat
         saved(result, folder)
 
     monkeypatch.setattr(record, "save", save)
-    assert together(lambda: train_config(smoke(tmp_path / "two", *words, *TWO, attn=attn))) == [0, 0]
+    assert together(lambda: trained(tmp_path / "two", *words, *TWO, attn=attn)) == [0, 0]
     assert [path.name for path in tmp_path.glob("saved by *")] == ["saved by 0"]
 
-    one, two, exact = (curve(seed_folder(tmp_path / name, attn)) for name in ("one", "two", "exact"))
+    folders = [seed_folder(tmp_path / name, attn) for name in ("one", "two", "exact")]
+    one, two, exact = map(curve, folders)
     assert len(one) == 8 and not torch.equal(one, two)  # a bit-equal curve would not have been shared
     rounding = torch.finfo(torch.float32).eps * exact.abs().max()
     assert (two - exact).abs().max() <= 4 * (one - exact).abs().max() + rounding
-    folders = [seed_folder(tmp_path / name, attn) for name in ("one", "two")]
     assert (folders[0] / "config.yaml").read_bytes() == (folders[1] / "config.yaml").read_bytes()
-    a, b = map(result, folders)
+    a, b = map(result, folders[:2])
     for key in ("train_loss", "val_loss", "output_std"):  # sums in another order, as the curve
         assert b.pop(key) == pytest.approx(a.pop(key), rel=1e-3)
     assert b.pop("device") == f"2 x {a.pop('device')}" and a == b
-    assert sorted(p.name for p in folders[1].iterdir()) == sorted(p.name for p in folders[0].iterdir())
+    names = [sorted(path.name for path in folder.iterdir()) for folder in folders[:2]]
+    assert names[0] == names[1]
 
 
 @pytest.mark.slow
 def test_two_processes_resume_bit_for_bit_what_they_would_have_done(data_root, tmp_path, monkeypatch):
     words = ["optim.steps=12", "optim.eval_every=3", "optim.lr=0.01", "trainer.device=cpu", *TWO]
-    assert together(lambda: train_config(smoke(tmp_path / "whole", *words))) == [0, 0]
+    assert together(lambda: trained(tmp_path / "whole", *words)) == [0, 0]
     saved = Checkpoints.on_validation_end
 
     def crash(self, trainer, module):
@@ -103,41 +104,40 @@ def test_two_processes_resume_bit_for_bit_what_they_would_have_done(data_root, t
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "on_validation_end", crash)
-        assert together(lambda: train_config(smoke(tmp_path / "cut", *words))) == [9, 9]
+        assert together(lambda: trained(tmp_path / "cut", *words)) == [9, 9]
     cut, whole = seed_folder(tmp_path / "cut"), seed_folder(tmp_path / "whole")
     assert not (cut / "record.json").exists() and (cut / ".owner").exists()
     shutil.copytree(tmp_path / "cut", tmp_path / "alone")
-    assert together(lambda: train_config(smoke(tmp_path / "cut", *words))) == [0, 0]
+    assert together(lambda: trained(tmp_path / "cut", *words)) == [0, 0]
     assert result(cut) == result(whole)
     assert (cut / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
     assert not (cut / ".owner").exists()
-    train_config(smoke(tmp_path / "alone", *words[:-1]))  # one process goes on with what two began
-    alone = seed_folder(tmp_path / "alone")
+    alone = trained(tmp_path / "alone", *words[:-1])  # one process resumes what two began
     assert result(alone)["status"] == "done" and torch.equal(curve(alone)[:2], curve(whole)[:2])
     assert curve(alone).shape == curve(whole).shape
 
 
 def test_an_infinite_loss_ends_the_seed_in_both(data_root, tmp_path):
     words = ["optim.lr=1e30", "seeds=[0,1]", "trainer.device=cpu", *TWO]
-    assert together(lambda: train_config(smoke(tmp_path, *words, attn="softmax"))) == [0, 0]
+    assert together(lambda: trained(tmp_path, *words, attn="softmax")) == [0, 0]
     for seed in (0, 1):
         assert result(seed_folder(tmp_path, "softmax", seed))["status"] == "diverged"
 
 
 def in_this_group(function):
-    """function(rank) in one of the processes that can talk."""
+    """function(rank) in one rank of a process group."""
     with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *TWO).trainer)):
         function(ranks.rank())
 
 
 def in_group(world, function):
-    """function(rank) of processes that can talk; AssertionErrors in them end with another exit code than 0."""
+    """Exit codes of function(rank) on all ranks; not 0 after an AssertionError."""
     return together(partial(in_this_group, function), world)
 
 
 @pytest.mark.parametrize("masked, shares", [(True, ([0, 1], [2, 3])), (False, ([0], [1, 2, 3]))])
 def test_batch_norm_is_over_the_real_tokens_of_all_processes(masked, shares):
-    """Outputs, gradients and running statistics are those of one process with all rows; shares have different sizes."""
+    """Outputs, gradients and running statistics equal those of one process; shares have different sizes."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(4, 5, 3, generator=g, dtype=torch.float64)
     mask, weights = torch.arange(5) < torch.tensor([5, 1, 3, 2])[:, None], torch.randn(4, 5, 3, generator=g).double()
@@ -169,7 +169,8 @@ def test_phase_one_has_the_gradient_of_one_process():
 
     def gradient(rows):
         torch.manual_seed(0)
-        module = pretrain.LitPretrainer.of(made := config("linear", *words), made.pretrainer().double(), 0)
+        made = config("linear", *words)
+        module = pretrain.LitPretrainer.of(made, made.pretrainer().double(), 0)
         value = module.batch_loss(Batch(ids[rows], mask[rows], torch.zeros(len(rows))))
         value.backward()
         return value.item(), torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
@@ -202,16 +203,16 @@ def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
     assert in_group(world, score) == [0] * world
 
 
-def test_what_the_first_process_refuses_ends_the_others_without_a_word(tmp_path, capfd):
+def test_an_error_of_the_first_process_ends_the_others_silently(tmp_path, capfd):
     def decide():
         raise ValueError("no such thing")
 
     def work(rank):
         assert ranks.gather(rank) == [0, 1]
         assert ranks.on_rank_zero(lambda: rank + 5) == 5
-        with pytest.raises(SystemExit if rank else ValueError) as refused:
+        with pytest.raises(SystemExit if rank else ValueError) as error:
             ranks.on_rank_zero(decide)
-        assert refused.value.args == ((1,) if rank else ("no such thing",))
+        assert error.value.args == ((1,) if rank else ("no such thing",))
         # The block runs on rank 0 first: its file is there when rank 1 looks.
         with ranks.rank_zero_first():
             assert rank == 0 or (tmp_path / "0").exists()
@@ -224,7 +225,7 @@ def test_what_the_first_process_refuses_ends_the_others_without_a_word(tmp_path,
     assert capfd.readouterr().err == ""
 
 
-def test_a_process_that_is_gone_is_one_line_in_the_other():
+def test_a_process_that_is_gone_is_an_error_in_the_other():
     def work(rank):
         ranks.gather(rank)
         if rank == 0:
@@ -241,7 +242,7 @@ def test_a_process_that_is_gone_is_one_line_in_the_other():
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_shares_are_the_whole_batches(data_root, world):
-    """Rows of a micro-batch as wide as one process has them; every row of dev in one process."""
+    """Micro-batches are as wide as in one process; one rank evaluates each validation example."""
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     words = ["optim.batch=12", "data.eval_batch=7"]
     whole, *parts = (smoke("unused", *words).task_data(seed=1) for _ in range(world + 1))
@@ -260,11 +261,11 @@ def test_shares_are_the_whole_batches(data_root, world):
     assert sum(map(len, rows)) == 64
 
 
-def test_a_launched_process_of_another_number_is_refused(data_root, tmp_path, monkeypatch):
+def test_another_number_of_launched_processes_is_an_error(data_root, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"2 processes were launched, trainer\.devices is 1;"):
-        train_config(smoke(tmp_path))
+        trained(tmp_path)
 
 
 def test_slurm_says_how_many_where_it_is_asked(monkeypatch):

@@ -1,4 +1,4 @@
-"""Pretraining: its loss position by position, and runs that are resumed, reused and refused."""
+"""Pretraining: its loss position by position, and runs that are resumed, reused or rejected."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from conftest import config
 from support.features import padded_ids
-from support.training import assert_same_files, killed, power_cut, result, seed_folder, smoke, start, train_config
+from support.training import assert_same_files, killed, power_cut, result, seed_folder, smoke, start, trained
 
 from lra.data.datamodule import Batch
 from lra.model.pretrainer import Pretrainer, draw_holes
@@ -17,7 +17,6 @@ from lra.runs import checkpoint, config_file, record
 from lra.train import pretrain
 
 WORDS = ("pretrain=masked", "pretrain.steps=9", "pretrain.lr=0.01", "optim.steps=12", "optim.eval_every=3")
-folder_of = partial(seed_folder, label="cur_random+masked")
 
 
 def comparable(folder):
@@ -36,9 +35,7 @@ def assert_same(one, two):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, data_root):
     """One run without interruption."""
-    runs = tmp_path_factory.mktemp("whole")
-    train_config(smoke(runs, *WORDS, "optim.micro_batch=4"))
-    return folder_of(runs)
+    return trained(tmp_path_factory.mktemp("whole"), *WORDS, "optim.micro_batch=4")
 
 
 @pytest.mark.parametrize(
@@ -53,11 +50,9 @@ def whole(tmp_path_factory, data_root):
 def test_run_resumed_after_a_crash_in_either_phase_equals_an_uninterrupted_one(phase, step, whole, data_root, tmp_path):
     words = (*WORDS, "optim.micro_batch=4")
     with power_cut(step, lambda run: (run.path.name == "pretrain") == (phase == "pretrain")):
-        train_config(smoke(tmp_path, *words))
-    cut = folder_of(tmp_path)
-    assert (cut / "pretrain/pretrain.json").exists() == (phase == "fine-tuning")
-    train_config(smoke(tmp_path, *words))
-    assert_same(cut, whole)
+        trained(tmp_path, *words)
+    assert bool([*tmp_path.rglob("pretrain/pretrain.json")]) == (phase == "fine-tuning")
+    assert_same(trained(tmp_path, *words), whole)
 
 
 @pytest.mark.slow
@@ -78,14 +73,14 @@ def test_killed_in_both_phases(data_root, tmp_path):
 
 def test_phase_one_of_another_run_is_taken_if_it_is_the_same(whole, data_root, tmp_path):
     words = (*WORDS, "optim.micro_batch=4", f"pretrain.from={whole.parent}")
-    train_config(smoke(tmp_path, *words))
-    assert not (folder_of(tmp_path) / "pretrain/last.ckpt").exists()
-    assert comparable(folder_of(tmp_path)) == comparable(whole)
-    train_config(smoke(tmp_path, *words, "optim.lr=0.002", "study=other"))  # of the fine-tuning alone
+    run_dir = trained(tmp_path, *words)
+    assert not (run_dir / "pretrain/last.ckpt").exists()
+    assert comparable(run_dir) == comparable(whole)
+    trained(tmp_path, *words, "optim.lr=0.002", "study=other")  # of the fine-tuning alone
     with pytest.raises(ValueError, match=r"pretrained in another way \(pretrain.lr: 0.01 -> 0.02\)"):
-        train_config(smoke(tmp_path, *words, "pretrain.lr=0.02", "study=third"))
+        trained(tmp_path, *words, "pretrain.lr=0.02", "study=third")
     with pytest.raises(ValueError, match=r"pretrain.from=\S+nowhere: no finished pretraining in it or in its seed-0"):
-        train_config(smoke(tmp_path, *WORDS, f"pretrain.from={tmp_path / 'nowhere'}", "study=fourth"))
+        trained(tmp_path, *WORDS, f"pretrain.from={tmp_path / 'nowhere'}", "study=fourth")
 
 
 def test_fine_tuning_starts_from_the_best_encoder_and_a_new_head(whole, data_root):
@@ -123,9 +118,8 @@ def test_matched_takes_the_steps_of_phase_one_from_those_of_the_fine_tuning():
 
 @pytest.mark.parametrize("name, option", [("sdpa", "causal=true"), ("s4d_lin", "bidirectional=false")])
 def test_next_token_runs(name, option, data_root, tmp_path):
-    train_config(smoke(tmp_path, "pretrain=next", f"attn.{option}", attn=name))
-    (path,) = tmp_path.glob(f"paper-smoke/listops/{name}-*+next/seed-0/record.json")
-    made = record.load(path)
+    made = record.load(trained(tmp_path, "pretrain=next", f"attn.{option}", attn=name) / "record.json")
+    assert made.label.startswith(f"{name}-") and made.label.endswith("+next")
     assert made.status == "done" and made.pretrain.objective == "next"
 
 
@@ -135,9 +129,8 @@ def test_validation_holes_are_those_of_the_example_whatever_the_batch():
 
     def drawn(rows, number, width):
         lit._trainer = SimpleNamespace(world_size=1, global_rank=0, datamodule=SimpleNamespace(eval_batch=rows))
-        return lit._validation_holes(
-            Batch(torch.ones(rows, 1, width, dtype=torch.long), None, torch.zeros(rows)), number
-        )
+        inputs = torch.ones(rows, 1, width, dtype=torch.long)
+        return lit._validation_holes(Batch(inputs, None, torch.zeros(rows)), number)
 
     assert torch.equal(drawn(8, 1, 64)[2], drawn(5, 2, 64)[0])
     assert torch.equal(drawn(8, 1, 64), drawn(8, 1, 128)[..., :64])
@@ -146,8 +139,7 @@ def test_validation_holes_are_those_of_the_example_whatever_the_batch():
 
 
 def test_a_loss_that_is_not_finite_in_phase_one_ends_the_seed(data_root, tmp_path):
-    train_config(smoke(tmp_path, *WORDS, "pretrain.lr=1e30", attn="softmax"))
-    made = record.load(seed_folder(tmp_path, "softmax+masked") / "record.json")
+    made = record.load(trained(tmp_path, *WORDS, "pretrain.lr=1e30", attn="softmax") / "record.json")
     assert (made.status, made.steps, made.test, made.pretrain.status) == ("diverged", 0, None, "diverged")
     assert 0 < made.pretrain.steps < 9
 
@@ -188,9 +180,9 @@ def test_masked_loss_is_over_the_holes_alone(loss, towers):
     vectors = model(inputs, mask, holes)
     terms = []
     for n, t, i in holes.nonzero().tolist():
-        told = model.predict(vectors[n, t, i]).float()
-        wanted = inputs[n, t, i]
-        terms.append(F.cross_entropy(told, wanted) if loss == "cross_entropy" else (told[0] - wanted / 255).abs())
+        predicted, target = model.predict(vectors[n, t, i]).float(), inputs[n, t, i]
+        l1 = (predicted[0] - target / 255).abs()
+        terms.append(F.cross_entropy(predicted, target) if loss == "cross_entropy" else l1)
     assert count == len(terms) == int(holes.sum())
     torch.testing.assert_close(total, sum(terms), rtol=1e-5, atol=1e-5)
 
@@ -202,7 +194,7 @@ def test_what_stands_in_a_hole_is_not_seen(mask_id):
     holes = draw_holes(0.4, inputs, mask)
     other = torch.where(holes, (inputs + 3) % 16, inputs)
     assert torch.equal(model(inputs, mask, holes), model(other, mask, holes))
-    shown = (inputs * ~holes, mask)  # own: a hole is told from a token of id 0, padding: it is one
+    shown = (inputs * ~holes, mask)  # own: a hole differs from a token of id 0, padding: it is one
     assert torch.equal(model(inputs, mask, holes), model(*shown, torch.zeros_like(holes))) == (mask_id == "padding")
 
 
@@ -221,13 +213,13 @@ def test_next_token_loss_is_that_of_prefixes():
     torch.testing.assert_close(full, model.error(inputs[:1], mask[:1])[0], rtol=1e-5, atol=1e-5)
 
 
-def test_real_features_are_told_by_their_mean_absolute_error():
+def test_real_features_have_a_mean_absolute_error():
     made = classifier("sdpa", "task=adding")
     model = Pretrainer(made, dim=64, outputs=2, loss="l1", objective="masked").double().eval()
     inputs, holes = torch.randn(3, 1, L, 2, dtype=torch.float64), torch.rand(3, 1, L) < 0.5
     total, count = model.error(inputs, None, holes)
-    told = model.predict(model(inputs, None, holes))
-    want = ((told - inputs).abs().mean(-1) * holes).sum()
+    predicted = model.predict(model(inputs, None, holes))
+    want = ((predicted - inputs).abs().mean(-1) * holes).sum()
     assert count == holes.sum()
     torch.testing.assert_close(total, want.float(), rtol=1e-5, atol=1e-5)
 

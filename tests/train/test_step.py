@@ -1,15 +1,12 @@
-"""A training step does not wait for the device; evaluation takes as many rows as there is memory for.
+"""A training step does not wait for the device; learning rates by group and step.
 
-On the device meta, which has no memory, a read of a number or a selection by a mask fails; on a GPU it would
-wait for all work. Not tried: triton's kernels, and what is read once per step or evaluation on purpose
+On the meta device, which has no memory, reading a number or selecting by a mask fails; on a GPU it would wait for
+all work. Not covered: Triton's kernels, and what is read once per step or evaluation on purpose
 (``Pretrainer.error``, the scores of ``LitClassifier``).
 """
 
 import contextlib
-import os
-import resource
-import sys
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,11 +16,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.config import CONF
-from lra.config.experiment import MIN_GPU_EVAL_BATCH, Experiment
+from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
 from lra.model.pretrainer import draw_holes
+from lra.train import optim
 from lra.train.lit import LitClassifier, seed_device
-from lra.train.optim import adamw, schedule
 
 FEW = ("cur_abs", "sdpa", "nystrom", "luna", "performer")
 PAD = ("batch", "compact")
@@ -42,6 +39,12 @@ class NoWaiting(TorchDispatchMode):
         return func(*args, **kwargs)
 
     copies = 0
+
+
+@pytest.fixture(autouse=True)
+def without_autocast(monkeypatch):
+    """``full_precision`` switches autocast off for the device of its tensors, and meta has none."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
 
 
 def module_and_data(name, device, data_root, *words):
@@ -64,10 +67,8 @@ def step(module, data, number):
 
 @pytest.mark.parametrize("pad", PAD)
 @pytest.mark.parametrize("name", FEW)
-def test_a_step_does_not_wait_for_the_device(name, pad, data_root, monkeypatch):
-    """On the meta device, whose tensors hold no numbers; ``test_no_mechanism_waits`` covers every mechanism."""
-    autocast = torch.autocast  # knows no meta device
-    monkeypatch.setattr(torch, "autocast", lambda kind, **how: autocast("cpu" if kind == "meta" else kind, **how))
+def test_a_step_does_not_wait_for_the_device(name, pad, data_root):
+    """With the data of a run; ``test_no_mechanism_waits`` covers every mechanism."""
     module, data, _ = module_and_data(name, "meta", data_root, f"data.pad={pad}")
     with NoWaiting() as mode:
         step(module, data, 0)
@@ -78,8 +79,8 @@ def test_the_order_of_many_steps_lies_on_the_device(data_root):
     _, data, _ = module_and_data("sdpa", "meta", data_root, "optim.micro_batch=4")
     batches = iter(data._training_batches())
     with NoWaiting() as mode:
-        some = [next(batches) for _ in range(10)]
-    assert mode.copies == 1 and {batch.inputs.device.type for batch in some} == {"meta"}
+        devices = {next(batches).inputs.device.type for _ in range(10)}
+    assert mode.copies == 1 and devices == {"meta"}
 
 
 def test_waiting_is_noticed():
@@ -96,7 +97,7 @@ def test_waiting_is_noticed():
 @pytest.mark.parametrize("name", FEW)
 def test_a_step_does_not_wait_for_a_gpu(name, pad, data_root):
     module, data, made = module_and_data(name, "cuda", data_root, f"data.pad={pad}")
-    optimiser = adamw(module.model, dict(made.optim))
+    optimiser = optim.adamw(module.model, dict(made.optim))
     for number in range(3):
         torch.cuda.set_sync_debug_mode("error" if number else "default")  # the first step loads kernels
         try:
@@ -116,129 +117,41 @@ def test_a_step_draws_what_it_drew_when_all_generators_were_seeded():
         assert torch.equal(torch.rand(4), expected)
 
 
-CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
-OUT_OF_MEMORY = {
-    "cuda": torch.OutOfMemoryError("CUDA out of memory"),
-    "cpu": RuntimeError(CPU_ALLOCATOR),
-    "c++": RuntimeError("std::bad_alloc"),
-    "python": MemoryError(),
-}
-
-
-class Small(torch.nn.Module):
-    """Raises an error above a number of examples."""
-
-    def __init__(self, most, error):
-        super().__init__()
-        self.most, self.error, self.calls, self.encode_separately = most, error, [], False
-
-    def forward(self, inputs, mask, positions):
-        self.calls.append(len(inputs))
-        if len(inputs) > self.most:
-            raise self.error
-        return inputs[:, 0, :1].float() * (1 if mask is None else mask[:, 0, :1])
-
-
-def evaluation(model):
-    module = LitClassifier.of(config("mean"), model, seed=0).eval()
-    inputs = torch.arange(14)[:, None, None]
-    return module, Batch(inputs, torch.ones_like(inputs, dtype=torch.bool), torch.zeros(14))
-
-
-@pytest.mark.parametrize("error", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
-def test_evaluation_continues_with_half_the_examples_if_memory_runs_out(error):
-    module, batch = evaluation(Small(3, error))
-    for _ in range(2):
-        module.validation_step(batch, 0)
-    assert [out.flatten().tolist() for out, _ in module._evaluated] == [list(range(14))] * 2
-    assert module.model.calls == [14, 7, 3, 3, 3, 3, 2, 3, 3, 3, 3, 2] and module.eval_limit == 3
-    for module.model.most, module.model.encode_separately in (
-        (3, True),
-        (0, False),
-    ):  # examples interact; one is too many
-        module.eval_limit = None
-        with pytest.raises(type(error)):
-            module.validation_step(batch, 0)
-
-
-def test_another_error_of_the_model_is_not_retried():
-    module, batch = evaluation(Small(3, RuntimeError("shapes do not match")))
-    with pytest.raises(RuntimeError, match="shapes"):
-        module.validation_step(batch, 0)
-    assert module.model.calls == [14]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced by Linux")
-def test_evaluation_fits_into_a_memory_limit_of_the_process():
-    """The address space of a child is limited to 512 MiB more; 14 examples take 14 times 128 MiB."""
-
-    class Large(Small):
-        def forward(self, inputs, mask, positions):
-            self.calls.append(len(inputs))
-            torch.empty(len(inputs), 2**25).fill_(1.0)
-            return inputs[:, 0, :1].float()
-
-    child = os.fork()
-    if not child:
-        module, batch = evaluation(Large(14, None))
-        limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + 2**29
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        module.validation_step(batch, 0)
-        is_retried = module.model.calls == [14, 7, 3, 3, 3, 3, 2] and len(module._evaluated[0][0]) == 14
-        os._exit(0 if is_retried else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_more_rows_are_evaluated_on_a_gpu_unless_they_mix(monkeypatch):
-    rows = lambda name, *words: config(name, "optim.batch=8", *words).eval_batch
-    assert rows("cur_abs") == 8
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert rows("cur_abs") == MIN_GPU_EVAL_BATCH and rows("cur_abs", "optim.batch=600") == 600
-    assert rows("cur_abs", "trainer.device=cpu") == 8 and rows("cur_abs", "data.eval_batch=7") == 7
-    assert rows("nystrom_original") == 8
-
-
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
-@pytest.fixture(autouse=True)
-def without_autocast(monkeypatch):
-    """``full_precision`` switches autocast off for the device of its tensors, and meta has none."""
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-
-
-def batch(experiment: Experiment, rows: int = 2) -> Batch:
-    task = experiment.task
-    made = lambda *shape, dtype=torch.float32: torch.empty(shape, dtype=dtype, device="meta")
-    shape = rows, task.towers, task.length
-    inputs = made(*shape, dtype=torch.int64) if task.vocab else made(*shape, task.features or 1)
-    label = made(rows, dtype=torch.int64 if task.loss == "cross_entropy" else torch.float32)
-    return Batch(inputs, made(*shape, dtype=torch.bool), label, None)
+def meta_batch(task) -> Batch:
+    """Two examples without numbers."""
+    empty = lambda *shape, dtype=torch.float32: torch.empty(shape, dtype=dtype, device="meta")
+    shape = 2, task.towers, task.length
+    inputs = empty(*shape, dtype=torch.int64) if task.vocab else empty(*shape, task.features or 1)
+    label = empty(2, dtype=torch.int64 if task.loss == "cross_entropy" else torch.float32)
+    return Batch(inputs, empty(*shape, dtype=torch.bool), label, None)
 
 
 def take_step(experiment: Experiment, model: nn.Module) -> None:
-    optim = dict(experiment.optim) | {"clip_norm": 1.0}  # AdamW of one launch, which this excludes, has no meta form
-    optimiser = adamw(model, optim)
-    rates = schedule(optimiser, optim, cycle_momentum=False)
+    options = dict(experiment.optim) | {"clip_norm": 1.0}  # AdamW of one launch, which this excludes, has no meta form
+    optimiser = optim.adamw(model, options)
+    rates = optim.schedule(optimiser, options, cycle_momentum=False)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimiser.step()
     if rates is not None:
         rates.step()
 
 
-def trained_and_evaluated(experiment: Experiment) -> None:
-    model, some = experiment.meta_model, batch(experiment)
+def train_and_evaluate(experiment: Experiment) -> None:
+    model, batch = experiment.meta_model, meta_batch(experiment.task)
     lit = LitClassifier.of(experiment, model.train(), seed=0)
-    lit.batch_loss(some).backward()
+    lit.batch_loss(batch).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     model.eval()
     with torch.no_grad():
-        lit.validation_step(some, 0)
+        lit.validation_step(batch, 0)
 
 
 @pytest.mark.parametrize("attn", [name for name in MECHANISMS if name not in KERNELS])
 def test_no_mechanism_waits(attn):
-    trained_and_evaluated(config(attn))
+    train_and_evaluate(config(attn))
 
 
 # Mamba's scan takes a step of Python per token; its other experiments differ in sizes.
@@ -249,16 +162,103 @@ SCANS = ("mamba_text", "mamba_retrieval", "mamba_image", "mamba_pathfinder", "ma
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SCANS)) for name in EXPERIMENTS]
 )
 def test_no_experiment_waits(name):
-    made = experiment(
-        f"experiment={name}", *["attn=cur_abs"] * name.startswith(("curformer", "board", "listops_quick"))
-    )
-    # A third layer would do what the second does.
-    made = made.replace(model=made.model.replace(layers=min(2, made.model.layers)))
-    trained_and_evaluated(made)
+    mechanism = ["attn=cur_abs"] if name.startswith(("curformer", "board", "listops_quick")) else []
+    made = experiment(f"experiment={name}", *mechanism)
+    # A third layer would do what the second does, and later tokens what the first 1,024 do.
+    model = made.model.replace(layers=min(2, made.model.layers))
+    made = made.replace(model=model, task=made.task.replace(length=min(1024, made.task.length)))
+    train_and_evaluate(made)
     take_step(made, made.meta_model)
     if made.pretrained:
         with torch.device("meta"):
             model = made.pretrainer()
-        some, ratio = batch(made), made.pretrain.ratio
-        holes = draw_holes(ratio, some.inputs, some.mask) if ratio else None
-        model.predict(model(some.inputs, some.mask, holes)).sum().backward()
+        batch, ratio = meta_batch(made.task), made.pretrain.ratio
+        holes = draw_holes(ratio, batch.inputs, batch.mask) if ratio else None
+        model.predict(model(batch.inputs, batch.mask, holes)).sum().backward()
+
+
+OPTIONS = {"lr": 0.004, "warmup": 100, "steps": 1100, "warmup_power": 1}
+OPTIONS |= {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "clip_norm": None}
+
+
+def test_linear():
+    rate = partial(optim.linear, optim=OPTIONS)
+    assert rate(0) == 1e-7 and rate(100) == pytest.approx(0.004) and rate(50) == pytest.approx(0.002, rel=1e-4)
+    assert rate(600) == pytest.approx(0.002) and rate(1099) == pytest.approx(4e-6) and rate(1100) == 0
+    assert optim.linear(50, OPTIONS | {"warmup_power": 2}) == pytest.approx(0.001, rel=1e-3)
+    assert optim.linear(0, OPTIONS | {"warmup": 0}) == 0.004
+
+
+def test_cosine_is_torchs_behind_the_warm_up():
+    assert optim.cosine(0, OPTIONS) == 1e-7 and optim.cosine(100, OPTIONS) == pytest.approx(0.004)
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.004)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=1000)
+    for step in range(100, 1101):
+        assert optim.cosine(step, OPTIONS) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-6, abs=1e-12), step
+        optimiser.step()
+        schedule.step()
+
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rates = {"a": 0.1, "b": 0.1, "c": 0.5}
+        self.a, self.b, self.c, self.d = (nn.Parameter(torch.ones(1)) for _ in range(4))
+
+
+def test_a_module_names_the_parameters_with_separate_rates():
+    model = nn.Sequential(nn.Linear(1, 1), Slow(), Slow())
+    main, slow, half = optim.adamw(model, OPTIONS).param_groups
+    assert [len(group["params"]) for group in (main, slow, half)] == [4, 4, 2]
+    assert (main["lr"], slow["lr"], half["lr"]) == (0.004, 0.0004, 0.002)
+    assert (main["weight_decay"], slow["weight_decay"], half["weight_decay"]) == (0.1, 0, 0)
+    assert {id(p) for p in main["params"]} == {id(p) for p in (*model[0].parameters(), model[1].d, model[2].d)}
+    assert len(optim.adamw(model[0], OPTIONS).param_groups) == 1
+
+
+@pytest.mark.parametrize("kind", ["one_cycle", "linear", "cosine", "constant"])
+def test_every_schedule_keeps_the_ratio_of_the_rates(kind):
+    options = OPTIONS | {"schedule": kind, "steps": 20, "warmup": 5}
+    optimiser = optim.adamw(nn.Sequential(nn.Linear(1, 1), Slow()), options)
+    schedule = optim.schedule(optimiser, options, cycle_momentum=True)
+    rates = []
+    for _ in range(19):
+        main, *rest = (group["lr"] for group in optimiser.param_groups)
+        assert rest == pytest.approx([0.1 * main, 0.5 * main], rel=1e-3)  # one-cycle ends at lr / 1e4 / 25
+        rates.append(main)
+        optimiser.step()
+        schedule.step()
+    if kind == "constant":
+        ramp = [1e-7 + (0.004 - 1e-7) * step / 5 for step in range(5)]
+        assert rates == pytest.approx([*ramp, *[0.004] * 14], rel=1e-6)
+        assert optim.schedule(optimiser, options | {"warmup": 0}, cycle_momentum=True) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "decayed"),
+    [
+        ("s4d_lin", {"log_dt", "log_A_real", "A_imag", "B"}, set()),
+        ("s5", {"decay", "frequency", "log_step", "b"}, set()),
+        ("s5 attn.b_optim=state_decay", {"decay", "frequency", "log_step"}, {"b"}),
+        ("s5 attn.b_optim=main attn.step_optim=main", {"decay", "frequency"}, set()),
+        ("lru", {"nu", "theta", "gamma", "b"}, set()),
+        ("long_conv", {"weights"}, set()),
+    ],
+)
+def test_states_learn_at_their_own_rate(words, own, decayed):
+    model = config(words, "attn.rate=0.25").classifier()
+    names = {id(p): name.rpartition(".")[2] for name, p in model.named_parameters()}
+    main, *rest = optim.adamw(model, OPTIONS).param_groups
+    groups = {decay: set() for decay in (0, 0.1)}
+    for group in rest:
+        assert group["lr"] == 0.001
+        groups[group["weight_decay"]] |= {names[id(p)] for p in group["params"]}
+    assert groups == {0: own, 0.1: decayed} and (main["lr"], main["weight_decay"]) == (0.004, 0.1)
+    assert not (own | decayed) & {names[id(p)] for p in main["params"]}
+
+
+@pytest.mark.parametrize("lr", [3e-4, 1e-3, 4e-3, 1e-2])
+def test_separate_rates_are_at_most_own_lr_max(lr):
+    capped = OPTIONS | {"lr": lr, "own_lr_max": 1e-3}
+    main, slow = optim.adamw(config("s4d_lin").classifier(), capped).param_groups
+    assert main["lr"] == lr and slow["lr"] == min(lr, 1e-3)

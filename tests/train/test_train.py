@@ -1,4 +1,4 @@
-"""Runs: repeated, killed, resumed, refused, diverged, two at once, and several with -m."""
+"""Runs: repeated, killed, resumed, rejected, diverged, two at once, and several with -m."""
 
 import os
 import signal
@@ -8,20 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import config, run
+from conftest import config
 from lightning import Trainer
-from support.training import (
-    DIAGNOSTICS,
-    LONGER,
-    assert_same_files,
-    killed,
-    power_cut,
-    result,
-    seed_folder,
-    smoke,
-    start,
-    train_config,
-)
+from support import training
+from support.training import DIAGNOSTICS, LONGER, result, seed_folder, trained
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from lra.io.lock import hold
@@ -35,11 +25,11 @@ from lra.train.plan import check_data
 
 def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_path, monkeypatch):
     words = ["optim.steps=12", "optim.eval_every=3", "optim.micro_batch=4", "optim.lr=0.01"]
-    train_config(smoke(tmp_path / "whole", *words))
+    whole = trained(tmp_path / "whole", *words)
 
-    with power_cut(6):
-        train_config(smoke(tmp_path / "cut", *words))
     cut = seed_folder(tmp_path / "cut")
+    with training.power_cut(6):
+        trained(tmp_path / "cut", *words)
     assert torch.load(cut / "last.ckpt", weights_only=True)["global_step"] == 6
     assert not (cut / "record.json").exists()
 
@@ -49,41 +39,40 @@ def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_pa
         steps.append(self.global_step)
         return step(self, *batch)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(LitClassifier, "training_step", counted)
-        train_config(smoke(tmp_path / "cut", *words))
+    monkeypatch.setattr(LitClassifier, "training_step", counted)
+    trained(tmp_path / "cut", *words)
     assert sorted(set(steps)) == list(range(6, 12))  # none is done again
-    whole = seed_folder(tmp_path / "whole")
     assert result(cut) == result(whole)
-    assert_same_files(cut, whole, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
+    training.assert_same_files(cut, whole, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
 
 
-def test_the_weights_of_the_first_best_dev_score_are_those_that_are_tested(data_root, tmp_path, monkeypatch):
-    """Dev is made to say 5, 7, 7, 6; the test set is scored with the weights of step 6 and not with the last ones."""
-    said, weights, tested = iter((5.0, 7.0, 7.0, 6.0)), {}, []
+def test_the_weights_of_the_first_best_validation_score_are_tested(data_root, tmp_path, monkeypatch):
+    """Of validation scores 5, 7, 7, 6 the test set is scored with the weights of step 6, not with the last ones."""
+    scores, weights, tested = iter((5.0, 7.0, 7.0, 6.0)), {}, []
     validate, test = LitClassifier.on_validation_epoch_end, LitClassifier.on_test_epoch_end
 
-    def dev(self):
+    def validation(self):
         validate(self)
-        self.score = next(said)
+        self.score = next(scores)
         weights[self.global_step] = deepcopy(self.model.state_dict())
 
     def final(self):
         test(self)
         tested.append(deepcopy(self.model.state_dict()))
 
-    monkeypatch.setattr(LitClassifier, "on_validation_epoch_end", dev)
+    monkeypatch.setattr(LitClassifier, "on_validation_epoch_end", validation)
     monkeypatch.setattr(LitClassifier, "on_test_epoch_end", final)
-    train_config(smoke(tmp_path, "optim.steps=12", "optim.eval_every=3", "optim.lr=0.01"))
-    made = record.load(seed_folder(tmp_path) / "record.json")
+    run_dir = trained(tmp_path, "optim.steps=12", "optim.eval_every=3", "optim.lr=0.01")
+    made = record.load(run_dir / "record.json")
     assert (made.best_step, made.val) == (6, 7.0) and sorted(weights) == [3, 6, 9, 12]
-    assert len(tested) == 2  # the test set, then dev for the diagnostics
+    assert len(tested) == 2  # the test set, then the validation set for the diagnostics
     assert all(torch.equal(value, weights[6][name]) for state in tested for name, value in state.items())
     assert any(not torch.equal(value, weights[12][name]) for name, value in tested[0].items())
 
 
 def test_the_time_of_a_step_leaves_evaluations_out(monkeypatch):
-    clock = iter((10.0, 10.5, 20.0, 22.0, 30.0))  # begun, 5 steps in 0.5 s, an evaluation, 10 steps in 2 s, another
+    # Begun, 5 steps in 0.5 s, an evaluation, 10 steps in 2 s, another evaluation.
+    clock = iter((10.0, 10.5, 20.0, 22.0, 30.0))
     monkeypatch.setattr("lra.train.callbacks.time.perf_counter", lambda: next(clock))
     watch, trainer = Stopwatch(), SimpleNamespace(global_step=0)
     watch.on_train_start(trainer, None)
@@ -95,7 +84,7 @@ def test_the_time_of_a_step_leaves_evaluations_out(monkeypatch):
 
 
 def test_the_commit_of_a_record_says_whether_the_checkout_had_changes(tmp_path, monkeypatch):
-    """And none is that of another project, below whose checkout the package is installed."""
+    """The commit of another project, below whose checkout the package is installed, is not recorded."""
 
     def git(*words):
         words = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
@@ -117,7 +106,7 @@ def test_the_commit_of_a_record_says_whether_the_checkout_had_changes(tmp_path, 
 
 def test_crash_between_the_two_checkpoints_is_harmless(data_root, tmp_path, monkeypatch):
     words = ["optim.steps=6", "optim.eval_every=3"]
-    train_config(smoke(tmp_path / "whole", *words))
+    whole = trained(tmp_path / "whole", *words)
     original = Trainer.save_checkpoint
 
     def full_disk(self, path, *args, **kwargs):
@@ -125,32 +114,31 @@ def test_crash_between_the_two_checkpoints_is_harmless(data_root, tmp_path, monk
             raise OSError(28, "No space left on device")
         return original(self, path, *args, **kwargs)
 
-    told = r"No space.*the same command resumes from the last checkpoint"
-    with monkeypatch.context() as patch, pytest.raises(ValueError, match=told):
+    message = r"No space.*the same command resumes from the last checkpoint"
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=message):
         patch.setattr(Trainer, "save_checkpoint", full_disk)
-        train_config(smoke(tmp_path / "cut", *words))
-    assert not list(seed_folder(tmp_path / "cut").glob("*.part"))
-    train_config(smoke(tmp_path / "cut", *words))
-    assert result(seed_folder(tmp_path / "cut")) == result(seed_folder(tmp_path / "whole"))
+        trained(tmp_path / "cut", *words)
+    assert not list(tmp_path.rglob("*.part"))
+    assert result(trained(tmp_path / "cut", *words)) == result(whole)
 
 
-def test_finished_seeds_are_skipped_new_ones_run_and_a_changed_configuration_is_refused(data_root, tmp_path, capfd):
-    train_config(smoke(tmp_path))
-    stamp = (seed_folder(tmp_path) / "record.json").stat().st_mtime_ns
-    train_config(smoke(tmp_path, "seeds=[0,1]"))
+def test_finished_seeds_are_skipped_new_ones_run_and_a_changed_configuration_is_an_error(data_root, tmp_path, capfd):
+    run_dir = trained(tmp_path)
+    stamp = (run_dir / "record.json").stat().st_mtime_ns
+    trained(tmp_path, "seeds=[0,1]")
     assert "seed 0: done before" in capfd.readouterr().err
-    assert (seed_folder(tmp_path) / "record.json").stat().st_mtime_ns == stamp
-    first, second = result(seed_folder(tmp_path)), result(seed_folder(tmp_path, seed=1))
+    assert (run_dir / "record.json").stat().st_mtime_ns == stamp
+    first, second = result(run_dir), result(seed_folder(tmp_path, seed=1))
     assert first["fingerprint"] != second["fingerprint"]
     assert (first["params"], first["n_val"], first["n_test"]) == (second["params"], 64, 64)
     with pytest.raises(ValueError, match=r"optim.lr: 0.001 -> 0.002.*study=<name>"):
-        train_config(smoke(tmp_path, "optim.lr=0.002"))
-    train_config(smoke(tmp_path, "optim.lr=0.002", "study=other"))
-    train_config(smoke(tmp_path, "trainer.threads=1", "data.eval_batch=7"))  # neither changes a result
+        trained(tmp_path, "optim.lr=0.002")
+    trained(tmp_path, "optim.lr=0.002", "study=other")
+    trained(tmp_path, "trainer.threads=1", "data.eval_batch=7")  # neither changes a result
 
 
 def test_infinite_loss_ends_one_seed_and_not_the_others(data_root, tmp_path, capfd):
-    train_config(smoke(tmp_path, "optim.lr=1e30", "seeds=[0,1]", attn="softmax"))
+    trained(tmp_path, "optim.lr=1e30", "seeds=[0,1]", attn="softmax")
     for seed in (0, 1):
         got = result(seed_folder(tmp_path, "softmax", seed))
         assert got["status"] == "diverged" and got["lr"] == 1e30 and 0 < got["steps"] < 6
@@ -159,7 +147,7 @@ def test_infinite_loss_ends_one_seed_and_not_the_others(data_root, tmp_path, cap
 
 
 def test_a_process_that_does_not_write_forgets_the_digest_of_earlier_weights(tmp_path):
-    """After a resume every process has the digest of last.ckpt; a better score later makes it that of other weights."""
+    """After a resume every process has the digest of last.ckpt; a better score belongs to other weights."""
     done = lambda *_: None
     checkpoints = Checkpoints(SimpleNamespace(last=tmp_path / "last.ckpt"))
     checkpoints.load_state_dict({"best_score": 1.0, "best_step": 3, "digest": "d", "train_loss": 2.0})
@@ -171,28 +159,28 @@ def test_a_process_that_does_not_write_forgets_the_digest_of_earlier_weights(tmp
 
 
 def test_weights_that_a_last_step_broke_are_not_saved(data_root, tmp_path, monkeypatch):
-    """An update may overflow while its loss is finite: the next loss would tell, a kill before it would leave NaN."""
+    """An update may overflow while its loss is finite; a kill before the next loss would leave NaN."""
 
     def broken(module, *_):
         if module.global_step == 6:
             next(module.model.parameters()).data.view(-1)[0] = torch.nan
 
     monkeypatch.setattr(LitClassifier, "on_train_batch_end", broken)
-    train_config(smoke(tmp_path))
-    assert (got := result(seed_folder(tmp_path)))["status"] == "diverged" and got["steps"] == 6
-    assert checkpoint.state(seed_folder(tmp_path) / checkpoint.LAST)["global_step"] == 3
+    run_dir = trained(tmp_path)
+    assert result(run_dir)["status"] == "diverged" and result(run_dir)["steps"] == 6
+    assert checkpoint.state(run_dir / checkpoint.LAST)["global_step"] == 3
 
 
 @pytest.mark.parametrize("room", [pytest.param(100_000, id="best.ckpt", marks=pytest.mark.slow), 500_000])
-def test_a_full_disk_is_one_line_and_the_run_goes_on_later(room, data_root, tmp_path):
-    """A file size limit of a process of its own stands in for the full disk: the write is refused in the same place."""
+def test_a_full_disk_is_reported_and_the_run_resumes_later(room, data_root, tmp_path):
+    """The file size limit of a process fails the writes that a full disk would fail."""
     few = ("optim.steps=6", "optim.eval_every=3")
-    process = start(tmp_path, *few, limit=room)
+    process = training.start(tmp_path, *few, limit=room)
     _, err = process.communicate(timeout=120)
     assert process.returncode != 0 and "Traceback" not in err
     assert "seed-0 cannot be written: File too large; make room, then the same" in err, err
     assert not list(tmp_path.rglob("*.part"))
-    train_config(config("cur_abs", "seeds=[0]", *LONGER, *few, f"runs={tmp_path}"))
+    training.train_config(config("cur_abs", "seeds=[0]", *LONGER, *few, f"runs={tmp_path}"))
     assert result(seed_folder(tmp_path, "cur_abs"))["status"] == "done"
 
 
@@ -200,7 +188,7 @@ def test_seed_that_another_process_runs_is_skipped(data_root, tmp_path, capfd):
     folder = seed_folder(tmp_path)
     folder.mkdir(parents=True)
     with hold(folder / ".owner"):
-        train_config(smoke(tmp_path))
+        trained(tmp_path)
     assert f"seed 0: skipped, process {os.getpid()} on " in capfd.readouterr().err
     assert not (folder / "record.json").exists()
 
@@ -210,12 +198,11 @@ def test_seed_that_another_process_runs_is_skipped(data_root, tmp_path, capfd):
     "kill", [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGTERM))]
 )
 def test_killed_process_resumes(data_root, tmp_path, kill, capfd):
-    runs = tmp_path / "runs"
-    folder = seed_folder(runs, "cur_abs")
-    err = killed(start(runs), folder / "last.ckpt", kill)
+    folder = seed_folder(tmp_path, "cur_abs")
+    err = training.killed(training.start(tmp_path), folder / "last.ckpt", kill)
     assert kill == signal.SIGKILL or "the same command resumes from step" in err
     assert not (folder / "record.json").exists()
-    train_config(config("cur_abs", "seeds=[0]", *LONGER, f"runs={runs}"))
+    training.train_config(config("cur_abs", "seeds=[0]", *LONGER, f"runs={tmp_path}"))
     assert "step 60/60" in capfd.readouterr().err and result(folder)["status"] == "done"
     assert not list(folder.glob(".*.part"))
 
@@ -230,7 +217,7 @@ def test_killed_process_resumes(data_root, tmp_path, kill, capfd):
         (8, "task.outputs must be above 8, the largest label of the train set, not 8"),
     ],
 )
-def test_a_label_that_is_no_class_is_refused(label, message):
+def test_a_label_that_is_no_class_is_an_error(label, message):
     made = config("mean", "task=recall")
     data = made.task_data()
     data.setup()
@@ -240,7 +227,7 @@ def test_a_label_that_is_no_class_is_refused(label, message):
         check_data(made.task, data)
 
 
-def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_path, monkeypatch, capfd):
+def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_path, monkeypatch, call):
     ended = []
 
     def seed(plan, run_dir):
@@ -250,19 +237,18 @@ def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_pa
 
     monkeypatch.setattr("lra.train.__main__.run_seed", seed)
     words = ["task=listops", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"]
-    several = ["model.heads=3,2", "attn=sdpa,linear,luna"]
-    stop, error = run(train, "-m", *words, *several, patch=monkeypatch, capfd=capfd)
+    stop, _, error = call(train, "-m", *words, "model.heads=3,2", "attn=sdpa,linear,luna")
     assert ended == ["sdpa", "luna"]
     first, *lines = stop.splitlines()
     assert first == "lra: 4 runs failed, the others finished"
     job = lambda heads, attn, why: f"  {' '.join(words)} model.heads={heads} attn={attn}: {why}"
-    refused = "model.heads must divide model.dim 64, not 3; or set model.head_dim"
-    expected = [job(3, name, refused) for name in ("sdpa", "linear", "luna")]
+    message = "model.heads must divide model.dim 64, not 3; or set model.head_dim"
+    expected = [job(3, name, message) for name in ("sdpa", "linear", "luna")]
     assert lines == [*expected, job(2, "linear", "out of memory")]
     assert error.count("lra: failed: ") == 4 and error.count("Traceback") == 1
 
 
-def test_a_run_on_several_devices_that_fails_stops_no_other_and_says_nothing_itself(tmp_path, monkeypatch, capfd):
+def test_a_run_on_several_devices_that_fails_stops_no_other_and_says_nothing_itself(tmp_path, monkeypatch, call):
     started = []
 
     def launch(arguments):
@@ -273,7 +259,9 @@ def test_a_run_on_several_devices_that_fails_stops_no_other_and_says_nothing_its
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     words = ["task=listops", "budget=smoke", f"runs={tmp_path}"]
     words += ["trainer=ddp", "trainer.devices=2", "trainer.device=cpu"]
-    stop, _ = run(train, "-m", *words, "attn=mean,sdpa", patch=monkeypatch, capfd=capfd)
-    assert len(started) == 2 and stop.startswith("lra: 2 failed") and "attn=sdpa: one of its processes failed" in stop
-    stop, error = run(train, *words, "attn=mean", patch=monkeypatch, capfd=capfd)
+    stop, *_ = call(train, "-m", *words, "attn=mean,sdpa")
+    assert (
+        len(started) == 2 and stop.startswith("lra: 2 runs failed") and "attn=sdpa: one of its processes failed" in stop
+    )
+    stop, _, error = call(train, *words, "attn=mean")
     assert (stop, error) == (1, "") and "OMP_NUM_THREADS" not in distributed.os.environ

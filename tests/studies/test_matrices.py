@@ -1,12 +1,14 @@
-"""Iterative inverses: errors and norms against closed forms, matrices against their definition, sets of weights."""
+"""Studies of matrices: Chord factors and truncated SVDs, iterative inverses, against dense and closed forms."""
 
 import csv
+import itertools
 import math
+import sys
 
+import numpy as np
 import pytest
 import torch
 from conftest import config
-from conftest import run as entry
 
 from lra.attention.base import Sizes
 from lra.attention.nystrom import Nystrom
@@ -15,17 +17,115 @@ from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.evaluate.restore import configuration
 from lra.ops.pinv import newton
+from lra.reference.psf import sparse_factor
 from lra.runs.reader import finished
+from lra.studies.factorise import chord
+from lra.studies.factorise.__main__ import Result, factorise, summary
+from lra.studies.factorise.matrices import KINDS
 from lra.studies.figures import panels, save
 from lra.studies.inverses import matrices, measure
 from lra.studies.inverses.__main__ import inverses
 from lra.studies.inverses.matrices import InversesOptions
 from lra.train.__main__ import train
 
+
+@pytest.mark.parametrize("n", [10, 13, 16, 30])
+@pytest.mark.parametrize("init", ["code", "paper"])
+def test_product_and_gradient_are_those_of_dense_matrices(n, init):
+    w = chord.start(n, seed=n, init=init).requires_grad_()
+    x = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = torch.linalg.multi_dot([sparse_factor(factor) for factor in w])
+    torch.testing.assert_close(chord.product(w.detach()), expected.detach(), rtol=1e-12, atol=1e-14)
+    loss = (x - expected).square().sum() / 2
+    loss.backward()
+    found, gradient = chord.loss_and_gradient(w.detach().numpy(), x.numpy())
+    assert found == pytest.approx(loss.item(), rel=1e-12)
+    np.testing.assert_allclose(gradient, w.grad, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [5, 16, 63, 64, 65, 130])
+def test_compiled_loops_are_the_same_function(n):
+    """Also where the last strip of columns is narrower than the others; errors grow with the number of terms."""
+    w = chord.start(n, seed=n) + 0.1 * torch.randn(1, n, 1, dtype=torch.float64, generator=torch.manual_seed(n))
+    x = torch.randn(n, n, dtype=torch.float64)
+    expected, gradient = chord.loss_and_gradient(w.numpy(), x.numpy())
+    loss, found = chord.compiled(w.numpy(), x.numpy(), np.array(chord.offsets(n)))
+    eps = np.finfo(np.float64).eps
+    assert loss == pytest.approx(expected, rel=n * n * eps)
+    np.testing.assert_allclose(found, gradient, rtol=0, atol=n * eps * np.abs(gradient).max())
+    one, two = (chord.fit(x.numpy(), iterations=3, impl=impl)[0] for impl in ("compiled", "torch"))
+    np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
+
+
+def test_start_values_numbers_and_ranks():
+    assert (chord.start(64, seed=1, init="paper") >= 1 / 7).all()
+    noise = chord.start(64, seed=1) - 1 / 7
+    assert (noise > 0).all() and noise.sum(-1).max() < 0.01
+    assert (chord.factors(256), len(chord.offsets(256)), chord.offsets(256)[-1]) == (8, 9, 128)
+    assert chord.numbers(256) == 18432 and chord.ranks(256) == {"paper": 32, "equal": 35}
+
+
+def test_a_product_of_chord_factors_is_found_again():
+    true = chord.start(16, seed=3) + 0.2 * torch.randn(4, 16, 5, dtype=torch.float64, generator=torch.manual_seed(0))
+    x = chord.product(true).numpy()
+    factors, fell, _ = chord.fit(x, iterations=1500)
+    error = np.linalg.norm(x - chord.product(torch.from_numpy(factors)).numpy())
+    assert error < 1e-3 * np.linalg.norm(x) and 0 < len(fell) <= 1500
+    assert fell[-1] == pytest.approx(error, rel=1e-6) and (np.diff(fell) <= 0).all()
+
+
+def test_truncated_svd_is_the_best_of_its_rank():
+    x = np.random.default_rng(0).normal(size=(20, 20))
+    tail = np.linalg.svd(x, compute_uv=False)[5:]
+    assert np.linalg.norm(x - chord.truncated(x, 5)) == pytest.approx(np.sqrt((tail**2).sum()))
+
+
+def test_matrices_are_factorised_once_and_summarised(tmp_path, monkeypatch, call):
+    command = ("kinds=[network]", "iterations=3", f"runs={tmp_path}")
+    _, out, err = call(factorise, *command)
+    assert err.count("network ") == 6 and "karate_club" in out
+    home = tmp_path / "factorise"
+    table = (home / "factorise.md").read_text()
+    assert table.count("| network |") == 7 and "of 6 |" in table and (home / "network.png").stat().st_size > 10_000
+    assert call(factorise, *command)[2] == "" and (home / "factorise.md").read_text() == table
+    assert "kinds must be one of all, image, gradient" in call(factorise, "kinds=[photo]", f"runs={tmp_path}")[0]
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    assert "kinds=network needs networkx: pip install" in call(factorise, "kinds=[network]", f"runs={tmp_path}")[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_matrices_are_square_and_finite(kind):
+    if kind in ("image", "gradient", "covariance"):
+        pytest.importorskip("skimage", reason="pip install '.[factorise]'")
+    if kind in ("dense_graph", "covariance"):
+        pytest.importorskip("sklearn", reason="pip install '.[factorise]'")
+    names = []
+    for name, x in KINDS[kind]():
+        assert x.ndim == 2 and x.shape[0] == x.shape[1] and np.isfinite(x).all() and np.ptp(x) > 0
+        assert kind in ("image", "gradient") or np.allclose(x, x.T)
+        names.append(name)
+    assert len(set(names)) == len(names) > 2
+
+
+def test_the_summary_counts_by_kind_and_rank():
+    def made(kind, sparse, paper, equal):
+        result = Result(kind=kind, name="x", matrix=np.ones((8, 8)), factors=None, fell=np.array([4.0, 3.0]))
+        vars(result).update(errors={"SF": sparse, "paper": paper, "equal": equal})
+        return result
+
+    results = [made("mesh", 1.0, 2.0, 0.5), made("mesh", 3.0, 2.0, 1.0), made("mesh", 1.0, 4.0, 2.0)]
+    results.append(made("image", 1.0, 1.0, 2.0))
+    assert summary(results) == [
+        ["mesh", "3", "2 of 3", "0.5 (0.25 to 1.5)", "1 of 3", "2 (0.5 to 3)"],
+        ["image", "1", "0 of 1", "1 (1 to 1)", "1 of 1", "0.5 (0.5 to 0.5)"],
+    ]
+    assert summary([]) == [] and results[0].cells()[-2:] == ("2", "3")
+
+
 SIZES = Sizes(heads=2, head_dim=8, value_dim=8, length=24)
 
 
-def call():
+def random_qkv():
     q, k, v = torch.randn(3, 1, 2, 24, 8, generator=torch.Generator().manual_seed(0))
     return {"q": q, "k": k, "v": v}
 
@@ -59,7 +159,7 @@ def test_newton_s_error_on_the_identity_squares_with_every_step():
 
 
 def test_iterations_fit_the_matrices_and_reach_what_the_precision_allows():
-    kernel = matrices.inverted(Soft(SIZES, count=6), call())[0][0]
+    kernel = matrices.inverted(Soft(SIZES, count=6), random_qkv())[0][0]
     rows = torch.softmax(torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(1)), -1)
     for inner, symmetric, names in ((kernel, True, measure.SYMMETRIC), (rows, False, measure.OTHER)):
         found = list(measure.errors([layer(list(inner), symmetric)], [0, 60], torch.float64).itertuples())
@@ -70,11 +170,11 @@ def test_iterations_fit_the_matrices_and_reach_what_the_precision_allows():
 
 
 def test_what_soft_inverts_and_multiplies_is_its_definition():
-    attention, arguments = Soft(SIZES, count=6), call()
+    attention, arguments = Soft(SIZES, count=6), random_qkv()
     q = arguments["q"] / 8**0.25
-    marks = q.unflatten(2, (6, 4)).mean(3)
-    a = torch.exp(-torch.cdist(marks, marks).square() / 2)
-    p = torch.exp(-torch.cdist(marks, q).square() / 2)
+    landmarks = q.unflatten(2, (6, 4)).mean(3)
+    a = torch.exp(-torch.cdist(landmarks, landmarks).square() / 2)
+    p = torch.exp(-torch.cdist(landmarks, q).square() / 2)
     d = torch.diag_embed(a.sum(-1).rsqrt())
     inverse = {"SOFT": newton(a, steps=20, ridge=0.01), "SOFT++": newton(a, steps=20, init="softpp")}
     inverse["SOFT++"] = d @ inverse["SOFT++"] @ d
@@ -91,7 +191,7 @@ def test_what_soft_inverts_and_multiplies_is_its_definition():
 
 
 def test_a_mechanism_is_the_same_after_it_was_measured():
-    attention, arguments = Nystrom(SIZES, landmarks=6, kernel=3), call()
+    attention, arguments = Nystrom(SIZES, landmarks=6, kernel=3), random_qkv()
     before, pinv = attention(**arguments), attention.pinv
     a, x, whole = matrices.inverted(matrices.variants(attention)[""], arguments)
     torch.testing.assert_close(whole @ arguments["v"], before)
@@ -124,23 +224,21 @@ def test_random_tokens_end_in_pictures_and_tables(tmp_path):
     assert all((home / f"{name}.png").stat().st_size > 10_000 for name in ("convergence", "norms"))
 
 
-def test_a_run_is_measured_at_its_initial_best_and_last_weights(data_root, tmp_path, monkeypatch, capfd):
+def test_a_run_is_measured_at_its_initial_best_and_last_weights(data_root, tmp_path, call):
     """The rate is so small that all of them are the initial ones, which the study draws again."""
-    runs = tmp_path / "runs"
-    train.__wrapped__(config("soft", f"runs={runs}", "seeds=[3]", "optim.lr=1e-12", "optim.eval_every=3"))
-    (run,) = finished(runs / "paper-smoke/listops/soft")
+    train.__wrapped__(config("soft", f"runs={tmp_path}", "seeds=[3]", "optim.lr=1e-12", "optim.eval_every=3"))
+    (run,) = finished(tmp_path / "paper-smoke/listops/soft")
     assert run.record.best_step == 3 and run.record.steps == 6
-    found = list(matrices.of_run(run, compose(InversesOptions, ["n=2"])))
-    assert [(made.place, made.weights, made.at) for made in found] == [
-        (place, *weights) for weights in (("initial", 0), ("best", 3), ("last", 6)) for place in ("layer 0", "layer 1")
-    ]
-    for made in found[2:]:
-        same = found[int(made.place == "layer 1")]
-        torch.testing.assert_close(made.inner, same.inner, rtol=1e-4, atol=1e-4)
-    words = ["n=1", "steps=[0,1]", "threads=1", f"runs={runs}"]
-    stop, said = entry(inverses, *words, f"run={run.path}", patch=monkeypatch, capfd=capfd)
-    assert stop is None and "weights: initial at step 0, best at step 3, last at step 6" in said
-    home = runs / "inverses/paper-smoke/listops/soft/seed-3"
+    layers = list(matrices.of_run(run, compose(InversesOptions, ["n=2"])))
+    places = itertools.product((("initial", 0), ("best", 3), ("last", 6)), ("layer 0", "layer 1"))
+    expected = [(place, weights, step) for (weights, step), place in places]
+    assert [(layer.place, layer.weights, layer.at) for layer in layers] == expected
+    for layer in layers[2:]:
+        initial = layers[int(layer.place == "layer 1")]
+        torch.testing.assert_close(layer.inner, initial.inner, rtol=1e-4, atol=1e-4)
+    stop, _, log = call(inverses, "n=1", "steps=[0,1]", "threads=1", f"runs={tmp_path}", f"run={run.path}")
+    assert stop is None and "weights: initial at step 0, best at step 3, last at step 6" in log
+    home = tmp_path / "inverses/paper-smoke/listops/soft/seed-3"
     assert {row["weights"] for row in table(home / "convergence.csv")} == {"best"}
     (run.path / "last.ckpt").unlink()
     weights = [name for name, *_ in matrices.checkpoints(run, configuration(run, str(data_root)), None)]

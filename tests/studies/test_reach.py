@@ -1,22 +1,28 @@
-"""Probes: confined layers against their definition, derivatives against the whole Jacobian, records and reports."""
+"""How far mechanisms reach: probes with confined layers and derivatives, and errors over the length of a task."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import MECHANISMS, config
 from support.features import model_and_batch
-from support.records import add, rows, table, texts
+from support.records import RECORD, add, rows, table, texts
+from support.sweeps import finish
 
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.io.typed_json import save
 from lra.runs.reader import finished
+from lra.studies.lengths import __main__ as show
+from lra.studies.lengths.__main__ import lengths
 from lra.studies.probes import local_window, measure, record
 from lra.studies.probes.__main__ import ProbesOptions, _transfer_options, probe
 from lra.studies.probes.report import matrices, smallest, within
 from lra.studies.swap import TransferOptions
+from lra.sweep import job
+from lra.sweep.launcher import Launcher
 from lra.train.__main__ import train
 
 L = 24
@@ -25,7 +31,7 @@ L = 24
 @pytest.mark.parametrize(
     "name", ["sdpa", "softmax", "cur_abs", "nystrom", "linear", "mean", "conv", "s4d_lin", "local"]
 )
-def test_a_reach_of_the_whole_row_changes_nothing_and_no_model_is_changed(name):
+def test_a_reach_of_the_whole_sequence_changes_nothing_and_no_model_is_changed(name):
     model, batch = model_and_batch(name)
     before = model(batch.inputs, batch.mask)
     weights = {key: value.clone() for key, value in model.state_dict().items()}
@@ -59,7 +65,7 @@ def test_exact_attention_is_one_softmax_over_the_neighbours(name):
     assert out.isfinite().all()
 
 
-def test_a_map_is_not_normalised_anew():
+def test_a_map_is_not_normalised_again():
     model, _ = model_and_batch("mean")
     v = torch.randn(1, 2, L, 32, dtype=torch.float64)
     with local_window.confined(model, 3):
@@ -112,12 +118,12 @@ def test_reaches_double():
 
 
 def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
-    runs, home = tmp_path / "runs", tmp_path / "runs/probes/paper-smoke/listops"
+    home = tmp_path / "probes/paper-smoke/listops"
     names = ("sdpa", "nystrom")  # the latter has weights that the former has no place for
     for name in names:
-        train.__wrapped__(config(name, f"runs={runs}", "seeds=[0]"))
-    folders = ",".join(str(runs / "paper-smoke/listops" / name) for name in names)
-    words = [f"run=[{folders}]", f"runs={runs}", "examples=20", "derived=2", "rows=2", "threads=1"]
+        train.__wrapped__(config(name, f"runs={tmp_path}", "seeds=[0]"))
+    folders = ",".join(str(tmp_path / "paper-smoke/listops" / name) for name in names)
+    words = [f"run=[{folders}]", f"runs={tmp_path}", "examples=20", "derived=2", "rows=2", "threads=1"]
     probe.__wrapped__(compose(ProbesOptions, words))
     made = record.load(home / "sdpa/seed-0/probes.json")
     assert made.by == "mask" and made.reaches[-1] == 128 and made.scores[-1] == made.score and made.examples == 20
@@ -139,25 +145,23 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
         probe.__wrapped__(compose(ProbesOptions, [*words, "filled=true", "swaps=[sdpa]"]))
     lines = {line["trained with"]: line for line in saved("filled.csv")}
     for name in names:
-        line = lines[name]
-        assert line.pop("own") == str(record.load(home / name / "seed-0/probes.json").score)
-        assert line.pop("task") == "listops" and line.keys() >= {"trained with", "16", "32"}
+        assert lines[name]["own"] == str(record.load(home / name / "seed-0/probes.json").score)
+        assert lines[name]["task"] == "listops" and lines[name].keys() >= {"trained with", "16", "32"}
 
 
-def test_scores_over_the_tokens_of_a_row_leave_out_padding_and_filler():
+def test_scores_over_the_tokens_of_a_sequence_leave_out_padding_and_filler():
     rows = torch.tensor([[1, 0, 0, 0], [2, 5, 0, 0], [1, 0, 5, 5], [2, 5, 5, 5], [1, 5, 5, 5]])
     mask = torch.tensor([4, 4, 4, 4, 3])[:, None, None] > torch.arange(4)  # the last row has three tokens
     label = torch.tensor([1, 2, 0, 0, 1])
     model = lambda inputs, mask: F.one_hot(inputs[:, 0, 0], 3)  # answers with the first token
-    some = [Batch(rows[:2, None], None, label[:2]), Batch(rows[2:, None], mask[2:], label[2:])]
-    found = measure.over_filled(model, some, "accuracy")
-    assert found == {"own": 60.0, "1": 100.0, "2": pytest.approx(200 / 3), "4": 0.0}
+    batches = [Batch(rows[:2, None], None, label[:2]), Batch(rows[2:, None], mask[2:], label[2:])]
+    scores = measure.over_filled(model, batches, "accuracy")
+    assert scores == {"own": 60.0, "1": 100.0, "2": pytest.approx(200 / 3), "4": 0.0}
 
 
 def test_what_is_swapped_in_keeps_as_much_as_the_run(data_root, tmp_path):
-    runs = tmp_path / "runs"
-    train.__wrapped__(config("cur_abs", f"runs={runs}", "seeds=[0]", "attn.count=5"))
-    (run,) = finished(runs / "paper-smoke/listops/cur_abs-count=5", None)
+    train.__wrapped__(config("cur_abs", f"runs={tmp_path}", "seeds=[0]", "attn.count=5"))
+    (run,) = finished(tmp_path / "paper-smoke/listops/cur_abs-count=5", None)
     kept = lambda name, *words: _transfer_options(run, compose(ProbesOptions, [f"run={run.path}", *words]), name).attn
     assert kept("cur_step").get("count") == kept("nystrom").get("landmarks") == 5
     assert kept("cur_step", "kept=9").get("count") == 9
@@ -182,7 +186,7 @@ def test_the_smallest_reach_from_which_on_all_keep_95_percent_of_the_gain(tmp_pa
 
 
 def test_the_report_has_the_reach_of_a_mechanism_and_its_scores_within_each(tmp_path):
-    """Medians and means over the seeds that were probed; not of another run, nor without a gain over the control."""
+    """Medians and means over the probed seeds; none of another run, or without a gain over the control."""
     for label, test in (("mean", 20.0), ("sdpa", 40.0), ("cur_abs", 40.0), ("linear", 19.0)):
         for seed in (0, 1):
             add(tmp_path, label=label, seed=seed, test=test)
@@ -208,3 +212,75 @@ def test_a_study_whose_runs_were_swapped_has_their_table(tmp_path):
     assert made.head == ["task", "trained with", "own", "sdpa", "mean"]
     ((_, cells),) = made.rows()
     assert [cell.text for cell in cells] == ["listops", "nystrom", "41.00", "", "12.35"]
+
+
+FEW = ("lengths=[128,256]", "mechanisms=[mean,linear]", "seeds=[0]", "tasks=[temporal_order]", "budget=smoke")
+
+
+def run_record(task, label="mean", seed=0, test=40.0, **changes):
+    values = {"task": task, "label": label, "seed": seed, "test": test, "constant_baseline": 25.0}
+    return replace(RECORD, **values | changes)
+
+
+def test_points_are_by_task_length_and_mechanism():
+    records = [
+        *(run_record("adding_N256", seed=seed, test=test) for seed, test in ((0, 40.0), (1, 60.0))),
+        run_record("adding_N128", seed=2, test=None, status="diverged"),
+        run_record("temporal_order_N128", "linear"),
+        run_record("listops"),
+        run_record("recall_N64_K4"),
+    ]
+    points = show.measured(records).fillna({"error": -1})
+    assert points[["task", "length", "mechanism", "seed", "constant", "error"]].to_numpy().tolist() == [
+        ["adding", 128, "mean", 2, 75.0, -1],
+        ["adding", 256, "mean", 0, 75.0, 60.0],
+        ["adding", 256, "mean", 1, 75.0, 40.0],
+        ["temporal_order", 128, "linear", 0, 75.0, 60.0],
+    ]
+
+
+def test_printed_numbers_are_errors_of_the_text():
+    known = {(n.task, n.attn, n.length): n.error for n in show.printed().itertuples()}
+    assert known["adding", "linformer", 512] == 0.48 and known["adding", "performer", 4096] == 28.24
+    assert known["temporal_order", "softmax", 16384] == 8.38 and known["temporal_order", "psf", 16384] == 0.11
+    psf = {length: error for (task, attn, length), error in known.items() if (task, attn) == ("adding", "psf")}
+    assert psf == {2**k: 0 for k in range(7, 15)}
+
+
+def test_the_picture_has_what_was_measured_and_what_is_published():
+    tests = {("sdpa", 0): 90.0, ("sdpa", 1): 80.0, ("mean", 0): 30.0}
+    records = [run_record(f"adding_N{n}", *run, test=test) for n in (128, 512) for run, test in tests.items()]
+    records.append(run_record("adding_N512", "mean", 1, None, status="diverged"))
+    measured = show.measured(records)
+    (axes,) = show.draw(measured, show.printed()).axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines["sdpa"].get_ydata()) == [15.0, 15.0] and list(lines["mean"].get_ydata()) == [70.0, 70.0]
+    assert list(lines["best constant answer"].get_ydata()) == [75.0, 75.0] and axes.get_xscale() == "log"
+    ranges = [path.vertices[:, 1].tolist() for part in axes.collections for path in part.get_paths()]
+    assert ranges == [[70.0, 70.0]] * 2 + [[10.0, 20.0]] * 2
+    published = lines["Transformer, published"]
+    assert list(published.get_xdata()) == [2048] and list(published.get_ydata()) == [84.48]
+    assert published.get_color() == lines["sdpa"].get_color() and published.get_markerfacecolor() == "none"
+    assert "n = 1 to 2 a point" in show.caption(measured) and "1 run diverged" in show.caption(measured)
+
+
+def test_runs_that_ended_are_drawn_though_another_failed(tmp_path, monkeypatch, call):
+    def launch(_, runs):
+        for run in runs:
+            run.folder.mkdir(parents=True)
+            if run.label == "linear":
+                job.fail(run.folder, "no memory")
+            else:
+                finish(run)
+
+    monkeypatch.setattr(Launcher, "launch", launch)
+    command = (*FEW, "measure=0", f"runs={tmp_path}")
+    assert call(lengths, *command, "plan=true")[0] is None and not list(tmp_path.iterdir())
+    stop, _, log = call(lengths, *command)
+    assert stop == "lra: 2 of 4 runs failed; the same command tries them again" and "no memory" in log
+    home = tmp_path / "sweep-lengths-smoke"
+    lines = (home / "lengths.csv").read_text().splitlines()
+    rows = [row for row in csv.DictReader(lines) if row["source"] == "measured"]
+    errors = [(row["mechanism"], row["length"], float(row["error"])) for row in rows]
+    assert errors == [("mean", length, 100 - RECORD.test) for length in ("128", "256")]
+    assert (home / "lengths.png").stat().st_size > 10_000

@@ -1,0 +1,257 @@
+"""What a run reports: live and plain messages, and diagnostics of whether it trained, against oracles."""
+
+import contextlib
+import math
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.training import DIAGNOSTICS, assert_same_files, result, seed_folder, smoke, start, train_config, trained
+
+from lra import console
+from lra.live import live_line
+from lra.model.classifier import Head
+from lra.runs import record
+from lra.train import __main__ as training
+from lra.train import diagnostics
+from lra.train.plan import resolve
+
+HIDDEN = b"\x1b[?25l"  # the cursor, which a killed process could not show again
+ERASED = b"\x1b[2K"
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Make stderr a terminal; returns a function that reads it."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as stream:
+
+        def begin():  # pytest sets its own stderr after the fixtures
+            monkeypatch.setattr(sys, "stderr", stream)
+            return read_all
+
+        def read_all():
+            """A terminal hands over its text in parts."""
+            text = b""
+            while select.select([ours], [], [], 0.5)[0]:
+                text += os.read(ours, 2**16)
+            return text
+
+        yield begin
+    os.close(ours)
+
+
+def test_a_live_line_leaves_the_cursor_and_other_lines_alone(terminal):
+    read_all = terminal()
+    with live_line() as line:
+        task = line.add_task("a [b] run", total=4, text="")
+        line.update(task, completed=2, text="best 20.00")
+        line.refresh()
+        console.log("a word")
+    drawn = read_all()
+    assert b"a [b] run" in drawn and b"2/4" in drawn and b"best 20.00" in drawn and HIDDEN not in drawn
+    assert ERASED in drawn[drawn.index(b"a word") :]  # what follows a line of the log is redrawn, and then erased
+
+
+WHOSE = {
+    "of the background": ("os.tcgetpgrp", lambda _: os.getpgrp() + 1),
+    "of a second process": ("lra.live.is_main_process", lambda: False),
+    "of a launcher's worker": ("multiprocessing.parent_process", object),
+}
+
+
+@pytest.mark.parametrize("whose", WHOSE)
+def test_a_terminal_of_several_processes_gets_plain_lines(terminal, whose, monkeypatch):
+    terminal()
+    assert not live_line().disable
+    monkeypatch.setattr(*WHOSE[whose])
+    assert live_line().disable
+
+
+@pytest.mark.first
+@pytest.mark.parametrize(
+    "kill", [signal.SIGINT, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGTERM, signal.SIGKILL))]
+)
+def test_a_run_that_is_stopped_leaves_the_terminal_in_order(data_root, tmp_path, kill):
+    ours, theirs = pty.openpty()
+    streams = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    wide = os.environ | {"COLUMNS": "100", "TERM": "xterm"}
+    process = start(tmp_path, "seeds=[0,1]", env=wide, **streams)
+    os.close(theirs)
+    text, is_killed = b"", False
+    with contextlib.suppress(OSError):  # on Linux, once the other end is closed
+        for part in iter(lambda: os.read(ours, 2**16), b""):
+            text += part
+            if b"best " in text and not is_killed:
+                process.send_signal(kill)
+                is_killed = True
+    os.close(ours)
+    assert process.wait(60) != 0
+    live, _, last = text.decode().rpartition("\x1b[2K")
+    shown = re.search(r"listops cur_abs seed 0 .*/60.* best \d+\.\d\d, \d+\.\d\d steps/s, \d+:\d\d left", live + last)
+    assert shown and HIDDEN not in text and b"Traceback" not in text
+    if kill != signal.SIGKILL:  # after which the line stays, at its end the cursor
+        reset = r"(\x1b\[0m)?"  # colorama's at the exit, if numba finds it
+        assert re.fullmatch(rf"lra: stopped at step \d+; the same command resumes from step \d+\r\n{reset}", last)
+
+
+def test_lines_without_a_terminal_and_the_end_next_to_the_control(data_root, tmp_path, capfd):
+    words = ["seeds=[0,1]", "optim.steps=4", "optim.eval_every=2"]
+    trained(tmp_path, *words, attn="mean")
+    capfd.readouterr()
+    trained(tmp_path, *words)
+    lines = capfd.readouterr().err.splitlines()
+    score = r"\d+\.\d\d"
+    steps = [line for line in lines if ": step " in line]
+    assert len(steps) == 4  # one for each evaluation of each seed
+    for line, step in zip(steps, (2, 4, 2, 4), strict=True):
+        place = rf"seed \d: step {step}/4, validation {score}, best {score} at step [24]"
+        assert re.search(rf"{place}, {score} steps/s, \d:\d\d left$", line), line
+    (final,) = (line for line in lines if "seed 1: test" in line)
+    assert re.search(rf"seed 1: test {score}, validation {score} at step [24]$", final)
+    gain = rf"test {score} ± {score} \(n = 2\), [+-]{score} over mean \(n = 2\)"
+    report = f"lra report study=paper-smoke runs={tmp_path}"
+    assert re.fullmatch(rf"listops cur_random: {gain}; {re.escape(report)}", lines[-1])
+
+
+def test_the_time_left_counts_the_seeds_without_a_record(tmp_path):
+    plan = resolve(smoke(tmp_path, "seeds=[0,1,2,3]"))
+    seed_folder(tmp_path, seed=2).mkdir(parents=True)
+    (seed_folder(tmp_path, seed=2) / "record.json").touch()
+    assert [plan.more_seeds(seed) for seed in range(4)] == [2, 1, 1, 0]
+
+
+LABELS = torch.arange(4).repeat(250)
+
+
+def diagnose(outputs, labels=LABELS, hidden=None, loss="cross_entropy", precision="fp32"):
+    return diagnostics.diagnose(outputs, labels, hidden, loss, precision)
+
+
+def noise(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("precision, spread", [("fp32", 1e-6), ("bf16", 2e-3), ("fp16", 2e-4)])
+def test_outputs_that_differ_by_rounding_are_collapsed(precision, spread):
+    bias = torch.tensor([1.0, -2.0, 0.5, 0.0])
+    assert diagnose(bias.expand(1000, 4), precision=precision)["collapsed"]
+    assert diagnose(bias * (1 + spread * noise(1000, 4)), precision=precision)["collapsed"]
+    informed = bias * (1 + spread * noise(1000, 4)) + 0.5 * F.one_hot(LABELS)
+    assert not diagnose(informed, precision=precision)["collapsed"]
+
+
+def test_one_answer_to_all_examples_is_collapsed_unless_its_probabilities_are_informative():
+    bias = torch.tensor([3.0, 0.0, 0.0, 0.0])
+    assert diagnose(bias + 0.1 * noise(1000, 4))["collapsed"]
+    assert not diagnose(0.1 * noise(1000, 4))["collapsed"]  # no one answer
+    rare = (torch.arange(1000) % 10 == 0).long()
+    logit = torch.where(rare == 1, -1.0, -3.0)  # of the rare class, never the largest
+    outputs = torch.stack([torch.zeros(1000), logit], 1)
+    assert set(outputs.argmax(-1).tolist()) == {0} and not diagnose(outputs, rare)["collapsed"]
+    assert diagnose(outputs, rare[torch.randperm(1000, generator=torch.Generator().manual_seed(1))])["collapsed"]
+
+
+def test_real_outputs_are_collapsed_only_if_they_are_constant():
+    labels = noise(1000)
+    assert diagnose(torch.full((1000, 1), 0.3), labels, loss="mse")["collapsed"]
+    assert not diagnose(0.3 + 1e-3 * noise(1000, 1), labels, loss="mse")["collapsed"]
+
+
+def test_outputs_that_are_not_finite_are_no_collapse_and_no_number():
+    outputs = noise(1000, 4)
+    outputs[3, 1] = math.nan
+    assert diagnose(outputs) == {"val_loss": None, "output_std": None, "live_units": None, "collapsed": None}
+
+
+def test_a_unit_lives_if_it_varies():
+    hidden = noise(1000, 8).relu()
+    hidden[:, :3], hidden[:, 3] = 0, 7.0
+    diagnosis = diagnose(2 + 3 * noise(1000, 4), LABELS, hidden)
+    assert diagnosis["live_units"] == 0.5 and not diagnosis["collapsed"]
+
+
+@pytest.mark.parametrize("kind", ["relu", "linear"])
+def test_a_record_holds_the_diagnostics_of_the_best_weights(kind, data_root, tmp_path):
+    head = f"model.head={{_target_:lra.model.classifier.Head,_partial_:true,kind:{kind}}}"
+    config = smoke(tmp_path, head, "optim.steps=12", "optim.eval_every=3", "optim.lr=0.01", attn="sdpa")
+    train_config(config)
+    folder = config.home / "seed-0"
+    made, model, data = record.load(folder / "record.json"), config.classifier(), config.task_data()
+    model.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
+    data.setup()
+    batches = list(data.evaluation_batches("val"))
+    with torch.no_grad():
+        outputs = torch.cat([model.eval()(b.inputs, b.mask, b.positions) for b in batches])
+    labels = torch.cat([b.label for b in batches])
+    assert made.val_loss == pytest.approx(F.cross_entropy(outputs, labels).item(), rel=1e-5)
+    assert made.output_std == pytest.approx(outputs.var(0, correction=0).mean().sqrt().item(), rel=1e-4)
+    assert (made.live_units is None) == (kind == "linear")
+    last = (folder / "metrics.csv").read_text().splitlines()
+    assert made.train_loss == float(last[-1].split(",")[last[0].split(",").index("train_loss")])
+    assert made.lr == 0.01 and made.torch == torch.__version__ and made.command.startswith("python -m lra.train ")
+
+
+def test_a_dead_head_is_reported(data_root, tmp_path, monkeypatch, capfd):
+    """No unit of the head fires for any input, as in training after a step that was too large."""
+    whole = Head.__init__
+
+    def dead(self, **options):
+        whole(self, **options)
+        torch.nn.init.constant_(self.mlp[0].bias, -1e4)
+
+    monkeypatch.setattr(Head, "__init__", dead)
+    made = record.load(trained(tmp_path) / "record.json")
+    assert (made.collapsed, made.live_units, made.output_std) == (True, 0.0, 0.0)
+    assert diagnostics.COLLAPSED + diagnostics.DEAD in capfd.readouterr().err
+
+
+def test_diagnostics_change_nothing_of_a_run(data_root, tmp_path, monkeypatch):
+    """Random selection and dropout draw numbers; two seeds in one process show that none is drawn in between."""
+    words = ["seeds=[0,1]", "optim.steps=6", "optim.eval_every=3", "optim.lr=0.01", "model.dropout=0.1"]
+    trained(tmp_path / "with", *words)
+    monkeypatch.setattr(diagnostics, "of_best", lambda *_: {})
+    trained(tmp_path / "without", *words)
+    for seed in (0, 1):
+        one, other = (seed_folder(tmp_path / name, seed=seed) for name in ("with", "without"))
+        a, b = result(one), result(other)
+        assert {key for key in a if a[key] != b[key]} == DIAGNOSTICS and None not in (a[key] for key in DIAGNOSTICS)
+        assert_same_files(one, other, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
+
+
+def test_a_run_that_ends_after_its_last_evaluation_has_the_same_diagnostics(data_root, tmp_path, monkeypatch):
+    words = ["optim.steps=6", "optim.eval_every=3", "optim.lr=0.01"]
+    whole = result(trained(tmp_path / "whole", *words, attn="sdpa"))
+
+    def fail(*_):
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(training.RunDir, "best_weights", fail)
+        trained(tmp_path / "cut", *words, attn="sdpa")
+    cut = result(trained(tmp_path / "cut", *words, attn="sdpa"))
+    assert cut == whole and None not in (cut[key] for key in (DIAGNOSTICS | {"train_loss"}))
+
+
+@pytest.mark.parametrize(
+    "override, kept",
+    [
+        ("task=listops", "task=listops"),
+        ("runs=/home/me/runs", None),
+        ("data.root=~/data", None),
+        ("hydra.run.dir=/home/me/a", None),
+        ("source.file=/home/me/my data/lra.gz", "source.file=lra.gz"),
+        ("source.url=https://host/lra.gz", "source.url=https://host/lra.gz"),
+        ("model.head={kind:gelu}", "'model.head={kind:gelu}'"),
+        ("+attn.share=1/8", "+attn.share=1/8"),
+    ],
+)
+def test_the_command_of_a_record_names_no_folders(override, kept):
+    assert record.command([override]) == " ".join(["python -m lra.train", *[kept] * bool(kept)])
