@@ -78,7 +78,7 @@ def test_stream_resumes_at_a_step(data):
         assert torch.equal(batch.inputs, again.inputs) and torch.equal(batch.label, again.label)
 
 
-def test_width_is_the_longest_row_rounded_up_or_the_length(data):
+def test_width_is_the_longest_sequence_rounded_up_or_the_length(data):
     made, fixed = data(), data("data.pad=fixed")
     widths = set()
     for batch in (b for _, b in zip(range(30), made.train_dataloader(), strict=False)):
@@ -109,7 +109,7 @@ def test_evaluation_sees_every_example_once(data, split):
     assert sorted(seen) == sorted(rows) and len(seen) == 64
 
 
-def test_rows_are_cut_to_the_limit(data):
+def test_sequences_are_cut_to_the_limit(data):
     made = data("task.limit=30")
     assert next(iter(made.train_dataloader())).mask.sum(-1).max() == 30
 
@@ -157,7 +157,7 @@ def test_bytes_are_shifted_and_cut_and_a_download_is_asked_for(tmp_path):
         (("listops", "dev"), "split must be one of train, val, test, got 'dev'"),
     ],
 )
-def test_wrong_names_are_refused_with_the_valid_ones(arguments, message):
+def test_wrong_names_are_rejected_with_the_valid_ones(arguments, message):
     with pytest.raises(ValueError, match=message):
         lra.load_dataset(*arguments)
     with pytest.raises(ValueError, match=r"budget must be one of .*smoke.*, not 'large'"):
@@ -178,20 +178,24 @@ LOOP = """
 import sys, lra
 assert 'torch' not in sys.modules
 from torch.utils.data import DataLoader
-data = lra.load_dataset('listops', budget='smoke', root=sys.argv[1])
-loader = DataLoader(data, batch_size=64, num_workers=2, multiprocessing_context='spawn', collate_fn=data.collate)
+root, workers = sys.argv[1], int(sys.argv[2])
+data = lra.load_dataset('listops', budget='smoke', root=root)
+options = {'num_workers': workers, 'multiprocessing_context': 'spawn'} if workers else {}
+loader = DataLoader(data, batch_size=64, collate_fn=data.collate, **options)
 if __name__ == '__main__':
     print(sum(len(batch.label) for batch in loader), 'lightning' in sys.modules)
 """
 
 
 def test_processes_that_start_at_once_prepare_the_data_once(tmp_path):
+    """One of them has a worker process, which imports the script again."""
     (tmp_path / "loop.py").write_text(LOOP)
     command = [sys.executable, str(tmp_path / "loop.py"), str(tmp_path / "data")]
-    running = [subprocess.Popen(command, stdout=-1, stderr=-1, text=True, cwd=ROOT) for _ in range(2)]
+    running = [subprocess.Popen([*command, n], stdout=-1, stderr=-1, text=True, cwd=ROOT) for n in ("0", "1")]
     ended = [process.communicate() for process in running]
     assert [out.split() for out, _ in ended] == [["256", "False"]] * 2, ended
-    assert sum("MB in" in err for _, err in ended) == 1 and len(list((tmp_path / "data").glob("*/"))) == 1
+    assert sum("MB in" in err for _, err in ended) == 1
+    assert len(list((tmp_path / "data").glob("*/"))) == 1
 
 
 def test_the_example_trains(data_root, monkeypatch):
@@ -218,19 +222,21 @@ def test_features_are_the_counts_of_real_tokens():
         assert torch.equal(made[example].round().long(), real.bincount(minlength=7))
 
 
-def test_what_order_alone_decides_is_beyond_a_bag_and_what_counts_decide_is_not():
-    """Which of X and Y is first and second: two of each or one of each are counted, X Y and Y X are not told apart."""
+def test_a_bag_of_tokens_learns_what_counts_decide_and_not_what_order_decides():
+    """Counts distinguish X X, Y Y and one of each, but not X Y from Y X."""
     data = task(TemporalOrder(train=2000, val=500, test=2000))
     state = torch.random.get_rng_state()
     scores = fit(data)
     assert torch.equal(torch.random.get_rng_state(), state) and fit(data) == scores
-    labels, counts = data.splits["test"].labels, bag.features(data, "test", 7).expm1().round()[:, 4:6]
+    labels = data.splits["test"].labels
+    counts = bag.features(data, "test", 7).expm1().round()[:, 4:6]
     best = sum(labels[(counts == pair).all(1)].bincount().max().item() for pair in counts.unique(dim=0))
-    assert 0.65 < best / 2000 < 0.85  # XX, YY and half of the others
+    # X X, Y Y and half of the others.
+    assert 0.65 < best / 2000 < 0.85
     assert abs(scores["test"] - 100 * best / 2000) <= 100 * 3 * (0.25 / 2000) ** 0.5
 
 
-def test_the_file_is_that_of_the_data_and_of_how_they_are_read(tmp_path):
+def test_a_score_belongs_to_the_data_and_to_how_they_are_read(tmp_path):
     data = task(Recall(train=9, val=9, test=9), tmp_path)
     file = bag.path(data, "accuracy")
     assert bag.read(file) is None and file.parent == tmp_path / "bags"

@@ -59,7 +59,7 @@ def test_round_trip(tmp_path, towers, features, labels):
 
 @pytest.mark.parametrize(("towers", "features"), [(1, ()), (2, ()), (1, (3,)), (2, (3,))])
 @pytest.mark.parametrize(("width", "limit"), [(5, None), (12, None), (8, 3), (3, 8)])
-def test_gather_is_the_loop_over_rows(tmp_path, towers, features, width, limit, device="cpu"):
+def test_gather_is_the_loop_over_sequences(tmp_path, towers, features, width, limit, device="cpu"):
     write(tmp_path / "set", {"train": [chunk(3, 40, towers, features)]}, provenance={}, towers=towers)
     split = load(tmp_path / "set")["train"].to(device)
     index = torch.tensor([39, 0, 7, 7, 21])
@@ -81,7 +81,7 @@ def test_gather_is_the_loop_over_rows(tmp_path, towers, features, width, limit, 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("features", [(), (3,)])
 def test_gather_on_the_gpu(tmp_path, features):
-    test_gather_is_the_loop_over_rows(tmp_path, 2, features, 8, 3, device="cuda")
+    test_gather_is_the_loop_over_sequences(tmp_path, 2, features, 8, 3, device="cuda")
 
 
 def test_opening_and_gathering_leave_the_file_alone(folder):
@@ -124,7 +124,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("message", DAMAGE)
-def test_damage_is_one_clear_line(folder, message):
+def test_damage_is_named_with_its_path(folder, message):
     DAMAGE[message](folder)
     changed = {"version": "1.1.0", "sizes": [4, 2]} if "sizes" in message else {}
     with pytest.raises(StoreError, match=message) as caught:
@@ -141,14 +141,39 @@ def test_a_flipped_bit_is_seen_by_load_but_in_many_tokens_by_verify(folder, part
         (folder / "SHA256SUMS").unlink()
     path = folder / f"train.{part}.bin"
     flip(path)
-    told = re.escape(f"{path} is damaged: its sha256")
+    message = re.escape(f"{path} is damaged: its sha256")
     if large and part == "tokens":
         load(folder, PROVENANCE)
     else:
-        with pytest.raises(StoreError, match=told):
+        with pytest.raises(StoreError, match=message):
             load(folder, PROVENANCE)
-    with pytest.raises(StoreError, match=told if listed else "SHA256SUMS is not"):
+    with pytest.raises(StoreError, match=message if listed else "SHA256SUMS is not"):
         verify(folder)
+
+
+VALUES = [None, 0, -1, 2**70, 1.5, "x", "../x", [], [-1], ["3"], [2**70], [1.5], [None], {}, True, [[1]]]
+
+
+def test_a_changed_meta_json_describes_a_data_set_or_is_rejected(tmp_path):
+    rows = ExampleChunk(np.arange(1, 7, dtype=np.uint8), np.array([2, 4]), np.array([0, 1]))
+    write(tmp_path / "set", {"train": [rows]}, provenance={"name": "toy"})
+    path = tmp_path / "set" / "meta.json"
+    (tmp_path / "set" / store.SUMS).unlink()
+    meta, refused = json.loads(path.read_text()), 0
+    name = "train.tokens.bin"
+    changes = [meta | {key: value} for key in meta for value in VALUES]
+    of_file = lambda value: meta | {"files": meta["files"] | {name: value}}
+    changes += map(of_file, VALUES)
+    changes += [of_file(meta["files"][name] | {key: value}) for key in meta["files"][name] for value in VALUES]
+    for changed in [*changes, *VALUES]:
+        path.write_text(json.dumps(changed))
+        for call in (load, verify):
+            try:
+                call(tmp_path / "set")
+            except StoreError as error:
+                refused += 1
+                assert str(tmp_path / "set") in str(error) and "\n" not in str(error)
+    assert refused > 200
 
 
 ROWS = {
@@ -160,7 +185,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("rows", ROWS)
-def test_rows_that_are_not_the_tokens_are_refused_whatever_the_sums_say(folder, rows):
+def test_offsets_that_do_not_fit_the_tokens_are_rejected_whatever_the_sums_say(folder, rows):
     path = folder / "train.offsets.bin"
     ROWS[rows](np.fromfile(path, np.int64)).tofile(path)
     files = json.loads((folder / "meta.json").read_text())["files"]
@@ -172,11 +197,11 @@ def test_rows_that_are_not_the_tokens_are_refused_whatever_the_sums_say(folder, 
 
 
 def test_a_missing_data_set_names_those_that_exist_and_what_differs(tmp_path):
-    kept = tmp_path / "rows-00000000"
-    write(kept, {"train": [chunk(0, 3)]}, provenance={"name": "rows", "version": "1", "sha256": "abc"})
+    other = tmp_path / "rows-00000000"
+    write(other, {"train": [chunk(0, 3)]}, provenance={"name": "rows", "version": "1", "sha256": "abc"})
     (tmp_path / "rows-11111111").mkdir()
-    told = f"no data set at {tmp_path}/rows-22222222; {kept} has sha256 'abc' instead of None"
-    with pytest.raises(StoreError, match=f"{re.escape(told)}$"):
+    message = f"no data set at {tmp_path}/rows-22222222; {other} has sha256 'abc' instead of None"
+    with pytest.raises(StoreError, match=f"{re.escape(message)}$"):
         load(tmp_path / "rows-22222222", {"name": "rows", "version": "1", "sha256": None})
     with pytest.raises(StoreError, match=r"no data set at .*/other-22222222$"):
         load(tmp_path / "other-22222222", {"name": "other"})
@@ -246,18 +271,22 @@ class Foreign(Slow):
 
 
 def test_two_processes_prepare_once(tmp_path, capfd):
-    root, made = tmp_path / "data", str(tmp_path / "made")
-    gate, said = tmp_path / "gate", []
-    told = lambda: said.append(capfd.readouterr().err) or "".join(said)
+    root, gate, made = tmp_path / "data", tmp_path / "gate", str(tmp_path / "made")
+    log = []
+
+    def read_log():
+        log.append(capfd.readouterr().err)
+        return "".join(log)
+
     first = start(Slow(gate=str(gate), made=made).prepare, root)
     until(lambda: [*root.glob("slow-*.tmp-*")])
     second = start(Slow(made=made).prepare, root)
-    until(lambda: "another process is preparing" in told())
+    until(lambda: "another process is preparing" in read_log())
     gate.touch()
     for process in (first, second):
         process.join(60)
     assert first.exitcode == second.exitcode == 0
-    assert told().count("another process") == 1
+    assert read_log().count("another process") == 1
     assert (tmp_path / "made").read_text() == "made\n"
     assert len(Slow().load(root)["train"]) == 100
 

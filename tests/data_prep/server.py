@@ -10,13 +10,12 @@ import os
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import experiment, until
+from conftest import experiment
 from PIL import Image
 
 from data_prep.download import Download
@@ -100,24 +99,6 @@ def start(work, *arguments):
     return process
 
 
-def dripping(request, folder: Path):
-    """A process whose download has begun and does not end."""
-    process = start(request.fetch, folder, silent)
-    until(lambda: [*folder.glob("*.tmp-*/*.tmp.*/drip")])
-    return process
-
-
-def served(folder: Path, monkeypatch) -> Iterator[Server]:
-    """For a fixture: a running server of folder/served, which holds DATA as file.tar.gz."""
-    monkeypatch.setenv("NO_PROXY", "*")
-    files = folder / "served"
-    files.mkdir()
-    (files / "file.tar.gz").write_bytes(DATA)
-    with Server(files) as running:
-        yield running
-        running.shutdown()
-
-
 def png(pixels: np.ndarray) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "png")
@@ -173,6 +154,15 @@ def prepared(source, root: Path) -> dict[str, list[tuple]]:
     """The examples of each split of a source that is prepared in `root`, whose checksums are right."""
     verify(source.prepare(root))
     return {name: examples(split) for name, split in source.load(root).items()}
+
+
+def assert_rejected(source, root: Path, message: str) -> str:
+    """Assert that preparing raises a one-line ValueError and leaves no data set in `root`; return the line."""
+    with pytest.raises(ValueError, match=message) as caught:
+        source.prepare(root)
+    assert "\n" not in str(caught.value) and not isinstance(caught.value, StoreError)
+    assert not list(root.glob("*/"))
+    return str(caught.value)
 
 
 def official(*names: str) -> Path:

@@ -3,23 +3,21 @@
 import errno
 import fcntl
 import itertools
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from lra.config import CONF
 from lra.config.errors import explain
 from lra.io import atomic, lock
 from lra.sweep import job
 
 
 def killed_after(calls: int, write) -> bool:
-    """Run ``write`` in a process that is gone at the call of that number to os.fsync or Path.replace."""
+    """Whether a process that ends at its call number ``calls`` of os.fsync or Path.replace was still writing."""
     if (child := os.fork()) == 0:
         left = iter(range(calls))
 
@@ -64,7 +62,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("reason", DAMAGE)
-def test_what_cannot_be_used_is_told_and_nothing_waits(tmp_path, reason):
+def test_a_file_that_cannot_be_read_raises_its_reason_and_nothing_waits(tmp_path, reason):
     path = tmp_path / "record.json"
     path.write_text("old")
     assert atomic.content(path, 100) == b"old"
@@ -80,7 +78,7 @@ FULL = {
 
 
 @pytest.mark.parametrize("written", FULL)
-def test_a_full_disk_names_the_place_and_what_to_do(written, tmp_path, monkeypatch):
+def test_a_full_disk_names_the_path_and_what_to_do(written, tmp_path, monkeypatch):
     def full(path, text, **_):
         path.touch()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -89,11 +87,12 @@ def test_a_full_disk_names_the_place_and_what_to_do(written, tmp_path, monkeypat
     write, place = FULL[written]
     with pytest.raises((OSError, ValueError)) as stop:
         write(tmp_path)
-    told = f"{tmp_path / place} cannot be written: No space left on device; make room, then the same command resumes"
-    assert explain(stop.value).startswith(told) and not list(tmp_path.iterdir())
+    reason = "cannot be written: No space left on device; make room, then the same command resumes"
+    assert explain(stop.value).startswith(f"{tmp_path / place} {reason}")
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_copy_that_is_refused_stands_nowhere(tmp_path):
+def test_a_copy_that_is_rejected_leaves_no_file(tmp_path):
     def refuse(copy):
         assert copy.read_text() == "text"
         raise ValueError("no")
@@ -104,27 +103,33 @@ def test_a_copy_that_is_refused_stands_nowhere(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-HOLD = """
-import sys, time, pathlib
-from lra.io.lock import hold
-with hold(pathlib.Path(sys.argv[1])):
-    print("got", flush=True)
-    time.sleep(60)
-"""
-# Waits for the common start and writes when it had the lock.
-RACE = """
-import pathlib, sys, time
-from lra.io.lock import hold
-path, log, start = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-while time.time() < start: pass
-with hold(path, lambda owner: None):
-    begin = time.time(); time.sleep(0.05)
-    open(log, "a").write(f"{begin} {time.time()}\\n")
-"""
+FORK = multiprocessing.get_context("fork")
 
 
-def python(code, *args, **kwargs):
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, args)], cwd=CONF.parent, **kwargs)
+def hold(path, held):
+    """Take the lock, say so and keep it."""
+    with lock.hold(path):
+        held.set()
+        time.sleep(60)
+
+
+def holder_of(path):
+    """A process that holds the lock."""
+    held = FORK.Event()
+    process = FORK.Process(target=hold, args=(path, held))
+    process.start()
+    assert held.wait(60)
+    return process
+
+
+def race(path, log, barrier):
+    """Start at the same time as the others, and write down from when to when the lock was held."""
+    barrier.wait()
+    with lock.hold(path, lambda owner: None):
+        begin = time.time()
+        time.sleep(0.05)
+        with open(log, "a") as file:
+            file.write(f"{begin} {time.time()}\n")
 
 
 @pytest.fixture
@@ -132,7 +137,7 @@ def path(tmp_path):
     return tmp_path / ".owner"
 
 
-def test_it_says_who_holds_it_and_since_when_and_is_gone_afterwards(path):
+def test_a_lock_names_its_holder_and_is_gone_afterwards(path):
     with lock.hold(path) as owner:
         assert owner.pid == os.getpid() and owner.since.startswith(time.strftime("%Y-"))
         assert lock.holder(path) == owner
@@ -144,29 +149,32 @@ def test_it_says_who_holds_it_and_since_when_and_is_gone_afterwards(path):
 
 @pytest.mark.parametrize("reaped", [True, False], ids=["gone", "zombie"])
 def test_the_lock_of_a_killed_process_is_taken_over(path, reaped):
-    process = python(HOLD, path, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "got\n"
+    process = holder_of(path)
     with pytest.raises(lock.Held, match=f"process {process.pid} "), lock.hold(path):
         pass
     os.kill(process.pid, signal.SIGKILL)
     if reaped:
-        process.wait()
+        process.join()
     else:
         time.sleep(0.2)
     assert path.exists() and lock.holder(path) is None
     with lock.hold(path) as owner:
         assert owner.pid == os.getpid()
-    process.wait()
+    process.join()
 
 
 @pytest.mark.parametrize("before", ["free", "left", "damaged"])
-def test_of_many_processes_one_has_it_at_a_time(path, tmp_path, before):
+def test_one_of_many_processes_has_the_lock_at_a_time(path, tmp_path, before):
     log = tmp_path / "log"
     if before != "free":
         path.write_text('{"host": "elsewhere", "pid": 1, "since": "yesterday"}' if before == "left" else "{")
-    start = time.time() + 1.5
-    for process in [python(RACE, path, log, start) for _ in range(6)]:
-        assert process.wait(60) == 0
+    barrier = FORK.Barrier(6)
+    processes = [FORK.Process(target=race, args=(path, log, barrier)) for _ in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
     spans = sorted(tuple(map(float, line.split())) for line in log.read_text().splitlines())
     assert len(spans) == 6 and all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
     assert [p.name for p in tmp_path.iterdir()] == ["log"]
@@ -197,22 +205,22 @@ def test_a_look_at_a_lock_keeps_nobody_from_it(path, monkeypatch):
             assert lock.holder(path) == owner
 
 
-def test_waiting_ends_with_a_killed_owner_and_is_told_once(path):
-    process = python(HOLD, path, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "got\n"
-    told = []
+def test_waiting_ends_with_a_killed_owner_and_is_reported_once(path):
+    process = holder_of(path)
+    owners = []
 
-    def waiting(owner):
-        told.append(owner.pid)
+    def kill(owner):
+        owners.append(owner.pid)
         os.kill(owner.pid, signal.SIGKILL)
 
-    with lock.hold(path, waiting) as owner:
-        assert told == [process.pid] and owner.pid == os.getpid() and lock.holder(path) == owner
-    process.wait()
+    with lock.hold(path, kill) as owner:
+        assert owners == [process.pid]
+        assert owner.pid == os.getpid() and lock.holder(path) == owner
+    process.join()
     assert not list(path.parent.iterdir())
 
 
-def test_what_the_block_refuses_is_no_reason_to_wait(path):
+def test_an_error_of_the_block_is_no_reason_to_wait(path):
     with pytest.raises(lock.Held), lock.hold(path, pytest.fail) as owner:
         raise lock.Held(owner)
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""Damaged files and strangers' folders: the command gives the same result, or one line with the name of the file."""
+"""Damaged files of runs: a command gives the same result or names the file; training resumes from whole ones alone."""
 
 import json
 import os
@@ -8,30 +8,25 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
 from conftest import config, run
-from support.records import PHASE, add, flip, instead
-from support.training import power_cut, train_config
+from support.records import PHASE, flip, instead
+from support.training import NO_WEIGHTS, assert_same_files, power_cut, result, seed_folder, smoke, train_config
 
 from data_prep.__main__ import prepare
 from lra.bench.__main__ import bench
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.data import store, store_writer
-from lra.io import atomic
 from lra.maps.__main__ import show
 from lra.report.__main__ import report
 from lra.runs import checkpoint, record
-from lra.runs.reader import history
-from lra.studies.factorise.__main__ import saved
-from lra.studies.probes.report import matrices, matrix
+from lra.runs.run_dir import RunDir
 from lra.studies.transfer.__main__ import transfer
 from lra.studies.transfer.show import show as tables
-from lra.sweep import job
 from lra.train.__main__ import train
+from lra.train.callbacks import Checkpoints
 from lra.train.pretrain import PretrainDir
 
 SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu"]
@@ -122,7 +117,7 @@ def whole(tmp_path_factory):
         if (damage != "of another seed" or "seed-0" in place) and (name, damage) not in UNKNOWABLE
     ],
 )
-def test_damage_changes_no_result_without_a_word(name, damage, whole, tmp_path, monkeypatch, capfd):
+def test_damage_changes_no_result_unreported(name, damage, whole, tmp_path, monkeypatch, capfd):
     entry, words, place, pattern = COMMANDS[name]
     monkeypatch.setenv("LRA_DATA", "data")
     (folder,) = whole.glob(place)
@@ -135,107 +130,42 @@ def test_damage_changes_no_result_without_a_word(name, damage, whole, tmp_path, 
             assert expected or not pattern
             continue
         DAMAGE[damage](Path(path.relative_to(whole)))
-        stop, told = run(entry, *words, patch=monkeypatch, capfd=capfd)
+        stop, said = run(entry, *words, patch=monkeypatch, capfd=capfd)
         if stop is None:
-            named = any(path.name in line for line in told.splitlines())
-            assert named or (pattern and results(pattern) == expected), f"{path.name}: another result without a word"
+            named = any(path.name in line for line in said.splitlines())
+            assert named or (pattern and results(pattern) == expected), f"{path.name}: another result, unreported"
         else:
             assert re.match(r"lra: .*$", stop) and "\n" not in stop and path.name in stop, (path.name, stop)
         shutil.rmtree(tmp_path / str(number))
 
 
-@pytest.mark.parametrize("names", [("maps",), ("pretrain", "best.ckpt"), ("train.log",)])
-def test_nothing_is_written_through_a_link(names, tmp_path):
-    home = tmp_path / "run"
-    atomic.below(home, *names).mkdir()
-    for link in (home.joinpath(*names[: i + 1]) for i in range(len(names))):
-        if link.exists():
-            os.rename(link, tmp_path / "elsewhere")
-        link.symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(ValueError, match=f"{link} is a link, and nothing is written through links; delete it"):
-            atomic.below(home, *names)
-        link.unlink()
-        link.mkdir()
+def zeros(path):
+    instead(path, lambda path: path.symlink_to("/dev/zero"))
 
 
-def test_the_log_of_a_sweep_is_not_appended_to_another_file(tmp_path, monkeypatch):
-    (tmp_path / "train.log").symlink_to(tmp_path / "other")
-    own = type("", (), {"runtime": type("", (), {"output_dir": str(tmp_path)})})
-    monkeypatch.setattr(job.HydraConfig, "get", staticmethod(lambda: own))
-    with pytest.raises(ValueError, match=r"train\.log is a link"):
-        job.job(None, cwd=".", threads=None, gpus=[], sweep=0, latest={})
-    assert not (tmp_path / "other").exists()
+TAKEN = [
+    ("best.ckpt", r"cannot be used \(it is missing", lambda path: path.unlink()),
+    ("best.ckpt", r"cannot be used \(it is not a regular", zeros),
+    ("best.ckpt", r"cannot be used \(its sha256", lambda path: path.write_bytes(b"x")),
+    ("metrics.csv", r"cannot be used \(it is not a regular", lambda path: instead(path, os.mkfifo)),
+    ("metrics.csv", r"cannot be used \(its sha256", lambda path: path.write_text("a\n1\n")),
+]
 
 
-@pytest.mark.parametrize("linked", ["report", "report/tables", "report/figures"])
-def test_a_report_is_not_written_elsewhere(linked, tmp_path, monkeypatch, capfd):
-    add(tmp_path / "runs")
-    (tmp_path / "other").mkdir()
-    path = tmp_path / "runs" / linked
-    path.parent.mkdir(exist_ok=True)
-    path.symlink_to(tmp_path / "other")
-    stop, _ = run(report, f"runs={tmp_path / 'runs'}", patch=monkeypatch, capfd=capfd)
-    assert f"{path} is a link" in stop and not list((tmp_path / "other").iterdir())
-
-
-def test_a_configuration_that_is_refused_ends_no_sweep(tmp_path, capfd):
-    good, bad = (add(tmp_path, label=label).parent for label in ("good", "bad"))
-    (good / "config.yaml").write_text("attn.count: 3\n")
-    (bad / "config.yaml").write_text("model: 3\nmodel.dim: 4\n")
-    assert {r.label: choices for r, choices in history(tmp_path)} == {"good": {"attn.count": 3}}
-    told = capfd.readouterr().err
-    assert str(bad / "config.yaml") in told and len(told.splitlines()) == 1 and len(told) < 400
-
-
-VALUES = [None, 0, -1, 2**70, 1.5, "x", "../x", [], [-1], ["3"], [2**70], [1.5], [None], {}, True, [[1]]]
-
-
-def test_a_data_set_is_described_by_its_meta_json_or_refused(tmp_path):
-    rows = store.ExampleChunk(np.arange(1, 7, dtype=np.uint8), np.array([2, 4]), np.array([0, 1]))
-    store_writer.write(tmp_path / "set", {"train": [rows]}, provenance={"name": "toy"})
-    path = tmp_path / "set" / "meta.json"
-    (tmp_path / "set" / store.SUMS).unlink()
-    meta, refused = json.loads(path.read_text()), 0
-    name = "train.tokens.bin"
-    changes = [meta | {key: value} for key in meta for value in VALUES]
-    of_file = lambda value: meta | {"files": meta["files"] | {name: value}}
-    changes += map(of_file, VALUES)
-    changes += [of_file(meta["files"][name] | {key: value}) for key in meta["files"][name] for value in VALUES]
-    for changed in [*changes, *VALUES]:
-        path.write_text(json.dumps(changed))
-        for call in (store.load, store.verify):
-            try:
-                call(tmp_path / "set")
-            except store.StoreError as error:
-                refused += 1
-                assert str(tmp_path / "set") in str(error) and "\n" not in str(error)
-    assert refused > 200
-
-
-TAKEN = {
-    r"best.ckpt cannot be used \(it is missing": lambda home: (home / "best.ckpt").unlink(),
-    r"best.ckpt cannot be used \(it is not a regular": lambda home: instead(
-        home / "best.ckpt", lambda path: path.symlink_to("/dev/zero")
-    ),
-    r"best.ckpt cannot be used \(its sha256": lambda home: (home / "best.ckpt").write_bytes(b"x"),
-    r"metrics.csv cannot be used \(it is not a regular": lambda home: instead(home / "metrics.csv", os.mkfifo),
-    r"metrics.csv cannot be used \(its sha256": lambda home: (home / "metrics.csv").write_text("a\n1\n"),
-}
-
-
-@pytest.mark.parametrize("told", TAKEN)
-def test_a_pretraining_is_taken_from_regular_files_that_are_whole(told, tmp_path):
+@pytest.mark.parametrize(("name", "reason", "damage"), TAKEN)
+def test_a_pretraining_is_taken_from_regular_files_that_are_whole(name, reason, damage, tmp_path):
     made = config("sdpa", "pretrain=masked", f"pretrain.from={tmp_path / 'theirs'}", f"runs={tmp_path}")
-    choices, (home, mine) = {"seed": 0}, (tmp_path / name / "pretrain" for name in ("theirs", "mine"))
-    home.mkdir(parents=True), mine.parent.mkdir()
-    (home.parent / "config.yaml").write_text(yaml.safe_dump(choices))
+    home, mine = tmp_path / "theirs" / "pretrain", tmp_path / "mine" / "pretrain"
+    home.mkdir(parents=True)
+    mine.parent.mkdir()
+    (home.parent / "config.yaml").write_text(yaml.safe_dump({"seed": 0}))
     torch.save({"weight": torch.zeros(1, 1)}, home / "best.ckpt")
     (home / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
     whole = {name: (home / name).read_bytes() for name in ("best.ckpt", "metrics.csv")}
     target = PretrainDir(path=mine, choices={}, seed=0, source=made.pretrain.from_)
     record.save_pretraining(replace(PHASE, fingerprint=target.fingerprint), home)
-    TAKEN[told](home)
-    with pytest.raises(ValueError, match=f"{home}/{told}"):
+    damage(home / name)
+    with pytest.raises(ValueError, match=f"{home}/{name} {reason}"):
         target.find_finished()
     assert not (mine / "pretrain.json").exists() and not list(mine.glob(".*"))
     for name, content in whole.items():
@@ -244,33 +174,131 @@ def test_a_pretraining_is_taken_from_regular_files_that_are_whole(told, tmp_path
     assert target.find_finished().status == "done" and checkpoint.read_metrics(mine)
     assert all((mine / name).read_bytes() == content for name, content in whole.items())
     (mine / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
-    with pytest.raises(
-        ValueError, match=r"metrics.csv .* \(its sha256 is not the one in the record.json or pretrain.json"
-    ):
+    with pytest.raises(ValueError, match=OTHER_SUM.format("metrics.csv")):
         checkpoint.read_metrics(mine)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"PK\x03\x04", b"asked"])
-def test_a_foreign_npz_is_a_line(content, tmp_path):
-    path = tmp_path / "a.npz"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"a.npz is not a result of this study \("):
-        saved(path, {})
-    for arrays in ({}, {"asked": "{"}, {"asked": "{}"}, {"asked": np.array([{}], dtype=object)}):
-        np.savez(path, **arrays)
-        with pytest.raises(ValueError, match=r"a.npz is not a result of this study \("):
-            saved(path, {})
+WORDS = ("optim.steps=6", "optim.eval_every=3")
+OTHER_SUM = r"{} .* \(its sha256 is not the one in the record.json or pretrain.json"
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\xff\x00", b"a,b\n1\n", b'"', b"a,b,b\n1,2,3\n", b"scored with,score\nown,x\n"]
-)
-def test_damaged_swaps_are_a_line(content, tmp_path, capfd):
-    seed = tmp_path / "probes" / "s" / "listops" / "sdpa" / "seed-0"
-    seed.mkdir(parents=True)
-    (seed / "swaps.csv").write_bytes(content)
-    with pytest.raises(ValueError, match=r"swaps.csv is not a line of scores"):
-        matrix(seed.parents[2], "swaps.csv")
-    (seed.parents[2] / "swaps.csv").write_bytes(content)
-    row = type("", (), {"runs": {tmp_path / "s" / "listops" / "sdpa" / "seed-0": None}})
-    assert matrices("s", [row]) == [] and "swaps.csv is not a matrix of scores" in capfd.readouterr().err
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory, data_root):
+    """Folders of two seeds that were cut off at step 3, and of the first one at its end."""
+    home = tmp_path_factory.mktemp("halves")
+    train_config(smoke(home / "whole", *WORDS))
+    for seed in (0, 1):
+        with power_cut(3):
+            train_config(smoke(home / "cut", *WORDS, f"seeds=[{seed}]"))
+    return seed_folder(home / "cut"), seed_folder(home / "cut", seed=1), seed_folder(home / "whole")
+
+
+def change(home, old, new):
+    config = home / "config.yaml"
+    assert old in config.read_text()
+    config.write_text(config.read_text().replace(old, new))
+
+
+def reform(path):
+    state = torch.load(path, weights_only=True)
+    state["callbacks"]["Checkpoints"]["form"] = 3
+    torch.save(state, path)
+
+
+HARM = {
+    "last.ckpt cannot be used (its part": lambda home, other: flip(home / "last.ckpt"),
+    "best.ckpt cannot be used (its part": lambda home, other: flip(home / "best.ckpt"),
+    "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),
+    "config.yaml is not the configuration of a run": lambda home, other: flip(home / "config.yaml", 0.0),
+    "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: change(home, "dim: 64", "dim: 63"),
+    "last.ckpt has form 3 instead of 2: another version wrote it": lambda home, other: reform(home / "last.ckpt"),
+    "last.ckpt was written by another run": lambda home, other: shutil.copytree(other, home, dirs_exist_ok=True),
+}
+
+
+@pytest.mark.parametrize("message", HARM)
+def test_training_does_not_resume_from_changed_files(halves, tmp_path, data_root, message):
+    folder, other, _ = halves
+    home = shutil.copytree(folder, seed_folder(tmp_path))
+    HARM[message](home, other)
+    with pytest.raises(ValueError) as caught:
+        train_config(smoke(tmp_path, *WORDS))
+    assert message in str(caught.value) and "resumes" not in str(caught.value)
+    assert not (home / "record.json").exists()
+
+
+NO_STATE = [{"callbacks": 1}, {"callbacks": {"Checkpoints": dict.fromkeys(checkpoint._CALLBACK_KEYS, ())}}]
+
+
+@pytest.mark.parametrize("held", [[], {}, *NO_STATE, *({"state_dict": held} for held in NO_WEIGHTS.values())])
+def test_other_contents_are_no_state(halves, tmp_path, held):
+    whole = torch.load(halves[0] / "last.ckpt", weights_only=True)
+    torch.save(whole | held if held else held, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run of this version; delete its folder"):
+        checkpoint.state(tmp_path / "last.ckpt")
+
+
+LOST = {"missing": Path.unlink, "a flipped bit": flip, "no rows": lambda path: path.write_text("step\n")}
+
+
+@pytest.mark.parametrize("harm", LOST)
+def test_a_lost_metrics_csv_is_restored_from_the_checkpoint(halves, tmp_path, data_root, harm):
+    home = shutil.copytree(halves[0], seed_folder(tmp_path))
+    LOST[harm](home / "metrics.csv")
+    train_config(smoke(tmp_path, *WORDS))
+    assert result(home) == result(halves[2])
+    assert (home / "metrics.csv").read_bytes() == (halves[2] / "metrics.csv").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt", "metrics.csv", "config.yaml"])
+def test_a_finished_run_has_the_sums_of_its_files(halves, tmp_path, name):
+    home = shutil.copytree(halves[2], tmp_path / "seed-0")
+    readers = {"metrics.csv": checkpoint.read_metrics, "config.yaml": RunDir.read}
+    read = readers.get(name, lambda home: checkpoint.read(home / name))
+    read(home)
+    flip(home / name)
+    with pytest.raises(ValueError, match=OTHER_SUM.format(name)):
+        read(home)
+
+
+def test_a_record_of_another_seed_does_not_count_as_finished(halves, tmp_path, data_root):
+    shutil.copytree(halves[2], seed_folder(tmp_path, seed=1))
+    with pytest.raises(ValueError, match=r"record.json is of seed 0; move it to its own folder, or delete it"):
+        train_config(smoke(tmp_path, *WORDS, "seeds=[1]"))
+
+
+def train_until(files: int, runs: Path, words: tuple[str, ...]) -> int:
+    """Exit status of training in a process that ends after replacing so many files of step 6's evaluation."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    replace, saved, left = Path.replace, Checkpoints.on_validation_end, iter(range(files))
+
+    def die(*call):
+        if next(left, None) is None:
+            os._exit(9)
+        return replace(*call)
+
+    def evaluate(self, trainer, module):
+        Path.replace = die if trainer.global_step == 6 else replace
+        saved(self, trainer, module)
+        Path.replace = replace
+
+    Checkpoints.on_validation_end = evaluate
+    train_config(smoke(runs, *words))
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_file_of_an_evaluation_costs_nothing(tmp_path, data_root):
+    words, files, status = ("optim.steps=9", "optim.eval_every=3"), 0, 9
+    train_config(smoke(tmp_path / "whole", *words))
+    whole = seed_folder(tmp_path / "whole")
+    while status == 9:
+        runs = tmp_path / str(files)
+        status = train_until(files, runs, words)
+        train_config(smoke(runs, *words))
+        home = seed_folder(runs)
+        assert result(home) == result(whole)
+        assert_same_files(home, whole, ["metrics.csv", "config.yaml"], ["best.ckpt"])
+        files += 1
+    assert status == 0 and files > 2

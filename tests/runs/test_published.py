@@ -1,6 +1,7 @@
 """The tables of published runs: what they hold, how lra.runs.publish writes them, and what is refused."""
 
 import dataclasses
+import functools
 import json
 import shutil
 import sys
@@ -49,7 +50,7 @@ def test_runs_are_read_as_they_were_written(study):
     assert {path: path.read_bytes() for path in study.iterdir()} == before
 
 
-def test_every_configuration_is_one_line(study):
+def test_every_configuration_is_stored_once(study):
     lines = [json.loads(line) for line in (study / published.CONFIGS).read_text().splitlines()]
     assert {tuple(line["labels"]) for line in lines} == {("cur_abs",), ("NA", "none", "sdpa-model.positions=x,y")}
     assert sorted(name for line in lines for name in line["fingerprints"]) == sorted(r.record.fingerprint for r in RUNS)
@@ -79,26 +80,37 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("reason", DAMAGES)
-def test_damaged_tables_are_one_line(study, reason):
+def test_damaged_tables_raise_a_one_line_reason(study, reason):
     DAMAGES[reason](study)
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as caught:
         published.read(study)
-    assert str(told.value).startswith(str(study)) and reason in str(told.value) and "\n" not in str(told.value)
-    records, (line,) = scan(study.parent)
-    assert records == {} and line == str(told.value)
+    message = str(caught.value)
+    assert message.startswith(str(study)) and reason in message and "\n" not in message
+    assert scan(study.parent) == ({}, [message])
 
 
-PUBLISHED = {path: run for study in published.studies(published.HOME) for path, run in published.read(study).items()}
 WEIGHTS = sorted(path.parent for path in published.HOME.rglob(checkpoint.BEST))
 
 
-def test_published_tables_are_whole():
-    for path, run in PUBLISHED.items():
+@functools.cache
+def published_suite():
+    """Each run that the suite publishes, by its path."""
+    runs = {}
+    for study in published.studies(published.HOME):
+        runs |= published.read(study)
+    return runs
+
+
+def test_published_tables_are_whole(monkeypatch):
+    # Every run directory reads the tables of its study.
+    monkeypatch.setattr(published, "read", functools.cache(published.read))
+    for path, run in published_suite().items():
         assert run.record.study == path.parents[2].name and run.record.git and "dirty" not in run.record.git
         found = RunDir.read(path)
         assert run.record.fingerprint == config_file.fingerprint(run.choices | {"seed": run.record.seed})
         assert found.record == run.record
-        if run.record.seed == 0:  # a search differs in its rates alone
+        # A search differs in its rates alone.
+        if run.record.seed == 0:
             assert configuration(found, "data").label == run.record.label
         if run.record.status == "done":
             assert run.evaluations[-1]["step"] == run.record.steps
@@ -115,19 +127,21 @@ def test_published_weights_are_those_of_the_model(run):
     assert model(ids, None).isfinite().all()
 
 
-def test_they_are_small():
+def test_published_weights_are_small():
     assert sum((run / checkpoint.BEST).stat().st_size for run in WEIGHTS) <= 3 * 2**20
     assert {path.name for path in published.HOME.rglob("record.json")} == set()
 
 
-def test_scans_leave_them_out_unless_they_are_named():
-    assert not set(scan(published.HOME.parent)[0]) & set(PUBLISHED)
-    assert scan(published.HOME) == ({path: run.record for path, run in PUBLISHED.items()}, [])
+def test_scans_leave_published_runs_out_unless_they_are_named():
+    assert not set(scan(published.HOME.parent)[0]) & set(published_suite())
+    assert scan(published.HOME) == ({path: run.record for path, run in published_suite().items()}, [])
 
 
 def test_the_seeds_of_a_published_label_are_found():
-    for label in {path.parent for path in PUBLISHED if path.name == "seed-1"}:
-        seeds = [path for path, run in PUBLISHED.items() if path.parent == label and run.record.status == "done"]
+    for label in {path.parent for path in published_suite() if path.name == "seed-1"}:
+        seeds = [
+            path for path, run in published_suite().items() if path.parent == label and run.record.status == "done"
+        ]
         assert [run.path for run in finished(label)] == sorted(seeds)
 
 
@@ -180,7 +194,8 @@ def test_runs_are_whole_and_are_added_once(home, monkeypatch, capsys):
     assert list(published_runs(home).values()) == list(SOURCES.values())
     files = {published.RUNS, published.CURVES, published.CONFIGS, published.ABOUT}
     assert {path.name for path in (home / "out").rglob("*.*")} == files
-    assert "2 added, 0 there already" in (told := capsys.readouterr().out) and "about.json" in told
+    said = capsys.readouterr().out
+    assert "2 added, 0 there already" in said and "about.json" in said
     before = contents(home / "out")
     publish()
     assert "0 added, 2 there already" in capsys.readouterr().out and contents(home / "out") == before
@@ -223,20 +238,20 @@ def test_a_run_that_diverged_before_its_first_evaluation_is_added(home):
     assert copy.evaluations == [] and copy.record.steps == 7
 
 
-REFUSED = {
+REJECTED = {
     "seed-1 was trained by uncommitted code (123-dirty)": lambda mine: change(mine / "seed-1", git="123-dirty"),
     "seed-1 was trained by uncommitted code (unknown commit)": lambda mine: change(mine / "seed-1", git=None),
     "the same study, task, label and seed": lambda mine: shutil.copytree(mine / "seed-0", mine / "again"),
 }
 
 
-@pytest.mark.parametrize("reason", REFUSED)
-def test_what_is_refused_leaves_nothing(home, reason):
-    REFUSED[reason](home / "runs" / "mine")
+@pytest.mark.parametrize("reason", REJECTED)
+def test_a_rejected_run_leaves_nothing(home, reason):
+    REJECTED[reason](home / "runs" / "mine")
     assert reason in refusal() and not (home / "out").exists()
 
 
-def test_another_run_in_its_place_is_kept(home):
+def test_another_run_at_the_same_path_is_not_overwritten(home):
     publish()
     change(home / "runs" / "mine" / "seed-0", test=1.0)
     before = contents(home / "out")
@@ -249,3 +264,17 @@ def test_no_run_and_no_folder(home, monkeypatch):
     assert refusal() == "lra: runs=nowhere has no finished run; name a folder of finished runs, runs=runs/<study>"
     monkeypatch.setattr(sys, "argv", ["publish"])
     assert "a folder of finished runs: runs=runs/<study>" in refusal()
+
+
+def test_linked_seeds_are_added_and_unfinished_ones_are_reported(home, capsys):
+    mine = home / "runs" / "mine"
+    (mine / "seed-2").mkdir()
+    (mine / "seed-2" / config_file.NAME).write_text("a: 1\n")
+    for seed in (1, 2):
+        shutil.move(mine / f"seed-{seed}", home / f"moved-{seed}")
+        (mine / f"seed-{seed}").symlink_to(home / f"moved-{seed}")
+    assert [folder.seed for folder in finished(mine)] == [0, 1]
+    publish()
+    out, err = capsys.readouterr()
+    assert "2 added, 0 there already" in out
+    assert "skipped: runs/mine/seed-2 has no record.json: the run is not finished" in err

@@ -1,25 +1,35 @@
-"""Records and tables from disk: what is no such thing is one line with its name, and stops nothing else."""
+"""Records, tables and checkpoints from disk: what is no such file raises its name and reason and stops nothing else."""
 
 import base64
 import dataclasses
+import functools
 import json
 import os
+import pickle
 import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from conftest import run
 from support.bench import made, row
 from support.records import RECORD, add, instead, metrics, unseal
+from support.training import NO_WEIGHTS
 
 from lra.io import typed_json
 from lra.report import artifacts
 from lra.report.__main__ import report
 from lra.results import bench_record as bench
 from lra.runs import checkpoint, record, run_dir
+from lra.runs.reader import history
 from lra.studies.dropin import __main__ as dropin
+from lra.studies.factorise.__main__ import saved
 from lra.studies.probes import record as probes
+from lra.studies.probes.report import matrices, matrix
 from lra.studies.transfer import record as transfers
 from lra.studies.transfer.compare import Layer
 
@@ -91,18 +101,19 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_record_is_told_in_a_line(tmp_path, kind, change):
+def test_a_file_that_is_no_record_raises_a_one_line_reason(tmp_path, kind, change):
     path, load, key = written(kind, tmp_path)
     load(path)
     unseal(path)
     CHANGES[change](path, key)
     with pytest.raises(ValueError, match=r"delete it") as caught:
         load(path)
-    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
+    message = str(caught.value)
+    assert message.startswith(str(path)) and "\n" not in message and len(message) < 400
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_what_names_a_folder_is_a_name_and_a_metric_is_known(tmp_path, kind):
+def test_a_key_that_names_a_folder_is_a_plain_name_and_a_metric_is_known(tmp_path, kind):
     path, load, _ = written(kind, tmp_path)
     unseal(path)
     whole = path.read_text()
@@ -115,7 +126,7 @@ def test_what_names_a_folder_is_a_name_and_a_metric_is_known(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_number_in_a_record_is_seen(tmp_path, kind):
+def test_another_number_in_a_record_is_detected(tmp_path, kind):
     path, load, _ = written(kind, tmp_path)
     text = path.read_text()
     at = text.rindex("0", 0, text.index('"sha256"'))
@@ -128,7 +139,7 @@ NO_VALUES = [("test", float("nan")), ("val", float("inf")), ("test", 101.0), ("t
 
 
 @pytest.mark.parametrize("key, value", [*NO_VALUES, ("seed", -1), ("step_ms", -2.0)])
-def test_values_that_no_run_has(tmp_path, key, value):
+def test_values_that_no_run_has_are_rejected(tmp_path, key, value):
     path, load, _ = written("record.json", tmp_path)
     unseal(path)
     with_value(value)(path, key)
@@ -136,7 +147,7 @@ def test_values_that_no_run_has(tmp_path, key, value):
         load(path)
 
 
-def test_the_report_shows_whole_runs_and_tells_of_the_others(tmp_path, monkeypatch, capfd):
+def test_the_report_shows_whole_runs_and_lists_the_others(tmp_path, monkeypatch, capfd):
     for seed, change in enumerate(["null", "deep", "a folder", "a FIFO"]):
         CHANGES[change](add(tmp_path, seed=seed), "test")
     unfinished, one, other = (add(tmp_path, seed=seed, test=41.5) for seed in (4, 5, 6))
@@ -149,12 +160,12 @@ def test_the_report_shows_whole_runs_and_tells_of_the_others(tmp_path, monkeypat
     damaged = tmp_path.joinpath(probes.FOLDER, *one.parts[-5:-2], "seed-5", probes.NAME)
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{")
-    stop, told = run(report, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
-    assert stop is None and len({line for line in told.splitlines() if line.startswith("skipped: ")}) == 6, told
-    assert f"skipped: {damaged} is not a record of probes" in told
-    assert f"{unfinished.parent} has no record.json: the run is not finished" in told
+    stop, said = run(report, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
+    assert stop is None and len({line for line in said.splitlines() if line.startswith("skipped: ")}) == 6, said
+    assert f"skipped: {damaged} is not a record of probes" in said
+    assert f"{unfinished.parent} has no record.json: the run is not finished" in said
     for seed in range(4):
-        assert f"seed-{seed}/record.json is not a record of a run (" in told
+        assert f"seed-{seed}/record.json is not a record of a run (" in said
     assert "| 41.50 ± 0.00 | 2 |" in (tmp_path / "report" / "report.md").read_text()
     shown = (tmp_path / "report" / "index.html").read_text().partition('<section id="runs">')[2]
     assert base64.b64encode(artifacts.PNG + b"pixels").decode() in shown and "<dt>optim.lr</dt><dd>0.0123</dd>" in shown
@@ -162,7 +173,7 @@ def test_the_report_shows_whole_runs_and_tells_of_the_others(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("form", [None, 1, 3, True, "2"])
-def test_another_form_is_one_line_that_says_what_to_do(tmp_path, form):
+def test_a_record_of_another_form_says_what_to_do(tmp_path, form):
     path, load, _ = written("record.json", tmp_path)
     tree = {key: value for key, value in json.loads(path.read_text()).items() if key != "form"}
     path.write_text(json.dumps(tree if form is None else tree | {"form": form}))
@@ -184,17 +195,18 @@ ROWS = {
 
 
 @pytest.mark.parametrize("rows", ROWS)
-def test_what_is_no_table_of_evaluations_is_told_and_not_drawn(tmp_path, rows):
+def test_a_damaged_table_of_evaluations_is_reported_and_not_drawn(tmp_path, rows):
     path = tmp_path / "metrics.csv"
     path.write_text(GOOD)
     assert checkpoint.read_metrics(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
     assert artifacts.read(tmp_path)[0].curves["val"] == {3: 10.0, 6: 12.5}
     path.write_text(GOOD.replace(*ROWS[rows]))
-    found, (told,) = artifacts.read(tmp_path)
-    assert found.curves == {} and told.startswith(f"{path} is not a table of evaluations (") and "\n" not in told
+    found, (line,) = artifacts.read(tmp_path)
+    assert found.curves == {}
+    assert line.startswith(f"{path} is not a table of evaluations (") and "\n" not in line
 
 
-def test_what_a_folder_had_and_has_no_more_is_told(tmp_path):
+def test_files_that_a_folder_lost_are_reported(tmp_path):
     assert artifacts.read(tmp_path) == (artifacts.Artifacts({}, {}, {}), [])
     (tmp_path / "metrics.csv").write_text(GOOD)
     (tmp_path / "config.yaml").write_text("a: 1\n")
@@ -219,17 +231,119 @@ def test_a_picture_is_a_file_of_the_run_itself(tmp_path):
     (first / "d.png").write_bytes(b"no picture")
     (first / "e.png").mkdir()
     os.mkfifo(first / "f.png")
-    found, told = artifacts.read(tmp_path / "seed-0")
+    found, lines = artifacts.read(tmp_path / "seed-0")
     assert found.pictures == {"a": artifacts.PNG + b"a"}
     reasons = [LINK, LINK, "it is no PNG", "it is a folder", "it is not a regular file"]
-    assert [line.partition(" is not shown: ")[2] for line in told] == reasons
+    assert [line.partition(" is not shown: ")[2] for line in lines] == reasons
     second.symlink_to(first, target_is_directory=True)
-    found, told = artifacts.read(tmp_path / "seed-1")
-    assert not found.pictures and all(LINK in line for line in told)
+    found, lines = artifacts.read(tmp_path / "seed-1")
+    assert not found.pictures and all(LINK in line for line in lines)
     (tmp_path / "linked").symlink_to(tmp_path / "seed-0", target_is_directory=True)  # a whole run may be elsewhere
     assert artifacts.read(tmp_path / "linked")[0].pictures == {"a": artifacts.PNG + b"a"}
 
 
-def test_only_what_mends_itself_is_said_to_go_on(tmp_path):
-    with pytest.raises(FileNotFoundError), run_dir.explain_disk_errors(tmp_path):  # a full disk is told in tests/io
+def test_a_missing_file_is_not_explained_as_a_full_disk(tmp_path):
+    with pytest.raises(FileNotFoundError), run_dir.explain_disk_errors(tmp_path):
         (tmp_path / "best.ckpt").read_bytes()
+
+
+def test_a_rejected_configuration_ends_no_sweep(tmp_path, capfd):
+    good, bad = (add(tmp_path, label=label).parent for label in ("good", "bad"))
+    (good / "config.yaml").write_text("attn.count: 3\n")
+    (bad / "config.yaml").write_text("model: 3\nmodel.dim: 4\n")
+    assert {r.label: choices for r, choices in history(tmp_path)} == {"good": {"attn.count": 3}}
+    said = capfd.readouterr().err
+    assert str(bad / "config.yaml") in said and len(said.splitlines()) == 1 and len(said) < 400
+
+
+NPZ = [b"", b"\xff\x00", b"PK\x03\x04", b"asked", {}, {"asked": "{"}, {"asked": "{}"}, {"asked": np.array([{}])}]
+
+
+@pytest.mark.parametrize("content", NPZ)
+def test_a_foreign_npz_is_rejected(content, tmp_path):
+    path = tmp_path / "a.npz"
+    if isinstance(content, dict):
+        np.savez(path, **content)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a.npz is not a result of this study \("):
+        saved(path, {})
+
+
+SWAPS = [b"", b"\xff\x00", b"a,b\n1\n", b'"', b"a,b,b\n1,2,3\n", b"scored with,score\nown,x\n"]
+
+
+@pytest.mark.parametrize("content", SWAPS)
+def test_damaged_swaps_are_rejected_or_skipped(content, tmp_path, capfd):
+    seed = tmp_path / "probes" / "s" / "listops" / "sdpa" / "seed-0"
+    seed.mkdir(parents=True)
+    (seed / "swaps.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=r"swaps.csv is not a line of scores"):
+        matrix(seed.parents[2], "swaps.csv")
+    (seed.parents[2] / "swaps.csv").write_bytes(content)
+    row = SimpleNamespace(runs={tmp_path / "s" / "listops" / "sdpa" / "seed-0": None})
+    assert matrices("s", [row]) == []
+    assert "swaps.csv is not a matrix of scores" in capfd.readouterr().err
+
+
+@pytest.fixture
+def weights(tmp_path):
+    model = torch.nn.Linear(8, 8)
+    torch.save(model.state_dict(), tmp_path / "best.ckpt")
+    return model, tmp_path / "best.ckpt"
+
+
+def test_every_flipped_bit_of_a_file_without_a_sum_is_seen_or_changes_nothing(weights):
+    model, path = weights
+    whole = path.read_bytes()
+    expected = {name: value.clone() for name, value in model.state_dict().items()}
+    seen = 0
+    # The attribute that makes a folder of a part, for which no CRC-32 is compared.
+    with zipfile.ZipFile(path) as parts:
+        attributes = whole.index(b"data/0", parts.start_dir) - len("best/") - 8
+    for bit in [8 * attributes + 4, *random.Random(0).sample(range(8 * len(whole)), 400)]:
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        torch.nn.init.zeros_(model.weight)
+        try:
+            checkpoint.load_weights(model, path)
+        except ValueError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            seen += 1
+        else:
+            assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+    assert seen > 40
+
+
+def save_zip(path, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as parts:
+        parts.writestr("a/data.pkl", bytes(10**6))
+
+
+FOREIGN = {
+    "it is missing": lambda path: path.unlink(),
+    "it is a folder": lambda path: instead(path, Path.mkdir),
+    "it is not a regular file": lambda path: instead(path, os.mkfifo),
+    "it is damaged or not a checkpoint": lambda path: path.write_bytes(random.Random(1).randbytes(5000)),
+    "it is damaged or not a checkpoint(?#empty)": lambda path: path.write_bytes(b""),
+    "it is damaged or not a checkpoint(?#half)": lambda path: path.write_bytes(path.read_bytes()[:900]),
+    "it is damaged or not a checkpoint(?#pickle)": lambda path: path.write_bytes(pickle.dumps({"a": 1})),
+    "it is damaged or not a checkpoint(?#zip)": save_zip,
+    "torch did not write its part": lambda path: save_zip(path, zipfile.ZIP_DEFLATED),
+    "its part best/data/0 is damaged": lambda path: path.write_bytes(path.read_bytes().replace(b"\x3e", b"\x3f")),
+    "does not hold the weights of this model": lambda path: torch.save({"weight": torch.zeros(2)}, path),
+}
+for name, held in NO_WEIGHTS.items():
+    FOREIGN[f"does not hold finite weights by their names(?#{name})"] = functools.partial(torch.save, held)
+
+
+@pytest.mark.parametrize("reason", FOREIGN)
+def test_a_file_that_is_no_checkpoint_raises_its_reason(weights, reason):
+    model, path = weights
+    torch.save({"weight": torch.full((8, 8), 0.17), "bias": torch.zeros(8)}, path)
+    FOREIGN[reason](path)
+    with pytest.raises(ValueError, match=reason) as caught:
+        checkpoint.load_weights(model, path)
+    message = str(caught.value)
+    assert str(path) in message and "delete its folder" in message and "\n" not in message

@@ -33,7 +33,8 @@ def read_yamls_once() -> None:
     load, read = ConfigRepository.load_config, {}
 
     def cached(self, config_path):
-        if any(source.provider == "command-line" for source in self.sources):  # yamls of a test
+        # Yamls of a test may change.
+        if any(source.provider == "command-line" and source.is_config(config_path) for source in self.sources):
             return load(self, config_path)
         key = (config_path, *(source.path for source in self.sources))
         if key not in read:

@@ -29,6 +29,17 @@ def finish(run, **changes):
     (run.folder / record.NAME).write_text(json.dumps({"form": 2} | values | changes))
 
 
+def finish_each(note=lambda run: None, **changes):
+    """A launch that notes and finishes each run."""
+
+    def launch(runs, *_):
+        for run in runs:
+            note(run)
+            finish(run, **changes)
+
+    return launch
+
+
 def fail(run, reason):
     run.folder.mkdir(parents=True, exist_ok=True)
     job.fail(run.folder, reason)

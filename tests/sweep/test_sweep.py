@@ -1,29 +1,39 @@
-"""Sweeps: what they run, what they say before and meanwhile, what becomes of runs that fail, die or are held."""
+"""Sweeps: what they report before and meanwhile, and runs that fail, are killed or are held by another sweep."""
 
 import contextlib
+import functools
+import math
+import os
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import MECHANISMS, until
 from conftest import run as entry
-from support.sweeps import SMOKE, config, expand, fail, finish, sweep
+from conftest import until
+from support.sweeps import SMOKE, config, expand, fail, finish, finish_each, sweep
+from support.training import wait
 
+from lra.board.search import decide
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.io import lock
+from lra.runs import record
 from lra.sweep import __main__ as leader
-from lra.sweep import job, plan, progress
+from lra.sweep import job, launcher, plan, progress
 from lra.sweep.estimate import START
+from lra.sweep.launcher import Launcher
 from lra.train.device import device_name
 from lra.train.plan import resolve
-
-SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -31,60 +41,6 @@ def four(tmp_path):
     """Two methods, two seeds."""
     words = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
     return expand("selection", *words, runs=tmp_path), config("selection", f"runs={tmp_path}", *SMOKE, *words)
-
-
-def test_study_says_what_is_not_the_papers():
-    assert plan.study(config("lr", "budget=quick", "protocol=clean")) == "sweep-lr-clean-quick"
-    assert plan.study(config("lr", "study=mine")) == "mine"
-
-
-@pytest.mark.parametrize("name", SWEEPS)
-def test_every_value_of_every_axis_is_a_run_with_a_name_of_its_own(name):
-    """All points have different words; those along the axes are built, mechanisms apart, which have their own tests."""
-    made = config(name)
-    points = plan.points(made.sweep)
-    assert len({tuple(point) for point in points}) == len(points)
-    small = config(name, *SMOKE, "seeds=[3]")
-    for key, grid in made.sweep.grids.items():
-        axes = {axis: list(values) for axis, values in grid.items()}
-        assert set(axes["attn"]) <= set(MECHANISMS)
-        axes["attn"] = axes["attn"][:1]
-        for axis, values in axes.items():
-            one = {other: some[:1] for other, some in axes.items()} | {axis: values}
-            swept = small.replace(sweep=small.sweep.replace(grids={key: one}))
-            assert len(plan.expand(swept, threads=None)[0]) == len(values)
-
-
-def test_lr_gives_each_of_the_baselines_the_same_rates():
-    rates = {}
-    for point in plan.points(config("lr").sweep):
-        words = dict(word.split("=", 1) for word in point)
-        rates.setdefault(words["attn"], []).append(float(words["optim.lr"]))
-    assert list(rates) == list(config("baselines").sweep.grids["methods"]["attn"])
-    assert set(map(tuple, rates.values())) == {(1e-4, 3e-4, 1e-3, 3e-3)}
-
-
-def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_line(monkeypatch):
-    missing = property(lambda made: f"attn={made.label} needs a GPU" if "sum" in made.label else None)
-    monkeypatch.setattr(Experiment, "unavailable", missing)
-    runs, skipped = plan.expand(config("selection", *SMOKE), threads=None)
-    assert skipped == ["listops: attn=cur_sum needs a GPU"] and "cur_sum" not in {run.label for run in runs}
-
-
-def test_what_a_task_is_too_short_for_is_left_out_with_a_line():
-    words = ["budget=quick", "tasks=[listops]", "measure=0"]  # 32 tokens
-    runs, skipped = plan.expand(config("count", *words), threads=None)
-    assert {run.label.partition("=")[2] for run in runs} == {"16", "32"}
-    assert len(skipped) == 8 and skipped[0] == "listops: attn.count must be from 1 to 32 (length), not 64"
-    with pytest.raises(ValueError, match=r"^listops: attn.count must be from 1 to 32"):
-        more = ["+sweep.grids.mine={attn:[cur_abs],attn.count:[64]}", "~sweep.grids.methods"]
-        plan.expand(config("selection", *words, *more), threads=None)
-
-
-def test_options_of_the_protocol_are_those_of_the_runs():
-    runs = expand("selection", "protocol.mean_over=real", "protocol=clean")
-    assert {"protocol=clean", "protocol.mean_over=real"} <= set(runs[0].overrides)
-    assert compose(Experiment, runs[0].overrides).protocol.mean_over == "real"
 
 
 @pytest.mark.parametrize(("word", "extra"), [("ray", "ray"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm")])
@@ -98,11 +54,12 @@ def test_a_launcher_that_is_not_installed_names_its_extra(word, extra, monkeypat
     assert stop == f"lra: hydra/launcher={word} is not installed: pip install '.[{extra}]'"
 
 
-def test_a_folder_of_another_configuration_is_refused_before_anything_runs(four, tmp_path):
+def test_a_folder_of_another_configuration_is_rejected_before_anything_runs(four, tmp_path):
     runs, made = four
     runs[2].folder.mkdir(parents=True)
     (runs[2].folder / "config.yaml").write_text(yaml.safe_dump({"optim.lr": 7}))
-    assert len(plan.expand(made, threads=None)[0]) == 4  # nothing was made by it yet
+    # It has no results yet.
+    assert len(plan.expand(made, threads=None)[0]) == 4
     (runs[2].folder / "metrics.csv").touch()
     with pytest.raises(ValueError, match=r"was made by another configuration .*optim.lr: 7 -> 0.001"):
         plan.expand(made, threads=None)
@@ -119,16 +76,12 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
     finish(runs[0], device=device_name("cpu"), step_ms=100.0, n_val=64)
     (runs[0].folder / "config.yaml").write_text(yaml.safe_dump(written | {"optim.lr": 0.001}))
     again = plan.expand(made, threads=None)[0]
-    # 6 steps of 100 ms, and 2 evaluations of 64 / 8 batches at a third of a step each
+    # 6 steps of 100 ms, and 2 evaluations of 64 / 8 batches at a third of a step each.
     assert again[1].seconds == pytest.approx(0.1 * (6 + 2 * 8 / 3)) and again[1].basis == "record"
     assert again[2].seconds is None  # another method has another cost
     text = "\n".join(plan.describe(again, made, 2))
-    assert (
-        "1 of them finished" in text
-        and "3 left" in text
-        and "1 by earlier runs" in text
-        and "2 like the others" in text
-    )
+    for part in ("1 of them finished", "3 left", "1 by earlier runs", "2 like the others"):
+        assert part in text
     assert plan.seconds(again[1:]) == pytest.approx(3 * (START + again[1].seconds))  # each starts a process
 
     finish(runs[0], device="NVIDIA X", step_ms=100.0, n_val=64)
@@ -140,21 +93,6 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
     for run in runs[:2]:
         finish(run, device=device_name("cpu"), step_ms=100.0, n_val=64)
     assert plan.expand(made, threads=None)[0][0].basis == "record"  # sweep=board makes further seeds of finished ones
-
-
-DEV_SIZES = {
-    "task=listops budget=paper": 2_000,
-    "task=text budget=paper": 25_000,
-    "task=text budget=paper protocol.hold_out=5000": 5_000,
-    "task=retrieval budget=paper": 18_090,
-    "task=image budget=quick": 500,
-    "task=genome": None,
-}
-
-
-@pytest.mark.parametrize("words", DEV_SIZES)
-def test_the_size_of_dev_is_known_before_the_data(words):
-    assert compose(Experiment, [*words.split(), "attn=mean"]).data_source().dev_size == DEV_SIZES[words]
 
 
 def test_states_and_lines(four, capfd, monkeypatch):
@@ -192,11 +130,18 @@ def test_a_run_without_an_estimate_weighs_as_the_mean_of_the_others(four):
     assert re.fullmatch(r"1 of 4 done, 3 left, 1:1\d to go", watch.summary())
 
 
-def test_reasons():
-    assert job.reason(1, "step 3\nlra: optim.lr must be above 0\n\n") == "optim.lr must be above 0"
-    assert job.reason(1, "Traceback\nRuntimeError: no\n") == "RuntimeError: no"
-    assert job.reason(-9, "step 3") == "ended by SIGKILL, perhaps because memory ran out"
-    assert job.reason(-11, "") == "ended by SIGSEGV" and job.reason(3, "") == "exit status 3, no output"
+@pytest.mark.parametrize(
+    ("status", "output", "reason"),
+    [
+        (1, "step 3\nlra: optim.lr must be above 0\n\n", "optim.lr must be above 0"),
+        (1, "Traceback\nRuntimeError: no\n", "RuntimeError: no"),
+        (-9, "step 3", "ended by SIGKILL, perhaps because memory ran out"),
+        (-11, "", "ended by SIGSEGV"),
+        (3, "", "exit status 3, no output"),
+    ],
+)
+def test_the_reason_of_a_failure_is_read_from_its_status_and_output(status, output, reason):
+    assert job.reason(status, output) == reason
 
 
 def test_failed_runs_stop_no_other_and_are_listed_with_their_reason(tmp_path, monkeypatch, capfd):
@@ -215,13 +160,13 @@ def test_failed_runs_stop_no_other_and_are_listed_with_their_reason(tmp_path, mo
         assert f"listops cur_sum seed {seed}: failed, no memory for {seed}\n  lra train task=listops" in said
     assert "cur_abs seed 0: diverged at step 3" in said and "1 of 4 done, 1 diverged, 2 failed" in said
     again = []
-    launch = lambda runs, *_: [(again.append((run.label, run.seed)), finish(run)) for run in runs] and None
+    launch = finish_each(lambda run: again.append((run.label, run.seed)))
     stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
     assert stop is None and again == [("cur_sum", 0), ("cur_sum", 1)]
     assert "listops cur_sum: test 37.00 ± 0.00 (n = 2)\n" in said
 
 
-def test_what_another_sweep_is_at_is_waited_for_and_launched_when_that_dies(tmp_path, monkeypatch, capfd):
+def test_a_run_of_another_sweep_is_awaited_and_launched_when_that_sweep_dies(tmp_path, monkeypatch, capfd):
     rounds = []
     held = tmp_path / "sweep-selection-smoke" / "listops" / "cur_abs" / "seed-1"
     held.mkdir(parents=True)
@@ -239,7 +184,7 @@ def test_what_another_sweep_is_at_is_waited_for_and_launched_when_that_dies(tmp_
     assert stop is None and rounds == [[("cur_sum", 0), ("cur_sum", 1), ("cur_abs", 0)], [("cur_abs", 1)]]
 
 
-def test_a_launcher_that_gives_up_is_asked_again_as_long_as_something_comes_of_it(tmp_path, monkeypatch, capfd):
+def test_a_launcher_that_gives_up_is_called_again_while_runs_finish(tmp_path, monkeypatch, capfd):
     rounds = []
 
     def launch(runs, *_):
@@ -258,3 +203,155 @@ def test_the_free_space_is_that_of_the_folder_of_the_runs(four, tmp_path, monkey
     monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: {tmp_path: SimpleNamespace(free=2**30)}[path])
     for folder in (tmp_path, tmp_path / "not" / "there"):
         assert "1.0 GB free" in plan.disk(four[0], four[1].replace(runs=folder))
+
+
+def command(runs, *words, launcher="joblib", attn="cur_sum,cur_abs", seeds="0,1"):
+    grid = [f"seeds=[{seeds}]", f"sweep.grids.methods.attn=[{attn}]", f"hydra/launcher={launcher}"]
+    return [sys.executable, "-m", "lra.sweep", "sweep=selection", *SMOKE, *grid, f"runs={runs}", *words]
+
+
+start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def results(runs):
+    """The number of times that each run said that it was done, by its folder."""
+    return Counter({str(log.parent): len(re.findall(r"seed \d: test", log.read_text())) for log in runs.rglob(job.LOG)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("launcher", ["basic", "joblib"])
+def test_a_killed_sweep_resumes_and_no_run_is_done_twice(data_root, tmp_path, launcher, kill):
+    words = command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']", launcher=launcher)
+    first = start(words)
+    wait(first, lambda: list(tmp_path.rglob(record.NAME)))
+    first.send_signal(kill)
+    _, err = first.communicate(timeout=90)
+    assert first.returncode != 0
+    assert kill == signal.SIGKILL or ("stopped, " in err and "the same command resumes" in err), err
+    while any(lock.holder(path) for path in tmp_path.rglob(lock.NAME)):  # the runs end with their sweep
+        time.sleep(0.1)
+    finished = {path: path.stat().st_mtime_ns for path in tmp_path.rglob(record.NAME)}
+    assert 0 < len(finished) < 4
+    again = start(words)
+    _, err = again.communicate(timeout=600)
+    assert again.returncode == 0 and "4 of 4 done" in err, err
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in finished.items())
+    said = results(tmp_path)
+    assert len(said) == 4 and set(said.values()) <= {0, 1}
+    silent = {folder for folder, times in said.items() if not times}  # killed between its record and its last line
+    assert silent <= {str(path.parent) for path in finished}
+
+
+@pytest.mark.slow
+def test_a_killed_board_resumes_from_its_folders(data_root, tmp_path):
+    words = [
+        sys.executable,
+        "-m",
+        "lra.sweep",
+        "sweep=board",
+        "tasks=[board_recall]",
+        "budget=smoke",
+        "mechanisms=[mean]",
+    ]
+    words += ["seeds=[0]", "measure=0", "sweep.search.further=[]", f"runs={tmp_path / 'runs'}"]
+    finished = lambda: {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob(record.NAME)}
+    first = start(words)
+    wait(first, lambda: len(finished()) >= 2)
+    first.kill()
+    first.communicate(timeout=90)
+    before = finished()
+    again = start(words)
+    _, err = again.communicate(timeout=300)
+    assert again.returncode == 0, err
+    after = finished()
+    assert before.items() <= after.items() and 2 <= len(before) < len(after) == 5
+    searched = [result for result in map(record.load, after) if result.seed == 100]
+    scores = {result.lr: None if result.collapsed else result.val for result in searched}
+    chosen = decide(scores, sorted(scores), examples=searched[0].n_val)[1]
+    (seed,) = (path.parent for path in after if path.parent.name == "seed-0")
+    assert yaml.safe_load((seed / "config.yaml").read_text())["optim.lr"] == chosen
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_share_the_runs(data_root, tmp_path):
+    two = [start(command(tmp_path)) for _ in range(2)]
+    for process in two:
+        _, err = process.communicate(timeout=600)
+        assert process.returncode == 0 and "4 of 4 done" in err, err
+    assert len(results(tmp_path)) == 4 and set(results(tmp_path).values()) == {1}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_is_listed_and_the_others_end(data_root, tmp_path):
+    process = start(command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']"))
+    owner = None
+    while owner is None and process.poll() is None:
+        holders = [lock.holder(path) for path in tmp_path.rglob(lock.NAME)]
+        owner = next((holder for holder in holders if holder is not None), None)
+        time.sleep(0.05)
+    os.kill(owner.pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 1
+    assert "failed, ended by SIGKILL, perhaps because memory ran out\n  lra train" in err
+    assert "3 of 4 done, 1 failed" in err and err.splitlines()[-1].startswith("lra: 1 of 4 runs failed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "package"), [("submitit_local", "submitit"), ("ray", "ray")])
+def test_other_launchers(launcher, package, data_root, tmp_path):
+    pytest.importorskip(package, reason=f"{package} is in the extras slurm and ray")
+    process = start(command(tmp_path, launcher=launcher))
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0 and "4 of 4 done" in err, err
+    assert set(results(tmp_path).values()) == {1}
+
+
+def run(name, seconds, steps=100, eval_every=10):
+    return plan.PlannedRun(
+        overrides=(), task="t", label=name, seed=0, folder=Path("none", name), steps=steps, eval_every=eval_every,
+        disk=0, seconds=seconds,
+    )  # fmt: skip
+
+
+def test_what_reaches_its_end_comes_first_and_what_reaches_no_checkpoint_is_left(monkeypatch):
+    monkeypatch.setattr(launcher, "START", 0.0)
+    long, short, unknown, endless = run("long", 900), run("short", 100), run("unknown", None), run("endless", 90_000)
+    monkeypatch.setattr(launcher, "workers", lambda: (1, None))
+    limited = Launcher(config("selection", "minutes=10"))  # 585 seconds before the end
+    assert limited.worth([long, short, unknown, endless]) == [short, unknown, long]
+    assert limited.end - limited.latest(long) == pytest.approx(90) and limited.latest(unknown) == limited.end
+    monkeypatch.setattr(launcher, "steps", lambda run: 50)
+    assert limited.worth([long, short]) == [long, short]
+    forever = Launcher(config("selection"))
+    assert forever.worth([endless, short]) == [endless, short] and forever.latest(endless) == math.inf
+
+
+def test_the_sweep_stops_at_the_end_of_its_window_and_says_what_is_left(tmp_path, monkeypatch, capfd):
+    begun = []
+
+    def launch(runs, *more):
+        begun.extend(runs)
+        finish(runs[0])
+        more[-1]._stop()  # what its timer calls
+        time.sleep(60)
+
+    stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}", "minutes=30")
+    assert stop is None and len(begun) == 4
+    assert "1 of 4 done" in said and "3 runs left; the same command resumes" in said
+    stop, said = sweep(monkeypatch, capfd, finish_each(), f"runs={tmp_path}")
+    assert stop is None and "4 of 4 done" in said and "left, the same" not in said
+
+
+def test_minutes_are_not_for_a_cluster(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(launcher, "workers", lambda: (None, None))
+    stop, _ = sweep(monkeypatch, capfd, None, f"runs={tmp_path}", "minutes=3")
+    assert stop.startswith("lra: minutes is for runs on this machine")
+
+
+def test_a_run_whose_time_has_passed_is_not_started(tmp_path, monkeypatch):
+    hydra = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
+    monkeypatch.setattr(job.HydraConfig, "get", lambda: hydra)
+    monkeypatch.setattr(job.subprocess, "Popen", None)
+    job.job(None, cwd=".", threads=1, gpus=[], sweep=0, latest={str(tmp_path): time.time() - 1})
+    assert not list(tmp_path.iterdir())

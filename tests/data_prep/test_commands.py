@@ -1,21 +1,142 @@
-"""lra data inspect: layouts, counts, differences from the official data, and damage with file and line."""
+"""lra data and lra data inspect: lists, preparation and baselines; layouts, counts and damage of files."""
 
 import gzip
+import hashlib
 import pickle
+import re
 import shlex
-import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
-from conftest import printed
+from conftest import config, printed
 from server import cifar, imdb, png, records, write_folder, write_tar
 
 from data_prep import __main__ as command
-from data_prep import inspect, survey
+from data_prep import baselines, inspect, survey
+from data_prep.__main__ import PrepareOptions
+from data_prep.adding import Adding
 from data_prep.listops import ListOps, decode
 from data_prep.pathfinder import generate
-from lra.config import CONF
+from data_prep.recall import Recall
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
+from lra.runs import record
+from lra.train.__main__ import train
+
+show_baselines = baselines.baselines.__wrapped__
+
+
+@pytest.fixture
+def run_command(tmp_path, monkeypatch, capfd):
+    """Run lra data over an empty data folder; returns the exit message, None where it ends well, stdout and stderr."""
+    monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
+    return partial(printed, command.prepare, patch=monkeypatch, capfd=capfd)
+
+
+def blocks(out):
+    """Lines of each task."""
+    parts = re.split(r"^(?=\S)", out, flags=re.M)[1:]
+    return {part.split("\n")[0]: part for part in parts}
+
+
+def test_list_names_every_task_and_how_to_get_it(run_command, tmp_path):
+    stop, out, _ = run_command()
+    assert stop is None and list(blocks(out)) == command.TASKS and not (tmp_path / "data").exists()
+    for text in blocks(out).values():
+        assert "not prepared" in text or "nothing to prepare" in text
+        assert "  source  " in text and "  licence  " in text
+    assert "train 200,000, val 5,000, test 5,000" in blocks(out)["adding"]
+    assert "lra data task=listops" in blocks(out)["listops"]
+    assert "source.dog=<path> source.donkey=<path>" in blocks(out)["genome"]
+
+
+def test_list_knows_what_is_prepared_and_what_is_damaged(run_command, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "TASKS", ["adding", "listops"])
+    run_command("task=listops", "budget=smoke")
+    (meta,) = (tmp_path / "data").glob("*/meta.json")
+    sha = hashlib.sha256(meta.read_bytes()).hexdigest()[:12]
+    line = f"train 256, val 64, test 64; 0.0 MB; sha256 {sha}; {meta.parent}"
+    assert f"  prepared      {line}" in blocks(run_command("budget=smoke")[1])["listops"]
+    paper = blocks(run_command()[1])["listops"]
+    assert "not prepared" in paper and f"  other choices {line}" in paper
+    (meta.parent / "val.tokens.bin").write_bytes(b"")
+    assert "is damaged: 0 bytes instead of" in blocks(run_command("budget=smoke")[1])["listops"]
+
+
+def test_all_prepares_what_can_be_made_and_leaves_out_what_its_user_must_bring(run_command, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "TASKS", ["adding", "genome", "listops", "temporal_order"])
+    stop, _, err = run_command("task=all", "budget=smoke")
+    assert stop is None and len(list((tmp_path / "data").glob("*/"))) == 1
+    assert "genome: left out" in err and "adding_N128: train 256" in err and "listops: train 256" in err
+    assert "every checksum is correct" in run_command("task=all", "budget=smoke", "verify=true")[2]
+
+
+def test_all_continues_after_a_failure_and_ends_with_it(run_command, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "TASKS", ["adding", "listops", "temporal_order"])
+
+    def fail(*_, **__):
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr(ListOps, "splits", fail)
+    stop, _, err = run_command("task=all", "budget=smoke")
+    assert "1 of 3 tasks failed: listops" in stop and "No space left" in stop and "\n" not in stop
+    assert "listops: failed" in err and "temporal_order_N128: train 256" in err
+
+
+def test_synthetic_data_has_nothing_to_store(run_command, tmp_path):
+    stop, _, err = run_command("task=adding", "task.length=16384")
+    assert stop is None and "adding_N16384: train 200,000, val 5,000, test 5,000 examples, generated on the fly" in err
+    with pytest.raises(ValueError, match="adding is generated on the fly; there is nothing to store"):
+        Adding().splits(workers=1, progress=None)
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_analytic_baseline_of_recall_is_any_value_of_the_sequence():
+    assert [Recall(pairs=pairs).floor for pairs in (1, 2, 8)] == [100.0, 50.0, 12.5]
+    assert Adding().floor is None
+
+
+def test_baselines_are_computed_once_and_recorded_when_they_exist(data_root, tmp_path, monkeypatch, capsys):
+    words = ["task=recall", "budget=smoke", f"data.root={tmp_path}"]
+
+    def train_study(study):
+        train.__wrapped__(config("none", *words, f"runs={tmp_path}", f"study={study}", "seeds=[0]"))
+        return record.load(next(tmp_path.glob(f"{study}/**/record.json")))
+
+    before = train_study("before")
+    monkeypatch.setattr("lra.data.bag_of_tokens.EPOCHS", 2)
+    show_baselines(compose(PrepareOptions, words))
+    head, line = capsys.readouterr().out.splitlines()
+    constant, analytic, floor, bag = map(float, line.split()[1:])
+    assert head.split() == list(baselines.HEAD) and analytic == 25 and floor == max(constant, 25)
+    monkeypatch.setattr("lra.data.bag_of_tokens.fit", lambda *_, **__: pytest.fail("it is fitted once"))
+    show_baselines(compose(PrepareOptions, words))
+    assert capsys.readouterr().out.splitlines() == [head, line]
+    after = train_study("after")
+    assert before.floor == after.floor == floor
+    assert before.bag is None and after.bag == pytest.approx(bag, abs=0.005)
+    assert before.fingerprint == after.fingerprint and before.test == after.test
+    assert after.constant_baseline == pytest.approx(constant, abs=0.005)
+
+
+def test_real_features_have_no_bag_of_tokens_and_no_task_is_an_error(data_root, tmp_path, capsys):
+    show_baselines(compose(PrepareOptions, ["task=adding", "budget=smoke", f"data.root={tmp_path}"]))
+    assert capsys.readouterr().out.splitlines()[1].split()[2::2] == ["-", "-"]
+    with pytest.raises(ValueError, match=r"task must be one of all, adding"):
+        show_baselines(compose(PrepareOptions, []))
+
+
+@pytest.mark.parametrize("name", ["board_recall", "psf_listops", "spt_listops"])
+def test_the_data_of_an_experiment_are_those_of_its_training(name):
+    attn = ["attn=none"] if name.startswith("board") else []
+    data = compose(PrepareOptions, [f"experiment={name}"])
+    training = compose(Experiment, [f"experiment={name}", *attn])
+    assert data.task == training.task and data.source == training.source
+    assert data.data_overrides == training.data_overrides
+    assert compose(PrepareOptions, training.data_overrides).source == data.source
+
 
 LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
 PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\tdd\n0.0\te\tf\tg\thhh\n" for name in ("train", "eval", "test")}
@@ -189,22 +310,27 @@ def test_the_histogram_of_generated_answers_is_the_official_one():
 
 
 @pytest.mark.parametrize("words", [[], ["a", "b"], ["/nowhere"]])
-def test_wrong_arguments_end_with_a_line(words, capsys):
+def test_wrong_arguments_print_the_usage_or_the_missing_path(words, capsys):
     assert inspect.main(words) == 1
     said = "".join(capsys.readouterr())
     assert "usage" in said or "/nowhere does not exist" in said
 
 
-def test_another_word_than_a_command_is_named(capsys):
+def test_an_unknown_command_is_named(capsys):
     with pytest.raises(SystemExit, match=r"lra: data inspekt: no such command; it is one of inspect PATH, export"):
         command.command(["inspekt", "x"])
 
 
 @pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt, "lra: interrupted\n"), (BrokenPipeError, "")])
-def test_an_interrupt_and_a_reader_that_is_gone_end_without_a_traceback(error, said, tmp_path):
-    program = "import sys; from data_prep import inspect\ndef fail(*_): raise {0}\ninspect.layout = fail"
-    program += f"\nsys.exit(inspect.main([{str(tmp_path)!r}]))"
-    process = subprocess.run(
-        [sys.executable, "-c", program.format(error.__name__)], cwd=CONF.parent, capture_output=True, text=True
-    )
-    assert process.returncode == 1 and process.stderr == said
+def test_an_interrupt_and_a_closed_pipe_end_without_a_traceback(error, said, tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(inspect, "layout", fail)
+    with open(tmp_path / "out", "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert inspect.main([str(tmp_path)]) == 1
+        # What is still buffered after a broken pipe is dropped.
+        print("buffered", flush=True)
+    assert capsys.readouterr().err == said
+    assert ((tmp_path / "out").read_text() == "") == (error is BrokenPipeError)

@@ -1,30 +1,29 @@
-"""sweep=board: the choice of a learning rate, the order of runs, and going on from the folders alone."""
+"""Plans of sweeps: the runs of a grid, and sweep=board, which chooses a learning rate and resumes from its folders."""
 
 import itertools
-import os
 import random
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import yaml
-from conftest import MECHANISMS, config, printed
+from conftest import MECHANISMS, config, of_session, printed
 from support.records import RECORD
-from support.sweeps import fail, finish
-from support.training import wait
+from support.sweeps import SMOKE, expand, fail, finish, finish_each
+from support.sweeps import config as options_of
 
 from lra.board.duplicates import find_duplicates
 from lra.board.runs import Board
 from lra.board.search import decide
 from lra.config import CONF
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
+from lra.io import atomic
 from lra.runs import config_file, published, record
 from lra.sweep import __main__ as leader
-from lra.sweep import launcher
+from lra.sweep import launcher, plan
 from lra.sweep.options import SweepOptions
 
+SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
 RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
 LADDER = sorted(RATES + FURTHER)
 MANY = 10**6  # examples: a score has no error
@@ -32,8 +31,77 @@ ALIKE = ("task=adding", "budget=quick", "task.length=64", "model.pool=class", "m
 TASKS = {"tiny_recall": "recall", "tiny_listops": "listops"}
 
 
+def test_the_study_names_what_differs_from_the_paper():
+    assert plan.study(options_of("lr", "budget=quick", "protocol=clean")) == "sweep-lr-clean-quick"
+    assert plan.study(options_of("lr", "study=mine")) == "mine"
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_value_of_every_axis_is_a_run_with_its_own_name(name):
+    """All points have different words; those along the axes are built, mechanisms apart, which have their own tests."""
+    made = options_of(name)
+    points = plan.points(made.sweep)
+    assert len({tuple(point) for point in points}) == len(points)
+    small = options_of(name, *SMOKE, "seeds=[3]")
+    for key, grid in made.sweep.grids.items():
+        axes = {axis: list(values) for axis, values in grid.items()}
+        assert set(axes["attn"]) <= set(MECHANISMS)
+        axes["attn"] = axes["attn"][:1]
+        for axis, values in axes.items():
+            one = {other: some[:1] for other, some in axes.items()} | {axis: values}
+            swept = small.replace(sweep=small.sweep.replace(grids={key: one}))
+            assert len(plan.expand(swept, threads=None)[0]) == len(values)
+
+
+def test_lr_gives_each_of_the_baselines_the_same_rates():
+    rates = {}
+    for point in plan.points(options_of("lr").sweep):
+        words = dict(word.split("=", 1) for word in point)
+        rates.setdefault(words["attn"], []).append(float(words["optim.lr"]))
+    assert list(rates) == list(options_of("baselines").sweep.grids["methods"]["attn"])
+    assert set(map(tuple, rates.values())) == {(1e-4, 3e-4, 1e-3, 3e-3)}
+
+
+def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_reason(monkeypatch):
+    missing = property(lambda made: f"attn={made.label} needs a GPU" if "sum" in made.label else None)
+    monkeypatch.setattr(Experiment, "unavailable", missing)
+    runs, skipped = plan.expand(options_of("selection", *SMOKE), threads=None)
+    assert skipped == ["listops: attn=cur_sum needs a GPU"] and "cur_sum" not in {run.label for run in runs}
+
+
+def test_what_a_task_is_too_short_for_is_left_out_with_a_reason():
+    words = ["budget=quick", "tasks=[listops]", "measure=0"]  # 32 tokens
+    runs, skipped = plan.expand(options_of("count", *words), threads=None)
+    assert {run.label.partition("=")[2] for run in runs} == {"16", "32"}
+    assert len(skipped) == 8 and skipped[0] == "listops: attn.count must be from 1 to 32 (length), not 64"
+    with pytest.raises(ValueError, match=r"^listops: attn.count must be from 1 to 32"):
+        more = ["+sweep.grids.mine={attn:[cur_abs],attn.count:[64]}", "~sweep.grids.methods"]
+        plan.expand(options_of("selection", *words, *more), threads=None)
+
+
+def test_options_of_the_protocol_are_those_of_the_runs():
+    runs = expand("selection", "protocol.mean_over=real", "protocol=clean")
+    assert {"protocol=clean", "protocol.mean_over=real"} <= set(runs[0].overrides)
+    assert compose(Experiment, runs[0].overrides).protocol.mean_over == "real"
+
+
+VAL_SIZES = {
+    "task=listops budget=paper": 2_000,
+    "task=text budget=paper": 25_000,
+    "task=text budget=paper protocol.hold_out=5000": 5_000,
+    "task=retrieval budget=paper": 18_090,
+    "task=image budget=quick": 500,
+    "task=genome": None,
+}
+
+
+@pytest.mark.parametrize("words", VAL_SIZES)
+def test_the_size_of_the_validation_set_is_known_before_the_data(words):
+    assert compose(Experiment, [*words.split(), "attn=mean"]).data_source().dev_size == VAL_SIZES[words]
+
+
 def searched(score):
-    """Search with a function from rates to dev scores: the rates in the order in which they are tried, the choice."""
+    """Search with a function from rates to scores: the rates in the order in which they are tried, and the choice."""
     scores, tried = {}, []
     while True:
         left, chosen = decide(scores, RATES, FURTHER, examples=MANY)
@@ -83,29 +151,32 @@ def test_the_board_lists_every_mechanism_that_runs_on_a_cpu_once():
     assert {words.split()[0] for words in named} == {name for name in MECHANISMS if not name.startswith("flashcur_")}
 
 
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    """A folder with the yamls of two tiny tasks, written once, so that Hydra reads each choice of groups once."""
+    conf = of_session(tmp_path_factory, "tiny-tasks")
+    for name, task in TASKS.items():
+        path = conf / "experiment" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            atomic.write(path, f"# @package _global_\ndefaults: [override /task: {task}, _self_]\nbudget: smoke\n")
+    return conf
+
+
 @pytest.fixture
-def board(tmp_path, monkeypatch, capfd, data_root):
-    """A function that runs the command with other words and launch, for two tiny tasks; returns its last line, stdout
-    and stderr."""
+def board(tmp_path, tasks, monkeypatch, capfd, data_root):
+    """Run the command for two tiny tasks with other words and launch; returns its last line, stdout and stderr."""
     monkeypatch.setattr(launcher, "EVERY", 0.01)
     monkeypatch.setattr("lra.data.bag_of_tokens.EPOCHS", 1)
 
     def start(launch, *words):
         monkeypatch.setattr(launcher.Launcher, "launch", lambda _, runs: launch(runs))
-        return printed(leader.sweep, *command(tmp_path, *words)[3:], patch=monkeypatch, capfd=capfd)
+        options = ["--config-dir", str(tasks), "sweep=board", f"runs={tmp_path / 'runs'}", "seeds=[0,1]", "measure=0"]
+        if not any(word.startswith("tasks=") for word in words):
+            options.append(f"tasks=[{','.join(TASKS)}]")
+        return printed(leader.sweep, *options, *words, patch=monkeypatch, capfd=capfd)
 
     return start
-
-
-def command(home, *words):
-    for name, task in TASKS.items():
-        path = home / "conf" / "experiment" / f"{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# @package _global_\ndefaults: [override /task: {task}, _self_]\nbudget: smoke\n")
-    words = ("seeds=[0,1]", "measure=0", *words)
-    few = [f"tasks=[{','.join(TASKS)}]"] * (not any(word.startswith("tasks=") for word in words))
-    start = ["--config-dir", str(home / "conf"), "sweep=board", f"runs={home / 'runs'}"]
-    return [sys.executable, "-m", "lra.sweep", *start, *few, *words]
 
 
 def rate(run):
@@ -175,9 +246,9 @@ def test_a_mechanism_of_the_users_own_and_the_number_of_its_runs(board):
     assert "left: 4 runs for the rates and 2 at the chosen ones" in out and "time one after the other: about" in out
 
 
-def test_a_record_of_another_configuration_is_refused(board, tmp_path):
+def test_a_record_of_another_configuration_is_rejected(board, tmp_path):
     words = ("mechanisms=[mean]", "tasks=[tiny_recall]")
-    assert board(lambda runs: [finish(run, val=1.0) for run in runs] and None, *words)[0] is None
+    assert board(finish_each(val=1.0), *words)[0] is None
     folder = tmp_path / "runs" / "board-rates" / "recall_N64_K4" / "mean-optim.lr=0.001" / "seed-100"
     (folder / "config.yaml").write_text(yaml.safe_dump({"optim.lr": 0.5}))
     stop, *_ = board(pytest.fail, *words)
@@ -186,12 +257,7 @@ def test_a_record_of_another_configuration_is_refused(board, tmp_path):
 
 def test_what_an_earlier_label_computes_is_not_run_and_the_task_s_length_decides(board):
     tried = set()
-
-    def launch(runs):
-        for run in runs:
-            tried.add((run.task, run.label.split("-optim")[0]))
-            finish(run, val=50.0)
-
+    launch = finish_each(lambda run: tried.add((run.task, run.label.split("-optim")[0])), val=50.0)
     plain = "overrides=['model.dropout=0']"
     words = ("mechanisms=['local attn.block=64','mean block=glu','none block=glu',mean]", plain)
     line = "local attn.block=64 on tiny_recall: = sdpa here"
@@ -217,18 +283,15 @@ def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_p
         for lr, seed in [*((lr, 100) for lr in RATES), (3e-3, 0)]:
             run = entry.at(lr, seed, search=seed == 100)
             choices = entry.choices | {"optim.lr": lr} | (changes if lr == 1e-3 else {})
-            fields = {
-                "label": run.label,
-                "seed": seed,
-                "fingerprint": config_file.fingerprint(choices | {"seed": seed}),
-            }
-            fields |= {"study": run.folder.parts[-4], "val": 90.0 - 1000 * abs(lr - 3e-3), "n_val": MANY}
-            runs[fields["study"]].append(published.Published(replace(RECORD, **fields), choices, []))
+            fields = {"study": run.folder.parts[-4], "label": run.label, "seed": seed, "n_val": MANY}
+            fields |= {"fingerprint": config_file.fingerprint(choices | {"seed": seed})}
+            made = replace(RECORD, **fields, val=90.0 - 1000 * abs(lr - 3e-3))
+            runs[made.study].append(published.Published(made, choices, []))
         for study, study_runs in runs.items():
             published.save(published.HOME / study, study_runs)
 
     launched = []
-    launch = lambda runs: [(launched.append((rate(run), run.seed)), finish(run, val=1.0)) for run in runs] and None
+    launch = finish_each(lambda run: launched.append((rate(run), run.seed)), val=1.0)
     publish()
     stop, out, _ = board(launch, *words)
     assert stop is None and "4 rates done, 0.003 chosen; 1 of 2 seeds done" in out and "do not count" not in out
@@ -236,8 +299,8 @@ def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_p
     launched.clear()
     publish(**{"model.dim": 32})
     stop, out, _ = board(launch, *words)
-    told = "do not count: 1, such as board-smoke-rates/listops/mean-optim.lr=0.001/seed-100 (model.dim"
-    assert stop is None and told in out and launched == [(1e-3, 100)]
+    message = "do not count: 1, such as board-smoke-rates/listops/mean-optim.lr=0.001/seed-100 (model.dim"
+    assert stop is None and message in out and launched == [(1e-3, 100)]
 
 
 def test_the_bag_of_tokens_is_fitted_before_the_first_run_of_a_task_and_once(board, tmp_path):
@@ -245,32 +308,12 @@ def test_the_bag_of_tokens_is_fitted_before_the_first_run_of_a_task_and_once(boa
     bags = lambda: list((tmp_path / "data" / "bags").glob("recall*.json"))
     board(pytest.fail, *words, "plan=true")
     assert not bags()
-    found = []
-    launch = lambda runs: [(found.append(len(bags())), finish(run, val=1.0)) for run in runs] and None
+    counts = []
+    launch = finish_each(lambda run: counts.append(len(bags())), val=1.0)
     stop, _, err = board(launch, *words)
-    assert stop is None and set(found) == {1} and err.count("fitting the bag of tokens") == 1
+    assert stop is None and set(counts) == {1} and err.count("fitting the bag of tokens") == 1
     (tmp_path / "runs" / "board" / "recall_N64_K4" / "mean" / "seed-0" / record.NAME).unlink()
     assert "fitting" not in board(launch, *words)[2]
-
-
-@pytest.mark.slow
-def test_killed_it_goes_on_from_the_folders(tmp_path, data_root):
-    words = command(tmp_path, "mechanisms=[mean]", "tasks=[tiny_recall]", "seeds=[0]", "sweep.search.further=[]")
-    start = lambda: subprocess.Popen(words, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    finished = lambda: {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob(record.NAME)}
-    wait(first := start(), lambda: len(finished()) >= 2)
-    os.kill(first.pid, signal.SIGKILL)
-    first.communicate(timeout=90)
-    before = finished()
-    _, err = (again := start()).communicate(timeout=300)
-    assert again.returncode == 0, err
-    after = finished()
-    assert before.items() <= after.items() and 2 <= len(before) < len(after) == 5
-    searched = [result for result in map(record.load, after) if result.seed == 100]
-    scores = {result.lr: None if result.collapsed else result.val for result in searched}
-    chosen = decide(scores, RATES, examples=searched[0].n_val)[1]
-    (seed,) = (path.parent for path in after if path.parent.name == "seed-0")
-    assert yaml.safe_load((seed / "config.yaml").read_text())["optim.lr"] == chosen
 
 
 def test_labels_that_compute_exact_attention_at_a_length_are_found_by_their_outputs():

@@ -1,0 +1,260 @@
+"""Releases in the layouts that people have: folders, packed files and archives, copies, and Pathfinder's images."""
+
+import functools
+
+import numpy as np
+import pytest
+from server import assert_rejected, png, prepared, write_folder, write_tar
+
+from data_prep.listops import ListOps
+from data_prep.pathfinder.generator import Pathfinder, generate
+from data_prep.pathfinder.listing import FOLDERS
+from data_prep.retrieval import FILES as PAIR_FILES
+from data_prep.retrieval import Retrieval
+
+LISTOPS = {
+    "basic_train.tsv": b"Source\tTarget\n( [MAX 2 ) 9 ]\t9\n[SM 5 6 ]\t1\n",
+    "basic_val.tsv": b"Source\tTarget\n[MIN 3 1 ]\t1\n",
+    "basic_test.tsv": b"Source\tTarget\n[MIN 8 4 ]\t4\n",
+}
+PAIRS = dict.fromkeys(PAIR_FILES.values(), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
+LAYOUTS = {  # folders of ListOps and Retrieval
+    "flat": ("", ""),
+    "official": ("lra_release/listops-1000", "lra_release/tsv_data"),
+    "unpacked archive": ("lra_release/lra_release/listops-1000", "lra_release/lra_release/tsv_data"),
+    "S4": ("listops", "aan"),
+    "S4, data": ("data/listops", "data/aan"),
+    "Kaggle": ("listops/listops", "aan/aan"),
+    "four levels": ("a/b/c/d", "a/b/c/e"),
+}
+INNER = f"pathfinder32/{FOLDERS[14]}"
+COUNT, BATCH = 60, 25  # images, and lines of a metadata file
+
+
+def inside(folder, files):
+    return {f"{folder}/{name}".lstrip("/"): data for name, data in files.items()}
+
+
+def write_release(path, kind, *copies):
+    """Write the files of each copy into a folder or an archive; packed: all but the first are packed by gzip."""
+    if kind == "archive":
+        write_tar(path, [member for files in copies for member in files.items()])
+    else:
+        for number, files in enumerate(copies):
+            write_folder(path, files, packed=kind == "packed" and number > 0)
+    return path
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["folder", "packed", "archive"])
+def test_both_tasks_are_found_in_every_layout(tmp_path, layout, kind):
+    listops, pairs = LAYOUTS[layout]
+    other = {"a/unrelated.txt": b"", "x/._basic_val.tsv": b""}
+    root = write_release(tmp_path / "lra.gz", kind, other, inside(listops, LISTOPS) | inside(pairs, PAIRS))
+    splits = prepared(ListOps(release=root), tmp_path / "data")
+    labels = {name: [label for label, _ in examples] for name, examples in splits.items()}
+    assert labels == {"train": [9, 1], "val": [1], "test": [4]}
+    assert prepared(Retrieval(release=root), tmp_path / "data")["test"] == [(1, b"c", b"d"), (0, b"g", b"h")]
+
+
+def test_deeper_folders_and_folders_of_images_are_not_searched(tmp_path):
+    root = write_folder(tmp_path / "root", inside("a/b/c/d/e", LISTOPS) | inside("imgs", LISTOPS))
+    message = r"root/basic_train.tsv is missing: .* up to four levels above it"
+    assert_rejected(ListOps(release=root), tmp_path / "data", message)
+    write_folder(root / "a", inside("b/c/d", {name: LISTOPS[name] for name in ("basic_train.tsv", "basic_val.tsv")}))
+    assert_rejected(ListOps(release=root), tmp_path / "data", r"a/b/c/d/basic_test.tsv is missing")
+
+
+def test_a_linked_folder_is_found_and_a_loop_of_links_ends(tmp_path):
+    write_folder(tmp_path / "disk", LISTOPS)
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "listops").symlink_to(tmp_path / "disk")
+    (tmp_path / "root" / "loop").symlink_to(tmp_path / "root")
+    assert len(prepared(ListOps(release=tmp_path / "root"), tmp_path / "data")["train"]) == 2
+
+
+@functools.cache
+def labelled_images(contour=14):
+    """Label and pixels of each image."""
+    images, labels = generate(size=32, count=COUNT, seed=3, contour=contour)
+    return [(int(label), image.tobytes()) for image, label in zip(images, labels, strict=True)]
+
+
+def image_files(contour=14, **changes):
+    """Files of a folder of one contour; changes replace, add or, being None, remove files."""
+    files, lines = {}, {}
+    for i, (label, pixels) in enumerate(labelled_images(contour)):
+        # Batches 8, 9 and 10: text order is not their order.
+        batch = 8 + i // BATCH
+        files[f"imgs/{batch}/sample_{i}.png"] = png(np.frombuffer(pixels, np.uint8).reshape(32, 32))
+        lines.setdefault(batch, []).append(f"imgs/{batch} sample_{i}.png {i} {label} 1.8 4 14 0.3 5 3.5 4 2")
+    files |= {f"metadata/{batch}.npy": "\n".join(text).encode() + b"\n" for batch, text in lines.items()}
+    return {name: data for name, data in (files | changes).items() if data is not None}
+
+
+def write_archive(path, files, top="lra_release/lra_release/"):
+    """Write images before and after the metadata, among another contour, another size and another task."""
+    other = image_files(contour=9)
+    members = {f"{top}pathfinder32/{FOLDERS[9]}/{name}": data for name, data in other.items()}
+    members |= {f"{top}pathfinder64/{FOLDERS[14]}/{name}": data for name, data in other.items()}
+    members |= {f"{top}{INNER}/{name}": files[name] for name in sorted(files, key=lambda name: name[::-1])}
+    write_tar(path, members | {f"{top}tsv_data/new_aan_pairs.test.tsv": b"0.0"})
+    return path
+
+
+def write_images(folder, packed, files):
+    return write_archive(folder / "lra_release.gz", files) if packed else write_folder(folder / "release", files)
+
+
+@pytest.mark.parametrize("inner", ["", FOLDERS[14], INNER])
+def test_every_image_of_a_folder_is_there_once(tmp_path, inner):
+    write_folder(tmp_path / "release" / inner, image_files())
+    splits = prepared(Pathfinder(release=tmp_path / "release"), tmp_path / "data")
+    assert {name: len(split) for name, split in splits.items()} == {"train": 48, "val": 6, "test": 6}
+    assert sorted(example for split in splits.values() for example in split) == sorted(labelled_images())
+
+
+@pytest.mark.parametrize("top", ["lra_release/lra_release/", "./lra_release/", ""])
+def test_the_archive_gives_what_its_folder_gives(tmp_path, top):
+    folder = write_folder(tmp_path / "release", image_files())
+    archive = write_archive(tmp_path / "lra_release.gz", image_files(), top)
+    expected = prepared(Pathfinder(release=folder), tmp_path / "a")
+    assert prepared(Pathfinder(release=archive), tmp_path / "b") == expected
+    (left,) = (path.name for path in (tmp_path / "b").iterdir() if path.suffix != ".lock")
+    assert left == Pathfinder(release=archive).folder("").name
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_empty_unreadable_and_missing_images_are_skipped_and_counted(tmp_path, packed, capfd):
+    small = png(np.zeros((16, 16), np.uint8))
+    changes = {"imgs/8/sample_3.png": b"", "imgs/8/sample_4.png": b"PNG", "imgs/9/sample_30.png": small}
+    path = write_images(tmp_path, packed, image_files(**changes, **{"imgs/10/sample_55.png": None}))
+    splits = prepared(Pathfinder(release=path), tmp_path / "data")
+    assert sum(map(len, splits.values())) == COUNT - 4
+    lines = [line for line in capfd.readouterr().err.splitlines() if "skipped" in line]
+    assert sum(int(line.split()[1]) for line in lines) == 4
+
+
+ALIKE = {f"imgs/{8 + i // BATCH}/sample_{i}.png": png(np.eye(32, dtype=np.uint8)) for i in range(40)}
+DAMAGED = {
+    r"metadata/9.npy, line 1: not a folder, a file, a number": {"metadata/9.npy": b"imgs/9 sample_25.png 0\n"},
+    r"metadata/9.npy, line 1: not a folder, a file": {"metadata/9.npy": b"imgs/9 sample_25.png 0 2\n"},
+    r"no metadata/\*.npy: source.release must be": dict.fromkeys([f"metadata/{n}.npy" for n in (8, 9, 10)]),
+    r"only 1[0-9] of 48 images are different, so these are not the images": ALIKE,
+}
+
+
+@pytest.mark.parametrize("message", DAMAGED)
+@pytest.mark.parametrize("packed", [False, True])
+def test_damaged_images_are_named(tmp_path, packed, message):
+    path = write_images(tmp_path, packed, image_files(**DAMAGED[message]))
+    assert_rejected(Pathfinder(release=path), tmp_path / "data", message)
+
+
+def test_a_cut_archive_and_a_missing_folder_are_named(tmp_path):
+    archive = write_archive(tmp_path / "lra_release.gz", image_files())
+    archive.write_bytes(archive.read_bytes()[:-2000])
+    assert_rejected(Pathfinder(release=archive), tmp_path / "data", r"lra_release.gz is damaged")
+    assert_rejected(Pathfinder(release=tmp_path / "nowhere"), tmp_path / "data", r"nowhere has no metadata")
+
+
+INNER_FOLDER = {ListOps: "listops-1000", Pathfinder: INNER}
+KINDS = {ListOps: ("folder", "packed", "archive"), Pathfinder: ("folder", "archive")}
+TWICE = {
+    "an outer copy": ["lra_release", "lra_release/lra_release"],
+    "a copy next to it": ["a", "b"],
+    "a folder in a folder of the same name": ["pathfinder32", "pathfinder32/pathfinder32"],
+    "repeated names": ["lra_release", "lra_release"],
+    "three copies": ["", "a", "a/b"],
+}
+TSV = b"Source\tTarget\n"
+CHANGED = {  # task and what is changed in the second copy
+    "another split": (ListOps, {"basic_val.tsv": TSV + b"[MIN 3 2 ]\t2\n"}),
+    "another size": (ListOps, {"basic_test.tsv": LISTOPS["basic_test.tsv"] + b"[MIN 1 2 ]\t1\n"}),
+    "another order": (ListOps, {"basic_train.tsv": TSV + b"[SM 5 6 ]\t1\n( [MAX 2 ) 9 ]\t9\n"}),
+    "one label": (Pathfinder, {"metadata/8.npy": b"imgs/8 sample_0.png 0 0\n" * 25}),
+    "one image": (Pathfinder, {"imgs/8/sample_3.png": png(np.eye(32, dtype=np.uint8))}),
+    "an image is missing": (Pathfinder, {"imgs/8/sample_3.png": None}),
+    "an image is empty": (Pathfinder, {"imgs/8/sample_3.png": b""}),
+}
+
+
+def files_of(task):
+    return LISTOPS if task is ListOps else image_files()
+
+
+@pytest.mark.parametrize("case", TWICE)
+@pytest.mark.parametrize(("task", "kind"), [(task, kind) for task, kinds in KINDS.items() for kind in kinds])
+def test_equal_copies_are_read_once_and_right(tmp_path, task, kind, case):
+    files = files_of(task)
+    plain = write_folder(tmp_path / "plain", files)
+    copies = [inside(f"{top}/{INNER_FOLDER[task]}", files) for top in TWICE[case]]
+    root = write_release(tmp_path / "root", kind, *copies)
+    expected = prepared(task(release=plain), tmp_path / "plain-data")
+    assert prepared(task(release=root), tmp_path / "data") == expected
+
+
+CHOICES = [(case, kind) for case, (task, _) in CHANGED.items() for kind in KINDS[task]]
+
+
+@pytest.mark.parametrize(("case", "kind"), CHOICES)
+def test_copies_with_different_content_are_listed_and_one_can_be_chosen(tmp_path, case, kind):
+    task, changes = CHANGED[case]
+    files = files_of(task)
+    other = {name: data for name, data in (files | changes).items() if data is not None}
+    places = [f"{top}/{INNER_FOLDER[task]}" for top in TWICE["an outer copy"]]
+    root = write_release(tmp_path / "root", kind, inside(places[0], files), inside(places[1], other))
+    message = r"2 copies with different content were found; choose one: "
+    said = assert_rejected(task(release=root), tmp_path / "data", message)
+    choices = said.partition("choose one: ")[2].split("; ")
+    assert choices == [f"source.release={root}/{place}" for place in places]
+    folders = set()
+    for choice in choices:
+        source = task(release=choice.partition("=")[2])
+        prepared(source, tmp_path / "data")
+        folders.add(source.folder(tmp_path / "data"))
+    assert len(folders) == 2
+
+
+@pytest.mark.parametrize(("case", "name"), [("another size", "basic_test.tsv"), ("one image", "imgs/8/sample_3.png")])
+def test_a_name_with_two_contents_in_an_archive_is_named(tmp_path, case, name):
+    """As tar -u appends it."""
+    task, changes = CHANGED[case]
+    copies = [inside(INNER_FOLDER[task], files) for files in (files_of(task), changes)]
+    root = write_release(tmp_path / "lra.gz", "archive", *copies)
+    assert_rejected(task(release=root), tmp_path / "data", rf"{name} .*twice with different content")
+
+
+STEPS = {  # what happens to the folder between two preparations, and how many images there are then
+    "completed": (dict.fromkeys(["imgs/8/sample_3.png", "imgs/9/sample_30.png"]), {}, COUNT - 2, COUNT),
+    "an empty file is replaced": ({"imgs/8/sample_3.png": b""}, {}, COUNT - 1, COUNT),
+    "one image is inverted": ({}, {"imgs/8/sample_3.png": png(255 - np.eye(32, dtype=np.uint8))}, COUNT, COUNT),
+    "one label is changed": ({}, {"metadata/10.npy": b"imgs/10 sample_50.png 50 1\n"}, COUNT, 51),
+    "files of macOS": ({}, {"metadata/._8.npy": b"\0\5", "imgs/8/._sample_3.png": b"\0"}, COUNT, COUNT),
+    "blank last lines": ({"metadata/10.npy": None}, {"metadata/10.npy": b"imgs/10 sample_50.png 50 1\n\n"}, 50, 51),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_folder_is_identified_by_its_pixels(tmp_path, step):
+    before, after, first, second = STEPS[step]
+    root = write_folder(tmp_path / "root", image_files(**before))
+    counts, folders = [], []
+    for changes in ({}, image_files() | after):
+        write_folder(root, changes)
+        source = Pathfinder(release=root)
+        counts.append(sum(map(len, prepared(source, tmp_path / "data").values())))
+        folders.append(source.folder(tmp_path / "data"))
+    assert counts == [first, second]
+    assert (folders[0] == folders[1]) == (step == "files of macOS")
+
+
+def test_several_threads_decode_what_one_decodes(tmp_path, monkeypatch):
+    changes = {"imgs/8/sample_3.png": b"", "imgs/8/sample_4.png": b"PNG", "imgs/10/sample_55.png": None}
+    root = write_folder(tmp_path / "rel\nease", image_files(**changes))
+    monkeypatch.setattr("data_prep.pathfinder.generator.BLOCK", 7)
+    contents = []
+    for workers in (1, 3):
+        folder = Pathfinder(release=root).prepare(tmp_path / str(workers), workers=workers)
+        contents.append({path.name: path.read_bytes() for path in folder.glob("*.bin")})
+    assert contents[0] == contents[1]

@@ -1,0 +1,293 @@
+"""Tables of ListOps and Retrieval: what is read, harmless differences and damage."""
+
+import gzip
+import os
+import re
+import tarfile
+
+import pytest
+from server import assert_rejected, official, prepared, silent, write_folder, write_tar
+
+from data_prep import lines
+from data_prep.genome import Genome
+from data_prep.listops import FILES, ListOps, decode
+from data_prep.release import Release
+from data_prep.retrieval import Retrieval
+from data_prep.text import Text
+
+HEAD = b"Source\tTarget\n"
+EXPRESSIONS = {
+    "basic_train.tsv": HEAD + b"( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM ( ( ( [MED 4 ) 7 ) ] ) ) 6 ) ] )\t1\n",
+    "basic_val.tsv": HEAD + b"[MIN 3 1 ]\t1\n",
+    "basic_test.tsv": b"Source\tTarget\r\n( ( ( [MIN 8 ) 4 ) ] )\t4\r\n",
+}
+PAIRS = {
+    "train": [
+        (0, "first paper", "second paper"),
+        (1, '"He said, ""no"" once', "naïve café ☕"),
+        (1, "x" * 10_001, "tab-free, 'quoted'"),
+        (0, "b is a letter", "b' is an unfinished literal"),
+        (1, "", "an empty first text"),
+        (0, "b", "it's both ' and \""),
+    ],
+    "val": [(1, "c", "d"), (0, "e", "f")],
+    "test": [(0, "g", "h"), (1, "i", "j"), (1, "k", "l")],
+}
+TRAIN, EVAL, TEST = (f"new_aan_pairs.{part}.tsv" for part in ("train", "eval", "test"))
+NAMES = {"train": TRAIN, "val": EVAL, "test": TEST}
+
+
+def encoded(text, literal):
+    """The text as a file has it, as a Python bytes literal or plain."""
+    return repr(text.encode()).encode() if literal else text.encode()
+
+
+def texts(literal=False):
+    """Label and texts of each split's pairs as they are read: the first 10,000 bytes."""
+    splits = {}
+    for split, pairs in PAIRS.items():
+        splits[split] = [(n, encoded(a, literal)[:10_000], encoded(b, literal)[:10_000]) for n, a, b in pairs]
+    return splits
+
+
+def pair_files(literal=False):
+    """Content of the three official files by their names."""
+    files = dict.fromkeys(NAMES.values(), b"")
+    for split, pairs in PAIRS.items():
+        for i, (label, a, b) in enumerate(pairs):
+            first, second = encoded(a, literal), encoded(b, literal)
+            files[NAMES[split]] += b"%d.0\tP0%d\tP1%d\t%s\t%s\n" % (label, i, i, first, second)
+    return files
+
+
+def write_archive(path, files, top="lra_release/lra_release/"):
+    """Write files in the layout of the official archive, test before train before eval, among other tasks' files."""
+    members = {f"{top}listops-1000/{name}": data for name, data in EXPRESSIONS.items()}
+    members |= {f"{top}pathfinder32/imgs/{i}.png": bytes(i) for i in range(5)}
+    members |= {f"{top}tsv_data/{name}": files[name] for name in (TEST, TRAIN, EVAL) if name in files}
+    write_tar(path, members | {f"{top}zz/last": b"last"})
+    return path
+
+
+def test_expressions_lose_their_round_brackets(tmp_path):
+    splits = ListOps(release=write_folder(tmp_path / "release", EXPRESSIONS)).open(tmp_path / "data")
+    train = splits["train"]
+    assert [len(split) for split in splits.values()] == [2, 1, 1]
+    assert decode(train.tokens.tolist()) == "[MAX 2 9 ] [SM [MED 4 7 ] 6 ]"
+    assert train.labels.tolist() == [9, 1]
+    assert train.lengths.tolist() == [[4], [7]]
+
+
+@pytest.mark.parametrize("literals", [False, True])
+def test_pairs_are_read_and_python_literals_are_decoded_on_request(tmp_path, literals):
+    release = write_folder(tmp_path / "release", pair_files(literals))
+    assert prepared(Retrieval(release=release, literals=literals), tmp_path / "data") == texts()
+
+
+def test_literals_are_read_as_they_are_written_by_default(tmp_path):
+    release = write_folder(tmp_path / "release", pair_files(literal=True))
+    assert prepared(Retrieval(release=release), tmp_path / "data") == texts(literal=True)
+    folders = {Retrieval(release=release, literals=literals).folder("data") for literals in (False, True)}
+    assert len(folders) == 2
+    broken = write_folder(tmp_path / "broken", pair_files() | {TRAIN: b"1.0\ta\tb\tb'\\xq'\td\n"})
+    assert prepared(Retrieval(release=broken), tmp_path / "data")["train"] == [(1, rb"b'\xq'", b"d")]
+
+
+@pytest.mark.parametrize("key", ["release", "archive"])
+def test_pairs_of_the_release_archive_are_read_without_unpacking(tmp_path, key):
+    path = write_archive(tmp_path / "lra_release.gz", pair_files(), "./lra_release/")
+    assert prepared(Retrieval(**{key: path}), tmp_path / "data") == texts()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"data", "lra_release.gz"}
+
+
+def test_the_archive_is_read_once_to_its_end(tmp_path, monkeypatch):
+    """Another copy of the files may follow at the end."""
+    path = write_archive(tmp_path / "lra_release.gz", pair_files())
+    names = []
+    read_next = tarfile.TarFile.next
+
+    def record_next(tar):
+        member = read_next(tar)
+        if member is not None:
+            names.append(member.name.rsplit("/", 1)[-1])
+        return member
+
+    monkeypatch.setattr(tarfile.TarFile, "next", record_next)
+    prepared(Retrieval(release=path), tmp_path / "data")
+    assert set(names) == {*NAMES.values(), *EXPRESSIONS, *(f"{i}.png" for i in range(5)), "last"}
+    assert names[-1] == "last"
+    # tarfile reads the first member twice.
+    assert len(names) - len(set(names)) <= 1
+
+
+def test_smaller_sizes_are_the_first_of_either_label(tmp_path):
+    release = write_folder(tmp_path / "release", pair_files())
+    few = prepared(Retrieval(release=release, train=3, val=2, test=2), tmp_path / "data")
+    whole = texts()
+    train = [whole["train"][index] for index in (0, 1, 3)]
+    assert few == {"train": train, "val": whole["val"], "test": whole["test"][:2]}
+    message = r"test.tsv: 3 examples asked for, 1 of label 0 and 0 of label 1 are missing"
+    assert_rejected(Retrieval(release=release, test=3), tmp_path / "none", message)
+    with pytest.raises(ValueError, match="at least one example"):
+        Retrieval(release=release, test=0)
+    with pytest.raises(ValueError, match="url, sha256 and archive must be left out"):
+        Retrieval(release=release, archive=release)
+
+
+VAL = "basic_val.tsv"
+NO_LITERAL = "train.tsv, line 1: a text looks like a Python bytes literal but is"
+DAMAGED = {  # file, content and message
+    "empty": (VAL, b"", "basic_val.tsv is empty"),
+    "blank lines": (VAL, b"\n\n", "basic_val.tsv is empty"),
+    "byte order mark": (VAL, lines.BYTE_ORDER_MARK, "basic_val.tsv is empty"),
+    "HTML": (VAL, b"<!DOCTYPE html>\n<html>", r"basic_val.tsv is a web page \(HTML\)"),
+    "HTML later": (VAL, b"\n<HTML><head>", "basic_val.tsv.*(not an expression|the first line|is a web page)"),
+    "XML": (VAL, b"<?xml version='1.0'?><Error><Code>AccessDenied", "basic_val.tsv is an XML page"),
+    "Git LFS": (VAL, b"version https://git-lfs.github.com/spec/v1\n", "basic_val.tsv is a pointer of Git LFS"),
+    "gzip": (VAL, gzip.compress(b"Source", mtime=0), "basic_val.tsv is compressed by gzip"),
+    "UTF-16": (VAL, HEAD.decode().encode("utf-16"), "basic_val.tsv is UTF-16 text"),
+    "no example": (VAL, HEAD, "basic_val.tsv.*holds no example"),
+    "blank line": (VAL, HEAD + b"1\t1\n\n1\t1\n", "basic_val.tsv, line 3: not an expression"),
+    "wrong head": (VAL, b"Target\tSource\n1\t1\n", "basic_val.tsv: the first line must be Source, a tab, Target"),
+    "no tab": (VAL, HEAD + b"1\t1\n1 1\n", "basic_val.tsv, line 3: not an expression, a tab and a digit"),
+    "no digit": (VAL, HEAD + b"1\t10\n", "basic_val.tsv, line 2: not an expression"),
+    "operator": ("basic_test.tsv", HEAD + b"[FIRST 1 2 ]\t1\n", r"basic_test.tsv, line 2: unknown token '\[FIRST'"),
+    "4 fields": (EVAL, b"1.0\ta\tb\tc\td\n1.0\ta\tb\tc\n", "eval.tsv, line 2: 4 fields instead of label, id, id, te"),
+    "6 fields": (EVAL, b"1.0\ta\tb\tc\td\te\n", "eval.tsv, line 1: 6 fields"),
+    "1 field": (EVAL, b"1.0\ta\tb\tc\td\n\n1.0\ta\tb\tc\td\n", "eval.tsv, line 2: 1 fields"),
+    "label 2": (TEST, b"2.0\ta\tb\tc\td\n", "test.tsv, line 1: the label is '2.0', not 0.0 or 1.0"),
+    "label": (TEST, b"label\tid1\tid2\ttext1\ttext2\n", "test.tsv, line 1: the label is 'label'"),
+    "literal": (TRAIN, b"1.0\ta\tb\tb'\\xq'\td\n", NO_LITERAL),
+    "null byte": (TRAIN, b"1.0\ta\tb\tb'\0'\td\n", NO_LITERAL),
+    "program": (TRAIN, b"1.0\ta\tb\tb'1' + exit() + b'2'\td\n", NO_LITERAL),
+    "empty pairs": (TRAIN, b"", "train.tsv is empty"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_a_damaged_table_is_named_with_its_line(tmp_path, kind, case):
+    name, content, message = DAMAGED[case]
+    files = EXPRESSIONS | pair_files() | {name: content}
+    path = tmp_path / "release"
+    if kind == "archive":
+        write_tar(path, {f"lra_release/{name}": data for name, data in files.items()})
+    else:
+        write_folder(path, files)
+    source = ListOps(release=path) if name in EXPRESSIONS else Retrieval(release=path, literals=True)
+    assert_rejected(source, tmp_path / "data", message)
+
+
+def test_a_missing_table_is_named(tmp_path):
+    files = pair_files()
+    del files[EVAL]
+    folder = Retrieval(release=write_folder(tmp_path / "release", files))
+    archive = Retrieval(release=write_archive(tmp_path / "lra_release.gz", files))
+    message = r"new_aan_pairs.eval.tsv is missing: source.release must be the folder of new_aan_pairs.train"
+    assert_rejected(folder, tmp_path / "data", message)
+    message = r"lra_release/tsv_data is not the release archive or is damaged: new_aan_pairs.eval.tsv is missing"
+    assert_rejected(archive, tmp_path / "data", message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("folder", "release/new_aan_pairs.train.tsv", r"train.tsv, line 1: 4 fields"),
+        ("packed", "release/new_aan_pairs.train.tsv.gz", r"train.tsv.gz is damaged"),
+        ("archive", "lra_release.gz", r"lra_release.gz is damaged"),
+    ],
+)
+def test_a_cut_file_is_named(tmp_path, kind, name, message):
+    noise = os.urandom(30_000).hex()
+    files = pair_files() | {TRAIN: f"1.0\ta\tb\t{noise}\t{noise[::-1]}\n".encode()}
+    if kind == "archive":
+        release = write_archive(tmp_path / "lra_release.gz", files)
+    else:
+        release = write_folder(tmp_path / "release", files, packed=kind == "packed")
+    os.truncate(tmp_path / name, (tmp_path / name).stat().st_size // 3)
+    assert_rejected(Retrieval(release=release), tmp_path / "data", message)
+
+
+def test_a_data_set_is_identified_by_its_files_or_its_address(tmp_path):
+    plain = write_folder(tmp_path / "a", pair_files())
+    same = write_folder(tmp_path / "b" / "tsv_data", pair_files()).parent
+    other = write_folder(tmp_path / "c", pair_files() | {EVAL: b"1.0\ta\tb\ty\tz\n"})
+    folders = [Retrieval(release=path).folder("data") for path in (plain, same, other)]
+    assert folders[0] == folders[1] != folders[2]
+    assert Retrieval().arguments["release"] == {"url": "https://storage.googleapis.com/long-range-arena/lra_release.gz"}
+    pinned = [Retrieval(sha256="0" * 64, url=url).folder("data") for url in (None, "http://127.0.0.1/mirror.gz")]
+    assert pinned[0] == pinned[1] != Retrieval().folder("data")
+
+
+@pytest.mark.slow
+def test_thousands_of_pairs(tmp_path):
+    splits = prepared(Retrieval(release=official("tsv_data", "aan_standin")), tmp_path)
+    assert min(len(pairs) for pairs in splits.values()) > 500
+    for pairs in splits.values():
+        assert 0.4 < sum(label for label, _, _ in pairs) / len(pairs) < 0.6
+        assert all(max(len(a), len(b)) <= 10_000 for _, a, b in pairs)
+
+
+TOLERATED = {
+    "byte order mark": lambda data: lines.BYTE_ORDER_MARK + data,
+    "blank last line": lambda data: data + b"\n",
+    "blank last lines": lambda data: data + b"\r\n\r\n \n",
+    "no last line end": lambda data: data.rstrip(b"\r\n"),
+    "line ends of Windows": lambda data: data.replace(b"\n", b"\r\n"),
+    "mixed line ends": lambda data: data.replace(b"\n", b"\r\n", 1),
+    "all of them": lambda data: lines.BYTE_ORDER_MARK + data.replace(b"\n", b"\r\n", 1) + b"\n\n",
+}
+
+
+@pytest.mark.parametrize("change", TOLERATED)
+def test_harmless_differences_are_tolerated(tmp_path, change):
+    alter = TOLERATED[change]
+    files = {"basic_train.tsv": EXPRESSIONS["basic_train.tsv"]} | dict.fromkeys(
+        (VAL, "basic_test.tsv"), EXPRESSIONS[VAL]
+    )
+    files |= dict.fromkeys(NAMES.values(), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
+    root = write_folder(tmp_path / "root", {name: alter(data) for name, data in files.items()})
+    plain = write_folder(tmp_path / "plain", files)
+    for kind in (ListOps, Retrieval):
+        expected = prepared(kind(release=plain), tmp_path / "data")
+        assert prepared(kind(release=root), tmp_path / "data") == expected
+    (tmp_path / "dog.fa").write_bytes(alter(b">a\nACGT\n"))
+    (tmp_path / "donkey.fa").write_bytes(alter(b">a\nACG\nT\n>b\nACGT\n"))
+    genome = Genome(dog=tmp_path / "dog.fa", donkey=tmp_path / "donkey.fa", longer_than=1)
+    assert sum(map(len, prepared(genome, tmp_path / "data").values())) == 3
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "LONGEST", 100)
+    root = write_folder(tmp_path / "root", EXPRESSIONS | {"basic_test.tsv": b"x" * 1000})
+    splits = Release(path=root, files=FILES).splits(lambda rows, name, split: iter(list(rows)), silent)
+    assert len(list(splits["val"])) == 2
+    with pytest.raises(ValueError, match=r"basic_test.tsv, line 1: more than 100 bytes without a line end"):
+        list(splits["test"])
+
+
+REVIEWS = {f"{part}/{kind}/0_3.txt": b"x" for part in ("train", "test") for kind in ("pos", "neg")}
+FASTA = {"d.fa": b">a\nACGT\n>b\nAAAC\n>c\nCCCG\n", "e.fa": b">d\nCCGA\n>e\nACAC\n"}
+SLOW_READERS = {  # files, the source that reads them, names in the log
+    "tables": (pair_files(), lambda root: Retrieval(release=root), ["new_aan_pairs.train", ".eval", ".test"]),
+    "packed tables": (pair_files(), lambda root: Retrieval(release=root), ["new_aan_pairs.train", ".eval", ".test"]),
+    "an archive": (pair_files(), lambda root: Retrieval(release=root / "lra_release.tar"), ["lra_release.tar"]),
+    "reviews": (REVIEWS, lambda root: Text(archive=root), ["root"]),
+    "sequences": (FASTA, lambda root: Genome(dog=root / "d.fa", donkey=root / "e.fa", longer_than=2), ["d.fa", "e.fa"]),
+}
+
+
+@pytest.mark.parametrize("kind", SLOW_READERS)
+def test_the_rate_of_reading_is_logged_if_it_takes_long(tmp_path, capfd, monkeypatch, kind):
+    files, source, names = SLOW_READERS[kind]
+    root = write_folder(tmp_path / "root", files, packed=kind == "packed tables")
+    if kind == "an archive":
+        write_tar(root / "lra_release.tar", files, mode="w")
+    for seconds in (1e3, 0):
+        monkeypatch.setattr("lra.data.progress.SLOW", seconds)
+        source(root).prepare(tmp_path / f"data{seconds}")
+        pattern = r"(.*): [\d.]+ MB read at [\d,.]+ MB/s$"
+        logged = [re.search(pattern, line) for line in capfd.readouterr().err.splitlines()]
+        rates = [match[1] for match in logged if match]
+        assert len(rates) == (0 if seconds else len(names))
+    assert all(name in rate for name, rate in zip(names, rates, strict=True))
