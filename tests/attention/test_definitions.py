@@ -26,7 +26,6 @@ from lra.attention.flare import FLARE
 from lra.attention.fnet import FNet
 from lra.attention.h_transformer_1d import HTransformer1D
 from lra.attention.linformer import Linformer
-from lra.attention.reformer import Reformer
 from lra.attention.sdpa import SDPA
 from lra.attention.skyformer import Skyformer
 from lra.attention.soft import Soft
@@ -213,52 +212,6 @@ def test_long_sequences_of_fnet_are_as_exact_in_float32_as_a_transform_is():
         want = torch.fft.fft(x[row, :n], dim=0)
         plain = (torch.fft.fft(x[row, :n].float(), dim=0) - want).norm()
         assert (fnet.dft(x.float(), lengths)[row, :n] - want).norm() < 10 * plain
-
-
-def sees(x, rotations, made, same_bucket):
-    """Which real keys each real token x (n,D) sees in one round, (n,n); rotations (D, buckets / 2)."""
-    projected = x @ rotations
-    bucket = torch.cat([projected, -projected], -1).argmax(-1) if made.buckets > 1 else torch.zeros(len(x))
-    chunk = bucket.argsort(stable=True).argsort() // made.chunk
-    back = chunk[:, None] - chunk
-    near = (back == 0) | (back == 1)
-    return (near & (bucket[:, None] == bucket) if same_bucket else near).double()
-
-
-def check_reformer(scope, power=-0.5, unit_keys=True, own_last=True, **options):
-    made = sized(Reformer, scope=scope, power=power, unit_keys=unit_keys, own_last=own_last, **options)
-
-    def oracle(h, at, q, k, v):
-        times = sum(sees(q.detach(), R, made, scope == "bucket") for R in made.rotations[h])
-        times = times.clamp(max=1) if scope == "bucket" else times  # a key of several rounds counts once, or in each
-        if own_last:
-            alone = times.sum(-1) == times.diagonal()
-            times = torch.where(torch.eye(len(q), dtype=torch.bool) & ~alone[:, None], 0.0, times)
-        keys = q / q.norm(dim=-1, keepdim=True) if unit_keys else q
-        return mean((q @ keys.T * D**power).exp() * times, v)
-
-    check(made, oracle, 37, shared=True)
-
-
-@pytest.mark.parametrize("scope", ["chunk", "bucket"])
-@pytest.mark.parametrize("hashes", [1, 2, 4])
-@pytest.mark.parametrize(("chunk", "buckets"), [(4, None), (5, 6), (16, 2), (3, 16), (48, 1), (None, 1)])
-def test_reformer(scope, hashes, chunk, buckets):
-    check_reformer(scope, hashes=hashes, chunk=chunk, buckets=buckets)
-
-
-@pytest.mark.parametrize("power", [0, 0.5])
-@pytest.mark.parametrize("unit_keys", [True, False])
-@pytest.mark.parametrize("own_last", [True, False])
-def test_scores_of_reformer(power, unit_keys, own_last):
-    check_reformer("chunk", power=power, unit_keys=unit_keys, own_last=own_last, chunk=6)
-
-
-def test_chunks_and_buckets_default_to_each_other():
-    made = sized(Reformer, length=2048)
-    assert (made.chunk, made.buckets) == (64, 64)  # the mean bucket holds half a chunk
-    made = sized(Reformer, length=2048, chunk=None, buckets=10)
-    assert (made.chunk, made.buckets) == (205, 10)
 
 
 def bottleneck(soft, at, q):

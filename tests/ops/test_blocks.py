@@ -1,4 +1,4 @@
-"""Local, sparse, Longformer, BigBird and Sinkhorn attention and convolutions against dense definitions."""
+"""Local, sparse, Longformer, BigBird, Sinkhorn and LSH attention and convolutions against dense definitions."""
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from lra.attention.bigbird import BigBird
 from lra.attention.conv import Conv
 from lra.attention.local import Local
 from lra.attention.longformer import Longformer
+from lra.attention.reformer import Reformer
 from lra.attention.sinkhorn import Sinkhorn
 from lra.attention.sparse import Sparse
 from lra.ops import blocks
@@ -151,6 +152,52 @@ def test_sinkhorn(iterations, temperature, block):
 
 def test_rounded_square_root_is_the_default_stride():
     assert [sized(Sparse, length=n).stride for n in (128, 1024, 2048, 4096)] == [11, 32, 45, 64]
+
+
+def visible_keys(x, rotations, made, same_bucket):
+    """Which real keys each real token x (n,D) sees in one round, (n,n); rotations (D, buckets / 2)."""
+    projected = x @ rotations
+    bucket = torch.cat([projected, -projected], -1).argmax(-1) if made.buckets > 1 else torch.zeros(len(x))
+    chunk = bucket.argsort(stable=True).argsort() // made.chunk
+    back = chunk[:, None] - chunk
+    near = (back == 0) | (back == 1)
+    return (near & (bucket[:, None] == bucket) if same_bucket else near).double()
+
+
+def check_reformer(scope, power=-0.5, unit_keys=True, own_last=True, **options):
+    made = sized(Reformer, scope=scope, power=power, unit_keys=unit_keys, own_last=own_last, **options)
+
+    def oracle(h, at, q, k, v):
+        times = sum(visible_keys(q.detach(), R, made, scope == "bucket") for R in made.rotations[h])
+        times = times.clamp(max=1) if scope == "bucket" else times  # a key of several rounds counts once, or in each
+        if own_last:
+            alone = times.sum(-1) == times.diagonal()
+            times = torch.where(torch.eye(len(q), dtype=torch.bool) & ~alone[:, None], 0.0, times)
+        keys = q / q.norm(dim=-1, keepdim=True) if unit_keys else q
+        return mean((q @ keys.T * D**power).exp() * times, v)
+
+    check(made, oracle, L, shared=True)
+
+
+@pytest.mark.parametrize("scope", ["chunk", "bucket"])
+@pytest.mark.parametrize("hashes", [1, 2, 4])
+@pytest.mark.parametrize(("chunk", "buckets"), [(4, None), (5, 6), (16, 2), (3, 16), (48, 1), (None, 1)])
+def test_reformer(scope, hashes, chunk, buckets):
+    check_reformer(scope, hashes=hashes, chunk=chunk, buckets=buckets)
+
+
+@pytest.mark.parametrize("power", [0, 0.5])
+@pytest.mark.parametrize("unit_keys", [True, False])
+@pytest.mark.parametrize("own_last", [True, False])
+def test_scores_of_reformer(power, unit_keys, own_last):
+    check_reformer("chunk", power=power, unit_keys=unit_keys, own_last=own_last, chunk=6)
+
+
+def test_chunks_and_buckets_default_to_each_other():
+    made = sized(Reformer, length=2048)
+    assert (made.chunk, made.buckets) == (64, 64)  # the mean bucket holds half a chunk
+    made = sized(Reformer, length=2048, chunk=None, buckets=10)
+    assert (made.chunk, made.buckets) == (205, 10)
 
 
 CONV_LENGTH = 70  # more positions than one block of the product

@@ -1,4 +1,4 @@
-"""Pseudo-inverses, and their products with a matrix, against numpy and finite differences."""
+"""Inverses, and their products with a matrix, against their iterations, numpy and finite differences."""
 
 from functools import partial
 
@@ -8,8 +8,11 @@ import torch
 
 from lra.ops import pinv as module
 from lra.ops.cur import cur_attention
+from lra.ops.newton import newton
 from lra.ops.pinv import MAX_FACTORED_STEPS, cubic, exact, pinv_matmul, tikhonov
 from lra.ops.precision import power_of_two_scale
+from lra.reference import nystrom
+from lra.reference import soft as soft_reference
 
 NARROW = (torch.float16, torch.float32)
 
@@ -21,32 +24,28 @@ def stochastic(n=5, shape=(3, 2), seed=0, sharpness=3.0):
 
 @pytest.mark.parametrize("init", ["per_matrix", "batch", "two_norms"])
 @pytest.mark.parametrize("steps", [0, 1, 4, 6])
-def test_is_the_recurrence_with_its_gradient(init, steps):
-    """The hand-written backward against autograd through the recurrence as it is printed.
-
-    Both sum the same products in another order: some hundred roundings, each of at most the largest number.
-    """
+def test_cubic_is_the_recurrence_with_its_gradient(init, steps):
+    """The hand-written backward against autograd through the reference, whose products are summed in another order."""
     m = stochastic(8) * (3.0 if init == "two_norms" else 1.0)
     m[0, 0] = 0
-    pull = torch.randn(m.shape, dtype=m.dtype, generator=torch.Generator().manual_seed(1))
+    upstream = torch.randn(m.shape, dtype=m.dtype, generator=torch.Generator().manual_seed(1))
 
     def recurrence(x):
-        one, tiny = torch.eye(8, dtype=m.dtype), torch.finfo(m.dtype).tiny
-        scale = x.sum(-2).max(-1).values.clamp(min=tiny)[..., None, None]
-        z = x.mT / (scale.max() if init == "batch" else scale)
-        z = z / x.sum(-1).max(-1).values.clamp(min=tiny)[..., None, None] if init == "two_norms" else z
-        for _ in range(steps):
-            z = 0.25 * z @ (13 * one - x @ z @ (15 * one - x @ z @ (7 * one - x @ z)))
-        return z
+        tiny = torch.finfo(m.dtype).tiny
+        start = x.sum(-2).max(-1).values.clamp(min=tiny)
+        start = start.max().expand(start.shape) if init == "batch" else start
+        start = start * x.sum(-1).max(-1).values.clamp(min=tiny) if init == "two_norms" else start
+        pairs = zip(x.flatten(0, 1), start.flatten(), strict=True)
+        return torch.stack([nystrom.iterative_pinv(matrix, steps, divisor) for matrix, divisor in pairs]).view_as(x)
 
     x = m.clone().requires_grad_()
     values = cubic(x, steps=steps, init=init), recurrence(x)
-    gradients = [torch.autograd.grad(z, x, pull)[0] for z in values]
+    gradients = [torch.autograd.grad(z, x, upstream)[0] for z in values]
     if init == "batch":  # the others divide the zero matrix by the smallest normal number
         assert gradients[0][0, 0].isfinite().all()
     for pair in (values, gradients):
-        got, expected = (x.flatten(0, 1)[init != "batch" :] for x in pair)
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-13 * expected.abs().max().item())
+        result, expected = (x.flatten(0, 1)[init != "batch" :] for x in pair)
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-13 * expected.abs().max().item())
 
 
 def test_gradient_of_the_gradient():
@@ -224,3 +223,48 @@ def test_other_inverses_are_computed(name):
     m, x = (each.detach().float() for each in drawn())
     assert torch.equal(pinv_matmul(PINVS[name], m, x.bfloat16()), PINVS[name](m) @ x.bfloat16().float())
     assert torch.equal(pinv_matmul(PINVS[name], m, x), PINVS[name](m) @ x)
+
+
+def spd(n, *batch, seed=0, spread=0.4):
+    """A symmetric positive matrix with eigenvalues 1 and up."""
+    x = torch.randn(*batch, n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.eye(n, dtype=torch.float64) + spread * x @ x.mT / n
+
+
+@pytest.mark.parametrize("init", ["soft", "paper", "softpp"])
+@pytest.mark.parametrize("grad", ["implicit", "unroll"])
+def test_newton_converges_to_the_inverse_and_its_gradient(init, grad):
+    x = spd(4, 2).requires_grad_()
+    invert = lambda m: newton((m + m.mT) / 2, steps=25, init=init, grad=grad)
+    torch.testing.assert_close(invert(x), torch.linalg.inv(x), rtol=1e-10, atol=1e-10)
+    weight = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    got, want = (torch.autograd.grad((f(x) * weight).sum(), x)[0] for f in (invert, torch.linalg.inv))
+    torch.testing.assert_close(got, (want + want.mT) / 2, rtol=1e-8, atol=1e-8)
+    assert torch.autograd.gradcheck(invert, x)
+
+
+@pytest.mark.parametrize("init", ["soft", "paper", "softpp"])
+@pytest.mark.parametrize("kind", ["dominant", "gaussian", "equal", "one"])
+def test_newton_starts_where_the_published_rule_does(init, kind):
+    """Before it has converged the start shows; ``equal`` has the eigenvalue where alpha = 2 / ||A||² stands still."""
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    ones = torch.ones(7, 7, dtype=torch.float64)
+    gaussian = soft_reference.gaussian_kernel(x, x)
+    m = {"dominant": torch.eye(7) + 0.01 * ones, "gaussian": gaussian, "equal": ones, "one": ones[:1, :1]}[kind]
+    for steps in (0, 3, 20):
+        result = newton(m.expand(2, -1, -1), steps=steps, init=init, ridge=0.01)
+        expected = soft_reference.newton_inverse(m, steps, init, 0.01)
+        torch.testing.assert_close(result, expected.expand(2, -1, -1), rtol=1e-9, atol=1e-12)
+
+
+def test_implicit_gradient_is_the_explicit_backward_also_before_convergence():
+    x = spd(5).requires_grad_()
+    upstream = torch.randn(5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = newton(x, steps=2)
+    torch.testing.assert_close(torch.autograd.grad(y, x, upstream)[0], -(y.T @ upstream @ y.T).detach())
+
+
+@pytest.mark.parametrize("init", ["soft", "paper", "softpp"])
+def test_unrolled_gradient_before_convergence(init):
+    x = spd(5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda m: newton(m, steps=2, grad="unroll", init=init), x)
