@@ -1,14 +1,17 @@
 """Precision: thin products of packed sequences with sums in float32, and full precision inside autocast."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
+from support.features import all_real, masks, same_with_gradients, tokens
 
-from lra.ops import varlen_attention
+from lra.ops import segment_means, varlen_attention
 from lra.ops.attention_maps import landmark_product
 from lra.ops.pinv import exact
 from lra.ops.precision import full_precision
-from lra.ops.segment_means import argsort_valid_first
+from lra.reference import nystrom
 from lra.varlen import VarlenLayout
 
 
@@ -90,14 +93,34 @@ def test_a_few_lengths_of_all_rows_together():
 def test_real_tokens_come_first_in_their_order():
     mask = torch.rand(50, 17, generator=torch.Generator().manual_seed(0)) < torch.linspace(0, 1, 50)[:, None]
     expected = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
-    assert mask.any() and not mask[0].any() and torch.equal(argsort_valid_first(mask), expected)
+    assert mask.any() and not mask[0].any() and torch.equal(segment_means.argsort_valid_first(mask), expected)
+
+
+@pytest.mark.parametrize("count", [1, 7, 16, 50])
+@pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
+def test_segment_means_are_means_over_the_real_tokens(count, pattern):
+    """With more segments than tokens, and a sequence without real tokens."""
+    x, mask = tokens(6, 32).unflatten(2, (2, 3)).transpose(1, 2), masks(32)[pattern]  # (N,H,L,D)
+    real = all_real(mask, 32)
+    if mask is not None:
+        mask[2] = False
+    expected = torch.zeros(3, 2, count, 3, dtype=torch.float64)
+    is_used_expected = torch.zeros(3, count, dtype=torch.bool)
+    for n, h in itertools.product(range(3), range(2)):
+        sequence = x[n, h, real[n]]
+        m = min(count, len(sequence))
+        expected[n, h, :m] = nystrom.segment_means(sequence, m) if m else 0
+        is_used_expected[n, :m] = True
+    (means,), is_used = segment_means.segment_means(mask, count, x)
+    same_with_gradients(means, expected, x)
+    assert is_used_expected.all() if is_used is None else torch.equal(is_used, is_used_expected)
 
 
 def test_no_sort_is_part_of_it():
     """The exporter to ONNX has none that is stable."""
 
     class Order(torch.nn.Module):
-        forward = staticmethod(argsort_valid_first)
+        forward = staticmethod(segment_means.argsort_valid_first)
 
     graph = torch.export.export(Order(), (torch.ones(2, 5, dtype=torch.bool),)).graph
     assert not [node for node in graph.nodes if "sort" in str(node.target)]
