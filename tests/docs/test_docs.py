@@ -151,7 +151,7 @@ TINY = {  # a second each
     "data_prep.show": ("budget=smoke",),
 }
 BENCH = ("n=[64]", "batch=1", "heads=1", "head_dim=16", "repeats=1", "warmup=0", "device=cpu")
-LONGER = {  # a minute each; tests/ops/test_triton_resources.py runs lra.ops.triton.resources
+LONGER = {  # a minute each; tests/ops/test_triton_inverse.py runs lra.ops.triton.resources
     "data_prep": ("budget=smoke",),
     "data_prep.bench": ("--examples", "50", "--repeats", "1", "--workers", "1"),
     "lra.bench": (*BENCH, "budget=quick", "budget_s=30"),
