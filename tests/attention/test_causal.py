@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import config
+from conftest import CHECK_SIZES, config
 
 from lra.attention.base import Sizes
 from lra.attention.controls import Identity, Mean
@@ -17,18 +17,20 @@ CAUSAL = ("sdpa", "linear", "linear_unnormalised", "conv", "sparse", "sparse_fix
 CAUSAL += ("lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "mamba")
 CAUSAL += ("mamba2", "hydra", "rg_lru", "min_gru", "min_lstm", "hyena", "based")
 ONE_WAY = ("s4d_lin", "s4d_inv", "s4d_legs", "s5", "lru", "long_conv")
-OPTIONS = dict.fromkeys(CAUSAL, "attn.causal=true") | dict.fromkeys(ONE_WAY, "attn.bidirectional=false")
+OPTIONS = {name: {"causal": True} for name in CAUSAL} | {name: {"bidirectional": False} for name in ONE_WAY}
 
 
-def mixer(name, *overrides):
+def mixer(name, **options):
     torch.manual_seed(0)
-    return config(name, f"task.length={L}", "model.dim=16", *overrides).block_factory()().mixer.double().eval()
+    experiment = config(name, *CHECK_SIZES)
+    task, attn = experiment.task.replace(length=L), experiment.attn.replace(**options)
+    return experiment.replace(task=task, attn=attn).block_factory()().mixer.double().eval()
 
 
-@pytest.mark.parametrize("name, option", OPTIONS.items())
+@pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("holes", [False, True])
-def test_no_result_depends_on_a_token_ahead(name, option, holes):
-    causal, full = mixer(name, option), mixer(name)
+def test_no_result_depends_on_a_token_ahead(name, holes):
+    causal, full = mixer(name, **OPTIONS[name]), mixer(name)
     assert causal.causal and not full.causal
     x = torch.randn(2, L, 16, dtype=torch.float64)
     mask = (torch.rand(2, L) < 0.6) | (torch.arange(L) == 1) if holes else None
@@ -97,13 +99,12 @@ STATES |= {"based": 2 * 273 * 9, "s4d_lin": 16 * 64, "s5": 128, "lru": 2 * 128, 
 
 
 def test_the_sizes_of_states_are_those_of_the_bench():
-    words = (f"task.length={L}", "model.dim=16")
-    assert {name: workloads.layer_sizes(config(name, *words))["state"] for name in STATES} == STATES
+    assert {name: workloads.layer_sizes(config(name, *CHECK_SIZES))["state"] for name in STATES} == STATES
 
 
 def test_mamba_starts_with_horizons_up_to_the_length():
     """The longest horizon is 1 / (Δ A), of the smallest step and the smallest decay."""
-    mamba = mixer("mamba", "attn.step_min=1e-5", "attn.decay_min=0.5", "attn.decay_max=8", "attn.spacing=log")
+    mamba = mixer("mamba", step_min=1e-5, decay_min=0.5, decay_max=8.0, spacing="log")
     steps = torch.nn.functional.softplus(mamba.step_bias)
     assert 1e-5 * (1 - 1e-6) <= steps.min() < 1e-4 and steps.max() <= 0.1
     torch.testing.assert_close(mamba.log_A[0].exp(), torch.logspace(-1, 3, 16, base=2.0).double())
