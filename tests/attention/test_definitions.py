@@ -38,12 +38,14 @@ from lra.reference import linformer as linformer_reference
 from lra.reference import soft as soft_reference
 from lra.reference import softmax as softmax_reference
 
+SOFTMAX = [(Softmax, {}, 12), (Softmax, {"checkpoint": True}, 12), (SDPA, {}, 12), (SDPA, {"causal": True}, 130)]
 
-@pytest.mark.parametrize(
-    "made", [sized(Softmax), sized(Softmax, checkpoint=True), sized(SDPA), sized(SDPA, causal=True)]
-)
-def test_softmax(made):
-    check(made, lambda h, at, q, k, v: softmax_reference.attention(q, k, v, causal=made.causal))
+
+@pytest.mark.parametrize(("kind", "options", "length"), SOFTMAX)
+def test_softmax(kind, options, length):
+    causal = options.get("causal", False)
+    oracle = lambda h, at, q, k, v: softmax_reference.attention(q, k, v, causal=causal)
+    check(sized(kind, **options), oracle, length)
 
 
 def test_multi_head_softmax():

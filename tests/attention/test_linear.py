@@ -31,8 +31,11 @@ def test_linear_is_its_kernel_form(normalise):
     check(Linear(SIZES, normalise=normalise), oracle)
 
 
-def test_causal_linear_is_its_recurrence():
-    check(Linear(SIZES, causal=True), lambda h, at, q, k, v: reference.linear_attention(q, k, v, causal=True))
+@pytest.mark.parametrize("length", [12, 130])
+def test_causal_linear_is_its_recurrence(length):
+    """Within a block of the product, and over three."""
+    oracle = lambda h, at, q, k, v: reference.linear_attention(q, k, v, causal=True)
+    check(Linear(SIZES, causal=True), oracle, length)
 
 
 @pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])

@@ -69,28 +69,22 @@ def test_sizes_of_s4d_on_image_are_the_printed_ones():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_rates_and_weight_decay_are_the_released_ones(name):
-    """Biases and norms of an S4D have no decay, and those of the others have."""
-    cfg = experiment(f"experiment={name}", "model.layers=1")
-    model = cfg.classifier()
+def test_rates_weight_decay_dropout_gelu_and_batch_norm_are_the_released_ones(name):
+    """Biases and norms of an S4D have no decay, and those of the others have. No embedding has dropout."""
+    cfg, family = experiment(f"experiment={name}", "model.layers=1"), name.split("_")[0]
+    model, (_, rates, p) = cfg.classifier(), PUBLISHED[name]
     groups = {id(p): group for group in optim.adamw(model, dict(cfg.optim)).param_groups for p in group["params"]}
     free = {key for key, p in model.named_parameters() if groups[id(p)]["weight_decay"] == 0 and ".mixer." not in key}
     norms = {f"norm.{key}" for key in ("weight", "bias") if cfg.model.norm}
     inside = {"blocks.0.gate.bias", "blocks.0.norm.weight", "blocks.0.norm.bias"}
-    assert free == (norms | inside if name.startswith("s4d") else set())
-    if rates := PUBLISHED[name][1]:
-        mixer = model.blocks[0].mixer
-        names = ("A_imag", "B", "log_dt", "C") if name.startswith("s4d") else ("frequency", "b", "log_step", "c")
-        found = [groups[id(getattr(mixer, key))]["lr"] for key in names]
-        assert found == pytest.approx(rates, rel=1e-6)
-        assert groups[id(getattr(mixer, names[-1]))]["weight_decay"] == cfg.optim.weight_decay
+    assert free == (norms | inside if family == "s4d" else set())
+    block = model.blocks[0]
+    if rates:
+        names = ("A_imag", "B", "log_dt", "C") if family == "s4d" else ("frequency", "b", "log_step", "c")
+        parameters = [groups[id(getattr(block.mixer, key))] for key in names]
+        assert [group["lr"] for group in parameters] == pytest.approx(rates, rel=1e-6)
+        assert parameters[-1]["weight_decay"] == cfg.optim.weight_decay
 
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_dropout_gelu_and_batch_norm_are_those_of_the_released_code(name):
-    """No embedding has dropout."""
-    model = experiment(f"experiment={name}", "model.layers=1").meta_model
-    block, p, family = model.blocks[0], PUBLISHED[name][2], name.split("_")[0]
     dropouts = {key: (part.p, part.tied) for key, part in model.named_modules() if isinstance(part, Dropout) and part.p}
     is_tied = name != "s4d_image_small"
     expected = {"blocks.0.inner.1": (p, is_tied), "blocks.0.dropout": (p, is_tied)}

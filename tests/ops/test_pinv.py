@@ -58,16 +58,15 @@ def test_gradient_compiled_and_without():
     m = stochastic(4, (2,)).requires_grad_()
     value = lambda x: cubic(x, steps=2).square().sum()
     compiled = torch.compile(value, fullgraph=True, backend="aot_eager")
-    expected, got = (torch.autograd.grad(f(m), m)[0] for f in (value, compiled))
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    gradients = (torch.autograd.grad(f(m), m)[0] for f in (value, compiled))
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
     with torch.no_grad():
         assert not cubic(m, steps=2).requires_grad
 
 
 @pytest.mark.parametrize("row_sum", [0.1, 3.0, 32.0])
 def test_rows_that_do_not_sum_to_one_need_both_norms(row_sum):
-    """Without the row norm the largest eigenvalue x of m Z_0 is the row sum. A step takes it to
-    x (13 - x (15 - x (7 - x))) / 4, which leaves for infinity from about 4.4 on."""
+    """Without the row norm the largest eigenvalue of m Z_0 is the row sum, and steps diverge from about 4.4 on."""
     m = row_sum * (0.8 * torch.eye(32) + 0.2 * stochastic(32).float())
     truth = torch.linalg.inv(m)
     error = {init: (cubic(m, steps=8, init=init) - truth).norm() / truth.norm() for init in ("per_matrix", "two_norms")}
@@ -133,8 +132,8 @@ def test_tikhonov_damps_singular_values(ridge, rows):
 def test_zeros_have_zeros_as_their_inverse():
     """Padding leaves rows and columns of zeros, which stay."""
     m = stochastic(6)
-    padded, got = (torch.nn.functional.pad(x, (0, 2, 0, 2)) for x in (m, tikhonov(m, ridge=0.1)))
-    torch.testing.assert_close(tikhonov(padded, ridge=0.1), got)
+    pad = lambda x: torch.nn.functional.pad(x, (0, 2, 0, 2))
+    torch.testing.assert_close(tikhonov(pad(m), ridge=0.1), pad(tikhonov(m, ridge=0.1)))
     zeros = torch.zeros(2, 3, 3)
     assert not tikhonov(zeros, ridge=0.1).any() and not cubic(zeros, steps=4, init="two_norms").any()
 
@@ -142,19 +141,20 @@ def test_zeros_have_zeros_as_their_inverse():
 def test_exact_is_numpys_with_a_cut_off_and_for_a_singular_matrix():
     m = stochastic()
     flat = m @ torch.diag(torch.tensor([1.0, 1, 1, 0, 0], dtype=torch.float64)) @ m
-    for x, rtol, got in ((m, 0.3, exact(m, rtol=0.3)), (flat, 1e-13, exact(flat))):
-        np.testing.assert_allclose(got, np.linalg.pinv(x.numpy(), rcond=rtol), rtol=1e-6, atol=1e-6)
-    assert torch.linalg.matrix_rank(exact(m, rtol=0.3)).min() < 5
+    cut_off = exact(m, rtol=0.3)
+    np.testing.assert_allclose(cut_off, np.linalg.pinv(m.numpy(), rcond=0.3), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(exact(flat), np.linalg.pinv(flat.numpy(), rcond=1e-13), rtol=1e-6, atol=1e-6)
+    assert torch.linalg.matrix_rank(cut_off).min() < 5
 
 
-def test_a_matrix_that_is_not_finite_has_no_inverse_and_harms_no_other():
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+def test_a_matrix_that_is_not_finite_has_no_inverse_and_harms_no_other(bad):
     m = stochastic(4, (3,))
-    for bad in (torch.inf, torch.nan):
-        spoilt = m.clone()
-        spoilt[1, 2, 0] = bad
-        found = exact(spoilt)
-        assert bool(found[1].isnan().all())
-        torch.testing.assert_close(found[[0, 2]], exact(m)[[0, 2]], rtol=0, atol=0)
+    spoilt = m.clone()
+    spoilt[1, 2, 0] = bad
+    inverses = exact(spoilt)
+    assert inverses[1].isnan().all()
+    assert torch.equal(inverses[[0, 2]], exact(m)[[0, 2]])
 
 
 def test_the_true_inverse_is_that_of_float32_in_float16():
