@@ -125,9 +125,10 @@ def level(i, j):
     return found
 
 
-@pytest.mark.parametrize(
-    ("L", "block"), [(3, 4), (8, 4), (9, 4), (45, 4), (64, 4), (32, 2), (32, 16), (32, 32), (32, 64)]
-)
+SIZES = [(3, 4), (8, 4), (9, 4), (45, 4), (64, 4), (32, 2), (32, 16), (32, 32), (32, 64)]
+
+
+@pytest.mark.parametrize(("L", "block"), SIZES)
 def test_h_transformer_1d(L, block):
     """Scores of the means of both cells, one pair of positions after the other."""
 

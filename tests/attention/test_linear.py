@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import CHECK_SIZES, config
-from support.features import SIZES, D, H, L, check, masks, mean, qkv, same_with_gradients
+from support.features import PATTERNS, SIZES, D, H, L, check, masks, mean, qkv, same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.based import Based
@@ -18,27 +18,22 @@ from lra.checks.properties import block
 from lra.ops import linear_attention
 from lra.reference import linear as reference
 
+LINEAR = [({}, 12), ({"causal": True}, 12), ({"causal": True}, 130), ({"normalise": False}, 12)]
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_linear_is_its_kernel_form(normalise):
-    """Without a denominator the root of the configured length, 16, divides."""
+
+@pytest.mark.parametrize(("options", "length"), LINEAR, ids=str)
+def test_linear_is_its_kernel_form(options, length):
+    """Over three blocks of the causal product; without a denominator the root of the configured length divides."""
 
     def oracle(h, at, q, k, v):
-        if normalise:
-            return reference.linear_attention(q, k, v)
-        return reference.unnormalised_linear_attention(q, k, v, 16)
+        if options == {"normalise": False}:
+            return reference.unnormalised_linear_attention(q, k, v, SIZES.length)
+        return reference.linear_attention(q, k, v, **options)
 
-    check(Linear(SIZES, normalise=normalise), oracle)
-
-
-@pytest.mark.parametrize("length", [12, 130])
-def test_causal_linear_is_its_recurrence(length):
-    """Within a block of the product, and over three."""
-    oracle = lambda h, at, q, k, v: reference.linear_attention(q, k, v, causal=True)
-    check(Linear(SIZES, causal=True), oracle, length)
+    check(Linear(SIZES, **options), oracle, length)
 
 
-@pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
+@PATTERNS
 @pytest.mark.parametrize("floor", [1e-6, 5.0])
 @pytest.mark.parametrize("offset", [0.0, 0.1])
 def test_linear_attention_in_one_product_is_the_quotient_of_two(floor, offset, pattern):
@@ -57,20 +52,19 @@ def test_linear_attention_in_one_product_is_the_quotient_of_two(floor, offset, p
     same_with_gradients(linear_attention.attend(phi_q, phi_k, v, mask, floor, offset), expected, (phi_q, phi_k, v))
 
 
-@pytest.mark.parametrize("scalings", [1, 2])
-@pytest.mark.parametrize("eps", [0.0, 1e-4])
-def test_performer_is_its_kernel_form(scalings, eps):
-    performer = Performer(SIZES, features=10, scalings=scalings, eps=eps).double().eval()
+PERFORMER = [{"scalings": scalings, "eps": eps} for scalings in (1, 2) for eps in (0.0, 1e-4)]
+
+
+@pytest.mark.parametrize("options", [*PERFORMER, {"kernel": "relu"}], ids=str)
+def test_performer_is_its_kernel_form(options):
+    performer = Performer(SIZES, features=10, **options).double().eval()
 
     def oracle(h, at, q, k, v):
-        return reference.performer_attention(q, k, v, performer.rows.draw, eps=eps, scalings=scalings)
+        if "kernel" in options:
+            return reference.generalised_attention(q, k, v, performer.rows.draw)
+        return reference.performer_attention(q, k, v, performer.rows.draw, **options)
 
     check(performer, oracle)
-
-
-def test_performer_with_relu_features_is_its_kernel_form():
-    performer = Performer(SIZES, features=10, kernel="relu").double().eval()
-    check(performer, lambda h, at, q, k, v: reference.generalised_attention(q, k, v, performer.rows.draw))
 
 
 @pytest.mark.parametrize("floor", [0.01, 10.0])
