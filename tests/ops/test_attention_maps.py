@@ -107,11 +107,11 @@ def test_real_tokens_come_first_in_their_order():
 @pytest.mark.parametrize("count", [1, 7, 16, 50])
 @PATTERNS
 def test_segment_means_are_means_over_the_real_tokens(count, pattern):
-    """With more segments than tokens, and a sequence without real tokens."""
+    """With more segments than tokens, a sequence without real tokens, and one of a single token."""
     x, mask = tokens(6, 32).unflatten(2, (2, 3)).transpose(1, 2), masks(32)[pattern]  # (N,H,L,D)
-    real = all_real(mask, 32)
     if mask is not None:
-        mask[2] = False
+        mask[0] = False
+    real = all_real(mask, 32)
     expected = torch.zeros(3, 2, count, 3, dtype=torch.float64)
     is_used_expected = torch.zeros(3, count, dtype=torch.bool)
     for n, h in itertools.product(range(3), range(2)):
