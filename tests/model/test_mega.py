@@ -192,7 +192,8 @@ WRONG = {
     "norm must be one of layer, scale, rms, batch, not 'group'": lambda: mega(norm="group"),
     r"count must be from 1 to 6 \(length\), not 7": lambda: mega(partial(CUR, count=7, impl="eager"), chunk=6),
 }
-WRONG |= {f"{key} must be 1 or more, not 0": partial(mega, **{key: 0}) for key in ("z", "ndim", "truncation", "chunk")}
+WRONG |= {f"^{key} must be 1 or more, not 0": partial(mega, **{key: 0}) for key in ("z", "ndim")}
+WRONG |= {f"^{key} must be 1 or more, or null, not 0": partial(mega, **{key: 0}) for key in ("truncation", "chunk")}
 
 
 @pytest.mark.parametrize("message", WRONG)
