@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from conftest import config
+from conftest import CHECK_SIZES, config
 
 from lra.attention.base import Sizes
 from lra.attention.controls import Identity, Mean
-from lra.attention.linear import Linear
 from lra.attention.sdpa import SDPA
 from lra.attention.softmax import Softmax
 from lra.bench import workloads
@@ -17,27 +16,28 @@ CAUSAL = ("sdpa", "linear", "linear_unnormalised", "conv", "sparse", "sparse_fix
 CAUSAL += ("lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "mamba")
 CAUSAL += ("mamba2", "hydra", "rg_lru", "min_gru", "min_lstm", "hyena", "based")
 ONE_WAY = ("s4d_lin", "s4d_inv", "s4d_legs", "s5", "lru", "long_conv")
-OPTIONS = dict.fromkeys(CAUSAL, "attn.causal=true") | dict.fromkeys(ONE_WAY, "attn.bidirectional=false")
+OPTIONS = {name: {"causal": True} for name in CAUSAL} | {name: {"bidirectional": False} for name in ONE_WAY}
 
 
-def mixer(name, *overrides):
+def mixer(name, **options):
     torch.manual_seed(0)
-    return config(name, f"task.length={L}", "model.dim=16", *overrides).block_factory()().mixer.double().eval()
+    experiment = config(name, *CHECK_SIZES)
+    task, attn = experiment.task.replace(length=L), experiment.attn.replace(**options)
+    return experiment.replace(task=task, attn=attn).block_factory()().mixer.double().eval()
 
 
-@pytest.mark.parametrize("name, option", OPTIONS.items())
+@pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("holes", [False, True])
-def test_no_result_depends_on_a_token_ahead(name, option, holes):
-    made = mixer(name, option)
-    assert made.causal
+def test_no_result_depends_on_a_token_ahead(name, holes):
+    causal, full = mixer(name, **OPTIONS[name]), mixer(name)
+    assert causal.causal and not full.causal
     x = torch.randn(2, L, 16, dtype=torch.float64)
     mask = (torch.rand(2, L) < 0.6) | (torch.arange(L) == 1) if holes else None
     at = 77
     other = torch.cat([x[:, : at + 1], torch.randn(2, L - at - 1, 16, dtype=torch.float64)], 1)
-    one, two = (made(t, mask)[:, : at + 1] for t in (x, other))
-    assert one.isfinite().all() and torch.allclose(one, two, rtol=1e-9, atol=1e-11)
-    assert not torch.allclose(mixer(name)(x, mask)[:, :at], mixer(name)(other, mask)[:, :at], atol=1e-6)
-    assert not mixer(name).causal
+    before, after = (causal(t, mask)[:, : at + 1] for t in (x, other))
+    assert before.isfinite().all() and torch.allclose(before, after, rtol=1e-9, atol=1e-11)
+    assert not torch.allclose(full(x, mask)[:, :at], full(other, mask)[:, :at], atol=1e-6)
 
 
 SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=L)
@@ -51,20 +51,7 @@ def values(L=L):
     return q, k, v, mask
 
 
-@pytest.mark.parametrize("name", ["sdpa", "linear"])
-def test_a_query_has_the_result_of_the_row_that_ends_with_it(name):
-    kind, full = {"sdpa": (SDPA, Softmax), "linear": (Linear, Linear)}[name]
-    q, k, v, mask = values()
-    causal = kind(SIZES, causal=True)
-    out = causal(q, k, v, mask)
-    for i in (0, 1, 63, 64, 129):
-        row = full(SIZES)(*(t[:, :, : i + 1] for t in (q, k, v)), mask[:, : i + 1])[:, :, -1]
-        real = mask[:, i]
-        torch.testing.assert_close(out[:, :, i][real], row[real], rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(causal(q, k, v), causal(q, k, v, mask | True))
-
-
-def test_packed_rows_are_causal_too():
+def test_packed_sequences_are_causal_too():
     q, k, v, _ = values()
     mask = torch.arange(L) < torch.tensor([L, 40])[:, None]
     layout, attention = VarlenLayout(mask), SDPA(SIZES, causal=True)
@@ -74,8 +61,8 @@ def test_packed_rows_are_causal_too():
 
 def test_the_mean_is_softmax_attention_with_equal_scores():
     q, _, v, mask = values(6)
-    for given in (mask, None):
-        torch.testing.assert_close(Mean(SIZES)(q, q, v, given), Softmax(SIZES)(q * 0, q, v, given))
+    torch.testing.assert_close(Mean(SIZES)(q, q, v, mask), Softmax(SIZES)(q * 0, q, v, mask))
+    torch.testing.assert_close(Mean(SIZES)(q, q, v), Softmax(SIZES)(q * 0, q, v))
 
 
 def test_none_is_softmax_attention_of_each_token_to_itself():
@@ -99,14 +86,13 @@ STATES |= {"based": 2 * 273 * 9, "s4d_lin": 16 * 64, "s5": 128, "lru": 2 * 128, 
 
 
 def test_the_sizes_of_states_are_those_of_the_bench():
-    words = (f"task.length={L}", "model.dim=16")
-    assert {name: workloads.layer_sizes(config(name, *words))["state"] for name in STATES} == STATES
+    assert {name: workloads.layer_sizes(config(name, *CHECK_SIZES))["state"] for name in STATES} == STATES
 
 
 def test_mamba_starts_with_horizons_up_to_the_length():
     """The longest horizon is 1 / (Δ A), of the smallest step and the smallest decay."""
-    made = mixer("mamba", "attn.step_min=1e-5", "attn.decay_min=0.5", "attn.decay_max=8", "attn.spacing=log")
-    steps = torch.nn.functional.softplus(made.step_bias)
+    mamba = mixer("mamba", step_min=1e-5, decay_min=0.5, decay_max=8.0, spacing="log")
+    steps = torch.nn.functional.softplus(mamba.step_bias)
     assert 1e-5 * (1 - 1e-6) <= steps.min() < 1e-4 and steps.max() <= 0.1
-    torch.testing.assert_close(made.log_A[0].exp(), torch.logspace(-1, 3, 16, base=2.0).double())
+    torch.testing.assert_close(mamba.log_A[0].exp(), torch.logspace(-1, 3, 16, base=2.0).double())
     torch.testing.assert_close(mixer("mamba").log_A[0].exp(), torch.arange(1.0, 17).double())

@@ -1,4 +1,4 @@
-"""CUR, cur_plus, Nystromformer and cur_attention against dense float64 code, and the tokens that are selected."""
+"""CUR, cur_plus, Nystromformer and cur_attention against dense code in float64, and the selected tokens."""
 
 import inspect
 from functools import partial
@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.features import D, E, H, check, masks, mean, qkv, real_rows, same_with_gradients, sized
-from support.features import qkv as drawn
 
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
@@ -20,6 +19,9 @@ from lra.reference import cur as reference
 from lra.reference import mega, nystrom
 
 L = 37
+
+
+IMPLS = pytest.mark.parametrize("impl", ["eager", "sdpa"])
 
 
 def weights(q, k):
@@ -42,7 +44,7 @@ def reference_cur(made, pinv=reference.cubic_pinv):
     return oracle
 
 
-@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@IMPLS
 @pytest.mark.parametrize("class_token, copy_rv", [(True, False), (False, True)])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("score", SCORES)
@@ -59,52 +61,54 @@ def test_laplace_weights_are_the_reference():
     check(made, reference_cur(made, lambda u: nystrom.iterative_pinv(u, 4, u.sum(0).max() * u.sum(1).max())), L)
 
 
-@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@IMPLS
 @pytest.mark.parametrize("copy_rv", [True, False])
 @pytest.mark.parametrize("score", ["abs", "farthest"])
-def test_cur_plus_is_the_literal_definition(score, copy_rv, impl):
-    """lra.ops.cluster_attention for one head of one sequence; few tokens are all selected, which is softmax."""
+def test_cur_plus_is_its_definition(score, copy_rv, impl):
+    """One head of one sequence, in the steps of lra.ops.cluster_attention; few tokens are all selected: softmax."""
 
     def oracle(h, at, q, k, v):
         if len(at) <= 7:
             return mean(weights(q, k), v)
-        rows, cols = reference.select(q, k, 7, score)
-        apart = lambda x, y: ((x[:, None] - y) ** 2).sum(-1)
-        inside = F.one_hot(apart(k, k[cols]).argmin(1), 7).double()  # (n,c)
-        sizes = inside.sum(0)[:, None].clamp(min=1)
-        over_cells = mean(weights(q, inside.T @ k / sizes) * inside.sum(0), inside.T @ v / sizes)
-        exact = mean(weights(q[rows], k), v)
-        distances = apart(q, q[rows])
+        I, J = reference.select(q, k, 7, score)
+        squared_distances = lambda x, y: ((x[:, None] - y) ** 2).sum(-1)
+        # Each key belongs to the cluster of the nearest selected key.
+        member = F.one_hot(squared_distances(k, k[J]).argmin(1), 7).double()  # (n,c)
+        sizes = member.sum(0)[:, None].clamp(min=1)
+        clustered = mean(weights(q, member.T @ k / sizes) * member.sum(0), member.T @ v / sizes)
+        # The error of the selected queries, smoothed over all queries; what smoothing leaves is added five times.
+        exact = mean(weights(q[I], k), v)
+        distances = squared_distances(q, q[I])
         near = (-distances / distances.amin(1).mean()).softmax(1)
-        error = exact - over_cells[rows]
-        given = torch.zeros_like(error)
-        for _ in range(5):  # each time the smoothing of what the smoothing so far leaves is added
-            given = given + error - near[rows] @ given
-        out = over_cells + near @ given
-        return out.index_copy(0, rows, exact) if copy_rv else out
+        error = exact - clustered[I]
+        correction = torch.zeros_like(error)
+        for _ in range(5):
+            correction = correction + error - near[I] @ correction
+        out = clustered + near @ correction
+        return out.index_copy(0, I, exact) if copy_rv else out
 
     check(sized(CURPlus, count=7, score=score, copy_rv=copy_rv, impl=impl), oracle, L)
 
 
-@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@IMPLS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_cur_plus_in_half_precision_is_near_double(dtype, impl):
-    """Kept rows and columns are those of the rounded inputs; what is left is rounding of a few products of it."""
-    rough, mask = [x.to(dtype) for x in qkv(L)], masks(L)["suffix"]
-    made = sized(CURPlus, count=7, impl=impl)
-    got, expected = (real_rows(made(*x, mask), mask) for x in (rough, [x.double() for x in rough]))
-    assert (got - expected).norm() < 4 * torch.finfo(dtype).eps * expected.norm()
+    """With the selection of the rounded inputs a few products are rounded."""
+    inputs, mask = [x.to(dtype) for x in qkv(L)], masks(L)["suffix"]
+    attention = sized(CURPlus, count=7, impl=impl)
+    out, expected = (real_rows(attention(*x, mask), mask) for x in (inputs, [x.double() for x in inputs]))
+    assert (out - expected).norm() < 4 * torch.finfo(dtype).eps * expected.norm()
 
 
-def test_two_kept_ones_are_all_there_is_to_know_of_two_distinct_tokens():
+def test_two_selected_tokens_are_all_there_is_to_know_of_two_distinct_tokens():
     q, k, v = (x[:, :, :2].repeat(1, 1, 20, 1) for x in qkv(L))
     expected = F.scaled_dot_product_attention(q, k, v)
     torch.testing.assert_close(sized(CURPlus, count=5, copy_rv=False)(q, k, v), expected)
 
 
-@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@IMPLS
 def test_nystrom_is_the_reference(impl):
-    made = sized(Nystrom, landmarks=8, impl=impl)
+    made = sized(Nystrom, landmarks=8, kernel=9, impl=impl)
 
     def oracle(h, at, q, k, v):
         # Masked positions keep their place in the convolution, with values of zero.
@@ -116,53 +120,52 @@ def test_nystrom_is_the_reference(impl):
 
 
 def test_nystrom_original_pools_padding_and_starts_from_the_whole_batch():
-    """The released steps on rows padded to the full length, whatever the batch's own padding."""
-    made = sized(NystromOriginal, length=40, landmarks=8, kernel=0, pinv=partial(cubic, steps=6, init="batch"))
+    """The released steps on sequences padded to the full length, whatever the padding of the batch."""
+    attention = sized(NystromOriginal, length=40, landmarks=8, kernel=0, pinv=partial(cubic, steps=6, init="batch"))
     x, mask = qkv(32), masks(32)["suffix"]
     q, k, v = (F.pad(t * mask[:, None, :, None], (0, 0, 0, 8)) for t in x)
-    q_marks, k_marks = (t.unflatten(2, (8, 5)).mean(3) for t in (q, k))
+    q_landmarks, k_landmarks = (t.unflatten(2, (8, 5)).mean(3) for t in (q, k))
     scores = lambda a, b: a @ b.mT / D**0.5
-    F1, F2 = scores(q, k_marks).softmax(-1), scores(q_marks, k_marks).softmax(-1)
-    F3 = scores(q_marks, k).masked_fill(~F.pad(mask, (0, 8))[:, None, None], -torch.inf).softmax(-1)
+    F1, F2 = scores(q, k_landmarks).softmax(-1), scores(q_landmarks, k_landmarks).softmax(-1)
+    F3 = scores(q_landmarks, k).masked_fill(~F.pad(mask, (0, 8))[:, None, None], -torch.inf).softmax(-1)
     inner = torch.stack([nystrom.iterative_pinv(u, 6, F2.sum(-2).max()) for u in F2.flatten(0, 1)]).view_as(F2)
-    want = (F1 @ inner @ F3 @ v)[:, :, :32]
-    same_with_gradients(real_rows(made(*x, mask), mask), real_rows(want, mask), x)
+    expected = (F1 @ inner @ F3 @ v)[:, :, :32]
+    same_with_gradients(real_rows(attention(*x, mask), mask), real_rows(expected, mask), x)
 
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("class_token", [True, False])
 @pytest.mark.parametrize("training", [True, False])
-def test_kept_positions_are_distinct_and_real_ones_first(score, pairing, class_token, training):
+def test_selected_positions_are_distinct_and_real_ones_first(score, pairing, class_token, training):
     """The class token is the first real token; the second sequence is padded on the left."""
     (q, k, _), mask = qkv(L), masks(L)["holes"].clone()
     mask[1, :2] = torch.tensor([False, True])
     rule = {"score": score, "pairing": pairing, "class_token": class_token}
     draw = None if training else torch.rand(2, H, L)
-    for found in select(q, k, CUROptions(count=9, **rule), mask, draw=draw):
-        assert found.shape == (3, H, 9) and found.dtype == torch.int64
-        for n, heads in enumerate(found.tolist()):
-            for row in heads:
-                assert len(set(row)) == 9
-                assert int(mask[n, row].sum()) == min(9, int(mask[n].sum()))
-                assert not class_token or int(mask[n].nonzero()[0]) in row
+    for selected in select(q, k, CUROptions(count=9, **rule), mask, draw=draw):
+        assert selected.shape == (3, H, 9) and selected.dtype == torch.int64
+        assert (selected.sort(-1).values.diff() > 0).all()
+        for real, heads in zip(mask, selected, strict=True):
+            assert real[heads].sum(-1).tolist() == [min(9, int(real.sum()))] * H
+            assert not class_token or (heads == real.nonzero()[0]).any(-1).all()
     rows, cols = select(q, k, CUROptions(count=99, **rule), draw=draw)
     assert rows.shape == (3, H, L) and sorted(cols[0, 0].tolist()) == list(range(L))
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])
-def test_farthest_rows_do_not_depend_on_their_unit(size):
+def test_farthest_tokens_do_not_depend_on_their_unit(size):
     (q, k, _), mask = qkv(L), masks(L)["suffix"].roll(3, 1)
     farthest = partial(select, options=CUROptions(count=4, score="farthest"))
     padded = torch.where(mask[:, None, :, None], q, 1e5)  # of no account, however far away
     expected = farthest(q.float(), k.float(), mask=mask)
-    got = farthest((padded * size).float(), (k * size).float(), mask=mask)
-    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    selected = farthest((padded * size).float(), (k * size).float(), mask=mask)
+    assert all(map(torch.equal, selected, expected))
 
 
-@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@IMPLS
 @pytest.mark.parametrize("size", [1e-30, 1e-12, 1e-5, 1.0])
-def test_cells_of_small_queries_have_the_gradient_of_softmax(size, impl):
+def test_clusters_of_small_queries_have_the_gradient_of_softmax(size, impl):
     """Weights are nearly even then and no more than rounding is left to correct, which must not be enlarged."""
     (q, k, v), mask = qkv(L), masks(L)["suffix"]
     q, k, v = ((q.detach() * size).float().requires_grad_(), k.float(), v.float())
@@ -173,23 +176,22 @@ def test_cells_of_small_queries_have_the_gradient_of_softmax(size, impl):
 
 
 N, LENGTH = 3, 24
-TRUE = {"steps": None, "copy_rv": False, "count": LENGTH}
 
 
 def draw_qkv():
-    return *drawn(LENGTH), masks(LENGTH)["suffix"]
+    return *qkv(LENGTH), masks(LENGTH)["suffix"]
 
 
 @pytest.mark.parametrize("scale", [None, 0.1])
 @pytest.mark.parametrize("shape", ["none", "NL", "N11L", "1L"])
-def test_keeping_everything_is_torchs(shape, scale):
+def test_selecting_everything_is_torchs_attention(shape, scale):
     q, k, v, mask = draw_qkv()
     ours = {"none": None, "NL": mask, "N11L": mask[:, None, None], "1L": mask[1:2]}[shape]
     theirs = None if ours is None else ours.reshape(-1, 1, 1, LENGTH)
     real = torch.ones(N, LENGTH, dtype=torch.bool) if ours is None else ours.reshape(-1, LENGTH).expand(N, LENGTH)
-    got = cur_attention(q, k, v, ours, 0.0, False, scale=scale, **TRUE)
+    out = cur_attention(q, k, v, ours, 0.0, False, scale=scale, steps=None, copy_rv=False, count=LENGTH)
     expected = F.scaled_dot_product_attention(q, k, v, theirs, 0.0, False, scale=scale)
-    assert (got - expected).transpose(1, 2)[real].abs().max() < 1e-9
+    assert (out - expected).transpose(1, 2)[real].abs().max() < 1e-9
 
 
 def test_arguments_that_overlap_have_torchs_names_order_and_defaults():
@@ -198,28 +200,28 @@ def test_arguments_that_overlap_have_torchs_names_order_and_defaults():
     assert [p.default for p in ours[3:]] == [None, 0.0, False]
 
 
-MODULES = [
-    (partial(CUR, pinv=partial(cubic, steps=3)), {"steps": 3}, {"score": "step", "pairing": "same_k"}),
-    (partial(CUR, pinv=partial(cubic, steps=3)), {"steps": 3}, {"score": "abs", "pairing": "same_k"}),
-    (CURPlus, {"columns": "cells"}, {"score": "farthest"}),
-]
-
-
-@pytest.mark.parametrize("module, own, options", MODULES, ids=["step", "abs", "cells"])
-def test_it_is_the_mechanism(module, own, options):
+@pytest.mark.parametrize(
+    ("module", "changes", "options"),
+    [
+        (partial(CUR, pinv=partial(cubic, steps=3)), {"steps": 3}, {"score": "step", "pairing": "same_k"}),
+        (partial(CUR, pinv=partial(cubic, steps=3)), {"steps": 3}, {"score": "abs", "pairing": "same_k"}),
+        (CURPlus, {"columns": "cells"}, {"score": "farthest"}),
+    ],
+    ids=["step", "abs", "cells"],
+)
+def test_it_is_the_mechanism(module, changes, options):
     q, k, v, mask = draw_qkv()
-    options |= {"count": 6, "class_token": True}
-    made = sized(module, length=LENGTH, **options)
-    torch.testing.assert_close(cur_attention(q, k, v, mask, **own, **options), made(q, k, v, mask), rtol=0, atol=0)
-    half = [x.bfloat16() for x in (q, k, v)]
-    assert cur_attention(*half, mask, **own, **options).dtype is torch.bfloat16
+    options = options | {"count": 6, "class_token": True}
+    function = partial(cur_attention, **changes, **options)
+    expected = sized(module, length=LENGTH, **options)(q, k, v, mask)
+    torch.testing.assert_close(function(q, k, v, mask), expected, rtol=0, atol=0)
+    assert function(q.bfloat16(), k.bfloat16(), v.bfloat16(), mask).dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize("two", [np.int64(2), np.array(2), torch.tensor(2)], ids=["np.int64", "np.array", "tensor"])
 def test_whole_numbers_of_numpy_and_torch_are_numbers(two):
     q, k, v, mask = draw_qkv()
-    got, expected = (cur_attention(q, k, v, mask, count=n, steps=n) for n in (two, 2))
-    assert torch.equal(got, expected)
+    assert torch.equal(*(cur_attention(q, k, v, mask, count=n, steps=n) for n in (two, 2)))
 
 
 @pytest.mark.parametrize("columns", ["kept", "cells"])
@@ -230,25 +232,24 @@ def test_no_example_or_no_head_is_an_empty_result(shape, columns):
     assert out.shape == v.shape and torch.autograd.grad(out.sum(), q)[0].shape == q.shape
 
 
+EMPTY = torch.zeros(N, H, LENGTH, 0)
+FLAT = torch.zeros(LENGTH, D)
+SHAPE_MESSAGE = r"query, key and value must be \(N,H,L,D\)"
+
+
 @pytest.mark.parametrize(
-    "changes,reason",
+    ("changes", "reason"),
     [
         ({"is_causal": True}, "is_causal=True: .*no causal form"),
         ({"dropout_p": 0.1}, "dropout_p must be 0, not 0.1"),
         ({"key": torch.zeros(N, H, LENGTH + 1, D)}, r"not \(3, 2, 24, 4\), \(3, 2, 25, 4\), \(3, 2, 24, 3\)"),
-        ({"value": torch.zeros(N, 1, LENGTH, E)}, r"query, key and value must be \(N,H,L,D\)"),
-        ({"query": torch.zeros(LENGTH, D), "key": torch.zeros(LENGTH, D)}, r"query, key and value must be \(N,H,L,D\)"),
+        ({"value": torch.zeros(N, 1, LENGTH, E)}, SHAPE_MESSAGE),
+        ({"query": FLAT, "key": FLAT}, SHAPE_MESSAGE),
         ({"attn_mask": torch.zeros(N, 1, 1, LENGTH)}, r"attn_mask must be bool.*not torch.float32 \(3, 1, 1, 24\)"),
-        (
-            {"attn_mask": torch.ones(LENGTH, LENGTH, dtype=torch.bool)},
-            r"attn_mask must be bool, .* torch.bool \(24, 24\)",
-        ),
+        ({"attn_mask": torch.eye(LENGTH).bool()}, r"attn_mask must be bool, .* torch.bool \(24, 24\)"),
         ({"columns": "all"}, "columns must be one of kept, cells, not 'all'"),
         ({"columns": "cells", "impl": "triton"}, "impl must be one of eager, sdpa, not 'triton'"),
-        (
-            {"query": torch.zeros(N, H, LENGTH, 0), "key": torch.zeros(N, H, LENGTH, 0)},
-            "at least one token and one feature",
-        ),
+        ({"query": EMPTY, "key": EMPTY}, "at least one token and one feature"),
         ({"count": 0}, "count must be 1 or more, not 0"),
         ({"count": 1.5}, "count must be a whole number of 1 or more, not 1.5"),
         ({"count": True}, "count must be a whole number of 1 or more, not True"),

@@ -1,4 +1,4 @@
-"""Linear attention, Performer, RFA, Hedgehog and cosFormer against their O(n²) kernel forms, and against softmax."""
+"""Linear attention, Performer, RFA, Hedgehog, cosFormer, Based and LION against their O(n²) forms, and softmax."""
 
 import math
 
@@ -6,51 +6,70 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import CHECK_SIZES, config
-from support.features import SIZES, D, H, check, mean, qkv
+from support.features import PATTERNS, SIZES, D, H, L, check, masks, mean, qkv, same_with_gradients
 
+from lra.attention.base import Sizes
+from lra.attention.based import Based
 from lra.attention.cosformer import CosFormer
 from lra.attention.hedgehog import Hedgehog
 from lra.attention.linear import RFA, Linear, Performer, RandomFeatures
+from lra.attention.lion import LionD, LionS
 from lra.checks.properties import block
+from lra.ops import linear_attention
 from lra.reference import linear as reference
 
-
-@pytest.mark.parametrize("normalise", [True, False])
-def test_linear_is_its_kernel_form(normalise):
-    """Without a denominator the root of the configured length, 16, divides."""
-
-    def oracle(h, at, q, k, v):
-        return (
-            reference.linear_attention(q, k, v) if normalise else reference.unnormalised_linear_attention(q, k, v, 16)
-        )
-
-    check(Linear(SIZES, normalise=normalise), oracle)
+LINEAR = [({}, 12), ({"causal": True}, 12), ({"causal": True}, 130), ({"normalise": False}, 12)]
 
 
-def test_causal_linear_is_its_recurrence():
-    check(Linear(SIZES, causal=True), lambda h, at, q, k, v: reference.linear_attention(q, k, v, causal=True))
-
-
-@pytest.mark.parametrize("scalings", [1, 2])
-@pytest.mark.parametrize("eps", [0.0, 1e-4])
-def test_performer_is_its_kernel_form(scalings, eps):
-    performer = Performer(SIZES, features=10, scalings=scalings, eps=eps).double().eval()
-    w = performer.rows.draw
+@pytest.mark.parametrize(("options", "length"), LINEAR, ids=str)
+def test_linear_is_its_kernel_form(options, length):
+    """Over three blocks of the causal product; without a denominator the root of the configured length divides."""
 
     def oracle(h, at, q, k, v):
-        return reference.performer_attention(q, k, v, w, eps=eps, scalings=scalings)
+        if options == {"normalise": False}:
+            return reference.unnormalised_linear_attention(q, k, v, SIZES.length)
+        return reference.linear_attention(q, k, v, **options)
+
+    check(Linear(SIZES, **options), oracle, length)
+
+
+@PATTERNS
+@pytest.mark.parametrize("floor", [1e-6, 5.0])
+@pytest.mark.parametrize("offset", [0.0, 0.1])
+def test_linear_attention_in_one_product_is_the_quotient_of_two(floor, offset, pattern):
+    """With a sequence without real tokens, and one of a single token."""
+    q, k, v = qkv()
+    phi_q, phi_k = (x.detach().abs().requires_grad_() for x in (q, k))
+    mask = masks()[pattern]
+    weight = torch.ones(3, 1, L, 1) if mask is None else mask[:, None, :, None].double()
+    if mask is not None:
+        mask[0] = False
+        weight[0] = 0
+    total = weight.sum(2, keepdim=True).clamp(min=1)
+    dense_q, dense_k = phi_q + offset, (phi_k + offset) * weight
+    denominator = dense_q @ dense_k.sum(2)[..., None] / total
+    expected = dense_q @ (dense_k.mT @ v) / total / denominator.clamp(min=floor)
+    same_with_gradients(linear_attention.attend(phi_q, phi_k, v, mask, floor, offset), expected, (phi_q, phi_k, v))
+
+
+PERFORMER = [{"scalings": scalings, "eps": eps} for scalings in (1, 2) for eps in (0.0, 1e-4)]
+
+
+@pytest.mark.parametrize("options", [*PERFORMER, {"kernel": "relu"}], ids=str)
+def test_performer_is_its_kernel_form(options):
+    performer = Performer(SIZES, features=10, **options).double().eval()
+
+    def oracle(h, at, q, k, v):
+        if "kernel" in options:
+            return reference.generalised_attention(q, k, v, performer.rows.draw)
+        return reference.performer_attention(q, k, v, performer.rows.draw, **options)
 
     check(performer, oracle)
 
 
-def test_performer_with_relu_features_is_its_kernel_form():
-    performer = Performer(SIZES, features=10, kernel="relu").double().eval()
-    check(performer, lambda h, at, q, k, v: reference.generalised_attention(q, k, v, performer.rows.draw))
-
-
 @pytest.mark.parametrize("floor", [0.01, 10.0])
 def test_rfa_is_its_kernel_form(floor):
-    """phi(q)·phi(k) = mean over the rows of cos(w·(q - k)); their mean over the keys is kept at the floor."""
+    """phi(q)·phi(k) is the mean of cos(w·(q - k)) over the features; its mean over the keys is at least ``floor``."""
     rfa = RFA(SIZES, features=200, floor=floor).double().eval()
     with torch.no_grad():
         rfa.scale.uniform_(0.3, 0.8, generator=torch.Generator().manual_seed(2))
@@ -75,11 +94,9 @@ def test_hedgehog_is_its_kernel_form(softmax, tie_qk):
 
     def features(side, h, x):
         y = x @ hedgehog.weight[side, h] + hedgehog.bias[side, h]
-        up, down = (2 * y if softmax == "joint" else y).exp(), (-2 * y if softmax == "joint" else -y).exp()
-        one, other = (t.sum(1, keepdim=True) for t in (up, down))
-        return torch.cat(
-            [up / (one + other), down / (one + other)] if softmax == "joint" else [up / one, down / other], 1
-        )
+        if softmax == "joint":
+            return torch.cat([2 * y, -2 * y], 1).softmax(1)
+        return torch.cat([y.softmax(1), (-y).softmax(1)], 1)
 
     check(hedgehog, lambda h, at, q, k, v: mean(features(0, h, q) @ features(-1, h, k).T, v))
 
@@ -112,27 +129,30 @@ def test_a_query_of_cosformer_without_a_weight_gets_zero_and_a_finite_gradient()
 def test_many_features_give_softmax_attention(kind, spread):
     """The error is that of a mean: 16 times the features leave a quarter of it."""
     q, k, v = (x.detach() for x in qkv(spread=spread))
-    off = []
+    if kind is Performer:
+        options, expected = {"eps": 0.0}, F.scaled_dot_product_attention(q, k, v)
+    else:
+        unit_q, unit_k = (F.normalize(x, dim=-1) for x in (q, k))
+        options, expected = {}, F.scaled_dot_product_attention(unit_q, unit_k, v, scale=0.9**2)
+    errors = []
     for features in (512, 8192):
-        made = kind(SIZES, features=features, **({"eps": 0.0} if kind is Performer else {})).double()
-        if kind is Performer:
-            want = F.scaled_dot_product_attention(q, k, v)
-        else:
-            made.scale.data.fill_(0.9)
-            want = F.scaled_dot_product_attention(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, scale=0.9**2)
+        attention = kind(SIZES, features=features, **options).double()
+        if kind is RFA:
+            attention.scale.data.fill_(0.9)
         with torch.no_grad():
-            off.append(torch.stack([made(q, k, v) - want for _ in range(8)]).square().mean().sqrt().item())
-    assert off[1] < 0.02 and 2.5 < off[0] / off[1] < 6.5
+            draws = torch.stack([attention(q, k, v) for _ in range(8)])
+        errors.append((draws - expected).square().mean().sqrt().item())
+    assert errors[1] < 0.02 and 2.5 < errors[0] / errors[1] < 6.5
 
 
-def test_orthogonal_rows_are_orthogonal_and_as_long_as_normal_ones():
-    rows = RandomFeatures(4000, 8, redraw="never", orthogonal=True)().unflatten(0, (-1, 8))  # (500,8,8)
-    gram = rows @ rows.mT
+def test_orthogonal_features_are_orthogonal_and_as_long_as_normal_ones():
+    blocks = RandomFeatures(4000, 8, redraw="never", orthogonal=True)().unflatten(0, (-1, 8))  # (500,8,8)
+    gram = blocks @ blocks.mT
     lengths = gram.diagonal(dim1=1, dim2=2)
     assert (gram - torch.diag_embed(lengths)).abs().max() < 1e-4
     assert abs(lengths.mean() - 8) < 4 * math.sqrt(2 * 8 / 4000)  # chi-squared with 8 degrees of freedom
     assert abs(lengths.var() - 16) < 3
-    assert rows.flatten(0, 1).mean(0).abs().max() < 4 / math.sqrt(4000)  # directions are centred
+    assert blocks.flatten(0, 1).mean(0).abs().max() < 4 / math.sqrt(4000)  # directions are centred
 
 
 @pytest.mark.parametrize("name", ["performer", "performer_relu", "rfa", "linear"])
@@ -145,3 +165,33 @@ def test_huge_padding_does_no_harm(name):
     for big in (1e3, -1e3):
         k[1, :, 5:] = big
         assert torch.equal(mechanism(q, k, v, real)[:, :, :5], out[:, :, :5])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_taylor_features_of_based_are_the_polynomial(causal):
+    q, k, v = (x.detach()[..., :D] for x in qkv(E=D))
+    score = q @ k.mT / 2
+    weights = 1 + score + score.square() / 2
+    if causal:
+        weights = weights.tril()
+    layer = Based(Sizes(heads=H, head_dim=D, value_dim=D, length=L), dim=H * D, causal=causal, features=4)
+    torch.testing.assert_close(layer.attend(q, k, v, None), F.normalize(weights, p=1, dim=-1) @ v)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", [LionS, LionD])
+def test_lion_is_full_attention_under_its_mask(kind, causal):
+    """M_ij is the product of the decays of j to i - 1 below the diagonal and of i + 1 to j above it (eq. 9)."""
+    mixer = kind(Sizes(heads=H, head_dim=D, value_dim=D, length=L), dim=H * D, causal=causal).double()
+    x = torch.randn(2, L, H * D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    q, k, v = (part.unflatten(-1, (H, D)).transpose(1, 2) for part in mixer.inputs(x).chunk(3, -1))
+    phi_q, phi_k = (F.normalize(F.silu(part) + 0.5, dim=-1) for part in (q, k))
+    log_decay = mixer.log_decay(x)
+    mask = torch.zeros(2, H, L, L, dtype=torch.float64)
+    for i in range(L):
+        for j in range(i + 1 if causal else L):
+            between = log_decay[:, :, j:i] if j <= i else log_decay[:, :, i + 1 : j + 1]
+            mask[:, :, i, j] = between.sum(-1).exp()
+    weights = (phi_q @ phi_k.mT) * mask
+    exact = (weights / weights.sum(-1, keepdim=True)) @ v
+    torch.testing.assert_close(mixer(x), mixer.output(exact.transpose(1, 2).flatten(2)))

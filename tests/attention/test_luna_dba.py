@@ -10,11 +10,11 @@ from lra.attention.dba import DBA
 from lra.attention.luna import Luna
 from lra.attention.transformer_ls import TransformerLS
 
-L, DIM, HEADS, ROWS, WIDTH = 9, 8, 2, 3, 6
-OPTIONS = {Luna: {"rows": ROWS}, DBA: {"latents": ROWS, "width": WIDTH}}
+L, DIM, HEADS, LATENTS, WIDTH = 9, 8, 2, 3, 6
+OPTIONS = {Luna: {"rows": LATENTS}, DBA: {"latents": LATENTS, "width": WIDTH}}
 
 
-def made(kind, **options):
+def make(kind, **options):
     torch.manual_seed(0)
     sizes = Sizes(heads=HEADS, head_dim=DIM // HEADS, value_dim=DIM // HEADS, length=16, dropout=0.1)
     return kind(sizes, dim=DIM, hidden=12, **(OPTIONS[kind] | options)).double().eval()
@@ -32,14 +32,14 @@ def attend(queries, keys, values, real):
 def luna(block, x, tokens, memory, real):
     both = lambda layer, c: (layer(c)[:, :DIM], layer(c)[:, -DIM:])  # tied: the same columns twice
     q = attend(block.pack_query(block.packed_norm(memory)), *both(block.pack_context, tokens), real)
-    y = attend(block.unpack_query(tokens), *both(block.unpack_context, q), torch.ones(ROWS))
+    y = attend(block.unpack_query(tokens), *both(block.unpack_context, q), torch.ones(LATENTS))
     return y, memory + q
 
 
 def dba(block, x, tokens, memory, real):
     both = lambda context: (context[:, :WIDTH], context[:, WIDTH:])
     z = attend(block.compress_query(memory), *both(block.compress_context(tokens)), real)
-    o = block.latent_norm(attend(block.latent_query(z), *both(block.latent_context(z)), torch.ones(ROWS)))
+    o = block.latent_norm(attend(block.latent_query(z), *both(block.latent_context(z)), torch.ones(LATENTS)))
     weights = (scores.exp() for scores in block.expand(tokens).chunk(HEADS, -1))
     parts = [w / w.sum(1, keepdim=True) @ e for w, e in zip(weights, o.chunk(HEADS, -1), strict=True)]
     return torch.cat(parts, 1), z
@@ -58,7 +58,7 @@ def oracle(block, x, real, memory):
 @pytest.mark.parametrize("kind, options", [(Luna, {"tie_kv": True}), (Luna, {"tie_kv": False}), (DBA, {})])
 @PATTERNS
 def test_is_its_definition_over_two_layers(kind, options, pattern):
-    one, two = made(kind, **options), made(kind, **options, first=False)
+    one, two = make(kind, **options), make(kind, **options, first=False)
     x, mask = tokens(DIM, L), masks(L)[pattern]
     real = all_real(mask, L)
     middle, memory = one(x, mask, None)
@@ -122,25 +122,20 @@ def transformer_ls_oracle(mixer, x, real, window):
     return mixer.output(mixed)
 
 
+@PATTERNS
+@pytest.mark.parametrize(
+    ("window", "kernel"), [(1, 0), (2, 0), (4, 0), (5, 0), (11, 0), (16, 0), (4, 1), (4, 3), (4, 5)]
+)
 @torch.no_grad()
-def check(mixer, pattern, window):
-    """Padded rows too: they are output(0)."""
-    x, mask = tokens(LS_DIM, LS_LENGTH), masks(LS_LENGTH)[pattern]
-    torch.testing.assert_close(
-        mixer(x, mask), transformer_ls_oracle(mixer, x, all_real(mask, LS_LENGTH), window), rtol=1e-11, atol=1e-12
+def test_transformer_ls_is_its_definition(pattern, window, kernel):
+    """Padded positions too: they are output(0)."""
+    mixer, x, mask = (
+        make_transformer_ls(window=window, kernel=kernel),
+        tokens(LS_DIM, LS_LENGTH),
+        masks(LS_LENGTH)[pattern],
     )
-
-
-@PATTERNS
-@pytest.mark.parametrize("window", [1, 2, 4, 5, 11, 16])
-def test_is_its_definition(pattern, window):
-    check(make_transformer_ls(window=window), pattern, window)
-
-
-@PATTERNS
-@pytest.mark.parametrize("kernel", [1, 3, 5])
-def test_convolution_of_the_values(pattern, kernel):
-    mixer = make_transformer_ls(window=4, kernel=kernel)
-    assert not mixer.conv.weight.any()
-    torch.nn.init.normal_(mixer.conv.weight)
-    check(mixer, pattern, 4)
+    if kernel:
+        assert not mixer.conv.weight.any()
+        torch.nn.init.normal_(mixer.conv.weight)
+    expected = transformer_ls_oracle(mixer, x, all_real(mask, LS_LENGTH), window)
+    torch.testing.assert_close(mixer(x, mask), expected, rtol=1e-11, atol=1e-12)

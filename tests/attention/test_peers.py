@@ -9,9 +9,8 @@ from functools import partial
 
 import pytest
 import torch
-from support.peers import DIM, SIZES, D, H, L, N, first_real, merge, package, same, split, tokens
+from support.peers import DIM, D, H, L, N, first_real, make, merge, package, run, same, split, tokens
 
-from lra.attention.base import Sizes
 from lra.attention.linformer import Linformer
 from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.attention.softmax import Softmax
@@ -20,6 +19,7 @@ from lra.ops.pinv import cubic
 
 pytestmark = pytest.mark.peers
 SUFFIX = first_real(L, L, 30, 5)
+PINV = partial(cubic, steps=6, init="batch")
 
 
 def additive(mask):
@@ -34,12 +34,9 @@ def test_softmax_is_that_of_transformers_bert(masked):
 
     torch.manual_seed(0)
     peer = BertSelfAttention(BertConfig(hidden_size=DIM, num_attention_heads=H, attn_implementation="eager"))
-    peer, x, mask = peer.double().eval(), tokens(L), SUFFIX
-    theirs = peer(x, additive(mask) if masked else None)[0]
-    ours = Softmax(Sizes(**SIZES, length=L))(
-        *split(peer.query(x), peer.key(x), peer.value(x)), mask if masked else None
-    )
-    same(merge(ours), theirs)
+    peer, x = peer.double().eval(), tokens()
+    theirs = peer(x, additive(SUFFIX) if masked else None)[0]
+    same(run(make(Softmax), peer, x, SUFFIX if masked else None), theirs)
 
 
 def nystromformer(landmarks, kernel):
@@ -48,16 +45,10 @@ def nystromformer(landmarks, kernel):
     from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
 
     torch.manual_seed(0)
-    config = NystromformerConfig(
-        hidden_size=DIM,
-        num_attention_heads=H,
-        num_landmarks=landmarks,
-        segment_means_seq_len=L,
-        conv_kernel_size=kernel,
-    )
+    sizes = {"hidden_size": DIM, "num_attention_heads": H, "segment_means_seq_len": L}
+    config = NystromformerConfig(num_landmarks=landmarks, conv_kernel_size=kernel, **sizes)
     peer = NystromformerSelfAttention(config).double().eval()
-    pinv = partial(cubic, steps=6, init="batch")
-    ours = NystromOriginal(Sizes(**SIZES, length=L), landmarks=landmarks, kernel=kernel, pinv=pinv).double().eval()
+    ours = make(NystromOriginal, landmarks=landmarks, kernel=kernel, pinv=PINV)
     ours.conv.load_state_dict(peer.conv.state_dict())
     return ours, peer
 
@@ -66,39 +57,29 @@ def nystromformer(landmarks, kernel):
 @pytest.mark.parametrize("kernel", [5, 35])
 def test_nystrom_original_is_that_of_transformers(landmarks, kernel):
     ours, peer = nystromformer(landmarks, kernel)
-    x = tokens(L)
-    same(merge(ours(*split(peer.query(x), peer.key(x), peer.value(x)))), peer(x)[0])
+    x = tokens()
+    same(run(ours, peer, x), peer(x)[0])
 
 
 @pytest.mark.parametrize("landmarks", [4, 16, L])
 def test_nystrom_original_with_padding_is_that_of_transformers_once_padding_is_zero(landmarks):
-    """transformers lets padded tokens into the landmarks and the convolution as they are; the LRA code, and so
-    NystromOriginal, zeroes them first. With zero rows and no bias padded queries, keys and values are zero on both
-    sides."""
+    """Without bias, so that queries, keys and values of padding are zero, which the LRA code sets them to."""
     ours, peer = nystromformer(landmarks, kernel=5)
     for layer in (peer.query, peer.key, peer.value):
         torch.nn.init.zeros_(layer.bias)
-    mask = SUFFIX
-    x = tokens(L) * mask[..., None]
-    theirs = peer(x, additive(mask))[0]
-    ours = merge(ours(*split(peer.query(x), peer.key(x), peer.value(x)), mask))
-    same(ours[mask], theirs[mask])
+    x = tokens() * SUFFIX[..., None]
+    same(run(ours, peer, x, SUFFIX)[SUFFIX], peer(x, additive(SUFFIX))[0][SUFFIX])
 
 
 @pytest.mark.parametrize("landmarks", [1, 4, 16])
 @pytest.mark.parametrize("kernel", [0, 33])
 def test_nystrom_is_that_of_nystrom_attention(landmarks, kernel):
-    """Without padding and with landmarks that divide the row. Otherwise the package pads in front of the row, keeps
-    segments of equal width with masked means, and lets uniform rows for the empty ones into the inverse; Nystrom
-    spreads its landmarks over the real tokens."""
+    """Without padding and with landmarks that divide the length: the package pads in front of the sequence."""
     peers = package("nystrom_attention.nystrom_attention")
     torch.manual_seed(0)
-    peer = peers.NystromAttention(
-        DIM, dim_head=D, heads=H, num_landmarks=landmarks, residual=kernel > 0, residual_conv_kernel=kernel or 1
-    )
-    peer, x = peer.double().eval(), tokens(L)
-    pinv = partial(cubic, steps=6, init="batch")
-    ours = Nystrom(Sizes(**SIZES, length=L), landmarks=landmarks, kernel=kernel, pinv=pinv).double().eval()
+    sizes = {"dim_head": D, "heads": H, "num_landmarks": landmarks}
+    peer = peers.NystromAttention(DIM, **sizes, residual=kernel > 0, residual_conv_kernel=kernel or 1).double().eval()
+    ours, x = make(Nystrom, landmarks=landmarks, kernel=kernel, pinv=PINV), tokens()
     if kernel:
         ours.conv.load_state_dict(peer.res_conv.state_dict())
     same(peer.to_out(merge(ours(*split(*peer.to_qkv(x).chunk(3, -1))))), peer(x))
@@ -111,7 +92,7 @@ def test_linformer_is_that_of_linformer(length, share_kv):
     peers = package("linformer.linformer")
     torch.manual_seed(0)
     peer = peers.LinformerSelfAttention(DIM, seq_len=L, k=7, heads=H, dim_head=D, share_kv=share_kv).double().eval()
-    ours = Linformer(Sizes(**SIZES, length=L), rank=7, share_heads=True, share_kv=share_kv).double().eval()
+    ours = make(Linformer, rank=7, share_heads=True, share_kv=share_kv)
     with torch.no_grad():
         ours.compress_k.copy_(peer.proj_k.T)
         if not share_kv:
@@ -131,24 +112,11 @@ def mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     monkeypatch.setattr(LaplaceActivation.forward, "__defaults__", (math.sqrt(0.5), math.sqrt(0.25 / math.pi)))
     torch.manual_seed(0)
-    peer = peers.MegaBlock(
-        peers.MegaConfig(
-            hidden_size=DIM,
-            intermediate_size=20,
-            nffn_hidden_size=20,
-            shared_representation_size=6,
-            ema_projection_size=5,
-            max_positions=chunk or L,
-            relative_positional_bias="simple",
-            attention_activation=weights,
-            use_chunking=chunk is not None,
-            chunk_size=chunk or -1,
-            normalize_before_mega=prenorm,
-            normalize_before_ffn=prenorm,
-            normalization_type=f"{norm}norm",
-            truncation=truncation,
-        )
-    ).double()
+    sizes = {"hidden_size": DIM, "intermediate_size": 20, "nffn_hidden_size": 20, "ema_projection_size": 5}
+    sizes |= {"shared_representation_size": 6, "max_positions": chunk or L, "chunk_size": chunk or -1}
+    kinds = {"relative_positional_bias": "simple", "attention_activation": weights, "normalization_type": f"{norm}norm"}
+    kinds |= {"normalize_before_mega": prenorm, "normalize_before_ffn": prenorm, "use_chunking": chunk is not None}
+    peer = peers.MegaBlock(peers.MegaConfig(**sizes, **kinds, truncation=truncation)).double()
     for key, tensor in peer.state_dict().items():
         if tensor.is_floating_point():
             tensor.normal_(std=0.5)
@@ -197,7 +165,6 @@ def test_mega_is_that_of_transformers(monkeypatch, weights, chunk, norm, prenorm
         copied[key] = theirs.pop(source).reshape(tensor.shape)
     assert not theirs  # so the counts of parameters agree
     ours.load_state_dict(copied)
-    x, mask = tokens(L), SUFFIX
-    expected = peer(x.transpose(0, 1), attention_mask=mask.long() if masked else None)[0].transpose(0, 1)
-    out = ours(x, mask if masked else None)[0]
-    same(out[mask], expected[mask])
+    x = tokens()
+    expected = peer(x.transpose(0, 1), attention_mask=SUFFIX.long() if masked else None)[0].transpose(0, 1)
+    same(ours(x, SUFFIX if masked else None)[0][SUFFIX], expected[SUFFIX])

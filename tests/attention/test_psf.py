@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import experiment
-from support.features import masks, same_with_gradients
+from support.features import PATTERNS, all_real, masks, same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.psf import PSF
@@ -18,12 +18,7 @@ DIM, L = 6, 11
 SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
 
 
-def oracle(psf, x):
-    """x (n,d): the real tokens of one example."""
-    return psf.output(reference.attention(x, psf.values, list(psf.weights), residuals=psf.residuals))
-
-
-@pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
+@PATTERNS
 @pytest.mark.parametrize("ring", ["real", "row"])
 @pytest.mark.parametrize(
     "options, offsets",
@@ -43,11 +38,12 @@ def test_is_the_reference_with_its_gradients(pattern, ring, options, offsets):
     psf, mask = PSF(SIZES, dim=DIM, **options, ring=ring).double(), masks(L)[pattern]
     assert len(psf.weights) == options.get("factors", 4) and psf.offsets.tolist() == offsets
     x = torch.randn(3, L, DIM, dtype=torch.float64, requires_grad=True)
-    real = torch.ones(3, L, dtype=torch.bool) if mask is None or ring == "row" else mask
-    got = psf(x, mask)[real]
-    want = torch.cat([oracle(psf, x[n, real[n]]) for n in range(3)])
-    assert got.shape[-1] == (4 if options.get("project") is False else DIM)
-    same_with_gradients(got, want, [x, *psf.parameters()])
+    real = all_real(mask if ring == "real" else None, L)
+    weights = list(psf.weights)
+    mixed = [reference.attention(x[n, real[n]], psf.values, weights, residuals=psf.residuals) for n in range(3)]
+    out = psf(x, mask)[real]
+    assert out.shape[-1] == (4 if options.get("project") is False else DIM)
+    same_with_gradients(out, psf.output(torch.cat(mixed)), [x, *psf.parameters()])
 
 
 @pytest.mark.parametrize("length", [128, 1024, 2000, 4096])
@@ -55,9 +51,9 @@ def test_factors_and_links_follow_the_length(length):
     """The code has one link more than the paper."""
     factors = math.ceil(math.log2(length))
     for links, count in (("code", factors + 1), ("paper", factors)):
-        made = PSF(replace(SIZES, length=length), dim=DIM, links=links)
-        assert len(made.weights) == factors
-        assert made.offsets.tolist() == [0, *(2**j for j in range(count - 1))]
+        psf = PSF(replace(SIZES, length=length), dim=DIM, links=links)
+        assert len(psf.weights) == factors
+        assert psf.offsets.tolist() == [0, *(2**j for j in range(count - 1))]
 
 
 # As in the released configurations: rows of the embedding, its width, positions, M, K, hidden of f, hidden of g,
@@ -78,15 +74,6 @@ def published(task, *words):
     return experiment(f"experiment=psf_{task}", *words)
 
 
-@pytest.mark.parametrize("task", MODEL_SIZES)
-def test_parameters_are_those_of_the_protocol(task):
-    rows, d, positions, M, K, f, g, channels, inputs, hidden, outputs = MODEL_SIZES[task]
-    mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
-    head = mlp(inputs, hidden, outputs) if hidden else (inputs + 1) * outputs
-    want = (rows + positions) * d + mlp(d, g, channels) + M * mlp(d, f, K) + head
-    assert sum(p.numel() for p in published(task).meta_model.parameters()) == want
-
-
 TRAINING = {  # dropout of the embedding, of g and of the head; learning rate; epochs of so many examples, batch
     "listops": ((0, 0, 0), 1e-3, 7 * (96000 // 32)),
     "text": ((0.4, 0, 0), 1e-4, 145 * (25000 // 32)),
@@ -99,9 +86,14 @@ TRAINING = {  # dropout of the embedding, of g and of the head; learning rate; e
 
 
 @pytest.mark.parametrize("task", TRAINING)
-def test_training_is_that_of_the_protocol(task):
+def test_sizes_and_training_are_those_of_the_protocol(task):
     cfg, (dropouts, rate, steps) = published(task), TRAINING[task]
     model = cfg.meta_model
+    rows, d, positions, M, K, f, g, channels, inputs, hidden, outputs = MODEL_SIZES[task]
+    mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
+    head = mlp(inputs, hidden, outputs) if hidden else (inputs + 1) * outputs
+    expected = (rows + positions) * d + mlp(d, g, channels) + M * mlp(d, f, K) + head
+    assert sum(p.numel() for p in model.parameters()) == expected
     assert (model.embed.dropout.p, model.blocks[0].mixer.values[1].p, model.head.dropout.p) == dropouts
     assert (cfg.optim.lr, cfg.optim.steps, cfg.optim.schedule, cfg.optim.weight_decay) == (rate, steps, "constant", 0)
     assert cfg.optim.clip_norm == (1.0 if task == "genome" else None)
@@ -116,31 +108,26 @@ def test_model_is_the_published_formula(task, pool):
     torch.manual_seed(0)
     model = cfg.classifier().double().eval()
     state = model.state_dict()
-    mlp = lambda name, x: (
-        F.gelu(x @ state[f"{name}.0.weight"].T + state[f"{name}.0.bias"]) @ (state[f"{name}.2.weight"].T)
-        + state[f"{name}.2.bias"]
-    )
+    affine = lambda name, x: x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+    mlp = lambda name, x: affine(f"{name}.2", F.gelu(affine(f"{name}.0", x)))
     if task == "adding":
         inputs = torch.randn(3, 64, 2, dtype=torch.float64)
-        E = inputs @ state["embed.feature.weight"].T + state["embed.feature.bias"]
+        E = affine("embed.feature", inputs)
     else:
         inputs = torch.randint(0, 16, (3, 64))
         ids = torch.cat([torch.full((3, 1), cfg.task.vocab - 1), inputs], 1)[:, :64] if pool == "cls" else inputs
         E = state["embed.token.weight"][ids] + state.get("embed.position.weight", 0)
-    rows = []
+    outs = []
     for x in E:
         first = v = mlp("blocks.0.mixer.values.0", x)
         for m in range(len(model.blocks[0].mixer.weights)):
             w = mlp(f"blocks.0.mixer.weights.{m}", x)
             v = sparse_factor(w) @ v
             v = v + first if cfg.attn.get("residuals") else v
-        rows.append(v[0] if pool == "cls" else v.flatten())
-    pooled = torch.stack(rows)
-    if cfg.model.head.get("kind") == "gelu":
-        want = mlp("head.mlp", pooled)
-    else:
-        want = pooled @ state["head.mlp.0.weight"].T + state["head.mlp.0.bias"]
-    torch.testing.assert_close(model(inputs[:, None]), want, rtol=1e-9, atol=1e-10)
+        outs.append(v[0] if pool == "cls" else v.flatten())
+    pooled = torch.stack(outs)
+    expected = mlp("head.mlp", pooled) if cfg.model.head.get("kind") == "gelu" else affine("head.mlp.0", pooled)
+    torch.testing.assert_close(model(inputs[:, None]), expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("task, padding", [("listops", "zero"), ("text", "constant"), ("image", "learned")])

@@ -42,13 +42,6 @@ def reference_layer(model, u):
     return diagonal_rnn.s5(u, A, b, list(c), model.skip, step, method=model.discretisation)
 
 
-def expected_output(model, x, mask):
-    """A masked token counts as zero, except in D u."""
-    silent = x * mask[..., None]
-    skip = list(model.parameters())[-1]
-    return torch.stack([reference_layer(model, u) for u in silent]) + skip * (x - silent)
-
-
 VARIANTS = [
     (S5, {}),
     (S5, {"bidirectional": False, "discretisation": "bilinear"}),
@@ -71,8 +64,11 @@ def test_is_the_reference(length, kind, options):
     g = torch.Generator().manual_seed(1)
     x = torch.randn(2, length, DIM, generator=g, dtype=torch.float64)
     mask = torch.rand(2, length, generator=g) < 0.7
-    given = [x.requires_grad_(), *model.parameters()]
-    same_with_gradients(model(x, mask), expected_output(model, x, mask), given)
+    # A masked token counts as zero, except in D u.
+    silent = x.requires_grad_() * mask[..., None]
+    skip = list(model.parameters())[-1]
+    expected = torch.stack([reference_layer(model, u) for u in silent]) + skip * (x - silent)
+    same_with_gradients(model(x, mask), expected, [x, *model.parameters()])
 
 
 def tensor(values):
@@ -94,18 +90,15 @@ def s5_parts(p):
     return eigenvalues | {"log_step": step, "b": b, "c": c, "skip": tensor(p["D"])}
 
 
-@pytest.mark.parametrize(
-    ("case", "options"),
-    [
-        ("s5_zoh", {}),
-        ("s5_bilinear_causal", {"discretisation": "bilinear", "bidirectional": False}),
-        ("s5_complex", {"clip": True}),
-    ],
-)
+S5_OPTIONS = {"s5_zoh": {}, "s5_bilinear_causal": {"discretisation": "bilinear", "bidirectional": False}}
+S5_OPTIONS["s5_complex"] = {"clip": True}
+
+
+@pytest.mark.parametrize(("case", "options"), S5_OPTIONS.items())
 def test_s5_is_the_released_module(case, options):
-    case, x = RELEASED["s5"][case], tensor(RELEASED["x"])
-    model = fill(make(S5, **options), **s5_parts(case["params"]))
-    torch.testing.assert_close(model(x[None])[0], tensor(case["y"]), rtol=1e-10, atol=1e-10)
+    released, x = RELEASED["s5"][case], tensor(RELEASED["x"])
+    model = fill(make(S5, **options), **s5_parts(released["params"]))
+    torch.testing.assert_close(model(x[None])[0], tensor(released["y"]), rtol=1e-10, atol=1e-10)
     if not options.get("clip"):  # in that case one of its eigenvalues was moved
         fresh = make(S5)
         torch.testing.assert_close(fresh.decay, model.decay, rtol=1e-6, atol=1e-6)
@@ -143,8 +136,8 @@ def test_s4d_is_the_released_module(case):
 def test_s5_starts_as_the_released_code(c_init, std):
     """Standard deviations that flax's initialisers gave for 64 states and 48 channels, within three of their errors."""
     model = make(S5, dim=48, states=64, blocks=4, c_init=c_init)
-    for found, expected in ((model.c, std), (model.b, 0.125 * 0.5**0.5)):
-        assert found.std().item() == pytest.approx(expected, rel=3 * (2 * found.numel() / 4) ** -0.5)
+    for parameter, expected in ((model.c, std), (model.b, 0.125 * 0.5**0.5)):
+        assert parameter.std().item() == pytest.approx(expected, rel=3 * (2 * parameter.numel() / 4) ** -0.5)
     assert (model.frequency < 0).all() and torch.equal(model.frequency[:8], model.frequency[8:16])
 
 

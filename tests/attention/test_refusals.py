@@ -11,9 +11,8 @@ from lra.attention.base import RENAMED, Attention, Sizes
 from lra.attention.dba import DBA
 from lra.attention.luna import Luna
 from lra.ops.pinv import cubic, newton
-from lra.varlen import VarlenLayout
 
-SIZES = {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 64}
+SIZES = {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 64, "dropout": 0.0}
 
 
 def make(name, **options):
@@ -23,10 +22,27 @@ def make(name, **options):
     return kind(sizes, **place, **options)
 
 
+AT_LEAST_ONE = "bigbird.block dba.latents flare.latents h_transformer_1d.block linformer.rank local.block "
+AT_LEAST_ONE += "longformer.window lru.states luna.rows performer.features reformer.hashes sinkhorn.block "
+AT_LEAST_ONE += "skyformer.samples sparse.block synthesizer.rank transformer_ls.rank transformer_ls.window"
+OR_NULL = "reformer.chunk sparse.stride"
+PSF = "psf.links psf.factors psf.channels psf.hidden psf.value_hidden"
+BOUNDS = dict.fromkeys(AT_LEAST_ONE.split(), "1 or more") | dict.fromkeys(OR_NULL.split(), "1 or more, or null")
+BOUNDS |= dict.fromkeys(PSF.split(), ".*")
+
+
+@pytest.mark.parametrize("option", BOUNDS)
+def test_a_size_of_zero_is_refused_by_its_name(option):
+    name, key = option.split(".")
+    with pytest.raises(ValueError, match=f"^{key} must be {BOUNDS[option]}, not 0"):
+        make(name, **{key: 0})
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("bigbird", {"block": 0}, "block must be 1 or more, not 0"),
+        ("linear", {"dropout": -0.1}, "dropout must be from 0 to 1, not -0.1"),
+        ("linear", {"dropout": 1.1}, "dropout must be from 0 to 1, not 1.1"),
         ("bigbird", {"window": 2}, "window must be odd, in blocks, not 2"),
         ("bigbird", {"random": -1}, "random must be 0 or more, not -1"),
         ("conv", {"width": 4}, "width must be odd, not 4"),
@@ -36,43 +52,31 @@ def make(name, **options):
         ("cur_abs", {"pairing": "both"}, "pairing must be one of separate, same_k, same_q, swapped"),
         ("cur_abs", {"impl": "triton2"}, "impl must be one of"),
         ("cur_abs", {"resample": "never"}, "resample must be one of train, always"),
-        ("dba", {"latents": 0}, "latents must be 1 or more, not 0"),
         ("dba", {"width": 5}, "width must be a multiple of heads 2, not 5"),
         ("dba", {"head_dim": 3}, "head_dim must be 4, dim / heads, with DBA, not 3"),
-        ("flare", {"latents": 0}, "latents must be 1 or more, not 0"),
         ("flare", {"scale": "none"}, "scale must be one of one, sqrt, not 'none'"),
-        ("h_transformer_1d", {"block": 0}, "block must be 1 or more, not 0"),
         ("hedgehog", {"softmax": "both"}, "softmax must be one of halves, joint, not 'both'"),
-        ("linformer", {"rank": 0}, "rank must be 1 or more, not 0"),
-        ("local", {"block": 0}, "block must be 1 or more, not 0"),
         ("local", {"grouping": "dilated"}, "grouping must be one of contiguous, strided, not 'dilated'"),
         ("long_conv", {"squash": -0.1}, "squash must be 0 or more, not -0.1"),
         ("long_conv", {"scale": 0.0}, "scale must be above 0, not 0.0"),
-        ("longformer", {"window": 0}, "window must be 1 or more, not 0"),
         ("longformer", {"global_tokens": 65}, r"global_tokens must be from 0 to 64 \(length\), not 65"),
-        ("lru", {"states": 0}, "states must be 1 or more, not 0"),
         ("lru", {"r_max": 0.0}, "r_max must be above 0 and at most 1"),
         ("lru", {"r_min": 1.0}, "r_min must be at least 0 and below 1"),
         ("lru", {"r_min": 0.9, "r_max": 0.5}, r"r_max must be from 0.9 to 1 \(r_min\), not 0.5"),
         ("lru", {"max_phase": 7.0}, "max_phase must be above 0 and at most 6.28319"),
-        ("luna", {"rows": 0}, "rows must be 1 or more, not 0"),
         ("luna", {"head_dim": 3}, "head_dim must be 4, dim / heads, with Luna, not 3"),
+        *(
+            (name, {"step_max": 1e-4}, r"step_max must be 0.001 or more \(step_min\), not 0.0001")
+            for name in ("mamba", "s4d_lin", "s5")
+        ),
         ("mamba", {"spacing": "even"}, "spacing must be one of linear, log, not 'even'"),
         ("mamba", {"decay_max": 0.5}, r"decay_max must be 1.0 or more \(decay_min\), not 0.5"),
-        ("mamba", {"step_max": 1e-4}, r"step_max must be 0.001 or more \(step_min\), not 0.0001"),
         ("performer", {"kernel": "elu"}, "kernel must be one of exp, relu, not 'elu'"),
         ("performer", {"scalings": 3}, "scalings must be one of 1, 2, not 3"),
         ("performer", {"redraw": "always"}, "redraw must be one of train, never, not 'always'"),
-        ("performer", {"features": 0}, "features must be 1 or more, not 0"),
         ("psf", {"links": "all"}, "links must be .*not 'all'"),
         ("psf", {"ring": "mask"}, "ring must be .*not 'mask'"),
-        *(
-            ("psf", {key: 0}, f"{key} must be .*not 0")
-            for key in ("links", "factors", "channels", "hidden", "value_hidden")
-        ),
-        ("reformer", {"hashes": 0}, "hashes must be 1 or more, not 0"),
         ("reformer", {"chunk": None}, "chunk and buckets must not both be null"),
-        ("reformer", {"chunk": 0}, "chunk must be 1 or more, or null, not 0"),
         ("reformer", {"buckets": 7}, "buckets must be 1, even, or null for 2 length / chunk, not 7"),
         ("reformer", {"scope": "row"}, "scope must be one of chunk, bucket, not 'row'"),
         ("rfa", {"floor": 0.0}, "floor must be above 0, not 0.0"),
@@ -81,17 +85,13 @@ def make(name, **options):
         ("s4d_lin", {"init": "rand"}, "init must be one of lin, inv, legs, not 'rand'"),
         ("s4d_lin", {"discretisation": "euler"}, "discretisation must be one of zoh, bilinear"),
         ("s4d_lin", {"step_min": 0.0}, "step_min must be above 0, not 0.0"),
-        ("s4d_lin", {"step_max": 1e-4}, r"step_max must be 0.001 or more \(step_min\), not 0.0001"),
         ("s5", {"states": 12, "blocks": 4}, "states must be a multiple of 2 x blocks = 8, not 12"),
         ("s5", {"c_init": "normal"}, "c_init must be one of lecun_normal, trunc_standard_normal, complex_normal, not"),
         ("s5", {"b_optim": "fast"}, "b_optim must be one of state, state_decay, main, not 'fast'"),
         ("s5", {"step_optim": "fast"}, "step_optim must be one of state, main, not 'fast'"),
         ("s5", {"discretisation": "euler"}, "discretisation must be one of zoh, bilinear"),
-        ("s5", {"step_max": 1e-4}, r"step_max must be 0.001 or more \(step_min\), not 0.0001"),
-        ("sinkhorn", {"block": 0}, "block must be 1 or more, not 0"),
         ("sinkhorn", {"iterations": -1}, "iterations must be 0 or more, not -1"),
         ("sinkhorn", {"temperature": 0}, "temperature must be above 0, not 0"),
-        ("skyformer", {"samples": 0}, "samples must be 1 or more, not 0"),
         ("skyformer", {"ridge": -0.1}, "ridge must be 0 or more, not -0.1"),
         ("skyformer", {"resample": "never"}, "resample must be one of train, always, not 'never'"),
         ("soft", {"sample": "topk"}, "sample must be one of pool, conv, random, first, not 'topk'"),
@@ -99,12 +99,7 @@ def make(name, **options):
         ("soft", {"count": 0}, "count must be from 1"),
         ("soft", {"count": 4, "sample": "conv"}, "count must be null with sample=conv"),
         ("sparse", {"pattern": "axial"}, "pattern must be one of strided, fixed, not 'axial'"),
-        ("sparse", {"stride": 0}, "stride must be 1 or more, or null, not 0"),
-        ("sparse", {"block": 0}, "block must be 1 or more, not 0"),
         ("sparse", {"summary": 51}, r"summary must be from 1 to 50 \(block\), not 51"),
-        ("synthesizer", {"rank": 0}, "rank must be 1 or more, not 0"),
-        ("transformer_ls", {"rank": 0}, "rank must be 1 or more, not 0"),
-        ("transformer_ls", {"window": 0}, "window must be 1 or more, not 0"),
         ("transformer_ls", {"kernel": 4}, "kernel must be odd, or 0 for no convolution, not 4"),
     ],
 )
@@ -160,9 +155,6 @@ def test_an_option_of_an_inverse_is_refused_by_its_name(inverse, options, messag
         inverse(torch.eye(3), **{"steps": 3, **options})
 
 
-SMALL = {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 16}
-
-
 class Bare(Attention):
     """No options, no constructor."""
 
@@ -177,23 +169,17 @@ class Broken(Bare):
         raise ValueError("numbers of rows do not match")
 
 
-@pytest.mark.parametrize("dropout", [-0.1, 1.1])
-def test_dropout_is_a_share(dropout):
-    with pytest.raises(ValueError, match=rf"^dropout must be from 0 to 1, not {dropout}"):
-        Sizes(**SMALL, dropout=dropout)
-
-
-def test_a_mechanism_without_a_constructor_is_told_the_sizes_and_takes_dropout():
+def test_a_mechanism_without_a_constructor_gets_the_sizes_and_takes_dropout():
     words = ("task.length=32", "model.heads=4", "model.head_dim=8", "+attn.dropout=0.25")
     model = config(f"{__name__}.Bare", *words).classifier()
-    told = Sizes(heads=4, head_dim=8, value_dim=8, length=32, dropout=0.25)
-    assert [part.sizes for part in model.modules() if isinstance(part, Bare)] == [told] * 2
+    sizes = Sizes(heads=4, head_dim=8, value_dim=8, length=32, dropout=0.25)
+    assert [part.sizes for part in model.modules() if isinstance(part, Bare)] == [sizes] * 2
 
 
-def test_a_whole_block_has_the_dropout_of_the_model_or_its_own():
-    for words, dropout in (((), 0.3), (("+attn.dropout=0.2",), 0.2)):
-        model = config("luna", "model.dropout=0.3", *words).classifier()
-        assert [part.dropout.p for part in model.blocks] == [dropout] * 2
+@pytest.mark.parametrize(("words", "dropout"), [([], 0.3), (["+attn.dropout=0.2"], 0.2)])
+def test_a_whole_block_has_the_dropout_of_the_model_or_its_own(words, dropout):
+    model = config("luna", "model.dropout=0.3", *words).classifier()
+    assert [part.dropout.p for part in model.blocks] == [dropout] * 2
 
 
 @pytest.mark.parametrize(
@@ -213,17 +199,5 @@ def test_messages_name_options_as_the_command_line_does(name, word, message):
 
 
 def test_an_error_about_something_else_stays_what_it_is():
-    made = config(f"{__name__}.Broken")
     with pytest.raises(ValueError, match=r"^numbers of rows do not match$"):
-        made.classifier()
-
-
-def test_packed_rows_are_padded_for_a_mechanism_without_varlen():
-    class Last(Bare):
-        def forward(self, q, k, v, mask=None):
-            assert mask.dtype is torch.bool and v.shape[:3] == (2, 2, 3)
-            return v * mask.sum(1)[:, None, None, None]
-
-    layout = VarlenLayout(torch.tensor([[True, True, True], [True, False, False]]))
-    x = torch.ones(1, 2, 4, 4)
-    assert torch.equal(Last(Sizes(**SMALL)).varlen(x, x, x, layout)[0, 0, :, 0], torch.tensor([3.0, 3.0, 3.0, 1.0]))
+        config(f"{__name__}.Broken").classifier()

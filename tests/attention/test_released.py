@@ -1,9 +1,9 @@
-"""Outputs of the authors' modules, run as released, on inputs and parameters that are sines of their index.
+"""Mechanisms against outputs of their authors' code, on inputs and parameters that are sines of their index.
 
-`released.json` has one list of numbers a case, from OpenNLPLab/cosFormer 8e12da1 (`CosformerAttention`),
-HazyResearch/lolcats 375df84 (`FeatureMap`, `quadratic_attention`), vpuri3/FLARE.py 4e05378 (`FLARE` with linear
-projections), BrightQin/DBA-Time-Series 1b9dcd6 (`dba_attention`, two layers), pkuzengqi/Skyformer 1a677cb (`Skyformer`
-with given draws) and HazyResearch/safari 02220c6 (`LongConv` before its activation).
+`released.json` holds OpenNLPLab/cosFormer 8e12da1 (`CosformerAttention`), HazyResearch/lolcats 375df84 (`FeatureMap`,
+`quadratic_attention`), vpuri3/FLARE.py 4e05378 (`FLARE` with linear projections), BrightQin/DBA-Time-Series 1b9dcd6
+(`dba_attention`, two layers), pkuzengqi/Skyformer 1a677cb (with given draws) and HazyResearch/safari 02220c6
+(`LongConv` before its activation). `tests/ops/recurrent_waves.json` holds recurrent layers and operators, in float64.
 """
 
 import json
@@ -17,15 +17,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lra.attention.base import Sizes
+from lra.attention.based import Based
 from lra.attention.cosformer import CosFormer
 from lra.attention.dba import DBA
 from lra.attention.flare import FLARE
 from lra.attention.hedgehog import Hedgehog
+from lra.attention.hyena import Hyena, HyenaFilter
 from lra.attention.long_conv import LongConv
+from lra.attention.mamba import Mamba
+from lra.attention.mamba2 import Hydra, Mamba2
+from lra.attention.min_gru import MinGRU, MinLSTM
+from lra.attention.retnet import RetNet
+from lra.attention.rg_lru import RGLRU
 from lra.attention.skyformer import Skyformer
+from lra.ops import recurrence
 from lra.ops.pinv import cubic
 
-RELEASED = json.loads((Path(__file__).parent / "released.json").read_text())
+TESTS = Path(__file__).parents[1]
+RECURRENT = json.loads((TESTS / "ops/recurrent_waves.json").read_text())
+RELEASED = json.loads((TESTS / "attention/released.json").read_text()) | RECURRENT["outputs"]
 N, H, L, D = 2, 2, 7, 4
 SIZES = Sizes(heads=H, head_dim=D, value_dim=D, length=L)
 SUFFIX = torch.arange(L) < torch.tensor([L, 4])[:, None]
@@ -40,20 +50,29 @@ def qkv(seed: int = 1, width: int = D) -> list[Tensor]:
     return [waves(N, H, L, width, seed=seed + i) for i in range(3)]
 
 
-def given(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
+def released_parameters(shapes: dict[str, tuple[int, ...]], seed: int = 10) -> dict[str, Tensor]:
     """Parameters of a released module, by their names there."""
     return {name: 0.3 * waves(*shapes[name], seed=seed + i) for i, name in enumerate(sorted(shapes))}
 
 
-def linear(layer: nn.Linear, *parts: tuple[Tensor, Tensor]) -> None:
+def linear_shapes(num_outputs: dict[str, int], num_inputs: int) -> dict[str, tuple[int, ...]]:
+    weights = {f"{name}.weight": (n, num_inputs) for name, n in num_outputs.items()}
+    return weights | {f"{name}.bias": (n,) for name, n in num_outputs.items()}
+
+
+def released(case: str) -> Tensor:
+    return torch.tensor(RELEASED[case], dtype=torch.float64)
+
+
+def compare(ours: Tensor, case: str, rtol: float = 1e-10, atol: float = 1e-12) -> None:
+    torch.testing.assert_close(ours.detach().flatten(), released(case), rtol=rtol, atol=atol)
+
+
+def copy_linear(layer: nn.Linear, parameters: dict[str, Tensor], *names: str) -> None:
+    """Copy released maps, one below the other, into a linear map."""
     with torch.no_grad():
-        layer.weight.copy_(torch.cat([weight for weight, _ in parts]))
-        layer.bias.copy_(torch.cat([bias for _, bias in parts]))
-
-
-def compare(ours: Tensor, case: str) -> None:
-    theirs = torch.tensor(RELEASED[case], dtype=torch.float64)
-    torch.testing.assert_close(ours.detach().flatten(), theirs, rtol=1e-10, atol=1e-12)
+        for part, ours in layer.named_parameters():
+            ours.copy_(torch.cat([parameters[f"{name}.{part}"] for name in names]))
 
 
 def test_cosformer():
@@ -71,13 +90,11 @@ def test_hedgehog():
     ("case", "scale", "mask"), [("flare", "one", None), ("flare_masked", "one", SUFFIX), ("flare_sqrt", "sqrt", None)]
 )
 def test_flare(case, scale, mask):
-    """Padding: the released module was handed each row at its own length."""
+    """Padding: the released module was handed each sequence at its own length."""
     d, latents = H * D, 3
-    shapes = {
-        f"{side}_proj.fc.{part}": (d, d)[: 1 + (part == "weight")] for side in "kv" for part in ("bias", "weight")
-    }
-    shapes |= {"latent_q": (d, latents), "out_proj.bias": (d,), "out_proj.weight": (d, d)}
-    p, x = given(shapes, seed=6), waves(N, L, d, seed=7)
+    shapes = linear_shapes({"k_proj.fc": d, "v_proj.fc": d, "out_proj": d}, d) | {"latent_q": (d, latents)}
+    p = released_parameters(shapes, seed=6)
+    x = waves(N, L, d, seed=7)
     flare = FLARE(SIZES, latents=latents, scale=scale).double()
     with torch.no_grad():
         flare.latents.copy_(p["latent_q"].view(H, latents, D))
@@ -91,25 +108,24 @@ def test_flare(case, scale, mask):
 def test_dba(case, mask):
     """The attention of two layers on the same tokens: their layers get it normalised, ours normalise it."""
     d, latents, width = 12, 5, 24
-    sizes, x = Sizes(heads=H, head_dim=d // H, value_dim=d // H, length=L), waves(N, L, d, seed=8)
-    shapes = {f"{name}.{part}": (rows, d)[: 1 + (part == "weight")]
-              for name, rows in (("pq_proj", width), ("pk_proj", width), ("pv_proj", d), ("q_proj", width),
-                                 ("k_proj", width), ("v_proj", d), ("q_len_proj", H * latents), ("out_proj", d))
-              for part in ("weight", "bias")}  # fmt: skip
+    sizes = Sizes(heads=H, head_dim=d // H, value_dim=d // H, length=L)
+    x = waves(N, L, d, seed=8)
+    num_outputs = {"pq_proj": width, "pk_proj": width, "pv_proj": d, "q_proj": width, "k_proj": width, "v_proj": d}
+    shapes = linear_shapes(num_outputs | {"q_len_proj": H * latents, "out_proj": d}, d)
     shapes |= {"self_attn_layer_norm1.weight": (d,), "self_attn_layer_norm1.bias": (d,)}
     memory, outs = waves(latents, d, seed=9).expand(N, -1, -1), []
     for layer in range(2):
-        p = given(shapes, seed=10 + 20 * layer)
-        of = lambda name, p=p: (p[f"{name}.weight"], p[f"{name}.bias"])
+        p = released_parameters(shapes, seed=10 + 20 * layer)
         dba = DBA(sizes, dim=d, hidden=4, first=False, latents=latents, width=width).double()
-        linear(dba.compress_query, of("pq_proj"))
-        linear(dba.compress_context, of("pk_proj"), of("pv_proj"))
-        linear(dba.latent_query, of("q_proj"))
-        linear(dba.latent_context, of("k_proj"), of("v_proj"))
-        linear(dba.expand, of("q_len_proj"))
-        linear(dba.output, of("out_proj"))
-        dba.latent_norm.load_state_dict(dict(zip(("weight", "bias"), of("self_attn_layer_norm1"), strict=True)))
-        nn.init.zeros_(dba.mlp[3].weight)  # no feed-forward layer
+        copy_linear(dba.compress_query, p, "pq_proj")
+        copy_linear(dba.compress_context, p, "pk_proj", "pv_proj")
+        copy_linear(dba.latent_query, p, "q_proj")
+        copy_linear(dba.latent_context, p, "k_proj", "v_proj")
+        copy_linear(dba.expand, p, "q_len_proj")
+        copy_linear(dba.output, p, "out_proj")
+        copy_linear(dba.latent_norm, p, "self_attn_layer_norm1")
+        # No feed-forward layer.
+        nn.init.zeros_(dba.mlp[3].weight)
         nn.init.zeros_(dba.mlp[3].bias)
         out, memory = dba(x, mask, memory)
         outs.append(out - x)
@@ -123,12 +139,10 @@ def test_skyformer(case, mask):
     sizes, pinv = replace(SIZES, head_dim=width, value_dim=width), partial(cubic, steps=6, init="batch")
     skyformer = Skyformer(sizes, samples=samples, pinv=pinv).double()
     skyformer.draw.copy_((waves(2 * samples, seed=14) + 1) / 2 * 0.999)
-    out = skyformer.eval()(*qkv(11, width), mask)[..., :4]
-    if mask is None:
-        compare(out, case)
-        return
-    theirs = torch.tensor(RELEASED[case], dtype=torch.float64).view_as(out).transpose(1, 2)[mask]
-    torch.testing.assert_close(out.detach().transpose(1, 2)[mask], theirs, rtol=1e-10, atol=1e-12)
+    ours = skyformer.eval()(*qkv(11, width), mask)[..., :4].transpose(1, 2)  # (N,L,H,4)
+    theirs = released(case).view(N, H, L, 4).transpose(1, 2)
+    is_real = slice(None) if mask is None else mask
+    torch.testing.assert_close(ours[is_real].detach(), theirs[is_real], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(("case", "both"), [("long_conv", False), ("long_conv_both", True)])
@@ -138,3 +152,85 @@ def test_long_conv(case, both):
         conv.weights.copy_(waves(1 + both, 3, L, seed=15))
         conv.skip.copy_(waves(3, seed=16))
     compare(conv(waves(N, L, 3, seed=17)), case)
+
+
+# Names of parameters, released -> ours.
+MAMBA = {"A_log": "log_A", "D": "D", "in_proj.weight": "inputs.weight", "out_proj.weight": "output.weight"}
+MAMBA |= {"conv1d.weight": "conv.conv.weight", "conv1d.bias": "conv.conv.bias"}
+SELECTIVE = {"dt_proj.bias": "step_bias", "dt_proj.weight": "step.weight", "x_proj.weight": "select.weight"}
+SSD = {"dt_bias": "step_bias", "norm.weight": "norm.weight"}
+HYENA = {"filter_fn.bias": "D", "filter_fn.implicit_filter.1.freq": "filters.0.frequency"}
+HYENA |= {"filter_fn.implicit_filter.6.weight": "filters.0.last.weight"}
+for part in ("weight", "bias"):
+    HYENA |= {f"filter_fn.implicit_filter.{2 * i}.{part}": f"filters.0.layers.{i}.{part}" for i in range(3)}
+    HYENA |= {f"short_filter.{part}": f"conv.conv.{part}", f"in_proj.{part}": f"inputs.{part}"}
+    HYENA |= {f"out_proj.{part}": f"output.{part}"}
+HIDDEN = {"to_out.weight": "output.weight"}
+LAYERS = {
+    "mamba_module": (Mamba, {"states": 4}, MAMBA | SELECTIVE),
+    "mamba2_module": (Mamba2, {"states": 4}, MAMBA | SSD),
+    "hydra_module": (Hydra, {"states": 4, "causal": False}, MAMBA | SSD | {"fc_D.weight": "diagonal.weight"}),
+    "hyena_module": (Hyena, {"hidden": 8}, HYENA),
+    "mingru_module": (MinGRU, {}, HIDDEN | {"to_hidden_and_gate.weight": "inputs.weight"}),
+    "minlstm_module": (MinLSTM, {}, HIDDEN | {"to_hidden_and_f_i_gate.weight": "inputs.weight"}),
+}
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_recurrent_layer(case, monkeypatch):
+    kind, options, names = LAYERS[case]
+    width = 6 if case == "hyena_module" else 8
+    sizes = Sizes(heads=4, head_dim=width // 2, value_dim=width // 2, length=L)
+    mixer = kind(sizes, dim=width, **{"causal": True, **options}).double()
+    parameters = released_parameters(RECURRENT["parameter_shapes"][case])
+    ours = {names[name]: value for name, value in parameters.items() if name in names}
+    shapes = {name: parameter.shape for name, parameter in mixer.named_parameters()}
+    assert set(ours) == set(shapes)
+    mixer.load_state_dict({name: value.reshape(shapes[name]) for name, value in ours.items()})
+    if case == "hyena_module":  # the released layer trains the encoding of the lags
+        monkeypatch.setattr(HyenaFilter, "encode", lambda *_: parameters["filter_fn.pos_emb.z"][0])
+    compare(mixer(waves(N, L, width, seed=1)), case, atol=1e-10)
+
+
+def test_rg_lru():
+    p = released_parameters(RECURRENT["parameter_shapes"]["rglru_module"])
+    mixer = RGLRU(SIZES, dim=8, causal=True).double()
+    weights = torch.stack([p["a_gate.w"], p["input_gate.w"]])
+    biases = torch.stack([p["a_gate.b"], p["input_gate.b"]])
+    mixer.load_state_dict({"gate_weight": weights, "gate_bias": biases, "decay": p["a_param"]}, strict=False)
+    compare(mixer.recurrence(waves(N, L, 8, seed=1), None), "rglru_module", atol=1e-10)
+
+
+def test_based():
+    """The released code adds 1e-6 to the denominator, which is at least 1/2."""
+    layer = Based(SIZES, dim=8, causal=True, features=4)
+    compare(layer.attend(*qkv(), None), "based", rtol=2e-6, atol=1e-9)
+
+
+def selective_scan():
+    """The released scan has channels in front of time, softplus(delta + bias), D u and a gate silu(z)."""
+    u, delta, z = (waves(N, 6, L, seed=seed).mT for seed in (1, 2, 7))
+    B, C = (waves(N, 4, L, seed=seed).mT for seed in (4, 5))
+    scan = recurrence.selective_scan(u, F.softplus(delta + waves(6, seed=8)), -waves(6, 4, seed=3).exp(), B, C)
+    return ((scan + waves(6, seed=6) * u) * F.silu(z)).mT
+
+
+@pytest.mark.parametrize("case", ["simple_gla", "gla", "delta_rule", "gated_delta_rule", "selective_scan", "retention"])
+def test_operator(case):
+    q, k, v = qkv()
+    gate = F.logsigmoid(3 * waves(N, H, L, seed=4))
+    if case == "selective_scan":
+        compare(selective_scan(), case, 1e-12)
+    elif case == "simple_gla":
+        compare(recurrence.scalar_decay_attention(q, k, v, gate), case, 1e-12)
+    elif case == "gla":
+        gates = F.logsigmoid(3 * waves(N, H, L, D, seed=5))
+        compare(recurrence.channel_decay_attention(q, k, v, gates), case, 1e-12)
+    elif case == "retention":
+        # The decays are stored in float32: log γ is off by 2^-24 of itself, at six tokens.
+        decays = RetNet(SIZES, dim=8, decays="published").log_decay.double()[None, :, None].expand(N, H, L)
+        compare(recurrence.scalar_decay_attention(q, k, v, decays), case, rtol=0, atol=1e-7)
+    else:
+        beta = waves(N, H, L, seed=6).sigmoid()
+        gate = gate if case == "gated_delta_rule" else None
+        compare(recurrence.delta_rule_attention(q, F.normalize(k, dim=-1), v, beta, gate), case, 1e-12)

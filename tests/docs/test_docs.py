@@ -158,7 +158,7 @@ TINY = {
     "data_prep.show": ("budget=smoke",),
 }
 BENCH = ("n=[64]", "batch=1", "heads=1", "head_dim=16", "repeats=1", "warmup=0", "device=cpu")
-# A minute each; tests/ops/test_triton_resources.py runs lra.ops.triton.resources.
+# A minute each; tests/ops/test_triton_inverse.py runs lra.ops.triton.resources.
 LONGER = {
     "data_prep": ("budget=smoke",),
     "data_prep.bench": ("--examples", "50", "--repeats", "1", "--workers", "1"),

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import config
+from support.features import padded_ids
 
 from lra.data.datamodule import TaskData
 from lra.data.store import Split
@@ -28,8 +29,8 @@ CASES = {
 }
 
 
-class Rows:
-    """A source of 40 rows of 1 to 128 tokens, three of five of which are masked, and all of the first."""
+class Source:
+    """40 sequences of 1 to 128 tokens, three of five of which are masked, and all of the first."""
 
     def open(self, root):
         g = torch.Generator().manual_seed(0)
@@ -39,19 +40,33 @@ class Rows:
         ids[torch.rand(len(ids), generator=g) < 0.6] = BLACK
         ids[:LENGTH] = BLACK
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-        rows = Split(ids.to(torch.uint8), offsets, torch.randint(10, (40,), generator=g))
-        return {"train": rows, "test": rows}
+        split = Split(ids.to(torch.uint8), offsets, torch.randint(10, (40,), generator=g))
+        return {"train": split, "test": split}
 
 
 def data(pad, **options):
-    made = TaskData(source=Rows(), root="", length=LENGTH, limit=LENGTH, masked_id=BLACK, batch=40, pad=pad, **options)
-    made.setup()
-    return made
+    sizes = {"length": LENGTH, "limit": LENGTH, "masked_id": BLACK, "batch": 40}
+    task_data = TaskData(source=Source(), root="", pad=pad, **sizes, **options)
+    task_data.setup()
+    return task_data
 
 
-def model(name, *words):
+def build(name, *words):
+    """A classifier for evaluation in float64; random draws of evaluation are the same for all."""
     torch.manual_seed(0)
-    return config(name, *WORDS, *words).classifier().double()
+    return config(name, *words).classifier().double().eval()
+
+
+def assert_same(first, second):
+    """The outputs and gradients of (model, inputs) pairs whose models have the same parameters."""
+    results = []
+    for model, inputs in (first, second):
+        out = model(*inputs)
+        names = ["out", *dict(model.named_parameters())]
+        results.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()), allow_unused=True)])
+    for name, one, other in zip(names, *results, strict=True):
+        if one is not None:
+            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
 
 
 def planned(name, *words):
@@ -74,37 +89,30 @@ def test_real_tokens_come_first_in_order_with_their_positions(pair):
         assert torch.equal(compact.inputs[row, 0, : len(real)], padded.inputs[row, 0, real])
         assert compact.mask[row, 0].tolist() == [True] * len(real) + [False] * (compact.inputs.shape[-1] - len(real))
         assert len(compact.positions[row, 0].unique()) == compact.inputs.shape[-1]
-    assert compact.mask[..., 0].all()  # a row of masked tokens alone keeps its first
+    assert compact.mask[..., 0].all()  # a sequence of masked tokens alone keeps its first
     assert torch.equal(padded.label, compact.label)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_outputs_and_gradients_are_those_of_padded_rows(name, pair):
-    made, found = model(name, *CASES[name]).eval(), []  # random draws of evaluation are the same
-    for batch in pair:
-        value = made(batch.inputs, batch.mask, batch.positions).square().sum()
-        found.append([value, *torch.autograd.grad(value, list(made.parameters()), allow_unused=True)])
-    names = ["value", *dict(made.named_parameters())]
-    for key, ours, theirs in zip(names, *found, strict=True):
-        if ours is not None:
-            torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10, msg=lambda m, key=key: f"{key}: {m}")
+def test_outputs_and_gradients_are_those_of_padded_sequences(name, pair):
+    model = build(name, *WORDS, *CASES[name])
+    padded, compact = ((model, (batch.inputs, batch.mask, batch.positions)) for batch in pair)
+    assert_same(padded, compact)
 
 
 @pytest.mark.parametrize("pool", ["cls", "flatten"])
 def test_a_token_at_the_last_position_is_dropped_for_a_class_token_only(pool):
-    made = model("sdpa", f"model.pool={pool}").eval()
-    last = made.length - 1
+    model = build("sdpa", *WORDS, f"model.pool={pool}")
+    last = model.length - 1
     ids = torch.randint(6, 15, (1, 1, 64))
     padded = torch.zeros(1, 1, last + 1, dtype=torch.int64)
     positions = torch.cat([torch.arange(0, 126, 2), torch.tensor([last])])[None, None]
     padded.scatter_(2, positions, ids)
     mask = torch.zeros_like(padded, dtype=torch.bool).scatter_(2, positions, True)
-    out = made(ids, torch.ones_like(ids, dtype=torch.bool), positions)
-    torch.testing.assert_close(out, made(padded, mask), rtol=1e-10, atol=1e-12)
-    other = ids.clone()
-    other[..., -1] = 3
-    changed = made(other, torch.ones_like(ids, dtype=torch.bool), positions)
-    assert torch.equal(changed, out) == (pool == "cls")
+    out = model(ids, ids > 0, positions)
+    torch.testing.assert_close(out, model(padded, mask), rtol=1e-10, atol=1e-12)
+    ids[..., -1] = 3
+    assert torch.equal(model(ids, ids > 0, positions), out) == (pool == "cls")
 
 
 def test_evaluation_sees_every_example_once_and_sorts_by_real_tokens():
@@ -116,12 +124,12 @@ def test_evaluation_sees_every_example_once_and_sorts_by_real_tokens():
 
 
 @pytest.mark.parametrize("words", [("nystrom",), ("cur_abs", "model.positions=rotary"), ("mega",)])
-def test_what_looks_at_positions_keeps_padded_rows_and_says_so(words, data_root, tmp_path, capsys):
+def test_what_looks_at_positions_keeps_padded_sequences_and_says_so(words, data_root, tmp_path, capsys):
     plan = planned(*words, *WORDS, "data.pad=compact", "seeds=[0]", f"runs={tmp_path}")
     assert plan.data.pad == "batch"
     run_seeds(plan)
-    said = capsys.readouterr().err
-    assert said.count("sequences keep their padding, because the result depends on its positions: data.pad=batch") == 1
+    warning = "sequences keep their padding, because the result depends on its positions: data.pad=batch"
+    assert capsys.readouterr().err.count(warning) == 1
 
 
 DEFAULTS = [(("cur_abs", *WORDS), "compact"), (("nystrom", *WORDS), "batch"), (("sdpa",), "batch")]
@@ -146,14 +154,17 @@ def test_begun_seeds_keep_their_padding_and_the_next_ones_have_it_too(data_root,
     assert again("seeds=[2]").data.pad == "batch"  # seed 1 says so
 
 
-def test_a_pretraining_is_of_padded_rows():
-    made = [config("sdpa", *WORDS, "data.pad=compact", f"pretrain={one}").task_data() for one in ("none", "masked")]
-    assert [data.pad for data in made] == ["compact", "batch"]
-
-
-def test_tasks_without_masked_tokens_have_nothing_to_remove():
-    data = config("nystrom", "data.pad=compact").task_data()
-    assert data.pad == "compact" and not data.compact
+@pytest.mark.parametrize(
+    ("words", "pad", "removes_tokens"),
+    [
+        (("sdpa", *WORDS, "pretrain=none"), "compact", True),
+        (("sdpa", *WORDS, "pretrain=masked"), "batch", False),
+        (("nystrom",), "compact", False),  # a task without masked tokens
+    ],
+)
+def test_pretraining_and_tasks_without_masked_tokens_have_nothing_to_remove(words, pad, removes_tokens):
+    task_data = config(*words, "data.pad=compact").task_data()
+    assert (task_data.pad, task_data.compact) == (pad, removes_tokens)
 
 
 CUR_WORDS = ["attn.count=8"]
@@ -171,79 +182,44 @@ PACKED_CASES = {
 }
 
 
-def batch(lengths, towers=1, L=64):
-    g = torch.Generator().manual_seed(0)
-    mask = torch.arange(L).expand(len(lengths), towers, L) < torch.tensor(lengths)[:, None, None]
-    return torch.randint(1, 15, mask.shape, generator=g) * mask, mask
-
-
-def both(name, *words):
-    models = []
-    for pad in ("batch", "none"):
-        torch.manual_seed(0)
-        models.append(config(name, *words, f"data.pad={pad}").classifier().double().eval())
-    return models
-
-
 @pytest.mark.parametrize("lengths", [[64, 9, 33, 8], [5, 64, 1, 12]], ids=["long", "shorter_than_count"])
 @pytest.mark.parametrize("name", PACKED_CASES)
-def test_packed_outputs_and_gradients_are_those_of_padded_rows(name, lengths):
-    padded, packed = both(name, *PACKED_CASES[name])
-    ids, mask = batch(lengths, towers=1 + ("task.towers=2" in PACKED_CASES[name]))
-    results = []
-    for model in (padded, packed):
-        out = model(ids, mask)
-        out.square().sum().backward()
-        results.append((out, [p.grad for p in model.parameters()]))
-    (out, grads), (other, others) = results
-    torch.testing.assert_close(other, out, rtol=1e-9, atol=1e-11)
-    for name, grad, found in zip(dict(padded.named_parameters()), grads, others, strict=True):
-        torch.testing.assert_close(found, grad, rtol=1e-8, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+def test_packed_outputs_and_gradients_are_those_of_padded_sequences(name, lengths):
+    words = PACKED_CASES[name]
+    batch = padded_ids(lengths, towers=1 + ("task.towers=2" in words))
+    assert_same(*((build(name, *words, f"data.pad={pad}"), batch) for pad in ("batch", "none")))
 
 
 def test_only_real_tokens_are_computed():
-    (_, packed), (ids, mask) = both("cur_abs", *CUR_WORDS), batch([64, 9, 33, 8])
-    seen = []
-    for part in packed.modules():
+    model, seen = build("cur_abs", *CUR_WORDS, "data.pad=none"), []
+    for part in model.modules():
         if isinstance(part, Multihead):
-            part.inputs.register_forward_hook(lambda module, given, out: seen.append(out.shape[:2]))
-    packed(ids, mask)
+            part.inputs.register_forward_hook(lambda module, args, out: seen.append(out.shape[:2]))
+    model(*padded_ids([64, 9, 33, 8]))
     assert seen == [(1, 64 + 9 + 33 + 8)] * 2
-
-
-def test_rows_with_holes_and_back():
-    mask = torch.tensor([[True, False, True, True], [False, True, False, False], [True] * 4])
-    rows, x = VarlenLayout(mask), torch.randn(3, 2, 4, 5)
-    flat = rows.pack(x, 2)
-    assert flat.shape == (1, 2, 8, 5) and rows.lengths == [3, 1, 4]
-    assert torch.equal(flat[0].transpose(0, 1), x.transpose(1, 2)[mask])
-    assert torch.equal(rows.unpack(flat, 2), x * mask[:, None, :, None])
-    assert rows.positions.tolist() == [0, 2, 3, 1, 0, 1, 2, 3] and rows.starts.tolist() == [0, 3, 4]
-    assert torch.equal(rows.sum(flat[:, 0]), (x * mask[:, None, :, None]).sum(2)[:, 0])
 
 
 @pytest.mark.parametrize("score", ["sum", "abs", "embed", "step", "random"])
 @pytest.mark.parametrize("class_token", [False, True])
 @pytest.mark.parametrize("sizes", [{}, {"multiple": 64}], ids=str)
-def test_selection_is_that_of_padded_rows(score, class_token, sizes):
-    """As sets, in evaluation; while training, distinct tokens of their own row. What fills a row is never selected."""
+def test_selection_is_that_of_padded_sequences(score, class_token, sizes):
+    """As sets, in evaluation; while training, distinct tokens of each sequence. Added tokens are never selected."""
     torch.manual_seed(1)
     mask = torch.arange(20) < torch.tensor([20, 6, 11, 17])[:, None]
     mask[3, [0, 1, 4, 9]] = False
-    rows, q, k = VarlenLayout(mask, **sizes), *torch.randn(2, 4, 2, 20, 4)
-    rule = CUROptions(count=6, score=score, class_token=class_token)
-    padded = select(q, k, rule, mask, draw=(draw := torch.rand(2, 2, 20)))
-    packed = select(rows.pack(q, 2), rows.pack(k, 2), rule, layout=rows, draw=draw)
+    layout, q, k = VarlenLayout(mask, **sizes), *torch.randn(2, 4, 2, 20, 4)
+    rule, draw = CUROptions(count=6, score=score, class_token=class_token), torch.rand(2, 2, 20)
+    padded = select(q, k, rule, mask, draw=draw)
+    packed = select(layout.pack(q, 2), layout.pack(k, 2), rule, layout=layout, draw=draw)
     for one, other in zip(padded, packed, strict=True):
-        assert torch.equal(one.sort(-1).values, rows.positions[other].sort(-1).values)
-    drawn = select(rows.pack(q, 2), rows.pack(k, 2), rule, layout=rows)[0].sort(-1).values
+        assert torch.equal(one.sort(-1).values, layout.positions[other].sort(-1).values)
+    drawn = select(layout.pack(q, 2), layout.pack(k, 2), rule, layout=layout)[0].sort(-1).values
     assert (drawn.diff(dim=-1) > 0).all()
-    for found in (*packed, drawn):
-        place = found - rows.starts[:, None, None]
-        assert (place >= 0).all() and (place < rows.real[:, None, None]).all()
+    for index in (*packed, drawn):
+        position = index - layout.starts[:, None, None]
+        assert (position >= 0).all() and (position < layout.real[:, None, None]).all()
 
 
-@pytest.mark.parametrize("name", ["psf", "luna", "mega", "s4d_lin"])
-def test_blocks_that_compute_whole_rows_keep_the_padding(name):
-    assert not config(name, "data.pad=none").classifier().packed
-    assert config("nystrom", "data.pad=none").classifier().packed
+@pytest.mark.parametrize("name", ["psf", "luna", "mega", "s4d_lin", "nystrom"])
+def test_blocks_that_compute_whole_sequences_keep_the_padding(name):
+    assert config(name, "data.pad=none").classifier().packed == (name == "nystrom")

@@ -32,21 +32,21 @@ def x_and_mask():
 def mega(attention=Softmax, weights="softmax", **options):
     """A block whose scores, gates and averages differ from token to token; published starting values hardly do."""
     torch.manual_seed(0)
-    own = {"z": Z, "ndim": NDIM, "truncation": None, "length": L + 2} | options
-    made = Mega(partial(attention, weights=weights), dim=DIM, hidden=HIDDEN, dropout=0.1, **own)
+    options = {"z": Z, "ndim": NDIM, "truncation": None, "length": L + 2} | options
+    block = Mega(partial(attention, weights=weights), dim=DIM, hidden=HIDDEN, dropout=0.1, **options)
     with torch.no_grad():
-        for name, parameter in made.named_parameters():
+        for name, parameter in block.named_parameters():
             if not name.startswith("ema"):
                 parameter.add_(0.7 * torch.randn_like(parameter))
-    return made.double().eval()
+    return block.double().eval()
 
 
 def norm(layer, x):
-    own = layer.state_dict()
-    if "running_mean" in own:  # a batch norm in evaluation
-        x = (x - own["running_mean"]) / (own["running_var"] + 1e-5).sqrt()
-    elif hasattr(layer, "bias"):  # a layer norm
-        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
+    parts = layer.state_dict()
+    if "running_mean" in parts:  # a batch norm in evaluation
+        x = (x - parts["running_mean"]) / (parts["running_var"] + 1e-5).sqrt()
+    elif "bias" in parts:
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], layer.weight, layer.bias)
     else:
         x = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     return x * getattr(layer, "weight", getattr(layer, "scale", None)) + getattr(layer, "bias", 0)
@@ -116,14 +116,14 @@ def test_moving_average_in_float32_errs_no_more_than_the_recurrence_does():
 @pytest.mark.parametrize("weights,impl", [("softmax", "eager"), ("softmax", "sdpa"), ("laplace", "eager")])
 @pytest.mark.parametrize("score", ["step", "abs"])
 @pytest.mark.parametrize("copy_rv", [True, False])
-def test_cur_takes_its_strips_from_the_matrix_with_the_bias(weights, impl, score, copy_rv):
+def test_cur_selects_rows_and_columns_of_the_matrix_with_the_bias(weights, impl, score, copy_rv):
     torch.manual_seed(0)
     q, k, v = (torch.randn(N, 2, L, size, dtype=torch.float64) for size in (Z, Z, HIDDEN))
     bias = RelativeBias(L + 2).double()
     bias.weight.data.normal_()
     sizes = Sizes(heads=2, head_dim=Z, value_dim=HIDDEN, length=L + 2)
-    made = CUR(sizes, count=6, score=score, pinv=exact, copy_rv=copy_rv, weights=weights, impl=impl).double()
-    out = made(q, k, v, x_and_mask()[1], bias)
+    attention = CUR(sizes, count=6, score=score, pinv=exact, copy_rv=copy_rv, weights=weights, impl=impl).double()
+    out = attention(q, k, v, x_and_mask()[1], bias)
     for n, real in enumerate(LENGTHS):
         c = min(6, real)
         for h in range(2):
@@ -147,9 +147,9 @@ def test_laplace_keeps_the_small_weights_of_scores_far_below():
 
 def test_pixels_are_numbers():
     embed = PixelEmbedding(length=4, dim=3, dropout=0.0, mean=0.48, std=0.24)
-    out = embed(torch.tensor([[0, 255, 51]]))
-    for i, value in enumerate((0, 1, 0.2)):
-        torch.testing.assert_close(out[0, i], (value - 0.48) / 0.24 * embed.scale + embed.shift)
+    normalised = (torch.tensor([0, 1, 0.2]) - 0.48) / 0.24
+    expected = normalised[:, None] * embed.scale + embed.shift
+    torch.testing.assert_close(embed(torch.tensor([[0, 255, 51]]))[0], expected)
 
 
 def test_tokens_without_positions():
@@ -160,12 +160,11 @@ def test_tokens_without_positions():
     assert torch.equal(embed(torch.tensor([[5, 7]]))[0, 1], embed.token.weight[7])
 
 
-def test_head_puts_the_towers_side_by_side():
+def test_head_concatenates_the_towers():
     head = MegaHead(dim=3, hidden=5, outputs=2, towers=2)
     pooled = torch.randn(4, 2, 3)
-    first, last = head.mlp[0], head.mlp[3]
-    hidden = torch.nn.functional.gelu(pooled.flatten(1) @ first.weight.T + first.bias)
-    torch.testing.assert_close(head(pooled), hidden @ last.weight.T)
+    hidden = torch.nn.functional.gelu(head.mlp[0](pooled.flatten(1)))
+    torch.testing.assert_close(head(pooled), hidden @ head.mlp[3].weight.T)
 
 
 @pytest.mark.parametrize("task", ["listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x"])
@@ -183,15 +182,21 @@ def test_parameters_and_epochs_of_the_published_configurations(task):
     assert cfg.optim.eval_every == -(-steps_per_epoch // cfg.optim.batch)
 
 
-def test_wrong_choices_are_named():
+def test_an_attention_without_a_position_bias_gets_none():
     block = mega(lambda sizes, weights: Linear(sizes), bias=False)
     assert isinstance(block.attention, Linear) and block.bias is None
-    with pytest.raises(ValueError, match="Mega needs a mechanism of queries, keys and values, not PSF"):
-        config("psf", "block=mega").classifier()
-    with pytest.raises(ValueError, match=r"norm must be one of layer, scale, rms, batch, not 'group'"):
-        mega(norm="group")
-    for key in ("z", "ndim", "truncation", "chunk"):
-        with pytest.raises(ValueError, match=rf"^{key} must be 1 or more, not 0"):
-            mega(**{key: 0})
-    with pytest.raises(ValueError, match=r"count must be from 1 to 6 \(length\), not 7"):
-        mega(partial(CUR, count=7, impl="eager"), chunk=6)
+
+
+WRONG = {
+    "Mega needs a mechanism of queries, keys and values, not PSF": lambda: config("psf", "block=mega").classifier(),
+    "norm must be one of layer, scale, rms, batch, not 'group'": lambda: mega(norm="group"),
+    r"count must be from 1 to 6 \(length\), not 7": lambda: mega(partial(CUR, count=7, impl="eager"), chunk=6),
+}
+WRONG |= {f"^{key} must be 1 or more, not 0": partial(mega, **{key: 0}) for key in ("z", "ndim")}
+WRONG |= {f"^{key} must be 1 or more, or null, not 0": partial(mega, **{key: 0}) for key in ("truncation", "chunk")}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_options_are_named(message):
+    with pytest.raises(ValueError, match=message):
+        WRONG[message]()

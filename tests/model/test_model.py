@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import KERNELS, MECHANISMS, config, experiment
+from conftest import CHECK_SIZES, KERNELS, MECHANISMS, config, experiment
 from support.features import padded_ids
 
 from lra.attention.cur import CUR
@@ -41,26 +41,23 @@ def test_parameter_counts_are_the_published_ones(task, name, more):
     assert sum(p.numel() for p in model.parameters()) == count + more
 
 
+POOLS = [("mean", "length"), ("cls", "")]
+# These add nothing that depends on the mechanism.
+POOLS += [pytest.param("mean", "real", marks=pytest.mark.slow), pytest.param("flatten", "", marks=pytest.mark.slow)]
+
+
 @pytest.mark.parametrize("name", [m for m in MECHANISMS if m != "psf_original" and m not in KERNELS])
-@pytest.mark.parametrize(
-    "pool,divisor",
-    [
-        ("mean", "length"),
-        ("cls", ""),
-        pytest.param("mean", "real", marks=pytest.mark.slow),  # these two add nothing that depends on the mechanism
-        pytest.param("flatten", "", marks=pytest.mark.slow),
-    ],
-)
-def test_loss_is_the_same_however_far_the_batch_is_padded(name, pool, divisor):
-    cfg = config(name, "task.towers=2", *["model.pool=cls"] * (pool == "cls"))  # which some mechanisms follow
-    protocol = cfg.protocol.replace(mean_over=divisor or cfg.protocol.mean_over)
-    cfg = cfg.replace(model=cfg.model.replace(pool=pool), protocol=protocol)
+@pytest.mark.parametrize("pool,divisor", POOLS)
+def test_outputs_are_the_same_however_far_the_batch_is_padded(name, pool, divisor):
+    # CUR selects the class token where it is pooled.
+    words = ["model.pool=cls"] if pool == "cls" and "cur_" in name else []
+    cfg = config(name, *CHECK_SIZES, *words)
+    task, protocol = cfg.task.replace(towers=2), cfg.protocol.replace(mean_over=divisor or cfg.protocol.mean_over)
     torch.manual_seed(0)
-    model = cfg.classifier().double().eval()
+    model = cfg.replace(task=task, model=cfg.model.replace(pool=pool), protocol=protocol).classifier().double().eval()
     ids, mask = padded_ids([64, 33, 7], towers=2)
-    short, whole = (Batch(F.pad(ids, (0, n)), F.pad(mask, (0, n)), torch.tensor([1, 2, 3])) for n in (0, 64))
-    torch.testing.assert_close(*(model(b.inputs, b.mask) for b in (short, whole)), rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(lit.loss(model, short), lit.loss(model, whole), rtol=1e-6, atol=1e-6)
+    expected = model(ids, mask)
+    torch.testing.assert_close(model(F.pad(ids, (0, 64)), F.pad(mask, (0, 64))), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_paper_mean_divides_by_the_length_and_clean_by_the_real_tokens():
@@ -98,8 +95,8 @@ def test_checkpointed_softmax_has_the_same_gradients():
         torch.manual_seed(1)
         lit.loss(model, Batch(*padded_ids([64, 30]), torch.tensor([1, 2]))).backward()
         grads.append([p.grad for p in model.parameters()])
-    for a, b in zip(*grads, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)  # dropout is drawn again alike
+    # Dropout draws the same numbers again.
+    torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-8)
 
 
 B, L = 3, 64
@@ -131,26 +128,19 @@ def one_after_the_other(model, batch):
 
 
 @pytest.mark.parametrize("pad", ["batch", "none"])
-@pytest.mark.parametrize("words", MIXING, ids=" ".join)
-def test_texts_are_encoded_one_after_the_other(words, pad):
+@pytest.mark.parametrize("words", MIXING + ALONE, ids=" ".join)
+def test_texts_are_encoded_as_if_one_after_the_other(words, pad):
     model, batch = pairs(*words, f"data.pad={pad}")
     out, expected = model(batch.inputs, batch.mask), one_after_the_other(model, batch)
     torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-12)
-    parameters = list(model.parameters())
-    for ours, theirs in zip(*(torch.autograd.grad(x.square().sum(), parameters) for x in (out, expected)), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
-    model.encode_separately = False
-    assert (model(batch.inputs, batch.mask) - expected).abs().max() > 1e-7
-
-
-@pytest.mark.parametrize("words", ALONE, ids=" ".join)
-def test_others_take_both_at_once(words):
-    model, batch = pairs(*words)
-    found = calls(model, batch)
-    assert not model.encode_separately and all(len(seen) == 1 and len(seen[0].out) == 2 * B for seen in found.values())
-    torch.testing.assert_close(
-        model(batch.inputs, batch.mask), one_after_the_other(model, batch), rtol=1e-10, atol=1e-12
-    )
+    gradients = (torch.autograd.grad(x.square().sum(), list(model.parameters())) for x in (out, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
+    assert model.encode_separately == (words in MIXING)
+    if model.encode_separately:
+        model.encode_separately = False
+        assert (model(batch.inputs, batch.mask) - expected).abs().max() > 1e-7
+    elif pad == "batch":
+        assert all(len(seen) == 1 and len(seen[0].out) == 2 * B for seen in calls(model, batch).values())
 
 
 def test_layers_are_compared_text_by_text():
@@ -168,27 +158,20 @@ def test_layers_are_compared_text_by_text():
 
 
 @pytest.mark.parametrize("words", [MIXING[0], ALONE[0]], ids=" ".join)
-def test_maps_are_in_the_order_of_the_rows(words):
+def test_maps_are_in_the_order_of_the_sequences(words):
     model, batch = pairs(*words)
-    found = maps.attention_map(model, batch, 0)
-    assert found.shape[0] == 2 * B
+    attention_map = maps.attention_map(model, batch, 0)
+    assert attention_map.shape[0] == 2 * B
     seen = calls(model, batch)["blocks.0.mixer.attention"]
-    v, out = (
-        torch.stack(parts, 1).flatten(0, 1) for parts in zip(*((c.arguments["v"], c.out) for c in seen), strict=True)
-    )
+    v = torch.stack([call.arguments["v"] for call in seen], 1).flatten(0, 1)
+    out = torch.stack([call.out for call in seen], 1).flatten(0, 1)
     real = batch.mask.flatten(0, 1)[:, None, :, None].expand_as(out)
-    torch.testing.assert_close((found @ v)[real], out[real])
+    torch.testing.assert_close((attention_map @ v)[real], out[real])
 
 
-LENGTH, ALLOWANCE = 128, 16
-BOARD = (
-    "budget=quick",
-    f"task.length={LENGTH}",
-    f"+budgets.quick.allowance={ALLOWANCE}",
-    "model.pool=class",
-    "model.dropout=0",
-    "model.head={_target_: lra.model.classifier.Head, _partial_: true, kind: gelu}",
-)
+LENGTH = 128
+BOARD = ["budget=quick", f"task.length={LENGTH}", "+budgets.quick.allowance=16", "model.pool=class", "model.dropout=0"]
+BOARD += ["model.head={_target_: lra.model.classifier.Head, _partial_: true, kind: gelu}"]
 # Mechanisms of two layers that do not bring the last token to the class token, and why.
 OUT_OF_REACH = {
     "none": "no token sees another one",
@@ -209,22 +192,23 @@ FADED = {
 }
 
 
-def model(name):
+def adding_model(name):
     torch.manual_seed(0)
     adding = experiment("task=adding", "attn=sdpa", *BOARD)
     bias = ["block.bias=false"] if name.startswith("mega_cur") else []
-    made = config(name, *BOARD, *bias, *LONG_HORIZONS.get(name, []))  # composed for other tests too, with another task
-    return made.replace(task=adding.task, model=adding.model).classifier().eval()
+    # Composed for other tests too, with another task.
+    composed = config(name, *BOARD, *bias, *LONG_HORIZONS.get(name, []))
+    return composed.replace(task=adding.task, model=adding.model).classifier().eval()
 
 
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])
 def test_the_last_token_reaches_the_class_token(name):
     if name == "nystrom_original":
         with pytest.raises(ValueError, match=f"landmarks must divide length {LENGTH + 1}"):
-            model(name)
+            adding_model(name)
         return
     x = torch.randn(2, 1, LENGTH, 2, dtype=torch.float64, generator=torch.manual_seed(1)).requires_grad_()
-    model(name).double()(x).sum().backward()
+    adding_model(name).double()(x).sum().backward()
     reach = x.grad[:, 0, -1].abs().max().item()
     if name in OUT_OF_REACH:
         assert reach == 0, "no longer out of reach"
@@ -233,19 +217,16 @@ def test_the_last_token_reaches_the_class_token(name):
 
 
 @pytest.mark.parametrize("word", ["model.pool=class", "model.pool=last", "model.positions=rotary"])
-def test_a_row_has_the_same_result_alone_padded_and_packed(word):
-    lengths, made = (16, 9, 2), {}
+def test_a_sequence_has_the_same_result_alone_padded_and_packed(word):
+    lengths, models = (16, 9, 2), []
     ids, mask = padded_ids(lengths)
     for pad in ("batch", "none"):
         torch.manual_seed(0)
-        made[pad] = config("sdpa", word, f"data.pad={pad}").classifier().double().eval()
-    together = made["batch"](ids, mask)
-    alone = torch.cat([made["batch"](ids[i : i + 1, :, :n]) for i, n in enumerate(lengths)])
-    torch.testing.assert_close(together, alone)
-    torch.testing.assert_close(made["none"](ids, mask), alone)
-
-
-WORDS = [name for name in MECHANISMS if "cur_" in name]
+        models.append(config("sdpa", word, f"data.pad={pad}").classifier().double().eval())
+    padded, packed = (model(ids, mask) for model in models)
+    alone = torch.cat([models[0](ids[i : i + 1, :, :n]) for i, n in enumerate(lengths)])
+    torch.testing.assert_close(padded, alone)
+    torch.testing.assert_close(packed, alone)
 
 
 def class_tokens(model):
@@ -253,38 +234,37 @@ def class_tokens(model):
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls", "flatten"])
-@pytest.mark.parametrize("name", WORDS)
-def test_the_class_token_is_kept_where_it_is_pooled(name, pool):
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if "cur_" in name])
+def test_the_class_token_is_selected_where_it_is_pooled(name, pool):
     model = config(name, f"model.pool={pool}", "attn.count=8").classifier()
     assert class_tokens(model) == [pool == "cls"] * 2
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])
-@pytest.mark.parametrize("said", [True, False])
-def test_what_is_said_holds_and_is_part_of_the_label_if_it_changes_anything(pool, said):
-    chosen = config("cur_plus", f"model.pool={pool}", f"attn.class_token={str(said).lower()}")
-    assert class_tokens(chosen.classifier()) == [said] * 2
-    assert chosen.label == ("cur_plus" if said == (pool == "cls") else f"cur_plus-class_token={said}")
+@pytest.mark.parametrize("class_token", [True, False])
+def test_an_override_holds_and_is_part_of_the_label_if_it_changes_anything(pool, class_token):
+    override = f"attn.class_token={str(class_token).lower()}"
+    chosen = config("cur_plus", f"model.pool={pool}", override)
+    assert class_tokens(chosen.classifier()) == [class_token] * 2
+    is_default = class_token == (pool == "cls")
+    assert chosen.label == ("cur_plus" if is_default else f"cur_plus-class_token={class_token}")
     assert config("cur_plus", f"model.pool={pool}", "attn.count=8").label == "cur_plus-count=8"
+    choices = config("cur_abs", f"model.pool={pool}", override).choices({})
+    assert choices["attn.class_token"] is class_token
+    assert (choices == config("cur_abs", f"model.pool={pool}").choices({})) == is_default
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])
-def test_choices_hold_what_it_comes_to(pool):
-    said = config("cur_abs", f"model.pool={pool}", f"attn.class_token={str(pool == 'cls').lower()}")
-    follows = config("cur_abs", f"model.pool={pool}").choices({})
-    assert follows == said.choices({}) and follows["attn.class_token"] is (pool == "cls")
-
-
-def test_a_transfer_follows_its_run_and_old_runs_stay_what_they_were():
-    told = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": "x", "seed": 0}
-    for pool in ("mean", "cls"):
-        choices = config("cur_abs", f"model.pool={pool}").choices({}) | {"attn.class_token": False}
-        run = RunDir(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**told))
-        assert configuration(run, "data").attn.get("class_token") is False
-        assert unflatten(choices)["attn"]["class_token"] is False
-        for word, expected in (None, pool == "cls"), ("true", True), ("false", False):
-            said = [f"attn.class_token={word}"] if word else []
-            target = experiments(run, compose(TransferOptions, ["run=x", "attn=cur_plus", *said]))[1]
-            assert target.attn.get("class_token") is expected
-    label = lambda said: compose(TransferOptions, ["run=x", "attn=cur_abs", f"attn.class_token={said}"]).label
-    assert [label("true"), label("false")] == ["cur_abs-class_token=True", "cur_abs-class_token=False"]
+def test_a_transfer_follows_its_run_and_old_runs_stay_what_they_were(pool):
+    record = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": "x", "seed": 0}
+    choices = config("cur_abs", f"model.pool={pool}").choices({}) | {"attn.class_token": False}
+    run = RunDir(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**record))
+    assert configuration(run, "data").attn.get("class_token") is False
+    assert unflatten(choices)["attn"]["class_token"] is False
+    for override, expected in ([], pool == "cls"), (["true"], True), (["false"], False):
+        words = [f"attn.class_token={word}" for word in override]
+        target = experiments(run, compose(TransferOptions, ["run=x", "attn=cur_plus", *words]))[1]
+        assert target.attn.get("class_token") is expected
+    for word in ("True", "False"):
+        options = compose(TransferOptions, ["run=x", "attn=cur_abs", f"attn.class_token={word.lower()}"])
+        assert options.label == f"cur_abs-class_token={word}"

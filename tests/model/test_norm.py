@@ -1,7 +1,5 @@
 """Parts of a block: norms over real tokens, the bfloat16 residual stream on a CPU, dropout and rotary positions."""
 
-import cmath
-
 import numpy as np
 import pytest
 import torch
@@ -30,20 +28,19 @@ def test_batch_norm_is_torchs_over_the_real_tokens(real, masked):
     mask = torch.arange(9) < torch.tensor(real)[:, None]
     mask = mask if masked else torch.ones_like(mask)
     for training in (True, True, False):  # the last one with the running averages of the others
-        layer.train(training), plain.train(training)
+        layer.train(training)
+        plain.train(training)
         x = (torch.randn(2, 9, DIM, dtype=torch.float64) + 3).masked_fill(~mask[..., None], float("inf"))
-        own, other = x.clone().requires_grad_(), x[mask].requires_grad_()
-        out, expected = layer(own, mask if masked else None), plain(other)
+        padded, real = x.clone().requires_grad_(), x[mask].requires_grad_()
+        out, expected = layer(padded, mask if masked else None), plain(real)
         torch.testing.assert_close(out[mask], expected)
         assert torch.equal(out[~mask], x[~mask])
-        slope = torch.randn_like(expected)
-        made = torch.autograd.grad(out[mask], (own, *layer.parameters()), slope)
-        wanted = torch.autograd.grad(expected, (other, *plain.parameters()), slope)
-        torch.testing.assert_close((made[0][mask], *made[1:]), wanted)
-        assert not made[0][~mask].any()
-        assert layer.state_dict().keys() == plain.state_dict().keys()
-        for key, value in plain.state_dict().items():
-            torch.testing.assert_close(layer.state_dict()[key], value)
+        upstream = torch.randn_like(expected)
+        gradients = torch.autograd.grad(out[mask], (padded, *layer.parameters()), upstream)
+        exact = torch.autograd.grad(expected, (real, *plain.parameters()), upstream)
+        torch.testing.assert_close((gradients[0][mask], *gradients[1:]), exact)
+        assert not gradients[0][~mask].any()
+        torch.testing.assert_close(dict(layer.state_dict()), dict(plain.state_dict()))
 
 
 def test_a_batch_of_one_token_leaves_the_running_averages_finite():
@@ -61,7 +58,7 @@ FAR = dict.fromkeys(("cur_abs", "cur_embed", "cur_random", "cur_sum", "reformer"
 
 
 def step(model, narrow):
-    """Loss and gradient of four rows of which two are padded."""
+    """Loss and gradient of four sequences, two of them padded."""
     ids, mask = padded_ids([128, 70, 90, 128])
     torch.manual_seed(1)
     with torch.autocast("cpu", HALF, enabled=narrow):
@@ -72,7 +69,7 @@ def step(model, narrow):
     return loss.item(), grad
 
 
-def made(name, *words):
+def build(name, *words):
     torch.manual_seed(0)
     # A ReLU switches with the sign of a number, which rounding changes if it is near zero.
     head = "model.head={_target_: lra.model.classifier.Head, _partial_: true, kind: gelu}"
@@ -84,7 +81,7 @@ def made(name, *words):
     "name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in MECHANISMS if n not in KERNELS]
 )
 def test_a_step_is_close_to_that_of_float32(name, pad):
-    model = made(name, f"data.pad={pad}")
+    model = build(name, f"data.pad={pad}")
     if pad == "none" and not model.packed:
         return
     (loss, grad), (rough, other) = (step(model, narrow) for narrow in (False, True))
@@ -95,8 +92,8 @@ def test_a_step_is_close_to_that_of_float32(name, pad):
 
 @pytest.mark.parametrize("pad", ["batch", "none"])
 @pytest.mark.parametrize("name", ["cur_abs", "sdpa"])
-def test_rows_are_narrow_between_the_blocks(name, pad):
-    model, seen = made(name, f"data.pad={pad}"), []
+def test_the_residual_stream_is_narrow_between_the_blocks(name, pad):
+    model, seen = build(name, f"data.pad={pad}"), []
     for part in (*(block.mlp_norm for block in model.blocks), model.norm):
         part.register_forward_hook(lambda module, given, out: seen.append((given[0].dtype, out.dtype)))
     for narrow, dtype in ((True, HALF), (False, torch.float32)):
@@ -110,16 +107,16 @@ def test_norms_sum_in_float32(kind):
     """4,096 terms, of which sums in bfloat16 end at 256; the kernels of two norms round their result."""
     torch.manual_seed(0)
     x = (torch.randint(2, (1, 4096, 1)) * 2 + 1).to(HALF).expand(-1, -1, 8)
-    made = make_norm(kind, 8 if kind == "batch" else 4096)
+    norm = make_norm(kind, 8 if kind == "batch" else 4096)
     x = x if kind == "batch" else x.mT.contiguous()
     with torch.no_grad():
-        rough, exact = made(x), made(x.float())
+        rough, exact = norm(x), norm(x.float())
     torch.testing.assert_close(rough.float(), exact, rtol=2**-8 if kind in ("layer", "batch") else 1e-6, atol=0)
 
 
 @pytest.mark.parametrize("pad", ["batch", "none"])
 def test_the_mean_sums_in_float32(pad):
-    model = made("none", f"data.pad={pad}", "protocol.mean_over=length", "task.length=2048")
+    model = build("none", f"data.pad={pad}", "protocol.mean_over=length", "task.length=2048")
     model.length, model.norm, model.blocks = 1, None, torch.nn.ModuleList()
     model.embed.forward = lambda ids, positions=None: torch.ones(*ids.shape, 2)
     mask = torch.arange(2048) < torch.tensor([2047, 1025])[:, None]
@@ -135,10 +132,10 @@ def test_thin_products_are_the_fused_ones(narrow_side):
     q, k, v = (torch.randn(2, 3, n, 8, generator=g).to(HALF).requires_grad_() for n in (i, j, j))
     real = torch.rand(2, 1, j, generator=g) < 0.7
     bias = torch.randn(3, i, j, generator=g)
-    for keys, more in ((None, None), (real, None), (real, bias)):
+    for mask, position_bias in ((None, None), (real, None), (real, bias)):
         wide = [x.detach().float().requires_grad_() for x in (q, k, v)]
-        rough = attend_thin(q, k, v, keys, None if more is None else more.to(HALF))
-        exact = attend_thin(*wide, keys, more)
+        rough = attend_thin(q, k, v, mask, None if position_bias is None else position_bias.to(HALF))
+        exact = attend_thin(*wide, mask, position_bias)
         assert rough.dtype == HALF
         assert (rough - exact).norm() < 8 * 2**-9 * exact.norm()
         grads = torch.autograd.grad(rough.sum(), (q, k, v)), torch.autograd.grad(exact.sum(), wide)
@@ -183,11 +180,11 @@ def test_numbers_are_those_of_numpy_and_pieces_are_independent(monkeypatch):
     assert p_value(pairs.bincount(minlength=4)) > 1e-3
 
 
-def test_any_shape_evaluation_and_the_ends():
-    for x in (torch.ones(()), torch.ones(0), torch.ones(6, 4).t()):
-        assert Dropout(0.1)(x).shape == x.shape
-        assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
-        assert not Dropout(1.0)(x).any()
+@pytest.mark.parametrize("x", [torch.ones(()), torch.ones(0), torch.ones(6, 4).t()], ids=["scalar", "empty", "turned"])
+def test_any_shape_evaluation_and_the_ends(x):
+    assert Dropout(0.1)(x).shape == x.shape
+    assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
+    assert not Dropout(1.0)(x).any()
     with pytest.raises(ValueError, match=r"dropout must be from 0 to 1, not 1\.5"):
         Dropout(1.5)
 
@@ -212,7 +209,7 @@ def test_16_bits_keep_or_drop_and_scale_once(dtype, tied):
     assert saved.dtype == dtype and saved.unique().tolist() == [0, 1]
 
 
-def test_tied_dropout_zeroes_a_feature_at_all_positions_of_a_row():
+def test_tied_dropout_zeroes_a_feature_at_all_positions_of_a_sequence():
     torch.manual_seed(0)
     out = Dropout(0.25, tied=True)(torch.ones(50, 9, 40))
     assert torch.equal(out, out[:, :1].expand_as(out)) and set(out.unique().tolist()) == {0.0, out.max().item()}
@@ -222,54 +219,44 @@ def test_tied_dropout_zeroes_a_feature_at_all_positions_of_a_row():
 HEADS, D, LENGTH = 2, 6, 11
 
 
-def mixer():
+def turned(x, positions):
+    """x (n,D): features i and D/2 + i are one complex number, turned by position · 10000^(-2i/D)."""
+    frequencies = 10_000.0 ** (-2 * torch.arange(D // 2, dtype=torch.float64) / D)
+    angles = positions[:, None] * frequencies
+    pairs = torch.complex(*x.chunk(2, -1)) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([pairs.real, pairs.imag], -1)
+
+
+def test_rotary_positions_give_softmax_attention_of_turned_queries_and_keys():
     torch.manual_seed(0)
     words = ("model.positions=rotary", f"task.length={LENGTH}", f"model.heads={HEADS}", f"model.dim={HEADS * D}")
-    return config("sdpa", *words).block_factory()().mixer.double()
-
-
-def turned(x, position):
-    """x (D,): feature i and D/2 + i are one complex number, turned by position · 10000^(-2i/D)."""
-    pairs = torch.complex(*x.chunk(2)).clone()
-    turns = torch.tensor([cmath.exp(1j * position * 10_000 ** (-2 * i / D)) for i in range(D // 2)], dtype=pairs.dtype)
-    return torch.view_as_real(pairs * turns).T.flatten()
-
-
-def oracle(mixer, x, mask):
-    out = torch.zeros_like(x)
-    for n in range(len(x)):
-        q, k, v = mixer.inputs(x[n]).split(HEADS * D, -1)
-        real, rows = mask[n].nonzero().flatten().tolist(), []
-        for h in range(HEADS):
-            s = slice(h * D, (h + 1) * D)
-            keys = torch.stack([turned(k[j, s], j) for j in real])
-            rows.append([(keys @ turned(q[i, s], i) / D**0.5).softmax(0) @ v[real, s] for i in range(len(q))])
-        out[n] = mixer.output(torch.cat([torch.stack(row) for row in rows], -1))
-    return out
-
-
-def test_is_softmax_attention_of_turned_queries_and_keys():
-    made, g = mixer(), torch.Generator().manual_seed(1)
+    mixer, g = config("sdpa", *words).block_factory()().mixer.double(), torch.Generator().manual_seed(1)
     x = torch.randn(2, LENGTH, HEADS * D, dtype=torch.float64, generator=g).requires_grad_()
     mask = torch.rand(2, LENGTH, generator=g) < 0.7
-    same_with_gradients(made(x, mask), oracle(made, x, mask), [x, *made.parameters()])
+    positions = torch.arange(LENGTH)
+    outs = []
+    for tokens, real in zip(x, mask, strict=True):
+        heads = []
+        for q, k, v in zip(*(part.split(D, -1) for part in mixer.inputs(tokens).chunk(3, -1)), strict=True):
+            scores = turned(q, positions) @ turned(k, positions)[real].T / D**0.5
+            heads.append(scores.softmax(-1) @ v[real])
+        outs.append(mixer.output(torch.cat(heads, -1)))
+    same_with_gradients(mixer(x, mask), torch.stack(outs), [x, *mixer.parameters()])
 
 
 def test_positions_may_be_any_and_dtypes_stay():
     x, positions = torch.randn(7, D, dtype=torch.float64), torch.tensor([0, 1, 5, 2, 9, 100, 3])
-    expected = torch.stack([turned(row, place) for row, place in zip(x, positions.tolist(), strict=True)])
-    torch.testing.assert_close(rotate(x, positions), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(rotate(x, positions), turned(x, positions), rtol=1e-12, atol=1e-12)
     half = x.bfloat16()
     torch.testing.assert_close(rotate(half), rotate(half.float()).bfloat16(), rtol=2**-8, atol=2**-8)
 
 
-def test_no_table_of_positions_stands_beside_them_or_where_there_are_none():
-    rotary, none = (
-        config("sdpa", f"model.positions={kind}").classifier().double().eval() for kind in ("rotary", "none")
-    )
-    assert rotary.embed.position is none.embed.position is None
+@pytest.mark.parametrize("positions", ["rotary", "none"])
+def test_no_table_of_positions_stands_next_to_them_or_where_there_are_none(positions):
+    model = config("sdpa", f"model.positions={positions}").classifier().double().eval()
+    assert model.embed.position is None
     ids = torch.randint(1, 15, (1, 1, 20))
-    torch.testing.assert_close(none(ids.flip(-1)), none(ids))
+    assert torch.allclose(model(ids.flip(-1)), model(ids)) == (positions == "none")
 
 
 @pytest.mark.parametrize(
@@ -279,6 +266,6 @@ def test_no_table_of_positions_stands_beside_them_or_where_there_are_none():
         ("sdpa model.head_dim=5", "head_dim must be even for rotary positions, not 5"),
     ],
 )
-def test_what_cannot_have_them_is_refused(words, message):
+def test_what_cannot_have_rotary_positions_is_refused(words, message):
     with pytest.raises(ValueError, match=message):
         config(words, "model.positions=rotary").classifier()

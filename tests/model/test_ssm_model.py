@@ -23,16 +23,17 @@ from lra.train import lit, optim
 
 FAMILIES = ("s4d", "s5", "lru")
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml") if p.stem.split("_")[0] in FAMILIES)
+S4D_RATES, SLOW_S4D_RATES = (1e-3, 1e-3, 1e-2, 1e-2), (1e-3, 1e-3, 1e-3, 1e-3)
 # Parameters of lindermanlab/S5's and minimal-LRU's own models at our vocabularies and classes, counted there; learning
 # rates of the eigenvalues, of B, of the steps and of C, as the authors' scripts have them; dropout of the blocks.
 PUBLISHED = {
-    "s4d_listops": (None, (1e-3, 1e-3, 1e-2, 1e-2), 0),
-    "s4d_text": (None, (1e-3, 1e-3, 1e-2, 1e-2), 0),
-    "s4d_retrieval": (None, (1e-3, 1e-3, 1e-2, 1e-2), 0),
-    "s4d_image": (None, (1e-3, 1e-3, 1e-3, 1e-3), 0.1),
-    "s4d_image_small": (None, (1e-3, 1e-3, 1e-3, 1e-3), 0.1),
-    "s4d_pathfinder": (None, (1e-3, 1e-3, 1e-3, 1e-3), 0),
-    "s4d_pathfinder_x": (None, (1e-3, 1e-3, 1e-3, 1e-3), 0),
+    "s4d_listops": (None, S4D_RATES, 0),
+    "s4d_text": (None, S4D_RATES, 0),
+    "s4d_retrieval": (None, S4D_RATES, 0),
+    "s4d_image": (None, SLOW_S4D_RATES, 0.1),
+    "s4d_image_small": (None, SLOW_S4D_RATES, 0.1),
+    "s4d_pathfinder": (None, SLOW_S4D_RATES, 0),
+    "s4d_pathfinder_x": (None, SLOW_S4D_RATES, 0),
     "s5_listops": (190_026, (1e-3, 3e-3, 1e-3, 3e-3), 0),
     "s5_text": (1_417_666, (1e-3, 1e-3, 4e-3, 4e-3), 0.1),
     "s5_retrieval": (825_090, (1e-3, 1e-3, 2e-3, 2e-3), 0),
@@ -68,38 +69,30 @@ def test_sizes_of_s4d_on_image_are_the_printed_ones():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_rates_and_weight_decay_are_the_released_ones(name):
-    """Biases and norms of an S4D have no decay, and those of the others have."""
-    cfg = experiment(f"experiment={name}", "model.layers=1")
-    model = cfg.classifier()
+def test_rates_weight_decay_dropout_gelu_and_batch_norm_are_the_released_ones(name):
+    """Biases and norms of an S4D have no decay, and those of the others have. No embedding has dropout."""
+    cfg, family = experiment(f"experiment={name}", "model.layers=1"), name.split("_")[0]
+    model, (_, rates, p) = cfg.classifier(), PUBLISHED[name]
     groups = {id(p): group for group in optim.adamw(model, dict(cfg.optim)).param_groups for p in group["params"]}
     free = {key for key, p in model.named_parameters() if groups[id(p)]["weight_decay"] == 0 and ".mixer." not in key}
     norms = {f"norm.{key}" for key in ("weight", "bias") if cfg.model.norm}
     inside = {"blocks.0.gate.bias", "blocks.0.norm.weight", "blocks.0.norm.bias"}
-    assert free == (norms | inside if name.startswith("s4d") else set())
-    if rates := PUBLISHED[name][1]:
-        mixer = model.blocks[0].mixer
-        names = ("A_imag", "B", "log_dt", "C") if name.startswith("s4d") else ("frequency", "b", "log_step", "c")
-        found = [groups[id(getattr(mixer, key))]["lr"] for key in names]
-        assert found == pytest.approx(rates, rel=1e-6)
-        assert groups[id(getattr(mixer, names[-1]))]["weight_decay"] == cfg.optim.weight_decay
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_dropout_gelu_and_batch_norm_are_those_of_the_released_code(name):
-    """No embedding has dropout."""
-    model, p, s4d = (
-        experiment(f"experiment={name}", "model.layers=1").meta_model,
-        PUBLISHED[name][2],
-        name.startswith("s4d"),
-    )
-    found = {key: (part.p, part.tied) for key, part in model.named_modules() if isinstance(part, Dropout) and part.p}
-    both = dict.fromkeys(("blocks.0.inner.1", "blocks.0.dropout"), (p, name != "s4d_image_small"))
-    of_the_mixer = {"blocks.0.mixed_dropout": (p, False)} if s4d else {}
-    assert found == (of_the_mixer | both if p else {})
+    assert free == (norms | inside if family == "s4d" else set())
     block = model.blocks[0]
-    assert block.inner[0].approximate == ("none" if s4d else "tanh")
-    assert block.norm.momentum == {"s4d": 0.1, "s5": 0.1 if "path" in name else 0.05, "lru": 0.01}[name.split("_")[0]]
+    if rates:
+        names = ("A_imag", "B", "log_dt", "C") if family == "s4d" else ("frequency", "b", "log_step", "c")
+        parameters = [groups[id(getattr(block.mixer, key))] for key in names]
+        assert [group["lr"] for group in parameters] == pytest.approx(rates, rel=1e-6)
+        assert parameters[-1]["weight_decay"] == cfg.optim.weight_decay
+
+    dropouts = {key: (part.p, part.tied) for key, part in model.named_modules() if isinstance(part, Dropout) and part.p}
+    is_tied = name != "s4d_image_small"
+    expected = {"blocks.0.inner.1": (p, is_tied), "blocks.0.dropout": (p, is_tied)}
+    if family == "s4d":
+        expected["blocks.0.mixed_dropout"] = (p, False)
+    assert dropouts == (expected if p else {})
+    assert block.inner[0].approximate == ("none" if family == "s4d" else "tanh")
+    assert block.norm.momentum == {"s4d": 0.1, "s5": 0.1 if "path" in name else 0.05, "lru": 0.01}[family]
 
 
 @pytest.mark.parametrize("name", ["s5_image", "s5_retrieval", "lru_text"])
@@ -118,12 +111,15 @@ def test_linear_maps_start_as_flax_starts_them(name):
     assert biases and not any(p.any() for p in biases)
 
 
-def test_pixels_of_s4d_on_paths_are_from_0_to_1():
-    for name, ends in {"s4d_pathfinder": [0, 1], "s4d_pathfinder_x": [0, 1], "s5_pathfinder": [-1, 1]}.items():
-        embed = experiment(f"experiment={name}", "model.layers=1").classifier().embed
-        with torch.no_grad():
-            embed.scale.fill_(1), embed.shift.fill_(0)
-        assert embed(torch.tensor([[0, 255]]))[0, :, 0].tolist() == ends
+@pytest.mark.parametrize(
+    ("name", "ends"), [("s4d_pathfinder", [0, 1]), ("s4d_pathfinder_x", [0, 1]), ("s5_pathfinder", [-1, 1])]
+)
+@torch.no_grad()
+def test_pixels_of_s4d_on_paths_are_from_0_to_1(name, ends):
+    embed = experiment(f"experiment={name}", "model.layers=1").classifier().embed
+    embed.scale.fill_(1)
+    embed.shift.fill_(0)
+    assert embed(torch.tensor([[0, 255]]))[0, :, 0].tolist() == ends
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("s5")])
@@ -138,14 +134,14 @@ def test_s5_has_the_released_rates_at_every_step(name):
         assert optim.cosine(step, dict(o)) == pytest.approx(released, abs=1.1e-7), step  # ours begins at 1e-7
 
 
-def rows(cfg, size: int) -> Batch:
+def random_batch(cfg, size: int) -> Batch:
     g = torch.Generator().manual_seed(0)
     ids = torch.randint(1, min(256, cfg.task.vocab), (size, cfg.task.towers, cfg.task.limit), generator=g)
     return Batch(ids, None, torch.randint(0, cfg.task.outputs, (size,), generator=g))
 
 
 def counted(cfg, size: int) -> int:
-    """Most bytes alive in a forward and backward pass over ``size`` rows, by tensors that have sizes and no numbers."""
+    """Peak memory in bytes of a forward and backward pass over ``size`` sequences, counted without computing."""
     model = cfg.classifier().train()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         for module in model.modules():
@@ -153,11 +149,11 @@ def counted(cfg, size: int) -> int:
                 setattr(module, key, nn.Parameter(mode.from_tensor(parameter.data)))
             for key, buffer in module.named_buffers(recurse=False):
                 setattr(module, key, mode.from_tensor(buffer))
-        return peak_bytes(lambda: lit.loss(model, rows(cfg, size)).backward())
+        return peak_bytes(lambda: lit.loss(model, random_batch(cfg, size)).backward())
 
 
-def told() -> dict[str, str]:
-    """Experiment -> GB of its full batch in the table of docs/ssm.md."""
+def documented_gigabytes() -> dict[str, str]:
+    """Memory of the full batch of each experiment in the table of docs/ssm.md."""
     text = (Path(__file__).parents[2] / "docs" / "ssm.md").read_text()
     return dict(re.findall(r"^\| `((?:s4d|s5|lru)_\w+)` \|.*\| ([\d.]+) \|$", text, re.M))
 
@@ -168,7 +164,7 @@ def test_one_step_of_the_whole_model_at_full_length(name, record_property, monke
     """Two examples; and the memory of the full batch, counted, is that of docs/ssm.md, moments included."""
     cfg = experiment(f"experiment={name}")
     torch.manual_seed(0)
-    model, batch = cfg.classifier().train(), rows(cfg, 2)
+    model, batch = cfg.classifier().train(), random_batch(cfg, 2)
     optimiser = optim.adamw(model, dict(cfg.optim))
     before = [p.detach().clone() for p in model.parameters()]
     losses = []
@@ -187,7 +183,7 @@ def test_one_step_of_the_whole_model_at_full_length(name, record_property, monke
     assert counted(cfg, 2) == pytest.approx(peak, rel=0.2)
     full = counted(cfg, cfg.optim.batch) + 8 * sum(p.numel() for p in model.parameters())
     print(f"{name}: {peak / 1e6:.0f} MB at 2, {full / 1e9:.1f} GB at {cfg.optim.batch}")
-    assert full / 1e9 == pytest.approx(float(told()[name]), rel=0.05)
+    assert full / 1e9 == pytest.approx(float(documented_gigabytes()[name]), rel=0.05)
 
 
 DIM, SIZES = 6, Sizes(heads=1, head_dim=6, value_dim=6, length=9)
@@ -199,39 +195,41 @@ class Shift(Mixer):
         return x.roll(1, 1)
 
 
-def block(**options) -> GLU:
+def layer_norm(x):
+    return nn.functional.layer_norm(x, (DIM,))
+
+
+def make(kind=GLU, **options) -> nn.Module:
     torch.manual_seed(0)
-    return GLU(lambda: Shift(SIZES, dim=DIM), dim=DIM, hidden=1, dropout=0.5, **options).double().eval()
+    return kind(lambda: Shift(SIZES, dim=DIM), dim=DIM, hidden=1, dropout=0.5, **options).double().eval()
 
 
 @pytest.mark.parametrize("prenorm", [True, False])
-def test_is_its_formula(prenorm):
-    made, x = block(norm="layer", prenorm=prenorm), torch.randn(2, 9, DIM, dtype=torch.float64)
-    norm = lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
-    y = nn.functional.gelu((norm(x) if prenorm else x).roll(1, 1)) @ made.gate.weight.T + made.gate.bias
-    out = x + y[..., :DIM] * torch.sigmoid(y[..., DIM:])
-    torch.testing.assert_close(made(x, None)[0], out if prenorm else norm(out))
+def test_the_glu_block_is_its_formula(prenorm):
+    block, x = make(norm="layer", prenorm=prenorm), torch.randn(2, 9, DIM, dtype=torch.float64)
+    mixed = (layer_norm(x) if prenorm else x).roll(1, 1)
+    value, gate = block.gate(nn.functional.gelu(mixed)).chunk(2, -1)
+    out = x + value * torch.sigmoid(gate)
+    torch.testing.assert_close(block(x, None)[0], out if prenorm else layer_norm(out))
 
 
 @pytest.mark.parametrize("expand", [0, 1, 2])
 def test_the_gated_block_is_its_formula(expand):
-    made = Gated(lambda: Shift(SIZES, dim=DIM), dim=DIM, hidden=1, dropout=0.5, norm="layer", expand=expand)
-    x = torch.randn(2, 9, DIM)
-    norm = lambda x: nn.functional.layer_norm(x, (DIM,))
-    out = x + norm(x).roll(1, 1)
+    block, x = make(Gated, norm="layer", expand=expand), torch.randn(2, 9, DIM, dtype=torch.float64)
+    out = x + layer_norm(x).roll(1, 1)
     if expand:
-        gate, value = made.mlp_inputs(norm(out)).split(expand * DIM, -1)
-        out = out + made.mlp_output(gate * gate.sigmoid() * value)
-    torch.testing.assert_close(made.eval()(x, None)[0], out)
+        gate, value = block.mlp_inputs(layer_norm(out)).chunk(2, -1)
+        out = out + block.mlp_output(gate * gate.sigmoid() * value)
+    torch.testing.assert_close(block(x, None)[0], out)
 
 
 def test_batch_norm_is_over_real_tokens():
-    made, x = block().train(), torch.randn(2, 9, DIM, dtype=torch.float64)
-    made.inner[1].p = made.dropout.p = 0.0
+    block, x = make().train(), torch.randn(2, 9, DIM, dtype=torch.float64)
+    block.inner[1].p = block.dropout.p = 0.0
     mask = torch.arange(9) < torch.tensor([[9], [4]])
     other = torch.where(mask[..., None], x, torch.randn_like(x))
-    made.mixer.forward = lambda x, mask=None: x  # a mixer that looks at nothing else
-    torch.testing.assert_close(made(x, mask)[0][mask], made(other, mask)[0][mask])
+    block.mixer.forward = lambda x, mask=None: x  # a mixer that looks at nothing else
+    torch.testing.assert_close(block(x, mask)[0][mask], block(other, mask)[0][mask])
 
 
 def test_widths_must_agree():
@@ -242,39 +240,30 @@ def test_widths_must_agree():
 
 
 def test_dropout_of_the_mixer_acts_before_the_gelu():
-    made, seen = block(mixer_dropout=True).float(), []
-    made.mixer.forward = lambda x, mask: torch.ones_like(x)
-    made.inner.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
-    made.train()(torch.randn(4, 50, DIM), None)
-    made.eval()(torch.randn(4, 50, DIM), None)
+    block, seen = make(mixer_dropout=True).float(), []
+    block.mixer.forward = lambda x, mask: torch.ones_like(x)
+    block.inner.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    block.train()(torch.randn(4, 50, DIM), None)
+    block.eval()(torch.randn(4, 50, DIM), None)
     assert set(seen[0].unique().tolist()) == {0.0, 2.0} and bool((seen[1] == 1).all())
     assert seen[0].std(1).min() > 0  # each position its own
 
 
 @pytest.mark.parametrize("activation", RELEASED["layer"])
 def test_the_block_is_the_released_layer(activation):
-    """S5's SequenceLayer in evaluation.
-
-    The tolerance is float32's: the released BatchNorm keeps its statistics in it.
-    """
+    """S5's SequenceLayer in evaluation, to float32, in which the released BatchNorm stores its statistics."""
     case, tensor = RELEASED["layer"][activation], partial(torch.tensor, dtype=torch.float64)
-    p, x = case["params"], tensor(RELEASED["x"])
+    x, parameters = tensor(RELEASED["x"]), case["params"]
     dim = x.shape[1]
     mixer = S5(Sizes(heads=1, head_dim=dim, value_dim=dim, length=len(x)), dim=dim, states=4, blocks=1)
-    made = GLU(lambda: mixer, dim=dim, hidden=1, dropout=0.0, activation=activation, gelu="tanh").double().eval()
-    seq = {key: tensor(value) for key, value in p["seq"].items()}
-    parts = {
-        "decay": seq["Lambda_re"],
-        "frequency": seq["Lambda_im"],
-        "log_step": seq["log_step"][:, 0],
-        "b": seq["B"],
-        "c": torch.stack([seq["C1"], seq["C2"]]),
-        "skip": seq["D"],
-    }
-    linear = [p[key] for key in ("out1", "out2") if key in p]
+    block = GLU(lambda: mixer, dim=dim, hidden=1, dropout=0.0, activation=activation, gelu="tanh").double().eval()
+    seq = {key: tensor(value) for key, value in parameters["seq"].items()}
+    parts = {"decay": seq["Lambda_re"], "frequency": seq["Lambda_im"], "log_step": seq["log_step"][:, 0]}
+    parts |= {"b": seq["B"], "c": torch.stack([seq["C1"], seq["C2"]]), "skip": seq["D"]}
+    linear = [parameters[key] for key in ("out1", "out2") if key in parameters]
     with torch.no_grad():
         for key, value in parts.items():
             getattr(mixer, key).copy_(value)
-        made.gate.weight.copy_(torch.cat([tensor(one["kernel"]).mT for one in linear]))
-        made.gate.bias.copy_(torch.cat([tensor(one["bias"]) for one in linear]))
-    torch.testing.assert_close(made(x[None], None)[0][0], tensor(case["y"]), rtol=1e-7, atol=1e-7)
+        block.gate.weight.copy_(torch.cat([tensor(part["kernel"]).mT for part in linear]))
+        block.gate.bias.copy_(torch.cat([tensor(part["bias"]) for part in linear]))
+    torch.testing.assert_close(block(x[None], None)[0][0], tensor(case["y"]), rtol=1e-7, atol=1e-7)

@@ -1,30 +1,31 @@
-"""Local, sparse, Longformer, BigBird and Sinkhorn attention against dense definitions written from their papers."""
+"""Local, sparse, Longformer, BigBird, Sinkhorn and LSH attention and convolutions against dense definitions."""
 
 import pytest
 import torch
-from support.features import D, H, check, mean, qkv, sized
+from support.features import D, E, H, check, mean, qkv, same_with_gradients, sized
 
+from lra.attention.base import Sizes
 from lra.attention.bigbird import BigBird
+from lra.attention.conv import Conv
 from lra.attention.local import Local
 from lra.attention.longformer import Longformer
+from lra.attention.reformer import Reformer
 from lra.attention.sinkhorn import Sinkhorn
 from lra.attention.sparse import Sparse
 from lra.ops import blocks
+from lra.ops.convolution import convolve_sequence
 
 L = 37
 
 
-def check_pairs(made, sees):
+def check_pairs(made, sees, value_dim=E):
     """sees(i, j): whether query i sees key j; softmax attention to the real ones that it does."""
-    check(made, lambda h, at, q, k, v: mean(scores(q, k) * pairs(sees)[at][:, at], v), L)
+    pairs = torch.tensor([[sees(i, j) for j in range(L)] for i in range(L)])
+    check(made, lambda h, at, q, k, v: mean(weights(q, k) * pairs[at][:, at], v), L, value_dim=value_dim)
 
 
-def scores(q, k):
+def weights(q, k):
     return (q @ k.mT * D**-0.5).exp()
-
-
-def pairs(sees):
-    return torch.tensor([[sees(i, j) for j in range(L)] for i in range(L)])
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (3, H)])
@@ -86,13 +87,16 @@ def test_sparse_fixed(block, summary, causal):
     check_pairs(sized(Sparse, pattern="fixed", block=block, summary=summary, causal=causal), sees)
 
 
+@pytest.mark.parametrize("value_dim", [E, D], ids=["written out", "fused"])
 @pytest.mark.parametrize("window", [1, 2, 5, 12, 64])
 @pytest.mark.parametrize("global_tokens", [0, 1, 3, 40])
-def test_longformer(window, global_tokens):
+def test_longformer(window, global_tokens, value_dim):
+    """Values as wide as keys take the fused kernel, which gets the mask among the keys."""
+
     def sees(i, j):
         return i - (window - 1) // 2 <= j <= i + window // 2 or i < global_tokens or j < global_tokens
 
-    check_pairs(sized(Longformer, window=window, global_tokens=global_tokens), sees)
+    check_pairs(sized(Longformer, window=window, global_tokens=global_tokens), sees, value_dim)
 
 
 def bigbird_sees(made, h, last, block, window, random):
@@ -113,7 +117,7 @@ def test_bigbird(block, window, random):
 
     def oracle(h, at, q, k, v):
         sees = bigbird_sees(made, h, int(at.max()) // block, block, window, random)
-        return mean(scores(q, k) * sees[at][:, at], v)
+        return mean(weights(q, k) * sees[at][:, at], v)
 
     check(made, oracle, L)
 
@@ -148,3 +152,92 @@ def test_sinkhorn(iterations, temperature, block):
 
 def test_rounded_square_root_is_the_default_stride():
     assert [sized(Sparse, length=n).stride for n in (128, 1024, 2048, 4096)] == [11, 32, 45, 64]
+
+
+def visible_keys(x, rotations, made, same_bucket):
+    """Which real keys each real token x (n,D) sees in one round, (n,n); rotations (D, buckets / 2)."""
+    projected = x @ rotations
+    bucket = torch.cat([projected, -projected], -1).argmax(-1) if made.buckets > 1 else torch.zeros(len(x))
+    chunk = bucket.argsort(stable=True).argsort() // made.chunk
+    back = chunk[:, None] - chunk
+    near = (back == 0) | (back == 1)
+    return (near & (bucket[:, None] == bucket) if same_bucket else near).double()
+
+
+def check_reformer(scope, power=-0.5, unit_keys=True, own_last=True, **options):
+    made = sized(Reformer, scope=scope, power=power, unit_keys=unit_keys, own_last=own_last, **options)
+
+    def oracle(h, at, q, k, v):
+        times = sum(visible_keys(q.detach(), R, made, scope == "bucket") for R in made.rotations[h])
+        times = times.clamp(max=1) if scope == "bucket" else times  # a key of several rounds counts once, or in each
+        if own_last:
+            alone = times.sum(-1) == times.diagonal()
+            times = torch.where(torch.eye(len(q), dtype=torch.bool) & ~alone[:, None], 0.0, times)
+        keys = q / q.norm(dim=-1, keepdim=True) if unit_keys else q
+        return mean((q @ keys.T * D**power).exp() * times, v)
+
+    check(made, oracle, L, shared=True)
+
+
+@pytest.mark.parametrize("scope", ["chunk", "bucket"])
+@pytest.mark.parametrize("hashes", [1, 2, 4])
+@pytest.mark.parametrize(("chunk", "buckets"), [(4, None), (5, 6), (16, 2), (3, 16), (48, 1), (None, 1)])
+def test_reformer(scope, hashes, chunk, buckets):
+    check_reformer(scope, hashes=hashes, chunk=chunk, buckets=buckets)
+
+
+@pytest.mark.parametrize("power", [0, 0.5])
+@pytest.mark.parametrize("unit_keys", [True, False])
+@pytest.mark.parametrize("own_last", [True, False])
+def test_scores_of_reformer(power, unit_keys, own_last):
+    check_reformer("chunk", power=power, unit_keys=unit_keys, own_last=own_last, chunk=6)
+
+
+def test_chunks_and_buckets_default_to_each_other():
+    made = sized(Reformer, length=2048)
+    assert (made.chunk, made.buckets) == (64, 64)  # the mean bucket holds half a chunk
+    made = sized(Reformer, length=2048, chunk=None, buckets=10)
+    assert (made.chunk, made.buckets) == (205, 10)
+
+
+CONV_LENGTH = 70  # more positions than one block of the product
+
+
+def conv_reference(model, x, mask):
+    """One sum for each output: the weight of a distance is that of its tap, the token itself being the middle one."""
+    v, width = x @ model.values.weight.T + model.values.bias, model.filters.shape[1]
+    here = width - 1 if model.causal else width // 2
+    rows = []
+    for n in range(len(x)):
+        for i in range(CONV_LENGTH):
+            seen = [
+                (j, model.filters[:, here + j - i])
+                for j in range(CONV_LENGTH)
+                if 0 <= here + j - i < width and mask[n, j]
+            ]
+            rows.append(sum(w * v[n, j] for j, w in seen) / sum(w.abs() for _, w in seen) if seen else 0 * v[0, 0])
+    return torch.stack(rows).view_as(x) @ model.output.weight.T + model.output.bias
+
+
+@pytest.mark.parametrize("options", [{"width": 1}, {"width": 5}, {"width": 61}, {"width": 4, "causal": True}])
+def test_conv_sums_over_real_neighbours(options):
+    torch.manual_seed(0)
+    model = Conv(Sizes(heads=1, head_dim=3, value_dim=3, length=CONV_LENGTH), dim=3, **options).double()
+    x = torch.randn(2, CONV_LENGTH, 3, dtype=torch.float64)
+    mask = torch.stack([torch.arange(CONV_LENGTH) < 66, torch.rand(CONV_LENGTH) < 0.5])
+    mask[1, 0] = True
+    expected = conv_reference(model, x, mask)
+    torch.testing.assert_close(model(x, mask)[mask], expected[mask], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(model(x), conv_reference(model, x, mask | True), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("heads, kernel", [(1, 1), (1, 35), (2, 3), (2, 35), (3, 65), (2, 201)])
+@pytest.mark.parametrize("L", [1, 12, 20, 46, 64, 65, 256])
+def test_sequences_are_multiplied_by_the_banded_matrix_of_a_filter(heads, kernel, L):
+    """Output and gradients, at lengths for which torch's own convolution gives another gradient too."""
+    torch.manual_seed(0)
+    filters, v = torch.randn(heads, 1, kernel, 1).double(), torch.randn(2, heads, L, 5).double()
+    tap = torch.arange(L) - torch.arange(L)[:, None] + kernel // 2
+    inside = (tap >= 0) & (tap < kernel)
+    band = filters.requires_grad_()[:, 0, :, 0][:, tap.clamp(0, kernel - 1)] * inside  # (H,L,L)
+    same_with_gradients(convolve_sequence(v.requires_grad_(), filters), band @ v, (v, filters))

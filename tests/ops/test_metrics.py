@@ -14,11 +14,16 @@ def pairs_ranked_right(scores, labels):
     return 100 * sum((a > b) + (a == b) / 2 for a in ones for b in zeros) / (len(ones) * len(zeros))
 
 
+def labels_of(n, g):
+    """Labels of both classes, 27 % of them 1."""
+    return torch.cat([torch.tensor([0, 1]), (torch.rand(n - 2, generator=g) < 0.27).long()])
+
+
 @pytest.mark.parametrize("levels", [1, 2, 5, 10**6])
 @pytest.mark.parametrize("n", [2, 17, 300])
 def test_roc_auc_counts_pairs(n, levels):
     g = torch.Generator().manual_seed(n * levels)
-    labels = torch.cat([torch.tensor([0, 1]), (torch.rand(n - 2, generator=g) < 0.27).long()])
+    labels = labels_of(n, g)
     scores = torch.randint(levels, (n,), generator=g).double() / 8 + labels / 8
     outputs = torch.stack([torch.ones(n), 1 + scores], 1)
     expected = pairs_ranked_right(scores.tolist(), labels.tolist())
@@ -35,13 +40,12 @@ def test_both_classes_are_needed(metric):
 
 @pytest.mark.parametrize("n", [2, 17, 300])
 def test_balanced_accuracy_is_the_roc_auc_of_predicted_classes(n):
-    """The authors' AUC: a library's ROC-AUC, given classes in place of scores."""
+    """The authors' AUC: a library's ROC-AUC, in float32, given classes in place of scores."""
     g = torch.Generator().manual_seed(n)
-    labels = torch.cat([torch.tensor([0, 1]), (torch.rand(n - 2, generator=g) < 0.27).long()])
+    labels = labels_of(n, g)
     outputs = torch.randn(n, 2, generator=g) + torch.nn.functional.one_hot(labels)
-    predicted = outputs.max(1).indices
-    expected = 100 * binary_auroc(predicted.float(), labels).item()
-    assert metrics.balanced_accuracy(outputs, labels) == pytest.approx(expected, abs=1e-4)  # theirs is in float32
+    expected = 100 * binary_auroc(outputs.argmax(1).float(), labels).item()
+    assert metrics.balanced_accuracy(outputs, labels) == pytest.approx(expected, abs=1e-4)
 
 
 def test_outputs_that_are_not_finite_are_wrong():

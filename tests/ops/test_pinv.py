@@ -1,4 +1,4 @@
-"""Pseudo-inverses, and their products with a matrix, against numpy and finite differences."""
+"""Inverses, and their products with a matrix, against their iterations, numpy and finite differences."""
 
 from functools import partial
 
@@ -8,8 +8,11 @@ import torch
 
 from lra.ops import pinv as module
 from lra.ops.cur import cur_attention
+from lra.ops.newton import newton
 from lra.ops.pinv import MAX_FACTORED_STEPS, cubic, exact, pinv_matmul, tikhonov
 from lra.ops.precision import power_of_two_scale
+from lra.reference import nystrom
+from lra.reference import soft as soft_reference
 
 NARROW = (torch.float16, torch.float32)
 
@@ -21,32 +24,28 @@ def stochastic(n=5, shape=(3, 2), seed=0, sharpness=3.0):
 
 @pytest.mark.parametrize("init", ["per_matrix", "batch", "two_norms"])
 @pytest.mark.parametrize("steps", [0, 1, 4, 6])
-def test_is_the_recurrence_with_its_gradient(init, steps):
-    """The hand-written backward against autograd through the recurrence as it is printed.
-
-    Both sum the same products in another order: some hundred roundings, each of at most the largest number.
-    """
+def test_cubic_is_the_recurrence_with_its_gradient(init, steps):
+    """The hand-written backward against autograd through the reference, whose products are summed in another order."""
     m = stochastic(8) * (3.0 if init == "two_norms" else 1.0)
     m[0, 0] = 0
-    pull = torch.randn(m.shape, dtype=m.dtype, generator=torch.Generator().manual_seed(1))
+    upstream = torch.randn(m.shape, dtype=m.dtype, generator=torch.Generator().manual_seed(1))
 
     def recurrence(x):
-        one, tiny = torch.eye(8, dtype=m.dtype), torch.finfo(m.dtype).tiny
-        scale = x.sum(-2).max(-1).values.clamp(min=tiny)[..., None, None]
-        z = x.mT / (scale.max() if init == "batch" else scale)
-        z = z / x.sum(-1).max(-1).values.clamp(min=tiny)[..., None, None] if init == "two_norms" else z
-        for _ in range(steps):
-            z = 0.25 * z @ (13 * one - x @ z @ (15 * one - x @ z @ (7 * one - x @ z)))
-        return z
+        tiny = torch.finfo(m.dtype).tiny
+        start = x.sum(-2).max(-1).values.clamp(min=tiny)
+        start = start.max().expand(start.shape) if init == "batch" else start
+        start = start * x.sum(-1).max(-1).values.clamp(min=tiny) if init == "two_norms" else start
+        pairs = zip(x.flatten(0, 1), start.flatten(), strict=True)
+        return torch.stack([nystrom.iterative_pinv(matrix, steps, divisor) for matrix, divisor in pairs]).view_as(x)
 
     x = m.clone().requires_grad_()
     values = cubic(x, steps=steps, init=init), recurrence(x)
-    gradients = [torch.autograd.grad(z, x, pull)[0] for z in values]
+    gradients = [torch.autograd.grad(z, x, upstream)[0] for z in values]
     if init == "batch":  # the others divide the zero matrix by the smallest normal number
         assert gradients[0][0, 0].isfinite().all()
     for pair in (values, gradients):
-        got, expected = (x.flatten(0, 1)[init != "batch" :] for x in pair)
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-13 * expected.abs().max().item())
+        result, expected = (x.flatten(0, 1)[init != "batch" :] for x in pair)
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-13 * expected.abs().max().item())
 
 
 def test_gradient_of_the_gradient():
@@ -59,16 +58,15 @@ def test_gradient_compiled_and_without():
     m = stochastic(4, (2,)).requires_grad_()
     value = lambda x: cubic(x, steps=2).square().sum()
     compiled = torch.compile(value, fullgraph=True, backend="aot_eager")
-    expected, got = (torch.autograd.grad(f(m), m)[0] for f in (value, compiled))
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    gradients = (torch.autograd.grad(f(m), m)[0] for f in (value, compiled))
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
     with torch.no_grad():
         assert not cubic(m, steps=2).requires_grad
 
 
 @pytest.mark.parametrize("row_sum", [0.1, 3.0, 32.0])
 def test_rows_that_do_not_sum_to_one_need_both_norms(row_sum):
-    """Without the row norm the largest eigenvalue x of m Z_0 is the row sum. A step takes it to
-    x (13 - x (15 - x (7 - x))) / 4, which leaves for infinity from about 4.4 on."""
+    """Without the row norm the largest eigenvalue of m Z_0 is the row sum, and steps diverge from about 4.4 on."""
     m = row_sum * (0.8 * torch.eye(32) + 0.2 * stochastic(32).float())
     truth = torch.linalg.inv(m)
     error = {init: (cubic(m, steps=8, init=init) - truth).norm() / truth.norm() for init in ("per_matrix", "two_norms")}
@@ -134,8 +132,8 @@ def test_tikhonov_damps_singular_values(ridge, rows):
 def test_zeros_have_zeros_as_their_inverse():
     """Padding leaves rows and columns of zeros, which stay."""
     m = stochastic(6)
-    padded, got = (torch.nn.functional.pad(x, (0, 2, 0, 2)) for x in (m, tikhonov(m, ridge=0.1)))
-    torch.testing.assert_close(tikhonov(padded, ridge=0.1), got)
+    pad = lambda x: torch.nn.functional.pad(x, (0, 2, 0, 2))
+    torch.testing.assert_close(tikhonov(pad(m), ridge=0.1), pad(tikhonov(m, ridge=0.1)))
     zeros = torch.zeros(2, 3, 3)
     assert not tikhonov(zeros, ridge=0.1).any() and not cubic(zeros, steps=4, init="two_norms").any()
 
@@ -143,19 +141,20 @@ def test_zeros_have_zeros_as_their_inverse():
 def test_exact_is_numpys_with_a_cut_off_and_for_a_singular_matrix():
     m = stochastic()
     flat = m @ torch.diag(torch.tensor([1.0, 1, 1, 0, 0], dtype=torch.float64)) @ m
-    for x, rtol, got in ((m, 0.3, exact(m, rtol=0.3)), (flat, 1e-13, exact(flat))):
-        np.testing.assert_allclose(got, np.linalg.pinv(x.numpy(), rcond=rtol), rtol=1e-6, atol=1e-6)
-    assert torch.linalg.matrix_rank(exact(m, rtol=0.3)).min() < 5
+    cut_off = exact(m, rtol=0.3)
+    np.testing.assert_allclose(cut_off, np.linalg.pinv(m.numpy(), rcond=0.3), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(exact(flat), np.linalg.pinv(flat.numpy(), rcond=1e-13), rtol=1e-6, atol=1e-6)
+    assert torch.linalg.matrix_rank(cut_off).min() < 5
 
 
-def test_a_matrix_that_is_not_finite_has_no_inverse_and_harms_no_other():
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+def test_a_matrix_that_is_not_finite_has_no_inverse_and_harms_no_other(bad):
     m = stochastic(4, (3,))
-    for bad in (torch.inf, torch.nan):
-        spoilt = m.clone()
-        spoilt[1, 2, 0] = bad
-        found = exact(spoilt)
-        assert bool(found[1].isnan().all())
-        torch.testing.assert_close(found[[0, 2]], exact(m)[[0, 2]], rtol=0, atol=0)
+    spoilt = m.clone()
+    spoilt[1, 2, 0] = bad
+    inverses = exact(spoilt)
+    assert inverses[1].isnan().all()
+    assert torch.equal(inverses[[0, 2]], exact(m)[[0, 2]])
 
 
 def test_the_true_inverse_is_that_of_float32_in_float16():
@@ -224,3 +223,48 @@ def test_other_inverses_are_computed(name):
     m, x = (each.detach().float() for each in drawn())
     assert torch.equal(pinv_matmul(PINVS[name], m, x.bfloat16()), PINVS[name](m) @ x.bfloat16().float())
     assert torch.equal(pinv_matmul(PINVS[name], m, x), PINVS[name](m) @ x)
+
+
+def spd(n, *batch, seed=0, spread=0.4):
+    """A symmetric positive matrix with eigenvalues 1 and up."""
+    x = torch.randn(*batch, n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.eye(n, dtype=torch.float64) + spread * x @ x.mT / n
+
+
+@pytest.mark.parametrize("init", ["soft", "paper", "softpp"])
+@pytest.mark.parametrize("grad", ["implicit", "unroll"])
+def test_newton_converges_to_the_inverse_and_its_gradient(init, grad):
+    x = spd(4, 2).requires_grad_()
+    invert = lambda m: newton((m + m.mT) / 2, steps=25, init=init, grad=grad)
+    torch.testing.assert_close(invert(x), torch.linalg.inv(x), rtol=1e-10, atol=1e-10)
+    weight = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    got, want = (torch.autograd.grad((f(x) * weight).sum(), x)[0] for f in (invert, torch.linalg.inv))
+    torch.testing.assert_close(got, (want + want.mT) / 2, rtol=1e-8, atol=1e-8)
+    assert torch.autograd.gradcheck(invert, x)
+
+
+@pytest.mark.parametrize("init", ["soft", "paper", "softpp"])
+@pytest.mark.parametrize("kind", ["dominant", "gaussian", "equal", "one"])
+def test_newton_starts_where_the_published_rule_does(init, kind):
+    """Before it has converged the start shows; ``equal`` has the eigenvalue where alpha = 2 / ||A||² stands still."""
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    ones = torch.ones(7, 7, dtype=torch.float64)
+    gaussian = soft_reference.gaussian_kernel(x, x)
+    m = {"dominant": torch.eye(7) + 0.01 * ones, "gaussian": gaussian, "equal": ones, "one": ones[:1, :1]}[kind]
+    for steps in (0, 3, 20):
+        result = newton(m.expand(2, -1, -1), steps=steps, init=init, ridge=0.01)
+        expected = soft_reference.newton_inverse(m, steps, init, 0.01)
+        torch.testing.assert_close(result, expected.expand(2, -1, -1), rtol=1e-9, atol=1e-12)
+
+
+def test_implicit_gradient_is_the_explicit_backward_also_before_convergence():
+    x = spd(5).requires_grad_()
+    upstream = torch.randn(5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = newton(x, steps=2)
+    torch.testing.assert_close(torch.autograd.grad(y, x, upstream)[0], -(y.T @ upstream @ y.T).detach())
+
+
+@pytest.mark.parametrize("init", ["soft", "paper", "softpp"])
+def test_unrolled_gradient_before_convergence(init):
+    x = spd(5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda m: newton(m, steps=2, grad="unroll", init=init), x)

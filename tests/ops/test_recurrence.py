@@ -1,20 +1,21 @@
-"""Chunked recurrences against the token-by-token reference, the released code, finite differences and exact sums."""
+"""Recurrences and state-space models: chunks and convolutions against sums token by token, precision and memory."""
 
-import json
+import itertools
 import os
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import config
 from jaxtyping import TypeCheckError
-from torch.nn.functional import logsigmoid, normalize, silu, softplus
+from support.features import same_with_gradients
+from torch.nn.functional import logsigmoid, normalize, softplus
 
 from lra.bench.measure import peak_bytes
 from lra.ops import recurrence
+from lra.ops.diagonal_recurrence import diagonal_scan
+from lra.ops.ssm import fft_conv, hippo_legs, long_conv, pack_bidirectional, s4d_kernel
 from lra.reference import delta_rule, gated_linear_attention, retention, selective_scan
 
-RELEASED = json.loads((Path(__file__).parent / "recurrent_waves.json").read_text())["outputs"]
 REFERENCES = {
     "scalar_decay_attention": retention,
     "channel_decay_attention": gated_linear_attention,
@@ -22,18 +23,24 @@ REFERENCES = {
     "selective_scan": selective_scan,
     "diagonal_recurrence": selective_scan,
 }
-OPERATORS = list(REFERENCES)
 # Strength of the gates: logsigmoid(gate x + shift). Weak gates remember thousands of tokens, strong ones less than one.
 GATES = {"weak": (0.1, 6.0), "medium": (1.0, 0.0), "strong": (10.0, 0.0)}
+OPERATORS = pytest.mark.parametrize("name", REFERENCES)
+DIRECTIONS = pytest.mark.parametrize("bidirectional", [False, True])
 
 
-def inputs_of(name, length, gate="medium", *, dtype=torch.float64, heads=2, dim=4, keys="random", beta=1.0, seed=0):
-    """Random inputs of an operator."""
+def drawing(seed=0):
+    """A function that draws float64 tensors of a shape."""
     generator = torch.Generator().manual_seed(seed)
-    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def inputs_of(name, length, gate="medium", *, dtype=torch.float64, heads=2, dim=4, keys="random", beta=1.0):
+    """Random inputs of an operator."""
+    draw = drawing()
     factor, shift = GATES[gate]
     gates = lambda *shape: logsigmoid(factor * draw(*shape) + shift)
-    rows = (2, heads, length)
+    shape = (2, heads, length)
     if name == "selective_scan":
         delta = softplus(draw(2, length, dim) - 2)
         B, C = draw(2, length, 3), draw(2, length, 3)
@@ -41,15 +48,15 @@ def inputs_of(name, length, gate="medium", *, dtype=torch.float64, heads=2, dim=
     elif name == "diagonal_recurrence":
         tensors = [gates(2, length, dim), draw(2, length, dim)]
     else:
-        q, k, v = draw(*rows, dim), draw(*rows, dim), draw(*rows, dim + 1)
+        q, k, v = draw(*shape, dim), draw(*shape, dim), draw(*shape, dim + 1)
         if name == "scalar_decay_attention":
-            tensors = [q, k, v, gates(*rows)]
+            tensors = [q, k, v, gates(*shape)]
         elif name == "channel_decay_attention":
-            tensors = [q, k, v, gates(*rows, dim)]
+            tensors = [q, k, v, gates(*shape, dim)]
         else:
             if keys == "equal":
                 k = k[:, :, :1].expand(k.shape)
-            tensors = [q, normalize(k, dim=-1), v, torch.full(rows, beta, dtype=torch.float64), gates(*rows)]
+            tensors = [q, normalize(k, dim=-1), v, torch.full(shape, beta, dtype=torch.float64), gates(*shape)]
     return [x.to(dtype) for x in tensors]
 
 
@@ -57,22 +64,21 @@ def relative(result, exact):
     return ((result.double() - exact).norm() / exact.norm()).item()
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
+@DIRECTIONS
 @pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("name", OPERATORS)
+@OPERATORS
 def test_chunks_equal_the_recurrence_token_by_token(name, gate, bidirectional):
     """Also at lengths around a chunk, and for gradients of all inputs."""
     reference = getattr(REFERENCES[name], name + "_two_sided" if bidirectional else name)
     operator = getattr(recurrence, name)
-    for length in (1, 63, 64, 65, 200):
+    for length in (1, 63, 64, 65, 140):
         tensors = [x.requires_grad_() for x in inputs_of(name, length, gate)]
         exact = reference(*tensors)
         result = operator(*tensors, bidirectional=bidirectional)
         upstream = torch.linspace(-1, 1, exact.numel(), dtype=exact.dtype).view_as(exact)
         exact_gradients = torch.autograd.grad(exact, tensors, upstream, materialize_grads=True)
         gradients = torch.autograd.grad(result, tensors, upstream, materialize_grads=True)
-        for value, expected in zip((result, *gradients), (exact, *exact_gradients), strict=True):
-            torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close((result, *gradients), (exact, *exact_gradients), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
@@ -80,18 +86,17 @@ def test_chunks_equal_the_recurrence_token_by_token(name, gate, bidirectional):
 def test_the_delta_rule_with_repeated_keys(keys, beta):
     """A key that comes again is erased by beta 1 and reflected by beta 2; powers of A would overflow here."""
     tensors = inputs_of("delta_rule_attention", 200, "weak", keys=keys, beta=beta)
+    for inputs in (tensors, tensors[:4]):  # with and without decay
+        exact = delta_rule.delta_rule_attention(*inputs)
+        assert relative(recurrence.delta_rule_attention(*inputs), exact) < 1e-12
     exact = delta_rule.delta_rule_attention(*tensors)
     single = recurrence.delta_rule_attention(*[x.float() for x in tensors])
-    assert relative(recurrence.delta_rule_attention(*tensors), exact) < 1e-12
     # Reflections add up: the condition of I + A grows with the chunk's 64 tokens.
     assert relative(single, exact) < (64 if beta == 2 else 8) * 2**-20
-    without_decay = tensors[:4]
-    exact = delta_rule.delta_rule_attention(*without_decay)
-    assert relative(recurrence.delta_rule_attention(*without_decay), exact) < 1e-12
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("name", OPERATORS)
+@DIRECTIONS
+@OPERATORS
 def test_gradients_by_differences(name, bidirectional):
     tensors = [x.requires_grad_() for x in inputs_of(name, 7, heads=1, dim=2)]
     options = {} if name in ("selective_scan", "diagonal_recurrence") else {"chunk": 4}
@@ -100,7 +105,7 @@ def test_gradients_by_differences(name, bidirectional):
 
 
 @pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("name", OPERATORS)
+@OPERATORS
 def test_single_precision(name, gate):
     """A sum G of logarithms is rounded to 2^-24 |G|, and exp(G) is off by that much, relatively."""
     tensors = inputs_of(name, 512, gate, dim=16)
@@ -112,15 +117,15 @@ def test_single_precision(name, gate):
     assert relative(single, exact) < (8 + largest_sum) * 2**-24
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@OPERATORS
 def test_sixteen_bits_are_computed_in_float32(name):
     tensors = [x.bfloat16() for x in inputs_of(name, 70)]
     result = getattr(recurrence, name)(*tensors)
     assert torch.equal(result, getattr(recurrence, name)(*[x.float() for x in tensors]))
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("name", OPERATORS)
+@DIRECTIONS
+@OPERATORS
 def test_a_masked_token_is_the_identity(name, bidirectional):
     """Zero writes and zero logarithms of decays: as if the token were not there."""
     positions = torch.tensor([0, 1, 3, 4, 6, 9])
@@ -138,38 +143,9 @@ def test_a_masked_token_is_the_identity(name, bidirectional):
     torch.testing.assert_close(result, operator(*short, bidirectional=bidirectional))
 
 
-def waves(shape, seed):
-    index = torch.arange(torch.Size(shape).numel(), dtype=torch.float64)
-    return torch.sin(index * (1 + seed / 7) ** 2 + seed).reshape(shape)
-
-
-def released_inputs(case):
-    """Our result for the inputs of the released code: see ``recurrent_waves.json``."""
-    q, k, v = (waves((2, 2, 7, 4), seed) for seed in (1, 2, 3))
-    gate, beta = logsigmoid(3 * waves((2, 2, 7), 4)), waves((2, 2, 7), 6).sigmoid()
-    unit = k / k.norm(dim=-1, keepdim=True)
-    if case == "simple_gla":
-        return recurrence.scalar_decay_attention(q, k, v, gate)
-    if case == "gla":
-        return recurrence.channel_decay_attention(q, k, v, logsigmoid(3 * waves((2, 2, 7, 4), 5)))
-    if case != "selective_scan":
-        return recurrence.delta_rule_attention(q, unit, v, beta, gate if case == "gated_delta_rule" else None)
-    # The released scan has channels in front of time, softplus(delta + bias), D u and a gate silu(z).
-    u, delta, z = (waves((2, 6, 7), seed).mT for seed in (1, 2, 7))
-    B, C = (waves((2, 4, 7), seed).mT for seed in (4, 5))
-    scan = recurrence.selective_scan(u, softplus(delta + waves((6,), 8)), -waves((6, 4), 3).exp(), B, C)
-    return ((scan + waves((6,), 6) * u) * silu(z)).mT
-
-
-@pytest.mark.parametrize("case", ["simple_gla", "gla", "delta_rule", "gated_delta_rule", "selective_scan"])
-def test_released_code(case):
-    expected = torch.tensor(RELEASED[case], dtype=torch.float64)
-    torch.testing.assert_close(released_inputs(case).flatten(), expected, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("name", ["mamba", "rg_lru"])
 def test_torch_compile_leaves_the_loops_over_tokens_alone(name):
-    """The compiled graphs are as large for 70 tokens as for 35, and the model's outputs and gradients are the same."""
+    """The compiled graphs are as large for 70 tokens as for 35, and outputs and gradients are the same."""
     num_nodes = {}
     for length in (35, 70):
         num_nodes[length] = 0
@@ -178,23 +154,13 @@ def test_torch_compile_leaves_the_loops_over_tokens_alone(name):
             num_nodes[length] += len(graph.graph.nodes)
             return graph
 
-        words = (f"task.length={length}", "model.dim=8", "model.layers=1", "model.dropout=0")
-        model, tokens = config(name, *words).classifier(), torch.arange(1, length + 1)[None, None] % 9
-        mask = tokens != 3
+        mixer = config(name, f"task.length={length}", "model.dim=8", "model.dropout=0").block_factory()().mixer
+        x, mask = torch.randn(1, length, 8), torch.arange(length)[None] % 9 != 3
         torch._dynamo.reset()
-        results = [forward(tokens, mask) for forward in (model, torch.compile(model, backend=count))]
-        gradients = [torch.autograd.grad(result.square().sum(), list(model.parameters())) for result in results]
+        results = [forward(x, mask) for forward in (mixer, torch.compile(mixer, backend=count))]
+        gradients = [torch.autograd.grad(result.square().sum(), list(mixer.parameters())) for result in results]
         torch.testing.assert_close([results[1], *gradients[1]], [results[0], *gradients[0]])
     assert num_nodes[35] == num_nodes[70] > 0
-
-
-def test_memory_of_the_selective_scan_is_that_of_every_32nd_state():
-    u, delta, A, B, C = inputs_of("selective_scan", 2048, dtype=torch.float32, dim=64)
-    tensors = [x.requires_grad_() for x in (u, delta, A, B, C)]
-    all_states = 4 * 2 * 2048 * 64 * 3
-    small = 4 * 2 * 2048 * (64 + 3) * 2
-    peak = peak_bytes(lambda: recurrence.selective_scan(*tensors).sum().backward())
-    assert peak < 6 * small + all_states / 4
 
 
 def test_a_chunk_is_a_power_of_two():
@@ -204,11 +170,114 @@ def test_a_chunk_is_a_power_of_two():
 
 
 @pytest.mark.skipif(os.environ.get("LRA_CHECK_SHAPES", "1") != "1", reason="shapes are not checked")
-def test_a_wrong_shape_fails_where_it_enters():
-    q, k, v = torch.randn(3, 1, 2, 8, 4)
-    log_decay = torch.zeros(1, 2, 8)
-    recurrence.scalar_decay_attention(q, k, v, log_decay)
-    with pytest.raises(TypeCheckError, match="scalar_decay_attention"):
-        recurrence.scalar_decay_attention(q, k[:, :, 1:], v, log_decay)
-    with pytest.raises(TypeCheckError, match="log_decay"):
-        recurrence.scalar_decay_attention(q, k, v, log_decay[..., None])
+@pytest.mark.parametrize(
+    ("wrong", "match"), [({"k": (1, 2, 7, 4)}, "scalar_decay_attention"), ({"log_decay": (1, 2, 8, 1)}, "log_decay")]
+)
+def test_a_wrong_shape_fails_where_it_enters(wrong, match):
+    shapes = dict.fromkeys("qkv", (1, 2, 8, 4)) | {"log_decay": (1, 2, 8)}
+    call = lambda shapes: recurrence.scalar_decay_attention(**{key: torch.zeros(shapes[key]) for key in shapes})
+    call(shapes)
+    with pytest.raises(TypeCheckError, match=match):
+        call(shapes | wrong)
+
+
+def test_memory_of_the_selective_scan_is_that_of_every_32nd_state():
+    tensors = [x.requires_grad_() for x in inputs_of("selective_scan", 2048, dtype=torch.float32, dim=64)]
+    all_states = 4 * 2 * 2048 * 64 * 3
+    small = 4 * 2 * 2048 * (64 + 3) * 2
+    peak = peak_bytes(lambda: recurrence.selective_scan(*tensors).sum().backward())
+    assert peak < 6 * small + all_states / 4
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 255, 256, 300])
+def test_scan_in_two_levels_is_the_recurrence(length, reverse):
+    """One chunk, whole and broken chunks, and chunks of chunks."""
+    radius, phase = torch.rand(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    decay = torch.polar(radius, 6 * phase).requires_grad_()
+    inputs = torch.view_as_complex(drawing()(2, length, 5, 2)).requires_grad_()
+    state = torch.zeros(2, 5, dtype=torch.complex128)
+    states = [None] * length
+    for t in reversed(range(length)) if reverse else range(length):
+        state = decay * state + inputs[:, t]
+        states[t] = state
+    result = diagonal_scan(decay, inputs, reverse=reverse)
+    same_with_gradients(result, torch.stack(states, 1), (decay, inputs))
+
+
+H, M = 3, 4
+
+
+def test_scan_saves_the_states_alone():
+    decay, inputs = (torch.rand(shape, dtype=torch.complex128, requires_grad=True) for shape in ((M,), (2, 500, M)))
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+        diagonal_scan(decay, inputs)
+    assert sum(sizes) == decay.numel() + inputs.numel()
+
+
+def kernel_parameters(dtype=torch.float64) -> list[torch.Tensor]:
+    draw = drawing()
+    step, decay, frequency = draw(H) - 3, draw(H, M) - 1, 4 * draw(H, M)
+    c = torch.complex(draw(H, M), draw(H, M))
+    kind = torch.complex64 if dtype == torch.float32 else torch.complex128
+    return [step.to(dtype), decay.to(dtype), frequency.to(dtype), c.to(kind)]
+
+
+@pytest.mark.parametrize("discretisation", ["zoh", "bilinear"])
+def test_kernel_of_s4d_has_its_gradients_and_is_right_in_single_precision(discretisation):
+    """The phase l Δ ω is rounded to 2^-24 of itself; while it grows the decay shrinks the term that it turns."""
+    exact, single = (
+        s4d_kernel(*kernel_parameters(dtype), 2000, discretisation=discretisation)
+        for dtype in (torch.float64, torch.float32)
+    )
+    assert (single - exact).abs().max() < 2e-5 * exact.abs().max()
+    leaves = [x.requires_grad_() for x in kernel_parameters()]
+    assert torch.autograd.gradcheck(lambda *x: s4d_kernel(*x, 11, discretisation=discretisation), leaves)
+
+
+def test_kernel_of_path_x_takes_an_eighth_of_what_all_powers_would():
+    """256 channels, 32 states, 16,384 lags: exp(l Δ A) alone is 1.07 GB of complex64."""
+    channels, states, length = 256, 32, 16_384
+    leaves = [torch.full((channels,), -5.0), torch.zeros(channels, states), torch.rand(channels, states) * 100]
+    leaves = [x.requires_grad_() for x in (*leaves, torch.randn(channels, states, dtype=torch.complex64))]
+    peak = peak_bytes(lambda: s4d_kernel(*leaves, length).sum().backward())
+    assert peak < 8 * channels * states * length / 8
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 33])
+def test_hippo_is_the_normal_part(n):
+    """S is built here entry by entry from A and P."""
+    S = torch.zeros(n, n, dtype=torch.complex128)
+    for i, j in itertools.product(range(n), repeat=2):
+        A = -((2 * i + 1) ** 0.5) * (2 * j + 1) ** 0.5 if i > j else -(i + 1) if i == j else 0
+        S[i, j] = A + ((i + 0.5) * (j + 0.5)) ** 0.5
+    values, vectors = hippo_legs(n)
+    torch.testing.assert_close(vectors @ torch.diag(values) @ vectors.mH, S, rtol=1e-10, atol=1e-10 * n)
+    torch.testing.assert_close(vectors @ vectors.mH, torch.eye(n).to(S), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(values.imag, -values.imag.flip(0), rtol=1e-9, atol=1e-9)
+    assert (values.real == -0.5).all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("length", [1, 5, 12])
+def test_fft_conv_is_the_sum_over_lags(length, directions, masked):
+    draw = drawing(length)
+    u, kernel = draw(2, H, length).requires_grad_(), draw(H, directions * length).requires_grad_()
+    mask = draw(2, length) < 0.5 if masked else None
+    real = u if mask is None else u * mask[:, None]
+    # Negative lags stand at the end of a kernel of both directions.
+    lags = torch.arange(length)[:, None] - torch.arange(length)
+    band = kernel[:, lags % kernel.shape[1]] * ((lags >= 0) | (directions == 2))  # (H,L,L)
+    same_with_gradients(fft_conv(u, kernel, mask), (band @ real[..., None])[..., 0], (u, kernel))
+
+
+def test_a_long_convolution_is_of_float32_inside_autocast():
+    draw = drawing(1)
+    x, skip, kernels = draw(2, 9, H).bfloat16(), draw(H).float(), draw(2, H, 9).float()
+    kernel = lambda _: pack_bidirectional(kernels)
+    mask = draw(2, 9) < 0.5
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = long_conv(x, skip, kernel, mask)
+    torch.testing.assert_close(inside, long_conv(x.float(), skip, kernel, mask), rtol=0, atol=0)

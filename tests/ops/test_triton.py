@@ -32,8 +32,8 @@ def poisoned(monkeypatch):
     empty = torch.Tensor.new_empty
 
     def new_empty(self, *shape, **options):
-        made = empty(self, *shape, **options)
-        return made.fill_(float("nan")) if made.dtype.is_floating_point else made
+        buffer = empty(self, *shape, **options)
+        return buffer.fill_(float("nan")) if buffer.dtype.is_floating_point else buffer
 
     monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
     like = torch.empty_like
@@ -59,13 +59,25 @@ GRID = [
 ]
 
 
-def name(spec):
-    return "-".join(str(value).removeprefix("torch.") for value in spec.values())
+LARGE = [
+    {"n": n, "m": m, "d": d, "e": e, "dtype": dtype, "masked": masked, "N": 2}
+    for n, m, d, e, masked in (
+        (4173, 64, 64, 64, True), (4173, 128, 32, 32, False), (1027, 32, 128, 16, True), (1027, 16, 16, 128, False),
+        (1027, 128, 128, 128, True), (50, 64, 32, 32, True), (1027, 64, 32, 32, True),
+    )
+    for dtype in (WIDE, HALF, BRAIN)
+]  # fmt: skip
+CASES = [(spec, spec["n"] != 200, 4) for spec in GRID]
+CASES += [pytest.param(spec, copy, 6, marks=pytest.mark.slow) for spec in LARGE for copy in (True, False)]
 
 
-@pytest.mark.parametrize("spec", GRID, ids=name)
-def test_error_is_at_most_twice_that_of_the_naive_code(spec):
-    check(spec, copy=spec["n"] != 200)
+@pytest.mark.parametrize(
+    ("spec", "copy", "steps"),
+    CASES,
+    ids=lambda value: value if isinstance(value, int) else "-".join(map(str, value.values())),
+)
+def test_error_is_at_most_twice_that_of_the_naive_code(spec, copy, steps):
+    check(spec, copy=copy, steps=steps)
 
 
 @pytest.mark.parametrize("arch,dtype", [(80, WIDE), (100, WIDE), (80, HALF), (100, BRAIN)])
@@ -78,7 +90,7 @@ def test_tiles_of_other_architectures_compute_the_same(monkeypatch, arch, dtype)
 def test_many_parts_of_the_sequence_are_combined_beforehand(monkeypatch, dtype):
     """And few by every program of the next launch, as in the tests above."""
     monkeypatch.setattr(tiles, "PARTS", 1)
-    check({"n": 700, "m": 16, "d": 16, "e": 16, "dtype": dtype, "masked": True})
+    check({"n": 300, "m": 16, "d": 16, "e": 16, "dtype": dtype, "masked": True})
 
 
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
@@ -91,38 +103,22 @@ def test_rounded_factors_add_three_roundings_to_that_of_the_naive_code(dtype):
 def test_rounded_factors_of_float32_are_those_that_are_not():
     tensors, rows, cols, mask, dout = case(n=90, m=16, d=8, e=6, dtype=WIDE, masked=True)
     call = lambda impl: run(lambda *x: fused(*x, rows, cols, mask, True, 2, impl), tensors, dout, WIDE)
-    assert all(a.equal(b) for a, b in zip(*map(call, kernels.IMPLS), strict=True))
-
-
-LARGE = [
-    {"n": n, "m": m, "d": d, "e": e, "dtype": dtype, "masked": masked, "N": 2}
-    for n, m, d, e, masked in (
-        (4173, 64, 64, 64, True), (4173, 128, 32, 32, False), (1027, 32, 128, 16, True), (1027, 16, 16, 128, False),
-        (1027, 128, 128, 128, True), (50, 64, 32, 32, True), (1027, 64, 32, 32, True),
-    )
-    for dtype in (WIDE, HALF, BRAIN)
-]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("copy", [True, False])
-@pytest.mark.parametrize("spec", LARGE, ids=name)
-def test_error_is_at_most_twice_that_of_the_naive_code_over_long_rows(spec, copy):
-    check(spec, copy=copy, steps=6)
+    assert all(map(torch.equal, *map(call, kernels.IMPLS)))
 
 
 @pytest.mark.parametrize("examples", [6, pytest.param(30, marks=pytest.mark.slow)])
 def test_any_shape_mask_stride_and_content(examples):
-    settings(max_examples=examples, deadline=None, derandomize=True)(given(st.data())(drawn))()
+    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @given(st.data())
+    def check_drawn(data):
+        draw = lambda *choices: data.draw(st.sampled_from(choices))
+        size = lambda most: data.draw(st.integers(1, most))
+        sizes = {"n": size(150), "m": size(40), "d": size(40), "e": size(40), "N": size(2), "seed": size(1000)}
+        kinds = {"masked": draw(True, False), "same": draw(True, False), "strides": draw("heads", "plain", "across")}
+        spec = {**sizes, **kinds, "content": draw("normal", "equal", "large", "shifted"), "dtype": WIDE}
+        check(spec, copy=draw(True, False), steps=size(6), floor=64)
 
-
-def drawn(data):
-    draw = lambda *choices: data.draw(st.sampled_from(choices))
-    size = lambda most: data.draw(st.integers(1, most))
-    sizes = {"n": size(150), "m": size(40), "d": size(40), "e": size(40), "N": size(2), "seed": size(1000)}
-    kinds = {"masked": draw(True, False), "same": draw(True, False), "strides": draw("heads", "plain", "across")}
-    spec = {**sizes, **kinds, "content": draw("normal", "equal", "large", "shifted"), "dtype": WIDE}
-    check(spec, copy=draw(True, False), steps=size(6), floor=64)
+    check_drawn()
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -144,14 +140,14 @@ def test_landmarks_get_their_gradients(masked):
 @pytest.mark.parametrize("class_token", [True, False])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("score", ["sum", "abs", "embed"])
-def test_fused_selection_keeps_the_same_rows(score, pairing, class_token):
+def test_fused_selection_is_the_same_selection(score, pairing, class_token):
     (q, k, _), _, _, mask, _ = case(n=150, m=16, d=24, e=8, dtype=WIDE, masked=True, strides="across")
     rule = CUROptions(count=16, score=score, pairing=pairing, class_token=class_token)
     in_front = torch.arange(150) > torch.tensor([0, 3])[: len(q), None]
     for padding in (mask, in_front, None):
-        kept = (select(q.float(), k.float(), rule, padding, fused=fused) for fused in (False, True))
-        for a, b in zip(*kept, strict=True):
-            assert torch.equal(a.sort(-1).values, b.sort(-1).values)
+        selections = (select(q.float(), k.float(), rule, padding, fused=fused) for fused in (False, True))
+        for eager, fused_ in zip(*selections, strict=True):
+            assert torch.equal(eager.sort(-1).values, fused_.sort(-1).values)
 
 
 def arguments(requires_grad=True):
@@ -214,11 +210,11 @@ def test_backward_inside_autocast_is_backward_outside(monkeypatch):
     monkeypatch.setattr(tiles, "on_chip", lambda *sizes: False)
     (q, k, v), rows, cols, mask, dout = arguments()
     out = fused(q, k, v, rows, cols, mask, True, 2)
-    found = []
+    gradients = []
     for inside in (False, True):
         with torch.autocast("cpu", BRAIN, enabled=inside):
-            found.append(torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+            gradients.append(torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
+    assert all(map(torch.equal, *gradients))
 
 
 @pytest.mark.slow
@@ -229,11 +225,11 @@ def test_offsets_beyond_32_bits(strides):
     near = [x.half().requires_grad_() for x in (q, k, v)]
     room = 1 + sum((size - 1) * stride for size, stride in zip(q.shape, strides, strict=True))
     far = [torch.empty(room, dtype=HALF).as_strided(x.shape, strides).copy_(x.detach()) for x in near]
-    found = []
+    results = []
     for tensors in (near, [x.requires_grad_() for x in far]):
         out = fused(*tensors, rows, cols, mask, True, 2)
-        found.append([out, *torch.autograd.grad(out, tensors, dout.half())])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        results.append([out, *torch.autograd.grad(out, tensors, dout.half())])
+    assert all(map(torch.equal, *results))
 
 
 @pytest.mark.parametrize("m", [16, 128])
@@ -259,10 +255,9 @@ def test_an_empty_batch(m):
 )
 def test_what_the_kernels_do_not_do_is_refused(kind, options, message):
     sizes = {"heads": 1, "head_dim": 8, "value_dim": 8, "length": 256}
-    changed = {key: options.get(key, size) for key, size in sizes.items()}
-    own = {key: option for key, option in options.items() if key not in sizes}
+    own_options = {key: option for key, option in options.items() if key not in sizes}
     with pytest.raises(ValueError, match=message):
-        kind(Sizes(**changed), **own, impl="triton")
+        kind(Sizes(**{key: options.get(key, size) for key, size in sizes.items()}), **own_options, impl="triton")
 
 
 def test_float64_and_a_machine_without_a_gpu_are_refused(monkeypatch):
@@ -270,9 +265,8 @@ def test_float64_and_a_machine_without_a_gpu_are_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"takes float32, float16 or bfloat16, not torch\.float64"):
         fused(q.double(), k.double(), v.double(), rows, cols, mask, True, 2)
     monkeypatch.delenv("TRITON_INTERPRET")
-    for call in (
-        lambda: fused(q, k, v, rows, cols, mask, True, 2),
-        lambda: kernels.token_scores(q, k, mask, score="abs", class_token=False),
-    ):
-        with pytest.raises(ValueError, match="needs a GPU, the tensors are on cpu; impl=sdpa is the same without one"):
-            call()
+    message = "needs a GPU, the tensors are on cpu; impl=sdpa is the same without one"
+    with pytest.raises(ValueError, match=message):
+        fused(q, k, v, rows, cols, mask, True, 2)
+    with pytest.raises(ValueError, match=message):
+        kernels.token_scores(q, k, mask, score="abs", class_token=False)

@@ -62,22 +62,22 @@ def test_results_do_not_vary_from_run_to_run():
     step = lambda: torch.autograd.grad(fused(*tensors, rows, cols, mask, True, 6), tensors, dout)
     first = step()
     for _ in range(5):
-        assert all(torch.equal(a, b) for a, b in zip(first, step(), strict=True))
+        assert all(map(torch.equal, first, step()))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 def test_a_device_that_is_not_the_current_one():
     """On another stream of it, too."""
-    found = []
+    gradients = []
     for device in ("cuda:0", "cuda:1"):
         (q, k, v), rows, cols, mask, dout = case(n=300, m=16, d=16, e=16, dtype=DTYPES[0], masked=True, device=device)
         q, k, v, dout = (x.float().requires_grad_() for x in (q, k, v, dout))
         with torch.cuda.stream(torch.cuda.Stream(device)) if device == "cuda:0" else nullcontext():
             grads = torch.autograd.grad(fused(q, k, v, rows, cols, mask, True, 4), (q, k, v), dout)
             torch.cuda.synchronize(device)
-        found.append([x.cpu() for x in grads])
+        gradients.append([x.cpu() for x in grads])
         assert torch.cuda.current_device() == 0
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert all(map(torch.equal, *gradients))
 
 
 def test_a_cuda_graph_replays_forward_backward_and_selection():
@@ -101,8 +101,7 @@ def test_a_cuda_graph_replays_forward_backward_and_selection():
         for x in tensors:
             x.copy_(torch.randn_like(x))
     graph.replay()
-    for a, b in zip(captured, step(), strict=True):
-        assert torch.equal(a, b)
+    assert all(map(torch.equal, captured, step()))
 
 
 def test_compiled_by_inductor_without_breaks():
@@ -115,29 +114,27 @@ def test_compiled_by_inductor_without_breaks():
 
 
 def losses(attn: str, steps: int = 200) -> torch.Tensor:
-    cfg = config(attn, "task.length=256", "attn.count=32")
     torch.manual_seed(0)
-    model = cfg.classifier().cuda()
+    model = config(attn, "task.length=256", "attn.count=32").classifier().cuda().train()
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout | Dropout):
             part.p = 0.0
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     g = torch.Generator().manual_seed(1)
-    found = []
+    curve = []
     for _ in range(steps):
         ids = torch.randint(1, 16, (16, 1, 256), generator=g)
         mask = torch.arange(256) < torch.randint(100, 257, (16, 1, 1), generator=g)
         label = (ids * mask).sum((1, 2)) % 2  # the curves are compared, not the accuracy
-        batch = Batch((ids * mask).cuda(), mask.cuda(), label.cuda())
         optimiser.zero_grad()
-        loss = lit.loss(model.train(), batch)
+        loss = lit.loss(model, Batch((ids * mask).cuda(), mask.cuda(), label.cuda()))
         loss.backward()
         optimiser.step()
-        found.append(loss.detach())
-    return torch.stack(found)
+        curve.append(loss.detach())
+    return torch.stack(curve)
 
 
 def test_the_loss_curve_is_that_of_sdpa():
-    """Selection by steps, so that both keep the same rows; rounding alone drives the curves apart."""
+    """Selection by steps is the same for both; rounding alone drives the curves apart."""
     kernel, reference = losses("flashcur_step"), losses("cur_step")
     assert (kernel - reference).abs().max() < 1e-3 * reference[0]

@@ -1,4 +1,8 @@
-"""The two chains of the inverse in the kernels against float64: the algebra, gradients and rounding."""
+"""The inverse in the kernels: its two chains against float64, and the registers that launches beside it may spill."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,7 +15,7 @@ import triton
 import triton.language as tl
 
 from lra.ops.pinv import cubic
-from lra.ops.triton import core_classic, core_symmetric, tiles
+from lra.ops.triton import core_classic, core_symmetric, resources, tiles
 
 
 @triton.jit
@@ -56,20 +60,79 @@ def test_both_chains_are_the_iteration_and_its_gradient_in_float64(steps, symmet
     torch.testing.assert_close(du, torch.autograd.grad(expected, leaf, grad)[0], rtol=1e-11, atol=1e-11)
 
 
-def error(u, steps, precision, symmetric, truth):
-    made = run(u.float(), torch.zeros_like(u, dtype=torch.float32), steps, precision, symmetric)[0]
-    return (made.double().to(truth.device) - truth).norm()
-
-
 @pytest.mark.parametrize("kind", ["normal", "equal", "large", "flat"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_symmetric_chain_errs_less_than_the_inputs_are_rounded(dtype, kind, record_property):
-    precision = tiles.inner_precision(dtype)
-    u = inner(kind).float().double()
+    u = inner(kind).float()
     for steps in (1, 4, 6):
         assert tiles.symmetric(dtype, steps)
-        truth = cubic(u, steps=steps)
-        mine, classic = (error(u, steps, precision, symmetric, truth) for symmetric in (True, False))
-        assert mine <= torch.finfo(dtype).eps / 2 * truth.norm()
-        found = " ".join(f"{error / truth.norm():.1e}" for error in (mine, classic))
-        record_property("measured", f"{dtype} {kind} {steps} steps: {found}")
+        truth = cubic(u.double(), steps=steps)
+        errors = []
+        for symmetric in (True, False):
+            z, _ = run(u, torch.zeros_like(u), steps, tiles.inner_precision(dtype), symmetric)
+            errors.append(((z.double().to(truth.device) - truth).norm() / truth.norm()).item())
+        assert errors[0] <= torch.finfo(dtype).eps / 2
+        record_property("measured", f"{dtype} {kind} {steps} steps: {errors[0]:.1e} {errors[1]:.1e}")
+
+
+INVERSE = ("inverse", "inverse_backward")
+# Launches that have programs for the inverse if ``tiles.beside``.
+BESIDE = ("rv", "r_backward", "r_backward-dv")
+TRAP = 16  # registers that a kernel which the compiler found to be unreachable stays below
+# Matrices of float32 that the library products of a step read and write (``core_library``): 3 for a product, 4 for one
+# that is added to something. The backward pass computes the forward one again.
+MOVED = {"forward": 15, "backward": 52}
+SHARED = {"80": 163 * 1024, "90": 227 * 1024, "100": 227 * 1024}  # bytes that a block can have
+
+
+def usage(*words):
+    """Compile every launch ahead of time, in a process of its own, because this one interprets; no GPU is needed."""
+    clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "lra.ops.triton.resources", *words]
+    got = subprocess.run(command, capture_output=True, text=True, env=clean)
+    assert got.returncode == 0, got.stderr
+    print(got.stdout)
+    head, *lines = got.stdout.splitlines()
+    table = [dict(zip(head.split(), line.split(), strict=True)) for line in lines]
+    return [{key: int(word) if word.isdigit() else word for key, word in row.items()} for row in table]
+
+
+def most_spilled(row) -> float:
+    """Bytes per thread that a launch may spill: none without programs for the inverse.
+
+    It may store and load no more bytes per step than the library products that ``tiles.on_chip`` replaces.
+    """
+    beside = row["kernel"] in BESIDE and tiles.beside(row["m"], row["d"], resources.DTYPES[row["dtype"]], row["arch"])
+    if not (tiles.on_chip(row["m"], row["arch"]) and (beside or row["kernel"] in INVERSE)):
+        return 0
+    matrices = MOVED["forward" if row["kernel"] in ("rv", "inverse") else "backward"]
+    return matrices * row["m"] ** 2 * 4 / (2 * 32 * row["warps"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", resources.CHOICES["dtype"])
+@pytest.mark.parametrize("arch", resources.CHOICES["arch"])
+def test_kernels_of_every_size_fit_and_spill_only_beside_the_inverse(arch, dtype):
+    table = usage(f"arch={arch}", f"dtype={dtype}")
+    sizes = {(m, d) for m in (16, 32, 64, 128) for d in (16, 32, 64, 128)}
+    for kernel in ("rv", "out", "c_backward", "r_backward", "scatter", "score"):
+        assert {(row["m"], row["d"]) for row in table if row["kernel"].partition("-")[0] == kernel} == sizes
+    for row in table:
+        fits = row["shared"] <= SHARED[str(row["arch"])] and row["registers"] > TRAP
+        assert fits and row["spilled"] <= most_spilled(row), row
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        *(
+            (["d=64", word], f"{word}: no such choice; there are arch=80,90,100 ")
+            for word in ("m=3", "n=64", "arch=70")
+        ),
+        ([], "TRITON_INTERPRET=1 interprets kernels"),
+    ],
+)
+def test_a_wrong_argument_of_the_table_is_refused(words, message, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["resources", *words])
+    with pytest.raises(SystemExit, match=f"^lra: {message}"):
+        resources.main()

@@ -69,14 +69,14 @@ def real_rows(x, mask):
     return rows.flatten(0, 1) if mask is None else rows[mask]
 
 
-def check(made, oracle, L=L, *, shared=False, spread=1.0):
+def check(made, oracle, L=L, *, shared=False, spread=1.0, value_dim=E):
     """The mechanism and its gradients against ``oracle`` of each head of an example, without padding and with it.
 
     oracle(h, at, q, k, v) has the real tokens of one head, at positions ``at`` (n,): q, k (n,D), v (n,E) -> (n,E).
     shared: one projection serves queries and keys.
     """
     for mask in masks(L).values():
-        q, k, v = qkv(L, spread=spread)
+        q, k, v = qkv(L, value_dim, spread)
         k = q if shared else k
         out, want = made(q, k, v, mask), []
         assert out.isfinite().all()

@@ -5,6 +5,7 @@ every module imports by being in the package. Imports inside functions count as 
 """
 
 import ast
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -30,42 +31,44 @@ def folder(module: str) -> str:
     return rest[0] if top == "lra" and rest and (ROOT / "lra" / rest[0]).is_dir() else top
 
 
+def _imported(module: str, path: Path, nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that the import statements among nodes may import."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            whole = ".".join([*base, *filter(None, [node.module])])
+            names |= {whole, *(f"{whole}.{alias.name}" for alias in node.names)}
+    return names
+
+
+@cache
+def _paths() -> dict[str, Path]:
+    return {_name(path): path for top in ("lra", "data_prep") for path in sorted((ROOT / top).rglob("*.py"))}
+
+
 @cache
 def imports() -> dict[str, set[str]]:
     """Module -> the modules of the suite that it imports, and the packages that it lies in, which Python imports."""
-    paths = {_name(path): path for top in ("lra", "data_prep") for path in sorted((ROOT / top).rglob("*.py"))}
-    found = {}
-    for module, path in paths.items():
+    targets = {}
+    for module, path in _paths().items():
         parts = module.split(".")
-        named = {".".join(parts[:end]) for end in range(1, len(parts))}
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                named |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                package = parts if path.stem == "__init__" else parts[:-1]
-                base = package[: len(package) + 1 - node.level] if node.level else []
-                whole = ".".join([*base, *filter(None, [node.module])])
-                named |= {whole, *(f"{whole}.{alias.name}" for alias in node.names)}
-        found[module] = (named & paths.keys()) - {module}
-    return found
+        packages = {".".join(parts[:end]) for end in range(1, len(parts))}
+        names = packages | _imported(module, path, ast.walk(ast.parse(path.read_text())))
+        targets[module] = (names & _paths().keys()) - {module}
+    return targets
 
 
 @cache
 def closure(module: str) -> set[str]:
     """The modules, without packages, that Python loads with a module: imports inside functions do not count."""
-    path = ROOT.joinpath(*module.split("."))
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    tree = ast.parse(path.read_text())
-    statements = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    named = set()
-    for node in statements:
-        package = module.split(".")[: len(module.split(".")) - getattr(node, "level", 0) + (path.stem == "__init__")]
-        base = ".".join([*package, *filter(None, [getattr(node, "module", None)])])
-        names = [alias.name for alias in node.names]
-        named |= {base, *(f"{base}.{name}" for name in names)} if isinstance(node, ast.ImportFrom) else set(names)
-    direct = (named & imports().keys()) - {module}
+    path = _paths()[module]
+    direct = (_imported(module, path, ast.parse(path.read_text()).body) & _paths().keys()) - {module}
     modules = direct.union(*map(closure, direct))
-    return {name for name in modules if not (ROOT.joinpath(*name.split(".")) / "__init__.py").exists()}
+    return {name for name in modules if _paths()[name].stem != "__init__"}
 
 
 def _name(path: Path) -> str:

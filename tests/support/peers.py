@@ -3,13 +3,18 @@
 import pytest
 import torch
 
+from lra.attention.base import Sizes
+
 N, L, H, D = 3, 48, 2, 8
 DIM = H * D
-SIZES = {"heads": H, "head_dim": D, "value_dim": D}
 
 
 def package(name):
     return pytest.importorskip(name, reason=f"{name.split('.')[0]} is not installed: make test-peers")
+
+
+def make(kind, length=L, **options):
+    return kind(Sizes(heads=H, head_dim=D, value_dim=D, length=length), **options).double().eval()
 
 
 def split(*projected):
@@ -19,6 +24,11 @@ def split(*projected):
 
 def merge(mixed):
     return mixed.transpose(1, 2).flatten(2)
+
+
+def run(ours, peer, x, mask=None):
+    """Our attention with the projections of a peer."""
+    return merge(ours(*split(peer.query(x), peer.key(x), peer.value(x)), mask))
 
 
 def same(ours, theirs, rtol=1e-11, atol=1e-12):
@@ -33,9 +43,14 @@ def same_with_gradients(ours, theirs, x, rtol=1e-11, atol=1e-12):
     same(*grads, 10 * rtol, 10 * atol)
 
 
-def tokens(length):
+def tokens(length=L):
     generator = torch.Generator().manual_seed(1)
     return torch.randn(N, length, DIM, dtype=torch.float64, generator=generator).requires_grad_()
+
+
+def derived_qkv(x):
+    """Queries, keys and values that differ, without a projection."""
+    return split(x, 2 * x.flip(1), x.cos())
 
 
 def first_real(length, *real):
