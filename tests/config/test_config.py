@@ -129,7 +129,7 @@ def test_classes_of_the_users_own_are_labelled_by_their_names_and_told_apart_by_
 
 
 def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkeypatch, capfd):
-    missing, gpu = "names no mechanism; name one with attn._target_", "needs a GPU, torch sees none; attn=cur_sum is"
+    missing, gpu = "names no mechanism; name one with attn._target_", "attn=cur_sum computes the same without one"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     for words, reason in (

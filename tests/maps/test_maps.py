@@ -191,7 +191,7 @@ def test_damaged_folders_are_told(trained, call):
     torch.save({"head": torch.zeros(1)}, weights)
     assert "best.ckpt does not hold the weights of this model" in call()
     weights.unlink()
-    assert "has no best.ckpt: it has not reached its first evaluation" in call()
+    assert "has no best.ckpt: the run has not reached its first evaluation" in call()
     shutil.copy(trained / "record.json", trained / "config.yaml")
     assert "config.yaml and record.json belong to different runs" in call()
     (trained / "record.json").unlink()
