@@ -85,7 +85,8 @@ def _unknown_choice(error: MissingConfigException) -> str:
     if group == "hydra/launcher" and name in EXTRAS:
         return f"{group}={name} is not installed: {pip_install(EXTRAS[name])}"
     choices = error.options or ()
-    matches = difflib.get_close_matches(name, choices, n=1)
+    # The default cutoff would offer genome for nope.
+    matches = difflib.get_close_matches(name, choices, n=1, cutoff=0.7)
     hint = f"did you mean {group}={matches[0]}? " if matches else ""
     return f"{group}={name}: no such choice; {hint}{group} is one of {', '.join(choices)}"
 

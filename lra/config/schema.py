@@ -226,10 +226,10 @@ class Task(Section):
             raise ValueError(f"task.outputs must be 2 with task.metric={self.metric}, not {self.outputs}")
         if self.features is not None and self.masked_id is not None:
             raise ValueError(f"task.masked_id must be null with task.features, not {self.masked_id}")
-        is_regression = self.loss == "mse"
-        if is_regression != (self.metric == "within_tolerance"):
-            reason = "task.metric must be within_tolerance with task.loss=mse, and another metric without it"
-            raise ValueError(f"{reason}, not {self.metric}")
+        if self.loss == "mse" and self.metric != "within_tolerance":
+            raise ValueError(f"task.metric must be within_tolerance with task.loss=mse, not {self.metric}")
+        if self.loss != "mse" and self.metric == "within_tolerance":
+            raise ValueError(f"task.loss must be mse with task.metric=within_tolerance, not {self.loss}")
 
 
 class Protocol(Section):

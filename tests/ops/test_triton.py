@@ -90,7 +90,7 @@ def test_tiles_of_other_architectures_compute_the_same(monkeypatch, arch, dtype)
 def test_many_parts_of_the_sequence_are_combined_beforehand(monkeypatch, dtype):
     """And few by every program of the next launch, as in the tests above."""
     monkeypatch.setattr(tiles, "PARTS", 1)
-    check({"n": 300, "m": 16, "d": 16, "e": 16, "dtype": dtype, "masked": True})
+    check({"n": 700, "m": 16, "d": 16, "e": 16, "dtype": dtype, "masked": True})
 
 
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
