@@ -119,7 +119,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         "yaml of attn, but an option of lra.attention.sdpa.SDPA: add it by +attn.dropout=<value>",
         PAPER + "attn.droput=0.5": "attn.droput: no such key; attn has causal, dropout",
         "task=listops atn=sdpa": "atn: no such key; did you mean attn=<name>?",
-        "task=nope attn=cur_abs": "task=nope: no such choice; did you mean task=genome? task is one of",
+        "task=nope attn=cur_abs": "task=nope: no such choice; task is one of",
         "task=listops attn=cur_abs +attn.pinv.stesp=3": "attn.pinv.stesp: no such key; attn.pinv has init, steps",
         "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",
         "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
@@ -172,7 +172,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         "task=listops attn=luna pretrain=next": "luna+next sees the tokens ahead",
     },
     sweep: {
-        "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; did you mean task=genome? task is one of",
+        "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
         "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
         "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be above 0, not -1",
         "sweep=selection mechanisms=[mean]": "of sweep=board; other sweeps have sweep.grids",
