@@ -247,7 +247,7 @@ EACH = (
     *("tests/attention/test_checks.py", "tests/config", "tests/maps", "tests/model/test_model.py"),
     *("tests/studies/test_reach.py", "tests/train/test_step.py", "-k", "efficient_attention"),
 )
-LISTS = ("tests/docs/test_docs_words.py", "tests/runs/test_tables.py", "tests/report/test_repository.py")
+LISTS = ("tests/docs/test_docs_words.py", "tests/runs/test_published.py", "tests/report/test_repository.py")
 
 
 @pytest.fixture
