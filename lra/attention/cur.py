@@ -82,8 +82,8 @@ class CUR(Attention):
         self.resample = resample
         self.batch_dependent = is_batch_dependent(pinv)
         self.supports_bias = not uses_kernels(impl)
-        # Compaction moves tokens to other positions, but random numbers belong to positions. A model with a class token
-        # is not compacted.
+        # Compaction moves tokens to other positions, but random numbers belong to positions. CUR with ``class_token``
+        # is not compacted either.
         self.compactable = score != "random" and not class_token
 
         # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).

@@ -128,7 +128,8 @@ class Nystrom(Attention):
         """Average queries and keys over segments, step 1.
 
         Returns:
-            The landmarks of q and of k, and a mask that is True for landmarks with a real token; None if all have one.
+            The landmarks of q and of k, and a mask that is True for landmarks with a real token. The mask is None
+            without padding if c divides L: then all have one.
         """
         L = q.shape[2]
         c = min(self.landmarks, L)

@@ -28,9 +28,9 @@ class S4D(Mixer):
     Args:
         states: 2 M, an even number. States form conjugate pairs, and one of each pair is stored.
         init: initial A_n = -1/2 + i ω_n and B (section 4). ``lin``: ω_n = π n, B = 1. ``inv``: B = 1 and
-            ω_n = N/π (N / (2n + 1) - 1) with N = 2 M. ``legs``: with eigenvalues and eigenvectors V of the normal part
-            of HiPPO-LegS, ω_n are the positive imaginary parts of the eigenvalues, and B = Vᴴ B_LegS, its imaginary
-            parts clipped to [-2, 2].
+            ω_n = N/π (N / (2n + 1) - 1) with N = 2 M. ``legs``: ω_n are the positive imaginary parts of the eigenvalues
+            of the normal part of HiPPO-LegS; B holds the entries of Vᴴ B_LegS for these eigenvalues (the columns of V
+            are the eigenvectors), with imaginary parts clipped to [-2, 2].
         discretisation: ``zoh`` or ``bilinear``.
         bidirectional: True: a second kernel with its own C convolves the later tokens; its first lag is the next token.
             False: the layer is causal.
@@ -68,7 +68,7 @@ class S4D(Mixer):
         in_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation = discretisation
         self.causal = not bidirectional
-        # Real numbers that one direction carries along: M complex ones per channel, 2 M = states.
+        # Real numbers in the recurrent state of one direction: 2 M for the M complex numbers of each channel.
         self.state_size = dim * states
         # Learning-rate factors. Parameters in ``rates`` have no weight decay, except those in ``decayed``.
         if step_rate is None:

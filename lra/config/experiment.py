@@ -21,7 +21,7 @@ from .schema import Attn, Block, Loggers, Name, Seeds
 if TYPE_CHECKING:
     from ..data.datamodule import Batch, TaskData
 
-# Minimum number of examples per forward pass in evaluation on a GPU; ``LitClassifier`` halves it if memory runs out.
+# Default minimum of ``eval_batch`` on a GPU. If memory runs out, ``LitClassifier`` evaluates fewer examples at a time.
 MIN_GPU_EVAL_BATCH = 512
 # Sections of which the meta model is made; ``replace`` drops the cached model if one of them changes. (data.pad decides
 # only its attribute ``packed``.)
@@ -81,7 +81,7 @@ class Experiment(TaskOptions):
         """Compute the steps of both phases; ``pretrain.matched`` makes room for phase one in ``optim.steps``.
 
         Raises:
-            ValueError: a phase has no steps, or its evaluations or warm-up do not fit its steps.
+            ValueError: a phase has no steps, or its evaluations, warm-up or examples (if matched) do not fit its steps.
         """
         pretrain = self.pretrain
         optim = self.optim
@@ -271,7 +271,7 @@ class Experiment(TaskOptions):
 
     @property
     def padding(self) -> str:
-        """The padding in use: ``auto`` and ``compact`` become ``batch`` where removing tokens would change outputs."""
+        """The padding in use: ``auto`` becomes ``compact`` if tokens can be removed without effect, else ``batch``."""
         pad = self.data.pad
         if pad not in ("auto", "compact"):
             return pad

@@ -142,8 +142,8 @@ class Classifier(Checked, nn.Module):
         """Encode and pool sequences."""
         if self.pool == "cls":
             inputs, mask, positions = self._prepend_class_token(inputs, mask, positions)
-        # Packing reads the lengths on the host, which would make a GPU wait. Only a compacted batch has positions
-        # (data.pad=compact); a packed one never does (data.pad=none).
+        # Packing reads the lengths on the host, which would make a GPU wait. ``positions`` is None here: only
+        # data.pad=compact sets it, and packing is for data.pad=none.
         if self.packed and mask is not None and inputs.device.type == "cpu":
             return self._encode_packed(inputs, mask)
 
@@ -247,7 +247,7 @@ class Head(Checked, nn.Module):
         hidden: number of hidden units.
         outputs: number of outputs.
         towers: number of pooled vectors per example.
-        kind: ``relu`` | ``gelu``, GELU instead of ReLU | ``linear``, a single Linear.
+        kind: ``relu``: as above. ``gelu``: GELU instead of ReLU. ``linear``: a single Linear.
         dropout: dropout rate of the input.
     """
 
@@ -262,13 +262,13 @@ class Head(Checked, nn.Module):
         dropout: Share = 0.0,
     ):
         super().__init__()
-        inputs = dim if towers == 1 else 4 * dim
+        input_width = dim if towers == 1 else 4 * dim
         self.dropout = nn.Dropout(dropout)
         if kind == "linear":
-            self.mlp = nn.Sequential(nn.Linear(inputs, outputs))
+            self.mlp = nn.Sequential(nn.Linear(input_width, outputs))
         else:
             activation = nn.ReLU() if kind == "relu" else nn.GELU()
-            first = nn.Linear(inputs, hidden)
+            first = nn.Linear(input_width, hidden)
             last = nn.Linear(hidden, outputs)
             self.mlp = nn.Sequential(first, activation, last)
 

@@ -91,7 +91,7 @@ def average_over_tasks(rows: Sequence[Row | None]) -> tuple[Cell, dict[int, floa
         The cell, and the mean score by seed; the dict is empty if a task has no finished seed or the tasks have
         different seeds.
     """
-    # A single task shows the row's own cell. Without a row, the test below returns an empty cell.
+    # A single task shows the row's own cell. Without a row, the length check below returns an empty cell.
     if len(rows) == 1 and rows[0]:
         return rows[0].cell, rows[0].scores
 
@@ -124,7 +124,7 @@ def average_over_tasks(rows: Sequence[Row | None]) -> tuple[Cell, dict[int, floa
 def over_control(rows: list[Row]) -> Table | None:
     """Make the table of gains over the control by task.
 
-    None if no mechanism shares a task with a finished run of the control.
+    Returns None if no other mechanism shares a task with a finished run of the control.
 
     Args:
         rows: rows of a study.

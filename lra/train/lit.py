@@ -180,8 +180,8 @@ class LitClassifier(LitModule):
         """Compute the outputs of a batch; if memory runs out, halve ``eval_limit`` and try again.
 
         Raises:
-            RuntimeError, MemoryError: memory runs out and the batch cannot be divided (it has one example, or a
-                mechanism mixes examples), or the model fails for another reason.
+            RuntimeError, MemoryError: memory runs out in a forward pass that cannot be divided (it has one example, or
+                a mechanism mixes examples), or the model fails for another reason.
         """
         batch_size = len(batch.label)
         size = min(self.eval_limit or batch_size, batch_size)
@@ -266,10 +266,10 @@ class LitPretrainer(LitModule):
     def batch_loss(self, batch: Batch) -> Tensor:
         holes = draw_holes(self.ratio, batch.inputs, batch.mask) if self.ratio else None
         loss_sum, count = self.model.error(batch.inputs, batch.mask, holes)
-        # DDP averages gradients over ranks, so each rank scales its loss: 1/ranks Σ (loss_sum · ranks / positions) =
-        # Σ loss_sum / positions, the mean over all predicted positions of this micro-batch.
-        positions = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
-        return loss_sum * ranks.world_size() / positions.clamp(min=1)
+        # DDP averages gradients over ranks, so each rank scales its loss: 1/ranks Σ (loss_sum · ranks / total_count) =
+        # Σ loss_sum / total_count, the mean over all predicted positions of this micro-batch.
+        total_count = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
+        return loss_sum * ranks.world_size() / total_count.clamp(min=1)
 
     def on_validation_epoch_start(self) -> None:
         self._sums = np.zeros(2)
