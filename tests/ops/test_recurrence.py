@@ -81,6 +81,18 @@ def test_chunks_equal_the_recurrence_token_by_token(name, gate, bidirectional):
         torch.testing.assert_close((result, *gradients), (exact, *exact_gradients), rtol=1e-9, atol=1e-10)
 
 
+@DIRECTIONS
+def test_a_scan_of_one_example_at_a_time_equals_the_scan_of_a_batch(bidirectional, monkeypatch):
+    results = []
+    for states in (2**20, 1):
+        monkeypatch.setattr("lra.ops.selective_scan.CPU_STATES", states)
+        tensors = [x.requires_grad_() for x in inputs_of("selective_scan", 70, "weak")]
+        assert len(tensors[0]) > 1
+        out = recurrence.selective_scan(*tensors, bidirectional=bidirectional)
+        results.append((out, *torch.autograd.grad(out.square().sum(), tensors)))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("keys", ["random", "equal"])
 def test_the_delta_rule_with_repeated_keys(keys, beta):
