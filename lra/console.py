@@ -1,7 +1,9 @@
 """The log of commands: lines on stderr, and text that a stranger may have written."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean, stdev
 
 
 def log(line: str) -> None:
@@ -39,6 +41,14 @@ def pip_install(extra: str) -> str:
 def plural(count: int, noun: str) -> str:
     """Write a number with its noun: "1 thread", "1,500 threads"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def spread_text(values: Sequence[float]) -> str:
+    """Format a mean ± the sample standard deviation of several values, with two digits: 36.02 ± 0.31."""
+    text = f"{mean(values):.2f}"
+    if len(values) > 1:
+        text += f" ± {stdev(values):.2f}"
+    return text
 
 
 def clock(seconds: float) -> str:

@@ -3,9 +3,9 @@
 from pathlib import Path
 from statistics import mean
 
+from ..console import spread_text
 from ..report.arena_entries import entries
 from ..results.published import TASKS
-from ..results.score_cells import spread_text
 from ..results.summary import collect
 from ..runs import published as tables
 from ..submit import record as submission_record

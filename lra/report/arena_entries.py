@@ -8,11 +8,11 @@ from statistics import mean
 
 import numpy as np
 
+from ..console import spread_text
 from ..evaluate import record as fresh_record
 from ..evaluate.record import FreshTest
 from ..results import published
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
-from ..results.score_cells import spread_text
 from ..results.statistics import welch_interval
 from ..results.summary import Row, Studies
 from ..results.table import Cell

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
 
-from ..console import plural
+from ..console import plural, spread_text
 from .statistics import SIGNIFICANCE, STANDARD_ERRORS, gain_error, holm, p_value, sample_std
 from .table import Cell
 
@@ -51,15 +51,6 @@ def score(scores: Mapping[int, float], num_failed: int = 0, collapsed: Collectio
         collapsed=num_collapsed or None,
         note=note,
     )
-
-
-def spread_text(values: Sequence[float]) -> str:
-    """Format a mean ± the sample standard deviation of several values, with two digits: 36.02 ± 0.31."""
-    average = mean(values)
-    std = sample_std(values)
-    if std is None:
-        return f"{average:.2f}"
-    return f"{average:.2f} ± {std:.2f}"
 
 
 def _failed_seeds(count: int) -> str:

@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from ..console import log
+from ..console import log, spread_text
 from ..io import typed_json
 from ..io.search import find_files
 from . import checkpoint, config_file, published, record
@@ -66,8 +66,7 @@ class SeedDirs:
             return None
         first = done[0]
         scores = _test_scores(done)
-        spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
-        text = f"{first.task} {first.label}: test {mean(scores):.2f}{spread} (n = {len(scores)})"
+        text = f"{first.task} {first.label}: test {spread_text(scores)} (n = {len(scores)})"
         if first.label == CONTROL:
             return text
 
