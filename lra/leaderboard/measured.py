@@ -1,20 +1,41 @@
 """Lines of results that were measured with this suite: published runs and submissions."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from ..console import spread_text
-from ..report.arena_entries import entries
+from ..report.arena_entries import TWO_LAYERS, encoder_of, entries
 from ..results.published import TASKS
 from ..results.summary import collect
 from ..runs import published as tables
+from ..runs.reader import read_choices
 from ..submit import record as submission_record
 from ..submit.verify import is_verified
-from .lines import LeaderboardLine, Score, Status, group_of
+from .lines import LeaderboardLine, Protocol, Score, Status, group_of
 
-ENCODER = "2 layers, d 64"
 # Address of a file of the repository, relative to the page in docs.
 ROOT = ".."
+
+
+@dataclass(frozen=True)
+class Training:
+    """The finished seeds of a mechanism on a task.
+
+    Args:
+        task: name of the task.
+        label: label of the runs.
+        choices: flat choices of the first seed.
+        scores: test scores in percent.
+    """
+
+    task: str
+    label: str
+    choices: Mapping[str, Any]
+    scores: list[float]
 
 
 def measured_lines(runs: Path, submissions: Path) -> list[LeaderboardLine]:
@@ -33,19 +54,22 @@ def measured_lines(runs: Path, submissions: Path) -> list[LeaderboardLine]:
 def own_lines(runs: Path) -> list[LeaderboardLine]:
     """Make a verified line of each mechanism with runs at the papers' budget in this repository."""
     studies, _ = collect(runs)
-    by_name: dict[str, dict[str, list[float]]] = {}
-    labels: dict[str, str] = {}
-    for task, of_task in entries(studies).items():
-        for entry in of_task:
-            by_name.setdefault(entry.name, {})[task] = list(entry.row.scores.values())
-            labels[entry.name] = entry.row.label
+    # One line for a mechanism and a class of protocol.
+    trainings: dict[tuple[str, Protocol], list[Training]] = {}
+    for entry in chain.from_iterable(entries(studies).values()):
+        choices = read_choices(next(iter(entry.row.runs)))
+        training = Training(
+            task=entry.row.task, label=entry.row.label, choices=choices, scores=list(entry.row.scores.values())
+        )
+        protocol = protocol_of(choices)
+        name = entry.name if protocol == "two-layer" else entry.row.label
+        trainings.setdefault((name, protocol), []).append(training)
     # Old records have no date; the newest one dates the table.
     dates = [r.date for rows in studies.values() for row in rows for r in row.done if r.date]
-    year = int(max(dates)[:4]) if dates else None
     source = ("results of this repository", "results.md#long-range-arena")
     return [
-        line_of(name, labels[name], scores, status="verified", source=source, year=year, note="")
-        for name, scores in by_name.items()
+        line_of(name, of_line, status="verified", source=source, year=year_of(dates), note="")
+        for (name, _), of_line in trainings.items()
     ]
 
 
@@ -56,57 +80,75 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
     runs = list(tables.read(folder).values())
     dates = [run.record.date for run in runs if run.record.date]
     source = (f"submission {submission.name}", f"{ROOT}/submissions/{submission.name}/{submission_record.NAME}")
-    note = f"by {submission.author}; protocol {submission.protocol}, budget {submission.budget}; {submission.hardware}"
+    about = f"by {submission.author}; protocol {submission.protocol}; {submission.hardware}"
     lines = []
     for label in submission.labels:
         # Only tasks of the benchmark have a column.
-        scores: dict[str, list[float]] = {}
+        by_task: dict[str, Training] = {}
+        steps: dict[str, str] = {}
         for run in runs:
             result = run.record
             if result.label != label or result.task not in TASKS:
                 continue
+            training = by_task.setdefault(result.task, Training(result.task, label, run.choices, []))
+            steps[result.task] = f"{result.task} {run.choices['optim.steps']:,} steps"
             # A seed that diverged has no score.
             if result.status == "done" and result.test is not None:
-                scores.setdefault(result.task, []).append(result.test)
-        if scores:
-            year = int(max(dates)[:4]) if dates else None
-            lines.append(line_of(label, label, scores, status=status, source=source, year=year, note=note))
+                training.scores.append(result.test)
+        if by_task:
+            trainings = list(by_task.values())
+            note = "; ".join([about, *steps.values()])
+            lines.append(line_of(label, trainings, status=status, source=source, year=year_of(dates), note=note))
     return lines
+
+
+def protocol_of(choices: Mapping[str, Any]) -> Protocol:
+    """Class of the protocol of a run at the papers' budget, from its flat choices."""
+    if choices.get("pretrain.objective", "none") != "none":
+        return "pretrained"
+    if encoder_of(choices) == TWO_LAYERS:
+        return "two-layer"
+    # PSF-Attn trains a single block; the other recipes of the suite have the sizes of S4.
+    return "other" if choices["model.layers"] == 1 else "s4-sized"
+
+
+def year_of(dates: Sequence[str]) -> int | None:
+    """Year of the newest of several ISO dates; None without any."""
+    return int(max(dates)[:4]) if dates else None
 
 
 def line_of(
     name: str,
-    label: str,
-    by_task: dict[str, list[float]],
+    trainings: Sequence[Training],
     *,
     status: Status,
     source: tuple[str, str],
     year: int | None,
     note: str,
 ) -> LeaderboardLine:
-    """Make a line of scores over seeds.
+    """Make a line of trainings of one mechanism on several tasks.
 
     Args:
         name: name of the line.
-        label: label of the runs.
-        by_task: test scores of the seeds in percent.
+        trainings: trainings of one class of protocol.
         status, source, year, note: fields of ``LeaderboardLine``.
     """
     scores = {}
-    for task in TASKS:
-        if task in by_task:
-            values = by_task[task]
-            text = f"{spread_text(values)} (n = {len(values)})"
-            scores[task] = Score(text=text, value=mean(values))
+    for training in trainings:
+        if training.scores:
+            text = f"{spread_text(training.scores)} (n = {len(training.scores)})"
+            scores[training.task] = Score(text=text, value=mean(training.scores))
+    first = trainings[0]
+    sizes = dict.fromkeys(encoder_of(training.choices) for training in trainings)
     return LeaderboardLine(
         model=name,
-        group=group_of(label, label),
-        scores=scores,
+        group=group_of(first.label, first.label),
+        scores={task: scores[task] for task in TASKS if task in scores},
         average=None,
         averaged="",
-        size=ENCODER,
+        size=" / ".join(sizes),
         year=year,
-        protocol="two-layer",
+        protocol=protocol_of(first.choices),
         sources=(source,),
         status=status,
         note=note,

@@ -15,7 +15,7 @@ from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, TableRow, frame
 from ..runs import reader
 from ..runs.reader import CONTROL
-from .arena_entries import LONGER, ArenaEntry, arena_rows, gain_cell, score_text
+from .arena_entries import LONGER, ArenaEntry, arena_rows, gain_cell, line_name, score_text
 
 LABEL = "cur_abs"
 # CURformer, Table 4, selection abs: mean and standard deviation of five runs on the official 2,000 test examples.
@@ -70,24 +70,24 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
 
 def precision_table(studies: Studies) -> Table | None:
     """Compare mechanisms that were trained in bf16 and in fp32; None if there are none."""
-    by_label: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    by_line: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
     for row in arena_rows(studies):
         if not row.study.startswith(LONGER):
-            by_precision = by_label[row.task, row.label]
+            by_precision = by_line[row.task, line_name(row)]
             by_precision[precision(row.runs)] = row
 
     lines: list[TableRow] = []
-    for (task, label), by_precision in sorted(by_label.items()):
+    for (task, name), by_precision in sorted(by_line.items()):
         bf16 = by_precision.get("bf16")
         fp32 = by_precision.get("fp32")
         if bf16 is None or fp32 is None:
             continue
         # The gain of bf16, with the runs in fp32 as its control.
-        difference = gain_cell(ArenaEntry(label, bf16, fp32, {}))
-        if label == CONTROL:
+        difference = gain_cell(ArenaEntry(name, bf16, fp32, {}))
+        if bf16.label == CONTROL:
             gain = mean(bf16.scores.values()) - mean(fp32.scores.values())
             difference = Cell.of(gain, "{:+.1f}".format)
-        lines.append([label, TITLES[task], score_text(fp32), str(fp32.n), score_text(bf16), str(bf16.n), difference])
+        lines.append([name, TITLES[task], score_text(fp32), str(fp32.n), score_text(bf16), str(bf16.n), difference])
     if not lines:
         return None
     return Table(

@@ -2,13 +2,15 @@
 
 import itertools
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 
-from ..console import spread_text
+from ..console import plural, spread_text
 from ..evaluate import record as fresh_record
 from ..evaluate.record import FreshTest
 from ..results import published
@@ -16,10 +18,12 @@ from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.statistics import welch_interval
 from ..results.summary import Row, Studies
 from ..results.table import Cell
-from ..runs.reader import CONTROL
+from ..runs.reader import CONTROL, read_choices
 
 # Studies of the longer training that the authors of CURformer released.
 LONGER = "curformer_listops"
+# The encoder of Nystromformer and CURformer, for which the papers print most values of single mechanisms.
+TWO_LAYERS = "2 layers, d 64"
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class ArenaEntry:
     """One line of the Arena's table.
 
     Args:
-        name: name of the line; the label, with the number of steps for the longer training.
+        name: name of the line; the label, with what differs from the usual training: the encoder, the steps.
         row: runs of the mechanism.
         control: runs of the control in the same study; None without any.
         fresh: fresh-test results by seed.
@@ -88,10 +92,25 @@ def arena_rows(studies: Studies) -> list[Row]:
 
 
 def line_name(row: Row) -> str:
-    """Name the line of a row: its label, and the number of steps of the longer training."""
+    """Name the line of a row: its label, an encoder other than the two-layer one, the steps of the longer training."""
+    remarks = []
+    encoder = encoder_of(read_choices(next(iter(row.runs))))
+    if encoder != TWO_LAYERS:
+        remarks.append(encoder)
     if row.study.startswith(LONGER):
-        return f"{row.label} ({row.facts['steps']} steps)"
-    return row.label
+        remarks.append(f"{row.facts['steps']} steps")
+    return f"{row.label} ({'; '.join(remarks)})" if remarks else row.label
+
+
+def encoder_of(choices: Mapping[str, Any]) -> str:
+    """Describe the size of a model: "6 layers, d 128".
+
+    Args:
+        choices: flat choices of a run; records without a configuration have the two-layer encoder.
+    """
+    if "model.layers" not in choices:
+        return TWO_LAYERS
+    return f"{plural(choices['model.layers'], 'layer')}, d {choices['model.dim']}"
 
 
 def belongs(row: Row) -> bool:

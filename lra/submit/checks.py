@@ -10,6 +10,7 @@ from ..checks.properties import CHECKS, gradient_is_the_derivative, in_float32
 from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..evaluate.restore import configuration
+from ..results.published import TASKS
 from ..runs import config_file
 from ..runs.config_file import SUITE, check_trust
 from ..runs.published import Published
@@ -19,6 +20,8 @@ from ..runs.run_dir import RunDir
 from .record import Submission
 
 FEWEST_SEEDS = 3
+# Budget of the trainings that the leaderboard compares.
+BUDGET = "paper"
 # Choices in which a mechanism and its control may differ.
 OF_MECHANISM = ("attn.", "optim.lr", "optim.own_lr_max")
 
@@ -42,6 +45,7 @@ def refusals(runs: Sequence[Published], submission: Submission, folder: Path, tr
     reasons += check_one_configuration(groups)
     reasons += check_control(groups)
     reasons += check_statement(runs, submission)
+    reasons += check_benchmark(groups)
     reasons += check_rates(groups, submission.rates)
     reasons += check_commits(runs)
     source_reasons = check_source(groups, submission.source, folder)
@@ -143,6 +147,32 @@ def check_statement(runs: Sequence[Published], submission: Submission) -> list[s
         if "unknown" in values:
             reasons.append(f"the {name} of a run is not known; train with {name}=<name>")
     return reasons
+
+
+def check_benchmark(groups: Group) -> list[str]:
+    """Every run is a training of the Long Range Arena: one of its tasks, the papers' budget, its generated data."""
+    reasons = []
+    for task in sorted({task for task, _ in groups} - set(TASKS)):
+        reasons.append(f"{task} is not a task of the Long Range Arena; its tasks are {', '.join(TASKS)}")
+    for (task, label), runs in groups.items():
+        budget = runs[0].record.budget
+        if budget not in (BUDGET, "unknown"):
+            reasons.append(f"{task} {label} was trained at budget={budget}, the leaderboard has budget={BUDGET}")
+            continue
+        # Other arguments of the generator make an easier or harder task.
+        official = benchmark_data(task) if task in TASKS else {}
+        data = {key: runs[0].choices.get(f"provenance.{key}") for key in official}
+        difference = config_file.difference(official, data)
+        if difference:
+            reasons.append(f"{task} {label} was trained on other data than the benchmark's ({difference})")
+    return reasons
+
+
+def benchmark_data(task: str) -> dict[str, Any]:
+    """Arguments of a task's generator at the papers' budget; empty for a task whose data are downloaded."""
+    experiment = compose(Experiment, [f"task={task}", f"attn={CONTROL}", f"budget={BUDGET}"])
+    source = experiment.data_source()
+    return source.arguments if source.generated else {}
 
 
 def check_rates(groups: Group, rates: Sequence[float]) -> list[str]:
