@@ -140,8 +140,8 @@ def test_mean_over_dropout_draws_matches_evaluation(words):
 RANDOM = ("bigbird", "cur_random", "mega_cur_random", "performer", "performer_relu", "reformer", "reformer_official")
 RANDOM += ("rfa", "skyformer")
 # Overrides of a mechanism -> whether it draws new random numbers at each call (in training, in evaluation).
+# By default BigBird selects every block of such a short sequence.
 EXPECTED_RANDOMNESS = {name: (name in RANDOM, False) for name in EAGER if name != "bigbird"} | {
-    # By default BigBird selects every block of such a short sequence.
     "bigbird attn.block=2 attn.random=1": (True, False),
     "performer attn.redraw=never": (False, False),
     "rfa attn.redraw=never": (False, False),
@@ -175,9 +175,8 @@ class NoSquare(TorchDispatchMode):
 
 
 MEMORY = [name for name in EAGER if not name.startswith(("cur_", "mega", "nystrom"))]
-# Quadratic in memory.
+# Mechanisms with quadratic memory, and all mechanisms that are too slow at 16,384 tokens.
 SQUARE = ("soft", "softpp", "softmax", "synthesizer_random")
-# Too slow at 16,384 tokens.
 QUADRATIC = (*SQUARE, "sdpa", "synthesizer", "synthesizer_dense", "sparse_fixed", "reformer_official")
 OPTIONS = ("synthesizer attn.dot_product=true", "synthesizer_dense attn.dot_product=true", "luna attn.tie_kv=false")
 OPTIONS += ("mega_chunk", "mega_chunk attn.weights=laplace", "mega_cur_step", "mega_cur_abs attn.weights=laplace")

@@ -88,7 +88,6 @@ def test_linformer_matches_reference(share_heads, share_kv):
     check(linformer, oracle)
 
 
-# Number of queries that Skyformer samples, and of keys.
 SAMPLES = 3
 
 
@@ -223,7 +222,6 @@ def test_fnet_dft_float32_error_is_close_to_torch_fft():
 def bottleneck_tokens(soft, at, q):
     """Compute the bottleneck tokens of one head from its real tokens q (n,D) at positions ``at``."""
     window = at // soft.window
-    # Padding counts as zero in the convolution.
     if soft.sample == "conv":
         tokens = q.new_zeros((int(window.max()) + 1) * soft.window, D).index_put((at,), q * D**-0.25)
         return soft.conv(tokens.unflatten(0, (-1, soft.window)).flatten(1))[window.unique()] * D**0.25

@@ -154,7 +154,6 @@ def test_orthogonal_features_have_gaussian_norms():
     # Squared norms of normal vectors: chi-squared with 8 degrees of freedom, mean 8 and variance 16.
     assert abs(squared_norms.mean() - 8) < 4 * math.sqrt(2 * 8 / 4000)
     assert abs(squared_norms.var() - 16) < 3
-    # Directions have mean zero.
     assert blocks.flatten(0, 1).mean(0).abs().max() < 4 / math.sqrt(4000)
 
 

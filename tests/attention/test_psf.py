@@ -58,7 +58,7 @@ def test_default_factors_and_links_grow_with_log_length(length):
 
 # Released configurations: token ids, embedding width, positions, factors M, links K, hidden units of f, hidden units of
 # g, channels, inputs, hidden units and outputs of the head. Our Text has 258 token ids, not 97; our Pathfinder has 256
-# grey levels, not 225.
+# grey levels, not 225. Adding has no embedding but a linear layer with 2 inputs and a bias.
 MODEL_SIZES = {
     "listops": (17, 512, 2000, 11, 12, 128, 128, 128, 128, None, 10),
     "text": (258, 32, 0, 12, 13, 128, 128, 32, 32, None, 2),
@@ -66,7 +66,6 @@ MODEL_SIZES = {
     "pathfinder": (256, 32, 1024, 11, 12, 128, 128, 32, 1024 * 32, None, 2),
     "temporal_order": (6, 32, 128, 7, 8, 32, 32, 8, 128 * 8, None, 4),
     "genome": (6, 32, 0, 14, 15, 32, 32, 32, 16384 * 32, None, 2),
-    # Not an embedding but a linear map of 2 features, with a bias.
     "adding": (3, 32, 0, 7, 8, 32, 32, 8, 128 * 8, None, 1),
 }
 

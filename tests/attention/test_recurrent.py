@@ -57,7 +57,6 @@ VARIANTS = [
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=str)
 @pytest.mark.parametrize("length", [1, 2, 13, 32])
 def test_ssm_layers_match_reference(length, kind, options):
-    """Compares outputs, and gradients of all parameters and of x."""
     model = make(kind, **options)
     if getattr(model, "clip", False):
         model.decay.data[1] = 0.3

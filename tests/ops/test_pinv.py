@@ -132,7 +132,6 @@ def test_tikhonov_damps_singular_values(ridge, rows):
 
 
 def test_inverse_of_zero_rows_and_columns_is_zero():
-    """Padding gives rows and columns of zeros, which must stay zero."""
     m = stochastic_matrices(6)
     pad = lambda x: torch.nn.functional.pad(x, (0, 2, 0, 2))
     torch.testing.assert_close(tikhonov(pad(m), ridge=0.1), pad(tikhonov(m, ridge=0.1)))
@@ -168,7 +167,6 @@ def test_cur_attention_float16_exact_inverse_matches_float32():
         out, out_float32 = (cur_attention(*(x.to(dtype) for x in (q, k, v)), count=8, steps=None) for dtype in DTYPES)
         assert out.dtype == torch.float16
         torch.testing.assert_close(out, out_float32.half(), rtol=2**-10, atol=0, equal_nan=True)
-        # Every fourth token.
         positions = torch.arange(8) * 4
         u = (q[:, :, positions].float() @ k[:, :, positions].float().mT / 8**0.5).softmax(-1)
         num_overflows += bool(exact(u).abs().max() > torch.finfo(torch.float16).max)

@@ -36,7 +36,6 @@ def normal_sampler(seed=0):
 
 
 def draw_inputs(name, length, gate="medium", *, dtype=torch.float64, heads=2, dim=4, keys="random", beta=1.0):
-    """Draw the inputs of an operator."""
     draw = normal_sampler()
     factor, shift = GATES[gate]
     gates = lambda *shape: logsigmoid(factor * draw(*shape) + shift)

@@ -14,8 +14,7 @@ from lra.train import lit
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-# (m, d, masked, dtype): each kind of tile, and the sizes of bench preset=figure4 and table2, which reuse the compiled
-# kernels.
+# (m, d, masked, dtype): each kind of tile, and the sizes of bench preset=figure4 and table2.
 CASES = [
     *[(m, d, masked, dtype) for dtype in DTYPES for m, d, masked in ((16, 16, True), (64, 32, True), (128, 64, True))],
     *[(m, 64, False, torch.bfloat16) for m in (32, 64, 128)],
@@ -108,7 +107,6 @@ def test_cuda_graph_replays_forward_backward_and_selection():
 
 def test_inductor_compiles_without_graph_breaks():
     mask = on_gpu(512, 32, 32)[3]
-    # Without dropout.
     block = config("flashcur_abs", "task.length=512", "model.dim=64").block_factory()().cuda().eval()
     x = torch.randn(2, 512, 64, device="cuda")
     eager_out = block(x, mask)[0]
