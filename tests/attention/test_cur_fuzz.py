@@ -117,7 +117,7 @@ def find_failures(seed):
 
 
 def find_inexact_outputs(tensors, real, options, out, largest):
-    """List outputs that differ from softmax but must not: copied ones, and all of columns=cells with all selected."""
+    """List inexact outputs. Copied outputs must equal softmax, and so must columns=cells if all tokens are selected."""
     N, _, L, D = tensors[0].shape
     all_selected = real.sum(-1) <= options["count"]
     is_copied = all_selected[:, None].expand(-1, L) & options["copy_rv"]

@@ -210,9 +210,9 @@ def test_fnet_matches_2d_dft_of_real_tokens(transform, mask):
 
 
 def test_fnet_dft_float32_error_is_close_to_torch_fft():
-    """Bluestein's algorithm takes three FFTs of twice the length, so its error is a few times the error of one FFT."""
+    """Bluestein takes three FFTs of twice the length, so a few times the error of one FFT, also for a prime length."""
     x = torch.randn(2, 16384, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    lengths = torch.tensor([16384, 9973])  # a power of two and a prime
+    lengths = torch.tensor([16384, 9973])
     for example, n in enumerate(lengths.tolist()):
         spectrum = torch.fft.fft(x[example, :n], dim=0)
         fft_error = (torch.fft.fft(x[example, :n].float(), dim=0) - spectrum).norm()

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.peers
 @pytest.mark.parametrize("global_tokens", [0, 1, 5])
 @pytest.mark.parametrize("side", [2, 4, 16])
 def test_longformer_matches_transformers(side, global_tokens, monkeypatch):
-    """The cast of its weights to float32 is patched out, and its global projections are copies of the local ones."""
+    """transformers casts weights to float32, which is patched out; its global projections are copies of the local ones."""
     package("transformers")
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
@@ -85,10 +85,10 @@ def test_local_matches_local_attention_without_neighbours(block, length):
     q, k, v = derived_qkv(x)
     for mask in (first_real(length, length, length, length), first_real(length, length, length - 9, 3)):
         same_with_gradients(merge(ours(q, k, v, mask))[mask], merge(peer(q, k, v, mask=mask))[mask], x)
-    last = length - length % block
+    num_full = length - length % block
     unmasked, full = peer(q, k, v), ours(q, k, v)
-    same(unmasked[:, :, :last], full[:, :, :last])
-    assert (last == length) == torch.allclose(unmasked, full)
+    same(unmasked[:, :, :num_full], full[:, :, :num_full])
+    assert (num_full == length) == torch.allclose(unmasked, full)
 
 
 def build_bigbirds(blocks, block, random):

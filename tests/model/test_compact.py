@@ -89,7 +89,7 @@ def test_compact_batch_orders_real_tokens_first(pair):
         assert torch.equal(compact.inputs[i, 0, : len(real)], padded.inputs[i, 0, real])
         assert compact.mask[i, 0].tolist() == [True] * len(real) + [False] * (compact.inputs.shape[-1] - len(real))
         assert len(compact.positions[i, 0].unique()) == compact.inputs.shape[-1]
-    # A sequence of masked tokens only keeps its first token.
+    # A sequence that consists of masked tokens keeps its first token.
     assert compact.mask[..., 0].all()
     assert torch.equal(padded.label, compact.label)
 

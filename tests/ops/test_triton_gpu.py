@@ -52,9 +52,9 @@ def test_peak_memory_has_no_n_by_m_tensor():
     for n in (32768, 65536):
         tensors, rows, cols, mask, dout = on_gpu(n, m, d)
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        memory_before = torch.cuda.memory_allocated()
         torch.autograd.grad(fused(*tensors, rows, cols, mask, True, 6), tensors, dout)
-        peaks.append(torch.cuda.max_memory_allocated() - before)
+        peaks.append(torch.cuda.max_memory_allocated() - memory_before)
     assert peaks[1] - peaks[0] < 2 * heads * 32768 * (4 * d + m / 4)
 
 
