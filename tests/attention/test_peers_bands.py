@@ -35,7 +35,7 @@ pytestmark = pytest.mark.peers
 @pytest.mark.parametrize("global_tokens", [0, 1, 5])
 @pytest.mark.parametrize("side", [2, 4, 16])
 def test_longformer_matches_transformers(side, global_tokens, monkeypatch):
-    """transformers casts weights to float32, which is patched out; its global projections are copies of the local ones."""
+    """transformers casts weights to float32, which is patched out; its global projections copy the local ones."""
     package("transformers")
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
