@@ -1,4 +1,4 @@
-"""Properties of every mechanism: the checks of ``lra.checks``, dropout, random draws, memory, lengths and rounding."""
+"""Every mechanism: the checks of ``lra.checks``, dropout, random draws, memory, sequence lengths and float32 error."""
 
 import itertools
 
@@ -21,7 +21,7 @@ from lra.checks import __main__ as command
 from lra.checks import properties
 
 EAGER = [name for name in MECHANISMS if name not in KERNELS]
-# check, mechanism -> why it may not hold. An exception that is no longer one fails too.
+# (check, mechanism) -> why the check fails. An entry whose check passes fails the test, so the list stays current.
 EXCEPTIONS = {
     ("alone_as_in_a_batch", "nystrom_original"): "the inverse starts from a maximum over the batch",
     ("fewer_tokens_than_budget", "nystrom_original"): "segments are length / landmarks wide and hold padding",
@@ -36,10 +36,11 @@ EXCEPTIONS = {
 
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("check", properties.CHECKS, ids=lambda check: check.__name__)
-def test_check(check, name):
+def test_mechanism_passes_check(check, name):
     if check is properties.gradient_is_the_derivative and name in KERNELS:
         pytest.skip("computes in float32; tests/ops/test_triton.py compares with float64")
-    budget = ["attn.count=32"] if name in KERNELS else []  # in triton's interpreter
+    # Kernels run in Triton's interpreter, which is slow.
+    budget = ["attn.count=32"] if name in KERNELS else []
     passes = check(config(name, *CHECK_SIZES, *budget))
     if reason := EXCEPTIONS.get((check.__name__, name)):
         assert not passes, f"no longer an exception: {reason}"
@@ -53,21 +54,21 @@ VARIANTS.append(("psf", "block=plain", "attn.channels=8", "attn.project=false", 
 
 @pytest.mark.parametrize("words", VARIANTS, ids=str)
 @pytest.mark.parametrize("check", properties.CHECKS[:4], ids=lambda check: check.__name__)
-def test_checks_of_padding_pass_for_further_options(check, words):
+def test_padding_checks_pass_for_other_options(check, words):
     assert check(config(*words, *CHECK_SIZES))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_compactable_is_declared_correctly(name):
-    """At a length at which no band or block covers the sequence."""
+def test_compactable_flag_matches_behaviour(name):
+    """The length is 1,024, so that no band or block covers the whole sequence."""
     experiment = config(name, *CHECK_SIZES)
     is_declared = getattr(properties.block(experiment, 1024), "compactable", False)
     assert properties.compactable(experiment, (1024, 700), 1024) == is_declared
 
 
 class Broken(Attention):
-    """Adds a token that it does not have."""
+    """Reads position 200 of a shorter sequence, which raises a RuntimeError."""
 
     def forward(self, q, k, v, mask=None):
         return v + v[:, :, 200:201]
@@ -90,43 +91,43 @@ class Broken(Attention):
     ],
     ids=["passes", "fails", "raises an error"],
 )
-def test_command_says_which_checks_fail(words, message, printed_lines, monkeypatch, capfd):
-    stop, out, _ = printed(command.check, *words, patch=monkeypatch, capfd=capfd)
-    assert stop is None if message is None else stop.startswith(message)
+def test_check_command_reports_failed_checks(words, message, printed_lines, monkeypatch, capfd):
+    exit_message, out, _ = printed(command.check, *words, patch=monkeypatch, capfd=capfd)
+    assert exit_message is None if message is None else exit_message.startswith(message)
     assert {line: out.count(line) for line in printed_lines} == printed_lines
 
 
-def block_with_dropout(words, dropout):
-    """The block without any other dropout."""
+def build_block(words, dropout):
+    """Build a block with attention dropout only."""
     experiment = config(*words.split(), *CHECK_SIZES)
     model, attn = experiment.model.replace(dropout=0.0), experiment.attn.replace(dropout=dropout)
     return properties.block(experiment.replace(model=model, attn=attn))
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_dropout_acts_in_training_or_is_refused(name):
+def test_dropout_is_active_in_training_or_rejected(name):
     experiment = config(name, *CHECK_SIZES)
     kind = experiment.attn.function
     if issubclass(kind, Attention | Mixer) and not kind.has_dropout:
         with pytest.raises(ValueError, match=rf"^attn.dropout must be 0, not 0.5: {kind.__name__} has none"):
-            block_with_dropout(name, 0.5)
+            build_block(name, 0.5)
         return
     x, mask = properties.inputs(experiment)
-    dropping, without = block_with_dropout(name, 0.5), block_with_dropout(name, 0.0)
-    assert torch.equal(dropping(x, mask)[0][mask], without(x, mask)[0][mask])
+    with_dropout, without_dropout = build_block(name, 0.5), build_block(name, 0.0)
+    assert torch.equal(with_dropout(x, mask)[0][mask], without_dropout(x, mask)[0][mask])
     outputs = []
-    for module in (dropping, without):
+    for module in (with_dropout, without_dropout):
         torch.manual_seed(1)
         outputs.append(module.train()(x, mask)[0][mask])
     assert not torch.equal(*outputs)
 
 
-DROPPING = ("linformer", "synthesizer", "synthesizer_dense", "synthesizer_random", "transformer_ls")
-DROPPING += ("long_conv attn.scale=0.5 attn.squash=0",)
+DROPOUT_ON_WEIGHTS = ("linformer", "synthesizer", "synthesizer_dense", "synthesizer_random", "transformer_ls")
+DROPOUT_ON_WEIGHTS += ("long_conv attn.scale=0.5 attn.squash=0",)
 
 
-@pytest.mark.parametrize("words", DROPPING)
-def test_dropped_weights_are_in_the_mean_those_of_evaluation(words):
+@pytest.mark.parametrize("words", DROPOUT_ON_WEIGHTS)
+def test_mean_over_dropout_draws_matches_evaluation(words):
     experiment = config(*words.split(), "task.length=16", "model.dim=16", "++attn.dropout=0.5")
     mixer, (x, mask) = properties.block(experiment, 16).mixer, properties.inputs(experiment, lengths=(16, 9), length=16)
     exact = mixer(x, mask)[mask]
@@ -136,11 +137,12 @@ def test_dropped_weights_are_in_the_mean_those_of_evaluation(words):
     assert not torch.allclose(draws[0], draws[1]) and (draws.mean(0) - exact).norm() < 0.1 * exact.norm()
 
 
-DRAWING = ("bigbird", "cur_random", "mega_cur_random", "performer", "performer_relu", "reformer", "reformer_official")
-DRAWING += ("rfa", "skyformer")
-# Command-line arguments of a mechanism, whether it draws anew in training and in evaluation.
-DRAWS = {name: (name in DRAWING, False) for name in EAGER if name != "bigbird"} | {
-    "bigbird attn.block=2 attn.random=1": (True, False),  # by default every block is selected
+RANDOM = ("bigbird", "cur_random", "mega_cur_random", "performer", "performer_relu", "reformer", "reformer_official")
+RANDOM += ("rfa", "skyformer")
+# Overrides of a mechanism -> whether it draws new random numbers at each call (in training, in evaluation).
+# By default BigBird selects every block of such a short sequence.
+EXPECTED_RANDOMNESS = {name: (name in RANDOM, False) for name in EAGER if name != "bigbird"} | {
+    "bigbird attn.block=2 attn.random=1": (True, False),
     "performer attn.redraw=never": (False, False),
     "rfa attn.redraw=never": (False, False),
     "skyformer attn.resample=always": (True, True),
@@ -149,16 +151,16 @@ DRAWS = {name: (name in DRAWING, False) for name in EAGER if name != "bigbird"} 
 }
 
 
-@pytest.mark.parametrize("words", DRAWS)
-def test_random_mechanisms_draw_anew_when_they_should_and_no_other_does(words):
-    module, (x, mask) = block_with_dropout(words, 0.0), properties.inputs(config(words.split()[0], *CHECK_SIZES))
-    for is_training, draws in zip((True, False), DRAWS[words], strict=True):
+@pytest.mark.parametrize("words", EXPECTED_RANDOMNESS)
+def test_only_random_mechanisms_vary_between_calls(words):
+    module, (x, mask) = build_block(words, 0.0), properties.inputs(config(words.split()[0], *CHECK_SIZES))
+    for is_training, draws in zip((True, False), EXPECTED_RANDOMNESS[words], strict=True):
         module.train(is_training)
         assert torch.equal(module(x, mask)[0], module(x, mask)[0]) == (not draws)
 
 
 class NoSquare(TorchDispatchMode):
-    """Fails on an operation that returns a tensor of two dimensions of at least ``length``."""
+    """Raise on any operation that returns a tensor with two dimensions of at least ``length``."""
 
     def __init__(self, length):
         super().__init__()
@@ -173,11 +175,12 @@ class NoSquare(TorchDispatchMode):
 
 
 MEMORY = [name for name in EAGER if not name.startswith(("cur_", "mega", "nystrom"))]
-SQUARE = ("soft", "softpp", "softmax", "synthesizer_random")  # quadratic in memory
-QUADRATIC = (*SQUARE, "sdpa", "synthesizer", "synthesizer_dense", "sparse_fixed", "reformer_official")  # slow at 16384
-FURTHER = ("synthesizer attn.dot_product=true", "synthesizer_dense attn.dot_product=true", "luna attn.tie_kv=false")
-FURTHER += ("mega_chunk", "mega_chunk attn.weights=laplace", "mega_cur_step", "mega_cur_abs attn.weights=laplace")
-FURTHER += ("linformer attn.share_kv=false attn.share_heads=true", "transformer_ls attn.kernel=35")
+# Mechanisms with quadratic memory, and all mechanisms that are too slow at 16,384 tokens.
+SQUARE = ("soft", "softpp", "softmax", "synthesizer_random")
+QUADRATIC = (*SQUARE, "sdpa", "synthesizer", "synthesizer_dense", "sparse_fixed", "reformer_official")
+OPTIONS = ("synthesizer attn.dot_product=true", "synthesizer_dense attn.dot_product=true", "luna attn.tie_kv=false")
+OPTIONS += ("mega_chunk", "mega_chunk attn.weights=laplace", "mega_cur_step", "mega_cur_abs attn.weights=laplace")
+OPTIONS += ("linformer attn.share_kv=false attn.share_heads=true", "transformer_ls attn.kernel=35")
 
 
 def block_of_length(words, length, heads=2):
@@ -187,9 +190,9 @@ def block_of_length(words, length, heads=2):
     return experiment.replace(task=task, model=model).block_factory()()
 
 
-@pytest.mark.parametrize("words", [*(name for name in MEMORY if name not in SQUARE), *FURTHER])
+@pytest.mark.parametrize("words", [*(name for name in MEMORY if name not in SQUARE), *OPTIONS])
 @pytest.mark.parametrize("masked", [False, True])
-def test_no_square_tensor_forward_or_backward(words, masked):
+def test_forward_and_backward_allocate_no_square_tensor(words, masked):
     length = 1024
     module, x = block_of_length(words, length).train(), torch.randn(2, length, 16, requires_grad=True)
     mask = torch.arange(length) < torch.tensor([[length], [700]]) if masked else None
@@ -198,7 +201,7 @@ def test_no_square_tensor_forward_or_backward(words, masked):
     assert x.grad.isfinite().all() and x.grad.any()
 
 
-def test_square_tensors_are_seen_in_the_forward_and_in_the_backward_pass():
+def test_no_square_mode_detects_forward_and_backward():
     module, x = block_of_length("softmax", 256), torch.randn(1, 256, 16)
     with pytest.raises(AssertionError, match="makes"), NoSquare(256):
         module(x, None)
@@ -207,22 +210,22 @@ def test_square_tensors_are_seen_in_the_forward_and_in_the_backward_pass():
         loss.backward()
 
 
-def lengths():
+def length_cases():
     for name, length in itertools.product(MEMORY, (128, 1024, 2048, 4096, 16384)):
         if length < 16384 or name not in QUADRATIC:
             yield pytest.param(name, length, marks=[pytest.mark.slow] * (length in (1024, 4096)))
 
 
-@pytest.mark.parametrize(("name", "length"), lengths())
+@pytest.mark.parametrize(("name", "length"), length_cases())
 @torch.no_grad()
-def test_runs_at_the_lengths_of_the_tasks(name, length):
+def test_mechanism_runs_at_task_lengths(name, length):
     module, shorter = block_of_length(name, length, heads=1).eval(), length - 37
     assert module(torch.randn(1, length, 16), None)[0].isfinite().all()
     assert module(torch.randn(1, shorter, 16), torch.arange(shorter)[None] < shorter - 5)[0].isfinite().all()
 
 
 EPS = torch.finfo(torch.float32).eps
-ROUNDED = [
+ROUNDING_CASES = [
     (Linear, {}),
     (Performer, {"redraw": "never"}),
     (Performer, {"kernel": "relu", "redraw": "never"}),
@@ -237,12 +240,12 @@ ROUNDED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options"), ROUNDED, ids=str)
+@pytest.mark.parametrize(("kind", "options"), ROUNDING_CASES, ids=str)
 @pytest.mark.parametrize("masked", [False, True])
-def test_rounding_in_float32_is_a_sum_of_random_errors(kind, options, masked):
-    """n terms with relative errors up to EPS, of random sign, give √n EPS of the norm; n is the length or more.
+def test_float32_error_grows_like_sum_of_random_errors(kind, options, masked):
+    """A sum of n terms with random relative errors up to EPS is off by √n EPS; n is at least the length.
 
-    The recurrences multiply their phase, which is rounded, by up to n: an error of n EPS of the slowest states.
+    LRU and S5 multiply their rounded phase by up to n, so the slowest states are off by n EPS.
     """
     length = 1024
     # A full sequence, a prime number of real tokens, one, and none.

@@ -1,4 +1,4 @@
-"""CUR, cur_plus, Nystromformer and cur_attention against dense code in float64, and the selected tokens."""
+"""CUR, cur_plus, Nystromformer and cur_attention against dense float64 references, and the selection of tokens."""
 
 import inspect
 from functools import partial
@@ -28,14 +28,14 @@ def weights(q, k):
     return (q @ k.T / D**0.5).exp()
 
 
-def reference_cur(made, pinv=reference.cubic_pinv):
-    """lra/reference/cur.py with the options and the random numbers of a ``CUR``, for ``check``."""
-    options = made.options
-    rule = {"pairing": options.pairing, "class_token": options.class_token}
+def reference_cur(layer, pinv=reference.cubic_pinv):
+    """Return an oracle for ``check``: lra/reference/cur.py with the options and random numbers of a ``CUR``."""
+    options = layer.options
+    selection = {"pairing": options.pairing, "class_token": options.class_token}
 
     def oracle(h, at, q, k, v):
-        random = (None, None) if made.draw is None else made.draw[:, h, at]
-        I, J = reference.select(q, k, options.count, options.score, **rule, random=random)
+        random = (None, None) if layer.draw is None else layer.draw[:, h, at]
+        I, J = reference.select(q, k, options.count, options.score, **selection, random=random)
         laplace = lambda a, b: mega.laplace(a @ b.T / len(q))
         f = reference.softmax_weights if options.weights == "softmax" else laplace
         out, rv = reference.attention(q, k, v, q[I], k[J], f=f, pinv=pinv)
@@ -48,24 +48,24 @@ def reference_cur(made, pinv=reference.cubic_pinv):
 @pytest.mark.parametrize("class_token, copy_rv", [(True, False), (False, True)])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("score", SCORES)
-def test_cur_is_the_reference(score, pairing, class_token, copy_rv, impl):
-    """Also with fewer real tokens than count, in the third example."""
+def test_cur_matches_reference(score, pairing, class_token, copy_rv, impl):
+    """The third example has fewer real tokens than count."""
     options = {"count": 7, "score": score, "pairing": pairing, "class_token": class_token, "copy_rv": copy_rv}
-    made = sized(CUR, **options, pinv=partial(cubic, steps=4), impl=impl)
-    check(made, reference_cur(made), L)
+    layer = sized(CUR, **options, pinv=partial(cubic, steps=4), impl=impl)
+    check(layer, reference_cur(layer), L)
 
 
-def test_laplace_weights_are_the_reference():
+def test_cur_with_laplace_weights_matches_reference():
     pinv = partial(cubic, steps=4, init="two_norms")
-    made = sized(CUR, count=7, score="abs", weights="laplace", pinv=pinv, impl="eager")
-    check(made, reference_cur(made, lambda u: nystrom.iterative_pinv(u, 4, u.sum(0).max() * u.sum(1).max())), L)
+    layer = sized(CUR, count=7, score="abs", weights="laplace", pinv=pinv, impl="eager")
+    check(layer, reference_cur(layer, lambda u: nystrom.iterative_pinv(u, 4, u.sum(0).max() * u.sum(1).max())), L)
 
 
 @IMPLS
 @pytest.mark.parametrize("copy_rv", [True, False])
 @pytest.mark.parametrize("score", ["abs", "farthest"])
-def test_cur_plus_is_its_definition(score, copy_rv, impl):
-    """One head of one sequence, in the steps of lra.ops.cluster_attention; few tokens are all selected: softmax."""
+def test_cur_plus_matches_definition(score, copy_rv, impl):
+    """The steps of lra.ops.cluster_attention for one head; up to 7 tokens are all selected, which gives softmax."""
 
     def oracle(h, at, q, k, v):
         if len(at) <= 7:
@@ -73,18 +73,18 @@ def test_cur_plus_is_its_definition(score, copy_rv, impl):
         I, J = reference.select(q, k, 7, score)
         squared_distances = lambda x, y: ((x[:, None] - y) ** 2).sum(-1)
         # Each key belongs to the cluster of the nearest selected key.
-        member = F.one_hot(squared_distances(k, k[J]).argmin(1), 7).double()  # (n,c)
-        sizes = member.sum(0)[:, None].clamp(min=1)
-        clustered = mean(weights(q, member.T @ k / sizes) * member.sum(0), member.T @ v / sizes)
-        # The error of the selected queries, smoothed over all queries; what smoothing leaves is added five times.
+        membership = F.one_hot(squared_distances(k, k[J]).argmin(1), 7).double()  # (n,c)
+        sizes = membership.sum(0)[:, None].clamp(min=1)
+        clustered = mean(weights(q, membership.T @ k / sizes) * membership.sum(0), membership.T @ v / sizes)
+        # Interpolate the error of the selected queries to all queries, with five rounds of residual correction.
         exact = mean(weights(q[I], k), v)
         distances = squared_distances(q, q[I])
-        near = (-distances / distances.amin(1).mean()).softmax(1)
+        smoothing = (-distances / distances.amin(1).mean()).softmax(1)
         error = exact - clustered[I]
         correction = torch.zeros_like(error)
         for _ in range(5):
-            correction = correction + error - near[I] @ correction
-        out = clustered + near @ correction
+            correction = correction + error - smoothing[I] @ correction
+        out = clustered + smoothing @ correction
         return out.index_copy(0, I, exact) if copy_rv else out
 
     check(sized(CURPlus, count=7, score=score, copy_rv=copy_rv, impl=impl), oracle, L)
@@ -92,35 +92,35 @@ def test_cur_plus_is_its_definition(score, copy_rv, impl):
 
 @IMPLS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_cur_plus_in_half_precision_is_near_double(dtype, impl):
-    """With the selection of the rounded inputs a few products are rounded."""
+def test_cur_plus_half_precision_error_is_a_few_eps(dtype, impl):
+    """The float64 run gets the same rounded inputs, so both select the same tokens and only products are rounded."""
     inputs, mask = [x.to(dtype) for x in qkv(L)], masks(L)["suffix"]
     attention = sized(CURPlus, count=7, impl=impl)
     out, expected = (real_rows(attention(*x, mask), mask) for x in (inputs, [x.double() for x in inputs]))
     assert (out - expected).norm() < 4 * torch.finfo(dtype).eps * expected.norm()
 
 
-def test_two_selected_tokens_are_all_there_is_to_know_of_two_distinct_tokens():
+def test_cur_plus_is_exact_for_two_distinct_tokens():
     q, k, v = (x[:, :, :2].repeat(1, 1, 20, 1) for x in qkv(L))
     expected = F.scaled_dot_product_attention(q, k, v)
     torch.testing.assert_close(sized(CURPlus, count=5, copy_rv=False)(q, k, v), expected)
 
 
 @IMPLS
-def test_nystrom_is_the_reference(impl):
-    made = sized(Nystrom, landmarks=8, kernel=9, impl=impl)
+def test_nystrom_matches_reference(impl):
+    layer = sized(Nystrom, landmarks=8, kernel=9, impl=impl)
 
     def oracle(h, at, q, k, v):
-        # Masked positions keep their place in the convolution, with values of zero.
+        # The convolution runs over all positions, with zero values at masked ones.
         filled = v.new_zeros(L, v.shape[1]).index_put((at,), v)
-        convolved = nystrom.depthwise_convolution(filled, made.conv.weight[h, 0, :, 0])[at]
+        convolved = nystrom.depthwise_convolution(filled, layer.conv.weight[h, 0, :, 0])[at]
         return nystrom.attention(q, k, v, m=8, steps=6) + convolved
 
-    check(made, oracle, L)
+    check(layer, oracle, L)
 
 
-def test_nystrom_original_pools_padding_and_starts_from_the_whole_batch():
-    """The released steps on sequences padded to the full length, whatever the padding of the batch."""
+def test_nystrom_original_matches_released_steps():
+    """The released code pads to the full length, pools padding into landmarks and scales the inverse by the batch."""
     attention = sized(NystromOriginal, length=40, landmarks=8, kernel=0, pinv=partial(cubic, steps=6, init="batch"))
     x, mask = qkv(32), masks(32)["suffix"]
     q, k, v = (F.pad(t * mask[:, None, :, None], (0, 0, 0, 8)) for t in x)
@@ -128,8 +128,8 @@ def test_nystrom_original_pools_padding_and_starts_from_the_whole_batch():
     scores = lambda a, b: a @ b.mT / D**0.5
     F1, F2 = scores(q, k_landmarks).softmax(-1), scores(q_landmarks, k_landmarks).softmax(-1)
     F3 = scores(q_landmarks, k).masked_fill(~F.pad(mask, (0, 8))[:, None, None], -torch.inf).softmax(-1)
-    inner = torch.stack([nystrom.iterative_pinv(u, 6, F2.sum(-2).max()) for u in F2.flatten(0, 1)]).view_as(F2)
-    expected = (F1 @ inner @ F3 @ v)[:, :, :32]
+    inverse = torch.stack([nystrom.iterative_pinv(u, 6, F2.sum(-2).max()) for u in F2.flatten(0, 1)]).view_as(F2)
+    expected = (F1 @ inverse @ F3 @ v)[:, :, :32]
     same_with_gradients(real_rows(attention(*x, mask), mask), real_rows(expected, mask), x)
 
 
@@ -137,27 +137,28 @@ def test_nystrom_original_pools_padding_and_starts_from_the_whole_batch():
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("class_token", [True, False])
 @pytest.mark.parametrize("training", [True, False])
-def test_selected_positions_are_distinct_and_real_ones_first(score, pairing, class_token, training):
-    """The class token is the first real token; the second sequence is padded on the left."""
+def test_selection_is_distinct_and_prefers_real_tokens(score, pairing, class_token, training):
+    """The class token is the first real token. The second sequence has left padding."""
     (q, k, _), mask = qkv(L), masks(L)["holes"].clone()
     mask[1, :2] = torch.tensor([False, True])
-    rule = {"score": score, "pairing": pairing, "class_token": class_token}
+    selection = {"score": score, "pairing": pairing, "class_token": class_token}
     draw = None if training else torch.rand(2, H, L)
-    for selected in select(q, k, CUROptions(count=9, **rule), mask, draw=draw):
+    for selected in select(q, k, CUROptions(count=9, **selection), mask, draw=draw):
         assert selected.shape == (3, H, 9) and selected.dtype == torch.int64
         assert (selected.sort(-1).values.diff() > 0).all()
         for real, heads in zip(mask, selected, strict=True):
             assert real[heads].sum(-1).tolist() == [min(9, int(real.sum()))] * H
             assert not class_token or (heads == real.nonzero()[0]).any(-1).all()
-    rows, cols = select(q, k, CUROptions(count=99, **rule), draw=draw)
+    rows, cols = select(q, k, CUROptions(count=99, **selection), draw=draw)
     assert rows.shape == (3, H, L) and sorted(cols[0, 0].tolist()) == list(range(L))
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])
-def test_farthest_tokens_do_not_depend_on_their_unit(size):
+def test_farthest_selection_is_scale_invariant(size):
     (q, k, _), mask = qkv(L), masks(L)["suffix"].roll(3, 1)
     farthest = partial(select, options=CUROptions(count=4, score="farthest"))
-    padded = torch.where(mask[:, None, :, None], q, 1e5)  # of no account, however far away
+    # Padded queries far from all others must not be selected.
+    padded = torch.where(mask[:, None, :, None], q, 1e5)
     expected = farthest(q.float(), k.float(), mask=mask)
     selected = farthest((padded * size).float(), (k * size).float(), mask=mask)
     assert all(map(torch.equal, selected, expected))
@@ -165,8 +166,8 @@ def test_farthest_tokens_do_not_depend_on_their_unit(size):
 
 @IMPLS
 @pytest.mark.parametrize("size", [1e-30, 1e-12, 1e-5, 1.0])
-def test_clusters_of_small_queries_have_the_gradient_of_softmax(size, impl):
-    """Weights are nearly even then and no more than rounding is left to correct, which must not be enlarged."""
+def test_cur_plus_gradient_is_bounded_for_small_queries(size, impl):
+    """Weights are then nearly uniform, and the correction sees only rounding error, which it must not amplify."""
     (q, k, v), mask = qkv(L), masks(L)["suffix"]
     q, k, v = ((q.detach() * size).float().requires_grad_(), k.float(), v.float())
     out = sized(CURPlus, count=7, impl=impl).float()(q, k, v, mask)
@@ -178,14 +179,14 @@ def test_clusters_of_small_queries_have_the_gradient_of_softmax(size, impl):
 N, LENGTH = 3, 24
 
 
-def draw_qkv():
+def draw_qkv_and_mask():
     return *qkv(LENGTH), masks(LENGTH)["suffix"]
 
 
 @pytest.mark.parametrize("scale", [None, 0.1])
 @pytest.mark.parametrize("shape", ["none", "NL", "N11L", "1L"])
-def test_selecting_everything_is_torchs_attention(shape, scale):
-    q, k, v, mask = draw_qkv()
+def test_cur_attention_selecting_all_tokens_matches_sdpa(shape, scale):
+    q, k, v, mask = draw_qkv_and_mask()
     ours = {"none": None, "NL": mask, "N11L": mask[:, None, None], "1L": mask[1:2]}[shape]
     theirs = None if ours is None else ours.reshape(-1, 1, 1, LENGTH)
     real = torch.ones(N, LENGTH, dtype=torch.bool) if ours is None else ours.reshape(-1, LENGTH).expand(N, LENGTH)
@@ -194,7 +195,7 @@ def test_selecting_everything_is_torchs_attention(shape, scale):
     assert (out - expected).transpose(1, 2)[real].abs().max() < 1e-9
 
 
-def test_arguments_that_overlap_have_torchs_names_order_and_defaults():
+def test_cur_attention_signature_matches_torch_sdpa():
     ours = [p for p in inspect.signature(cur_attention).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     assert [p.name for p in ours] == ["query", "key", "value", "attn_mask", "dropout_p", "is_causal"]
     assert [p.default for p in ours[3:]] == [None, 0.0, False]
@@ -209,8 +210,8 @@ def test_arguments_that_overlap_have_torchs_names_order_and_defaults():
     ],
     ids=["step", "abs", "cells"],
 )
-def test_it_is_the_mechanism(module, changes, options):
-    q, k, v, mask = draw_qkv()
+def test_cur_attention_matches_module(module, changes, options):
+    q, k, v, mask = draw_qkv_and_mask()
     options = options | {"count": 6, "class_token": True}
     function = partial(cur_attention, **changes, **options)
     expected = sized(module, length=LENGTH, **options)(q, k, v, mask)
@@ -219,14 +220,14 @@ def test_it_is_the_mechanism(module, changes, options):
 
 
 @pytest.mark.parametrize("two", [np.int64(2), np.array(2), torch.tensor(2)], ids=["np.int64", "np.array", "tensor"])
-def test_whole_numbers_of_numpy_and_torch_are_numbers(two):
-    q, k, v, mask = draw_qkv()
+def test_cur_attention_accepts_numpy_and_tensor_integers(two):
+    q, k, v, mask = draw_qkv_and_mask()
     assert torch.equal(*(cur_attention(q, k, v, mask, count=n, steps=n) for n in (two, 2)))
 
 
 @pytest.mark.parametrize("columns", ["kept", "cells"])
 @pytest.mark.parametrize("shape", [(0, H, LENGTH), (N, 0, LENGTH)])
-def test_no_example_or_no_head_is_an_empty_result(shape, columns):
+def test_cur_attention_of_empty_batch_or_no_heads_is_empty(shape, columns):
     q, v = torch.ones(*shape, D, requires_grad=True), torch.ones(*shape, E)
     out = cur_attention(q, q, v, columns=columns)
     assert out.shape == v.shape and torch.autograd.grad(out.sum(), q)[0].shape == q.shape
@@ -261,7 +262,7 @@ SHAPE_MESSAGE = r"query, key and value must be \(N,H,L,D\)"
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
 )
-def test_what_it_cannot_do_is_refused(changes, reason):
-    q, k, v, mask = draw_qkv()
+def test_cur_attention_rejects_invalid_arguments(changes, reason):
+    q, k, v, mask = draw_qkv_and_mask()
     with pytest.raises(ValueError, match=reason):
         cur_attention(**({"query": q, "key": k, "value": v, "attn_mask": mask} | changes))

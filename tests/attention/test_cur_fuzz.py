@@ -1,4 +1,4 @@
-"""cur_attention on drawn cases: shapes, masks, counts, dtypes, magnitudes, degenerate tokens. A case is its seed."""
+"""Fuzz test of cur_attention: each seed draws a shape, mask, dtype, magnitude, options and degenerate tokens."""
 
 import math
 import random
@@ -16,12 +16,12 @@ CONTENTS = ("plain", "plain", "plain", "zero tokens", "duplicates", "constant", 
 MASKS = ("none", "suffix", "holes", "empty sequence", "all empty", "one for all")
 
 
-def drawn(seed):
-    """q, k, v, mask, options and what the loss weighs the output with."""
+def draw_case(seed):
+    """Draw (q, k, v), mask, options, and the weights of the output in the loss."""
     draw, g = random.Random(seed), torch.Generator().manual_seed(seed)
     N, H, L = draw.randint(1, 3), draw.randint(1, 2), draw.choice([1, 2, 3, 7, 16, 33])
     D, E, dtype = draw.choice([1, 2, 8]), draw.choice([1, 4]), draw.choice(DTYPES)
-    q, k, v = (contents(draw, g, (N, H, L, size)).to(dtype) for size in (D, D, E))
+    q, k, v = (draw_tensor(draw, g, (N, H, L, size)).to(dtype) for size in (D, D, E))
     kind, share = draw.choice(MASKS), draw.choice([0.2, 0.6])
     mask = torch.rand(1 if kind == "one for all" else N, L, generator=g) < share
     mask[:, draw.randrange(L)] = True
@@ -45,7 +45,7 @@ def drawn(seed):
     return (q, k, v), None if kind == "none" else mask, options, torch.randn(v.shape, generator=g, dtype=torch.float64)
 
 
-def contents(draw, g, shape):
+def draw_tensor(draw, g, shape):
     x, L = torch.randn(shape, generator=g, dtype=torch.float64), shape[2]
     match draw.choice(CONTENTS):
         case "zero tokens":
@@ -63,11 +63,11 @@ def contents(draw, g, shape):
     return x * 10.0 ** draw.choice([0, 0, 0, draw.randint(-30, 30), draw.choice([-30, -20, -12, 12, 20, 30])])
 
 
-def fits(q, k, v, options):
-    """Whether scores, output and gradients lie in the range of the dtype, 16-bit ones being computed in float32.
+def is_in_range(q, k, v, options):
+    """Whether scores, outputs and gradients stay in the range of the dtype; 16-bit inputs are computed in float32.
 
-    An entry of the inverse is below (13/4)^6 after six steps, one of the true inverse below 1 / eps; it enters the
-    gradient squared, then queries and keys multiply it. 1e4 is for sums over tokens and features.
+    Entries of the inverse are below (13/4)^6 after six steps, and below 1 / eps for the exact inverse. The gradient
+    contains the inverse squared, times queries and keys. The final 1e4 is a margin for sums over tokens and features.
     """
     limits = torch.finfo(upcast(q).dtype)
     a, b, c = (x.abs().max().item() for x in (q, k, v))
@@ -77,72 +77,73 @@ def fits(q, k, v, options):
     return max(a * b, factor * a * q.shape[-1], scores, gradients) < limits.max / 1e4
 
 
-def outputs(function, tensors, weights):
-    """Output, and gradients of its sum weighted by ``weights``."""
+def run_with_gradients(function, tensors, weights):
+    """Return the output, and the gradients of its sum weighted by ``weights``."""
     tensors = [x.detach().clone().requires_grad_() for x in tensors]
-    torch.manual_seed(0)  # of score=random
+    # score=random draws from the global RNG.
+    torch.manual_seed(0)
     out = function(*tensors)
     return out.detach(), torch.autograd.grad((out * weights.to(out.dtype)).sum(), tensors)
 
 
-def problems(seed):
-    """The checks that a case fails, a list; None if its numbers exceed the dtype's range."""
-    tensors, mask, options, weights = drawn(seed)
+def find_failures(seed):
+    """List the checks that a case fails; None if its numbers exceed the range of the dtype."""
+    tensors, mask, options, weights = draw_case(seed)
     (N, H, L, _), dtype = tensors[0].shape, tensors[0].dtype
     real = torch.ones(N, L, dtype=torch.bool) if mask is None else mask.expand(N, L)
     wide = real[:, None, :, None].expand(-1, H, -1, 1)
     function = lambda q, k, v: cur_attention(q, k, v, mask, **options)
-    if not fits(*tensors, options):
+    if not is_in_range(*tensors, options):
         return None
     try:
-        out, gradients = outputs(function, tensors, weights * wide)
+        out, gradients = run_with_gradients(function, tensors, weights * wide)
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
-    parts = dict(zip(("out", "dq", "dk", "dv"), (out, *gradients), strict=True))
-    infinite = [f"{name} is not finite" for name, x in parts.items() if not x.isfinite().all()]
-    if infinite:
-        return infinite
+    results_by_name = dict(zip(("out", "dq", "dk", "dv"), (out, *gradients), strict=True))
+    non_finite = [f"{name} is not finite" for name, x in results_by_name.items() if not x.isfinite().all()]
+    if non_finite:
+        return non_finite
     failures = []
     for name in ("dq", "dk", "dv"):
-        x = parts[name].double()
+        x = results_by_name[name].double()
         if (x * ~wide).abs().max() > 1e3 * torch.finfo(dtype).eps * x.abs().max():
             failures.append(f"{name} of padding")
-    other_padding = [torch.where(wide, x, torch.randn_like(x)) for x in tensors]
-    changed = outputs(function, other_padding, weights * wide)[0]
+    changed_tensors = [torch.where(wide, x, torch.randn_like(x)) for x in tensors]
+    new_out = run_with_gradients(function, changed_tensors, weights * wide)[0]
     largest = (tensors[2].double().abs() * wide).max().item()
-    if ((changed - out).double() * wide).abs().max() > 1e-2 * max(largest, (out.double() * wide).abs().max().item()):
+    if ((new_out - out).double() * wide).abs().max() > 1e-2 * max(largest, (out.double() * wide).abs().max().item()):
         failures.append("outputs of real tokens change with padding")
-    return failures + inexact(tensors, real, options, out, largest)
+    return failures + find_inexact_outputs(tensors, real, options, out, largest)
 
 
-def inexact(tensors, real, options, out, largest):
-    """Outputs that are exact by definition and are not: copied ones, and all of clusters if everything is selected."""
+def find_inexact_outputs(tensors, real, options, out, largest):
+    """List inexact outputs. Copied outputs must equal softmax, and so must columns=cells if all tokens are selected."""
     N, _, L, D = tensors[0].shape
-    whole = real.sum(-1) <= options["count"]
-    copied = whole[:, None].expand(-1, L) & options["copy_rv"]
+    all_selected = real.sum(-1) <= options["count"]
+    is_copied = all_selected[:, None].expand(-1, L) & options["copy_rv"]
     if options["copy_rv"] and options["class_token"]:
-        copied = copied | (torch.arange(L) == 0)
+        is_copied = is_copied | (torch.arange(L) == 0)
     failures = []
     q, k, v = (x.double() for x in tensors)
     expected = F.scaled_dot_product_attention(q, k, v, real[:, None, None].expand(N, 1, L, L), scale=options["scale"])
     error = (out.double() - expected).abs().amax((1, 3))  # (N,L)
     eps = torch.finfo(out.dtype).eps
     score = (options["scale"] or D**-0.5) * q.norm(dim=-1).max().item() * k.norm(dim=-1).max().item()
-    # A score is off by 2 D eps of the largest at most, weights by twice that in relation, their sum by L + 8 roundings.
+    # Errors: a score 2 D eps of the largest score, a weight twice that relatively, a sum of weights L + 8 roundings.
     bound = (8 * D * eps * score + 2 * (L + 8) * eps) * largest
-    if 2 * D * eps * score < 0.1 and (error * (copied & real)).max() > bound:
+    if 2 * D * eps * score < 0.1 and (error * (is_copied & real)).max() > bound:
         failures.append("copied outputs are not exact")
-    # Keys nearer to each other than rounding of their squares may join another's cluster; five rounds add up to 31.
-    near = math.sqrt(8 * D * torch.finfo(upcast(tensors[0]).dtype).eps) * score + 2 * D * eps * score
-    bound = 32 * (4 * near + 2 * (L + 8) * eps) * largest
-    if options["columns"] == "cells" and near < 0.1 and (error * (whole[:, None] & real)).max() > bound:
+    # Keys closer than the rounding error of their squared norms may join either cluster; five rounds multiply by 31.
+    score_gap = math.sqrt(8 * D * torch.finfo(upcast(tensors[0]).dtype).eps) * score + 2 * D * eps * score
+    bound = 32 * (4 * score_gap + 2 * (L + 8) * eps) * largest
+    if options["columns"] == "cells" and score_gap < 0.1 and (error * (all_selected[:, None] & real)).max() > bound:
         failures.append("selecting everything is not exact")
     return failures
 
 
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(1000, 6000), marks=pytest.mark.slow)], ids=len)
-def test_drawn_cases(seeds):
-    results = {seed: problems(seed) for seed in seeds}
-    assert not {seed: (failures, drawn(seed)[2]) for seed, failures in results.items() if failures}
-    # Most are within the range of their dtype.
+def test_cur_attention_on_random_cases(seeds):
+    results = {seed: find_failures(seed) for seed in seeds}
+    assert not {seed: (failures, draw_case(seed)[2]) for seed, failures in results.items() if failures}
+    # Most cases must be within the range of their dtype, otherwise little is tested.
     assert sum(failures is not None for failures in results.values()) > len(seeds) / 2

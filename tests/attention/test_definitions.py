@@ -1,4 +1,4 @@
-"""Mechanisms against their equations, in float64."""
+"""Mechanisms against direct float64 implementations of their equations."""
 
 import cmath
 from functools import cache, partial
@@ -42,18 +42,18 @@ SOFTMAX = [(Softmax, {}, 12), (Softmax, {"checkpoint": True}, 12), (SDPA, {}, 12
 
 
 @pytest.mark.parametrize(("kind", "options", "length"), SOFTMAX)
-def test_softmax(kind, options, length):
+def test_softmax_and_sdpa_match_reference(kind, options, length):
     causal = options.get("causal", False)
     oracle = lambda h, at, q, k, v: softmax_reference.attention(q, k, v, causal=causal)
     check(sized(kind, **options), oracle, length)
 
 
-def test_multi_head_softmax():
+def test_multihead_matches_reference():
     module = Multihead(Softmax, dim=6, heads=2, head_dim=3, length=7).double()
     nn.init.zeros_(module.inputs.bias)
     nn.init.zeros_(module.output.bias)
     x = torch.randn(1, 7, 6, dtype=torch.float64)
-    # Rows of the input projection: queries, keys and values, each head by head.
+    # Rows of the input projection: queries, keys, values; within each, one head after the other.
     heads = module.inputs.weight.view(3, 2, 3, 6).mT  # (side,head,dim,head_dim)
     W_Q, W_K, W_V = [list(side) for side in heads]
     expected = softmax_reference.multi_head_attention(x[0], W_Q, W_K, W_V, module.output.weight.T)
@@ -61,9 +61,10 @@ def test_multi_head_softmax():
 
 
 @pytest.mark.parametrize("scale", ["one", "sqrt"])
-def test_flare(scale):
+def test_flare_matches_definition(scale):
     flare = sized(FLARE, latents=5, scale=scale)
-    flare.latents.data *= 10  # far from the nearly uniform map of the start
+    # The initial attention is nearly uniform, which would hide errors.
+    flare.latents.data *= 10
 
     def oracle(h, at, q, k, v):
         scores = (k @ flare.latents[h].T / (1 if scale == "one" else D**0.5)).exp()  # (n,latents)
@@ -74,28 +75,28 @@ def test_flare(scale):
 
 @pytest.mark.parametrize("share_heads", [False, True])
 @pytest.mark.parametrize("share_kv", [False, True])
-def test_linformer(share_heads, share_kv):
+def test_linformer_matches_reference(share_heads, share_kv):
     linformer = sized(Linformer, length=16, rank=5, share_heads=share_heads, share_kv=share_kv)
     shape = (1 if share_heads else H, 5, 16)
-    names = {name: tuple(p.shape) for name, p in linformer.named_parameters()}
-    assert names == {"compress_k": shape} | ({} if share_kv else {"compress_v": shape})
+    shapes = {name: tuple(p.shape) for name, p in linformer.named_parameters()}
+    assert shapes == {"compress_k": shape} | ({} if share_kv else {"compress_v": shape})
 
     def oracle(h, at, q, k, v):
-        e, f = (linformer.get_parameter(name)[min(h, shape[0] - 1)][:, at] for name in (min(names), max(names)))
+        e, f = (linformer.get_parameter(name)[min(h, shape[0] - 1)][:, at] for name in (min(shapes), max(shapes)))
         return linformer_reference.attention(q, k, v, e, f)
 
     check(linformer, oracle)
 
 
-SAMPLES = 3  # queries of Skyformer, and as many keys
+SAMPLES = 3
 
 
-def test_skyformer():
+def test_skyformer_matches_definition():
     skyformer = sized(Skyformer, samples=SAMPLES, pinv=exact)
 
     def oracle(h, at, q, k, v):
-        drawn = [int(u * len(at)) for u in skyformer.draw.tolist()]
-        s = torch.cat([q[drawn[:SAMPLES]], k[drawn[SAMPLES:]]])
+        sample = [int(u * len(at)) for u in skyformer.draw.tolist()]
+        s = torch.cat([q[sample[:SAMPLES]], k[sample[SAMPLES:]]])
         m = soft_reference.gaussian_kernel(s, s) + skyformer.ridge * torch.eye(2 * SAMPLES, dtype=s.dtype)
         r = torch.diag(m.sum(1) ** -0.5)
         return (
@@ -110,33 +111,34 @@ def test_skyformer():
     check(skyformer, oracle)
 
 
-def test_one_start_of_skyformers_inverse_for_the_batch_is_announced():
-    batch, x = sized(Skyformer, samples=SAMPLES, pinv=partial(cubic, steps=1, init="batch")), qkv()
-    assert batch.batch_dependent and not sized(Skyformer).batch_dependent
-    alone = torch.cat([batch(*(t[n : n + 1] for t in x)) for n in range(3)])  # one of them has the largest sum
-    assert not torch.allclose(batch(*x), alone)
+def test_skyformer_with_batch_init_is_batch_dependent():
+    batch_init, x = sized(Skyformer, samples=SAMPLES, pinv=partial(cubic, steps=1, init="batch")), qkv()
+    assert batch_init.batch_dependent and not sized(Skyformer).batch_dependent
+    # The largest sum comes from one example, so the others get another starting value in the batch.
+    one_by_one = torch.cat([batch_init(*(t[n : n + 1] for t in x)) for n in range(3)])
+    assert not torch.allclose(batch_init(*x), one_by_one)
 
 
-def level(i, j):
-    """0 for the same block or its sibling, else the level of which the blocks i and j are siblings."""
-    found = 0
+def hierarchy_level(i, j):
+    """Level of the hierarchy for blocks i and j: 0 if equal or siblings, else where their ancestors are siblings."""
+    depth = 0
     while i // 2 != j // 2:
-        i, j, found = i // 2, j // 2, found + 1
-    return found
+        i, j, depth = i // 2, j // 2, depth + 1
+    return depth
 
 
 SIZES = [(3, 4), (8, 4), (9, 4), (45, 4), (64, 4), (32, 2), (32, 16), (32, 32), (32, 64)]
 
 
 @pytest.mark.parametrize(("L", "block"), SIZES)
-def test_h_transformer_1d(L, block):
-    """Scores of the means of both cells, one pair of positions after the other."""
+def test_h_transformer_1d_matches_definition(L, block):
+    """The oracle scores each pair of positions by the means of the two cells that contain them."""
 
     def oracle(h, at, q, k, v):
         mean_of = cache(lambda keys, cell, size: (k if keys else q)[at // size == cell].mean(0))
         rows = []
         for i in at.tolist():
-            sizes = [(j, 2 ** level(i // block, j // block)) for j in at.tolist()]
+            sizes = [(j, 2 ** hierarchy_level(i // block, j // block)) for j in at.tolist()]
             scores = torch.stack([mean_of(0, i // size, size) @ mean_of(1, j // size, size) for j, size in sizes])
             rows.append((scores / D**0.5).softmax(0) @ v)
         return torch.stack(rows)
@@ -144,7 +146,7 @@ def test_h_transformer_1d(L, block):
     check(sized(HTransformer1D, length=64, block=block), oracle, L, spread=1.5)
 
 
-def test_large_scores_of_one_level_of_h_transformer_1d_do_not_overflow_another():
+def test_h_transformer_1d_with_large_scores_is_finite():
     q, k, v = (x.detach().float().requires_grad_() for x in qkv(64, spread=60.0))
     out = sized(HTransformer1D, length=64, block=4)(q, k, v)
     out.sum().backward()
@@ -155,8 +157,8 @@ KINDS = {"random": Random, "factorised": Factorised, "dense": Dense}
 DIM, L = 8, 9
 
 
-def synthesized(kind, mixer, h, x):
-    """S (n,n) of head h and the token vectors x (L,d)."""
+def synthetic_scores(kind, mixer, h, x):
+    """Compute the synthetic scores S (n,n) of head h for the token vectors x (L,d)."""
     if kind == "random":
         return mixer.table[h, :L, :L]
     if kind == "factorised":
@@ -169,8 +171,8 @@ def synthesized(kind, mixer, h, x):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dot_product", [False, True])
 @PATTERNS
-def test_synthesizer(pattern, kind, dot_product):
-    """softmax(S) v, or softmax(S + q kᵀ / √D) v."""
+def test_synthesizer_matches_definition(pattern, kind, dot_product):
+    """softmax(S) v, or with dot_product softmax(S + q kᵀ / √D) v."""
     torch.manual_seed(0)
     mixer = KINDS[kind](TOKEN_SIZES, dim=DIM, dot_product=dot_product).double().eval()
     if kind == "dense":
@@ -180,7 +182,7 @@ def test_synthesizer(pattern, kind, dot_product):
     mixed = torch.zeros_like(v)
     for n, real in enumerate(all_real(mask, L)):
         for h in range(H):
-            scores = synthesized(kind, mixer, h, x[n]) + (qk[0][n, h] @ qk[1][n, h].T / D**0.5 if qk else 0)
+            scores = synthetic_scores(kind, mixer, h, x[n]) + (qk[0][n, h] @ qk[1][n, h].T / D**0.5 if qk else 0)
             mixed[n, h] = mean(scores.exp() * real, v[n, h])
     expected = mixer.output(mixed.transpose(1, 2).flatten(2))
     same_with_gradients(mixer(x, mask), expected, [x, *mixer.parameters()])
@@ -190,41 +192,42 @@ MASK = torch.arange(L) < torch.tensor([L, 6, 1, 0])[:, None]
 MASK[0, 4] = MASK[1, 0] = False
 
 
-def fourier(n):
+def dft_matrix(n):
     rows = [[cmath.exp(-2j * cmath.pi * j * k / n) for j in range(n)] for k in range(n)]
     return torch.tensor(rows, dtype=torch.complex128).view(n, n)
 
 
 @pytest.mark.parametrize("mask", [None, MASK, MASK & False], ids=["no mask", "holes", "padding alone"])
 @pytest.mark.parametrize("transform", [FNet(TOKEN_SIZES, dim=DIM), fnet._transform_batch], ids=["module", "batch"])
-def test_fnet_is_the_double_sum_over_the_real_tokens(transform, mask):
+def test_fnet_matches_2d_dft_of_real_tokens(transform, mask):
     x = torch.randn(4, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     real = torch.ones(4, L, dtype=torch.bool) if mask is None else mask
     expected = torch.zeros_like(x)
     for n in range(4):
         sequence = x[n, real[n]].cdouble()
-        expected[n, real[n]] = (fourier(len(sequence)) @ sequence @ fourier(DIM)).real
+        expected[n, real[n]] = (dft_matrix(len(sequence)) @ sequence @ dft_matrix(DIM)).real
     same_with_gradients(transform(x, real if transform is fnet._transform_batch else mask), expected, x)
 
 
-def test_long_sequences_of_fnet_are_as_exact_in_float32_as_a_transform_is():
-    """Three transforms of twice the length in place of one: a few times its error, whatever the length."""
+def test_fnet_dft_float32_error_is_close_to_torch_fft():
+    """Bluestein takes three FFTs of twice the length, so a few times the error of one FFT, also for a prime length."""
     x = torch.randn(2, 16384, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    lengths = torch.tensor([16384, 9973])  # a power of two and a prime
-    for row, n in enumerate(lengths.tolist()):
-        want = torch.fft.fft(x[row, :n], dim=0)
-        plain = (torch.fft.fft(x[row, :n].float(), dim=0) - want).norm()
-        assert (fnet.dft(x.float(), lengths)[row, :n] - want).norm() < 10 * plain
+    lengths = torch.tensor([16384, 9973])
+    for example, n in enumerate(lengths.tolist()):
+        spectrum = torch.fft.fft(x[example, :n], dim=0)
+        fft_error = (torch.fft.fft(x[example, :n].float(), dim=0) - spectrum).norm()
+        assert (fnet.dft(x.float(), lengths)[example, :n] - spectrum).norm() < 10 * fft_error
 
 
-def bottleneck(soft, at, q):
-    """Bottleneck tokens of one head, from the real tokens q (n,D) at positions ``at``."""
+def bottleneck_tokens(soft, at, q):
+    """Compute the bottleneck tokens of one head from its real tokens q (n,D) at positions ``at``."""
     window = at // soft.window
-    if soft.sample == "conv":  # padding counts as zero
+    if soft.sample == "conv":
         tokens = q.new_zeros((int(window.max()) + 1) * soft.window, D).index_put((at,), q * D**-0.25)
         return soft.conv(tokens.unflatten(0, (-1, soft.window)).flatten(1))[window.unique()] * D**0.25
     if soft.count is None and soft.sample == "pool":
-        if len(at) == at[-1] + 1:  # without holes
+        # No padding between the real tokens.
+        if len(at) == at[-1] + 1:
             return soft_reference.pooled_tokens(q, soft.window)
         return torch.stack([q[window == w].mean(0) for w in window.unique()])
     m = min(soft.count, len(q)) if soft.count else -(-len(q) // soft.window)
@@ -249,14 +252,14 @@ SOFT = [
 
 @pytest.mark.parametrize("options", SOFT, ids=lambda o: "-".join(map(str, o.values())) or "pool")
 @pytest.mark.parametrize("normalise", [False, True])
-def test_soft(options, normalise):
-    """Also where a window has no real token."""
+def test_soft_matches_reference(options, normalise):
+    """Some windows contain no real token."""
     init, ridge = ("softpp", 0.0) if normalise else ("soft", 0.01)
     pinv = partial(newton, steps=8, init=init, ridge=ridge, grad="unroll")
     soft = sized(Soft, length=32, **options, normalise=normalise, pinv=pinv)
 
     def oracle(h, at, q, k, v):
         attention = soft_reference.normalised_attention if normalise else soft_reference.attention
-        return attention(q, v, bottleneck(soft, at, q), steps=8, init=init, ridge=ridge)
+        return attention(q, v, bottleneck_tokens(soft, at, q), steps=8, init=init, ridge=ridge)
 
     check(soft, oracle, 23, shared=True, spread=2.0)

@@ -1,4 +1,4 @@
-"""Linear attention, Performer, RFA, Hedgehog, cosFormer, Based and LION against their O(n²) forms, and softmax."""
+"""Linear attention, Performer, RFA, Hedgehog, cosFormer, Based and LION against quadratic forms and softmax."""
 
 import math
 
@@ -22,8 +22,8 @@ LINEAR = [({}, 12), ({"causal": True}, 12), ({"causal": True}, 130), ({"normalis
 
 
 @pytest.mark.parametrize(("options", "length"), LINEAR, ids=str)
-def test_linear_is_its_kernel_form(options, length):
-    """Over three blocks of the causal product; without a denominator the root of the configured length divides."""
+def test_linear_attention_matches_quadratic_form(options, length):
+    """130 tokens are three blocks of the causal sums; normalise=False divides by the root of the configured length."""
 
     def oracle(h, at, q, k, v):
         if options == {"normalise": False}:
@@ -36,8 +36,8 @@ def test_linear_is_its_kernel_form(options, length):
 @PATTERNS
 @pytest.mark.parametrize("floor", [1e-6, 5.0])
 @pytest.mark.parametrize("offset", [0.0, 0.1])
-def test_linear_attention_in_one_product_is_the_quotient_of_two(floor, offset, pattern):
-    """With a sequence without real tokens, and one of a single token."""
+def test_attend_matches_numerator_over_denominator(floor, offset, pattern):
+    """With a mask, one sequence has no real tokens and one has a single token."""
     q, k, v = qkv()
     phi_q, phi_k = (x.detach().abs().requires_grad_() for x in (q, k))
     mask = masks()[pattern]
@@ -56,7 +56,7 @@ PERFORMER = [{"scalings": scalings, "eps": eps} for scalings in (1, 2) for eps i
 
 
 @pytest.mark.parametrize("options", [*PERFORMER, {"kernel": "relu"}], ids=str)
-def test_performer_is_its_kernel_form(options):
+def test_performer_matches_quadratic_form(options):
     performer = Performer(SIZES, features=10, **options).double().eval()
 
     def oracle(h, at, q, k, v):
@@ -68,7 +68,7 @@ def test_performer_is_its_kernel_form(options):
 
 
 @pytest.mark.parametrize("floor", [0.01, 10.0])
-def test_rfa_is_its_kernel_form(floor):
+def test_rfa_matches_quadratic_form(floor):
     """phi(q)·phi(k) is the mean of cos(w·(q - k)) over the features; its mean over the keys is at least ``floor``."""
     rfa = RFA(SIZES, features=200, floor=floor).double().eval()
     with torch.no_grad():
@@ -85,9 +85,10 @@ def test_rfa_is_its_kernel_form(floor):
 
 @pytest.mark.parametrize("softmax", ["halves", "joint"])
 @pytest.mark.parametrize("tie_qk", [False, True])
-def test_hedgehog_is_its_kernel_form(softmax, tie_qk):
+def test_hedgehog_matches_quadratic_form(softmax, tie_qk):
     hedgehog = Hedgehog(SIZES, softmax=softmax, tie_qk=tie_qk).double()
-    assert (hedgehog.weight == torch.eye(D)).all() and (hedgehog.bias == 0).all()  # where it starts
+    # The feature map starts as the identity.
+    assert (hedgehog.weight == torch.eye(D)).all() and (hedgehog.bias == 0).all()
     with torch.no_grad():
         for parameter in hedgehog.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2))
@@ -102,14 +103,14 @@ def test_hedgehog_is_its_kernel_form(softmax, tie_qk):
 
 
 @pytest.mark.parametrize("softmax", ["halves", "joint"])
-def test_large_features_of_hedgehog_neither_overflow_nor_vanish(softmax):
+def test_hedgehog_with_large_features_is_finite(softmax):
     q, k, v = (40 * torch.randn(2, H, 9, D, generator=torch.Generator().manual_seed(i)) for i in range(3))
     out = Hedgehog(SIZES, softmax=softmax)(q.requires_grad_(), k, v)
     out.sum().backward()
     assert out.isfinite().all() and q.grad.isfinite().all()
 
 
-def test_cosformer_is_its_definition():
+def test_cosformer_matches_definition():
     def oracle(h, at, q, k, v):
         cosines = (math.pi * (at[:, None] - at).double() / (2 * SIZES.length)).cos()
         weights = q.relu() @ k.relu().T * cosines
@@ -118,7 +119,7 @@ def test_cosformer_is_its_definition():
     check(CosFormer(SIZES), oracle)
 
 
-def test_a_query_of_cosformer_without_a_weight_gets_zero_and_a_finite_gradient():
+def test_cosformer_query_without_weights_outputs_zero():
     q, k, v = qkv()
     out = CosFormer(SIZES)(-q.abs(), k, v)
     assert (out == 0).all()
@@ -126,8 +127,8 @@ def test_a_query_of_cosformer_without_a_weight_gets_zero_and_a_finite_gradient()
 
 
 @pytest.mark.parametrize(("kind", "spread"), [(Performer, 0.5), (RFA, 1.0)])
-def test_many_features_give_softmax_attention(kind, spread):
-    """The error is that of a mean: 16 times the features leave a quarter of it."""
+def test_random_features_converge_to_softmax(kind, spread):
+    """The error of a Monte Carlo mean falls with 1 / √features: 16 times the features leave a quarter of it."""
     q, k, v = (x.detach() for x in qkv(spread=spread))
     if kind is Performer:
         options, expected = {"eps": 0.0}, F.scaled_dot_product_attention(q, k, v)
@@ -145,30 +146,31 @@ def test_many_features_give_softmax_attention(kind, spread):
     assert errors[1] < 0.02 and 2.5 < errors[0] / errors[1] < 6.5
 
 
-def test_orthogonal_features_are_orthogonal_and_as_long_as_normal_ones():
+def test_orthogonal_features_have_gaussian_norms():
     blocks = RandomFeatures(4000, 8, redraw="never", orthogonal=True)().unflatten(0, (-1, 8))  # (500,8,8)
     gram = blocks @ blocks.mT
-    lengths = gram.diagonal(dim1=1, dim2=2)
-    assert (gram - torch.diag_embed(lengths)).abs().max() < 1e-4
-    assert abs(lengths.mean() - 8) < 4 * math.sqrt(2 * 8 / 4000)  # chi-squared with 8 degrees of freedom
-    assert abs(lengths.var() - 16) < 3
-    assert blocks.flatten(0, 1).mean(0).abs().max() < 4 / math.sqrt(4000)  # directions are centred
+    squared_norms = gram.diagonal(dim1=1, dim2=2)
+    assert (gram - torch.diag_embed(squared_norms)).abs().max() < 1e-4
+    # Squared norms of normal vectors: chi-squared with 8 degrees of freedom, mean 8 and variance 16.
+    assert abs(squared_norms.mean() - 8) < 4 * math.sqrt(2 * 8 / 4000)
+    assert abs(squared_norms.var() - 16) < 3
+    assert blocks.flatten(0, 1).mean(0).abs().max() < 4 / math.sqrt(4000)
 
 
 @pytest.mark.parametrize("name", ["performer", "performer_relu", "rfa", "linear"])
-def test_huge_padding_does_no_harm(name):
-    """A padded key far beyond the real ones must neither move the stabiliser nor overflow."""
+def test_large_padded_keys_do_not_change_output(name):
+    """A padded key much larger than the real ones must neither change the stabiliser nor overflow."""
     mechanism = block(config(name, *CHECK_SIZES)).mixer.attention
     q, k, v = (torch.randn(2, 2, 8, 8, dtype=torch.float64) for _ in range(3))
     real = torch.arange(8)[None] < torch.tensor([[8], [5]])
     out = mechanism(q, k, v, real)
-    for big in (1e3, -1e3):
-        k[1, :, 5:] = big
+    for entry in (1e3, -1e3):
+        k[1, :, 5:] = entry
         assert torch.equal(mechanism(q, k, v, real)[:, :, :5], out[:, :, :5])
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_taylor_features_of_based_are_the_polynomial(causal):
+def test_based_taylor_features_match_polynomial(causal):
     q, k, v = (x.detach()[..., :D] for x in qkv(E=D))
     score = q @ k.mT / 2
     weights = 1 + score + score.square() / 2
@@ -180,8 +182,8 @@ def test_the_taylor_features_of_based_are_the_polynomial(causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kind", [LionS, LionD])
-def test_lion_is_full_attention_under_its_mask(kind, causal):
-    """M_ij is the product of the decays of j to i - 1 below the diagonal and of i + 1 to j above it (eq. 9)."""
+def test_lion_matches_attention_with_decay_mask(kind, causal):
+    """M_ij is the product of the decays from j to i - 1 below the diagonal and from i + 1 to j above it (eq. 9)."""
     mixer = kind(Sizes(heads=H, head_dim=D, value_dim=D, length=L), dim=H * D, causal=causal).double()
     x = torch.randn(2, L, H * D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     q, k, v = (part.unflatten(-1, (H, D)).transpose(1, 2) for part in mixer.inputs(x).chunk(3, -1))
@@ -190,8 +192,8 @@ def test_lion_is_full_attention_under_its_mask(kind, causal):
     mask = torch.zeros(2, H, L, L, dtype=torch.float64)
     for i in range(L):
         for j in range(i + 1 if causal else L):
-            between = log_decay[:, :, j:i] if j <= i else log_decay[:, :, i + 1 : j + 1]
-            mask[:, :, i, j] = between.sum(-1).exp()
+            decays_between = log_decay[:, :, j:i] if j <= i else log_decay[:, :, i + 1 : j + 1]
+            mask[:, :, i, j] = decays_between.sum(-1).exp()
     weights = (phi_q @ phi_k.mT) * mask
-    exact = (weights / weights.sum(-1, keepdim=True)) @ v
-    torch.testing.assert_close(mixer(x), mixer.output(exact.transpose(1, 2).flatten(2)))
+    attended = (weights / weights.sum(-1, keepdim=True)) @ v
+    torch.testing.assert_close(mixer(x), mixer.output(attended.transpose(1, 2).flatten(2)))

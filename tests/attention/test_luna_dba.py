@@ -1,4 +1,4 @@
-"""Luna, DBA and Transformer-LS against their products written out, in float64."""
+"""Luna, DBA and Transformer-LS against direct float64 implementations of their equations."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def make(kind, **options):
 
 
 def attend(queries, keys, values, real):
-    """(i,r), (j,r), (j,d), (j,) -> (i,d), head by head."""
+    """Multi-head attention with queries (i,r), keys (j,r), values (j,d) and mask (j,) -> (i,d)."""
     parts = []
     for q, k, v in zip(*(t.chunk(HEADS, -1) for t in (queries, keys, values)), strict=True):
         weights = (q @ k.T / q.shape[1] ** 0.5).exp() * real
@@ -30,16 +30,17 @@ def attend(queries, keys, values, real):
 
 
 def luna(block, x, tokens, memory, real):
-    both = lambda layer, c: (layer(c)[:, :DIM], layer(c)[:, -DIM:])  # tied: the same columns twice
-    q = attend(block.pack_query(block.packed_norm(memory)), *both(block.pack_context, tokens), real)
-    y = attend(block.unpack_query(tokens), *both(block.unpack_context, q), torch.ones(LATENTS))
+    # With tied keys and values the layer has DIM outputs, and both slices are the same.
+    keys_values = lambda layer, c: (layer(c)[:, :DIM], layer(c)[:, -DIM:])
+    q = attend(block.pack_query(block.packed_norm(memory)), *keys_values(block.pack_context, tokens), real)
+    y = attend(block.unpack_query(tokens), *keys_values(block.unpack_context, q), torch.ones(LATENTS))
     return y, memory + q
 
 
 def dba(block, x, tokens, memory, real):
-    both = lambda context: (context[:, :WIDTH], context[:, WIDTH:])
-    z = attend(block.compress_query(memory), *both(block.compress_context(tokens)), real)
-    o = block.latent_norm(attend(block.latent_query(z), *both(block.latent_context(z)), torch.ones(LATENTS)))
+    keys_values = lambda context: (context[:, :WIDTH], context[:, WIDTH:])
+    z = attend(block.compress_query(memory), *keys_values(block.compress_context(tokens)), real)
+    o = block.latent_norm(attend(block.latent_query(z), *keys_values(block.latent_context(z)), torch.ones(LATENTS)))
     weights = (scores.exp() for scores in block.expand(tokens).chunk(HEADS, -1))
     parts = [w / w.sum(1, keepdim=True) @ e for w, e in zip(weights, o.chunk(HEADS, -1), strict=True)]
     return torch.cat(parts, 1), z
@@ -57,21 +58,21 @@ def oracle(block, x, real, memory):
 
 @pytest.mark.parametrize("kind, options", [(Luna, {"tie_kv": True}), (Luna, {"tie_kv": False}), (DBA, {})])
 @PATTERNS
-def test_is_its_definition_over_two_layers(kind, options, pattern):
-    one, two = make(kind, **options), make(kind, **options, first=False)
+def test_luna_and_dba_match_definition_over_two_layers(kind, options, pattern):
+    first_layer, second_layer = make(kind, **options), make(kind, **options, first=False)
     x, mask = tokens(DIM, L), masks(L)[pattern]
     real = all_real(mask, L)
-    middle, memory = one(x, mask, None)
-    out, last = two(middle, mask, memory)
-    expected, packed = oracle(one, x, real, one.start.expand(3, -1, -1))
-    torch.testing.assert_close((middle[real], memory), (expected[real], packed), rtol=1e-12, atol=1e-12)
-    expected, packed = oracle(two, expected, real, packed)
-    torch.testing.assert_close(last, packed, rtol=1e-12, atol=1e-12)
-    same_with_gradients(out[real], expected[real], [x, *one.parameters(), *two.parameters()])
+    first_out, memory = first_layer(x, mask, None)
+    out, last_memory = second_layer(first_out, mask, memory)
+    expected, packed = oracle(first_layer, x, real, first_layer.start.expand(3, -1, -1))
+    torch.testing.assert_close((first_out[real], memory), (expected[real], packed), rtol=1e-12, atol=1e-12)
+    expected, packed = oracle(second_layer, expected, real, packed)
+    torch.testing.assert_close(last_memory, packed, rtol=1e-12, atol=1e-12)
+    same_with_gradients(out[real], expected[real], [x, *first_layer.parameters(), *second_layer.parameters()])
 
 
 @pytest.mark.parametrize("words", [("luna", "attn.rows=4"), ("dba",)])
-def test_only_the_first_layer_learns_where_the_memory_starts(words):
+def test_only_first_layer_has_initial_memory_parameter(words):
     model = config(*words, "task.length=32").classifier()
     assert [name for name, _ in model.named_parameters() if name.endswith("start")] == ["blocks.0.start"]
     model(torch.randint(31, (2, 1, 32))).square().sum().backward()
@@ -92,7 +93,7 @@ def make_transformer_ls(**options):
 
 
 def transformer_ls_oracle(mixer, x, real, window):
-    length, reach, width = x.shape[1], max(window // 2, 1), H * D
+    length, side, width = x.shape[1], max(window // 2, 1), H * D
     mixed = torch.zeros(len(x), length, width, dtype=x.dtype)
     for n in range(len(x)):
         q, k, v = mixer.inputs(x[n]).split(width, -1)  # (L,H D)
@@ -100,25 +101,25 @@ def transformer_ls_oracle(mixer, x, real, window):
         p = mixer.project(x[n]).exp() * real[n, :, None]  # (L,H rank)
         p = p / p.sum(0)
         head = lambda h: slice(h * D, (h + 1) * D)
-        long = [
+        compressed = [
             torch.stack([torch.cat([p[:, h * RANK + r] @ t[:, head(h)] for h in range(H)]) for r in range(RANK)])
             for t in (k, v)
         ]  # (rank,H D) each
-        k_long, v_long = (mixer.compressed_norm(t) for t in long)
+        k_long, v_long = (mixer.compressed_norm(t) for t in compressed)
         for i in real[n].nonzero()[:, 0].tolist():
             start = i // window * window
-            seen = [j for j in range(start - reach, start + window + reach) if 0 <= j < length and real[n, j]]
+            band = [j for j in range(start - side, start + window + side) if 0 <= j < length and real[n, j]]
             for h in range(H):
-                keys, values = (torch.cat([a[:, head(h)], b[seen][:, head(h)]]) for a, b in ((k_long, k), (v_long, v)))
+                keys, values = (torch.cat([a[:, head(h)], b[band][:, head(h)]]) for a, b in ((k_long, k), (v_long, v)))
                 weights = (keys @ q[i, head(h)] / D**0.5).exp()
                 mixed[n, i, head(h)] = weights / weights.sum() @ values
         if mixer.conv is not None:
-            reach_c = mixer.conv.weight.shape[2] // 2
+            radius = mixer.conv.weight.shape[2] // 2
             for i in range(length):
-                for j in range(max(0, i - reach_c), min(length, i + reach_c + 1)):
+                for j in range(max(0, i - radius), min(length, i + radius + 1)):
                     if real[n, j]:
                         for h in range(H):
-                            mixed[n, i, head(h)] += mixer.conv.weight[h, 0, j - i + reach_c, 0] * v[j, head(h)]
+                            mixed[n, i, head(h)] += mixer.conv.weight[h, 0, j - i + radius, 0] * v[j, head(h)]
     return mixer.output(mixed)
 
 
@@ -127,8 +128,8 @@ def transformer_ls_oracle(mixer, x, real, window):
     ("window", "kernel"), [(1, 0), (2, 0), (4, 0), (5, 0), (11, 0), (16, 0), (4, 1), (4, 3), (4, 5)]
 )
 @torch.no_grad()
-def test_transformer_ls_is_its_definition(pattern, window, kernel):
-    """Padded positions too: they are output(0)."""
+def test_transformer_ls_matches_definition(pattern, window, kernel):
+    """Padded positions are compared too: they hold output(0)."""
     mixer, x, mask = (
         make_transformer_ls(window=window, kernel=kernel),
         tokens(LS_DIM, LS_LENGTH),

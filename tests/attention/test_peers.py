@@ -1,7 +1,7 @@
-"""Mechanisms against public implementations of them, in float64, with their weights.
+"""Mechanisms against public implementations with the same weights, in float64.
 
 None of these packages is a dependency: `make test-peers` installs them, and a test whose package is absent is skipped.
-Everything agrees to rounding where both sides compute the same thing; the docstrings say where they do not.
+Results agree up to rounding; the docstrings name the cases in which a package computes something else.
 """
 
 import math
@@ -22,12 +22,12 @@ SUFFIX = first_real(L, L, 30, 5)
 PINV = partial(cubic, steps=6, init="batch")
 
 
-def additive(mask):
+def additive_mask(mask):
     return torch.zeros(N, 1, 1, L, dtype=torch.float64).masked_fill(~mask[:, None, None], float("-inf"))
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_softmax_is_that_of_transformers_bert(masked):
+def test_softmax_matches_transformers_bert(masked):
     package("transformers")
     from transformers import BertConfig
     from transformers.models.bert.modeling_bert import BertSelfAttention
@@ -35,7 +35,7 @@ def test_softmax_is_that_of_transformers_bert(masked):
     torch.manual_seed(0)
     peer = BertSelfAttention(BertConfig(hidden_size=DIM, num_attention_heads=H, attn_implementation="eager"))
     peer, x = peer.double().eval(), tokens()
-    theirs = peer(x, additive(SUFFIX) if masked else None)[0]
+    theirs = peer(x, additive_mask(SUFFIX) if masked else None)[0]
     same(run(make(Softmax), peer, x, SUFFIX if masked else None), theirs)
 
 
@@ -55,26 +55,26 @@ def nystromformer(landmarks, kernel):
 
 @pytest.mark.parametrize("landmarks", [1, 4, 16, L])
 @pytest.mark.parametrize("kernel", [5, 35])
-def test_nystrom_original_is_that_of_transformers(landmarks, kernel):
+def test_nystrom_original_matches_transformers(landmarks, kernel):
     ours, peer = nystromformer(landmarks, kernel)
     x = tokens()
     same(run(ours, peer, x), peer(x)[0])
 
 
 @pytest.mark.parametrize("landmarks", [4, 16, L])
-def test_nystrom_original_with_padding_is_that_of_transformers_once_padding_is_zero(landmarks):
-    """Without bias, so that queries, keys and values of padding are zero, which the LRA code sets them to."""
+def test_nystrom_original_with_zero_padding_matches_transformers(landmarks):
+    """Without biases, so that queries, keys and values of padding are zero, as the LRA code sets them."""
     ours, peer = nystromformer(landmarks, kernel=5)
     for layer in (peer.query, peer.key, peer.value):
         torch.nn.init.zeros_(layer.bias)
     x = tokens() * SUFFIX[..., None]
-    same(run(ours, peer, x, SUFFIX)[SUFFIX], peer(x, additive(SUFFIX))[0][SUFFIX])
+    same(run(ours, peer, x, SUFFIX)[SUFFIX], peer(x, additive_mask(SUFFIX))[0][SUFFIX])
 
 
 @pytest.mark.parametrize("landmarks", [1, 4, 16])
 @pytest.mark.parametrize("kernel", [0, 33])
-def test_nystrom_is_that_of_nystrom_attention(landmarks, kernel):
-    """Without padding and with landmarks that divide the length: the package pads in front of the sequence."""
+def test_nystrom_matches_nystrom_attention_package(landmarks, kernel):
+    """Only without padding and with landmarks that divide the length: the package pads at the front."""
     peers = package("nystrom_attention.nystrom_attention")
     torch.manual_seed(0)
     sizes = {"dim_head": D, "heads": H, "num_landmarks": landmarks}
@@ -87,8 +87,8 @@ def test_nystrom_is_that_of_nystrom_attention(landmarks, kernel):
 
 @pytest.mark.parametrize("length", [L, L - 11])
 @pytest.mark.parametrize("share_kv", [False, True])
-def test_linformer_is_that_of_linformer(length, share_kv):
-    """Its share_kv also makes the values equal to the keys; it takes no mask."""
+def test_linformer_matches_linformer_package(length, share_kv):
+    """With share_kv the package also uses the keys as values. It takes no mask."""
     peers = package("linformer.linformer")
     torch.manual_seed(0)
     peer = peers.LinformerSelfAttention(DIM, seq_len=L, k=7, heads=H, dim_head=D, share_kv=share_kv).double().eval()
@@ -104,7 +104,7 @@ def test_linformer_is_that_of_linformer(length, share_kv):
 
 
 def mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation):
-    """transformers' block, which rounds to float32 in its convolution and cuts Laplace's constants after six digits."""
+    """Build transformers' block, with its cast to float32 and its six-digit Laplace constants patched to float64."""
     name = "transformers.models.deprecated.mega.modeling_mega"
     peers = pytest.importorskip(name, reason="transformers 5 has no MEGA, up to 4.57 it does: make test-peers")
     from transformers.activations import LaplaceActivation
@@ -125,7 +125,7 @@ def mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation):
     return peer.eval()
 
 
-# ours -> theirs
+# Our parameter names -> names in transformers.
 MEGA_KEYS = {
     "values": "mega_layer.v_proj",
     "gates": "mega_layer.mx_proj",
@@ -152,19 +152,20 @@ MEGA_KEYS = {
 @pytest.mark.parametrize("norm,prenorm", [("layer", True), ("scale", False), ("batch", True)])
 @pytest.mark.parametrize("truncation", [None, 9])
 @pytest.mark.parametrize("masked", [False, True])
-def test_mega_is_that_of_transformers(monkeypatch, weights, chunk, norm, prenorm, truncation, masked):
-    """Its RMS norm forgets to divide and is left out."""
+def test_mega_matches_transformers(monkeypatch, weights, chunk, norm, prenorm, truncation, masked):
+    """norm=rms is left out: the RMS norm of transformers does not divide by the RMS."""
     peer = mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation)
     sizes = {"dim": DIM, "hidden": 20, "dropout": 0.1, "length": L, "z": 6, "ndim": 5, "truncation": truncation}
     ours = Mega(partial(Softmax, weights=weights), **sizes, chunk=chunk, norm=norm, prenorm=prenorm).double().eval()
     theirs = peer.state_dict()
-    copied = {}
+    state = {}
     for key, tensor in ours.state_dict().items():
         stem, _, leaf = key.rpartition(".")
         source = MEGA_KEYS.get(key) or f"{MEGA_KEYS[stem]}.{leaf}"
-        copied[key] = theirs.pop(source).reshape(tensor.shape)
-    assert not theirs  # so the counts of parameters agree
-    ours.load_state_dict(copied)
+        state[key] = theirs.pop(source).reshape(tensor.shape)
+    # Every peer parameter was copied, so the parameter counts agree.
+    assert not theirs
+    ours.load_state_dict(state)
     x = tokens()
     expected = peer(x.transpose(0, 1), attention_mask=SUFFIX.long() if masked else None)[0].transpose(0, 1)
     same(ours(x, SUFFIX if masked else None)[0][SUFFIX], expected[SUFFIX])

@@ -1,4 +1,4 @@
-"""Banded, blocked, LSH and random-feature attention against public implementations."""
+"""Banded, block, LSH and random-feature attention against public implementations, in float64."""
 
 from functools import partial
 
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.peers
 
 @pytest.mark.parametrize("global_tokens", [0, 1, 5])
 @pytest.mark.parametrize("side", [2, 4, 16])
-def test_longformer_is_that_of_transformers(side, global_tokens, monkeypatch):
-    """Without its pass of the weights through float32. Its global tokens get the projections of the others."""
+def test_longformer_matches_transformers(side, global_tokens, monkeypatch):
+    """transformers casts weights to float32, which is patched out; its global projections copy the local ones."""
     package("transformers")
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
@@ -64,7 +64,7 @@ def test_longformer_is_that_of_transformers(side, global_tokens, monkeypatch):
 
 @pytest.mark.parametrize("side", [1, 4, 16])
 @pytest.mark.parametrize("masked", [False, True])
-def test_longformer_is_that_of_local_attention_with_an_exact_window(side, masked):
+def test_longformer_matches_local_attention_with_exact_window(side, masked):
     peers = package("local_attention")
     length = 64
     peer = peers.LocalAttention(side, look_backward=1, look_forward=1, exact_windowsize=True)
@@ -77,22 +77,22 @@ def test_longformer_is_that_of_local_attention_with_an_exact_window(side, masked
 
 
 @pytest.mark.parametrize("block, length", [(4, 64), (5, 40), (64, 64), (7, 40)])
-def test_local_is_that_of_local_attention_looking_nowhere_else(block, length):
-    """Without a mask the package attends to the zeros that fill up the last block of (7, 40)."""
+def test_local_matches_local_attention_without_neighbours(block, length):
+    """Without a mask the package attends to the zeros that fill the last block, as for (7, 40)."""
     peers = package("local_attention")
     peer = peers.LocalAttention(block, look_backward=0, look_forward=0, autopad=True)
     ours, x = make(Local, length, block=block), tokens(length)
     q, k, v = derived_qkv(x)
     for mask in (first_real(length, length, length, length), first_real(length, length, length - 9, 3)):
         same_with_gradients(merge(ours(q, k, v, mask))[mask], merge(peer(q, k, v, mask=mask))[mask], x)
-    last = length - length % block
+    num_full = length - length % block
     unmasked, full = peer(q, k, v), ours(q, k, v)
-    same(unmasked[:, :, :last], full[:, :, :last])
-    assert (last == length) == torch.allclose(unmasked, full)
+    same(unmasked[:, :, :num_full], full[:, :, :num_full])
+    assert (num_full == length) == torch.allclose(unmasked, full)
 
 
-def bigbird(blocks, block, random):
-    """Ours, transformers', and a list of the random blocks that transformers draws."""
+def build_bigbirds(blocks, block, random):
+    """Return our module, the module of transformers, and a list that collects the random blocks it draws."""
     package("transformers")
     from transformers import BigBirdConfig
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
@@ -107,8 +107,8 @@ def bigbird(blocks, block, random):
     return make(BigBird, blocks * block, block=block, random=random), peer, draws
 
 
-def both(ours, peer, draws, x, mask):
-    """Outputs with the same random blocks."""
+def run_both(ours, peer, draws, x, mask):
+    """Run both modules with the same random blocks."""
     from transformers.models.big_bird.modeling_big_bird import BigBirdModel
 
     blocked, band, rows, columns = BigBirdModel.create_masks_for_block_sparse_attn(mask.double(), ours.block)
@@ -121,34 +121,34 @@ def both(ours, peer, draws, x, mask):
 
 
 @pytest.mark.parametrize("blocks, block, random", [(12, 4, 3), (25, 2, 10), (8, 3, 1)])
-def test_bigbird_is_that_of_transformers_while_training(blocks, block, random):
-    """Where the last block has a real token: transformers lets every token see it, even if it is padding."""
-    ours, peer, draws = bigbird(blocks, block, random)
+def test_bigbird_matches_transformers_in_training(blocks, block, random):
+    """The last block has a real token, because in transformers every token attends to it even if it is padding."""
+    ours, peer, draws = build_bigbirds(blocks, block, random)
     length = blocks * block
     x, mask = tokens(length), first_real(length, length, length - 1, length - block + 1)
-    out, theirs = both(ours, peer.train(), draws, x, mask)
+    out, theirs = run_both(ours, peer.train(), draws, x, mask)
     assert draws[-1][0].shape == (blocks - 2, random)
     same_with_gradients(out[mask], theirs[mask], x)
 
 
-def test_bigbird_of_transformers_has_no_random_blocks_in_evaluation():
-    """All of them are block 0, which so counts 1 + random times; ours keeps one draw."""
-    ours, peer, draws = bigbird(12, 4, 3)
+def test_transformers_bigbird_has_no_random_blocks_in_evaluation():
+    """There every random block is block 0, which counts 1 + random times; our module uses one fixed draw."""
+    ours, peer, draws = build_bigbirds(12, 4, 3)
     x, mask = tokens(48), first_real(48, 48, 48, 48)
-    out, theirs = both(ours, peer.eval(), draws, x, mask)
+    out, theirs = run_both(ours, peer.eval(), draws, x, mask)
     assert not any(choice.any() for choice in draws[-1])
     # A global block sees every token once.
     same(out[:, :4], theirs[:, :4])
     block = torch.arange(48) // 4
     is_end = (block == 0) | (block == 11)
-    times = ((block[:, None] - block).abs() <= 1) | is_end | is_end[:, None]
-    times = torch.where((block == 0) & ~is_end[:, None], 4.0, times.double())
-    expected = F.scaled_dot_product_attention(*split(peer.query(x), peer.key(x), peer.value(x)), times.double().log())
+    counts = ((block[:, None] - block).abs() <= 1) | is_end | is_end[:, None]
+    counts = torch.where((block == 0) & ~is_end[:, None], 4.0, counts.double())
+    expected = F.scaled_dot_product_attention(*split(peer.query(x), peer.key(x), peer.value(x)), counts.double().log())
     same(theirs, merge(expected))
     assert (out[:, 8:-8] - theirs[:, 8:-8]).abs().max() > 0.01
 
 
-def performers(kernel, **options):
+def build_performers(kernel, **options):
     peers = package("performer_pytorch.performer_pytorch")
     torch.manual_seed(0)
     peer = peers.FastAttention(D, nb_features=20, generalized_attention=kernel == "relu").double()
@@ -158,17 +158,17 @@ def performers(kernel, **options):
 
 
 @pytest.mark.parametrize("spread, scalings", [(0.3, 1), (1.0, 1), (3.0, 1), (1.0, 2)])
-def test_performer_is_that_of_performer_pytorch(spread, scalings):
-    """Without padding. Scaling twice is the package with scaled queries and keys, as the PyTorch LRA code calls it."""
-    ours, peer, _ = performers("exp", scalings=scalings)
+def test_performer_matches_performer_pytorch(spread, scalings):
+    """Without padding. scalings=2 is the package on scaled queries and keys, as the PyTorch LRA code calls it."""
+    ours, peer, _ = build_performers("exp", scalings=scalings)
     q, k, v = derived_qkv(spread * tokens().detach())
     scale = D ** (-0.25 * (scalings - 1))
     same(ours(q, k, v), peer(q * scale, k * scale, v))
 
 
-def test_performer_without_eps_has_the_gradient_of_performer_pytorch():
-    """With eps the stabilisers take part in the gradient, and the package cuts it off there."""
-    ours, peer, peers = performers("exp", eps=0.0)
+def test_performer_gradient_without_eps_matches_performer_pytorch():
+    """With eps the result depends on the stabilisers, whose gradient the package detaches."""
+    ours, peer, peers = build_performers("exp", eps=0.0)
     x = tokens()
     q, k, v = derived_qkv(x)
     features = partial(peers.softmax_kernel, projection_matrix=peer.projection_matrix, eps=0.0)
@@ -176,13 +176,13 @@ def test_performer_without_eps_has_the_gradient_of_performer_pytorch():
     same_with_gradients(ours(q, k, v), theirs, x)
 
 
-def test_performer_with_relu_features_is_that_of_performer_pytorch():
-    ours, peer, _ = performers("relu")
+def test_performer_relu_matches_performer_pytorch():
+    ours, peer, _ = build_performers("relu")
     x = tokens()
     same_with_gradients(ours(*derived_qkv(x)), peer(*derived_qkv(x)), x)
 
 
-def transformers_reformer(chunk, hashes, buckets):
+def build_reformers(chunk, hashes, buckets):
     package("transformers")
     from transformers import ReformerConfig
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
@@ -191,7 +191,7 @@ def transformers_reformer(chunk, hashes, buckets):
     sizes = {"hidden_size": DIM, "num_attention_heads": H, "attention_head_size": D, "num_buckets": buckets}
     sizes |= {"lsh_attn_chunk_length": chunk, "num_hashes": hashes, "lsh_attention_probs_dropout_prob": 0.0}
     peer = LSHSelfAttention(ReformerConfig(**sizes, hash_seed=5, is_decoder=False)).double()
-    # Without the 1e-6 that it adds to |x|².
+    # Remove the 1e-6 that transformers adds to |x|².
     peer._len_norm = partial(peer._len_norm, epsilon=0.0)
     ours = make(Reformer, hashes=hashes, chunk=chunk, buckets=buckets, power=0)
     torch.manual_seed(5)
@@ -200,31 +200,31 @@ def transformers_reformer(chunk, hashes, buckets):
 
 
 def in_first_chunk(ours, x, mask):
-    """Mask of the real tokens in the first chunk of some round, (N,H,L)."""
+    """Mask (N,H,L) of the tokens in the first chunk of any hashing round; padding is sorted to the end."""
     bucket = ours.hash(x).masked_fill(~mask[:, None, None], ours.buckets)
-    place = bucket.argsort(dim=-1, stable=True).argsort(-1)
-    return (place < ours.chunk).any(2)
+    rank = bucket.argsort(dim=-1, stable=True).argsort(-1)
+    return (rank < ours.chunk).any(2)
 
 
 @pytest.mark.parametrize("chunk, hashes, buckets", [(8, 1, 6), (8, 2, 12), (16, 1, 2), (12, 3, 8)])
 @pytest.mark.parametrize("masked", [False, True])
-def test_reformer_is_that_of_transformers_behind_the_first_chunk(chunk, hashes, buckets, masked):
-    """Its first chunk sees the last one of the round before, which holds padding; the paper's sees none."""
-    ours, peer = transformers_reformer(chunk, hashes, buckets)
+def test_reformer_matches_transformers_after_first_chunk(chunk, hashes, buckets, masked):
+    """In transformers the first chunk sees the last chunk of the previous round; in the paper it sees itself only."""
+    ours, peer = build_reformers(chunk, hashes, buckets)
     x = tokens()
     real = first_real(L, L, 37, 20) if masked else first_real(L, L, L, L)
     mask = real if masked else None
     qk, v = split(peer.query_key(x), peer.value(x))
     theirs = split(peer(x, attention_mask=mask).hidden_states)[0]
     out = ours(qk, qk, v, mask)
-    first, real = in_first_chunk(ours, qk, real), real[:, None].expand(-1, H, -1)
-    assert (real & ~first).sum() > 50
-    same_with_gradients(out[real & ~first], theirs[real & ~first], x)
-    assert not torch.allclose(out[real & first], theirs[real & first], atol=1e-3)
+    is_first, real = in_first_chunk(ours, qk, real), real[:, None].expand(-1, H, -1)
+    assert (real & ~is_first).sum() > 50
+    same_with_gradients(out[real & ~is_first], theirs[real & ~is_first], x)
+    assert not torch.allclose(out[real & is_first], theirs[real & is_first], atol=1e-3)
 
 
-def test_reformer_of_one_chunk_is_that_of_transformers():
-    ours, peer = transformers_reformer(L, 1, 2)
+def test_reformer_with_one_chunk_matches_transformers():
+    ours, peer = build_reformers(L, 1, 2)
     x, mask = tokens(), first_real(L, L, 37, 20)
     qk, v = split(peer.query_key(x), peer.value(x))
     theirs = peer(x, attention_mask=mask).hidden_states
@@ -236,11 +236,11 @@ SIZES += [(4, 1, "bucket"), (6, 2, "bucket"), (8, 3, "bucket"), (4, 4, "bucket")
 
 
 @pytest.mark.parametrize("chunk, hashes, scope", SIZES)
-def test_reformer_is_that_of_reformer_pytorch(chunk, hashes, scope):
-    """Within buckets everywhere, but for the 1e-9 that the package adds; else behind the first chunk, as above."""
+def test_reformer_matches_reformer_pytorch(chunk, hashes, scope):
+    """scope=bucket matches up to the 1e-9 that the package adds; scope=chunk after the first chunk, as above."""
     peers = package("reformer_pytorch.reformer_pytorch")
-    across = scope == "chunk"
-    rules = {"attend_across_buckets": across, "allow_duplicate_attention": across}
+    crosses_buckets = scope == "chunk"
+    rules = {"attend_across_buckets": crosses_buckets, "allow_duplicate_attention": crosses_buckets}
     peer = peers.LSHAttention(bucket_size=chunk, n_hashes=hashes, **rules).eval()
     ours = make(Reformer, hashes=hashes, chunk=chunk, buckets=L // chunk, scope=scope)
     torch.manual_seed(5)
@@ -250,9 +250,9 @@ def test_reformer_is_that_of_reformer_pytorch(chunk, hashes, scope):
     torch.manual_seed(5)
     theirs = peer(qk.flatten(0, 1), v.flatten(0, 1))[0].unflatten(0, (N, H))
     out = ours(qk, qk, v)
-    if not across:
+    if not crosses_buckets:
         same_with_gradients(out, theirs, x, rtol=1e-8, atol=1e-8)
         return
-    first = in_first_chunk(ours, qk, first_real(L, L, L, L))
-    same_with_gradients(out[~first], theirs[~first], x)
-    assert not torch.allclose(out[first], theirs[first], atol=1e-3)
+    is_first = in_first_chunk(ours, qk, first_real(L, L, L, L))
+    same_with_gradients(out[~is_first], theirs[~is_first], x)
+    assert not torch.allclose(out[is_first], theirs[is_first], atol=1e-3)

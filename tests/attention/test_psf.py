@@ -33,7 +33,7 @@ SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
     ],
     ids=str,
 )
-def test_is_the_reference_with_its_gradients(pattern, ring, options, offsets):
+def test_psf_and_gradients_match_reference(pattern, ring, options, offsets):
     torch.manual_seed(0)
     psf, mask = PSF(SIZES, dim=DIM, **options, ring=ring).double(), masks(L)[pattern]
     assert len(psf.weights) == options.get("factors", 4) and psf.offsets.tolist() == offsets
@@ -47,8 +47,8 @@ def test_is_the_reference_with_its_gradients(pattern, ring, options, offsets):
 
 
 @pytest.mark.parametrize("length", [128, 1024, 2000, 4096])
-def test_factors_and_links_follow_the_length(length):
-    """The code has one link more than the paper."""
+def test_default_factors_and_links_grow_with_log_length(length):
+    """The released code has one link more than the paper."""
     factors = math.ceil(math.log2(length))
     for links, count in (("code", factors + 1), ("paper", factors)):
         psf = PSF(replace(SIZES, length=length), dim=DIM, links=links)
@@ -56,9 +56,9 @@ def test_factors_and_links_follow_the_length(length):
         assert psf.offsets.tolist() == [0, *(2**j for j in range(count - 1))]
 
 
-# As in the released configurations: rows of the embedding, its width, positions, M, K, hidden of f, hidden of g,
-# channels, inputs of the head, hidden of the head, outputs. Text and Pathfinder have 258 bytes and 256 grey levels, not
-# 97 and 225.
+# Released configurations: token ids, embedding width, positions, factors M, links K, hidden units of f, hidden units of
+# g, channels, inputs, hidden units and outputs of the head. Our Text has 258 token ids, not 97; our Pathfinder has 256
+# grey levels, not 225. Adding has no embedding but a linear layer with 2 inputs and a bias.
 MODEL_SIZES = {
     "listops": (17, 512, 2000, 11, 12, 128, 128, 128, 128, None, 10),
     "text": (258, 32, 0, 12, 13, 128, 128, 32, 32, None, 2),
@@ -66,15 +66,16 @@ MODEL_SIZES = {
     "pathfinder": (256, 32, 1024, 11, 12, 128, 128, 32, 1024 * 32, None, 2),
     "temporal_order": (6, 32, 128, 7, 8, 32, 32, 8, 128 * 8, None, 4),
     "genome": (6, 32, 0, 14, 15, 32, 32, 32, 16384 * 32, None, 2),
-    "adding": (3, 32, 0, 7, 8, 32, 32, 8, 128 * 8, None, 1),  # a linear map of 2 features has a bias
+    "adding": (3, 32, 0, 7, 8, 32, 32, 8, 128 * 8, None, 1),
 }
 
 
-def published(task, *words):
+def published_experiment(task, *words):
     return experiment(f"experiment=psf_{task}", *words)
 
 
-TRAINING = {  # dropout of the embedding, of g and of the head; learning rate; epochs of so many examples, batch
+# Dropout of the embedding, of g and of the head; learning rate; steps: epochs * (training examples // batch size).
+TRAINING = {
     "listops": ((0, 0, 0), 1e-3, 7 * (96000 // 32)),
     "text": ((0.4, 0, 0), 1e-4, 145 * (25000 // 32)),
     "image": ((0, 0.2, 0.8), 1e-3, 35 * (45000 // 32)),
@@ -86,13 +87,13 @@ TRAINING = {  # dropout of the embedding, of g and of the head; learning rate; e
 
 
 @pytest.mark.parametrize("task", TRAINING)
-def test_sizes_and_training_are_those_of_the_protocol(task):
-    cfg, (dropouts, rate, steps) = published(task), TRAINING[task]
+def test_model_sizes_and_training_match_published(task):
+    cfg, (dropouts, rate, steps) = published_experiment(task), TRAINING[task]
     model = cfg.meta_model
-    rows, d, positions, M, K, f, g, channels, inputs, hidden, outputs = MODEL_SIZES[task]
+    vocab, d, positions, M, K, f, g, channels, inputs, hidden, outputs = MODEL_SIZES[task]
     mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
     head = mlp(inputs, hidden, outputs) if hidden else (inputs + 1) * outputs
-    expected = (rows + positions) * d + mlp(d, g, channels) + M * mlp(d, f, K) + head
+    expected = (vocab + positions) * d + mlp(d, g, channels) + M * mlp(d, f, K) + head
     assert sum(p.numel() for p in model.parameters()) == expected
     assert (model.embed.dropout.p, model.blocks[0].mixer.values[1].p, model.head.dropout.p) == dropouts
     assert (cfg.optim.lr, cfg.optim.steps, cfg.optim.schedule, cfg.optim.weight_decay) == (rate, steps, "constant", 0)
@@ -103,8 +104,8 @@ def test_sizes_and_training_are_those_of_the_protocol(task):
 @pytest.mark.parametrize(
     "task, pool", [("listops", "cls"), ("text", "cls"), ("image", "flatten"), ("adding", "flatten")]
 )
-def test_model_is_the_published_formula(task, pool):
-    cfg = published(task, "budget=smoke", "task.length=64")
+def test_model_matches_published_formula(task, pool):
+    cfg = published_experiment(task, "budget=smoke", "task.length=64")
     torch.manual_seed(0)
     model = cfg.classifier().double().eval()
     state = model.state_dict()
@@ -117,22 +118,22 @@ def test_model_is_the_published_formula(task, pool):
         inputs = torch.randint(0, 16, (3, 64))
         ids = torch.cat([torch.full((3, 1), cfg.task.vocab - 1), inputs], 1)[:, :64] if pool == "cls" else inputs
         E = state["embed.token.weight"][ids] + state.get("embed.position.weight", 0)
-    outs = []
+    summaries = []
     for x in E:
         first = v = mlp("blocks.0.mixer.values.0", x)
         for m in range(len(model.blocks[0].mixer.weights)):
             w = mlp(f"blocks.0.mixer.weights.{m}", x)
             v = sparse_factor(w) @ v
             v = v + first if cfg.attn.get("residuals") else v
-        outs.append(v[0] if pool == "cls" else v.flatten())
-    pooled = torch.stack(outs)
+        summaries.append(v[0] if pool == "cls" else v.flatten())
+    pooled = torch.stack(summaries)
     expected = mlp("head.mlp", pooled) if cfg.model.head.get("kind") == "gelu" else affine("head.mlp.0", pooled)
     torch.testing.assert_close(model(inputs[:, None]), expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("task, padding", [("listops", "zero"), ("text", "constant"), ("image", "learned")])
-def test_padding_vector(task, padding):
-    model = published(task, "budget=smoke").classifier().eval()
+def test_padding_embedding_is_zero_constant_or_learned(task, padding):
+    model = published_experiment(task, "budget=smoke").classifier().eval()
     table, ids = model.embed.token.weight, torch.tensor([[0, 5, 0, 9]])
     model.embed(ids).sum().backward()
     assert (table[0] == 0).all() == (padding == "zero")

@@ -26,7 +26,7 @@ def make(kind, seed=0, dim=DIM, **options):
 
 
 def reference_layer(model, u):
-    """lra/reference of one sequence u (L,d)."""
+    """Run lra/reference on one sequence u (L,d)."""
     if isinstance(model, S4D):
         log_dt, log_A_real, A_imag, B, C, D = model.parameters()
         B, C = torch.view_as_complex(B), torch.view_as_complex(C)
@@ -56,18 +56,17 @@ VARIANTS = [
 
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=str)
 @pytest.mark.parametrize("length", [1, 2, 13, 32])
-def test_is_the_reference(length, kind, options):
-    """Outputs, and gradients of all parameters and of x."""
+def test_ssm_layers_match_reference(length, kind, options):
     model = make(kind, **options)
     if getattr(model, "clip", False):
         model.decay.data[1] = 0.3
     g = torch.Generator().manual_seed(1)
     x = torch.randn(2, length, DIM, generator=g, dtype=torch.float64)
     mask = torch.rand(2, length, generator=g) < 0.7
-    # A masked token counts as zero, except in D u.
-    silent = x.requires_grad_() * mask[..., None]
+    # A masked token counts as zero in the recurrence, but not in the skip connection D u.
+    masked_x = x.requires_grad_() * mask[..., None]
     skip = list(model.parameters())[-1]
-    expected = torch.stack([reference_layer(model, u) for u in silent]) + skip * (x - silent)
+    expected = torch.stack([reference_layer(model, u) for u in masked_x]) + skip * (x - masked_x)
     same_with_gradients(model(x, mask), expected, [x, *model.parameters()])
 
 
@@ -75,7 +74,7 @@ def tensor(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def fill(model, **parts):
+def set_parameters(model, **parts):
     with torch.no_grad():
         for name, value in parts.items():
             getattr(model, name).copy_(value)
@@ -95,37 +94,38 @@ S5_OPTIONS["s5_complex"] = {"clip": True}
 
 
 @pytest.mark.parametrize(("case", "options"), S5_OPTIONS.items())
-def test_s5_is_the_released_module(case, options):
+def test_s5_matches_released_module(case, options):
     released, x = RELEASED["s5"][case], tensor(RELEASED["x"])
-    model = fill(make(S5, **options), **s5_parts(released["params"]))
+    model = set_parameters(make(S5, **options), **s5_parts(released["params"]))
     torch.testing.assert_close(model(x[None])[0], tensor(released["y"]), rtol=1e-10, atol=1e-10)
-    if not options.get("clip"):  # in that case one of its eigenvalues was moved
+    # In the case with clip one eigenvalue was moved away from its initial value.
+    if not options.get("clip"):
         fresh = make(S5)
         torch.testing.assert_close(fresh.decay, model.decay, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(fresh.frequency, model.frequency, rtol=1e-6, atol=1e-6)
 
 
-def test_lru_is_the_minimal_implementation():
+def test_lru_matches_minimal_lru():
     p, x = {key: tensor(value) for key, value in RELEASED["lru"]["params"].items()}, tensor(RELEASED["x"])
     b, c = (torch.stack([p[f"{name}_re"], p[f"{name}_im"]], -1) for name in "BC")
-    model = fill(make(LRU, states=5, bidirectional=False), b=b, c=c[None], skip=p["D"])
-    fill(model, **{name: p[f"{name}_log"] for name in ("nu", "theta", "gamma")})
+    model = set_parameters(make(LRU, states=5, bidirectional=False), b=b, c=c[None], skip=p["D"])
+    set_parameters(model, **{name: p[f"{name}_log"] for name in ("nu", "theta", "gamma")})
     torch.testing.assert_close(model(x[None])[0], tensor(RELEASED["lru"]["y"]), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("case", RELEASED["s4d"])
-def test_s4d_is_the_released_module(case):
-    """Its kernel inside its two-sided convolution; A, B and frequencies are as that module started them."""
+def test_s4d_matches_released_module(case):
+    """The released kernel in its two-sided convolution. The initial A also matches the released module."""
     init, disc = case.split("_")
     p, x = {key: tensor(value) for key, value in RELEASED["s4d"][case]["params"].items()}, tensor(RELEASED["x_s4d"])
     torch.manual_seed(0)
     model = S4D(SIZES, dim=DIM, states=8, init=init, discretisation=disc, shared=disc == "bilinear").double()
     torch.testing.assert_close(model.log_A_real, p["kernel.A_real"], rtol=1e-6, atol=1e-6)
-    # It keeps the other one of each conjugate pair, and no frequency below 1e-4.
+    # The released module stores the other one of each conjugate pair, and clips frequencies from below at 1e-4.
     expected = p["kernel.A_imag"].sort().values
     torch.testing.assert_close(model.A_imag.sort().values, expected, rtol=1e-5, atol=1.1e-4)
-    given = {"log_dt": p["kernel.inv_dt"][:, 0], "log_A_real": p["kernel.A_real"], "A_imag": -p["kernel.A_imag"]}
-    fill(model, **given, B=p["kernel.B"][0], C=p["kernel.C"], D=p["D"][0])
+    state = {"log_dt": p["kernel.inv_dt"][:, 0], "log_A_real": p["kernel.A_real"], "A_imag": -p["kernel.A_imag"]}
+    set_parameters(model, **state, B=p["kernel.B"][0], C=p["kernel.C"], D=p["D"][0])
     torch.testing.assert_close(model(x.mT).mT, tensor(RELEASED["s4d"][case]["y"]), rtol=1e-10, atol=1e-10)
 
 
@@ -133,16 +133,16 @@ def test_s4d_is_the_released_module(case):
     ("c_init", "std"),
     [("lecun_normal", (64 * 48) ** -0.5), ("trunc_standard_normal", 1 / 8), ("complex_normal", 0.5**0.5)],
 )
-def test_s5_starts_as_the_released_code(c_init, std):
-    """Standard deviations that flax's initialisers gave for 64 states and 48 channels, within three of their errors."""
+def test_s5_initial_std_matches_flax(c_init, std):
+    """Standard deviations of flax's initialisers for 64 states and 48 channels, within three standard errors."""
     model = make(S5, dim=48, states=64, blocks=4, c_init=c_init)
     for parameter, expected in ((model.c, std), (model.b, 0.125 * 0.5**0.5)):
         assert parameter.std().item() == pytest.approx(expected, rel=3 * (2 * parameter.numel() / 4) ** -0.5)
     assert (model.frequency < 0).all() and torch.equal(model.frequency[:8], model.frequency[8:16])
 
 
-def test_s5_starts_in_the_coordinates_of_hippo():
-    """One block: V B has B's real numbers again, so S's impulse response with C is that of the diagonal model."""
+def test_s5_initial_impulse_response_matches_hippo():
+    """With one block, transforming B and C back by the eigenvectors V gives a real model with the HiPPO matrix S."""
     model = make(S5, blocks=1, bidirectional=False)
     values, vectors = hippo_legs(STATES)
     V = vectors[:, : STATES // 2]
@@ -154,21 +154,22 @@ def test_s5_starts_in_the_coordinates_of_hippo():
         torch.testing.assert_close(response, full, rtol=1e-5, atol=1e-6)
 
 
-def test_lru_starts_on_its_ring():
+def test_lru_initial_eigenvalues_are_uniform_on_ring():
     model = make(LRU, states=4000, r_min=0.5, r_max=0.9, max_phase=1.0)
     radius, phase = (-model.nu.exp()).exp(), model.theta.exp()
     assert radius.min() >= 0.5 and radius.max() <= 0.9 and phase.min() > 0 and phase.max() <= 1
-    shares = ((radius**2 - 0.25) / (0.81 - 0.25)).sort().values, phase.sort().values
-    even = (torch.arange(4000) + 0.5) / 4000
-    for share in shares:  # Kolmogorov: above 1.95 / √n in one of a thousand draws
-        assert (share - even).abs().max() < 1.95 / math.sqrt(4000)
+    quantiles = ((radius**2 - 0.25) / (0.81 - 0.25)).sort().values, phase.sort().values
+    uniform = (torch.arange(4000) + 0.5) / 4000
+    # Kolmogorov-Smirnov test: a deviation above 1.95 / √n has probability 1e-3.
+    for quantile in quantiles:
+        assert (quantile - uniform).abs().max() < 1.95 / math.sqrt(4000)
     torch.testing.assert_close(model.gamma.exp() ** 2, 1 - radius**2, rtol=1e-5, atol=1e-6)
     assert model.b.std().item() == pytest.approx((2 * DIM) ** -0.5, rel=0.05)
     assert model.c.std().item() == pytest.approx(4000**-0.5, rel=0.05)
 
 
-def test_s4d_legs_starts_with_the_inputs_of_hippo():
-    """V B of the halves and their conjugates is HiPPO's B up to what is clipped."""
+def test_s4d_legs_initial_b_is_clipped_hippo_b():
+    """V is unitary, so the norm of B, counting both of each conjugate pair, is at most HiPPO's norm √(Σ 2i + 1)."""
     b = torch.view_as_complex(S4D(SIZES, dim=DIM, states=STATES, init="legs").B)[0]
     norm = (2 * b.abs().square().sum()).sqrt().item()
     assert b.imag.abs().max() <= 2 and norm <= math.sqrt(sum(2 * i + 1 for i in range(STATES))) + 1e-5

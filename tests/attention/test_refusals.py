@@ -1,4 +1,4 @@
-"""The sizes and options that a mechanism is built with, and the message for each that it refuses."""
+"""Sizes and options of mechanisms: what a mechanism is built with, and the error message of each invalid value."""
 
 import os
 
@@ -18,8 +18,8 @@ SIZES = {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 64, "dropout": 0.0
 def make(name, **options):
     kind = config(name).attn.function
     sizes = Sizes(**{key: options.pop(key, size) for key, size in SIZES.items()})
-    place = {} if issubclass(kind, Attention) else {"dim": 8} | ({"hidden": 12} if kind in (DBA, Luna) else {})
-    return kind(sizes, **place, **options)
+    widths = {} if issubclass(kind, Attention) else {"dim": 8} | ({"hidden": 12} if kind in (DBA, Luna) else {})
+    return kind(sizes, **widths, **options)
 
 
 AT_LEAST_ONE = "bigbird.block dba.latents flare.latents h_transformer_1d.block linformer.rank local.block "
@@ -32,7 +32,7 @@ BOUNDS |= dict.fromkeys(PSF.split(), ".*")
 
 
 @pytest.mark.parametrize("option", BOUNDS)
-def test_a_size_of_zero_is_refused_by_its_name(option):
+def test_zero_size_error_names_option(option):
     name, key = option.split(".")
     with pytest.raises(ValueError, match=f"^{key} must be {BOUNDS[option]}, not 0"):
         make(name, **{key: 0})
@@ -103,12 +103,12 @@ def test_a_size_of_zero_is_refused_by_its_name(option):
         ("transformer_ls", {"kernel": 4}, "kernel must be odd, or 0 for no convolution, not 4"),
     ],
 )
-def test_an_option_is_refused_by_its_name(name, options, message):
+def test_invalid_option_error_names_option(name, options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         make(name, **options)
 
 
-# Shapes of correct arguments; mechanism, argument with a wrong shape.
+# Correct shapes of all arguments; then (mechanism, argument, wrong shape).
 SHAPES = dict.fromkeys("qkv", (2, 2, 8, 4)) | {"x": (2, 8, 8), "mask": (2, 8)}
 WRONG_SHAPES = [
     ("sdpa", "q", (2, 8, 4)),
@@ -123,19 +123,19 @@ WRONG_SHAPES = [
 
 @pytest.mark.skipif(os.environ.get("LRA_CHECK_SHAPES", "1") != "1", reason="shapes are not checked")
 @pytest.mark.parametrize(("name", "wrong", "shape"), WRONG_SHAPES)
-def test_a_wrong_shape_fails_where_it_enters(name, wrong, shape):
+def test_wrong_shape_error_names_forward_parameter(name, wrong, shape):
     module = make(name)
     names = ("q", "k", "v", "mask") if isinstance(module, Attention) else ("x", "mask")
     arguments = {name: torch.ones(SHAPES[name], dtype=torch.bool if name == "mask" else None) for name in names}
     module(**arguments)
     arguments[wrong] = torch.ones(shape, dtype=arguments[wrong].dtype)
-    where = rf"{type(module).__module__}\.\w+\.forward\.\n.*parameter '{wrong}'"
-    with pytest.raises(TypeCheckError, match=where):
+    pattern = rf"{type(module).__module__}\.\w+\.forward\.\n.*parameter '{wrong}'"
+    with pytest.raises(TypeCheckError, match=pattern):
         module(**arguments)
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_a_former_name_of_a_class_attribute_is_refused(old, new):
+def test_renamed_class_attribute_raises_type_error(old, new):
     with pytest.raises(TypeError, match=rf"^Mine\.{old} is now called {new}; rename the attribute$"):
         type("Mine", (Bare,), {old: True})
 
@@ -150,13 +150,13 @@ def test_a_former_name_of_a_class_attribute_is_refused(old, new):
         (newton, {"grad": "exact"}, "grad must be one of implicit, unroll, not 'exact'"),
     ],
 )
-def test_an_option_of_an_inverse_is_refused_by_its_name(inverse, options, message):
+def test_invalid_pinv_option_error_names_option(inverse, options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         inverse(torch.eye(3), **{"steps": 3, **options})
 
 
 class Bare(Attention):
-    """No options, no constructor."""
+    """A mechanism without options and without a constructor."""
 
     has_dropout = True
 
@@ -169,7 +169,7 @@ class Broken(Bare):
         raise ValueError("numbers of rows do not match")
 
 
-def test_a_mechanism_without_a_constructor_gets_the_sizes_and_takes_dropout():
+def test_mechanism_without_constructor_gets_sizes_and_dropout():
     words = ("task.length=32", "model.heads=4", "model.head_dim=8", "+attn.dropout=0.25")
     model = config(f"{__name__}.Bare", *words).classifier()
     sizes = Sizes(heads=4, head_dim=8, value_dim=8, length=32, dropout=0.25)
@@ -177,7 +177,7 @@ def test_a_mechanism_without_a_constructor_gets_the_sizes_and_takes_dropout():
 
 
 @pytest.mark.parametrize(("words", "dropout"), [([], 0.3), (["+attn.dropout=0.2"], 0.2)])
-def test_a_whole_block_has_the_dropout_of_the_model_or_its_own(words, dropout):
+def test_block_dropout_defaults_to_model_dropout(words, dropout):
     model = config("luna", "model.dropout=0.3", *words).classifier()
     assert [part.dropout.p for part in model.blocks] == [dropout] * 2
 
@@ -193,11 +193,11 @@ def test_a_whole_block_has_the_dropout_of_the_model_or_its_own(words, dropout):
         ("linear", "block=mega", "block.bias must be false around Linear, which takes no position bias"),
     ],
 )
-def test_messages_name_options_as_the_command_line_does(name, word, message):
+def test_error_names_option_as_on_command_line(name, word, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         config(name, word).classifier()
 
 
-def test_an_error_about_something_else_stays_what_it_is():
+def test_unrelated_error_message_is_unchanged():
     with pytest.raises(ValueError, match=r"^numbers of rows do not match$"):
         config(f"{__name__}.Broken").classifier()

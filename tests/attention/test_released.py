@@ -1,4 +1,4 @@
-"""Mechanisms against outputs of their authors' code, on inputs and parameters that are sines of their index.
+"""Mechanisms against outputs of the authors' code, for inputs and parameters that are sines of their index.
 
 `released.json` holds OpenNLPLab/cosFormer 8e12da1 (`CosformerAttention`), HazyResearch/lolcats 375df84 (`FeatureMap`,
 `quadratic_attention`), vpuri3/FLARE.py 4e05378 (`FLARE` with linear projections), BrightQin/DBA-Time-Series 1b9dcd6
@@ -51,7 +51,7 @@ def qkv(seed: int = 1, width: int = D) -> list[Tensor]:
 
 
 def released_parameters(shapes: dict[str, tuple[int, ...]], seed: int = 10) -> dict[str, Tensor]:
-    """Parameters of a released module, by their names there."""
+    """Parameters of a released module, by their names in the released code."""
     return {name: 0.3 * waves(*shapes[name], seed=seed + i) for i, name in enumerate(sorted(shapes))}
 
 
@@ -69,17 +69,17 @@ def compare(ours: Tensor, case: str, rtol: float = 1e-10, atol: float = 1e-12) -
 
 
 def copy_linear(layer: nn.Linear, parameters: dict[str, Tensor], *names: str) -> None:
-    """Copy released maps, one below the other, into a linear map."""
+    """Copy the stacked parameters of released linear layers into one linear layer."""
     with torch.no_grad():
         for part, ours in layer.named_parameters():
             ours.copy_(torch.cat([parameters[f"{name}.{part}"] for name in names]))
 
 
-def test_cosformer():
+def test_cosformer_matches_released():
     compare(CosFormer(SIZES)(*qkv()), "cosformer")
 
 
-def test_hedgehog():
+def test_hedgehog_matches_released():
     hedgehog = Hedgehog(SIZES).double()
     with torch.no_grad():
         hedgehog.weight.copy_(torch.stack([waves(H, D, D, seed=4), waves(H, D, D, seed=5)]))
@@ -89,8 +89,8 @@ def test_hedgehog():
 @pytest.mark.parametrize(
     ("case", "scale", "mask"), [("flare", "one", None), ("flare_masked", "one", SUFFIX), ("flare_sqrt", "sqrt", None)]
 )
-def test_flare(case, scale, mask):
-    """Padding: the released module was handed each sequence at its own length."""
+def test_flare_matches_released(case, scale, mask):
+    """With a mask, the released module was run on each sequence at its own length."""
     d, latents = H * D, 3
     shapes = linear_shapes({"k_proj.fc": d, "v_proj.fc": d, "out_proj": d}, d) | {"latent_q": (d, latents)}
     p = released_parameters(shapes, seed=6)
@@ -105,8 +105,8 @@ def test_flare(case, scale, mask):
 
 
 @pytest.mark.parametrize(("case", "mask"), [("dba", None), ("dba_masked", SUFFIX)])
-def test_dba(case, mask):
-    """The attention of two layers on the same tokens: their layers get it normalised, ours normalise it."""
+def test_dba_matches_released(case, mask):
+    """The attention of two layers on the same tokens. Released layers get normalised tokens; ours normalise them."""
     d, latents, width = 12, 5, 24
     sizes = Sizes(heads=H, head_dim=d // H, value_dim=d // H, length=L)
     x = waves(N, L, d, seed=8)
@@ -124,7 +124,7 @@ def test_dba(case, mask):
         copy_linear(dba.expand, p, "q_len_proj")
         copy_linear(dba.output, p, "out_proj")
         copy_linear(dba.latent_norm, p, "self_attn_layer_norm1")
-        # No feed-forward layer.
+        # Our feed-forward layer outputs zero, because the released attention has none.
         nn.init.zeros_(dba.mlp[3].weight)
         nn.init.zeros_(dba.mlp[3].bias)
         out, memory = dba(x, mask, memory)
@@ -133,9 +133,10 @@ def test_dba(case, mask):
 
 
 @pytest.mark.parametrize(("case", "mask"), [("skyformer", None), ("skyformer_masked", SUFFIX)])
-def test_skyformer(case, mask):
-    """The first four features of each head; the released inverse starts from the largest sum of the batch."""
-    width, samples = 32, 3  # its scale of queries and keys is 32^-1/4 whatever the head size
+def test_skyformer_matches_released(case, mask):
+    """Compares the first four features of each head. The released inverse starts from the largest sum of the batch."""
+    # The released code scales queries and keys by 32^-1/4 for every head size.
+    width, samples = 32, 3
     sizes, pinv = replace(SIZES, head_dim=width, value_dim=width), partial(cubic, steps=6, init="batch")
     skyformer = Skyformer(sizes, samples=samples, pinv=pinv).double()
     skyformer.draw.copy_((waves(2 * samples, seed=14) + 1) / 2 * 0.999)
@@ -146,7 +147,7 @@ def test_skyformer(case, mask):
 
 
 @pytest.mark.parametrize(("case", "both"), [("long_conv", False), ("long_conv_both", True)])
-def test_long_conv(case, both):
+def test_long_conv_matches_released(case, both):
     conv = LongConv(SIZES, dim=3, bidirectional=both, squash=0.3).double()
     with torch.no_grad():
         conv.weights.copy_(waves(1 + both, 3, L, seed=15))
@@ -154,7 +155,7 @@ def test_long_conv(case, both):
     compare(conv(waves(N, L, 3, seed=17)), case)
 
 
-# Names of parameters, released -> ours.
+# Parameter names in the released code -> our names.
 MAMBA = {"A_log": "log_A", "D": "D", "in_proj.weight": "inputs.weight", "out_proj.weight": "output.weight"}
 MAMBA |= {"conv1d.weight": "conv.conv.weight", "conv1d.bias": "conv.conv.bias"}
 SELECTIVE = {"dt_proj.bias": "step_bias", "dt_proj.weight": "step.weight", "x_proj.weight": "select.weight"}
@@ -177,7 +178,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("case", LAYERS)
-def test_recurrent_layer(case, monkeypatch):
+def test_recurrent_layer_matches_released(case, monkeypatch):
     kind, options, names = LAYERS[case]
     width = 6 if case == "hyena_module" else 8
     sizes = Sizes(heads=4, head_dim=width // 2, value_dim=width // 2, length=L)
@@ -187,12 +188,13 @@ def test_recurrent_layer(case, monkeypatch):
     shapes = {name: parameter.shape for name, parameter in mixer.named_parameters()}
     assert set(ours) == set(shapes)
     mixer.load_state_dict({name: value.reshape(shapes[name]) for name, value in ours.items()})
-    if case == "hyena_module":  # the released layer trains the encoding of the lags
+    # In the released layer the positional encoding of the lags is a parameter.
+    if case == "hyena_module":
         monkeypatch.setattr(HyenaFilter, "encode", lambda *_: parameters["filter_fn.pos_emb.z"][0])
     compare(mixer(waves(N, L, width, seed=1)), case, atol=1e-10)
 
 
-def test_rg_lru():
+def test_rg_lru_matches_released():
     p = released_parameters(RECURRENT["parameter_shapes"]["rglru_module"])
     mixer = RGLRU(SIZES, dim=8, causal=True).double()
     weights = torch.stack([p["a_gate.w"], p["input_gate.w"]])
@@ -201,14 +203,14 @@ def test_rg_lru():
     compare(mixer.recurrence(waves(N, L, 8, seed=1), None), "rglru_module", atol=1e-10)
 
 
-def test_based():
-    """The released code adds 1e-6 to the denominator, which is at least 1/2."""
+def test_based_matches_released():
+    """The released code adds 1e-6 to the denominator, which is at least 1/2: a relative error up to 2e-6."""
     layer = Based(SIZES, dim=8, causal=True, features=4)
     compare(layer.attend(*qkv(), None), "based", rtol=2e-6, atol=1e-9)
 
 
-def selective_scan():
-    """The released scan has channels in front of time, softplus(delta + bias), D u and a gate silu(z)."""
+def released_selective_scan():
+    """The released scan takes channels before time and includes softplus(delta + bias), D u and a gate silu(z)."""
     u, delta, z = (waves(N, 6, L, seed=seed).mT for seed in (1, 2, 7))
     B, C = (waves(N, 4, L, seed=seed).mT for seed in (4, 5))
     scan = recurrence.selective_scan(u, F.softplus(delta + waves(6, seed=8)), -waves(6, 4, seed=3).exp(), B, C)
@@ -216,18 +218,18 @@ def selective_scan():
 
 
 @pytest.mark.parametrize("case", ["simple_gla", "gla", "delta_rule", "gated_delta_rule", "selective_scan", "retention"])
-def test_operator(case):
+def test_recurrence_operator_matches_released(case):
     q, k, v = qkv()
     gate = F.logsigmoid(3 * waves(N, H, L, seed=4))
     if case == "selective_scan":
-        compare(selective_scan(), case, 1e-12)
+        compare(released_selective_scan(), case, 1e-12)
     elif case == "simple_gla":
         compare(recurrence.scalar_decay_attention(q, k, v, gate), case, 1e-12)
     elif case == "gla":
         gates = F.logsigmoid(3 * waves(N, H, L, D, seed=5))
         compare(recurrence.channel_decay_attention(q, k, v, gates), case, 1e-12)
     elif case == "retention":
-        # The decays are stored in float32: log γ is off by 2^-24 of itself, at six tokens.
+        # The decays are stored in float32: log γ has a relative error of 2^-24, multiplied by up to six tokens.
         decays = RetNet(SIZES, dim=8, decays="published").log_decay.double()[None, :, None].expand(N, H, L)
         compare(recurrence.scalar_decay_attention(q, k, v, decays), case, rtol=0, atol=1e-7)
     else:

@@ -1,4 +1,4 @@
-"""MEGA against lra/reference/mega.py, in float64."""
+"""MEGA against lra/reference/mega.py in float64, its embeddings and head, and its published configurations."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def x_and_mask():
 
 
 def mega(attention=Softmax, weights="softmax", **options):
-    """A block whose scores, gates and averages differ from token to token; published starting values hardly do."""
+    """Build a block whose scores, gates and averages vary between tokens; with the published init they hardly do."""
     torch.manual_seed(0)
     options = {"z": Z, "ndim": NDIM, "truncation": None, "length": L + 2} | options
     block = Mega(partial(attention, weights=weights), dim=DIM, hidden=HIDDEN, dropout=0.1, **options)
@@ -41,9 +41,10 @@ def mega(attention=Softmax, weights="softmax", **options):
     return block.double().eval()
 
 
-def norm(layer, x):
+def apply_norm(layer, x):
     parts = layer.state_dict()
-    if "running_mean" in parts:  # a batch norm in evaluation
+    # Batch norm in evaluation mode.
+    if "running_mean" in parts:
         x = (x - parts["running_mean"]) / (parts["running_var"] + 1e-5).sqrt()
     elif "bias" in parts:
         return torch.nn.functional.layer_norm(x, x.shape[-1:], layer.weight, layer.bias)
@@ -57,22 +58,22 @@ def reference_ema(ema, x):
 
 
 def reference_block(block, x, weights, chunk=None):
-    """lra/reference/mega.py for one sequence of real tokens, x (n,d), and the feed-forward layer."""
-    y = norm(block.norm, x) if block.prenorm else x
+    """Apply lra/reference/mega.py and the feed-forward layer to one sequence of real tokens, x (n,d)."""
+    y = apply_norm(block.norm, x) if block.prenorm else x
     maps = (block.values, block.gates, block.output, block.qk_scale, block.qk_shift)
     averaged = reference_ema(block.ema, y)
     x = reference.gated_attention(x, y, averaged, *maps, f=weights, w=block.bias.weight, chunk=chunk)
-    x = x if block.prenorm else norm(block.norm, x)
-    y = norm(block.mlp_norm, x) if block.prenorm else x
+    x = x if block.prenorm else apply_norm(block.norm, x)
+    y = apply_norm(block.mlp_norm, x) if block.prenorm else x
     x = x + block.mlp[2](torch.nn.functional.silu(block.mlp[0](y)))
-    return x if block.prenorm else norm(block.mlp_norm, x)
+    return x if block.prenorm else apply_norm(block.mlp_norm, x)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("kind", NORMS)
 @pytest.mark.parametrize("prenorm", [True, False])
 @pytest.mark.parametrize("chunk", [None, 6])
-def test_block_is_the_reference_with_its_gradients(weights, kind, prenorm, chunk):
+def test_mega_block_and_gradients_match_reference(weights, kind, prenorm, chunk):
     block = mega(weights=weights, norm=kind, prenorm=prenorm, chunk=chunk)
     if kind == "batch":
         for layer in (block.norm, block.mlp_norm):
@@ -87,23 +88,24 @@ def test_block_is_the_reference_with_its_gradients(weights, kind, prenorm, chunk
 
 @pytest.mark.parametrize("truncation", [None, 1, 2, 7, L, 99])
 @pytest.mark.parametrize("masked", [True, False])
-def test_moving_average_is_a_sum_over_lags(truncation, masked):
+def test_ema_matches_sum_over_lags(truncation, masked):
     torch.manual_seed(0)
     ema = EMA(DIM, ndim=NDIM, truncation=truncation).double()
     x, mask = x_and_mask()
-    mask[:, 2] = False  # a hole: its token is silent, but time goes by
+    # A masked token inside the sequence contributes nothing, but the average decays at its position.
+    mask[:, 2] = False
     real = x * mask[..., None] if masked else x
-    forth, back = ema.kernel(truncation or L).detach()
+    past_kernel, future_kernel = ema.kernel(truncation or L).detach()
     y = torch.zeros_like(x)
     for t in range(L):
         for lag in range(min(truncation or L, L)):
-            y[:, t] += forth[:, lag] * real[:, t - lag] if t >= lag else 0
-            y[:, t] += back[:, lag] * real[:, t + lag] if t + lag < L else 0
+            y[:, t] += past_kernel[:, lag] * real[:, t - lag] if t >= lag else 0
+            y[:, t] += future_kernel[:, lag] * real[:, t + lag] if t + lag < L else 0
     expected = torch.nn.functional.silu(y + ema.omega * x)
     torch.testing.assert_close(ema(x, mask if masked else None), expected, rtol=1e-10, atol=1e-11)
 
 
-def test_moving_average_in_float32_errs_no_more_than_the_recurrence_does():
+def test_ema_float32_error_is_close_to_recurrence_error():
     torch.manual_seed(0)
     ema, x = EMA(8), torch.randn(1, 2048, 8)
     with torch.no_grad():
@@ -116,7 +118,7 @@ def test_moving_average_in_float32_errs_no_more_than_the_recurrence_does():
 @pytest.mark.parametrize("weights,impl", [("softmax", "eager"), ("softmax", "sdpa"), ("laplace", "eager")])
 @pytest.mark.parametrize("score", ["step", "abs"])
 @pytest.mark.parametrize("copy_rv", [True, False])
-def test_cur_selects_rows_and_columns_of_the_matrix_with_the_bias(weights, impl, score, copy_rv):
+def test_cur_selects_rows_and_columns_of_biased_scores(weights, impl, score, copy_rv):
     torch.manual_seed(0)
     q, k, v = (torch.randn(N, 2, L, size, dtype=torch.float64) for size in (Z, Z, HIDDEN))
     bias = RelativeBias(L + 2).double()
@@ -139,20 +141,21 @@ def test_cur_selects_rows_and_columns_of_the_matrix_with_the_bias(weights, impl,
             torch.testing.assert_close(out[n, h, :real], expected, rtol=1e-9, atol=1e-10)
 
 
-def test_laplace_keeps_the_small_weights_of_scores_far_below():
+def test_laplace_weight_of_very_low_score_is_not_zero():
     x = torch.linspace(-6, 6, 99, dtype=torch.float64)
     torch.testing.assert_close(laplace(x), reference.laplace(x), rtol=0, atol=1e-15)
-    assert 0 < laplace(torch.tensor(-1.0)) < 1e-8  # 1 + erf would have lost it
+    # In float32 the form with 1 + erf would round to 0.
+    assert 0 < laplace(torch.tensor(-1.0)) < 1e-8
 
 
-def test_pixels_are_numbers():
+def test_pixel_embedding_is_affine_in_intensity():
     embed = PixelEmbedding(length=4, dim=3, dropout=0.0, mean=0.48, std=0.24)
     normalised = (torch.tensor([0, 1, 0.2]) - 0.48) / 0.24
     expected = normalised[:, None] * embed.scale + embed.shift
     torch.testing.assert_close(embed(torch.tensor([[0, 255, 51]]))[0], expected)
 
 
-def test_tokens_without_positions():
+def test_token_embedding_without_positions():
     torch.manual_seed(0)
     embed = TokenEmbedding(vocab=1000, length=8, dim=64, dropout=0.0, std=None, positions=False)
     assert set(embed.state_dict()) == {"token.weight"}
@@ -160,7 +163,7 @@ def test_tokens_without_positions():
     assert torch.equal(embed(torch.tensor([[5, 7]]))[0, 1], embed.token.weight[7])
 
 
-def test_head_concatenates_the_towers():
+def test_mega_head_concatenates_towers():
     head = MegaHead(dim=3, hidden=5, outputs=2, towers=2)
     pooled = torch.randn(4, 2, 3)
     hidden = torch.nn.functional.gelu(head.mlp[0](pooled.flatten(1)))
@@ -168,7 +171,7 @@ def test_head_concatenates_the_towers():
 
 
 @pytest.mark.parametrize("task", ["listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x"])
-def test_parameters_and_epochs_of_the_published_configurations(task):
+def test_parameter_counts_and_epochs_match_published(task):
     cfg = experiment(f"experiment=mega_{task}")
     m, b, t = cfg.model, SimpleNamespace(**cfg.block.options), cfg.task
     d, h, z, per_norm = m.dim, m.hidden, b.z, {"layer": 2 * m.dim, "scale": 1, "batch": 2 * m.dim}[b.norm]
@@ -182,21 +185,21 @@ def test_parameters_and_epochs_of_the_published_configurations(task):
     assert cfg.optim.eval_every == -(-steps_per_epoch // cfg.optim.batch)
 
 
-def test_an_attention_without_a_position_bias_gets_none():
+def test_bias_false_creates_no_position_bias():
     block = mega(lambda sizes, weights: Linear(sizes), bias=False)
     assert isinstance(block.attention, Linear) and block.bias is None
 
 
-WRONG = {
+INVALID = {
     "Mega needs a mechanism of queries, keys and values, not PSF": lambda: config("psf", "block=mega").classifier(),
     "norm must be one of layer, scale, rms, batch, not 'group'": lambda: mega(norm="group"),
     r"count must be from 1 to 6 \(length\), not 7": lambda: mega(partial(CUR, count=7, impl="eager"), chunk=6),
 }
-WRONG |= {f"^{key} must be 1 or more, not 0": partial(mega, **{key: 0}) for key in ("z", "ndim")}
-WRONG |= {f"^{key} must be 1 or more, or null, not 0": partial(mega, **{key: 0}) for key in ("truncation", "chunk")}
+INVALID |= {f"^{key} must be 1 or more, not 0": partial(mega, **{key: 0}) for key in ("z", "ndim")}
+INVALID |= {f"^{key} must be 1 or more, or null, not 0": partial(mega, **{key: 0}) for key in ("truncation", "chunk")}
 
 
-@pytest.mark.parametrize("message", WRONG)
-def test_wrong_options_are_named(message):
+@pytest.mark.parametrize("message", INVALID)
+def test_invalid_option_error_names_option(message):
     with pytest.raises(ValueError, match=message):
-        WRONG[message]()
+        INVALID[message]()

@@ -1,4 +1,4 @@
-"""The encoder: parameter counts of the protocol, padding, pooling, class tokens, precision and pairs of texts."""
+"""The classifier: published parameter counts, padding, pooling, class tokens, pairs of texts and receptive field."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from lra.studies.swap import TransferOptions, experiments
 from lra.studies.transfer.compare import layers
 from lra.train import lit
 
-# docs/sources.md, Nystromformer: vocabulary, length, classes, towers -> parameters of softmax and CUR
+# Vocabulary, length, classes, towers, and the parameters with softmax and CUR (docs/sources.md, Nystromformer).
 PUBLISHED = {
     "listops": (32, 2048, 10, 1, 209_802),
     "text": (512, 4096, 2, 1, 370_562),
@@ -34,7 +34,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("task", PUBLISHED)
 @pytest.mark.parametrize("name,more", [("softmax", 0), ("cur_abs", 0), ("nystrom", 140), ("nystrom_original", 140)])
-def test_parameter_counts_are_the_published_ones(task, name, more):
+def test_parameter_counts_match_published(task, name, more):
     vocab, length, classes, towers, count = PUBLISHED[task]
     sizes = [f"task.vocab={vocab}", f"task.length={length}", f"task.outputs={classes}", f"task.towers={towers}"]
     model = config(name, *sizes).classifier()
@@ -42,13 +42,13 @@ def test_parameter_counts_are_the_published_ones(task, name, more):
 
 
 POOLS = [("mean", "length"), ("cls", "")]
-# These add nothing that depends on the mechanism.
+# Slow, because these poolings test nothing that depends on the mechanism.
 POOLS += [pytest.param("mean", "real", marks=pytest.mark.slow), pytest.param("flatten", "", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("name", [m for m in MECHANISMS if m != "psf_original" and m not in KERNELS])
 @pytest.mark.parametrize("pool,divisor", POOLS)
-def test_outputs_are_the_same_however_far_the_batch_is_padded(name, pool, divisor):
+def test_outputs_do_not_depend_on_padded_length(name, pool, divisor):
     # CUR selects the class token where it is pooled.
     words = ["model.pool=cls"] if pool == "cls" and "cur_" in name else []
     cfg = config(name, *CHECK_SIZES, *words)
@@ -60,7 +60,7 @@ def test_outputs_are_the_same_however_far_the_batch_is_padded(name, pool, diviso
     torch.testing.assert_close(model(F.pad(ids, (0, 64)), F.pad(mask, (0, 64))), expected, rtol=1e-9, atol=1e-11)
 
 
-def test_paper_mean_divides_by_the_length_and_clean_by_the_real_tokens():
+def test_mean_divides_by_length_in_paper_and_real_tokens_in_clean():
     ids, mask = torch.randint(1, 16, (1, 1, 40)), torch.arange(40)[None, None] < 10
     pooled = {}
     for protocol in ("paper", "clean"):
@@ -71,7 +71,7 @@ def test_paper_mean_divides_by_the_length_and_clean_by_the_real_tokens():
     torch.testing.assert_close(pooled["paper"] * 128, pooled["clean"] * 10)
 
 
-def test_pair_head_sees_both_towers_their_product_and_difference():
+def test_pair_head_uses_both_towers_product_and_difference():
     head = Head(dim=3, hidden=5, outputs=2, towers=2)
     a, b = torch.randn(4, 3), torch.randn(4, 3)
     assert torch.equal(head(torch.stack([a, b], 1)), head.mlp(torch.cat([a, b, a * b, a - b], 1)))
@@ -79,7 +79,7 @@ def test_pair_head_sees_both_towers_their_product_and_difference():
         Head(dim=3, hidden=5, outputs=2, towers=3)
 
 
-def test_real_features_take_a_linear_map():
+def test_float_features_are_embedded_by_linear_layer():
     real, features = config("sdpa", "~task.vocab", "+task.features=3").classifier().eval(), torch.randn(2, 1, 40, 3)
     mask = torch.arange(40).expand(2, 1, 40) < 30
     torch.testing.assert_close(real(features, mask), real(features[:, :, :30]), rtol=1e-4, atol=1e-6)
@@ -87,7 +87,7 @@ def test_real_features_take_a_linear_map():
     torch.testing.assert_close(x[1, 7], real.embed.feature(features[1, 0, 7]) + real.embed.position.weight[7])
 
 
-def test_checkpointed_softmax_has_the_same_gradients():
+def test_checkpointed_softmax_gradients_match():
     grads = []
     for checkpoint in (False, True):
         torch.manual_seed(0)
@@ -95,32 +95,33 @@ def test_checkpointed_softmax_has_the_same_gradients():
         torch.manual_seed(1)
         lit.loss(model, Batch(*padded_ids([64, 30]), torch.tensor([1, 2]))).backward()
         grads.append([p.grad for p in model.parameters()])
-    # Dropout draws the same numbers again.
+    # The recomputed forward pass draws the same dropout masks.
     torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-8)
 
 
 B, L = 3, 64
 SMALL = ("attn.landmarks=8", "attn.kernel=5")
-MIXING = [("nystrom_original", *SMALL), ("nystrom", *SMALL, "attn.pinv.init=batch")]
-MIXING += [(f"cur_{score}", "attn.count=8", "attn.pinv.init=batch") for score in ("abs", "step")]
-ALONE = [("nystrom", *SMALL), ("cur_abs", "attn.count=8"), ("sdpa",)]
+BATCH_DEPENDENT = [("nystrom_original", *SMALL), ("nystrom", *SMALL, "attn.pinv.init=batch")]
+BATCH_DEPENDENT += [(f"cur_{score}", "attn.count=8", "attn.pinv.init=batch") for score in ("abs", "step")]
+INDEPENDENT = [("nystrom", *SMALL), ("cur_abs", "attn.count=8"), ("sdpa",)]
 
 
 def pairs(name, *words):
-    """A model of two towers, and pairs whose second text is one token only, so that its column sums are the largest."""
+    """Build a model with two towers, and pairs whose second text repeats one token: its column sums are the largest."""
     torch.manual_seed(0)
     model = config(name, "task.towers=2", f"task.length={L}", *words).classifier().double().eval()
     for part in model.modules():
         if hasattr(part, "widths"):
-            part.inputs.weight.data *= 8  # weights of attention that are far from even
+            # Attention weights that are far from uniform.
+            part.inputs.weight.data *= 8
     ids = torch.randint(1, 16, (B, 2, L), generator=torch.manual_seed(1))
     ids[:, 1] = 7
     mask = torch.arange(L) < torch.tensor([[L, 50], [31, 60], [40, L]])[..., None]
     return model, Batch(ids * mask, mask, torch.zeros(B, dtype=torch.int64))
 
 
-def one_after_the_other(model, batch):
-    """The logits if the model encodes a batch of first texts and a batch of second ones."""
+def encode_each_tower(model, batch):
+    """Logits of a model that encodes the first texts and the second texts as separate batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model.head, "forward", lambda pooled: pooled)
         pooled = [model(batch.inputs[:, [tower]], batch.mask[:, [tower]]) for tower in range(2)]
@@ -128,43 +129,43 @@ def one_after_the_other(model, batch):
 
 
 @pytest.mark.parametrize("pad", ["batch", "none"])
-@pytest.mark.parametrize("words", MIXING + ALONE, ids=" ".join)
-def test_texts_are_encoded_as_if_one_after_the_other(words, pad):
+@pytest.mark.parametrize("words", BATCH_DEPENDENT + INDEPENDENT, ids=" ".join)
+def test_towers_are_encoded_as_separate_batches(words, pad):
     model, batch = pairs(*words, f"data.pad={pad}")
-    out, expected = model(batch.inputs, batch.mask), one_after_the_other(model, batch)
+    out, expected = model(batch.inputs, batch.mask), encode_each_tower(model, batch)
     torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-12)
     gradients = (torch.autograd.grad(x.square().sum(), list(model.parameters())) for x in (out, expected))
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
-    assert model.encode_separately == (words in MIXING)
+    assert model.encode_separately == (words in BATCH_DEPENDENT)
     if model.encode_separately:
         model.encode_separately = False
         assert (model(batch.inputs, batch.mask) - expected).abs().max() > 1e-7
     elif pad == "batch":
-        assert all(len(seen) == 1 and len(seen[0].out) == 2 * B for seen in calls(model, batch).values())
+        assert all(len(records) == 1 and len(records[0].out) == 2 * B for records in calls(model, batch).values())
 
 
-def test_layers_are_compared_text_by_text():
-    """Whichever of the two models asks for it, and neither is changed."""
-    (mixing, batch), (exact, _) = pairs(*MIXING[0]), pairs("sdpa")
-    exact.load_state_dict(mixing.state_dict(), strict=False)
-    places = list(calls(exact, batch))
-    for one, other in (exact, mixing), (mixing, exact):
-        found = layers(one, other, [batch], spectrum=4)
-        assert [layer.path for layer in found] == places and all(layer.relative > 0 for layer in found)
-    assert mixing.encode_separately and not exact.encode_separately
-    assert all(layer.relative == layer.stack_relative == 0 for layer in layers(mixing, mixing, [batch]))
-    joint, apart = (calls(exact, batch, encode_separately)[places[0]] for encode_separately in (False, True))
-    torch.testing.assert_close(torch.stack([call.out for call in apart], 1).flatten(0, 1), joint[0].out)
+def test_layer_comparison_encodes_towers_separately():
+    """Towers are separate if either model requires it, and neither model is changed."""
+    (dependent, batch), (exact, _) = pairs(*BATCH_DEPENDENT[0]), pairs("sdpa")
+    exact.load_state_dict(dependent.state_dict(), strict=False)
+    paths = list(calls(exact, batch))
+    for first_model, second_model in (exact, dependent), (dependent, exact):
+        layer_results = layers(first_model, second_model, [batch], spectrum=4)
+        assert [layer.path for layer in layer_results] == paths and all(layer.relative > 0 for layer in layer_results)
+    assert dependent.encode_separately and not exact.encode_separately
+    assert all(layer.relative == layer.stack_relative == 0 for layer in layers(dependent, dependent, [batch]))
+    joint, separate = (calls(exact, batch, encode_separately)[paths[0]] for encode_separately in (False, True))
+    torch.testing.assert_close(torch.stack([call.out for call in separate], 1).flatten(0, 1), joint[0].out)
 
 
-@pytest.mark.parametrize("words", [MIXING[0], ALONE[0]], ids=" ".join)
-def test_maps_are_in_the_order_of_the_sequences(words):
+@pytest.mark.parametrize("words", [BATCH_DEPENDENT[0], INDEPENDENT[0]], ids=" ".join)
+def test_attention_maps_are_in_order_of_sequences(words):
     model, batch = pairs(*words)
     attention_map = maps.attention_map(model, batch, 0)
     assert attention_map.shape[0] == 2 * B
-    seen = calls(model, batch)["blocks.0.mixer.attention"]
-    v = torch.stack([call.arguments["v"] for call in seen], 1).flatten(0, 1)
-    out = torch.stack([call.out for call in seen], 1).flatten(0, 1)
+    records = calls(model, batch)["blocks.0.mixer.attention"]
+    v = torch.stack([call.arguments["v"] for call in records], 1).flatten(0, 1)
+    out = torch.stack([call.out for call in records], 1).flatten(0, 1)
     real = batch.mask.flatten(0, 1)[:, None, :, None].expand_as(out)
     torch.testing.assert_close((attention_map @ v)[real], out[real])
 
@@ -172,7 +173,7 @@ def test_maps_are_in_the_order_of_the_sequences(words):
 LENGTH = 128
 BOARD = ["budget=quick", f"task.length={LENGTH}", "+budgets.quick.allowance=16", "model.pool=class", "model.dropout=0"]
 BOARD += ["model.head={_target_: lra.model.classifier.Head, _partial_: true, kind: gelu}"]
-# Mechanisms of two layers that do not bring the last token to the class token, and why.
+# Mechanisms with which the last token does not reach the class token in two layers, and why.
 OUT_OF_REACH = {
     "none": "no token sees another one",
     "conv": "two kernels reach 10 tokens to either side",
@@ -181,13 +182,15 @@ OUT_OF_REACH = {
     "longformer": "two windows reach 16 tokens to either side",
     "sparse": "at stride 11 the last token is in neither the band nor the columns of two layers",
 }
-# Options with which a recurrence starts with horizons of the sequence's length; by default its gates forget most of it.
+# Options that initialise gates to remember the whole sequence; with the defaults they forget most of it.
 LONG_HORIZONS = {"hgrn2": ["attn.lower_bound=0.99"], "mamba2": ["attn.step_min=1e-4", "attn.step_max=1e-3"]}
-# In reach, with a gradient of the class output below 1e-6 but above this number.
-FADED = {
-    "mega_chunk": 1e-13,  # only the moving average connects chunks
-    "reformer_official": 1e-14,  # the class token attends to few others
-    "min_gru": 1e-25,  # about half of the state is forgotten at every token, and no option changes the initial gates
+# The last token reaches the class token with a gradient below 1e-6 but above this number. Only the moving average of
+# MEGA connects its chunks; with the Reformer the class token attends to few tokens; minGRU and minLSTM forget about
+# half of the state at every token, and no option changes their initial gates.
+WEAK_GRADIENT = {
+    "mega_chunk": 1e-13,
+    "reformer_official": 1e-14,
+    "min_gru": 1e-25,
     "min_lstm": 1e-25,
 }
 
@@ -196,37 +199,37 @@ def adding_model(name):
     torch.manual_seed(0)
     adding = experiment("task=adding", "attn=sdpa", *BOARD)
     bias = ["block.bias=false"] if name.startswith("mega_cur") else []
-    # Composed for other tests too, with another task.
+    # Reuses the composed configuration of other tests, with another task.
     composed = config(name, *BOARD, *bias, *LONG_HORIZONS.get(name, []))
     return composed.replace(task=adding.task, model=adding.model).classifier().eval()
 
 
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])
-def test_the_last_token_reaches_the_class_token(name):
+def test_last_token_reaches_class_token(name):
     if name == "nystrom_original":
         with pytest.raises(ValueError, match=f"landmarks must divide length {LENGTH + 1}"):
             adding_model(name)
         return
     x = torch.randn(2, 1, LENGTH, 2, dtype=torch.float64, generator=torch.manual_seed(1)).requires_grad_()
     adding_model(name).double()(x).sum().backward()
-    reach = x.grad[:, 0, -1].abs().max().item()
+    gradient_size = x.grad[:, 0, -1].abs().max().item()
     if name in OUT_OF_REACH:
-        assert reach == 0, "no longer out of reach"
+        assert gradient_size == 0, "no longer out of reach"
     else:
-        assert FADED.get(name, 1e-6) < reach and (reach < 1e-6) == (name in FADED)
+        assert WEAK_GRADIENT.get(name, 1e-6) < gradient_size and (gradient_size < 1e-6) == (name in WEAK_GRADIENT)
 
 
 @pytest.mark.parametrize("word", ["model.pool=class", "model.pool=last", "model.positions=rotary"])
-def test_a_sequence_has_the_same_result_alone_padded_and_packed(word):
+def test_output_is_equal_alone_padded_and_packed(word):
     lengths, models = (16, 9, 2), []
     ids, mask = padded_ids(lengths)
     for pad in ("batch", "none"):
         torch.manual_seed(0)
         models.append(config("sdpa", word, f"data.pad={pad}").classifier().double().eval())
     padded, packed = (model(ids, mask) for model in models)
-    alone = torch.cat([models[0](ids[i : i + 1, :, :n]) for i, n in enumerate(lengths)])
-    torch.testing.assert_close(padded, alone)
-    torch.testing.assert_close(packed, alone)
+    single_outputs = torch.cat([models[0](ids[i : i + 1, :, :n]) for i, n in enumerate(lengths)])
+    torch.testing.assert_close(padded, single_outputs)
+    torch.testing.assert_close(packed, single_outputs)
 
 
 def class_tokens(model):
@@ -235,19 +238,19 @@ def class_tokens(model):
 
 @pytest.mark.parametrize("pool", ["mean", "cls", "flatten"])
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if "cur_" in name])
-def test_the_class_token_is_selected_where_it_is_pooled(name, pool):
+def test_cur_selects_class_token_if_it_is_pooled(name, pool):
     model = config(name, f"model.pool={pool}", "attn.count=8").classifier()
     assert class_tokens(model) == [pool == "cls"] * 2
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])
 @pytest.mark.parametrize("class_token", [True, False])
-def test_an_override_holds_and_is_part_of_the_label_if_it_changes_anything(pool, class_token):
+def test_class_token_override_is_in_label_unless_default(pool, class_token):
     override = f"attn.class_token={str(class_token).lower()}"
-    chosen = config("cur_plus", f"model.pool={pool}", override)
-    assert class_tokens(chosen.classifier()) == [class_token] * 2
+    override_cfg = config("cur_plus", f"model.pool={pool}", override)
+    assert class_tokens(override_cfg.classifier()) == [class_token] * 2
     is_default = class_token == (pool == "cls")
-    assert chosen.label == ("cur_plus" if is_default else f"cur_plus-class_token={class_token}")
+    assert override_cfg.label == ("cur_plus" if is_default else f"cur_plus-class_token={class_token}")
     assert config("cur_plus", f"model.pool={pool}", "attn.count=8").label == "cur_plus-count=8"
     choices = config("cur_abs", f"model.pool={pool}", override).choices({})
     assert choices["attn.class_token"] is class_token
@@ -255,7 +258,7 @@ def test_an_override_holds_and_is_part_of_the_label_if_it_changes_anything(pool,
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])
-def test_a_transfer_follows_its_run_and_old_runs_stay_what_they_were(pool):
+def test_transfer_class_token_follows_run_unless_overridden(pool):
     record = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": "x", "seed": 0}
     choices = config("cur_abs", f"model.pool={pool}").choices({}) | {"attn.class_token": False}
     run = RunDir(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**record))

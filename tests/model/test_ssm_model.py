@@ -24,8 +24,8 @@ from lra.train import lit, optim
 FAMILIES = ("s4d", "s5", "lru")
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml") if p.stem.split("_")[0] in FAMILIES)
 S4D_RATES, SLOW_S4D_RATES = (1e-3, 1e-3, 1e-2, 1e-2), (1e-3, 1e-3, 1e-3, 1e-3)
-# Parameters of lindermanlab/S5's and minimal-LRU's own models at our vocabularies and classes, counted there; learning
-# rates of the eigenvalues, of B, of the steps and of C, as the authors' scripts have them; dropout of the blocks.
+# Parameters of the models in lindermanlab/S5 and minimal-LRU, counted there with our vocabularies and classes; learning
+# rates of the eigenvalues, B, the steps and C in the authors' scripts; dropout rate of the blocks.
 PUBLISHED = {
     "s4d_listops": (None, S4D_RATES, 0),
     "s4d_text": (None, S4D_RATES, 0),
@@ -49,35 +49,35 @@ PUBLISHED = {
 }
 
 
-def count(cfg) -> int:
+def count_parameters(cfg) -> int:
     return sum(p.numel() for p in cfg.meta_model.parameters())
 
 
 @pytest.mark.parametrize("name", [name for name, (parameters, *_) in PUBLISHED.items() if parameters])
-def test_sizes_are_those_of_the_released_models(name):
-    """Their tokens go through a Dense layer, which has d biases more than an embedding."""
+def test_parameter_counts_match_released_models(name):
+    """The released models embed tokens by a Dense layer, which has d biases more than an embedding."""
     cfg = experiment(f"experiment={name}")
     biases = cfg.model.dim if "Token" in cfg.model.embed.path else 0
-    assert count(cfg) == PUBLISHED[name][0] - biases
+    assert count_parameters(cfg) == PUBLISHED[name][0] - biases
 
 
-def test_sizes_of_s4d_on_image_are_the_printed_ones():
-    """267K and 3.96M parameters in configs/experiment/mega/lra-image/README.md of state-spaces/s4."""
-    assert round(count(experiment("experiment=s4d_image_small")) / 1e3) == 267
+def test_s4d_image_parameter_counts_match_published():
+    """state-spaces/s4 prints 267K and 3.96M parameters in configs/experiment/mega/lra-image/README.md."""
+    assert round(count_parameters(experiment("experiment=s4d_image_small")) / 1e3) == 267
     large = ("attn=s4d_lin", "attn.shared=false", "block.prenorm=true", "model.norm=batch")
-    assert round(count(experiment("experiment=s4d_image", *large)) / 1e6, 2) == 3.96
+    assert round(count_parameters(experiment("experiment=s4d_image", *large)) / 1e6, 2) == 3.96
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_rates_weight_decay_dropout_gelu_and_batch_norm_are_the_released_ones(name):
-    """Biases and norms of an S4D have no decay, and those of the others have. No embedding has dropout."""
+def test_rates_decay_dropout_and_norms_match_released(name):
+    """Biases and norms have no weight decay in S4D, but have it in S5 and LRU. Embeddings have no dropout."""
     cfg, family = experiment(f"experiment={name}", "model.layers=1"), name.split("_")[0]
     model, (_, rates, p) = cfg.classifier(), PUBLISHED[name]
     groups = {id(p): group for group in optim.adamw(model, dict(cfg.optim)).param_groups for p in group["params"]}
     free = {key for key, p in model.named_parameters() if groups[id(p)]["weight_decay"] == 0 and ".mixer." not in key}
     norms = {f"norm.{key}" for key in ("weight", "bias") if cfg.model.norm}
-    inside = {"blocks.0.gate.bias", "blocks.0.norm.weight", "blocks.0.norm.bias"}
-    assert free == (norms | inside if family == "s4d" else set())
+    block_names = {"blocks.0.gate.bias", "blocks.0.norm.weight", "blocks.0.norm.bias"}
+    assert free == (norms | block_names if family == "s4d" else set())
     block = model.blocks[0]
     if rates:
         names = ("A_imag", "B", "log_dt", "C") if family == "s4d" else ("frequency", "b", "log_step", "c")
@@ -96,18 +96,18 @@ def test_rates_weight_decay_dropout_gelu_and_batch_norm_are_the_released_ones(na
 
 
 @pytest.mark.parametrize("name", ["s5_image", "s5_retrieval", "lru_text"])
-def test_linear_maps_start_as_flax_starts_them(name):
-    """Truncated at two deviations of the normal distribution that is cut, which has 1.137 of those that are left."""
+def test_linear_layers_initialise_like_flax(name):
+    """A normal distribution truncated at two of its standard deviations keeps 0.8796 of its standard deviation."""
     model = experiment(f"experiment={name}", "model.layers=1").classifier()
-    maps = [(part.weight, part.in_features**-0.5) for part in model.modules() if isinstance(part, nn.Linear)]
+    weights = [(part.weight, part.in_features**-0.5) for part in model.modules() if isinstance(part, nn.Linear)]
     embed = model.embed
-    maps.append((embed.scale, 1.0) if hasattr(embed, "scale") else (embed.token.weight, embed.std))
-    for weight, std in maps:
+    weights.append((embed.scale, 1.0) if hasattr(embed, "scale") else (embed.token.weight, embed.std))
+    for weight, std in weights:
         bound, error = 2 * std / 0.8796, 4 * std / weight.numel() ** 0.5
         assert weight.abs().max() <= bound * 1.001 and abs(weight.std().item() - std) < error
         assert weight.numel() < 10_000 or weight.abs().max() > 0.98 * bound
-    zero = lambda key, p: key.endswith(("gate.bias", "shift")) or ("head" in key and p.dim() == 1)
-    biases = [p for key, p in model.named_parameters() if zero(key, p)]
+    is_zero_init = lambda key, p: key.endswith(("gate.bias", "shift")) or ("head" in key and p.dim() == 1)
+    biases = [p for key, p in model.named_parameters() if is_zero_init(key, p)]
     assert biases and not any(p.any() for p in biases)
 
 
@@ -115,7 +115,7 @@ def test_linear_maps_start_as_flax_starts_them(name):
     ("name", "ends"), [("s4d_pathfinder", [0, 1]), ("s4d_pathfinder_x", [0, 1]), ("s5_pathfinder", [-1, 1])]
 )
 @torch.no_grad()
-def test_pixels_of_s4d_on_paths_are_from_0_to_1(name, ends):
+def test_pathfinder_pixel_range_matches_released(name, ends):
     embed = experiment(f"experiment={name}", "model.layers=1").classifier().embed
     embed.scale.fill_(1)
     embed.shift.fill_(0)
@@ -123,15 +123,16 @@ def test_pixels_of_s4d_on_paths_are_from_0_to_1(name, ends):
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("s5")])
-def test_s5_has_the_released_rates_at_every_step(name):
-    """linear_warmup and cosine_annealing of its train_helpers.py, whose step is the number of those that were made."""
+def test_s5_learning_rates_match_released_at_every_step(name):
+    """linear_warmup and cosine_annealing of S5's train_helpers.py, whose step counts the finished steps."""
     o = experiment(f"experiment={name}").optim
     length = o.steps - o.warmup
     for step in [1, *range(0, o.steps, 997), o.warmup, o.warmup + 1, length - 1, length, o.steps - 1]:
         released = o.lr * step / o.warmup if step <= o.warmup and o.warmup else None
         if released is None:
             released = 0.5 * o.lr * (1 + math.cos(math.pi * min(step, length) / length))
-        assert optim.cosine(step, dict(o)) == pytest.approx(released, abs=1.1e-7), step  # ours begins at 1e-7
+        # Our warm-up starts at 1e-7.
+        assert optim.cosine(step, dict(o)) == pytest.approx(released, abs=1.1e-7), step
 
 
 def random_batch(cfg, size: int) -> Batch:
@@ -140,8 +141,8 @@ def random_batch(cfg, size: int) -> Batch:
     return Batch(ids, None, torch.randint(0, cfg.task.outputs, (size,), generator=g))
 
 
-def counted(cfg, size: int) -> int:
-    """Peak memory in bytes of a forward and backward pass over ``size`` sequences, counted without computing."""
+def count_peak_memory(cfg, size: int) -> int:
+    """Count the peak memory in bytes of both passes over ``size`` sequences, on fake tensors."""
     model = cfg.classifier().train()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         for module in model.modules():
@@ -153,20 +154,20 @@ def counted(cfg, size: int) -> int:
 
 
 def documented_gigabytes() -> dict[str, str]:
-    """Memory of the full batch of each experiment in the table of docs/ssm.md."""
+    """Read the memory of the full batch of each experiment from the table of docs/ssm.md."""
     text = (Path(__file__).parents[2] / "docs" / "ssm.md").read_text()
     return dict(re.findall(r"^\| `((?:s4d|s5|lru)_\w+)` \|.*\| ([\d.]+) \|$", text, re.M))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_one_step_of_the_whole_model_at_full_length(name, record_property, monkeypatch):
-    """Two examples; and the memory of the full batch, counted, is that of docs/ssm.md, moments included."""
+def test_training_step_at_full_length_and_documented_memory(name, record_property, monkeypatch):
+    """A step with two examples. The counted memory of the full batch, with moments, must match docs/ssm.md."""
     cfg = experiment(f"experiment={name}")
     torch.manual_seed(0)
     model, batch = cfg.classifier().train(), random_batch(cfg, 2)
     optimiser = optim.adamw(model, dict(cfg.optim))
-    before = [p.detach().clone() for p in model.parameters()]
+    start = [p.detach().clone() for p in model.parameters()]
     losses = []
 
     def step():
@@ -176,14 +177,14 @@ def test_one_step_of_the_whole_model_at_full_length(name, record_property, monke
     peak = peak_bytes(step)
     optimiser.step()
     assert losses[0].isfinite()
-    assert all(bool((p != old).any() and p.isfinite().all()) for p, old in zip(model.parameters(), before, strict=True))
+    assert all(bool((p != old).any() and p.isfinite().all()) for p, old in zip(model.parameters(), start, strict=True))
     record_property("peak_mb", round(peak / 1e6))
-    # numpy's numbers are none of torch's
+    # Fake tensors cannot represent the dropout masks that NumPy draws.
     monkeypatch.setattr(Dropout, "_draw_mask", lambda self, x, *_: torch.ones_like(x))
-    assert counted(cfg, 2) == pytest.approx(peak, rel=0.2)
-    full = counted(cfg, cfg.optim.batch) + 8 * sum(p.numel() for p in model.parameters())
-    print(f"{name}: {peak / 1e6:.0f} MB at 2, {full / 1e9:.1f} GB at {cfg.optim.batch}")
-    assert full / 1e9 == pytest.approx(float(documented_gigabytes()[name]), rel=0.05)
+    assert count_peak_memory(cfg, 2) == pytest.approx(peak, rel=0.2)
+    full_batch_bytes = count_peak_memory(cfg, cfg.optim.batch) + 8 * sum(p.numel() for p in model.parameters())
+    print(f"{name}: {peak / 1e6:.0f} MB at 2, {full_batch_bytes / 1e9:.1f} GB at {cfg.optim.batch}")
+    assert full_batch_bytes / 1e9 == pytest.approx(float(documented_gigabytes()[name]), rel=0.05)
 
 
 DIM, SIZES = 6, Sizes(heads=1, head_dim=6, value_dim=6, length=9)
@@ -205,7 +206,7 @@ def make(kind=GLU, **options) -> nn.Module:
 
 
 @pytest.mark.parametrize("prenorm", [True, False])
-def test_the_glu_block_is_its_formula(prenorm):
+def test_glu_block_matches_formula(prenorm):
     block, x = make(norm="layer", prenorm=prenorm), torch.randn(2, 9, DIM, dtype=torch.float64)
     mixed = (layer_norm(x) if prenorm else x).roll(1, 1)
     value, gate = block.gate(nn.functional.gelu(mixed)).chunk(2, -1)
@@ -214,7 +215,7 @@ def test_the_glu_block_is_its_formula(prenorm):
 
 
 @pytest.mark.parametrize("expand", [0, 1, 2])
-def test_the_gated_block_is_its_formula(expand):
+def test_gated_block_matches_formula(expand):
     block, x = make(Gated, norm="layer", expand=expand), torch.randn(2, 9, DIM, dtype=torch.float64)
     out = x + layer_norm(x).roll(1, 1)
     if expand:
@@ -223,35 +224,37 @@ def test_the_gated_block_is_its_formula(expand):
     torch.testing.assert_close(block(x, None)[0], out)
 
 
-def test_batch_norm_is_over_real_tokens():
+def test_glu_block_batch_norm_ignores_padding():
     block, x = make().train(), torch.randn(2, 9, DIM, dtype=torch.float64)
     block.inner[1].p = block.dropout.p = 0.0
     mask = torch.arange(9) < torch.tensor([[9], [4]])
-    other = torch.where(mask[..., None], x, torch.randn_like(x))
-    block.mixer.forward = lambda x, mask=None: x  # a mixer that looks at nothing else
-    torch.testing.assert_close(block(x, mask)[0][mask], block(other, mask)[0][mask])
+    changed_x = torch.where(mask[..., None], x, torch.randn_like(x))
+    # The mixer is the identity, so only the norm could mix in padding.
+    block.mixer.forward = lambda x, mask=None: x
+    torch.testing.assert_close(block(x, mask)[0][mask], block(changed_x, mask)[0][mask])
 
 
-def test_widths_must_agree():
-    wide = Shift(SIZES, dim=DIM)
-    wide.width = 7
+def test_mixer_width_mismatch_raises_value_error():
+    wide_mixer = Shift(SIZES, dim=DIM)
+    wide_mixer.width = 7
     with pytest.raises(ValueError, match=r"width mismatch: model.dim is 6, the mixer returns 7"):
-        GLU(lambda: wide, dim=DIM, hidden=1, dropout=0.0)
+        GLU(lambda: wide_mixer, dim=DIM, hidden=1, dropout=0.0)
 
 
-def test_dropout_of_the_mixer_acts_before_the_gelu():
-    block, seen = make(mixer_dropout=True).float(), []
+def test_mixer_dropout_is_applied_before_gelu():
+    block, gelu_inputs = make(mixer_dropout=True).float(), []
     block.mixer.forward = lambda x, mask: torch.ones_like(x)
-    block.inner.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    block.inner.register_forward_pre_hook(lambda module, args: gelu_inputs.append(args[0]))
     block.train()(torch.randn(4, 50, DIM), None)
     block.eval()(torch.randn(4, 50, DIM), None)
-    assert set(seen[0].unique().tolist()) == {0.0, 2.0} and bool((seen[1] == 1).all())
-    assert seen[0].std(1).min() > 0  # each position its own
+    assert set(gelu_inputs[0].unique().tolist()) == {0.0, 2.0} and bool((gelu_inputs[1] == 1).all())
+    # Positions do not share a mask.
+    assert gelu_inputs[0].std(1).min() > 0
 
 
 @pytest.mark.parametrize("activation", RELEASED["layer"])
-def test_the_block_is_the_released_layer(activation):
-    """S5's SequenceLayer in evaluation, to float32, in which the released BatchNorm stores its statistics."""
+def test_glu_block_matches_released_s5_layer(activation):
+    """S5's SequenceLayer in evaluation, up to float32: the released BatchNorm stores its statistics in float32."""
     case, tensor = RELEASED["layer"][activation], partial(torch.tensor, dtype=torch.float64)
     x, parameters = tensor(RELEASED["x"]), case["params"]
     dim = x.shape[1]

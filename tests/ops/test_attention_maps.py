@@ -1,4 +1,4 @@
-"""Precision: thin products of packed sequences with sums in float32, and full precision inside autocast."""
+"""Packed sequences and their attention, segment means, the landmark product in float16, and ``full_precision``."""
 
 import itertools
 
@@ -21,8 +21,8 @@ def layout(lengths=LENGTHS, **sizes):
     return VarlenLayout(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], **sizes)
 
 
-def drawn(varlen):
-    """q, k, v of selected and of all tokens; tokens that are added to reach a multiple hold 7."""
+def draw_inputs(varlen):
+    """Draw q, k, v of selected tokens, and q, k, v of packed tokens, in which tokens added for a multiple hold 7."""
     g, N, T = torch.Generator().manual_seed(0), len(varlen.lengths), len(varlen.positions)
     selected = [torch.randn(N, 2, 3, d, generator=g, dtype=torch.float64) for d in (5, 5, 6)]
     tokens = [torch.randn(1, 2, int(varlen.real.sum()), d, generator=g, dtype=torch.float64) for d in (5, 5, 6)]
@@ -30,16 +30,16 @@ def drawn(varlen):
     return [x.requires_grad_() for x in (*selected, *tokens)]
 
 
-def one_by_one(q, k, v, varlen):
-    """Attention of each sequence alone, without anything of ``VarlenLayout`` but the lengths."""
+def attend_each_sequence(q, k, v, varlen):
+    """Attention of each sequence separately; uses only the lengths of ``VarlenLayout``."""
     split = lambda x: x.split(varlen.lengths, 2) if len(x) == 1 else x.split(1)
     out = [F.scaled_dot_product_attention(*sequence) for sequence in zip(*map(split, (q, k, v)), strict=True)]
     return torch.cat(out, 2 if len(q) == 1 else 0)
 
 
-def both(varlen, attend):
-    """Results of both products with the gradients of their real tokens, and the gradients of added ones."""
-    inputs = q, k, v, qs, ks, vs = drawn(varlen)
+def run_both_products(varlen, attend):
+    """Return both products and the gradients of real tokens, and separately the gradients of added tokens."""
+    inputs = q, k, v, qs, ks, vs = draw_inputs(varlen)
     rv, out = attend(q, ks, vs, varlen), attend(qs, k, v, varlen)
     num_real = int(varlen.real.sum())
     out = out[:, :, :num_real]
@@ -50,16 +50,16 @@ def both(varlen, attend):
 
 @pytest.mark.parametrize("written_out", [False, True])
 @pytest.mark.parametrize("sizes", [{}, {"multiple": 32}], ids=str)
-def test_products_and_gradients_are_those_of_each_sequence_alone(sizes, written_out, monkeypatch):
-    expected, _ = both(layout(), one_by_one)
+def test_packed_attention_matches_per_sequence_attention(sizes, written_out, monkeypatch):
+    expected, _ = run_both_products(layout(), attend_each_sequence)
     monkeypatch.setattr(varlen_attention, "is_slow_fused", lambda x: written_out)
-    results, added = both(layout(**sizes), varlen_attention.attend_thin)
+    results, added_grads = run_both_products(layout(**sizes), varlen_attention.attend_thin)
     torch.testing.assert_close(results, expected, rtol=1e-10, atol=1e-12)
-    assert not any(grad.any() for grad in added)
+    assert not any(grad.any() for grad in added_grads)
 
 
 @pytest.mark.parametrize("multiple", [1, 4, 32])
-def test_packed_sequences_with_holes_and_back(multiple):
+def test_pack_and_unpack_with_holes_round_trip(multiple):
     mask = torch.tensor([[True, False, True, True], [False, True, False, False], [True] * 4])
     varlen, x = VarlenLayout(mask, multiple), torch.randn(3, 2, 4, 5)
     num_added = -8 % multiple
@@ -74,31 +74,32 @@ def test_packed_sequences_with_holes_and_back(multiple):
     torch.testing.assert_close(varlen.sum(packed[:, 0]), zeroed[:, 0].sum(1))
 
 
-def test_the_highest_score_of_each_sequence_is_no_added_token():
+def test_top_score_is_never_an_added_token():
     scores = torch.randn(len(LENGTHS), 2, 13)
-    tops = [each.positions[each.top(each.pack(scores, 2), 1)] for each in (layout(multiple=32), layout())]
+    tops = [packing.positions[packing.top(packing.pack(scores, 2), 1)] for packing in (layout(multiple=32), layout())]
     assert torch.equal(*tops)
 
 
-def test_sequences_are_summed_in_float32():
-    """In bfloat16 the sum of 2048 times 2^-11 would stop at 1/8, and that of 1 + 2^-7 before 256."""
+def test_packed_attention_accumulates_in_float32():
+    """In bfloat16 a sum of 2,048 terms 2^-11 would stall at 1/8, and a sum of terms 1 + 2^-7 before 256."""
     varlen = layout([2048])
     few, many = torch.zeros(1, 1, 1, 4).bfloat16(), torch.zeros(1, 1, 2048, 4).bfloat16()
     assert varlen_attention.attend_thin(few, many, torch.ones_like(many), varlen).unique().tolist() == [1]
     v = torch.zeros_like(few).requires_grad_()
-    out = varlen_attention.attend_thin(many, few, v, varlen)  # the only weight of each token is 1
+    # Each token attends to a single key, so its weight is 1.
+    out = varlen_attention.attend_thin(many, few, v, varlen)
     out.backward(torch.full_like(out, 1 + 2**-7))
     assert v.grad.unique().tolist() == [2048 + 16]
 
 
-def test_packed_batches_have_few_sizes():
+def test_packing_to_a_multiple_gives_few_shapes():
     g = torch.Generator().manual_seed(0)
     lengths = [torch.randint(500, 2001, (32,), generator=g).tolist() for _ in range(20)]
     sizes = {len(layout(batch, multiple=1024).positions) for batch in lengths}
     assert len(sizes) <= 10 and all(T % 1024 == 0 for T in sizes)
 
 
-def test_real_tokens_come_first_in_their_order():
+def test_argsort_valid_first_matches_stable_argsort():
     mask = torch.rand(50, 17, generator=torch.Generator().manual_seed(0)) < torch.linspace(0, 1, 50)[:, None]
     expected = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
     assert mask.any() and not mask[0].any() and torch.equal(segment_means.argsort_valid_first(mask), expected)
@@ -106,8 +107,8 @@ def test_real_tokens_come_first_in_their_order():
 
 @pytest.mark.parametrize("count", [1, 7, 16, 50])
 @PATTERNS
-def test_segment_means_are_means_over_the_real_tokens(count, pattern):
-    """With more segments than tokens, a sequence without real tokens, and one of a single token."""
+def test_segment_means_match_reference_over_real_tokens(count, pattern):
+    """Covers more segments than tokens, a sequence without real tokens, and a sequence with a single token."""
     x, mask = tokens(6, 32).unflatten(2, (2, 3)).transpose(1, 2), masks(32)[pattern]  # (N,H,L,D)
     if mask is not None:
         mask[0] = False
@@ -124,8 +125,8 @@ def test_segment_means_are_means_over_the_real_tokens(count, pattern):
     assert is_used_expected.all() if is_used is None else torch.equal(is_used, is_used_expected)
 
 
-def test_real_tokens_come_first_without_a_sort():
-    """The exporter to ONNX has no stable one."""
+def test_argsort_valid_first_exports_without_sort():
+    """The ONNX exporter has no stable sort."""
 
     class Order(torch.nn.Module):
         forward = staticmethod(segment_means.argsort_valid_first)
@@ -134,7 +135,7 @@ def test_real_tokens_come_first_without_a_sort():
     assert not [node for node in graph.nodes if "sort" in str(node.target)]
 
 
-def test_the_exact_inverse_in_float16_takes_a_position_bias():
+def test_landmark_product_in_float16_takes_position_bias():
     q, k, v = torch.randn(3, 1, 2, 9, 4).half()
     bias = torch.randn(9, 9).half()
     inputs = [q, k, v, q[:, :, :5], k[:, :, :5]]
@@ -153,19 +154,19 @@ def product(a, b, *, mask=None, times=1):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_tensors_arrive_in_float32_at_least_and_autocast_is_off(dtype):
+def test_full_precision_upcasts_and_disables_autocast(dtype):
     a, b = torch.randn(2, 3, 3).to(dtype).requires_grad_()
-    wide, mask = torch.promote_types(dtype, torch.float32), torch.ones(3, dtype=torch.bool)
+    wide_dtype, mask = torch.promote_types(dtype, torch.float32), torch.ones(3, dtype=torch.bool)
     with torch.autocast("cpu", torch.bfloat16):
-        out, *dtypes, same_mask, times = product(a, b=b, mask=mask, times=2)
+        out, *dtypes, mask_out, times = product(a, b=b, mask=mask, times=2)
         assert torch.is_autocast_enabled("cpu")
-    assert dtypes == [wide, wide] and out.dtype == wide and same_mask is mask and times == 2
-    assert torch.equal(out, a.to(wide) @ b.to(wide))
+    assert dtypes == [wide_dtype, wide_dtype] and out.dtype == wide_dtype and mask_out is mask and times == 2
+    assert torch.equal(out, a.to(wide_dtype) @ b.to(wide_dtype))
     assert torch.autograd.grad(out.sum(), a)[0].dtype == dtype
-    assert (full_precision(lambda x: x)(a) is a) == (dtype == wide)
+    assert (full_precision(lambda x: x)(a) is a) == (dtype == wide_dtype)
 
 
-def test_it_compiles_without_a_break():
+def test_full_precision_compiles_without_graph_break():
     a, b = torch.randn(2, 4, 4)
     compiled = torch.compile(lambda a, b: product(a, b)[0], fullgraph=True, backend="eager")
     with torch.autocast("cpu", torch.bfloat16):

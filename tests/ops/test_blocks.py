@@ -1,4 +1,4 @@
-"""Local, sparse, Longformer, BigBird, Sinkhorn and LSH attention and convolutions against dense definitions."""
+"""Local, sparse, Longformer, BigBird, Sinkhorn and LSH attention, and convolutions, against dense definitions."""
 
 import pytest
 import torch
@@ -18,10 +18,10 @@ from lra.ops.convolution import convolve_sequence
 L = 37
 
 
-def check_pairs(made, sees, value_dim=E):
-    """sees(i, j): whether query i sees key j; softmax attention to the real ones that it does."""
+def check_pairs(layer, sees, value_dim=E):
+    """Compare with softmax attention to the real keys; sees(i, j) says whether query i may attend to key j."""
     pairs = torch.tensor([[sees(i, j) for j in range(L)] for i in range(L)])
-    check(made, lambda h, at, q, k, v: mean(weights(q, k) * pairs[at][:, at], v), L, value_dim=value_dim)
+    check(layer, lambda h, at, q, k, v: mean(weights(q, k) * pairs[at][:, at], v), L, value_dim=value_dim)
 
 
 def weights(q, k):
@@ -29,7 +29,7 @@ def weights(q, k):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (3, H)])
-def test_a_query_without_a_key_gets_zero_and_no_gradient(shape):
+def test_query_without_keys_has_zero_output_and_gradient(shape):
     q, k, v = (t.unflatten(2, (2, 4)) for t in qkv(8))
     allowed = torch.rand(*shape, 2, 4, 4) < 0.5
     allowed[:, :, 1, 2] = False
@@ -44,30 +44,31 @@ def test_a_query_without_a_key_gets_zero_and_no_gradient(shape):
         assert (torch.autograd.grad(out.sum(), q, retain_graph=True)[0][:, :, 1, 2] == 0).all()
 
 
-def test_merged_parts_are_one_softmax_however_far_apart_their_scores():
+def test_merge_matches_one_softmax_over_distant_scores():
     scores, v = torch.randn(5, 12, dtype=torch.float64) * 300, torch.randn(12, 4, dtype=torch.float64)
     allowed = torch.rand(5, 12) < 0.5
     allowed[:, 3], allowed[0, 6:] = True, False
     halves = [blocks.weigh(scores[:, s], v[s], allowed[:, s]) for s in (slice(6), slice(6, 12))]
-    want = scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ v
-    torch.testing.assert_close(blocks.merge(halves), want)
+    expected_out = scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ v
+    torch.testing.assert_close(blocks.merge(halves), expected_out)
 
 
 @pytest.mark.parametrize("block", [1, 5, 8, 37])
-def test_local_contiguous(block):
+def test_local_contiguous_matches_definition(block):
     check_pairs(sized(Local, block=block), lambda i, j: i // block == j // block)
 
 
 @pytest.mark.parametrize(("block", "stride"), [(5, 10), (8, 7), (7, 7), (12, 5)])
-def test_local_strided_as_released(block, stride):
-    """length 48, filled up to 50, 56 (8 divides 48), 49, 60 (12 divides 48)."""
+def test_local_strided_matches_released_grouping(block, stride):
+    """Length 48 is padded to 50, 56, 49 and 60: a block that divides 48, 8 or 12, adds a whole block as released."""
     check_pairs(sized(Local, block=block, grouping="strided"), lambda i, j: i % stride == j % stride)
 
 
 @pytest.mark.parametrize("stride", [1, 4, 7, None])
 @pytest.mark.parametrize("causal", [False, True])
-def test_sparse_strided(stride, causal):
-    l = stride or 7  # √48
+def test_sparse_strided_matches_definition(stride, causal):
+    # The default is the rounded √48.
+    l = stride or 7
 
     def sees(i, j):
         if causal:
@@ -79,10 +80,10 @@ def test_sparse_strided(stride, causal):
 
 @pytest.mark.parametrize(("block", "summary"), [(5, 1), (6, 2), (8, 8), (50, 10)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_sparse_fixed(block, summary, causal):
+def test_sparse_fixed_matches_definition(block, summary, causal):
     def sees(i, j):
-        listed = i // block == j // block or j % block == 0 or j % block >= block - summary
-        return listed and (j <= i or not causal)
+        in_pattern = i // block == j // block or j % block == 0 or j % block >= block - summary
+        return in_pattern and (j <= i or not causal)
 
     check_pairs(sized(Sparse, pattern="fixed", block=block, summary=summary, causal=causal), sees)
 
@@ -90,8 +91,8 @@ def test_sparse_fixed(block, summary, causal):
 @pytest.mark.parametrize("value_dim", [E, D], ids=["written out", "fused"])
 @pytest.mark.parametrize("window", [1, 2, 5, 12, 64])
 @pytest.mark.parametrize("global_tokens", [0, 1, 3, 40])
-def test_longformer(window, global_tokens, value_dim):
-    """Values as wide as keys take the fused kernel, which gets the mask among the keys."""
+def test_longformer_matches_definition(window, global_tokens, value_dim):
+    """Values as wide as keys take torch's fused kernel, with the mask as a column of the keys (``hide_keys``)."""
 
     def sees(i, j):
         return i - (window - 1) // 2 <= j <= i + window // 2 or i < global_tokens or j < global_tokens
@@ -99,33 +100,34 @@ def test_longformer(window, global_tokens, value_dim):
     check_pairs(sized(Longformer, window=window, global_tokens=global_tokens), sees, value_dim)
 
 
-def bigbird_sees(made, h, last, block, window, random):
-    """Pairs of head h, ``last`` being the last block with a real token."""
+def bigbird_pairs(layer, h, last, block, window, random):
+    """Mask of the query-key pairs of head h; ``last`` is the last block with a real token."""
     sees = torch.zeros(L, L, dtype=torch.bool)
     for i in range(last + 1):
-        near = {j for j in range(i - window // 2, i + window // 2 + 1) if 0 <= j <= last} | {0, last}
-        others = [j for j in range(last + 1) if j not in near]
-        chosen = near | set(sorted(others, key=lambda j: -made.draw[h, i, j])[:random])
-        for j in range(last + 1) if i in (0, last) else chosen:
+        reachable = {j for j in range(i - window // 2, i + window // 2 + 1) if 0 <= j <= last} | {0, last}
+        candidates = [j for j in range(last + 1) if j not in reachable]
+        selected = reachable | set(sorted(candidates, key=lambda j: -layer.draw[h, i, j])[:random])
+        for j in range(last + 1) if i in (0, last) else selected:
             sees[i * block : (i + 1) * block, j * block : (j + 1) * block] = True
     return sees
 
 
 @pytest.mark.parametrize(("block", "window", "random"), [(4, 3, 3), (4, 1, 2), (3, 5, 0), (10, 3, 3), (64, 3, 3)])
-def test_bigbird(block, window, random):
-    made = sized(BigBird, block=block, window=window, random=random)
+def test_bigbird_matches_definition(block, window, random):
+    layer = sized(BigBird, block=block, window=window, random=random)
 
     def oracle(h, at, q, k, v):
-        sees = bigbird_sees(made, h, int(at.max()) // block, block, window, random)
+        sees = bigbird_pairs(layer, h, int(at.max()) // block, block, window, random)
         return mean(weights(q, k) * sees[at][:, at], v)
 
-    check(made, oracle, L)
+    check(layer, oracle, L)
 
 
-def sinkhorn(made, h, at, q, k, v, iterations, temperature, block):
-    used, local = (at // block).unique(return_inverse=True)  # blocks with a real token
-    pooled = torch.stack([k[local == b].sum(0) for b in range(len(used))])
-    sort = (pooled @ made.weight[h, :, used] + made.bias[h, 0, used]) / temperature
+def sinkhorn_reference(layer, h, at, q, k, v, iterations, temperature, block):
+    # Only blocks with a real token take part.
+    used_blocks, local = (at // block).unique(return_inverse=True)
+    pooled = torch.stack([k[local == b].sum(0) for b in range(len(used_blocks))])
+    sort = (pooled @ layer.weight[h, :, used_blocks] + layer.bias[h, 0, used_blocks]) / temperature
     sort = sort.exp() if iterations else sort.softmax(1)
     for _ in range(iterations):
         sort = sort / sort.sum(1, keepdim=True)
@@ -133,11 +135,12 @@ def sinkhorn(made, h, at, q, k, v, iterations, temperature, block):
     rows = []
     for i, a in enumerate(local.tolist()):
         keys, values = [k[local == a]], [v[local == a]]
-        for place in (at % block).unique():  # a sorted key is the mixture of the keys at one place of the blocks
-            of_place = at % block == place
-            weights = sort[a, local[of_place]]
-            keys.append((weights @ k[of_place])[None])
-            values.append((weights @ v[of_place])[None])
+        # A sorted key is the mixture of the keys at the same offset in all blocks.
+        for offset in (at % block).unique():
+            at_offset = at % block == offset
+            weights = sort[a, local[at_offset]]
+            keys.append((weights @ k[at_offset])[None])
+            values.append((weights @ v[at_offset])[None])
         rows.append((torch.cat(keys) @ q[i] * D**-0.5).softmax(0) @ torch.cat(values))
     return torch.stack(rows)
 
@@ -145,82 +148,85 @@ def sinkhorn(made, h, at, q, k, v, iterations, temperature, block):
 @pytest.mark.parametrize(
     ("iterations", "temperature", "block"), [(0, 1.0, 4), (0, 0.5, 4), (1, 1.0, 4), (8, 0.75, 4), (2, 1.0, 16)]
 )
-def test_sinkhorn(iterations, temperature, block):
-    made = sized(Sinkhorn, length=16, block=block, iterations=iterations, temperature=temperature)
-    check(made, lambda *head: sinkhorn(made, *head, iterations, temperature, block), 14)
+def test_sinkhorn_matches_definition(iterations, temperature, block):
+    layer = sized(Sinkhorn, length=16, block=block, iterations=iterations, temperature=temperature)
+    check(layer, lambda *head: sinkhorn_reference(layer, *head, iterations, temperature, block), 14)
 
 
-def test_rounded_square_root_is_the_default_stride():
+def test_sparse_default_stride_is_rounded_sqrt_of_length():
     assert [sized(Sparse, length=n).stride for n in (128, 1024, 2048, 4096)] == [11, 32, 45, 64]
 
 
-def visible_keys(x, rotations, made, same_bucket):
-    """Which real keys each real token x (n,D) sees in one round, (n,n); rotations (D, buckets / 2)."""
+def visible_keys(x, rotations, layer, same_bucket):
+    """Mask (n,n) of the real keys that each real token x (n,D) sees in one round; rotations (D, buckets / 2)."""
     projected = x @ rotations
-    bucket = torch.cat([projected, -projected], -1).argmax(-1) if made.buckets > 1 else torch.zeros(len(x))
-    chunk = bucket.argsort(stable=True).argsort() // made.chunk
+    bucket = torch.cat([projected, -projected], -1).argmax(-1) if layer.buckets > 1 else torch.zeros(len(x))
+    chunk = bucket.argsort(stable=True).argsort() // layer.chunk
     back = chunk[:, None] - chunk
-    near = (back == 0) | (back == 1)
-    return (near & (bucket[:, None] == bucket) if same_bucket else near).double()
+    reachable = (back == 0) | (back == 1)
+    return (reachable & (bucket[:, None] == bucket) if same_bucket else reachable).double()
 
 
 def check_reformer(scope, power=-0.5, unit_keys=True, own_last=True, **options):
-    made = sized(Reformer, scope=scope, power=power, unit_keys=unit_keys, own_last=own_last, **options)
+    layer = sized(Reformer, scope=scope, power=power, unit_keys=unit_keys, own_last=own_last, **options)
 
     def oracle(h, at, q, k, v):
-        times = sum(visible_keys(q.detach(), R, made, scope == "bucket") for R in made.rotations[h])
-        times = times.clamp(max=1) if scope == "bucket" else times  # a key of several rounds counts once, or in each
+        counts = sum(visible_keys(q.detach(), R, layer, scope == "bucket") for R in layer.rotations[h])
+        # A key that is seen in several rounds counts once within buckets, else once per round.
+        counts = counts.clamp(max=1) if scope == "bucket" else counts
         if own_last:
-            alone = times.sum(-1) == times.diagonal()
-            times = torch.where(torch.eye(len(q), dtype=torch.bool) & ~alone[:, None], 0.0, times)
+            sees_only_itself = counts.sum(-1) == counts.diagonal()
+            counts = torch.where(torch.eye(len(q), dtype=torch.bool) & ~sees_only_itself[:, None], 0.0, counts)
         keys = q / q.norm(dim=-1, keepdim=True) if unit_keys else q
-        return mean((q @ keys.T * D**power).exp() * times, v)
+        return mean((q @ keys.T * D**power).exp() * counts, v)
 
-    check(made, oracle, L, shared=True)
+    check(layer, oracle, L, shared=True)
 
 
 @pytest.mark.parametrize("scope", ["chunk", "bucket"])
 @pytest.mark.parametrize("hashes", [1, 2, 4])
 @pytest.mark.parametrize(("chunk", "buckets"), [(4, None), (5, 6), (16, 2), (3, 16), (48, 1), (None, 1)])
-def test_reformer(scope, hashes, chunk, buckets):
+def test_reformer_matches_definition(scope, hashes, chunk, buckets):
     check_reformer(scope, hashes=hashes, chunk=chunk, buckets=buckets)
 
 
 @pytest.mark.parametrize("power", [0, 0.5])
 @pytest.mark.parametrize("unit_keys", [True, False])
 @pytest.mark.parametrize("own_last", [True, False])
-def test_scores_of_reformer(power, unit_keys, own_last):
+def test_reformer_score_options_match_definition(power, unit_keys, own_last):
     check_reformer("chunk", power=power, unit_keys=unit_keys, own_last=own_last, chunk=6)
 
 
-def test_chunks_and_buckets_default_to_each_other():
-    made = sized(Reformer, length=2048)
-    assert (made.chunk, made.buckets) == (64, 64)  # the mean bucket holds half a chunk
-    made = sized(Reformer, length=2048, chunk=None, buckets=10)
-    assert (made.chunk, made.buckets) == (205, 10)
+def test_reformer_chunk_and_buckets_default_to_each_other():
+    layer = sized(Reformer, length=2048)
+    # The mean bucket holds half a chunk.
+    assert (layer.chunk, layer.buckets) == (64, 64)
+    layer = sized(Reformer, length=2048, chunk=None, buckets=10)
+    assert (layer.chunk, layer.buckets) == (205, 10)
 
 
-CONV_LENGTH = 70  # more positions than one block of the product
+# More positions than one block (64) of the product.
+CONV_LENGTH = 70
 
 
 def conv_reference(model, x, mask):
-    """One sum for each output: the weight of a distance is that of its tap, the token itself being the middle one."""
+    """One sum per output, over real neighbours. The token's tap is the middle one, or the last one if causal."""
     v, width = x @ model.values.weight.T + model.values.bias, model.filters.shape[1]
-    here = width - 1 if model.causal else width // 2
+    center = width - 1 if model.causal else width // 2
     rows = []
     for n in range(len(x)):
         for i in range(CONV_LENGTH):
-            seen = [
-                (j, model.filters[:, here + j - i])
+            taps = [
+                (j, model.filters[:, center + j - i])
                 for j in range(CONV_LENGTH)
-                if 0 <= here + j - i < width and mask[n, j]
+                if 0 <= center + j - i < width and mask[n, j]
             ]
-            rows.append(sum(w * v[n, j] for j, w in seen) / sum(w.abs() for _, w in seen) if seen else 0 * v[0, 0])
+            rows.append(sum(w * v[n, j] for j, w in taps) / sum(w.abs() for _, w in taps) if taps else 0 * v[0, 0])
     return torch.stack(rows).view_as(x) @ model.output.weight.T + model.output.bias
 
 
 @pytest.mark.parametrize("options", [{"width": 1}, {"width": 5}, {"width": 61}, {"width": 4, "causal": True}])
-def test_conv_sums_over_real_neighbours(options):
+def test_conv_matches_sum_over_real_neighbours(options):
     torch.manual_seed(0)
     model = Conv(Sizes(heads=1, head_dim=3, value_dim=3, length=CONV_LENGTH), dim=3, **options).double()
     x = torch.randn(2, CONV_LENGTH, 3, dtype=torch.float64)
@@ -233,8 +239,8 @@ def test_conv_sums_over_real_neighbours(options):
 
 @pytest.mark.parametrize("heads, kernel", [(1, 1), (1, 35), (2, 3), (2, 35), (3, 65), (2, 201)])
 @pytest.mark.parametrize("L", [1, 12, 20, 46, 64, 65, 256])
-def test_sequences_are_multiplied_by_the_banded_matrix_of_a_filter(heads, kernel, L):
-    """Output and gradients, at lengths for which torch's own convolution gives another gradient too."""
+def test_convolve_sequence_matches_banded_matrix(heads, kernel, L):
+    """Includes lengths at which the gradient of torch's convolution is wrong on a CPU (``convolve_sequence``)."""
     torch.manual_seed(0)
     filters, v = torch.randn(heads, 1, kernel, 1).double(), torch.randn(2, heads, L, 5).double()
     tap = torch.arange(L) - torch.arange(L)[:, None] + kernel // 2

@@ -1,4 +1,4 @@
-"""Recurrences and state-space models: chunks and convolutions against sums token by token, precision and memory."""
+"""Recurrences and state-space models: chunks and convolutions against token-by-token sums, precision and memory."""
 
 import itertools
 import os
@@ -23,21 +23,20 @@ REFERENCES = {
     "selective_scan": selective_scan,
     "diagonal_recurrence": selective_scan,
 }
-# Strength of the gates: logsigmoid(gate x + shift). Weak gates remember thousands of tokens, strong ones less than one.
+# (factor, shift) of logsigmoid(factor x + shift): weak gates remember thousands of tokens, strong gates less than one.
 GATES = {"weak": (0.1, 6.0), "medium": (1.0, 0.0), "strong": (10.0, 0.0)}
 OPERATORS = pytest.mark.parametrize("name", REFERENCES)
 DIRECTIONS = pytest.mark.parametrize("bidirectional", [False, True])
 
 
-def drawing(seed=0):
-    """A function that draws float64 tensors of a shape."""
+def normal_sampler(seed=0):
+    """Return a function that draws normal float64 tensors of a given shape."""
     generator = torch.Generator().manual_seed(seed)
     return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def inputs_of(name, length, gate="medium", *, dtype=torch.float64, heads=2, dim=4, keys="random", beta=1.0):
-    """Random inputs of an operator."""
-    draw = drawing()
+def draw_inputs(name, length, gate="medium", *, dtype=torch.float64, heads=2, dim=4, keys="random", beta=1.0):
+    draw = normal_sampler()
     factor, shift = GATES[gate]
     gates = lambda *shape: logsigmoid(factor * draw(*shape) + shift)
     shape = (2, heads, length)
@@ -60,19 +59,19 @@ def inputs_of(name, length, gate="medium", *, dtype=torch.float64, heads=2, dim=
     return [x.to(dtype) for x in tensors]
 
 
-def relative(result, exact):
+def relative_error(result, exact):
     return ((result.double() - exact).norm() / exact.norm()).item()
 
 
 @DIRECTIONS
 @pytest.mark.parametrize("gate", GATES)
 @OPERATORS
-def test_chunks_equal_the_recurrence_token_by_token(name, gate, bidirectional):
-    """Also at lengths around a chunk, and for gradients of all inputs."""
+def test_operators_match_token_by_token_recurrence(name, gate, bidirectional):
+    """Covers lengths around the chunk size of 64, and the gradients of all inputs."""
     reference = getattr(REFERENCES[name], name + "_two_sided" if bidirectional else name)
     operator = getattr(recurrence, name)
     for length in (1, 63, 64, 65, 200):
-        tensors = [x.requires_grad_() for x in inputs_of(name, length, gate)]
+        tensors = [x.requires_grad_() for x in draw_inputs(name, length, gate)]
         exact = reference(*tensors)
         result = operator(*tensors, bidirectional=bidirectional)
         upstream = torch.linspace(-1, 1, exact.numel(), dtype=exact.dtype).view_as(exact)
@@ -82,11 +81,11 @@ def test_chunks_equal_the_recurrence_token_by_token(name, gate, bidirectional):
 
 
 @DIRECTIONS
-def test_a_scan_of_one_example_at_a_time_equals_the_scan_of_a_batch(bidirectional, monkeypatch):
+def test_selective_scan_per_example_matches_batch(bidirectional, monkeypatch):
     results = []
     for states in (2**20, 1):
         monkeypatch.setattr("lra.ops.selective_scan.CPU_STATES", states)
-        tensors = [x.requires_grad_() for x in inputs_of("selective_scan", 70, "weak")]
+        tensors = [x.requires_grad_() for x in draw_inputs("selective_scan", 70, "weak")]
         assert len(tensors[0]) > 1
         out = recurrence.selective_scan(*tensors, bidirectional=bidirectional)
         results.append((out, *torch.autograd.grad(out.square().sum(), tensors)))
@@ -95,22 +94,23 @@ def test_a_scan_of_one_example_at_a_time_equals_the_scan_of_a_batch(bidirectiona
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("keys", ["random", "equal"])
-def test_the_delta_rule_with_repeated_keys(keys, beta):
-    """A key that comes again is erased by beta 1 and reflected by beta 2; powers of A would overflow here."""
-    tensors = inputs_of("delta_rule_attention", 200, "weak", keys=keys, beta=beta)
-    for inputs in (tensors, tensors[:4]):  # with and without decay
+def test_delta_rule_with_repeated_keys_is_accurate(keys, beta):
+    """A repeated key is erased by beta = 1 and reflected by beta = 2; powers of A would overflow here."""
+    tensors = draw_inputs("delta_rule_attention", 200, "weak", keys=keys, beta=beta)
+    # With and without decay.
+    for inputs in (tensors, tensors[:4]):
         exact = delta_rule.delta_rule_attention(*inputs)
-        assert relative(recurrence.delta_rule_attention(*inputs), exact) < 1e-12
+        assert relative_error(recurrence.delta_rule_attention(*inputs), exact) < 1e-12
     exact = delta_rule.delta_rule_attention(*tensors)
-    single = recurrence.delta_rule_attention(*[x.float() for x in tensors])
-    # Reflections add up: the condition of I + A grows with the chunk's 64 tokens.
-    assert relative(single, exact) < (64 if beta == 2 else 8) * 2**-20
+    float32_out = recurrence.delta_rule_attention(*[x.float() for x in tensors])
+    # With reflections the condition number of I + A grows with the 64 tokens of a chunk.
+    assert relative_error(float32_out, exact) < (64 if beta == 2 else 8) * 2**-20
 
 
 @DIRECTIONS
 @OPERATORS
-def test_gradients_by_differences(name, bidirectional):
-    tensors = [x.requires_grad_() for x in inputs_of(name, 7, heads=1, dim=2)]
+def test_gradients_match_finite_differences(name, bidirectional):
+    tensors = [x.requires_grad_() for x in draw_inputs(name, 7, heads=1, dim=2)]
     options = {} if name in ("selective_scan", "diagonal_recurrence") else {"chunk": 4}
     operator = getattr(recurrence, name)
     assert torch.autograd.gradcheck(lambda *x: operator(*x, bidirectional=bidirectional, **options), tensors)
@@ -118,46 +118,46 @@ def test_gradients_by_differences(name, bidirectional):
 
 @pytest.mark.parametrize("gate", GATES)
 @OPERATORS
-def test_single_precision(name, gate):
-    """A sum G of logarithms is rounded to 2^-24 |G|, and exp(G) is off by that much, relatively."""
-    tensors = inputs_of(name, 512, gate, dim=16)
+def test_float32_error_is_bounded_by_log_decay_sum(name, gate):
+    """A sum G of log decays is rounded by 2^-24 |G|, which is the relative error of exp(G)."""
+    tensors = draw_inputs(name, 512, gate, dim=16)
     exact = getattr(recurrence, name)(*tensors)
-    single = getattr(recurrence, name)(*[x.float() for x in tensors])
+    float32_out = getattr(recurrence, name)(*[x.float() for x in tensors])
     factor, shift = GATES[gate]
     largest_sum = 64 * abs(logsigmoid(torch.tensor(-3 * factor + shift)).item())
-    assert single.dtype == torch.float32
-    assert relative(single, exact) < (8 + largest_sum) * 2**-24
+    assert float32_out.dtype == torch.float32
+    assert relative_error(float32_out, exact) < (8 + largest_sum) * 2**-24
 
 
 @OPERATORS
-def test_sixteen_bits_are_computed_in_float32(name):
-    tensors = [x.bfloat16() for x in inputs_of(name, 70)]
+def test_bfloat16_inputs_are_computed_in_float32(name):
+    tensors = [x.bfloat16() for x in draw_inputs(name, 70)]
     result = getattr(recurrence, name)(*tensors)
     assert torch.equal(result, getattr(recurrence, name)(*[x.float() for x in tensors]))
 
 
 @DIRECTIONS
 @OPERATORS
-def test_a_masked_token_is_the_identity(name, bidirectional):
-    """Zero writes and zero logarithms of decays: as if the token were not there."""
+def test_masked_tokens_leave_state_unchanged(name, bidirectional):
+    """Masked tokens have zero inputs and zero log decays, so the result is the same as without them."""
     positions = torch.tensor([0, 1, 3, 4, 6, 9])
-    short = inputs_of(name, len(positions))
+    real_inputs = draw_inputs(name, len(positions))
     time = 1 if name in ("selective_scan", "diagonal_recurrence") else 2
 
-    def spread(x):
+    def insert_zeros(x):
         shape = list(x.shape)
         shape[time] = 80
         return x.new_zeros(shape).index_copy(time, positions, x)
 
-    long = [x if name == "selective_scan" and x.ndim == 2 else spread(x) for x in short]
+    padded_inputs = [x if name == "selective_scan" and x.ndim == 2 else insert_zeros(x) for x in real_inputs]
     operator = getattr(recurrence, name)
-    result = operator(*long, bidirectional=bidirectional).index_select(time, positions)
-    torch.testing.assert_close(result, operator(*short, bidirectional=bidirectional))
+    result = operator(*padded_inputs, bidirectional=bidirectional).index_select(time, positions)
+    torch.testing.assert_close(result, operator(*real_inputs, bidirectional=bidirectional))
 
 
 @pytest.mark.parametrize("name", ["mamba", "rg_lru"])
-def test_torch_compile_leaves_the_loops_over_tokens_alone(name):
-    """The compiled graphs are as large for 70 tokens as for 35, and outputs and gradients are the same."""
+def test_compiled_graph_size_is_independent_of_length(name):
+    """The graphs have as many nodes for 70 tokens as for 35, so loops are not unrolled; results match eager mode."""
     num_nodes = {}
     for length in (35, 70):
         num_nodes[length] = 0
@@ -175,8 +175,8 @@ def test_torch_compile_leaves_the_loops_over_tokens_alone(name):
     assert num_nodes[35] == num_nodes[70] > 0
 
 
-def test_a_chunk_is_a_power_of_two():
-    tensors = inputs_of("channel_decay_attention", 5)
+def test_chunk_must_be_power_of_two():
+    tensors = draw_inputs("channel_decay_attention", 5)
     with pytest.raises(ValueError, match="chunk must be a power of two, got 48"):
         recurrence.channel_decay_attention(*tensors, chunk=48)
 
@@ -185,7 +185,7 @@ def test_a_chunk_is_a_power_of_two():
 @pytest.mark.parametrize(
     ("wrong", "match"), [({"k": (1, 2, 7, 4)}, "scalar_decay_attention"), ({"log_decay": (1, 2, 8, 1)}, "log_decay")]
 )
-def test_a_wrong_shape_fails_where_it_enters(wrong, match):
+def test_wrong_shape_raises_type_check_error(wrong, match):
     shapes = dict.fromkeys("qkv", (1, 2, 8, 4)) | {"log_decay": (1, 2, 8)}
     call = lambda shapes: recurrence.scalar_decay_attention(**{key: torch.zeros(shapes[key]) for key in shapes})
     call(shapes)
@@ -193,21 +193,21 @@ def test_a_wrong_shape_fails_where_it_enters(wrong, match):
         call(shapes | wrong)
 
 
-def test_memory_of_the_selective_scan_is_that_of_every_32nd_state():
-    tensors = [x.requires_grad_() for x in inputs_of("selective_scan", 2048, dtype=torch.float32, dim=64)]
+def test_selective_scan_stores_every_32nd_state():
+    tensors = [x.requires_grad_() for x in draw_inputs("selective_scan", 2048, dtype=torch.float32, dim=64)]
     all_states = 4 * 2 * 2048 * 64 * 3
-    small = 4 * 2 * 2048 * (64 + 3) * 2
+    input_bytes = 4 * 2 * 2048 * (64 + 3) * 2
     peak = peak_bytes(lambda: recurrence.selective_scan(*tensors).sum().backward())
-    assert peak < 6 * small + all_states / 4
+    assert peak < 6 * input_bytes + all_states / 4
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 255, 256, 300])
-def test_scan_in_two_levels_is_the_recurrence(length, reverse):
-    """One chunk, whole and broken chunks, and chunks of chunks."""
+def test_diagonal_scan_matches_recurrence(length, reverse):
+    """Covers one chunk of 16, full and partial chunks, and chunks of chunks."""
     radius, phase = torch.rand(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     decay = torch.polar(radius, 6 * phase).requires_grad_()
-    inputs = torch.view_as_complex(drawing()(2, length, 5, 2)).requires_grad_()
+    inputs = torch.view_as_complex(normal_sampler()(2, length, 5, 2)).requires_grad_()
     state = torch.zeros(2, 5, dtype=torch.complex128)
     states = [None] * length
     for t in reversed(range(length)) if reverse else range(length):
@@ -220,7 +220,7 @@ def test_scan_in_two_levels_is_the_recurrence(length, reverse):
 H, M = 3, 4
 
 
-def test_scan_saves_the_states_alone():
+def test_diagonal_scan_saves_only_decay_and_states():
     decay, inputs = (torch.rand(shape, dtype=torch.complex128, requires_grad=True) for shape in ((M,), (2, 500, M)))
     sizes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
@@ -229,7 +229,7 @@ def test_scan_saves_the_states_alone():
 
 
 def kernel_parameters(dtype=torch.float64) -> list[torch.Tensor]:
-    draw = drawing()
+    draw = normal_sampler()
     step, decay, frequency = draw(H) - 3, draw(H, M) - 1, 4 * draw(H, M)
     c = torch.complex(draw(H, M), draw(H, M))
     kind = torch.complex64 if dtype == torch.float32 else torch.complex128
@@ -237,19 +237,19 @@ def kernel_parameters(dtype=torch.float64) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("discretisation", ["zoh", "bilinear"])
-def test_kernel_of_s4d_has_its_gradients_and_is_right_in_single_precision(discretisation):
-    """The phase l Δ ω is rounded to 2^-24 of itself; while it grows the decay shrinks the term that it turns."""
-    exact, single = (
+def test_s4d_kernel_gradient_and_float32_error(discretisation):
+    """The phase l Δ ω has a relative error of 2^-24; as it grows with l, the term that it rotates decays."""
+    exact, float32_out = (
         s4d_kernel(*kernel_parameters(dtype), 2000, discretisation=discretisation)
         for dtype in (torch.float64, torch.float32)
     )
-    assert (single - exact).abs().max() < 2e-5 * exact.abs().max()
+    assert (float32_out - exact).abs().max() < 2e-5 * exact.abs().max()
     leaves = [x.requires_grad_() for x in kernel_parameters()]
     assert torch.autograd.gradcheck(lambda *x: s4d_kernel(*x, 11, discretisation=discretisation), leaves)
 
 
-def test_kernel_of_path_x_takes_an_eighth_of_what_all_powers_would():
-    """256 channels, 32 states, 16,384 lags: exp(l Δ A) alone is 1.07 GB of complex64."""
+def test_s4d_kernel_memory_is_below_an_eighth_of_all_powers():
+    """With 256 channels, 32 states and 16,384 lags, exp(l Δ A) alone takes 1.07 GB of complex64."""
     channels, states, length = 256, 32, 16_384
     leaves = [torch.full((channels,), -5.0), torch.zeros(channels, states), torch.rand(channels, states) * 100]
     leaves = [x.requires_grad_() for x in (*leaves, torch.randn(channels, states, dtype=torch.complex64))]
@@ -258,8 +258,8 @@ def test_kernel_of_path_x_takes_an_eighth_of_what_all_powers_would():
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, 33])
-def test_hippo_is_the_normal_part(n):
-    """S is built here entry by entry from A and P."""
+def test_hippo_legs_diagonalises_normal_part(n):
+    """The expected S = A + P Pᵀ is built entry by entry."""
     S = torch.zeros(n, n, dtype=torch.complex128)
     for i, j in itertools.product(range(n), repeat=2):
         A = -((2 * i + 1) ** 0.5) * (2 * j + 1) ** 0.5 if i > j else -(i + 1) if i == j else 0
@@ -274,22 +274,22 @@ def test_hippo_is_the_normal_part(n):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("length", [1, 5, 12])
-def test_fft_conv_is_the_sum_over_lags(length, directions, masked):
-    draw = drawing(length)
+def test_fft_conv_matches_sum_over_lags(length, directions, masked):
+    draw = normal_sampler(length)
     u, kernel = draw(2, H, length).requires_grad_(), draw(H, directions * length).requires_grad_()
     mask = draw(2, length) < 0.5 if masked else None
     real = u if mask is None else u * mask[:, None]
-    # Negative lags stand at the end of a kernel of both directions.
+    # A bidirectional kernel stores negative lags at its end.
     lags = torch.arange(length)[:, None] - torch.arange(length)
     band = kernel[:, lags % kernel.shape[1]] * ((lags >= 0) | (directions == 2))  # (H,L,L)
     same_with_gradients(fft_conv(u, kernel, mask), (band @ real[..., None])[..., 0], (u, kernel))
 
 
-def test_a_long_convolution_is_of_float32_inside_autocast():
-    draw = drawing(1)
+def test_long_conv_computes_in_float32_inside_autocast():
+    draw = normal_sampler(1)
     x, skip, kernels = draw(2, 9, H).bfloat16(), draw(H).float(), draw(2, H, 9).float()
     kernel = lambda _: pack_bidirectional(kernels)
     mask = draw(2, 9) < 0.5
     with torch.autocast("cpu", torch.bfloat16):
-        inside = long_conv(x, skip, kernel, mask)
-    torch.testing.assert_close(inside, long_conv(x.float(), skip, kernel, mask), rtol=0, atol=0)
+        autocast_out = long_conv(x, skip, kernel, mask)
+    torch.testing.assert_close(autocast_out, long_conv(x.float(), skip, kernel, mask), rtol=0, atol=0)

@@ -1,4 +1,4 @@
-"""The inverse in the kernels: its two chains against float64, and the registers that launches beside it may spill."""
+"""The inverse in the kernels: its two implementations against float64, and the registers that launches spill."""
 
 import os
 import subprocess
@@ -20,21 +20,22 @@ from lra.ops.triton import core_classic, core_symmetric, resources, tiles
 
 @triton.jit
 def chain(u, grad, at, z, du, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr, SYMMETRIC: tl.constexpr):
-    """Z of U and the gradient of U from that of Z, all (BM,BM)."""
+    """Compute Z of U, and the gradient of U from the gradient of Z, all (BM,BM)."""
     j = tl.arange(0, BM)
     square = j[:, None] * BM + j[None, :]
     if SYMMETRIC:
         tl.store(z + square, core_symmetric.cubic(tl.load(u + square), at + square, STEPS, BM, PRECISION))
-        _, found = core_symmetric.backward(tl.load(grad + square), at + square, STEPS, BM, PRECISION)
+        _, grad_u = core_symmetric.backward(tl.load(grad + square), at + square, STEPS, BM, PRECISION)
     else:
         tl.store(z + square, core_classic.cubic(tl.load(u + square), at + square, STEPS, BM, PRECISION))
-        _, found = core_classic.backward(tl.load(grad + square), at + square, STEPS, BM, PRECISION)
-    tl.store(du + square, found)
+        _, grad_u = core_classic.backward(tl.load(grad + square), at + square, STEPS, BM, PRECISION)
+    tl.store(du + square, grad_u)
 
 
-def inner(kind: str, size: int = 64) -> torch.Tensor:
+def inner_matrix(kind: str, size: int = 64) -> torch.Tensor:
     q, k = torch.randn(2, size, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    if kind == "equal":  # rank 3
+    # Three distinct rows and columns, so rank 3.
+    if kind == "equal":
         q, k = q[torch.arange(size) % 3], k[torch.arange(size) % 3]
     scale = {"large": 24, "flat": 0.1}.get(kind, 1)
     return (scale * q @ k.mT / 32**0.5).softmax(-1)
@@ -51,8 +52,8 @@ def run(u, grad, steps, precision, symmetric):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="products in float64 are the interpreter's")
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("steps", [0, 1, 4])
-def test_both_chains_are_the_iteration_and_its_gradient_in_float64(steps, symmetric):
-    u, grad = inner("normal", 16), torch.randn(16, 16, dtype=torch.float64)
+def test_inverse_and_gradient_match_cubic_in_float64(steps, symmetric):
+    u, grad = inner_matrix("normal", 16), torch.randn(16, 16, dtype=torch.float64)
     leaf = u.clone().requires_grad_()
     expected = cubic(leaf, steps=steps)
     z, du = run(u, grad, steps, "ieee", symmetric)
@@ -62,8 +63,8 @@ def test_both_chains_are_the_iteration_and_its_gradient_in_float64(steps, symmet
 
 @pytest.mark.parametrize("kind", ["normal", "equal", "large", "flat"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_symmetric_chain_errs_less_than_the_inputs_are_rounded(dtype, kind, record_property):
-    u = inner(kind).float()
+def test_symmetric_inverse_error_is_below_input_rounding(dtype, kind, record_property):
+    u = inner_matrix(kind).float()
     for steps in (1, 4, 6):
         assert tiles.symmetric(dtype, steps)
         truth = cubic(u.double(), steps=steps)
@@ -76,50 +77,52 @@ def test_the_symmetric_chain_errs_less_than_the_inputs_are_rounded(dtype, kind, 
 
 
 INVERSE = ("inverse", "inverse_backward")
-# Launches that have programs for the inverse if ``tiles.beside``.
-BESIDE = ("rv", "r_backward", "r_backward-dv")
-TRAP = 16  # registers that a kernel which the compiler found to be unreachable stays below
-# Matrices of float32 that the library products of a step read and write (``core_library``): 3 for a product, 4 for one
-# that is added to something. The backward pass computes the forward one again.
-MOVED = {"forward": 15, "backward": 52}
-SHARED = {"80": 163 * 1024, "90": 227 * 1024, "100": 227 * 1024}  # bytes that a block can have
+# Launches into which the inverse is fused if ``tiles.beside``.
+FUSED = ("rv", "r_backward", "r_backward-dv")
+# A kernel that the compiler reduced to a single trap instruction uses fewer registers.
+TRAP = 16
+# Float32 matrices that the library products of a step read and write (``core_library``): 3 for a product, 4 with an
+# addition. The backward pass recomputes the forward pass.
+MATRICES_MOVED = {"forward": 15, "backward": 52}
+# Bytes of shared memory that a block can use.
+SHARED_MEMORY = {"80": 163 * 1024, "90": 227 * 1024, "100": 227 * 1024}
 
 
-def usage(*words):
-    """Compile every launch ahead of time, in a process of its own, because this one interprets; no GPU is needed."""
-    clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+def compile_launches(*words):
+    """Compile every launch ahead of time without a GPU. In a subprocess, because this process interprets kernels."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "lra.ops.triton.resources", *words]
-    got = subprocess.run(command, capture_output=True, text=True, env=clean)
-    assert got.returncode == 0, got.stderr
-    print(got.stdout)
-    head, *lines = got.stdout.splitlines()
-    table = [dict(zip(head.split(), line.split(), strict=True)) for line in lines]
+    completed = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert completed.returncode == 0, completed.stderr
+    print(completed.stdout)
+    header, *lines = completed.stdout.splitlines()
+    table = [dict(zip(header.split(), line.split(), strict=True)) for line in lines]
     return [{key: int(word) if word.isdigit() else word for key, word in row.items()} for row in table]
 
 
-def most_spilled(row) -> float:
-    """Bytes per thread that a launch may spill: none without programs for the inverse.
+def spill_limit(row) -> float:
+    """Return the bytes per thread that a launch may spill: none without programs for the inverse.
 
-    It may store and load no more bytes per step than the library products that ``tiles.on_chip`` replaces.
+    Spilling may not move more bytes per step than the library products that the inverse on chip replaces.
     """
-    beside = row["kernel"] in BESIDE and tiles.beside(row["m"], row["d"], resources.DTYPES[row["dtype"]], row["arch"])
-    if not (tiles.on_chip(row["m"], row["arch"]) and (beside or row["kernel"] in INVERSE)):
+    is_fused = row["kernel"] in FUSED and tiles.beside(row["m"], row["d"], resources.DTYPES[row["dtype"]], row["arch"])
+    if not (tiles.on_chip(row["m"], row["arch"]) and (is_fused or row["kernel"] in INVERSE)):
         return 0
-    matrices = MOVED["forward" if row["kernel"] in ("rv", "inverse") else "backward"]
+    matrices = MATRICES_MOVED["forward" if row["kernel"] in ("rv", "inverse") else "backward"]
     return matrices * row["m"] ** 2 * 4 / (2 * 32 * row["warps"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", resources.CHOICES["dtype"])
 @pytest.mark.parametrize("arch", resources.CHOICES["arch"])
-def test_kernels_of_every_size_fit_and_spill_only_beside_the_inverse(arch, dtype):
-    table = usage(f"arch={arch}", f"dtype={dtype}")
+def test_kernels_fit_and_spill_only_with_inverse(arch, dtype):
+    table = compile_launches(f"arch={arch}", f"dtype={dtype}")
     sizes = {(m, d) for m in (16, 32, 64, 128) for d in (16, 32, 64, 128)}
     for kernel in ("rv", "out", "c_backward", "r_backward", "scatter", "score"):
         assert {(row["m"], row["d"]) for row in table if row["kernel"].partition("-")[0] == kernel} == sizes
     for row in table:
-        fits = row["shared"] <= SHARED[str(row["arch"])] and row["registers"] > TRAP
-        assert fits and row["spilled"] <= most_spilled(row), row
+        fits = row["shared"] <= SHARED_MEMORY[str(row["arch"])] and row["registers"] > TRAP
+        assert fits and row["spilled"] <= spill_limit(row), row
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_kernels_of_every_size_fit_and_spill_only_beside_the_inverse(arch, dtype
         ([], "TRITON_INTERPRET=1 interprets kernels"),
     ],
 )
-def test_a_wrong_argument_of_the_table_is_refused(words, message, monkeypatch):
+def test_resources_command_rejects_invalid_argument(words, message, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["resources", *words])
     with pytest.raises(SystemExit, match=f"^lra: {message}"):
         resources.main()

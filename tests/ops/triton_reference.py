@@ -1,4 +1,4 @@
-"""The three-factor product in float64 and in a kernel's dtype, and the bound between them."""
+"""The landmark product, C pinv(U) R V, in float64 and in the dtype of a kernel, and the error bound of the kernels."""
 
 import os
 from functools import partial
@@ -11,17 +11,17 @@ from lra.reference.cur import attention, cubic_pinv
 
 
 def naive(q, k, v, rows, cols, mask, copy, steps):
-    """The formula, head by head, in float32 at least, without padded keys and kept rows; padded queries are kept."""
-    wide = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))
-    out = wide(torch.zeros(*q.shape[:3], v.shape[-1], dtype=v.dtype, device=v.device))
+    """The formula, head by head, in float32 or wider. Padded keys and padded selections are left out."""
+    upcast = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))
+    out = upcast(torch.zeros(*q.shape[:3], v.shape[-1], dtype=v.dtype, device=v.device))
     for n in range(q.shape[0]):
         real = torch.ones(q.shape[2], dtype=torch.bool, device=q.device) if mask is None else mask[n]
         for h in range(q.shape[1]):
             r, c = rows[n, h], cols[n, h]
-            x, y, keys, values = (wide(t) for t in (q[n, h, r], k[n, h, c[real[c]]], k[n, h, real], v[n, h, real]))
-            made, _ = attention(wide(q[n, h]), keys, values, x[real[r]], y, pinv=partial(cubic_pinv, steps=steps))
+            x, y, keys, values = (upcast(t) for t in (q[n, h, r], k[n, h, c[real[c]]], k[n, h, real], v[n, h, real]))
+            product, _ = attention(upcast(q[n, h]), keys, values, x[real[r]], y, pinv=partial(cubic_pinv, steps=steps))
             exact = (x @ keys.T / q.shape[-1] ** 0.5).softmax(-1) @ values
-            out[n, h] = made.index_copy(0, r, exact) if copy else made
+            out[n, h] = product.index_copy(0, r, exact) if copy else product
     return out
 
 
@@ -31,7 +31,7 @@ def fused(q, k, v, rows, cols, mask, copy, steps, impl="triton"):
 
 
 def run(f, tensors, dout, dtype):
-    """Output and gradients, all in ``dtype``, of f at tensors whose strides are kept."""
+    """Return the output of f and the gradients of its tensors, in ``dtype``; strides are preserved."""
     tensors = [x.detach().to(dtype).requires_grad_() for x in tensors]
     out = f(*tensors).to(dtype)
     return [out.detach(), *torch.autograd.grad(out, tensors, dout.to(dtype))]
@@ -40,14 +40,15 @@ def run(f, tensors, dout, dtype):
 def case(
     *, n, m, d, e, dtype, masked=False, same=False, content="normal", strides="heads", N=2, H=1, seed=0, device="cpu"
 ):
-    """q, k, v, rows, cols, mask and a gradient, in float64 but exact in ``dtype``.
+    """Draw q, k, v, rows, cols, mask and an output gradient, in float64 but representable in ``dtype``.
 
-    The second example has fewer real tokens than m, in places all over the row.
+    The second example has fewer real tokens than m, spread over the sequence.
     """
     g = torch.Generator().manual_seed(seed)
     draw = lambda width: torch.randn(N, n, H, width, generator=g, dtype=torch.float64).transpose(1, 2)
     q, k, v, dout = draw(d), draw(d), draw(e), draw(e)
-    if content == "equal":  # three different rows
+    # Three distinct queries and keys.
+    if content == "equal":
         q, k = q[:, :, torch.arange(n) % 3], k[:, :, torch.arange(n) % 3]
     if content == "large":
         q, k = 6 * q, 4 * k
@@ -55,7 +56,8 @@ def case(
         v, dout = v + 2, dout + 1
     if strides == "plain":
         q, k, v, dout = (x.contiguous() for x in (q, k, v, dout))
-    if strides == "across":  # the entries of a row far apart
+    # The features of a token are far apart in memory.
+    if strides == "across":
         q, k, v, dout = (x.mT.contiguous().mT for x in (q, k, v, dout))
     order = torch.rand(2, N, H, n, generator=g)
     mask = None
@@ -74,39 +76,40 @@ NAMES = ("O", "dQ", "dK", "dV")
 
 
 def errors(spec, copy=True, steps=4, impl="triton"):
-    """For each of NAMES its norm in float64, the error of the naive code in the kernel's dtype, and the kernel's."""
-    mine = partial(fused, impl=impl)
+    """Return for each of NAMES its norm in float64, and the errors of the naive code and the kernel in the dtype."""
+    kernel = partial(fused, impl=impl)
     tensors, rows, cols, mask, dout = case(**spec)
     call = lambda f, t: run(lambda *x: f(*x, rows, cols, mask, copy, steps), tensors, dout, t)
-    truth, rough, mine = call(naive, torch.float64), call(naive, spec["dtype"]), call(mine, spec["dtype"])
-    assert all(x.isfinite().all() for x in mine)
-    if spec.get("content") == "equal":  # rounding decides which of equal columns is the largest: add up equal keys
-        for results in (truth, rough, mine):
+    truth, naive_out, kernel = call(naive, torch.float64), call(naive, spec["dtype"]), call(kernel, spec["dtype"])
+    assert all(x.isfinite().all() for x in kernel)
+    # Among equal columns rounding decides which one is the largest, so gradients of equal keys are added up.
+    if spec.get("content") == "equal":
+        for results in (truth, naive_out, kernel):
             results[2] = torch.stack([results[2][:, :, i::3].double().sum(2) for i in range(3)])
-    return [(x.norm(), (a - x).norm(), (b - x).norm()) for x, a, b in zip(truth, rough, mine, strict=True)]
+    return [(x.norm(), (a - x).norm(), (b - x).norm()) for x, a, b in zip(truth, naive_out, kernel, strict=True)]
 
 
 def check(spec, copy=True, steps=4, factor=2.0, floor=8.0, impl="triton"):
-    """The kernel's error is at most ``factor`` times what the naive code makes in the same dtype.
+    """Assert that the kernel's error is at most ``factor`` times the error of the naive code in the same dtype.
 
-    A float32 result whose naive error happens to be next to nothing gets ``floor`` rounding errors of the largest one.
+    ``floor`` float32 rounding errors of the largest norm are added, because the naive error can be close to zero.
     """
-    found = errors(spec, copy, steps, impl)
-    largest = max(norm for norm, *_ in found)
-    for name, (_, bound, error) in zip(NAMES, found, strict=True):
+    error_norms = errors(spec, copy, steps, impl)
+    largest = max(norm for norm, *_ in error_norms)
+    for name, (_, bound, error) in zip(NAMES, error_norms, strict=True):
         allowed = factor * bound + floor * torch.finfo(torch.float32).eps * largest
         assert error <= allowed, f"{name}: error {error / bound:.2f} times the naive code's, {error / largest:.1e}"
-    return found
+    return error_norms
 
 
-def line(spec, found, impl="triton"):
-    """Relative errors against float64, the kernel's and in brackets the naive code's own."""
-    values = ", ".join(f"{name} {b / x:.1e} ({a / x:.1e})" for name, (x, a, b) in zip(NAMES, found, strict=True))
+def line(spec, error_norms, impl="triton"):
+    """Format the relative errors against float64: the kernel's, and in brackets the naive code's."""
+    values = ", ".join(f"{name} {b / x:.1e} ({a / x:.1e})" for name, (x, a, b) in zip(NAMES, error_norms, strict=True))
     return f"{str(spec['dtype']).removeprefix('torch.')} n={spec['n']} m={spec['m']} d={spec['d']} {impl}: {values}"
 
 
 def main():
-    """python tests/ops/triton_reference.py: errors on the GPU if there is one, else in the interpreter."""
+    """python tests/ops/triton_reference.py: print the errors on the GPU if there is one, else in the interpreter."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
