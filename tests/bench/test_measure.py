@@ -51,7 +51,7 @@ def test_peak_bytes_counts_only_live_storages(step, least, most):
 def test_measure_interleaves_rounds_and_records_failures_as_status():
     calls = []
 
-    def raise_oom():
+    def oom():
         raise torch.OutOfMemoryError
 
     def fail_in_second_round():
@@ -62,12 +62,7 @@ def test_measure_interleaves_rounds_and_records_failures_as_status():
     def reject():
         raise ValueError("attn.count is too large")
 
-    steps = {
-        "a": lambda: calls.append("a"),
-        "full": raise_oom,
-        "full_cpu": lambda: torch.empty(2**60),
-        "refused": reject,
-    }
+    steps = {"a": lambda: calls.append("a"), "full": oom, "full_cpu": lambda: torch.empty(2**60), "refused": reject}
     result = measure(steps | {"late": fail_in_second_round, "b": lambda: calls.append("b")}, repeats=3, warmup=0)
     assert [c for c in calls if c != "once"] == ["a", "b"] + ["a", "b"] * 3
     # The memory pass, then the first round.
