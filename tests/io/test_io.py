@@ -85,10 +85,10 @@ def test_disk_full_error_names_path_and_remedy(written, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_text", raise_disk_full)
     write, file_name = FULL_DISK_WRITES[written]
-    with pytest.raises((OSError, ValueError)) as error_info:
+    with pytest.raises((OSError, ValueError)) as excinfo:
         write(tmp_path)
     reason = "cannot be written: No space left on device; make room, then the same command resumes"
-    assert explain(error_info.value).startswith(f"{tmp_path / file_name} {reason}")
+    assert explain(excinfo.value).startswith(f"{tmp_path / file_name} {reason}")
     assert not list(tmp_path.iterdir())
 
 
