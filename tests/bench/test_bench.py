@@ -144,7 +144,6 @@ def test_preset_composes_and_its_mechanisms_build(preset):
     names = contestants.names(cfg.mechanisms)
     assert cfg.name == preset and set(cfg.claims) <= {*contestants.MECHANISMS, *contestants.BENCHMARK_ONLY}
     assert cfg.reference is None or cfg.reference in names
-    # Plain mechanisms have tests elsewhere; names with options are built here.
     for name in set(names) - set(contestants.MECHANISMS):
         check_mechanism_builds(name)
 
@@ -230,7 +229,6 @@ def test_steps_in_several_dtypes_are_interleaved(measured, monkeypatch):
     words = ("mechanisms=mean", "reference=null", "dtype=[fp32,bf16]", "clock=cpu", "repeats=2")
     rows = measured(*STEP, *words).rows
     assert [(row.dtype, row.status, len(row.samples)) for row in rows] == [("fp32", "ok", 2), ("bf16", "ok", 2)]
-    # The memory pass, then two rounds.
     assert dtype_calls == ["fp32", "bf16"] * 3
 
 
@@ -282,7 +280,6 @@ CUSTOM = {
 
 @pytest.mark.parametrize("words", CUSTOM.values(), ids=CUSTOM)
 def test_custom_mechanism_is_benchmarked(words, tmp_path, call):
-    """The mechanism comes from a YAML file of --config-dir, or is given by its class as in lra.train."""
     (tmp_path / "conf" / "attn").mkdir(parents=True)
     yaml_text = "_target_: lra.attention.sdpa.SDPA\n_partial_: true\ndropout: 0.0\n"
     (tmp_path / "conf" / "attn" / "mine.yaml").write_text(yaml_text)

@@ -26,7 +26,6 @@ def allocate_twice():
     a = torch.empty(MB, dtype=torch.uint8)
     b = a + 1
     del a
-    # a is freed first, so at most two buffers are alive.
     c = b + 1
     return c.view(-1)[:5]
 
@@ -124,9 +123,9 @@ def test_other(): assert 0
 def test_gpu_check_packs_report_benchmarks_and_unfinished_checkpoints(tmp_path):
     home = tmp_path / "runs" / gpu_check.STUDY
     bench_record.save(made([row("naive", 64, 1.0)]), home)
-    finished_dir, unfinished_dir = add(home).parent, home / "begun"
-    unfinished_dir.mkdir()
-    for file in (finished_dir / "last.ckpt", finished_dir / "best.ckpt", unfinished_dir / "last.ckpt"):
+    done_dir, live_dir = add(home).parent, home / "begun"
+    live_dir.mkdir()
+    for file in (done_dir / "last.ckpt", done_dir / "best.ckpt", live_dir / "last.ckpt"):
         file.touch()
     (tmp_path / "test_two.py").write_text(TESTS)
     report = f"--junitxml={home / 'parts' / gpu_check.REPORT}"
@@ -137,10 +136,7 @@ def test_gpu_check_packs_report_benchmarks_and_unfinished_checkpoints(tmp_path):
     assert "* err 1e-3" in text and "Failed: test_two.test_other." in text and "naive" in text
     with tarfile.open(path) as archive:
         names = {Path(name).relative_to(home.name) for name in archive.getnames()}
-    files = {
-        file.relative_to(home)
-        for file in (unfinished_dir / "last.ckpt", finished_dir / record.NAME, home / "some-cpu.md")
-    }
+    files = {file.relative_to(home) for file in (live_dir / "last.ckpt", done_dir / record.NAME, home / "some-cpu.md")}
     assert files <= names and {"bench.json", "tests.log", "tests.done"} <= {name.name for name in names}
     assert [name for name in names if name.suffix == ".ckpt"] == [Path("begun/last.ckpt")]
 

@@ -29,8 +29,8 @@ from lra.ops import metrics
 def test_epoch_permutation_depends_only_on_seed_and_position():
     order = EpochPermutation(10, seed=3)
     stream = order[0:35]
-    for first_batch in (0, 10, 20):
-        assert sorted(stream[first_batch : first_batch + 10]) == list(range(10))
+    for first in (0, 10, 20):
+        assert sorted(stream[first : first + 10]) == list(range(10))
     for start, stop in [(0, 1), (7, 23), (19, 21), (30, 35)]:
         assert (EpochPermutation(10, seed=3)[start:stop] == stream[start:stop]).all()
     assert (EpochPermutation(10, seed=4)[0:10] != stream[:10]).any() and (stream[:10] != stream[10:20]).any()
@@ -57,9 +57,9 @@ def test_stream_follows_permutation_and_sorts_micro_batches_by_length(data):
     large = next(iter(full_data.train_dataloader()))
     stream = iter(micro_data.train_dataloader())
     small = [next(stream) for _ in range(4)]
-    sequences = lambda batch: [batch.inputs[i, 0][batch.mask[i, 0]].tolist() for i in range(len(batch.label))]
-    by_length = sorted(zip(sequences(large), large.label.tolist(), strict=True), key=lambda pair: len(pair[0]))
-    assert by_length == [pair for b in small for pair in zip(sequences(b), b.label.tolist(), strict=True)]
+    seqs = lambda batch: [batch.inputs[i, 0][batch.mask[i, 0]].tolist() for i in range(len(batch.label))]
+    by_length = sorted(zip(seqs(large), large.label.tolist(), strict=True), key=lambda pair: len(pair[0]))
+    assert by_length == [pair for b in small for pair in zip(seqs(b), b.label.tolist(), strict=True)]
     assert small[0].inputs.shape[-1] < large.inputs.shape[-1]
     split = full_data.splits["train"]
     for row, index in enumerate(EpochPermutation(256, 1)[0:8]):
@@ -91,8 +91,8 @@ def test_batch_width_is_longest_sequence_rounded_up_or_task_length(data):
 
 
 def test_unmasked_batches_count_padding_as_tokens(data):
-    first_batch = lambda word: next(iter(data("data.pad=fixed", word).train_dataloader()))
-    masked, tokens = first_batch("data.mask=true"), first_batch("data.mask=false")
+    first = lambda word: next(iter(data("data.pad=fixed", word).train_dataloader()))
+    masked, tokens = first("data.mask=true"), first("data.mask=false")
     assert tokens.mask is None and not masked.mask.all()
     assert torch.equal(tokens.inputs, masked.inputs) and torch.equal(tokens.label, masked.label)
 
@@ -106,10 +106,8 @@ def test_evaluation_batches_cover_each_example_once(data, split):
         for row, m in zip(b.inputs[:, 0], b.mask[:, 0], strict=True)
     ]
     stored = made.splits[split]
-    sequences = [
-        tuple(stored.tokens[a:b].tolist()) for a, b in zip(stored.offsets[:-1], stored.offsets[1:], strict=True)
-    ]
-    assert sorted(evaluated) == sorted(sequences) and len(evaluated) == 64
+    seqs = [tuple(stored.tokens[a:b].tolist()) for a, b in zip(stored.offsets[:-1], stored.offsets[1:], strict=True)]
+    assert sorted(evaluated) == sorted(seqs) and len(evaluated) == 64
 
 
 def test_sequences_are_truncated_to_task_limit(data):

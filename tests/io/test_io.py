@@ -107,14 +107,12 @@ FORK = multiprocessing.get_context("fork")
 
 
 def hold_lock(path, acquired):
-    """Take the lock, set the event and hold the lock for a minute."""
     with lock.hold(path):
         acquired.set()
         time.sleep(60)
 
 
 def start_holder(path):
-    """Start a process that holds the lock."""
     acquired = FORK.Event()
     process = FORK.Process(target=hold_lock, args=(path, acquired))
     process.start()

@@ -33,7 +33,6 @@ SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu"]
 RUN = "runs/paper-smoke/listops/sdpa/seed-0"
 MOVED = f"runs/transfer/{RUN.removeprefix('runs/').replace('sdpa', 'sdpa/mean')}"
 GRAFT = [f"run={RUN}", "attn=mean", "examples=4", "spectrum=0", "trainer.device=cpu"]
-# Fields that differ from run to run.
 MEASURED = {"step_ms", "peak_bytes", "git", "date", "command", "sha256"}
 
 
@@ -46,8 +45,8 @@ def insert_nan(path):
     elif path.suffix == ".bin":
         path.write_bytes(b"\xff" * 8 + path.read_bytes()[8:])
     else:
-        nan = {".yaml": ".nan", ".csv": "nan"}.get(path.suffix, "NaN")
-        path.write_text(re.sub(r"(?<![\w.\-])-?\d+(\.\d+)?", nan, path.read_text(), count=1))
+        word = {".yaml": ".nan", ".csv": "nan"}.get(path.suffix, "NaN")
+        path.write_text(re.sub(r"(?<![\w.\-])-?\d+(\.\d+)?", word, path.read_text(), count=1))
 
 
 DAMAGE = {
@@ -75,8 +74,7 @@ COMMANDS = {
     "data": (train, [*SMOKE, "seeds=[9]", "optim.steps=4", "optim.eval_every=4"], "data/*", "**/seed-9/record.json"),
     "verify": (prepare, [*SMOKE[:2], "verify=true"], "data/*", ""),
 }
-# No other file says that the missing file existed.
-UNKNOWABLE = {("bench", "missing"), ("tables", "missing")}
+UNDETECTABLE = {("bench", "missing"), ("tables", "missing")}
 QUICK = {("again", "a pipe"), ("verify", "a flipped bit"), ("transfer again", "half of it"), ("tables", "not a number")}
 
 
@@ -102,7 +100,7 @@ def whole(tmp_path_factory):
         patch.setenv("LRA_DATA", "data")
         small = ["n=64", "batch=1", "heads=1", "head_dim=16", "repeats=1", "warmup=0", "device=cpu", "modes=inference"]
         todo = [(train, [*SMOKE, "seeds=[0,1]"]), (bench, ["what=attention", "mechanisms=[naive]", *small])]
-        todo += [(transfer, [nan.replace("seed-0", f"seed-{seed}") for nan in GRAFT]) for seed in (0, 1)]
+        todo += [(transfer, [word.replace("seed-0", f"seed-{seed}") for word in GRAFT]) for seed in (0, 1)]
         for entry, words in todo:
             patch.setattr(sys, "argv", ["lra", *words])
             entry()
@@ -118,7 +116,7 @@ def whole(tmp_path_factory):
         pytest.param(name, damage, marks=[] if (name, damage) in QUICK else pytest.mark.slow)
         for name, (_, _, location, _) in COMMANDS.items()
         for damage in DAMAGE
-        if (damage != "of another seed" or "seed-0" in location) and (name, damage) not in UNKNOWABLE
+        if (damage != "of another seed" or "seed-0" in location) and (name, damage) not in UNDETECTABLE
     ],
 )
 def test_damage_is_reported_or_changes_no_result(name, damage, whole, tmp_path, monkeypatch, capfd):
@@ -197,7 +195,7 @@ def halves(tmp_path_factory, data_root):
     return seed_folder(home / "cut"), seed_folder(home / "cut", seed=1), seed_folder(home / "whole")
 
 
-def edit_config(home, old, new):
+def edit(home, old, new):
     config = home / "config.yaml"
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
@@ -214,9 +212,7 @@ HARM = {
     "best.ckpt cannot be used (its part": lambda home, other: flip(home / "best.ckpt"),
     "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),
     "config.yaml is not the configuration of a run": lambda home, other: flip(home / "config.yaml", 0.0),
-    "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: edit_config(
-        home, "dim: 64", "dim: 63"
-    ),
+    "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: edit(home, "dim: 64", "dim: 63"),
     "last.ckpt has form 3 instead of 2: another version wrote it": lambda home, other: change_form(home / "last.ckpt"),
     "last.ckpt was written by another run": lambda home, other: shutil.copytree(other, home, dirs_exist_ok=True),
 }

@@ -22,10 +22,8 @@ CHOICES = {"attn.count": 8, "optim.lr": 1e-3, "model.head": None, "optim.betas":
 
 
 def run(seed, curve=((5, 1 / 3), (10, 0.1 + 0.2)), choices=CHOICES, **fields):
-    run_record = dataclasses.replace(RECORD, seed=seed, fingerprint=f"{seed}e1{fields.get('label', '')}", **fields)
-    return published.Published(
-        run_record, choices, [{"step": step, "train_loss": 2.0, "val": val} for step, val in curve]
-    )
+    entry = dataclasses.replace(RECORD, seed=seed, fingerprint=f"{seed}e1{fields.get('label', '')}", **fields)
+    return published.Published(entry, choices, [{"step": step, "train_loss": 2.0, "val": val} for step, val in curve])
 
 
 RUNS = [
@@ -96,7 +94,6 @@ WEIGHTS = sorted(path.parent for path in published.HOME.rglob(checkpoint.BEST))
 
 @functools.cache
 def published_suite():
-    """Return each published run of the suite by its path."""
     runs = {}
     for study in published.studies(published.HOME):
         runs |= published.read(study)
@@ -149,7 +146,6 @@ def test_finished_lists_seeds_of_published_label():
 
 PUBLISHED_WEIGHTS = min(published.HOME.rglob(checkpoint.BEST))
 LABEL = PUBLISHED_WEIGHTS.parents[1]
-# Seeds 0 and 1.
 SOURCES = dict(list(published.below(LABEL).items())[:2])
 
 
@@ -186,7 +182,7 @@ def change(folder, **fields):
     record.save(dataclasses.replace(record.load(folder / record.NAME), **fields), folder)
 
 
-def rejection_message() -> str:
+def rejection() -> str:
     with pytest.raises(SystemExit) as stop:
         publish()
     return str(stop.value)
@@ -202,7 +198,6 @@ def test_publish_adds_complete_runs_once(home, monkeypatch, capsys):
     old_files = contents(home / "out")
     publish()
     assert "0 added, 2 there already" in capsys.readouterr().out and contents(home / "out") == old_files
-    # Tables can be published too.
     monkeypatch.setattr(sys, "argv", ["publish", "runs=out", "out=again"])
     publish()
     assert contents(home / "again") == old_files
@@ -253,25 +248,22 @@ REJECTED = {
 @pytest.mark.parametrize("reason", REJECTED)
 def test_rejected_run_leaves_no_files(home, reason):
     REJECTED[reason](home / "runs" / "mine")
-    assert reason in rejection_message() and not (home / "out").exists()
+    assert reason in rejection() and not (home / "out").exists()
 
 
 def test_publish_does_not_overwrite_another_run(home):
     publish()
     change(home / "runs" / "mine" / "seed-0", test=1.0)
     old_files = contents(home / "out")
-    assert "holds another run than runs/mine/seed-0" in rejection_message()
+    assert "holds another run than runs/mine/seed-0" in rejection()
     assert contents(home / "out") == old_files
 
 
 def test_publish_without_finished_run_or_folder_raises_error(home, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["publish", "runs=nowhere"])
-    assert (
-        rejection_message()
-        == "lra: runs=nowhere has no finished run; name a folder of finished runs, runs=runs/<study>"
-    )
+    assert rejection() == "lra: runs=nowhere has no finished run; name a folder of finished runs, runs=runs/<study>"
     monkeypatch.setattr(sys, "argv", ["publish"])
-    assert "a folder of finished runs: runs=runs/<study>" in rejection_message()
+    assert "a folder of finished runs: runs=runs/<study>" in rejection()
 
 
 def test_publish_follows_links_and_reports_unfinished_runs(home, capsys):

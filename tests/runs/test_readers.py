@@ -36,8 +36,7 @@ from lra.studies.transfer.compare import Layer
 METRICS_CSV = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
 INVALID_NAMES = ["../../x", "/etc/x", "a\\b", "..", "", "${oc.env:HOME}", "x" * 151, "\x1b[2J"]
 RUN_KEYS = ("study", "task", "label")
-# Keys of a record that name a folder.
-FOLDERS = {
+FOLDER_KEYS = {
     "record.json": (*RUN_KEYS, "protocol", "budget"),
     "probes.json": RUN_KEYS,
     "transfer.json": (*RUN_KEYS, "protocol", "budget", "source"),
@@ -114,12 +113,12 @@ def test_invalid_record_raises_single_line_reason(tmp_path, kind, change):
     assert message.startswith(str(path)) and "\n" not in message and len(message) < 400
 
 
-@pytest.mark.parametrize("kind", FOLDERS)
+@pytest.mark.parametrize("kind", FOLDER_KEYS)
 def test_record_rejects_path_like_names_and_unknown_metrics(tmp_path, kind):
     path, load, _ = write_record(kind, tmp_path)
     unseal(path)
     original = path.read_text()
-    invalid = [(key, value) for key in FOLDERS[kind] for value in INVALID_NAMES]
+    invalid = [(key, value) for key in FOLDER_KEYS[kind] for value in INVALID_NAMES]
     for key, value in [*invalid, *[("metric", "__class__")] * ('"metric"' in original)]:
         path.write_text(original)
         with_value(value)(path, key)

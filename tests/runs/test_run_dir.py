@@ -191,7 +191,6 @@ def move(path, target):
 
 @pytest.fixture
 def runs(tmp_path):
-    """Write two seeds of one label to tmp_path/runs."""
     for seed in (0, 1):
         add(tmp_path / "runs", seed=seed, test=30.0 + seed)
     return tmp_path / "runs"
@@ -258,10 +257,8 @@ def test_linked_record_is_read_and_unreadable_folder_is_reported(runs, tmp_path,
     path = runs / LABEL / "seed-0" / record.NAME
     path.rename(tmp_path / "elsewhere.json")
     path.symlink_to(tmp_path / "elsewhere.json")
-    original_scandir = os.scandir
-    deny = lambda folder: (
-        original_scandir(folder) if "seed-1" not in str(folder) else os.open("/proc/1/mem", os.O_RDONLY)
-    )
+    scandir = os.scandir
+    deny = lambda folder: scandir(folder) if "seed-1" not in str(folder) else os.open("/proc/1/mem", os.O_RDONLY)
     monkeypatch.setattr(os, "scandir", deny)
     records, (message,) = scan(runs)
     assert list(records) == [path.parent] and message.startswith(f"{path.parents[1] / 'seed-1'} cannot be read")

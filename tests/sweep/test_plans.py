@@ -136,7 +136,6 @@ def test_search_chooses_best_rate_inside_the_tried_range():
 @pytest.mark.parametrize(
     "scores, examples, further, chosen",
     [
-        # The best rate is at the edge, but there are no further rates.
         ((1.0, 2.0, 3.0, 4.0), MANY, (), 1e-2),
         # The difference of 99.9 and 99.8 has a standard error of 0.17.
         ((82.5, 99.0, 99.8, 99.9), 1000, FURTHER, 3e-3),
@@ -152,11 +151,9 @@ def test_search_prefers_middle_rate_within_standard_error(scores, examples, furt
 
 def test_board_lists_each_cpu_mechanism_once():
     """custom needs a class of the user, and flashcur_* need a GPU."""
-    mechanisms = compose(SweepOptions, ["sweep=board"]).mechanisms
-    assert len(set(mechanisms)) == len(mechanisms)
-    assert {words.split()[0] for words in mechanisms} == {
-        name for name in MECHANISMS if not name.startswith("flashcur_")
-    }
+    labels = compose(SweepOptions, ["sweep=board"]).mechanisms
+    assert len(set(labels)) == len(labels)
+    assert {words.split()[0] for words in labels} == {name for name in MECHANISMS if not name.startswith("flashcur_")}
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ from lra.train.plan import resolve
 @pytest.fixture
 def four(tmp_path):
     """Plan two mechanisms with two seeds each; returns the runs and the options."""
-    words = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
-    return expand("selection", *words, runs=tmp_path), config("selection", f"runs={tmp_path}", *SMOKE, *words)
+    args = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
+    return expand("selection", *args, runs=tmp_path), config("selection", f"runs={tmp_path}", *SMOKE, *args)
 
 
 @pytest.mark.parametrize(("word", "extra"), [("ray", "ray"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm")])
@@ -79,12 +79,10 @@ def test_plan_counts_remaining_runs_and_names_basis_of_estimate(four, tmp_path):
     rerun = plan.expand(options, threads=None)[0]
     # 6 steps of 100 ms, and 2 evaluations of 64 / 8 batches at a third of a step each.
     assert rerun[1].seconds == pytest.approx(0.1 * (6 + 2 * 8 / 3)) and rerun[1].basis == "record"
-    # Another mechanism has another cost.
     assert rerun[2].seconds is None
     text = "\n".join(plan.describe(rerun, options, 2))
     for part in ("1 of them finished", "3 left", "1 by earlier runs", "2 like the others"):
         assert part in text
-    # Each run starts a process.
     assert plan.seconds(rerun[1:]) == pytest.approx(3 * (START + rerun[1].seconds))
 
     finish(runs[0], device="NVIDIA X", step_ms=100.0, n_val=64)
@@ -183,7 +181,6 @@ def test_run_of_another_sweep_is_launched_after_that_sweep_dies(tmp_path, monkey
         def launch(runs, *_):
             rounds.append([(run.label, run.seed) for run in runs])
             if len(rounds) == 1:
-                # The other sweep dies after 0.3 s.
                 threading.Timer(0.3, other.close).start()
             for run in runs:
                 finish(run)
@@ -213,9 +210,9 @@ def test_free_space_is_measured_at_the_runs_folder(four, tmp_path, monkeypatch):
         assert "1.0 GB free" in plan.disk(four[0], four[1].replace(runs=folder))
 
 
-def command(runs, *words, launcher="joblib", attn="cur_sum,cur_abs", seeds="0,1"):
+def command(runs, *args, launcher="joblib", attn="cur_sum,cur_abs", seeds="0,1"):
     grid = [f"seeds=[{seeds}]", f"sweep.grids.methods.attn=[{attn}]", f"hydra/launcher={launcher}"]
-    return [sys.executable, "-m", "lra.sweep", "sweep=selection", *SMOKE, *grid, f"runs={runs}", *words]
+    return [sys.executable, "-m", "lra.sweep", "sweep=selection", *SMOKE, *grid, f"runs={runs}", *args]
 
 
 start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -230,8 +227,8 @@ def results(runs):
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
 def test_killed_sweep_resumes_without_repeating_runs(data_root, tmp_path, launcher, kill):
-    words = command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']", launcher=launcher)
-    first = start(words)
+    args = command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']", launcher=launcher)
+    first = start(args)
     wait(first, lambda: list(tmp_path.rglob(record.NAME)))
     first.send_signal(kill)
     _, err = first.communicate(timeout=90)
@@ -242,7 +239,7 @@ def test_killed_sweep_resumes_without_repeating_runs(data_root, tmp_path, launch
         time.sleep(0.1)
     finished = {path: path.stat().st_mtime_ns for path in tmp_path.rglob(record.NAME)}
     assert 0 < len(finished) < 4
-    rerun = start(words)
+    rerun = start(args)
     _, err = rerun.communicate(timeout=600)
     assert rerun.returncode == 0 and "4 of 4 done" in err, err
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in finished.items())
@@ -255,7 +252,7 @@ def test_killed_sweep_resumes_without_repeating_runs(data_root, tmp_path, launch
 
 @pytest.mark.slow
 def test_killed_board_resumes_from_run_folders(data_root, tmp_path):
-    words = [
+    args = [
         sys.executable,
         "-m",
         "lra.sweep",
@@ -264,14 +261,14 @@ def test_killed_board_resumes_from_run_folders(data_root, tmp_path):
         "budget=smoke",
         "mechanisms=[mean]",
     ]
-    words += ["seeds=[0]", "measure=0", "sweep.search.further=[]", f"runs={tmp_path / 'runs'}"]
+    args += ["seeds=[0]", "measure=0", "sweep.search.further=[]", f"runs={tmp_path / 'runs'}"]
     finished = lambda: {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob(record.NAME)}
-    first = start(words)
+    first = start(args)
     wait(first, lambda: len(finished()) >= 2)
     first.kill()
     first.communicate(timeout=90)
     initial = finished()
-    rerun = start(words)
+    rerun = start(args)
     _, err = rerun.communicate(timeout=300)
     assert rerun.returncode == 0, err
     final = finished()

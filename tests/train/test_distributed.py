@@ -57,7 +57,6 @@ def curve(folder):
 
 
 @pytest.mark.first
-# block=glu has a batch norm.
 @pytest.mark.parametrize("attn, block", [("cur_abs", "prenorm"), ("s4d_lin", "glu")])
 def test_two_ranks_match_loss_curve_of_one(data_root, tmp_path, monkeypatch, attn, block):
     """Both sum the same terms in another order: against float64, two ranks may err 4 times as much as one does."""
@@ -87,7 +86,6 @@ def test_two_ranks_match_loss_curve_of_one(data_root, tmp_path, monkeypatch, att
     assert (two - exact).abs().max() <= 4 * (one - exact).abs().max() + rounding
     assert (folders[0] / "config.yaml").read_bytes() == (folders[1] / "config.yaml").read_bytes()
     a, b = map(result, folders[:2])
-    # Also sums in another order.
     for key in ("train_loss", "val_loss", "output_std"):
         assert b.pop(key) == pytest.approx(a.pop(key), rel=1e-3)
     assert b.pop("device") == f"2 x {a.pop('device')}" and a == b
@@ -116,7 +114,6 @@ def test_resume_on_two_ranks_is_bit_exact(data_root, tmp_path, monkeypatch):
     assert result(crashed_dir) == result(whole)
     assert (crashed_dir / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
     assert not (crashed_dir / ".owner").exists()
-    # A single rank resumes the run of two.
     single_rank_dir = trained(tmp_path / "alone", *words[:-1])
     assert result(single_rank_dir)["status"] == "done" and torch.equal(curve(single_rank_dir)[:2], curve(whole)[:2])
     assert curve(single_rank_dir).shape == curve(whole).shape
@@ -130,7 +127,6 @@ def test_nonfinite_loss_ends_seed_on_both_ranks(data_root, tmp_path):
 
 
 def run_in_group(function):
-    """Run function(rank) as one rank of a process group."""
     with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *MULTINODE).trainer)):
         function(ranks.rank())
 

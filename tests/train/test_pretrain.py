@@ -99,7 +99,6 @@ def test_record_counts_tokens_and_steps_of_both_phases(whole, data_root):
     made, data = record.load(whole / "record.json"), smoke(whole, *WORDS).task_data(0)
     data.setup()
     lengths = data.splits["train"].lengths.sum(1)
-    # Tokens of the first n examples in the order of an epoch.
     first_tokens = lambda n, epoch=0: lengths[np.random.default_rng((0, epoch)).permutation(len(lengths))[:n]].sum()
     assert made.tokens == first_tokens(12 * 8) and made.pretrain.tokens == first_tokens(9 * 8)
     assert data.tokens(32 * 3 + 2) == 3 * lengths.sum() + first_tokens(16, epoch=3)

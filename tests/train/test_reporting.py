@@ -115,7 +115,6 @@ def test_log_without_terminal_and_final_gain_over_control(data_root, tmp_path, c
     lines = capfd.readouterr().err.splitlines()
     score = r"\d+\.\d\d"
     steps = [line for line in lines if ": step " in line]
-    # Two evaluations of each of two seeds.
     assert len(steps) == 4
     for line, step in zip(steps, (2, 4, 2, 4), strict=True):
         pattern = rf"seed \d: step {step}/4, validation {score}, best {score} at step [24]"
@@ -158,7 +157,6 @@ def test_outputs_that_differ_only_by_rounding_are_collapsed(precision, spread):
 def test_single_predicted_class_is_collapsed_unless_logits_are_informative():
     bias = torch.tensor([3.0, 0.0, 0.0, 0.0])
     assert diagnose(bias + 0.1 * noise(1000, 4))["collapsed"]
-    # The predicted class varies.
     assert not diagnose(0.1 * noise(1000, 4))["collapsed"]
     rare = (torch.arange(1000) % 10 == 0).long()
     # Logit of the rare class: informative, but never the largest.

@@ -21,9 +21,8 @@ FEW = ("cur_abs", "sdpa", "nystrom", "luna", "performer")
 PAD = ("batch", "compact")
 
 
-# On the meta device, which has no memory, reading a value or selecting by a mask fails; on a GPU it would wait for all
-# work. Not covered: Triton's kernels, and values that are read once per step or evaluation on purpose
-# (``Pretrainer.error``, the scores of ``LitClassifier``).
+# On the meta device, reading a value or selecting by a mask fails; a GPU would wait for all work. Not covered: Triton
+# kernels, and values read on purpose once per step or evaluation (``Pretrainer.error``, scores of ``LitClassifier``).
 class NoWaiting(TorchDispatchMode):
     """Fails on a copy between CPU and device for which the host waits; reading a meta tensor raises an error anyway."""
 
@@ -121,7 +120,6 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 def meta_batch(task) -> Batch:
-    """Make a batch of two examples on the meta device."""
     empty = lambda *shape, dtype=torch.float32: torch.empty(shape, dtype=dtype, device="meta")
     shape = 2, task.towers, task.length
     inputs = empty(*shape, dtype=torch.int64) if task.vocab else empty(*shape, task.features or 1)

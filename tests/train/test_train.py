@@ -41,7 +41,6 @@ def test_resume_after_crash_is_bit_exact(data_root, tmp_path, monkeypatch):
 
     monkeypatch.setattr(LitClassifier, "training_step", counting_step)
     trained(tmp_path / "cut", *words)
-    # No step is repeated.
     assert sorted(set(steps)) == list(range(6, 12))
     assert result(crashed_dir) == result(reference_dir)
     training.assert_same_files(crashed_dir, reference_dir, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
@@ -250,10 +249,10 @@ def test_failed_multirun_job_is_listed_and_others_finish(data_root, tmp_path, mo
 
 
 def test_failed_ddp_job_is_listed_once_and_others_finish(tmp_path, monkeypatch, call):
-    launched_args = []
+    calls = []
 
     def launch(arguments):
-        launched_args.append(arguments.training_script_args)
+        calls.append(arguments.training_script_args)
         raise ChildFailedError.__new__(ChildFailedError)
 
     monkeypatch.setattr(distributed.torchrun, "run", launch)
@@ -262,9 +261,7 @@ def test_failed_ddp_job_is_listed_once_and_others_finish(tmp_path, monkeypatch, 
     words += ["trainer=ddp", "trainer.devices=2", "trainer.device=cpu"]
     stop, *_ = call(train, "-m", *words, "attn=mean,sdpa")
     assert (
-        len(launched_args) == 2
-        and stop.startswith("lra: 2 runs failed")
-        and "attn=sdpa: one of its processes failed" in stop
+        len(calls) == 2 and stop.startswith("lra: 2 runs failed") and "attn=sdpa: one of its processes failed" in stop
     )
     stop, _, error = call(train, *words, "attn=mean")
     assert (stop, error) == (1, "") and "OMP_NUM_THREADS" not in distributed.os.environ
