@@ -68,8 +68,8 @@ def test_stream_follows_permutation_and_sorts_micro_batches_by_length(data):
 
 
 def test_training_stream_resumes_at_step(data):
-    one, other = data(), data()
-    stream = iter(one.train_dataloader())
+    original, other = data(), data()
+    stream = iter(original.train_dataloader())
     # 40 batches of 8 are more than one epoch of 256 examples.
     batches = [next(stream) for _ in range(40)]
     other.load_state_dict({"step": 35})

@@ -134,8 +134,8 @@ def test_damage_is_reported_or_changes_no_result(name, damage, whole, tmp_path, 
         DAMAGE[damage](Path(path.relative_to(whole)))
         stop, stderr = run(entry, *words, patch=monkeypatch, capfd=capfd)
         if stop is None:
-            named = any(path.name in line for line in stderr.splitlines())
-            assert named or (pattern and results(pattern) == expected), f"{path.name}: another result, unreported"
+            is_named = any(path.name in line for line in stderr.splitlines())
+            assert is_named or (pattern and results(pattern) == expected), f"{path.name}: another result, unreported"
         else:
             assert re.match(r"lra: .*$", stop) and "\n" not in stop and path.name in stop, (path.name, stop)
         shutil.rmtree(tmp_path / str(number))

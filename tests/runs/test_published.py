@@ -239,9 +239,9 @@ def test_publish_adds_run_diverged_before_first_evaluation(home):
 
 
 REJECTED = {
-    "seed-1 was trained by uncommitted code (123-dirty)": lambda mine: change(mine / "seed-1", git="123-dirty"),
-    "seed-1 was trained by uncommitted code (unknown commit)": lambda mine: change(mine / "seed-1", git=None),
-    "the same study, task, label and seed": lambda mine: shutil.copytree(mine / "seed-0", mine / "again"),
+    "seed-1 was trained by uncommitted code (123-dirty)": lambda root: change(root / "seed-1", git="123-dirty"),
+    "seed-1 was trained by uncommitted code (unknown commit)": lambda root: change(root / "seed-1", git=None),
+    "the same study, task, label and seed": lambda root: shutil.copytree(root / "seed-0", root / "again"),
 }
 
 
@@ -267,13 +267,13 @@ def test_publish_without_finished_run_or_folder_raises_error(home, monkeypatch):
 
 
 def test_publish_follows_links_and_reports_unfinished_runs(home, capsys):
-    mine = home / "runs" / "mine"
-    (mine / "seed-2").mkdir()
-    (mine / "seed-2" / config_file.NAME).write_text("a: 1\n")
+    root = home / "runs" / "mine"
+    (root / "seed-2").mkdir()
+    (root / "seed-2" / config_file.NAME).write_text("a: 1\n")
     for seed in (1, 2):
-        shutil.move(mine / f"seed-{seed}", home / f"moved-{seed}")
-        (mine / f"seed-{seed}").symlink_to(home / f"moved-{seed}")
-    assert [folder.seed for folder in finished(mine)] == [0, 1]
+        shutil.move(root / f"seed-{seed}", home / f"moved-{seed}")
+        (root / f"seed-{seed}").symlink_to(home / f"moved-{seed}")
+    assert [folder.seed for folder in finished(root)] == [0, 1]
     publish()
     out, err = capsys.readouterr()
     assert "2 added, 0 there already" in out

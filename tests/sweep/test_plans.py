@@ -26,7 +26,7 @@ from lra.sweep.options import SweepOptions
 SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
 RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
 LADDER = sorted(RATES + FURTHER)
-# Number of validation examples with which a score has no standard error.
+# So many validation examples that the standard error of a score is negligible.
 MANY = 10**6
 TASK_OVERRIDES = ("task=adding", "budget=quick", "task.length=64", "model.pool=class", "model.dropout=0")
 TASKS = {"tiny_recall": "recall", "tiny_listops": "listops"}
@@ -71,7 +71,6 @@ def test_unavailable_mechanism_is_skipped_with_reason(monkeypatch):
 
 
 def test_count_above_task_length_is_skipped_with_reason():
-    # Sequences of 32 tokens.
     words = ["budget=quick", "tasks=[listops]", "measure=0"]
     runs, skipped = plan.expand(options_of("count", *words), threads=None)
     assert {run.label.partition("=")[2] for run in runs} == {"16", "32"}
