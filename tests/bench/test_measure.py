@@ -1,4 +1,4 @@
-"""Measurements: memory by hand, order of the rounds, stand-ins for public implementations, the check of a GPU."""
+"""Tests of the measurement loop, the GPU check, the comparison with peer packages and the recurrence benchmark."""
 
 import math
 import os
@@ -26,7 +26,7 @@ def allocate_twice():
     a = torch.empty(MB, dtype=torch.uint8)
     b = a + 1
     del a
-    c = b + 1  # never more than two alive
+    c = b + 1
     return c.view(-1)[:5]
 
 
@@ -38,73 +38,75 @@ FLOATS = torch.zeros(MB // 4, requires_grad=True)
     ("step", "least", "most"),
     [
         pytest.param(allocate_twice, 2 * MB, 2 * MB, id="what is alive at once"),
-        # exp keeps its output; the sum's gradient is expanded, not copied; one gradient of x.
+        # exp saves its output for the backward pass; the gradient of sum is an expanded view; FLOATS.grad is new.
         pytest.param(lambda: FLOATS.exp().sum().backward(), 2 * MB, 3 * MB + 64, id="backward pass"),
         pytest.param(lambda: BYTES.view(2, -1).add_(1).t(), 0, 0, id="views and in-place results"),
     ],
 )
-def test_peak_memory_is_what_a_step_holds_at_once(step, least, most):
+def test_peak_bytes_counts_only_live_storages(step, least, most):
     assert least <= peak_bytes(step) <= most
 
 
-def test_rounds_are_interleaved_and_what_fails_is_a_row():
+def test_measure_interleaves_rounds_and_records_failures_as_status():
     calls = []
 
-    def full():
+    def oom():
         raise torch.OutOfMemoryError
 
-    def late():
+    def fail_in_second_round():
         calls.append("once")
         if calls.count("once") > 2:
             raise RuntimeError("no kernel\nfor this")
 
-    def refused():
+    def reject():
         raise ValueError("attn.count is too large")
 
-    steps = {"a": lambda: calls.append("a"), "full": full, "full_cpu": lambda: torch.empty(2**60), "refused": refused}
-    got = measure(steps | {"late": late, "b": lambda: calls.append("b")}, repeats=3, warmup=0)
+    steps = {"a": lambda: calls.append("a"), "full": oom, "full_cpu": lambda: torch.empty(2**60), "refused": reject}
+    result = measure(steps | {"late": fail_in_second_round, "b": lambda: calls.append("b")}, repeats=3, warmup=0)
     assert [c for c in calls if c != "once"] == ["a", "b"] + ["a", "b"] * 3
-    assert calls[:6] == ["a", "once", "b", "a", "once", "b"]  # the memory pass, then the first round
-    assert got["full"].status == got["full_cpu"].status == "out of memory" and got["full"].ms is None
-    assert got["late"].status == "failed: no kernel" and got["late"].samples == ()
-    assert got["refused"].status == "attn.count is too large"
-    assert got["a"].status == "ok" and len(got["a"].samples) == 3
-    assert min(got["a"].samples) <= got["a"].ms <= max(got["a"].samples)
+    # The memory pass, then the first round.
+    assert calls[:6] == ["a", "once", "b", "a", "once", "b"]
+    assert result["full"].status == result["full_cpu"].status == "out of memory" and result["full"].ms is None
+    assert result["late"].status == "failed: no kernel" and result["late"].samples == ()
+    assert result["refused"].status == "attn.count is too large"
+    assert result["a"].status == "ok" and len(result["a"].samples) == 3
+    assert min(result["a"].samples) <= result["a"].ms <= max(result["a"].samples)
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only when a step says so."""
+    """Replace the wall clock by seconds that only advance when a step adds to them."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
-def sleeper(clock, seconds):
+def make_sleep_step(clock, seconds):
     def step():
         clock[0] += seconds
 
     return step
 
 
-def test_cpu_time_is_without_waiting(clock):
-    """A step that sleeps computes nothing meanwhile."""
-    step = {"sleep": sleeper(clock, 0.05)}
+def test_cpu_clock_excludes_sleep(clock):
+    """The step advances the fake wall clock by 50 ms; ``time.process_time`` is not patched."""
+    step = {"sleep": make_sleep_step(clock, 0.05)}
     wall, cpu = (measure(step, repeats=1, clock=kind)["sleep"].ms for kind in ("wall", "cpu"))
     assert wall == pytest.approx(50) and cpu < 50
 
 
-def test_a_sample_is_as_many_calls_as_fill_it(clock):
-    got = measure({"nap": sleeper(clock, 0.002)}, repeats=2, warmup=1, sample_ms=9)["nap"]
-    assert got.calls == 5 and got.samples == pytest.approx([2, 2])
-    assert clock[0] == pytest.approx(0.002 * (3 + 2 * 5))  # warm-up, memory pass, one to see how long it is
+def test_sample_repeats_calls_until_its_minimum_duration(clock):
+    result = measure({"nap": make_sleep_step(clock, 0.002)}, repeats=2, warmup=1, sample_ms=9)["nap"]
+    assert result.calls == 5 and result.samples == pytest.approx([2, 2])
+    # Three calls before the rounds: warm-up, memory pass, estimate of the duration.
+    assert clock[0] == pytest.approx(0.002 * (3 + 2 * 5))
 
 
-def test_nothing_is_begun_after_the_deadline(clock):
-    steps = {"slow": sleeper(clock, 1), "next": sleeper(clock, 1)}
-    got = measure(steps, repeats=100, warmup=0, deadline=0.5)
-    assert len(got["slow"].samples) == 1 and got["next"].status.startswith("left out") and clock == [2.0]
+def test_no_step_starts_after_deadline(clock):
+    steps = {"slow": make_sleep_step(clock, 1), "next": make_sleep_step(clock, 1)}
+    result = measure(steps, repeats=100, warmup=0, deadline=0.5)
+    assert len(result["slow"].samples) == 1 and result["next"].status.startswith("left out") and clock == [2.0]
     assert measure(steps, repeats=3, deadline=0.5)["slow"].status.startswith("left out") and clock == [2.0]
 
 
@@ -118,12 +120,12 @@ def test_other(): assert 0
 """
 
 
-def test_tests_benchmarks_and_checkpoints_of_unfinished_runs_are_packed(tmp_path):
+def test_gpu_check_packs_report_benchmarks_and_unfinished_checkpoints(tmp_path):
     home = tmp_path / "runs" / gpu_check.STUDY
     bench_record.save(made([row("naive", 64, 1.0)]), home)
-    ended, begun = add(home).parent, home / "begun"
-    begun.mkdir()
-    for file in (ended / "last.ckpt", ended / "best.ckpt", begun / "last.ckpt"):
+    done_dir, live_dir = add(home).parent, home / "begun"
+    live_dir.mkdir()
+    for file in (done_dir / "last.ckpt", done_dir / "best.ckpt", live_dir / "last.ckpt"):
         file.touch()
     (tmp_path / "test_two.py").write_text(TESTS)
     report = f"--junitxml={home / 'parts' / gpu_check.REPORT}"
@@ -134,40 +136,40 @@ def test_tests_benchmarks_and_checkpoints_of_unfinished_runs_are_packed(tmp_path
     assert "* err 1e-3" in text and "Failed: test_two.test_other." in text and "naive" in text
     with tarfile.open(path) as archive:
         names = {Path(name).relative_to(home.name) for name in archive.getnames()}
-    files = {file.relative_to(home) for file in (begun / "last.ckpt", ended / record.NAME, home / "some-cpu.md")}
+    files = {file.relative_to(home) for file in (live_dir / "last.ckpt", done_dir / record.NAME, home / "some-cpu.md")}
     assert files <= names and {"bench.json", "tests.log", "tests.done"} <= {name.name for name in names}
     assert [name for name in names if name.suffix == ".ckpt"] == [Path("begun/last.ckpt")]
 
 
-def test_a_part_that_is_cut_leaves_its_results_and_is_run_again_elsewhere(tmp_path, monkeypatch, capfd):
+def test_gpu_check_saves_results_of_stopped_part_and_resumes_elsewhere(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(gpu_check, "START", 0)
-    here = tmp_path / gpu_check.STUDY
-    write = "import time, pathlib; print('begun', flush=True); pathlib.Path({!r}).write_text({!r}); time.sleep({})"
-    python = lambda name, text, seconds: [sys.executable, "-c", write.format(str(here / name), text, seconds)]
-    slow = lambda seconds: CheckPart("slow", python("b.json", "half", seconds), 0.2)
-    path = check(0.3, here, CheckPart("quick", python("a.json", "{seconds}", 0), 0.5), slow(100))
+    local_home = tmp_path / gpu_check.STUDY
+    script = "import time, pathlib; print('begun', flush=True); pathlib.Path({!r}).write_text({!r}); time.sleep({})"
+    command = lambda name, text, seconds: [sys.executable, "-c", script.format(str(local_home / name), text, seconds)]
+    slow_part = lambda seconds: CheckPart("slow", command("b.json", "half", seconds), 0.2)
+    path = check(0.3, local_home, CheckPart("quick", command("a.json", "{seconds}", 0), 0.5), slow_part(100))
     log = capfd.readouterr().err
     assert "gpu-check: quick, exit status 0" in log and "gpu-check: slow, stopped after 4 s" in log
     with tarfile.open(path) as archive:
         archive.extractall(tmp_path / "elsewhere", filter="data")
-    there = tmp_path / "elsewhere" / gpu_check.STUDY
-    assert (there / "a.json").read_text() == "9" and (there / "b.json").read_text() == "half"
-    assert sorted(path.name for path in (there / "parts").iterdir()) == ["quick.done", "quick.log", "slow.log"]
-    assert (there / "parts" / "slow.log").read_text().startswith("begun\n")
-    check(0.3, there, CheckPart("quick", ["no such program"], 0.5), slow(0))
+    moved_home = tmp_path / "elsewhere" / gpu_check.STUDY
+    assert (moved_home / "a.json").read_text() == "9" and (moved_home / "b.json").read_text() == "half"
+    assert sorted(path.name for path in (moved_home / "parts").iterdir()) == ["quick.done", "quick.log", "slow.log"]
+    assert (moved_home / "parts" / "slow.log").read_text().startswith("begun\n")
+    check(0.3, moved_home, CheckPart("quick", ["no such program"], 0.5), slow_part(0))
     assert capfd.readouterr().err == "gpu-check: slow, exit status 0\n"
 
 
-def test_the_tests_of_a_gpu_are_found():
+def test_gpu_test_files_lists_triton_tests():
     assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}
 
 
-def test_without_a_gpu_nothing_is_run(call, monkeypatch):
+def test_gpu_check_without_gpu_runs_nothing(call, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert call(gpu_check.main, "minutes=25")[2] == "gpu-check: torch sees no GPU, nothing was run\n"
 
 
-def row_of_peer(build, remark=""):
+def comparison_row(build, remark=""):
     return peers.row(peers.PeerComparison(name="doubling", peer="package", build=build, remark=remark), 64, 2, 3)
 
 
@@ -175,18 +177,18 @@ def row_of_peer(build, remark=""):
     ("factor", "remark", "verdict"),
     [(1.0, "", "yes, 0e+00"), (1.001, "", "no, 1e-03"), (3.0, "other weights", "no, other weights")],
 )
-def test_a_row_has_ratios_and_whether_the_function_is_the_same(factor, remark, verdict):
+def test_peer_row_has_ratios_and_same_function_verdict(factor, remark, verdict):
     def build(n, batch, dtype):
         x = torch.arange(1.0, n * batch + 1).to(dtype).requires_grad_()
         return PeerPair(mechanism=lambda: 2 * x, reference=lambda: 2 * factor * x, inputs=[x], modules=[])
 
-    name, peer, ours, theirs, time, memory, same = row_of_peer(build, remark)
-    assert (name, peer, same) == ("`doubling`", "package", verdict)
-    assert float(time) > 0 and float(memory) > 0 and ours.endswith("%)") and theirs.endswith("%)")
+    name, peer, mechanism_ms, peer_ms, time, memory, same_function = comparison_row(build, remark)
+    assert (name, peer, same_function) == ("`doubling`", "package", verdict)
+    assert float(time) > 0 and float(memory) > 0 and mechanism_ms.endswith("%)") and peer_ms.endswith("%)")
 
 
-def test_a_peer_that_is_not_installed_or_fails_leaves_its_reason():
-    def missing(n, batch, dtype):
+def test_peer_row_reports_missing_package_or_failure():
+    def build_missing(n, batch, dtype):
         import no_such_package
 
         return no_such_package
@@ -199,25 +201,25 @@ def test_a_peer_that_is_not_installed_or_fails_leaves_its_reason():
 
         return PeerPair(mechanism=forward, reference=forward, inputs=[], modules=[])
 
-    assert row_of_peer(missing) == ["`doubling`", "package", "-", "-", "-", "-", "not installed"]
-    assert "no room" in row_of_peer(build)[-1]
+    assert comparison_row(build_missing) == ["`doubling`", "package", "-", "-", "-", "-", "not installed"]
+    assert "no room" in comparison_row(build)[-1]
 
 
 @pytest.mark.parametrize("word", ["n=0", "repeats=x", "m=3", "n"])
-def test_wrong_overrides_are_named(word):
+def test_unknown_peer_override_is_rejected(word):
     assert peers.arguments(["n=16", "repeats=2"]) == {"n": 16, "batch": 8, "repeats": 2}
     with pytest.raises(ValueError, match=f"unknown override {word}"):
         peers.arguments([word])
 
 
-def test_errors_and_times_of_the_recurrences():
-    """Strong decays overflow in the factored form alone; every operator has a time in both directions."""
+def test_recurrence_errors_are_rounding_and_times_are_complete():
+    """Strong decays overflow in the factored form only, the last column; each operator has a time per direction."""
     torch.manual_seed(0)
     head, *rows = recurrences.decay_errors(128)
     assert [row[0] for row in rows] == list(recurrences.DECAYS) and {len(row) for row in rows} == {len(head)}
     errors = [[float(cell) for cell in row[1:]] for row in rows]
     assert [math.isnan(row[-1]) for row in errors] == [False, False, True, True]
-    # A cumulative sum G of logarithms is rounded to 2^-24 |G|; 64 steps of logsigmoid(50 x) reach about 1,300.
+    # A cumulative sum G of log decays is rounded to 2^-24 |G|; over 64 steps of logsigmoid(50 x), |G| is about 1,300.
     assert all(error < 64 * 20 * 2**-24 for row in errors for error in row[:4])
     for table in (recurrences.delta_rule_errors(128), recurrences.scan_errors(128)):
         assert all(0 < float(cell) < 1e-4 for row in list(table)[1:] for cell in row[1:])
@@ -229,7 +231,7 @@ def test_errors_and_times_of_the_recurrences():
 
 @pytest.mark.peers
 @pytest.mark.parametrize("compared", peers.COMPARISONS, ids=lambda compared: f"{compared.name}-{compared.peer}")
-def test_functions_are_the_same_unless_a_remark_says_why(compared):
+def test_mechanism_matches_peer_unless_remark_explains_difference(compared):
     try:
         relative = peers.difference(compared)
     except ImportError:

@@ -1,4 +1,4 @@
-"""Batches of the data module and of lra.load_dataset, and the bag-of-tokens baseline on them."""
+"""Tests of the batches of the data module and of lra.load_dataset, and of the bag-of-tokens baseline."""
 
 import json
 import runpy
@@ -26,7 +26,7 @@ from lra.data.epochs import EpochPermutation
 from lra.ops import metrics
 
 
-def test_order_is_a_function_of_seed_and_position():
+def test_epoch_permutation_depends_only_on_seed_and_position():
     order = EpochPermutation(10, seed=3)
     stream = order[0:35]
     for first in (0, 10, 20):
@@ -36,10 +36,10 @@ def test_order_is_a_function_of_seed_and_position():
     assert (EpochPermutation(10, seed=4)[0:10] != stream[:10]).any() and (stream[:10] != stream[10:20]).any()
 
 
-def test_every_position_is_equally_likely():
-    """The place of example 0 in the first pass, over 2,000 seeds."""
-    at = [int(np.flatnonzero(EpochPermutation(10, seed)[0:10] == 0)[0]) for seed in range(2000)]
-    assert p_value(np.bincount(at, minlength=10)) > LEVEL
+def test_epoch_permutation_is_uniform():
+    """Position of example 0 in the first epoch, over 2,000 seeds."""
+    positions = [int(np.flatnonzero(EpochPermutation(10, seed)[0:10] == 0)[0]) for seed in range(2000)]
+    assert p_value(np.bincount(positions, minlength=10)) > LEVEL
 
 
 @pytest.fixture
@@ -52,33 +52,34 @@ def data(data_root):
     return make
 
 
-def test_stream_is_the_order_and_micro_batches_go_from_short_to_long(data):
-    whole, parts = data("optim.batch=8"), data("optim.batch=8", "optim.micro_batch=2")
-    large = next(iter(whole.train_dataloader()))
-    stream = iter(parts.train_dataloader())
+def test_stream_follows_permutation_and_sorts_micro_batches_by_length(data):
+    full_data, micro_data = data("optim.batch=8"), data("optim.batch=8", "optim.micro_batch=2")
+    large = next(iter(full_data.train_dataloader()))
+    stream = iter(micro_data.train_dataloader())
     small = [next(stream) for _ in range(4)]
-    rows = lambda batch: [batch.inputs[i, 0][batch.mask[i, 0]].tolist() for i in range(len(batch.label))]
-    by_length = sorted(zip(rows(large), large.label.tolist(), strict=True), key=lambda pair: len(pair[0]))
-    assert by_length == [pair for b in small for pair in zip(rows(b), b.label.tolist(), strict=True)]
+    seqs = lambda batch: [batch.inputs[i, 0][batch.mask[i, 0]].tolist() for i in range(len(batch.label))]
+    by_length = sorted(zip(seqs(large), large.label.tolist(), strict=True), key=lambda pair: len(pair[0]))
+    assert by_length == [pair for b in small for pair in zip(seqs(b), b.label.tolist(), strict=True)]
     assert small[0].inputs.shape[-1] < large.inputs.shape[-1]
-    split = whole.splits["train"]
+    split = full_data.splits["train"]
     for row, index in enumerate(EpochPermutation(256, 1)[0:8]):
         tokens = split.tokens[split.offsets[index] : split.offsets[index + 1]].long()
         assert torch.equal(large.inputs[row, 0][large.mask[row, 0]], tokens)
 
 
-def test_stream_resumes_at_a_step(data):
-    one, other = data(), data()
-    stream = iter(one.train_dataloader())
-    batches = [next(stream) for _ in range(40)]  # more than one pass over 256 examples of 8
+def test_training_stream_resumes_at_step(data):
+    original, other = data(), data()
+    stream = iter(original.train_dataloader())
+    # 40 batches of 8 are more than one epoch of 256 examples.
+    batches = [next(stream) for _ in range(40)]
     other.load_state_dict({"step": 35})
     resumed = iter(other.train_dataloader())
     for batch in batches[35:]:
-        again = next(resumed)
-        assert torch.equal(batch.inputs, again.inputs) and torch.equal(batch.label, again.label)
+        resumed_batch = next(resumed)
+        assert torch.equal(batch.inputs, resumed_batch.inputs) and torch.equal(batch.label, resumed_batch.label)
 
 
-def test_width_is_the_longest_sequence_rounded_up_or_the_length(data):
+def test_batch_width_is_longest_sequence_rounded_up_or_task_length(data):
     made, fixed = data(), data("data.pad=fixed")
     widths = set()
     for batch in (b for _, b in zip(range(30), made.train_dataloader(), strict=False)):
@@ -89,7 +90,7 @@ def test_width_is_the_longest_sequence_rounded_up_or_the_length(data):
     assert next(iter(fixed.train_dataloader())).inputs.shape == (8, 1, 128)
 
 
-def test_padding_may_count_as_tokens(data):
+def test_unmasked_batches_count_padding_as_tokens(data):
     first = lambda word: next(iter(data("data.pad=fixed", word).train_dataloader()))
     masked, tokens = first("data.mask=true"), first("data.mask=false")
     assert tokens.mask is None and not masked.mask.all()
@@ -97,24 +98,24 @@ def test_padding_may_count_as_tokens(data):
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_evaluation_sees_every_example_once(data, split):
+def test_evaluation_batches_cover_each_example_once(data, split):
     made = data("data.eval_batch=7")
-    seen = [
+    evaluated = [
         tuple(row[m].tolist())
         for b in made.evaluation_batches(split)
         for row, m in zip(b.inputs[:, 0], b.mask[:, 0], strict=True)
     ]
     stored = made.splits[split]
-    rows = [tuple(stored.tokens[a:b].tolist()) for a, b in zip(stored.offsets[:-1], stored.offsets[1:], strict=True)]
-    assert sorted(seen) == sorted(rows) and len(seen) == 64
+    seqs = [tuple(stored.tokens[a:b].tolist()) for a, b in zip(stored.offsets[:-1], stored.offsets[1:], strict=True)]
+    assert sorted(evaluated) == sorted(seqs) and len(evaluated) == 64
 
 
-def test_sequences_are_cut_to_the_limit(data):
+def test_sequences_are_truncated_to_task_limit(data):
     made = data("task.limit=30")
     assert next(iter(made.train_dataloader())).mask.sum(-1).max() == 30
 
 
-def test_majority_is_the_share_of_the_most_frequent_class(data):
+def test_accuracy_baseline_is_share_of_most_frequent_class(data):
     labels = data().splits["test"].labels
     assert data().baseline("test", metrics.accuracy) == 100 * max(int((labels == c).sum()) for c in range(10)) / 64
 
@@ -123,7 +124,7 @@ ROOT = CONF.parent
 
 
 @pytest.mark.parametrize("task", ["listops", "adding", "recall"])
-def test_batches_are_those_of_the_suite(task, data_root):
+def test_load_dataset_batches_equal_task_data_batches(task, data_root):
     dataset = lra.load_dataset(task, "val", budget="smoke", root=data_root)
     suite = config("sdpa" if task != "adding" else "none", f"task={task}", f"data.root={data_root}").task_data()
     suite.setup()
@@ -137,7 +138,7 @@ def test_batches_are_those_of_the_suite(task, data_root):
     assert len(list(dataset)) == len(dataset) == 64 and torch.equal(dataset[-1].label, dataset.labels[-1])
 
 
-def test_bytes_are_shifted_and_cut_and_a_download_is_asked_for(tmp_path):
+def test_load_dataset_text_is_shifted_truncated_and_needs_download(tmp_path):
     archive = imdb(tmp_path / "reviews.tar.gz", n=20)
     words = [f"source.archive={archive['archive']}", f"source.sha256={archive['sha256']}", "task.limit=30"]
     words += ["source.train=20", "source.val=20", "source.test=20"]
@@ -157,7 +158,7 @@ def test_bytes_are_shifted_and_cut_and_a_download_is_asked_for(tmp_path):
         (("listops", "dev"), "split must be one of train, val, test, got 'dev'"),
     ],
 )
-def test_wrong_names_are_rejected_with_the_valid_ones(arguments, message):
+def test_invalid_names_are_rejected_with_valid_choices(arguments, message):
     with pytest.raises(ValueError, match=message):
         lra.load_dataset(*arguments)
     with pytest.raises(ValueError, match=r"budget must be one of .*smoke.*, not 'large'"):
@@ -166,7 +167,7 @@ def test_wrong_names_are_rejected_with_the_valid_ones(arguments, message):
         lra.load_datasets  # noqa: B018
 
 
-def test_an_application_of_the_user_keeps_its_hydra(tmp_path):
+def test_load_dataset_preserves_hydra_state_of_application(tmp_path):
     (tmp_path / "mine.yaml").write_text("lr: 1\n")
     with hydra.initialize_config_dir(str(tmp_path), version_base="1.3"):
         before = GlobalHydra.instance().hydra
@@ -187,18 +188,18 @@ if __name__ == '__main__':
 """
 
 
-def test_processes_that_start_at_once_prepare_the_data_once(tmp_path):
-    """One of them has a worker process, which imports the script again."""
+def test_concurrent_processes_prepare_data_once(tmp_path):
+    """One of them has a DataLoader worker, which imports the script again."""
     (tmp_path / "loop.py").write_text(LOOP)
     command = [sys.executable, str(tmp_path / "loop.py"), str(tmp_path / "data")]
-    running = [subprocess.Popen([*command, n], stdout=-1, stderr=-1, text=True, cwd=ROOT) for n in ("0", "1")]
-    ended = [process.communicate() for process in running]
-    assert [out.split() for out, _ in ended] == [["256", "False"]] * 2, ended
-    assert sum("MB in" in err for _, err in ended) == 1
+    processes = [subprocess.Popen([*command, n], stdout=-1, stderr=-1, text=True, cwd=ROOT) for n in ("0", "1")]
+    outputs = [process.communicate() for process in processes]
+    assert [out.split() for out, _ in outputs] == [["256", "False"]] * 2, outputs
+    assert sum("MB in" in err for _, err in outputs) == 1
     assert len(list((tmp_path / "data").glob("*/"))) == 1
 
 
-def test_the_example_trains(data_root, monkeypatch):
+def test_example_training_loop_runs(data_root, monkeypatch):
     monkeypatch.setenv("LRA_DATA", str(data_root))
     score = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))["main"]("listops", "smoke", "20")
     assert 0 <= score <= 100
@@ -213,16 +214,16 @@ def task(source, root="", **options):
     return data
 
 
-def test_features_are_the_counts_of_real_tokens():
+def test_bag_features_are_counts_of_valid_tokens():
     data = task(TemporalOrder(train=300, val=5, test=5))
     made = bag.features(data, "train", 7).expm1()
     for example in (0, 255, 256, 299):
         inputs, mask, *_ = data.gather("train", torch.tensor([example]).numpy())
-        real = inputs[0, 0] if mask is None else inputs[0, 0][mask[0, 0]]
-        assert torch.equal(made[example].round().long(), real.bincount(minlength=7))
+        valid_tokens = inputs[0, 0] if mask is None else inputs[0, 0][mask[0, 0]]
+        assert torch.equal(made[example].round().long(), valid_tokens.bincount(minlength=7))
 
 
-def test_a_bag_of_tokens_learns_what_counts_decide_and_not_what_order_decides():
+def test_bag_of_tokens_learns_counts_but_not_order():
     """Counts distinguish X X, Y Y and one of each, but not X Y from Y X."""
     data = task(TemporalOrder(train=2000, val=500, test=2000))
     state = torch.random.get_rng_state()
@@ -231,23 +232,23 @@ def test_a_bag_of_tokens_learns_what_counts_decide_and_not_what_order_decides():
     labels = data.splits["test"].labels
     counts = bag.features(data, "test", 7).expm1().round()[:, 4:6]
     best = sum(labels[(counts == pair).all(1)].bincount().max().item() for pair in counts.unique(dim=0))
-    # X X, Y Y and half of the others.
+    # Best accuracy from counts: X X, Y Y and half of the mixed pairs.
     assert 0.65 < best / 2000 < 0.85
     assert abs(scores["test"] - 100 * best / 2000) <= 100 * 3 * (0.25 / 2000) ** 0.5
 
 
-def test_a_score_belongs_to_the_data_and_to_how_they_are_read(tmp_path):
+def test_bag_score_path_depends_on_data_and_reading_options(tmp_path):
     data = task(Recall(train=9, val=9, test=9), tmp_path)
     file = bag.path(data, "accuracy")
     assert bag.read(file) is None and file.parent == tmp_path / "bags"
     bag.write(file, {"val": 3.0, "test": 12.5})
     assert bag.read(file) == 12.5
-    others = [task(Recall(train=9, val=9, test=9, pairs=3), tmp_path), task(Recall(train=9, val=9, test=9), tmp_path)]
-    others[1].limit = 32
-    assert len({file, bag.path(data, "roc_auc"), *(bag.path(other, "accuracy") for other in others)}) == 4
+    variants = [task(Recall(train=9, val=9, test=9, pairs=3), tmp_path), task(Recall(train=9, val=9, test=9), tmp_path)]
+    variants[1].limit = 32
+    assert len({file, bag.path(data, "roc_auc"), *(bag.path(other, "accuracy") for other in variants)}) == 4
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", json.dumps({"test": 101.0}), json.dumps({"test": "9"})])
-def test_a_damaged_file_is_no_score(text, tmp_path):
+def test_damaged_bag_file_is_no_score(text, tmp_path):
     (tmp_path / "bag.json").write_text(text)
     assert bag.read(tmp_path / "bag.json") is None

@@ -1,4 +1,4 @@
-"""The packed store and the preparation around it: round trip, gather, damage, and processes that meet or die."""
+"""Tests of the packed store and of data preparation: round trip, gather, damage, concurrent and killed processes."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("towers", "features", "labels"), [(1, (), np.int64), (2, (), np.float32), (1, (3,), np.int64)]
 )
-def test_round_trip(tmp_path, towers, features, labels):
+def test_store_round_trip_is_exact(tmp_path, towers, features, labels):
     chunks = {
         name: [chunk(seed + i, 7, towers, features, labels) for i in range(3)] for seed, name in ((0, "a"), (9, "b"))
     }
@@ -59,32 +59,32 @@ def test_round_trip(tmp_path, towers, features, labels):
 
 @pytest.mark.parametrize(("towers", "features"), [(1, ()), (2, ()), (1, (3,)), (2, (3,))])
 @pytest.mark.parametrize(("width", "limit"), [(5, None), (12, None), (8, 3), (3, 8)])
-def test_gather_is_the_loop_over_sequences(tmp_path, towers, features, width, limit, device="cpu"):
+def test_gather_matches_loop_over_sequences(tmp_path, towers, features, width, limit, device="cpu"):
     write(tmp_path / "set", {"train": [chunk(3, 40, towers, features)]}, provenance={}, towers=towers)
     split = load(tmp_path / "set")["train"].to(device)
     index = torch.tensor([39, 0, 7, 7, 21])
     tokens, mask = split.gather(index, width, limit)
     expected = torch.zeros(5, towers, width, *features, dtype=split.tokens.dtype)
-    real = torch.zeros(5, towers, width, dtype=torch.bool)
-    for place, example in enumerate(index.tolist()):
+    expected_mask = torch.zeros(5, towers, width, dtype=torch.bool)
+    for position, example in enumerate(index.tolist()):
         for tower in range(towers):
             first, end = split.offsets[example * towers + tower :][:2].tolist()
-            row = split.tokens[first:end][: min(width, limit or width)]
-            expected[place, tower, : len(row)] = row
-            real[place, tower, : len(row)] = True
+            sequence = split.tokens[first:end][: min(width, limit or width)]
+            expected[position, tower, : len(sequence)] = sequence
+            expected_mask[position, tower, : len(sequence)] = True
     assert tokens.dtype == split.tokens.dtype and tokens.device == split.tokens.device
     torch.testing.assert_close(tokens.cpu(), expected, rtol=0, atol=0)
-    torch.testing.assert_close(mask.cpu(), real)
+    torch.testing.assert_close(mask.cpu(), expected_mask)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("features", [(), (3,)])
-def test_gather_on_the_gpu(tmp_path, features):
-    test_gather_is_the_loop_over_sequences(tmp_path, 2, features, 8, 3, device="cuda")
+def test_gather_on_gpu_matches_loop_over_sequences(tmp_path, features):
+    test_gather_matches_loop_over_sequences(tmp_path, 2, features, 8, 3, device="cuda")
 
 
-def test_opening_and_gathering_leave_the_file_alone(folder):
+def test_changing_loaded_tokens_does_not_change_the_file(folder):
     split = load(folder)["train"]
     before = (folder / "train.tokens.bin").read_bytes()
     split.tokens.zero_()
@@ -95,11 +95,12 @@ def test_opening_and_gathering_leave_the_file_alone(folder):
 def rewrite_meta(folder, **changes):
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps(meta | changes))
-    (folder / "SHA256SUMS").unlink()  # as in a folder from before there was one
+    # As in a folder written before there were checksums.
+    (folder / "SHA256SUMS").unlink()
 
 
 def retype(folder, unlisted):
-    """Another type of tokens, which still fits the files."""
+    """Change the dtype of the tokens to one that still fits the files."""
     meta = (folder / "meta.json").read_text()
     (folder / "meta.json").write_text(meta.replace('"|u1"', '"|i1"', 1))
     if unlisted:
@@ -124,18 +125,19 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("message", DAMAGE)
-def test_damage_is_named_with_its_path(folder, message):
+def test_damaged_data_set_error_names_path_and_reason(folder, message):
     DAMAGE[message](folder)
-    changed = {"version": "1.1.0", "sizes": [4, 2]} if "sizes" in message else {}
-    with pytest.raises(StoreError, match=message) as caught:
-        load(folder, PROVENANCE | changed, 2 if "sequences per example" in message else 1)
-    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
+    variant = {"version": "1.1.0", "sizes": [4, 2]} if "sizes" in message else {}
+    with pytest.raises(StoreError, match=message) as excinfo:
+        load(folder, PROVENANCE | variant, 2 if "sequences per example" in message else 1)
+    assert "\n" not in str(excinfo.value) and str(folder) in str(excinfo.value)
 
 
 @pytest.mark.parametrize("part", store.PARTS)
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("large", [True, False])
-def test_a_flipped_bit_is_seen_by_load_but_in_many_tokens_by_verify(folder, part, listed, large, monkeypatch):
+def test_flipped_bit_is_detected_by_load_or_verify(folder, part, listed, large, monkeypatch):
+    """load hashes the tokens only up to ``HASHED`` bytes."""
     monkeypatch.setattr(store, "HASHED", 0 if large else store.HASHED)
     if not listed:
         (folder / "SHA256SUMS").unlink()
@@ -154,29 +156,29 @@ def test_a_flipped_bit_is_seen_by_load_but_in_many_tokens_by_verify(folder, part
 VALUES = [None, 0, -1, 2**70, 1.5, "x", "../x", [], [-1], ["3"], [2**70], [1.5], [None], {}, True, [[1]]]
 
 
-def test_a_changed_meta_json_describes_a_data_set_or_is_rejected(tmp_path):
+def test_changed_meta_json_is_valid_or_rejected(tmp_path):
     rows = ExampleChunk(np.arange(1, 7, dtype=np.uint8), np.array([2, 4]), np.array([0, 1]))
     write(tmp_path / "set", {"train": [rows]}, provenance={"name": "toy"})
     path = tmp_path / "set" / "meta.json"
     (tmp_path / "set" / store.SUMS).unlink()
-    meta, refused = json.loads(path.read_text()), 0
+    meta, num_rejected = json.loads(path.read_text()), 0
     name = "train.tokens.bin"
     changes = [meta | {key: value} for key in meta for value in VALUES]
-    of_file = lambda value: meta | {"files": meta["files"] | {name: value}}
-    changes += map(of_file, VALUES)
-    changes += [of_file(meta["files"][name] | {key: value}) for key in meta["files"][name] for value in VALUES]
-    for changed in [*changes, *VALUES]:
-        path.write_text(json.dumps(changed))
+    with_file_entry = lambda value: meta | {"files": meta["files"] | {name: value}}
+    changes += map(with_file_entry, VALUES)
+    changes += [with_file_entry(meta["files"][name] | {key: value}) for key in meta["files"][name] for value in VALUES]
+    for variant in [*changes, *VALUES]:
+        path.write_text(json.dumps(variant))
         for call in (load, verify):
             try:
                 call(tmp_path / "set")
             except StoreError as error:
-                refused += 1
+                num_rejected += 1
                 assert str(tmp_path / "set") in str(error) and "\n" not in str(error)
-    assert refused > 200
+    assert num_rejected > 200
 
 
-ROWS = {
+INVALID_OFFSETS = {
     "falling": lambda offsets: offsets[::-1],
     "not from 0": lambda offsets: offsets + (np.arange(len(offsets)) == 0),
     "past the end": lambda offsets: offsets + (np.arange(len(offsets)) == len(offsets) - 1),
@@ -184,10 +186,10 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("rows", ROWS)
-def test_offsets_that_do_not_fit_the_tokens_are_rejected_whatever_the_sums_say(folder, rows):
+@pytest.mark.parametrize("rows", INVALID_OFFSETS)
+def test_invalid_offsets_are_rejected_despite_matching_sha256(folder, rows):
     path = folder / "train.offsets.bin"
-    ROWS[rows](np.fromfile(path, np.int64)).tofile(path)
+    INVALID_OFFSETS[rows](np.fromfile(path, np.int64)).tofile(path)
     files = json.loads((folder / "meta.json").read_text())["files"]
     size = path.stat().st_size
     files[path.name] |= {"sha256": atomic.digest(path), "bytes": size, "shape": [size // 8]}
@@ -196,7 +198,7 @@ def test_offsets_that_do_not_fit_the_tokens_are_rejected_whatever_the_sums_say(f
         load(folder, PROVENANCE)
 
 
-def test_a_missing_data_set_names_those_that_exist_and_what_differs(tmp_path):
+def test_missing_data_set_error_names_existing_one_and_difference(tmp_path):
     other = tmp_path / "rows-00000000"
     write(other, {"train": [chunk(0, 3)]}, provenance={"name": "rows", "version": "1", "sha256": "abc"})
     (tmp_path / "rows-11111111").mkdir()
@@ -207,12 +209,12 @@ def test_a_missing_data_set_names_those_that_exist_and_what_differs(tmp_path):
         load(tmp_path / "other-22222222", {"name": "other"})
 
 
-def test_a_data_set_is_what_sha256sum_says_it_is(folder):
+def test_sha256sum_command_accepts_the_data_set(folder):
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count(": OK") == 7
 
 
-def failing():
+def failing_chunks():
     yield chunk(0, 3)
     raise RuntimeError("the source broke")
 
@@ -220,7 +222,7 @@ def failing():
 @pytest.mark.parametrize(
     ("chunks", "error", "message"),
     [
-        (failing(), RuntimeError, "the source broke"),
+        (failing_chunks(), RuntimeError, "the source broke"),
         ([], ValueError, "nothing to write"),
         ([chunk(0, 3), chunk(1, 3, labels=np.float32)], ValueError, "train.labels.bin: a chunk of .* follows"),
         ([chunk(0, 3, labels=np.int32)], ValueError, "labels must be int64 or float32, not int32"),
@@ -228,13 +230,13 @@ def failing():
         ((chunk(i, 100) for i in range(1000)), OSError, "File too large"),
     ],
 )
-def test_a_failed_write_leaves_nothing(tmp_path, chunks, error, message):
+def test_failed_write_leaves_no_files(tmp_path, chunks, error, message):
     with small_disk(), pytest.raises(error, match=message):
         write(tmp_path / "set", {"train": chunks}, provenance={})
     assert not list(tmp_path.iterdir())
 
 
-def test_an_existing_folder_is_replaced_only_when_asked(folder):
+def test_existing_folder_is_replaced_only_with_replace_true(folder):
     with pytest.raises(FileExistsError):
         write(folder, {"train": [chunk(5, 2)]}, provenance={})
     write(folder, {"train": [chunk(5, 2)]}, provenance={}, replace=True)
@@ -242,7 +244,7 @@ def test_an_existing_folder_is_replaced_only_when_asked(folder):
 
 
 class Slow(Source):
-    """100 examples in two chunks, the second once the file `gate` is there; every making leaves a line in `made`."""
+    """Two chunks of 50 examples, the second once the file ``gate`` exists; each preparation adds a line to ``made``."""
 
     name, version, generated = "slow", "1.0.0", True
 
@@ -270,7 +272,7 @@ class Foreign(Slow):
     generated = False
 
 
-def test_two_processes_prepare_once(tmp_path, capfd):
+def test_concurrent_processes_prepare_source_once(tmp_path, capfd):
     root, gate, made = tmp_path / "data", tmp_path / "gate", str(tmp_path / "made")
     log = []
 
@@ -291,7 +293,7 @@ def test_two_processes_prepare_once(tmp_path, capfd):
     assert len(Slow().load(root)["train"]) == 100
 
 
-def test_a_killed_preparation_leaves_nothing_and_the_next_works(tmp_path):
+def test_preparation_succeeds_after_a_killed_one(tmp_path):
     process = start(Slow(gate=str(tmp_path / "never")).prepare, tmp_path)
     until(lambda: [*tmp_path.glob("slow-*.tmp-*/train.tokens.bin")])
     process.kill()
@@ -302,31 +304,31 @@ def test_a_killed_preparation_leaves_nothing_and_the_next_works(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
-def test_prepare_replaces_damaged_data_only_by_force(tmp_path, capsys):
+def test_prepare_replaces_damaged_data_only_with_force_true(tmp_path, capsys):
     folder = Slow().prepare(tmp_path)
     (folder / "train.tokens.bin").write_bytes(b"")
-    for use in (Slow().prepare, Slow().open):
+    for method in (Slow().prepare, Slow().open):
         with pytest.raises(StoreError, match=r"damaged.*lra data task=slow force=true"):
-            use(tmp_path)
+            method(tmp_path)
     Slow().prepare(tmp_path, force=True)
     verify(folder)
     assert "slow train: 100 of 100" in capsys.readouterr().err
 
 
-def test_open_prepares_what_is_generated_and_names_the_command_otherwise(tmp_path, capsys):
+def test_open_prepares_generated_source_or_names_command(tmp_path, capsys):
     assert isinstance(Slow().open(tmp_path)["train"], Split)
     assert "slow: no data at" in capsys.readouterr().err
     with pytest.raises(StoreError, match=r"no data set at .*: lra data task=slow$"):
         Foreign().open(tmp_path / "empty")
 
 
-def test_a_root_that_cannot_be_written(tmp_path):
+def test_unwritable_root_error_suggests_another_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"cannot be written .*: choose another data folder"):
         Slow().prepare(tmp_path / "file" / "data")
 
 
-def test_the_folder_depends_on_every_argument_and_on_nothing_else(tmp_path):
+def test_folder_name_depends_only_on_arguments_and_version(tmp_path):
     assert Slow().folder(tmp_path) == Slow(gate="/").folder(tmp_path)
     assert re.fullmatch(r"slow-[0-9a-f]{8}", Slow().folder(tmp_path).name)
     other = type("Slow", (Slow,), {"version": "1.0.1"})

@@ -1,4 +1,4 @@
-"""Files replaced as a whole, and locks: what a kill, a link, a damaged file and a second process leave."""
+"""Tests of atomic file replacement, of reading unusable files, and of lock files shared by several processes."""
 
 import errno
 import fcntl
@@ -16,37 +16,37 @@ from lra.io import atomic, lock
 from lra.sweep import job
 
 
-def killed_after(calls: int, write) -> bool:
-    """Whether a process that ends at its call number ``calls`` of os.fsync or Path.replace was still writing."""
+def is_killed_at_call(calls: int, write) -> bool:
+    """Return whether a child that runs write() is killed at call ``calls`` (from 0) of os.fsync or Path.replace."""
     if (child := os.fork()) == 0:
-        left = iter(range(calls))
+        remaining_calls = iter(range(calls))
 
-        def counted(function):
-            def call(*words):
-                if next(left, None) is None:
+        def with_call_limit(function):
+            def limited_call(*args):
+                if next(remaining_calls, None) is None:
                     os._exit(9)
-                return function(*words)
+                return function(*args)
 
-            return call
+            return limited_call
 
-        os.fsync, Path.replace = counted(os.fsync), counted(Path.replace)
+        os.fsync, Path.replace = with_call_limit(os.fsync), with_call_limit(Path.replace)
         write()
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
-def test_a_kill_at_any_moment_leaves_one_of_the_two_versions(tmp_path):
+def test_atomic_write_killed_at_any_call_leaves_old_or_new_content(tmp_path):
     path = tmp_path / "last.ckpt"
-    found, calls, killed = set(), 0, True
-    while killed:
+    contents, calls, was_killed = set(), 0, True
+    while was_killed:
         path.write_text("old")
-        killed = killed_after(calls, lambda: atomic.write(path, "new"))
-        found.add(atomic.content(path).decode())
+        was_killed = is_killed_at_call(calls, lambda: atomic.write(path, "new"))
+        contents.add(atomic.content(path).decode())
         calls += 1
-    assert found == {"old", "new"} and calls > 3
+    assert contents == {"old", "new"} and calls > 3
 
 
-def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):
+def test_atomic_write_does_not_follow_symlink_at_temporary_path(tmp_path):
     (tmp_path / f".a.{os.getpid()}.part").symlink_to(tmp_path / "other")
     atomic.write(tmp_path / "a", "text")
     assert {path.name for path in tmp_path.iterdir()} == {"a"} and not (tmp_path / "a").is_symlink()
@@ -62,7 +62,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("reason", DAMAGE)
-def test_a_file_that_cannot_be_read_raises_its_reason_and_nothing_waits(tmp_path, reason):
+def test_reading_unusable_file_raises_reason_without_blocking(tmp_path, reason):
     path = tmp_path / "record.json"
     path.write_text("old")
     assert atomic.content(path, 100) == b"old"
@@ -71,59 +71,57 @@ def test_a_file_that_cannot_be_read_raises_its_reason_and_nothing_waits(tmp_path
         atomic.content(path, 100)
 
 
-FULL = {
+FULL_DISK_WRITES = {
     "a file": (lambda home: atomic.write(home / "report.md", "text"), "report.md"),
     "a run of a sweep": (lambda home: job.fail(home, "no memory"), ""),
 }
 
 
-@pytest.mark.parametrize("written", FULL)
-def test_a_full_disk_names_the_path_and_what_to_do(written, tmp_path, monkeypatch):
-    def full(path, text, **_):
+@pytest.mark.parametrize("written", FULL_DISK_WRITES)
+def test_disk_full_error_names_path_and_remedy(written, tmp_path, monkeypatch):
+    def raise_disk_full(path, text, **_):
         path.touch()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", full)
-    write, place = FULL[written]
-    with pytest.raises((OSError, ValueError)) as stop:
+    monkeypatch.setattr(Path, "write_text", raise_disk_full)
+    write, file_name = FULL_DISK_WRITES[written]
+    with pytest.raises((OSError, ValueError)) as excinfo:
         write(tmp_path)
     reason = "cannot be written: No space left on device; make room, then the same command resumes"
-    assert explain(stop.value).startswith(f"{tmp_path / place} {reason}")
+    assert explain(excinfo.value).startswith(f"{tmp_path / file_name} {reason}")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_copy_that_is_rejected_leaves_no_file(tmp_path):
-    def refuse(copy):
+def test_rejected_copy_leaves_no_file(tmp_path):
+    def reject(copy):
         assert copy.read_text() == "text"
         raise ValueError("no")
 
     (tmp_path / "a").write_text("text")
     with pytest.raises(ValueError, match="no"):
-        atomic.copy(tmp_path / "a", tmp_path / "b", refuse)
+        atomic.copy(tmp_path / "a", tmp_path / "b", reject)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 FORK = multiprocessing.get_context("fork")
 
 
-def hold(path, held):
-    """Take the lock, say so and keep it."""
+def hold_lock(path, acquired):
     with lock.hold(path):
-        held.set()
+        acquired.set()
         time.sleep(60)
 
 
-def holder_of(path):
-    """A process that holds the lock."""
-    held = FORK.Event()
-    process = FORK.Process(target=hold, args=(path, held))
+def start_holder(path):
+    acquired = FORK.Event()
+    process = FORK.Process(target=hold_lock, args=(path, acquired))
     process.start()
-    assert held.wait(60)
+    assert acquired.wait(60)
     return process
 
 
-def race(path, log, barrier):
-    """Start at the same time as the others, and write down from when to when the lock was held."""
+def record_hold_interval(path, log, barrier):
+    """Wait for the barrier, take the lock, and append to the log the times at which it was taken and released."""
     barrier.wait()
     with lock.hold(path, lambda owner: None):
         begin = time.time()
@@ -137,7 +135,7 @@ def path(tmp_path):
     return tmp_path / ".owner"
 
 
-def test_a_lock_names_its_holder_and_is_gone_afterwards(path):
+def test_lock_names_its_holder_and_is_removed_on_release(path):
     with lock.hold(path) as owner:
         assert owner.pid == os.getpid() and owner.since.startswith(time.strftime("%Y-"))
         assert lock.holder(path) == owner
@@ -148,8 +146,8 @@ def test_a_lock_names_its_holder_and_is_gone_afterwards(path):
 
 
 @pytest.mark.parametrize("reaped", [True, False], ids=["gone", "zombie"])
-def test_the_lock_of_a_killed_process_is_taken_over(path, reaped):
-    process = holder_of(path)
+def test_lock_of_killed_process_is_taken_over(path, reaped):
+    process = start_holder(path)
     with pytest.raises(lock.Held, match=f"process {process.pid} "), lock.hold(path):
         pass
     os.kill(process.pid, signal.SIGKILL)
@@ -164,23 +162,23 @@ def test_the_lock_of_a_killed_process_is_taken_over(path, reaped):
 
 
 @pytest.mark.parametrize("before", ["free", "left", "damaged"])
-def test_one_of_many_processes_has_the_lock_at_a_time(path, tmp_path, before):
+def test_concurrent_processes_hold_lock_one_at_a_time(path, tmp_path, before):
     log = tmp_path / "log"
     if before != "free":
         path.write_text('{"host": "elsewhere", "pid": 1, "since": "yesterday"}' if before == "left" else "{")
     barrier = FORK.Barrier(6)
-    processes = [FORK.Process(target=race, args=(path, log, barrier)) for _ in range(6)]
+    processes = [FORK.Process(target=record_hold_interval, args=(path, log, barrier)) for _ in range(6)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
-    spans = sorted(tuple(map(float, line.split())) for line in log.read_text().splitlines())
-    assert len(spans) == 6 and all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+    intervals = sorted(tuple(map(float, line.split())) for line in log.read_text().splitlines())
+    assert len(intervals) == 6 and all(a[1] <= b[0] for a, b in itertools.pairwise(intervals))
     assert [p.name for p in tmp_path.iterdir()] == ["log"]
 
 
-def test_a_lock_whose_text_is_damaged_is_held_all_the_same(path):
+def test_lock_with_damaged_content_is_still_held(path):
     with lock.hold(path):
         path.write_text("{")
         with pytest.raises(lock.Held, match="unknown host"), lock.hold(path):
@@ -189,24 +187,24 @@ def test_a_lock_whose_text_is_damaged_is_held_all_the_same(path):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.with_name("other"))])
-def test_a_pipe_and_a_link_are_no_lock(path, make):
+def test_fifo_or_symlink_is_rejected_as_lock_file(path, make):
     make(path)
     with pytest.raises(OSError), lock.hold(path):
         pass
     assert lock.holder(path) is None and not path.with_name("other").exists()
 
 
-def test_a_look_at_a_lock_keeps_nobody_from_it(path, monkeypatch):
+def test_lock_retries_while_reader_holds_shared_flock(path, monkeypatch):
     path.touch()
-    with open(path) as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        monkeypatch.setattr(time, "sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+    with open(path) as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        monkeypatch.setattr(time, "sleep", lambda _: fcntl.flock(reader, fcntl.LOCK_UN))
         with lock.hold(path) as owner:
             assert lock.holder(path) == owner
 
 
-def test_waiting_ends_with_a_killed_owner_and_is_reported_once(path):
-    process = holder_of(path)
+def test_wait_for_lock_ends_when_owner_is_killed_and_calls_back_once(path):
+    process = start_holder(path)
     owners = []
 
     def kill(owner):
@@ -220,7 +218,7 @@ def test_waiting_ends_with_a_killed_owner_and_is_reported_once(path):
     assert not list(path.parent.iterdir())
 
 
-def test_an_error_of_the_block_is_no_reason_to_wait(path):
+def test_held_error_inside_block_propagates_without_waiting(path):
     with pytest.raises(lock.Held), lock.hold(path, pytest.fail) as owner:
         raise lock.Held(owner)
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""Damaged files of runs: a command gives the same result or names the file; training resumes from whole ones alone."""
+"""Tests of damaged run files: a command gives the same result or names the file; training resumes from intact ones."""
 
 import json
 import os
@@ -33,11 +33,11 @@ SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu"]
 RUN = "runs/paper-smoke/listops/sdpa/seed-0"
 MOVED = f"runs/transfer/{RUN.removeprefix('runs/').replace('sdpa', 'sdpa/mean')}"
 GRAFT = [f"run={RUN}", "attn=mean", "examples=4", "spectrum=0", "trainer.device=cpu"]
-MEASURED = {"step_ms", "peak_bytes", "git", "date", "command", "sha256"}  # differ from run to run
+MEASURED = {"step_ms", "peak_bytes", "git", "date", "command", "sha256"}
 
 
-def not_a_number(path):
-    """Replace a number by NaN; in a binary file, eight bytes by ones, which are a NaN."""
+def insert_nan(path):
+    """Replace a number by NaN; in a binary file set eight bytes to ones, which are a NaN."""
     if path.suffix == ".ckpt":
         state = torch.load(path, weights_only=True)
         next(iter(state.get("state_dict", state).values())).fill_(float("nan"))
@@ -50,17 +50,18 @@ def not_a_number(path):
 
 
 DAMAGE = {
-    "a flipped bit": lambda path: flip(path, 0.5, bit=4),  # of a digit, it makes another digit
+    # Turns a digit into another digit.
+    "a flipped bit": lambda path: flip(path, 0.5, bit=4),
     "half of it": lambda path: os.truncate(path, path.stat().st_size // 2),
     "empty": lambda path: path.write_bytes(b""),
     "missing": lambda path: path.unlink(),
     "a folder": lambda path: instead(path, Path.mkdir),
     "a pipe": lambda path: instead(path, os.mkfifo),
     "another kind of file": lambda path: path.write_bytes(b"\x93\x00\xff" * 99),
-    "not a number": not_a_number,
+    "not a number": insert_nan,
     "of another seed": lambda path: shutil.copy(Path(str(path).replace("seed-0", "seed-1")), path),
 }
-# name: (command, its words, the folder of the files, the files that the command is compared by)
+# name: (entry point, overrides, folder of the damaged files, pattern of the files that are compared)
 COMMANDS = {
     "resume": (train, [*SMOKE, "seeds=[0]", "runs=cut"], f"cut{RUN[4:]}", "cut/**/record.json"),
     "again": (train, [*SMOKE, "seeds=[0]"], RUN, "runs/**/record.json"),
@@ -73,28 +74,29 @@ COMMANDS = {
     "data": (train, [*SMOKE, "seeds=[9]", "optim.steps=4", "optim.eval_every=4"], "data/*", "**/seed-9/record.json"),
     "verify": (prepare, [*SMOKE[:2], "verify=true"], "data/*", ""),
 }
-UNKNOWABLE = {("bench", "missing"), ("tables", "missing")}  # nothing else says that the file was there
+UNDETECTABLE = {("bench", "missing"), ("tables", "missing")}
 QUICK = {("again", "a pipe"), ("verify", "a flipped bit"), ("transfer again", "half of it"), ("tables", "not a number")}
 
 
 def results(pattern):
-    """Read the files of a pattern below the working directory, without the numbers that differ from run to run."""
-    found = {path: path.read_bytes() for path in sorted(Path().glob(pattern)) if path.is_file()} if pattern else {}
+    """Read the files of a pattern below the working directory, without values that differ from run to run."""
+    contents = {path: path.read_bytes() for path in sorted(Path().glob(pattern)) if path.is_file()} if pattern else {}
 
-    def plain(text):
+    def without_measured(text):
         tree = {key: value for key, value in json.loads(text).items() if key not in MEASURED}
-        tree.get("files", {}).pop("last.ckpt", None)  # Lightning counts batches from the start of a process
+        # Its contents differ: Lightning counts batches from the start of a process.
+        tree.get("files", {}).pop("last.ckpt", None)
         return tree
 
-    return {path: plain(data) if path.suffix == ".json" else data for path, data in found.items()}
+    return {path: without_measured(data) if path.suffix == ".json" else data for path, data in contents.items()}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A folder with data, finished runs, an interrupted one, transfers and a benchmark."""
-    place = tmp_path_factory.mktemp("whole")
+    """Make a directory with data, finished runs, an interrupted run, transfers and a benchmark."""
+    location = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(location)
         patch.setenv("LRA_DATA", "data")
         small = ["n=64", "batch=1", "heads=1", "head_dim=16", "repeats=1", "warmup=0", "device=cpu", "modes=inference"]
         todo = [(train, [*SMOKE, "seeds=[0,1]"]), (bench, ["what=attention", "mechanisms=[naive]", *small])]
@@ -105,22 +107,22 @@ def whole(tmp_path_factory):
         for seed in (0, 1):
             with power_cut(3):
                 train_config(compose(Experiment, [*SMOKE, f"seeds=[{seed}]", "runs=cut"]))
-    return place
+    return location
 
 
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
         pytest.param(name, damage, marks=[] if (name, damage) in QUICK else pytest.mark.slow)
-        for name, (_, _, place, _) in COMMANDS.items()
+        for name, (_, _, location, _) in COMMANDS.items()
         for damage in DAMAGE
-        if (damage != "of another seed" or "seed-0" in place) and (name, damage) not in UNKNOWABLE
+        if (damage != "of another seed" or "seed-0" in location) and (name, damage) not in UNDETECTABLE
     ],
 )
-def test_damage_changes_no_result_unreported(name, damage, whole, tmp_path, monkeypatch, capfd):
-    entry, words, place, pattern = COMMANDS[name]
+def test_damage_is_reported_or_changes_no_result(name, damage, whole, tmp_path, monkeypatch, capfd):
+    entry, words, location, pattern = COMMANDS[name]
     monkeypatch.setenv("LRA_DATA", "data")
-    (folder,) = whole.glob(place)
+    (folder,) = whole.glob(location)
     for number, path in enumerate([None, *sorted(path for path in folder.iterdir() if path.is_file())]):
         monkeypatch.chdir(shutil.copytree(whole, tmp_path / str(number)))
         if path is None:
@@ -130,52 +132,52 @@ def test_damage_changes_no_result_unreported(name, damage, whole, tmp_path, monk
             assert expected or not pattern
             continue
         DAMAGE[damage](Path(path.relative_to(whole)))
-        stop, said = run(entry, *words, patch=monkeypatch, capfd=capfd)
+        stop, stderr = run(entry, *words, patch=monkeypatch, capfd=capfd)
         if stop is None:
-            named = any(path.name in line for line in said.splitlines())
-            assert named or (pattern and results(pattern) == expected), f"{path.name}: another result, unreported"
+            is_named = any(path.name in line for line in stderr.splitlines())
+            assert is_named or (pattern and results(pattern) == expected), f"{path.name}: another result, unreported"
         else:
             assert re.match(r"lra: .*$", stop) and "\n" not in stop and path.name in stop, (path.name, stop)
         shutil.rmtree(tmp_path / str(number))
 
 
-def zeros(path):
+def link_to_dev_zero(path):
     instead(path, lambda path: path.symlink_to("/dev/zero"))
 
 
-TAKEN = [
+DAMAGED_SOURCES = [
     ("best.ckpt", r"cannot be used \(it is missing", lambda path: path.unlink()),
-    ("best.ckpt", r"cannot be used \(it is not a regular", zeros),
+    ("best.ckpt", r"cannot be used \(it is not a regular", link_to_dev_zero),
     ("best.ckpt", r"cannot be used \(its sha256", lambda path: path.write_bytes(b"x")),
     ("metrics.csv", r"cannot be used \(it is not a regular", lambda path: instead(path, os.mkfifo)),
     ("metrics.csv", r"cannot be used \(its sha256", lambda path: path.write_text("a\n1\n")),
 ]
 
 
-@pytest.mark.parametrize(("name", "reason", "damage"), TAKEN)
-def test_a_pretraining_is_taken_from_regular_files_that_are_whole(name, reason, damage, tmp_path):
-    made = config("sdpa", "pretrain=masked", f"pretrain.from={tmp_path / 'theirs'}", f"runs={tmp_path}")
-    home, mine = tmp_path / "theirs" / "pretrain", tmp_path / "mine" / "pretrain"
+@pytest.mark.parametrize(("name", "reason", "damage"), DAMAGED_SOURCES)
+def test_pretraining_is_reused_only_from_intact_regular_files(name, reason, damage, tmp_path):
+    experiment = config("sdpa", "pretrain=masked", f"pretrain.from={tmp_path / 'theirs'}", f"runs={tmp_path}")
+    home, target_dir = tmp_path / "theirs" / "pretrain", tmp_path / "mine" / "pretrain"
     home.mkdir(parents=True)
-    mine.parent.mkdir()
+    target_dir.parent.mkdir()
     (home.parent / "config.yaml").write_text(yaml.safe_dump({"seed": 0}))
     torch.save({"weight": torch.zeros(1, 1)}, home / "best.ckpt")
     (home / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
     whole = {name: (home / name).read_bytes() for name in ("best.ckpt", "metrics.csv")}
-    target = PretrainDir(path=mine, choices={}, seed=0, source=made.pretrain.from_)
+    target = PretrainDir(path=target_dir, choices={}, seed=0, source=experiment.pretrain.from_)
     record.save_pretraining(replace(PHASE, fingerprint=target.fingerprint), home)
     damage(home / name)
     with pytest.raises(ValueError, match=f"{home}/{name} {reason}"):
         target.find_finished()
-    assert not (mine / "pretrain.json").exists() and not list(mine.glob(".*"))
+    assert not (target_dir / "pretrain.json").exists() and not list(target_dir.glob(".*"))
     for name, content in whole.items():
         (home / name).unlink(missing_ok=True)
         (home / name).write_bytes(content)
-    assert target.find_finished().status == "done" and checkpoint.read_metrics(mine)
-    assert all((mine / name).read_bytes() == content for name, content in whole.items())
-    (mine / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
+    assert target.find_finished().status == "done" and checkpoint.read_metrics(target_dir)
+    assert all((target_dir / name).read_bytes() == content for name, content in whole.items())
+    (target_dir / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
     with pytest.raises(ValueError, match=OTHER_SUM.format("metrics.csv")):
-        checkpoint.read_metrics(mine)
+        checkpoint.read_metrics(target_dir)
 
 
 WORDS = ("optim.steps=6", "optim.eval_every=3")
@@ -184,7 +186,7 @@ OTHER_SUM = r"{} .* \(its sha256 is not the one in the record.json or pretrain.j
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory, data_root):
-    """Folders of two seeds that were cut off at step 3, and of the first one at its end."""
+    """Return the run directories of two seeds that crashed at step 3, and of the first seed when finished."""
     home = tmp_path_factory.mktemp("halves")
     train_config(smoke(home / "whole", *WORDS))
     for seed in (0, 1):
@@ -193,13 +195,13 @@ def halves(tmp_path_factory, data_root):
     return seed_folder(home / "cut"), seed_folder(home / "cut", seed=1), seed_folder(home / "whole")
 
 
-def change(home, old, new):
+def edit(home, old, new):
     config = home / "config.yaml"
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
 
 
-def reform(path):
+def change_form(path):
     state = torch.load(path, weights_only=True)
     state["callbacks"]["Checkpoints"]["form"] = 3
     torch.save(state, path)
@@ -210,8 +212,8 @@ HARM = {
     "best.ckpt cannot be used (its part": lambda home, other: flip(home / "best.ckpt"),
     "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),
     "config.yaml is not the configuration of a run": lambda home, other: flip(home / "config.yaml", 0.0),
-    "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: change(home, "dim: 64", "dim: 63"),
-    "last.ckpt has form 3 instead of 2: another version wrote it": lambda home, other: reform(home / "last.ckpt"),
+    "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: edit(home, "dim: 64", "dim: 63"),
+    "last.ckpt has form 3 instead of 2: another version wrote it": lambda home, other: change_form(home / "last.ckpt"),
     "last.ckpt was written by another run": lambda home, other: shutil.copytree(other, home, dirs_exist_ok=True),
 }
 
@@ -221,9 +223,9 @@ def test_training_does_not_resume_from_changed_files(halves, tmp_path, data_root
     folder, other, _ = halves
     home = shutil.copytree(folder, seed_folder(tmp_path))
     HARM[message](home, other)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as excinfo:
         train_config(smoke(tmp_path, *WORDS))
-    assert message in str(caught.value) and "resumes" not in str(caught.value)
+    assert message in str(excinfo.value) and "resumes" not in str(excinfo.value)
     assert not (home / "record.json").exists()
 
 
@@ -231,7 +233,7 @@ NO_STATE = [{"callbacks": 1}, {"callbacks": {"Checkpoints": dict.fromkeys(checkp
 
 
 @pytest.mark.parametrize("held", [[], {}, *NO_STATE, *({"state_dict": held} for held in NO_WEIGHTS.values())])
-def test_other_contents_are_no_state(halves, tmp_path, held):
+def test_checkpoint_with_other_contents_is_rejected(halves, tmp_path, held):
     whole = torch.load(halves[0] / "last.ckpt", weights_only=True)
     torch.save(whole | held if held else held, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run of this version; delete its folder"):
@@ -242,7 +244,7 @@ LOST = {"missing": Path.unlink, "a flipped bit": flip, "no rows": lambda path: p
 
 
 @pytest.mark.parametrize("harm", LOST)
-def test_a_lost_metrics_csv_is_restored_from_the_checkpoint(halves, tmp_path, data_root, harm):
+def test_lost_metrics_csv_is_restored_from_checkpoint(halves, tmp_path, data_root, harm):
     home = shutil.copytree(halves[0], seed_folder(tmp_path))
     LOST[harm](home / "metrics.csv")
     train_config(smoke(tmp_path, *WORDS))
@@ -251,7 +253,7 @@ def test_a_lost_metrics_csv_is_restored_from_the_checkpoint(halves, tmp_path, da
 
 
 @pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt", "metrics.csv", "config.yaml"])
-def test_a_finished_run_has_the_sums_of_its_files(halves, tmp_path, name):
+def test_changed_file_of_finished_run_fails_sha256_check(halves, tmp_path, name):
     home = shutil.copytree(halves[2], tmp_path / "seed-0")
     readers = {"metrics.csv": checkpoint.read_metrics, "config.yaml": RunDir.read}
     read = readers.get(name, lambda home: checkpoint.read(home / name))
@@ -261,35 +263,35 @@ def test_a_finished_run_has_the_sums_of_its_files(halves, tmp_path, name):
         read(home)
 
 
-def test_a_record_of_another_seed_does_not_count_as_finished(halves, tmp_path, data_root):
+def test_record_of_another_seed_is_rejected(halves, tmp_path, data_root):
     shutil.copytree(halves[2], seed_folder(tmp_path, seed=1))
     with pytest.raises(ValueError, match=r"record.json is of seed 0; move it to its own folder, or delete it"):
         train_config(smoke(tmp_path, *WORDS, "seeds=[1]"))
 
 
 def train_until(files: int, runs: Path, words: tuple[str, ...]) -> int:
-    """Exit status of training in a process that ends after replacing so many files of step 6's evaluation."""
+    """Return the exit status of training that is killed after replacing ``files`` files in the evaluation of step 6."""
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    replace, saved, left = Path.replace, Checkpoints.on_validation_end, iter(range(files))
+    replace, original_hook, remaining_calls = Path.replace, Checkpoints.on_validation_end, iter(range(files))
 
-    def die(*call):
-        if next(left, None) is None:
+    def replace_or_exit(*call):
+        if next(remaining_calls, None) is None:
             os._exit(9)
         return replace(*call)
 
-    def evaluate(self, trainer, module):
-        Path.replace = die if trainer.global_step == 6 else replace
-        saved(self, trainer, module)
+    def hook(self, trainer, module):
+        Path.replace = replace_or_exit if trainer.global_step == 6 else replace
+        original_hook(self, trainer, module)
         Path.replace = replace
 
-    Checkpoints.on_validation_end = evaluate
+    Checkpoints.on_validation_end = hook
     train_config(smoke(runs, *words))
     os._exit(0)
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_file_of_an_evaluation_costs_nothing(tmp_path, data_root):
+def test_resume_after_kill_at_any_file_write_is_exact(tmp_path, data_root):
     words, files, status = ("optim.steps=9", "optim.eval_every=3"), 0, 9
     train_config(smoke(tmp_path / "whole", *words))
     whole = seed_folder(tmp_path / "whole")

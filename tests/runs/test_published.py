@@ -1,4 +1,4 @@
-"""The tables of published runs: what they hold, how lra.runs.publish writes them, and what is refused."""
+"""Tests of the tables of published runs: round trip, contents, additions by lra.runs.publish, and rejected runs."""
 
 import dataclasses
 import functools
@@ -22,8 +22,8 @@ CHOICES = {"attn.count": 8, "optim.lr": 1e-3, "model.head": None, "optim.betas":
 
 
 def run(seed, curve=((5, 1 / 3), (10, 0.1 + 0.2)), choices=CHOICES, **fields):
-    made = dataclasses.replace(RECORD, seed=seed, fingerprint=f"{seed}e1{fields.get('label', '')}", **fields)
-    return published.Published(made, choices, [{"step": step, "train_loss": 2.0, "val": val} for step, val in curve])
+    entry = dataclasses.replace(RECORD, seed=seed, fingerprint=f"{seed}e1{fields.get('label', '')}", **fields)
+    return published.Published(entry, choices, [{"step": step, "train_loss": 2.0, "val": val} for step, val in curve])
 
 
 RUNS = [
@@ -40,23 +40,23 @@ def study(tmp_path):
     return tmp_path / RECORD.study
 
 
-def test_runs_are_read_as_they_were_written(study):
-    found = published.read(study)
-    assert found == {published.place(study.parent, run.record): run for run in RUNS}
-    row = found[published.place(study.parent, RUNS[0].record)].evaluations[0]
+def test_published_tables_round_trip_is_exact(study):
+    loaded = published.read(study)
+    assert loaded == {published.place(study.parent, run.record): run for run in RUNS}
+    row = loaded[published.place(study.parent, RUNS[0].record)].evaluations[0]
     assert [type(value) for value in row.values()] == [int, float, float]
-    before = {path: path.read_bytes() for path in study.iterdir()}
-    published.save(study, found.values())
-    assert {path: path.read_bytes() for path in study.iterdir()} == before
+    old_files = {path: path.read_bytes() for path in study.iterdir()}
+    published.save(study, loaded.values())
+    assert {path: path.read_bytes() for path in study.iterdir()} == old_files
 
 
-def test_every_configuration_is_stored_once(study):
+def test_each_configuration_is_stored_once(study):
     lines = [json.loads(line) for line in (study / published.CONFIGS).read_text().splitlines()]
     assert {tuple(line["labels"]) for line in lines} == {("cur_abs",), ("NA", "none", "sdpa-model.positions=x,y")}
     assert sorted(name for line in lines for name in line["fingerprints"]) == sorted(r.record.fingerprint for r in RUNS)
 
 
-def cell(name, value):
+def replace_cell(name, value):
     def change(study):
         head, first, *rest = (study / published.RUNS).read_text().splitlines()
         cells = first.split(",")
@@ -67,9 +67,9 @@ def cell(name, value):
 
 
 DAMAGES = {
-    "test: Input should be": cell("test", "101"),
-    "JSONDecodeError": cell("steps", "many"),
-    "KeyError: 'f'": cell("fingerprint", "f"),
+    "test: Input should be": replace_cell("test", "101"),
+    "JSONDecodeError": replace_cell("steps", "many"),
+    "KeyError: 'f'": replace_cell("fingerprint", "f"),
     "FileNotFoundError": lambda study: (study / published.CURVES).unlink(),
     "EmptyDataError": lambda study: (study / published.CURVES).write_text(""),
     "KeyError: 'fingerprints'": lambda study: (study / published.CONFIGS).write_text("{}\n"),
@@ -80,11 +80,11 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("reason", DAMAGES)
-def test_damaged_tables_raise_a_one_line_reason(study, reason):
+def test_damaged_tables_raise_single_line_reason(study, reason):
     DAMAGES[reason](study)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as excinfo:
         published.read(study)
-    message = str(caught.value)
+    message = str(excinfo.value)
     assert message.startswith(str(study)) and reason in message and "\n" not in message
     assert scan(study.parent) == ({}, [message])
 
@@ -94,50 +94,49 @@ WEIGHTS = sorted(path.parent for path in published.HOME.rglob(checkpoint.BEST))
 
 @functools.cache
 def published_suite():
-    """Each run that the suite publishes, by its path."""
     runs = {}
     for study in published.studies(published.HOME):
         runs |= published.read(study)
     return runs
 
 
-def test_published_tables_are_whole(monkeypatch):
-    # Every run directory reads the tables of its study.
+def test_published_tables_are_complete_and_consistent(monkeypatch):
+    # RunDir.read parses all tables of a study for each run; read them once.
     monkeypatch.setattr(published, "read", functools.cache(published.read))
     for path, run in published_suite().items():
         assert run.record.study == path.parents[2].name and run.record.git and "dirty" not in run.record.git
-        found = RunDir.read(path)
+        loaded = RunDir.read(path)
         assert run.record.fingerprint == config_file.fingerprint(run.choices | {"seed": run.record.seed})
-        assert found.record == run.record
-        # A search differs in its rates alone.
+        assert loaded.record == run.record
+        # Runs of a learning-rate search differ from seed 0 only in their rates.
         if run.record.seed == 0:
-            assert configuration(found, "data").label == run.record.label
+            assert configuration(loaded, "data").label == run.record.label
         if run.record.status == "done":
             assert run.evaluations[-1]["step"] == run.record.steps
             assert run.record.val == max(row["val"] for row in run.evaluations)
 
 
 @pytest.mark.parametrize("run", WEIGHTS, ids=lambda run: "-".join(run.parts[-4:]))
-def test_published_weights_are_those_of_the_model(run):
-    found = RunDir.read(run)
-    config = configuration(found, "data")
-    model = best(found, config)
-    assert found.is_published and sum(p.numel() for p in model.parameters()) == found.record.params
+def test_published_weights_load_into_their_model(run):
+    loaded = RunDir.read(run)
+    config = configuration(loaded, "data")
+    model = best(loaded, config)
+    assert loaded.is_published and sum(p.numel() for p in model.parameters()) == loaded.record.params
     ids = torch.randint(1, config.task.vocab - 1, (2, config.task.towers, min(100, config.task.length)))
     assert model(ids, None).isfinite().all()
 
 
-def test_published_weights_are_small():
+def test_published_weights_total_at_most_3_mib():
     assert sum((run / checkpoint.BEST).stat().st_size for run in WEIGHTS) <= 3 * 2**20
     assert {path.name for path in published.HOME.rglob("record.json")} == set()
 
 
-def test_scans_leave_published_runs_out_unless_they_are_named():
+def test_scan_skips_published_runs_unless_named():
     assert not set(scan(published.HOME.parent)[0]) & set(published_suite())
     assert scan(published.HOME) == ({path: run.record for path, run in published_suite().items()}, [])
 
 
-def test_the_seeds_of_a_published_label_are_found():
+def test_finished_lists_seeds_of_published_label():
     for label in {path.parent for path in published_suite() if path.name == "seed-1"}:
         seeds = [
             path for path, run in published_suite().items() if path.parent == label and run.record.status == "done"
@@ -147,11 +146,11 @@ def test_the_seeds_of_a_published_label_are_found():
 
 PUBLISHED_WEIGHTS = min(published.HOME.rglob(checkpoint.BEST))
 LABEL = PUBLISHED_WEIGHTS.parents[1]
-SOURCES = dict(list(published.below(LABEL).items())[:2])  # seeds 0 and 1
+SOURCES = dict(list(published.below(LABEL).items())[:2])
 
 
-def as_folder(run, folder, weights=None):
-    """Write the files of a finished run as training does."""
+def write_run_dir(run, folder, weights=None):
+    """Write the files that training leaves of a finished run."""
     folder.mkdir(parents=True)
     (folder / config_file.NAME).write_text(yaml.dump(run.choices))
     if run.evaluations:
@@ -163,11 +162,11 @@ def as_folder(run, folder, weights=None):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A working directory with two finished runs in runs/mine."""
+    """Change to a working directory with two finished runs in runs/mine."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["publish", "runs=runs/mine", "out=out"])
     for number, run in enumerate(SOURCES.values()):
-        as_folder(run, tmp_path / "runs" / "mine" / f"seed-{number}", None if number else PUBLISHED_WEIGHTS)
+        write_run_dir(run, tmp_path / "runs" / "mine" / f"seed-{number}", None if number else PUBLISHED_WEIGHTS)
     return tmp_path
 
 
@@ -183,53 +182,54 @@ def change(folder, **fields):
     record.save(dataclasses.replace(record.load(folder / record.NAME), **fields), folder)
 
 
-def refusal() -> str:
+def rejection() -> str:
     with pytest.raises(SystemExit) as stop:
         publish()
     return str(stop.value)
 
 
-def test_runs_are_whole_and_are_added_once(home, monkeypatch, capsys):
+def test_publish_adds_complete_runs_once(home, monkeypatch, capsys):
     publish()
     assert list(published_runs(home).values()) == list(SOURCES.values())
     files = {published.RUNS, published.CURVES, published.CONFIGS, published.ABOUT}
     assert {path.name for path in (home / "out").rglob("*.*")} == files
-    said = capsys.readouterr().out
-    assert "2 added, 0 there already" in said and "about.json" in said
-    before = contents(home / "out")
+    output = capsys.readouterr().out
+    assert "2 added, 0 there already" in output and "about.json" in output
+    old_files = contents(home / "out")
     publish()
-    assert "0 added, 2 there already" in capsys.readouterr().out and contents(home / "out") == before
-    monkeypatch.setattr(sys, "argv", ["publish", "runs=out", "out=again"])  # tables can be published too
+    assert "0 added, 2 there already" in capsys.readouterr().out and contents(home / "out") == old_files
+    monkeypatch.setattr(sys, "argv", ["publish", "runs=out", "out=again"])
     publish()
-    assert contents(home / "again") == before
+    assert contents(home / "again") == old_files
 
 
-def test_runs_are_added_to_those_that_are_there(home, capsys):
+def test_publish_in_two_steps_equals_publish_at_once(home, capsys):
     shutil.move(home / "runs" / "mine" / "seed-1", home / "later")
     publish()
     shutil.move(home / "later", home / "runs" / "mine" / "seed-1")
     publish()
     assert "1 added, 1 there already" in capsys.readouterr().out
-    one_after_the_other = contents(home / "out")
+    two_step_files = contents(home / "out")
     shutil.rmtree(home / "out")
     publish()
-    assert one_after_the_other == contents(home / "out")
+    assert two_step_files == contents(home / "out")
 
 
-def test_weights_of_named_seeds_are_copied_bit_for_bit_and_follow_later(home, monkeypatch):
+def test_publish_copies_weights_of_selected_seeds_exactly(home, monkeypatch):
     (home / "out").mkdir()
-    (home / "out" / published.RUNS).touch()  # beside the studies, of somebody else
+    # An unrelated file next to the studies.
+    (home / "out" / published.RUNS).touch()
     publish()
-    before = contents(home / "out")
+    old_files = contents(home / "out")
     monkeypatch.setattr(sys, "argv", [*sys.argv, "weights=[0]"])
     publish()
     (copy,) = (home / "out").rglob(checkpoint.BEST)
     assert copy.parent.name == "seed-0" and copy.read_bytes() == PUBLISHED_WEIGHTS.read_bytes()
     assert RunDir.read(copy.parent).weights == copy
-    assert before.items() <= contents(home / "out").items()
+    assert old_files.items() <= contents(home / "out").items()
 
 
-def test_a_run_that_diverged_before_its_first_evaluation_is_added(home):
+def test_publish_adds_run_diverged_before_first_evaluation(home):
     run = home / "runs" / "mine" / "seed-1"
     (run / checkpoint.METRICS).unlink()
     change(run, status="diverged", val=None, test=None, best_step=None, steps=7)
@@ -239,41 +239,41 @@ def test_a_run_that_diverged_before_its_first_evaluation_is_added(home):
 
 
 REJECTED = {
-    "seed-1 was trained by uncommitted code (123-dirty)": lambda mine: change(mine / "seed-1", git="123-dirty"),
-    "seed-1 was trained by uncommitted code (unknown commit)": lambda mine: change(mine / "seed-1", git=None),
-    "the same study, task, label and seed": lambda mine: shutil.copytree(mine / "seed-0", mine / "again"),
+    "seed-1 was trained by uncommitted code (123-dirty)": lambda root: change(root / "seed-1", git="123-dirty"),
+    "seed-1 was trained by uncommitted code (unknown commit)": lambda root: change(root / "seed-1", git=None),
+    "the same study, task, label and seed": lambda root: shutil.copytree(root / "seed-0", root / "again"),
 }
 
 
 @pytest.mark.parametrize("reason", REJECTED)
-def test_a_rejected_run_leaves_nothing(home, reason):
+def test_rejected_run_leaves_no_files(home, reason):
     REJECTED[reason](home / "runs" / "mine")
-    assert reason in refusal() and not (home / "out").exists()
+    assert reason in rejection() and not (home / "out").exists()
 
 
-def test_another_run_at_the_same_path_is_not_overwritten(home):
+def test_publish_does_not_overwrite_another_run(home):
     publish()
     change(home / "runs" / "mine" / "seed-0", test=1.0)
-    before = contents(home / "out")
-    assert "holds another run than runs/mine/seed-0" in refusal()
-    assert contents(home / "out") == before
+    old_files = contents(home / "out")
+    assert "holds another run than runs/mine/seed-0" in rejection()
+    assert contents(home / "out") == old_files
 
 
-def test_no_run_and_no_folder(home, monkeypatch):
+def test_publish_without_finished_run_or_folder_raises_error(home, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["publish", "runs=nowhere"])
-    assert refusal() == "lra: runs=nowhere has no finished run; name a folder of finished runs, runs=runs/<study>"
+    assert rejection() == "lra: runs=nowhere has no finished run; name a folder of finished runs, runs=runs/<study>"
     monkeypatch.setattr(sys, "argv", ["publish"])
-    assert "a folder of finished runs: runs=runs/<study>" in refusal()
+    assert "a folder of finished runs: runs=runs/<study>" in rejection()
 
 
-def test_linked_seeds_are_added_and_unfinished_ones_are_reported(home, capsys):
-    mine = home / "runs" / "mine"
-    (mine / "seed-2").mkdir()
-    (mine / "seed-2" / config_file.NAME).write_text("a: 1\n")
+def test_publish_follows_links_and_reports_unfinished_runs(home, capsys):
+    root = home / "runs" / "mine"
+    (root / "seed-2").mkdir()
+    (root / "seed-2" / config_file.NAME).write_text("a: 1\n")
     for seed in (1, 2):
-        shutil.move(mine / f"seed-{seed}", home / f"moved-{seed}")
-        (mine / f"seed-{seed}").symlink_to(home / f"moved-{seed}")
-    assert [folder.seed for folder in finished(mine)] == [0, 1]
+        shutil.move(root / f"seed-{seed}", home / f"moved-{seed}")
+        (root / f"seed-{seed}").symlink_to(home / f"moved-{seed}")
+    assert [folder.seed for folder in finished(root)] == [0, 1]
     publish()
     out, err = capsys.readouterr()
     assert "2 added, 0 there already" in out

@@ -1,4 +1,4 @@
-"""Records, tables and checkpoints from disk: what is no such file raises its name and reason and stops nothing else."""
+"""Tests of the readers of records, tables and checkpoints: an invalid file raises its path and reason."""
 
 import base64
 import dataclasses
@@ -33,13 +33,13 @@ from lra.studies.probes.report import matrices, matrix
 from lra.studies.transfer import record as transfers
 from lra.studies.transfer.compare import Layer
 
-GOOD = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
-NO_NAMES = ["../../x", "/etc/x", "a\\b", "..", "", "${oc.env:HOME}", "x" * 151, "\x1b[2J"]
-PLACES = ("study", "task", "label")
-FOLDERS = {  # keys of a record that name a folder
-    "record.json": (*PLACES, "protocol", "budget"),
-    "probes.json": PLACES,
-    "transfer.json": (*PLACES, "protocol", "budget", "source"),
+METRICS_CSV = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
+INVALID_NAMES = ["../../x", "/etc/x", "a\\b", "..", "", "${oc.env:HOME}", "x" * 151, "\x1b[2J"]
+RUN_KEYS = ("study", "task", "label")
+FOLDER_KEYS = {
+    "record.json": (*RUN_KEYS, "protocol", "budget"),
+    "probes.json": RUN_KEYS,
+    "transfer.json": (*RUN_KEYS, "protocol", "budget", "source"),
     "errors.json": ("source",),
 }
 LAYER = Layer(path="a", mean_abs=0.1, relative=0.2, stack_mean_abs=0.1, stack_relative=0.2, spectrum=[1.0])
@@ -50,12 +50,13 @@ TRANSFER |= {"steps": 0, "examples": 4, "spectrum_examples": 0}
 
 
 def filled(kind, **values):
-    """A record with some values, the others those of a record of a run."""
+    """Build a record of a kind; fields that are not in ``values`` are those of RECORD."""
     shared = [field.name for field in dataclasses.fields(kind) if hasattr(RECORD, field.name)]
     return kind(**{name: getattr(RECORD, name) for name in shared} | values)
 
 
-KINDS = {  # a record, its reader and a number in it
+# A record, its reader, and the key of a number in it.
+KINDS = {
     "record.json": (RECORD, record.load, "constant_baseline"),
     "probes.json": (filled(probes.Probes, **PROBES, score=30.0, scores=[30.0], reaches=[1]), probes.load, "score"),
     "transfer.json": (filled(transfers.TransferRecord, **TRANSFER), transfers.load, "direct_test"),
@@ -69,9 +70,9 @@ KINDS = {  # a record, its reader and a number in it
 }
 
 
-def written(kind: str, home: Path) -> tuple[Path, Callable, str]:
-    known, load, key = KINDS[kind]
-    typed_json.save(known, home / kind)
+def write_record(kind: str, home: Path) -> tuple[Path, Callable, str]:
+    valid_record, load, key = KINDS[kind]
+    typed_json.save(valid_record, home / kind)
     return home / kind, load, key
 
 
@@ -101,33 +102,33 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_that_is_no_record_raises_a_one_line_reason(tmp_path, kind, change):
-    path, load, key = written(kind, tmp_path)
+def test_invalid_record_raises_single_line_reason(tmp_path, kind, change):
+    path, load, key = write_record(kind, tmp_path)
     load(path)
     unseal(path)
     CHANGES[change](path, key)
-    with pytest.raises(ValueError, match=r"delete it") as caught:
+    with pytest.raises(ValueError, match=r"delete it") as excinfo:
         load(path)
-    message = str(caught.value)
+    message = str(excinfo.value)
     assert message.startswith(str(path)) and "\n" not in message and len(message) < 400
 
 
-@pytest.mark.parametrize("kind", FOLDERS)
-def test_a_key_that_names_a_folder_is_a_plain_name_and_a_metric_is_known(tmp_path, kind):
-    path, load, _ = written(kind, tmp_path)
+@pytest.mark.parametrize("kind", FOLDER_KEYS)
+def test_record_rejects_path_like_names_and_unknown_metrics(tmp_path, kind):
+    path, load, _ = write_record(kind, tmp_path)
     unseal(path)
-    whole = path.read_text()
-    wrong = [(key, value) for key in FOLDERS[kind] for value in NO_NAMES]
-    for key, value in [*wrong, *[("metric", "__class__")] * ('"metric"' in whole)]:
-        path.write_text(whole)
+    original = path.read_text()
+    invalid = [(key, value) for key in FOLDER_KEYS[kind] for value in INVALID_NAMES]
+    for key, value in [*invalid, *[("metric", "__class__")] * ('"metric"' in original)]:
+        path.write_text(original)
         with_value(value)(path, key)
         with pytest.raises(ValueError, match=rf"{kind} is not .*{key}"):
             load(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_number_in_a_record_is_detected(tmp_path, kind):
-    path, load, _ = written(kind, tmp_path)
+def test_changed_number_in_record_is_detected(tmp_path, kind):
+    path, load, _ = write_record(kind, tmp_path)
     text = path.read_text()
     at = text.rindex("0", 0, text.index('"sha256"'))
     path.write_text(text[:at] + "1" + text[at + 1 :])
@@ -135,46 +136,47 @@ def test_another_number_in_a_record_is_detected(tmp_path, kind):
         load(path)
 
 
-NO_VALUES = [("test", float("nan")), ("val", float("inf")), ("test", 101.0), ("test", None), ("status", "well")]
+INVALID_VALUES = [("test", float("nan")), ("val", float("inf")), ("test", 101.0), ("test", None), ("status", "well")]
 
 
-@pytest.mark.parametrize("key, value", [*NO_VALUES, ("seed", -1), ("step_ms", -2.0)])
-def test_values_that_no_run_has_are_rejected(tmp_path, key, value):
-    path, load, _ = written("record.json", tmp_path)
+@pytest.mark.parametrize("key, value", [*INVALID_VALUES, ("seed", -1), ("step_ms", -2.0)])
+def test_record_with_impossible_value_is_rejected(tmp_path, key, value):
+    path, load, _ = write_record("record.json", tmp_path)
     unseal(path)
     with_value(value)(path, key)
     with pytest.raises(ValueError, match=r"record.json is not a record of a run \("):
         load(path)
 
 
-def test_the_report_shows_whole_runs_and_lists_the_others(tmp_path, monkeypatch, capfd):
+def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch, capfd):
     for seed, change in enumerate(["null", "deep", "a folder", "a FIFO"]):
         CHANGES[change](add(tmp_path, seed=seed), "test")
-    unfinished, one, other = (add(tmp_path, seed=seed, test=41.5) for seed in (4, 5, 6))
-    for path in (unfinished, one, other):
+    unfinished, intact, other = (add(tmp_path, seed=seed, test=41.5) for seed in (4, 5, 6))
+    for path in (unfinished, intact, other):
         metrics(path, [10.0, 12.5])
         (path.parent / "config.yaml").write_text("optim.lr: 0.0123\n")
     unfinished.unlink()
-    (one.parent / "maps").mkdir()
-    (one.parent / "maps" / "a.png").write_bytes(artifacts.PNG + b"pixels")
-    damaged = tmp_path.joinpath(probes.FOLDER, *one.parts[-5:-2], "seed-5", probes.NAME)
+    (intact.parent / "maps").mkdir()
+    (intact.parent / "maps" / "a.png").write_bytes(artifacts.PNG + b"pixels")
+    damaged = tmp_path.joinpath(probes.FOLDER, *intact.parts[-5:-2], "seed-5", probes.NAME)
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{")
-    stop, said = run(report, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
-    assert stop is None and len({line for line in said.splitlines() if line.startswith("skipped: ")}) == 6, said
-    assert f"skipped: {damaged} is not a record of probes" in said
-    assert f"{unfinished.parent} has no record.json: the run is not finished" in said
+    stop, stderr = run(report, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
+    assert stop is None and len({line for line in stderr.splitlines() if line.startswith("skipped: ")}) == 6, stderr
+    assert f"skipped: {damaged} is not a record of probes" in stderr
+    assert f"{unfinished.parent} has no record.json: the run is not finished" in stderr
     for seed in range(4):
-        assert f"seed-{seed}/record.json is not a record of a run (" in said
+        assert f"seed-{seed}/record.json is not a record of a run (" in stderr
     assert "| 41.50 ± 0.00 | 2 |" in (tmp_path / "report" / "report.md").read_text()
-    shown = (tmp_path / "report" / "index.html").read_text().partition('<section id="runs">')[2]
-    assert base64.b64encode(artifacts.PNG + b"pixels").decode() in shown and "<dt>optim.lr</dt><dd>0.0123</dd>" in shown
-    assert [shown.count(f'data-label="{seed}"') for seed in (4, 5, 6)] == [0, 2, 2]  # dev score and loss
+    html = (tmp_path / "report" / "index.html").read_text().partition('<section id="runs">')[2]
+    assert base64.b64encode(artifacts.PNG + b"pixels").decode() in html and "<dt>optim.lr</dt><dd>0.0123</dd>" in html
+    # Curves of the validation score and the loss.
+    assert [html.count(f'data-label="{seed}"') for seed in (4, 5, 6)] == [0, 2, 2]
 
 
 @pytest.mark.parametrize("form", [None, 1, 3, True, "2"])
-def test_a_record_of_another_form_says_what_to_do(tmp_path, form):
-    path, load, _ = written("record.json", tmp_path)
+def test_record_of_another_form_names_remedy(tmp_path, form):
+    path, load, _ = write_record("record.json", tmp_path)
     tree = {key: value for key, value in json.loads(path.read_text()).items() if key != "form"}
     path.write_text(json.dumps(tree if form is None else tree | {"form": form}))
     with pytest.raises(ValueError, match=rf"form {form} instead of 2: .* below 0.2 .*; delete it to run that seed"):
@@ -190,25 +192,25 @@ ROWS = {
     "a step twice": ("\n6", "\n3"),
     "half a step": ("\n6", "\n6.5"),
     "a quote": ("12.5", '"12.5'),
-    "bytes": (GOOD, "\0\1\2"),
+    "bytes": (METRICS_CSV, "\0\1\2"),
 }
 
 
 @pytest.mark.parametrize("rows", ROWS)
-def test_a_damaged_table_of_evaluations_is_reported_and_not_drawn(tmp_path, rows):
+def test_damaged_metrics_csv_is_reported_and_not_plotted(tmp_path, rows):
     path = tmp_path / "metrics.csv"
-    path.write_text(GOOD)
+    path.write_text(METRICS_CSV)
     assert checkpoint.read_metrics(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
     assert artifacts.read(tmp_path)[0].curves["val"] == {3: 10.0, 6: 12.5}
-    path.write_text(GOOD.replace(*ROWS[rows]))
-    found, (line,) = artifacts.read(tmp_path)
-    assert found.curves == {}
+    path.write_text(METRICS_CSV.replace(*ROWS[rows]))
+    run_artifacts, (line,) = artifacts.read(tmp_path)
+    assert run_artifacts.curves == {}
     assert line.startswith(f"{path} is not a table of evaluations (") and "\n" not in line
 
 
-def test_files_that_a_folder_lost_are_reported(tmp_path):
+def test_missing_files_of_a_run_are_reported(tmp_path):
     assert artifacts.read(tmp_path) == (artifacts.Artifacts({}, {}, {}), [])
-    (tmp_path / "metrics.csv").write_text(GOOD)
+    (tmp_path / "metrics.csv").write_text(METRICS_CSV)
     (tmp_path / "config.yaml").write_text("a: 1\n")
     record.save(RECORD, tmp_path)
     assert artifacts.read(tmp_path)[1] == []
@@ -221,7 +223,7 @@ def test_files_that_a_folder_lost_are_reported(tmp_path):
 LINK = "it is a link to another file"
 
 
-def test_a_picture_is_a_file_of_the_run_itself(tmp_path):
+def test_report_shows_only_pictures_inside_the_run(tmp_path):
     secret, first, second = tmp_path / "secret", *(tmp_path / f"seed-{seed}" / "maps" for seed in (0, 1))
     secret.write_bytes(artifacts.PNG + b"secret")
     first.mkdir(parents=True), second.parent.mkdir()
@@ -231,36 +233,37 @@ def test_a_picture_is_a_file_of_the_run_itself(tmp_path):
     (first / "d.png").write_bytes(b"no picture")
     (first / "e.png").mkdir()
     os.mkfifo(first / "f.png")
-    found, lines = artifacts.read(tmp_path / "seed-0")
-    assert found.pictures == {"a": artifacts.PNG + b"a"}
+    run_artifacts, lines = artifacts.read(tmp_path / "seed-0")
+    assert run_artifacts.pictures == {"a": artifacts.PNG + b"a"}
     reasons = [LINK, LINK, "it is no PNG", "it is a folder", "it is not a regular file"]
     assert [line.partition(" is not shown: ")[2] for line in lines] == reasons
     second.symlink_to(first, target_is_directory=True)
-    found, lines = artifacts.read(tmp_path / "seed-1")
-    assert not found.pictures and all(LINK in line for line in lines)
-    (tmp_path / "linked").symlink_to(tmp_path / "seed-0", target_is_directory=True)  # a whole run may be elsewhere
+    run_artifacts, lines = artifacts.read(tmp_path / "seed-1")
+    assert not run_artifacts.pictures and all(LINK in line for line in lines)
+    # A whole run may be a link.
+    (tmp_path / "linked").symlink_to(tmp_path / "seed-0", target_is_directory=True)
     assert artifacts.read(tmp_path / "linked")[0].pictures == {"a": artifacts.PNG + b"a"}
 
 
-def test_a_missing_file_is_not_explained_as_a_full_disk(tmp_path):
+def test_missing_file_is_not_explained_as_full_disk(tmp_path):
     with pytest.raises(FileNotFoundError), run_dir.explain_disk_errors(tmp_path):
         (tmp_path / "best.ckpt").read_bytes()
 
 
-def test_a_rejected_configuration_ends_no_sweep(tmp_path, capfd):
+def test_history_skips_run_with_rejected_configuration(tmp_path, capfd):
     good, bad = (add(tmp_path, label=label).parent for label in ("good", "bad"))
     (good / "config.yaml").write_text("attn.count: 3\n")
     (bad / "config.yaml").write_text("model: 3\nmodel.dim: 4\n")
     assert {r.label: choices for r, choices in history(tmp_path)} == {"good": {"attn.count": 3}}
-    said = capfd.readouterr().err
-    assert str(bad / "config.yaml") in said and len(said.splitlines()) == 1 and len(said) < 400
+    stderr = capfd.readouterr().err
+    assert str(bad / "config.yaml") in stderr and len(stderr.splitlines()) == 1 and len(stderr) < 400
 
 
 NPZ = [b"", b"\xff\x00", b"PK\x03\x04", b"asked", {}, {"asked": "{"}, {"asked": "{}"}, {"asked": np.array([{}])}]
 
 
 @pytest.mark.parametrize("content", NPZ)
-def test_a_foreign_npz_is_rejected(content, tmp_path):
+def test_foreign_npz_is_rejected(content, tmp_path):
     path = tmp_path / "a.npz"
     if isinstance(content, dict):
         np.savez(path, **content)
@@ -274,7 +277,7 @@ SWAPS = [b"", b"\xff\x00", b"a,b\n1\n", b'"', b"a,b,b\n1,2,3\n", b"scored with,s
 
 
 @pytest.mark.parametrize("content", SWAPS)
-def test_damaged_swaps_are_rejected_or_skipped(content, tmp_path, capfd):
+def test_damaged_swaps_csv_is_rejected_or_skipped(content, tmp_path, capfd):
     seed = tmp_path / "probes" / "s" / "listops" / "sdpa" / "seed-0"
     seed.mkdir(parents=True)
     (seed / "swaps.csv").write_bytes(content)
@@ -293,16 +296,16 @@ def weights(tmp_path):
     return model, tmp_path / "best.ckpt"
 
 
-def test_every_flipped_bit_of_a_file_without_a_sum_is_seen_or_changes_nothing(weights):
+def test_flipped_bit_in_checkpoint_is_detected_or_harmless(weights):
     model, path = weights
-    whole = path.read_bytes()
+    original = path.read_bytes()
     expected = {name: value.clone() for name, value in model.state_dict().items()}
-    seen = 0
-    # The attribute that makes a folder of a part, for which no CRC-32 is compared.
+    num_detected = 0
+    # One bit is chosen: it marks a part of the zip file as a folder, for which no CRC-32 is compared.
     with zipfile.ZipFile(path) as parts:
-        attributes = whole.index(b"data/0", parts.start_dir) - len("best/") - 8
-    for bit in [8 * attributes + 4, *random.Random(0).sample(range(8 * len(whole)), 400)]:
-        data = bytearray(whole)
+        attributes = original.index(b"data/0", parts.start_dir) - len("best/") - 8
+    for bit in [8 * attributes + 4, *random.Random(0).sample(range(8 * len(original)), 400)]:
+        data = bytearray(original)
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
         torch.nn.init.zeros_(model.weight)
@@ -310,10 +313,10 @@ def test_every_flipped_bit_of_a_file_without_a_sum_is_seen_or_changes_nothing(we
             checkpoint.load_weights(model, path)
         except ValueError as error:
             assert str(path) in str(error) and "\n" not in str(error)
-            seen += 1
+            num_detected += 1
         else:
             assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
-    assert seen > 40
+    assert num_detected > 40
 
 
 def save_zip(path, compression=zipfile.ZIP_STORED):
@@ -334,16 +337,16 @@ FOREIGN = {
     "its part best/data/0 is damaged": lambda path: path.write_bytes(path.read_bytes().replace(b"\x3e", b"\x3f")),
     "does not hold the weights of this model": lambda path: torch.save({"weight": torch.zeros(2)}, path),
 }
-for name, held in NO_WEIGHTS.items():
-    FOREIGN[f"does not hold finite weights by their names(?#{name})"] = functools.partial(torch.save, held)
+for name, tensors in NO_WEIGHTS.items():
+    FOREIGN[f"does not hold finite weights by their names(?#{name})"] = functools.partial(torch.save, tensors)
 
 
 @pytest.mark.parametrize("reason", FOREIGN)
-def test_a_file_that_is_no_checkpoint_raises_its_reason(weights, reason):
+def test_invalid_checkpoint_raises_reason(weights, reason):
     model, path = weights
     torch.save({"weight": torch.full((8, 8), 0.17), "bias": torch.zeros(8)}, path)
     FOREIGN[reason](path)
-    with pytest.raises(ValueError, match=reason) as caught:
+    with pytest.raises(ValueError, match=reason) as excinfo:
         checkpoint.load_weights(model, path)
-    message = str(caught.value)
+    message = str(excinfo.value)
     assert str(path) in message and "delete its folder" in message and "\n" not in message

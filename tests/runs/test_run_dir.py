@@ -1,9 +1,9 @@
-"""Run directories: what config.yaml may name, fingerprints, and links, which are followed or reported."""
+"""Tests of run directories: the targets that config.yaml may name, fingerprints, and symbolic links."""
 
 import os
 import re
 import shutil
-import time  # noqa: F401 named by a configuration below
+import time  # noqa: F401 a target of a configuration below
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -31,7 +31,7 @@ from lra.train.__main__ import train
 
 
 class Mine(Attention):
-    """A mechanism of a module that is not of the suite."""
+    """A mechanism of a module outside the suite."""
 
     def forward(self, q, k, v, mask=None):
         return v
@@ -57,8 +57,9 @@ REJECTED = {
 
 
 @pytest.mark.parametrize(("target", "reason"), REJECTED.items())
-def test_a_run_names_nothing_but_parts_of_a_model_sources_and_inverses(target, reason):
-    for trust in (None, "lra", "lra.io.atomic", "data_prep", ["lra.io"]):  # none opens the whole suite
+def test_targets_other_than_model_parts_and_sources_are_rejected(target, reason):
+    # Trusting the suite or a module of it allows no further targets.
+    for trust in (None, "lra", "lra.io.atomic", "data_prep", ["lra.io"]):
         with pytest.raises(ValueError, match=rf"config.yaml: attn._target_: .*{reason}"):
             config_file.check_trust({"attn._target_": target}, "config.yaml", trust)
     with pytest.raises(ValueError, match=rf"config.yaml: a.1.b.0._target_: .*{reason}"):
@@ -69,41 +70,42 @@ KEYS = ["attn._args_", "attn._recursive_", "attn._convert_", "attn._partial_", "
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_of_the_keys_that_hydra_interprets_two_are_allowed(key):
+def test_only_target_and_partial_of_hydra_keys_are_allowed(key):
     with pytest.raises(ValueError, match=rf"config.yaml: {key}: False is not allowed; of keys with an underscore"):
         config_file.check_trust({key: False}, "config.yaml")
     config_file.check_trust({"attn.pinv._partial_": True, "attn.pinv._target_": "lra.ops.pinv.cubic"}, "config.yaml")
 
 
-def test_trust_covers_the_module_that_defines_a_class():
-    own = {"attn._target_": f"{__name__}.Mine", "attn.pinv._target_": f"{__name__}.call"}
+def test_trust_covers_only_the_defining_module():
+    targets = {"attn._target_": f"{__name__}.Mine", "attn.pinv._target_": f"{__name__}.call"}
     for trust in (None, [], "other", "test_choice"):
         with pytest.raises(ValueError, match=f"add trust={__name__}"):
-            config_file.check_trust(own, "config.yaml", trust)
+            config_file.check_trust(targets, "config.yaml", trust)
     for trust in (__name__, ["other", __name__]):
-        config_file.check_trust(own, "config.yaml", trust)
-    for other in ("os.system", "time.sleep", "train", "run"):  # what it has imported
+        config_file.check_trust(targets, "config.yaml", trust)
+    # Names that the module imports, which trust does not cover.
+    for other in ("os.system", "time.sleep", "train", "run"):
         with pytest.raises(ValueError, match=f"config.yaml: attn._target_: .*{__name__}.{other}"):
             config_file.check_trust({"attn._target_": f"{__name__}.{other}"}, "config.yaml", __name__)
 
 
-def test_every_target_of_the_suite_passes(tmp_path):
+def test_every_target_of_the_suite_is_allowed(tmp_path):
     for words in (["task=listops", "attn=cur_abs"], ["experiment=psf_adding"], ["experiment=mega_image"]):
-        made = compose(Experiment, [*words, "budget=smoke"])
-        choices, path = made.choices(made.task_data().source.provenance), tmp_path / "config.yaml"
+        settings = compose(Experiment, [*words, "budget=smoke"])
+        choices, path = settings.choices(settings.task_data().source.provenance), tmp_path / "config.yaml"
         path.write_text(yaml.safe_dump(choices))
         assert config_file.read(path) == choices
         assert config_file.fingerprint(config_file.read(path)) == config_file.fingerprint(choices)
         config_file.check_trust(choices, path)
     files = [path for path in CONF.rglob("*.yaml") if path.parent.name != "logger"]
-    named = {word for path in files for word in re.findall(r"_target_: ([\w.]+)", path.read_text())}
-    assert len(named) > 40
-    config_file.check_trust({f"{i}._target_": word for i, word in enumerate(named)}, tmp_path)
+    suite_targets = {word for path in files for word in re.findall(r"_target_: ([\w.]+)", path.read_text())}
+    assert len(suite_targets) > 40
+    config_file.check_trust({f"{i}._target_": word for i, word in enumerate(suite_targets)}, tmp_path)
 
 
-LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
+ALIAS_BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
 BAD = {
-    "it has an alias": LAUGHS,
+    "it has an alias": ALIAS_BOMB,
     "it has more than 131,072 bytes": "a: 1\n" * 10**6,
     "it is not a mapping": "- a\n- b\n",
     "it is not a mapping(?#empty)": "",
@@ -129,15 +131,15 @@ BAD = {
 
 
 @pytest.mark.parametrize("reason", BAD)
-def test_a_file_that_is_no_configuration_is_rejected_soon(tmp_path, reason):
+def test_invalid_config_yaml_is_rejected_with_short_reason(tmp_path, reason):
     path = tmp_path / "config.yaml"
     if BAD[reason] is None:
         path.mkdir()
     else:
         path.write_bytes(BAD[reason].encode() if isinstance(BAD[reason], str) else BAD[reason])
-    with pytest.raises(ValueError, match=rf"config.yaml is not the configuration of a run \(.*{reason}") as caught:
+    with pytest.raises(ValueError, match=rf"config.yaml is not the configuration of a run \(.*{reason}") as excinfo:
         config_file.read(path)
-    message = str(caught.value)
+    message = str(excinfo.value)
     assert "delete its folder to run that seed again" in message and "\n" not in message and len(message) < 400
 
 
@@ -150,21 +152,21 @@ def trained(tmp_path_factory, data_root):
 
 
 def entries(home, out):
-    """Each entry point that reads a run, and its words."""
+    """Yield each entry point that reads a run, and its overrides."""
     yield show, [f"run={home}", f"out={out}"]
     yield transfer, [f"run={home}", "attn=mean", f"runs={out}", "examples=4", "spectrum=0"]
     yield dropin, [f"run={home}", "sources=[]", f"runs={out}", "cost=0", "n=2", "counts=[4]", "candidates=mean"]
 
 
-def test_no_entry_point_runs_what_a_folder_names(trained, tmp_path, monkeypatch, capfd):
+def test_no_entry_point_calls_untrusted_target(trained, tmp_path, monkeypatch, capfd):
     home = tmp_path / "seed-0"
     home.mkdir()
     source = trained / "paper-smoke" / "listops" / "sdpa" / "seed-0"
-    made = config_file.read(source / "config.yaml")
+    settings = config_file.read(source / "config.yaml")
     trace = tmp_path / "it ran"
-    made |= {"attn._target_": "setuptools._distutils.spawn.spawn", "attn._args_": [["touch", str(trace)]]}
-    (home / "config.yaml").write_text(yaml.safe_dump(made))
-    fingerprint = config_file.fingerprint(made | {"seed": 0})
+    settings |= {"attn._target_": "setuptools._distutils.spawn.spawn", "attn._args_": [["touch", str(trace)]]}
+    (home / "config.yaml").write_text(yaml.safe_dump(settings))
+    fingerprint = config_file.fingerprint(settings | {"seed": 0})
     record.save(replace(record.load(source / "record.json"), fingerprint=fingerprint), home)
     for entry, words in entries(home, tmp_path / "out"):
         stop, _ = run(entry, *words, patch=monkeypatch, capfd=capfd)
@@ -172,7 +174,7 @@ def test_no_entry_point_runs_what_a_folder_names(trained, tmp_path, monkeypatch,
     assert not trace.exists()
 
 
-def test_a_custom_mechanism_is_shown_and_transferred_once_it_is_trusted(trained, tmp_path, monkeypatch, capfd):
+def test_custom_mechanism_is_shown_and_transferred_if_trusted(trained, tmp_path, monkeypatch, capfd):
     (home,) = (trained / "paper-smoke" / "listops").glob("Mine*/seed-0")
     for entry, words in [*entries(home, tmp_path)][:2]:
         stop, _ = run(entry, *words, patch=monkeypatch, capfd=capfd)
@@ -181,7 +183,7 @@ def test_a_custom_mechanism_is_shown_and_transferred_once_it_is_trusted(trained,
 
 
 def move(path, target):
-    """Move a folder and leave a link, as one does with another disk."""
+    """Move a folder and leave a link to it, as after a move to another disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(path, target)
     path.symlink_to(target, target_is_directory=True)
@@ -189,7 +191,6 @@ def move(path, target):
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two seeds of one label in tmp_path/runs."""
     for seed in (0, 1):
         add(tmp_path / "runs", seed=seed, test=30.0 + seed)
     return tmp_path / "runs"
@@ -200,21 +201,22 @@ FOLLOWED = [f"{LABEL}/seed-1", LABEL, f"{RECORD.study}/{RECORD.task}", RECORD.st
 
 
 @pytest.mark.parametrize("place", FOLLOWED)
-def test_a_link_to_another_disk_is_followed(runs, place):
+def test_link_to_another_disk_is_followed(runs, place):
     move(runs / place, runs.parent / "disk" / "moved")
     records, skipped = scan(runs)
     assert sorted(r.test for r in records.values()) == [30.0, 31.0] and not skipped
-    # The paths go through the link.
+    # Paths are reported through the link.
     assert list(records) == [runs / LABEL / f"seed-{seed}" for seed in (0, 1)]
 
 
-def test_the_report_follows_a_link(runs, monkeypatch, capfd):
+def test_report_follows_link(runs, monkeypatch, capfd):
     move(runs / LABEL, runs.parent / "disk" / "moved")
     run(report, f"runs={runs}", f"out={runs.parent / 'out'}", patch=monkeypatch, capfd=capfd)
     assert "30.50 ± 0.71" in (runs.parent / "out" / "report.md").read_text()
 
 
-SKIPPED = {  # place and target of a link next to the two seeds, and why it is not followed
+# Path and target of a link, and why it is not followed.
+SKIPPED = {
     "read already": (f"{RECORD.study}/{RECORD.task}/other", RECORD.label, "has been read already"),
     "itself": ("loop", "loop", "does not exist"),
     "its folder": (f"{LABEL}/seed-0/loop", ".", "has been read already"),
@@ -225,7 +227,7 @@ SKIPPED = {  # place and target of a link next to the two seeds, and why it is n
 
 
 @pytest.mark.parametrize("case", SKIPPED)
-def test_a_link_that_is_not_followed_is_reported_once(runs, case):
+def test_skipped_link_is_reported_once(runs, case):
     place, target, reason = SKIPPED[case]
     (runs / place).symlink_to(runs if target == "RUNS" else target)
     records, (message,) = scan(runs)
@@ -233,7 +235,7 @@ def test_a_link_that_is_not_followed_is_reported_once(runs, case):
     assert reason in message and " is a link to " in message
 
 
-def test_links_in_a_circle_outside_end(runs, tmp_path):
+def test_circular_links_outside_terminate(runs, tmp_path):
     for name, other in (("a", "b"), ("b", "a")):
         (tmp_path / name).mkdir()
         (tmp_path / name / other).symlink_to(tmp_path / other)
@@ -242,60 +244,60 @@ def test_links_in_a_circle_outside_end(runs, tmp_path):
     assert len(records) == 2 and len(messages) == 2 and all("read already" in message for message in messages)
 
 
-def test_a_linked_folder_is_searched_to_the_depth_of_a_seed(runs, tmp_path):
+def test_linked_folder_is_searched_four_levels_deep(runs, tmp_path):
     for folder in ("down-4/x/x/x", "down-5/x/x/x/x"):
         (tmp_path / "disk" / folder).mkdir(parents=True)
         (tmp_path / "disk" / folder / record.NAME).touch()
     (runs / "disk").symlink_to(tmp_path / "disk")
-    found, _ = find_files(runs, {record.NAME})
-    assert [str(path.relative_to(runs)) for path in found if "disk" in path.parts] == ["disk/down-4/x/x/x/record.json"]
+    paths, _ = find_files(runs, {record.NAME})
+    assert [str(path.relative_to(runs)) for path in paths if "disk" in path.parts] == ["disk/down-4/x/x/x/record.json"]
 
 
-def test_a_linked_file_is_read_and_a_folder_that_cannot_be_read_is_reported(runs, tmp_path, monkeypatch):
+def test_linked_record_is_read_and_unreadable_folder_is_reported(runs, tmp_path, monkeypatch):
     path = runs / LABEL / "seed-0" / record.NAME
     path.rename(tmp_path / "elsewhere.json")
     path.symlink_to(tmp_path / "elsewhere.json")
-    listing = os.scandir
-    deny = lambda folder: listing(folder) if "seed-1" not in str(folder) else os.open("/proc/1/mem", os.O_RDONLY)
+    scandir = os.scandir
+    deny = lambda folder: scandir(folder) if "seed-1" not in str(folder) else os.open("/proc/1/mem", os.O_RDONLY)
     monkeypatch.setattr(os, "scandir", deny)
     records, (message,) = scan(runs)
     assert list(records) == [path.parent] and message.startswith(f"{path.parents[1] / 'seed-1'} cannot be read")
 
 
 @pytest.mark.parametrize("attn", ["cur_abs", "mega", "psf"])
-def test_every_other_value_is_another_run(attn):
+def test_every_choice_changes_the_fingerprint(attn):
     choices = config(attn).choices({"name": "listops"})
-    others = [choices | {key: "another"} for key in choices]
+    variants = [choices | {key: "another"} for key in choices]
     for left_out in choices:
-        others.append({key: value for key, value in choices.items() if key != left_out})
-    fingerprints = {config_file.fingerprint(other) for other in [choices, *others]}
+        variants.append({key: value for key, value in choices.items() if key != left_out})
+    fingerprints = {config_file.fingerprint(other) for other in [choices, *variants]}
     assert len(fingerprints) == 2 * len(choices) + 1 > 80
-    assert all(config_file.difference(choices, other) for other in others)
+    assert all(config_file.difference(choices, other) for other in variants)
     assert not config_file.difference(choices, dict(choices))
 
 
-def test_values_of_two_types_are_two_runs():
+def test_fingerprint_distinguishes_types_of_values():
     assert len({config_file.fingerprint({"optim.x": value}) for value in (0, 0.0, False, None, "0")}) == 5
 
 
 @pytest.fixture
 def finished_run(tmp_path):
-    """The folder of a finished run and its choices."""
+    """Return the directory of a finished run and its choices."""
     home = tmp_path / "cur_abs" / "seed-0"
     home.mkdir(parents=True)
-    made = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
-    choices = made.choices(made.task_data().source.provenance)
+    settings = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
+    choices = settings.choices(settings.task_data().source.provenance)
     (home / "config.yaml").write_text(yaml.safe_dump(choices))
     record.save(replace(RECORD, fingerprint=config_file.fingerprint(choices | {"seed": 0})), home)
     return home, choices
 
 
-def test_a_run_is_opened_built_and_not_run_again(finished_run):
+def test_finished_run_is_read_and_its_model_rebuilt(finished_run):
     home, choices = finished_run
     run = RunDir.read(home)
-    restored = configuration(run, "data")
-    assert restored.attn.get("pinv").path == "lra.ops.pinv.cubic" and restored.task.display == "expression"
-    assert sum(p.numel() for p in restored.meta_model.parameters()) == 209802
+    experiment = configuration(run, "data")
+    assert experiment.attn.get("pinv").path == "lra.ops.pinv.cubic" and experiment.task.display == "expression"
+    assert sum(p.numel() for p in experiment.meta_model.parameters()) == 209802
     check_data(run, {key.partition(".")[2]: value for key, value in choices.items() if key.startswith("provenance.")})
     assert run.choices == choices and run.record.status == "done"
     check_choices(home, choices)
@@ -304,7 +306,7 @@ def test_a_run_is_opened_built_and_not_run_again(finished_run):
         check_choices(home, choices | {"attn.count": 8})
 
 
-def test_a_changed_configuration_does_not_match_its_record(finished_run):
+def test_changed_configuration_does_not_match_its_record(finished_run):
     home, choices = finished_run
     (home / "config.yaml").write_text(yaml.safe_dump(choices | {"attn.count": 65}))
     record.save(record.load(home / record.NAME), home)
@@ -313,7 +315,7 @@ def test_a_changed_configuration_does_not_match_its_record(finished_run):
 
 
 @pytest.mark.parametrize("names", [("maps",), ("pretrain", "best.ckpt"), ("train.log",)])
-def test_nothing_is_written_through_a_link(names, tmp_path):
+def test_nothing_is_written_through_link(names, tmp_path):
     home = tmp_path / "run"
     atomic.below(home, *names).mkdir()
     for link in (home.joinpath(*names[: i + 1]) for i in range(len(names))):
@@ -326,7 +328,7 @@ def test_nothing_is_written_through_a_link(names, tmp_path):
         link.mkdir()
 
 
-def test_the_log_of_a_sweep_is_not_appended_to_another_file(tmp_path, monkeypatch):
+def test_sweep_log_is_not_appended_through_link(tmp_path, monkeypatch):
     (tmp_path / "train.log").symlink_to(tmp_path / "other")
     hydra = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
     monkeypatch.setattr(job.HydraConfig, "get", lambda: hydra)
@@ -336,7 +338,7 @@ def test_the_log_of_a_sweep_is_not_appended_to_another_file(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("linked", ["report", "report/tables", "report/figures"])
-def test_a_report_is_not_written_elsewhere(linked, tmp_path, monkeypatch, capfd):
+def test_report_is_not_written_through_link(linked, tmp_path, monkeypatch, capfd):
     add(tmp_path / "runs")
     (tmp_path / "other").mkdir()
     path = tmp_path / "runs" / linked

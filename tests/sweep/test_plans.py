@@ -1,4 +1,4 @@
-"""Plans of sweeps: the runs of a grid, and sweep=board, which chooses a learning rate and resumes from its folders."""
+"""Tests of sweep plans: the runs of a grid, and sweep=board with its learning-rate search and its resuming."""
 
 import itertools
 import random
@@ -26,19 +26,20 @@ from lra.sweep.options import SweepOptions
 SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
 RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
 LADDER = sorted(RATES + FURTHER)
-MANY = 10**6  # examples: a score has no error
-ALIKE = ("task=adding", "budget=quick", "task.length=64", "model.pool=class", "model.dropout=0")
+# So many validation examples that the standard error of a score is negligible.
+MANY = 10**6
+TASK_OVERRIDES = ("task=adding", "budget=quick", "task.length=64", "model.pool=class", "model.dropout=0")
 TASKS = {"tiny_recall": "recall", "tiny_listops": "listops"}
 
 
-def test_the_study_names_what_differs_from_the_paper():
+def test_study_name_lists_differences_from_paper():
     assert plan.study(options_of("lr", "budget=quick", "protocol=clean")) == "sweep-lr-clean-quick"
     assert plan.study(options_of("lr", "study=mine")) == "mine"
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_every_value_of_every_axis_is_a_run_with_its_own_name(name):
-    """All points have different words; those along the axes are built, mechanisms apart, which have their own tests."""
+def test_each_grid_point_is_a_distinct_run(name):
+    """All points have different overrides; those along an axis are built, with the first mechanism only."""
     made = options_of(name)
     points = plan.points(made.sweep)
     assert len({tuple(point) for point in points}) == len(points)
@@ -48,12 +49,12 @@ def test_every_value_of_every_axis_is_a_run_with_its_own_name(name):
         assert set(axes["attn"]) <= set(MECHANISMS)
         axes["attn"] = axes["attn"][:1]
         for axis, values in axes.items():
-            one = {other: some[:1] for other, some in axes.items()} | {axis: values}
-            swept = small.replace(sweep=small.sweep.replace(grids={key: one}))
+            axis_grid = {other: items[:1] for other, items in axes.items()} | {axis: values}
+            swept = small.replace(sweep=small.sweep.replace(grids={key: axis_grid}))
             assert len(plan.expand(swept, threads=None)[0]) == len(values)
 
 
-def test_lr_gives_each_of_the_baselines_the_same_rates():
+def test_lr_sweep_has_same_rates_for_each_baseline():
     rates = {}
     for point in plan.points(options_of("lr").sweep):
         words = dict(word.split("=", 1) for word in point)
@@ -62,24 +63,24 @@ def test_lr_gives_each_of_the_baselines_the_same_rates():
     assert set(map(tuple, rates.values())) == {(1e-4, 3e-4, 1e-3, 3e-3)}
 
 
-def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_reason(monkeypatch):
-    missing = property(lambda made: f"attn={made.label} needs a GPU" if "sum" in made.label else None)
-    monkeypatch.setattr(Experiment, "unavailable", missing)
+def test_unavailable_mechanism_is_skipped_with_reason(monkeypatch):
+    unavailable = property(lambda made: f"attn={made.label} needs a GPU" if "sum" in made.label else None)
+    monkeypatch.setattr(Experiment, "unavailable", unavailable)
     runs, skipped = plan.expand(options_of("selection", *SMOKE), threads=None)
     assert skipped == ["listops: attn=cur_sum needs a GPU"] and "cur_sum" not in {run.label for run in runs}
 
 
-def test_what_a_task_is_too_short_for_is_left_out_with_a_reason():
-    words = ["budget=quick", "tasks=[listops]", "measure=0"]  # 32 tokens
+def test_count_above_task_length_is_skipped_with_reason():
+    words = ["budget=quick", "tasks=[listops]", "measure=0"]
     runs, skipped = plan.expand(options_of("count", *words), threads=None)
     assert {run.label.partition("=")[2] for run in runs} == {"16", "32"}
     assert len(skipped) == 8 and skipped[0] == "listops: attn.count must be from 1 to 32 (length), not 64"
     with pytest.raises(ValueError, match=r"^listops: attn.count must be from 1 to 32"):
-        more = ["+sweep.grids.mine={attn:[cur_abs],attn.count:[64]}", "~sweep.grids.methods"]
-        plan.expand(options_of("selection", *words, *more), threads=None)
+        grid_overrides = ["+sweep.grids.mine={attn:[cur_abs],attn.count:[64]}", "~sweep.grids.methods"]
+        plan.expand(options_of("selection", *words, *grid_overrides), threads=None)
 
 
-def test_options_of_the_protocol_are_those_of_the_runs():
+def test_protocol_options_are_passed_to_runs():
     runs = expand("selection", "protocol.mean_over=real", "protocol=clean")
     assert {"protocol=clean", "protocol.mean_over=real"} <= set(runs[0].overrides)
     assert compose(Experiment, runs[0].overrides).protocol.mean_over == "real"
@@ -96,64 +97,67 @@ VAL_SIZES = {
 
 
 @pytest.mark.parametrize("words", VAL_SIZES)
-def test_the_size_of_the_validation_set_is_known_before_the_data(words):
+def test_validation_set_size_is_known_before_preparation(words):
     assert compose(Experiment, [*words.split(), "attn=mean"]).data_source().dev_size == VAL_SIZES[words]
 
 
-def searched(score):
-    """Search with a function from rates to scores: the rates in the order in which they are tried, and the choice."""
-    scores, tried = {}, []
+def run_search(score):
+    """Search with a function from rates to scores; returns the rates in the order of the attempts, and the choice."""
+    scores, attempts = {}, []
     while True:
-        left, chosen = decide(scores, RATES, FURTHER, examples=MANY)
+        next_rates, chosen = decide(scores, RATES, FURTHER, examples=MANY)
         if chosen is not None:
-            assert not left
-            return tried, chosen
-        assert left and not set(left) & set(scores)
-        tried += left
-        scores |= {rate: score(rate) for rate in left}
+            assert not next_rates
+            return attempts, chosen
+        assert next_rates and not set(next_rates) & set(scores)
+        attempts += next_rates
+        scores |= {rate: score(rate) for rate in next_rates}
 
 
-def test_the_choice_is_the_best_and_inside_of_what_was_tried_unless_there_is_no_further_rate():
+def test_search_chooses_best_rate_inside_the_tried_range():
     rng = random.Random(0)
     for _ in range(300):
         table = {rate: rng.choice([None, *range(5)]) for rate in LADDER}
-        tried, chosen = searched(table.get)
-        ends = LADDER.index(min(tried)), LADDER.index(max(tried))
-        assert sorted(tried) == LADDER[ends[0] : ends[1] + 1] and tried[:4] == list(RATES)
-        living = {rate: table[rate] for rate in tried if table[rate] is not None}
-        if living:
-            assert table[chosen] == max(living.values())
-            assert chosen not in (min(tried), max(tried)) or chosen in (LADDER[0], LADDER[-1])
-            ties = [rate for rate in tried if table[rate] == table[chosen]]
+        attempts, chosen = run_search(table.get)
+        ends = LADDER.index(min(attempts)), LADDER.index(max(attempts))
+        assert sorted(attempts) == LADDER[ends[0] : ends[1] + 1] and attempts[:4] == list(RATES)
+        valid_scores = {rate: table[rate] for rate in attempts if table[rate] is not None}
+        if valid_scores:
+            assert table[chosen] == max(valid_scores.values())
+            assert chosen not in (min(attempts), max(attempts)) or chosen in (LADDER[0], LADDER[-1])
+            ties = [rate for rate in attempts if table[rate] == table[chosen]]
             middle = lambda rate: abs(LADDER.index(rate) - 3.5)
             assert chosen == min(ties, key=lambda rate: (middle(rate), rate))
         else:
-            assert min(tried) == LADDER[0] and chosen == 1e-3
+            assert min(attempts) == LADDER[0] and chosen == 1e-3
 
 
 @pytest.mark.parametrize(
     "scores, examples, further, chosen",
     [
-        ((1.0, 2.0, 3.0, 4.0), MANY, (), 1e-2),  # at the edge, where there is nothing further
-        ((82.5, 99.0, 99.8, 99.9), 1000, FURTHER, 3e-3),  # the difference of 99.9 and 99.8 has an error of 0.17
-        ((52.0, 50.0, 30.0, 20.0), 1000, FURTHER, 1e-3),  # 2.2, so that the lowest rate is no edge
-        ((5.0, 5.5, 5.2, 6.0), 1000, FURTHER, 1e-3),  # 1.0, so that the highest rate is no edge
+        ((1.0, 2.0, 3.0, 4.0), MANY, (), 1e-2),
+        # The difference of 99.9 and 99.8 has a standard error of 0.17.
+        ((82.5, 99.0, 99.8, 99.9), 1000, FURTHER, 3e-3),
+        # Standard error 2.2: the lowest rate is not clearly the best.
+        ((52.0, 50.0, 30.0, 20.0), 1000, FURTHER, 1e-3),
+        # Standard error 1.0: the highest rate is not clearly the best.
+        ((5.0, 5.5, 5.2, 6.0), 1000, FURTHER, 1e-3),
     ],
 )
-def test_of_scores_within_a_standard_error_the_one_nearer_the_middle_counts(scores, examples, further, chosen):
+def test_search_prefers_middle_rate_within_standard_error(scores, examples, further, chosen):
     assert decide(dict(zip(RATES, scores, strict=True)), RATES, further, examples=examples) == ([], chosen)
 
 
-def test_the_board_lists_every_mechanism_that_runs_on_a_cpu_once():
-    """custom needs a class of the user's; the flashcur_* need a GPU."""
-    named = compose(SweepOptions, ["sweep=board"]).mechanisms
-    assert len(set(named)) == len(named)
-    assert {words.split()[0] for words in named} == {name for name in MECHANISMS if not name.startswith("flashcur_")}
+def test_board_lists_each_cpu_mechanism_once():
+    """custom needs a class of the user, and flashcur_* need a GPU."""
+    labels = compose(SweepOptions, ["sweep=board"]).mechanisms
+    assert len(set(labels)) == len(labels)
+    assert {words.split()[0] for words in labels} == {name for name in MECHANISMS if not name.startswith("flashcur_")}
 
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
-    """A folder with the yamls of two tiny tasks, written once, so that Hydra reads each choice of groups once."""
+    """Write the YAML files of two tiny tasks once per session, so that Hydra reads each choice of groups once."""
     conf = of_session(tmp_path_factory, "tiny-tasks")
     for name, task in TASKS.items():
         path = conf / "experiment" / f"{name}.yaml"
@@ -165,7 +169,7 @@ def tasks(tmp_path_factory):
 
 @pytest.fixture
 def board(tmp_path, tasks, monkeypatch, capfd, data_root):
-    """Run the command for two tiny tasks with other words and launch; returns its last line, stdout and stderr."""
+    """Return a function that runs sweep=board on two tiny tasks and returns exit message, stdout and stderr."""
     monkeypatch.setattr(launcher, "EVERY", 0.01)
     monkeypatch.setattr("lra.data.bag_of_tokens.EPOCHS", 1)
 
@@ -183,22 +187,23 @@ def rate(run):
     return float(dict(word.split("=", 1) for word in run.overrides)["optim.lr"])
 
 
-def test_rates_first_then_seeds_at_the_best_mechanism_by_mechanism(board, tmp_path):
+def test_board_searches_rates_then_runs_seeds_per_mechanism(board, tmp_path):
     rounds = []
 
     def launch(runs):
         rounds.append([(run.task, run.label, run.seed, rate(run)) for run in runs])
         for run in runs:
-            peak = 1e-3 if "recall" in run.task else 1e-2  # the latter is at the edge
+            # 1e-2 is at the edge, so a further rate is tried.
+            peak = 1e-3 if "recall" in run.task else 1e-2
             finish(run, val=90.0 - 100 * abs(rate(run) - peak), n_val=MANY)
 
     words = ("mechanisms=[mean,none]", "hydra.launcher.n_jobs=1")
     stop, out, _ = board(launch, *words)
     assert stop is None and "8 rates" not in out and "16 runs for the rates and 8 at the chosen ones" in out
     runs = list(itertools.chain(*rounds))
-    names = [[(label.split("-")[0], seed) for _, label, seed, _ in some] for some in rounds]
-    first = lambda *run: next(number for number, some in enumerate(names) if run in some)
-    assert max(first("mean", 0), first("mean", 1)) <= first("none", 100)
+    names = [[(label.split("-")[0], seed) for _, label, seed, _ in items] for items in rounds]
+    first_round = lambda *run: next(number for number, items in enumerate(names) if run in items)
+    assert max(first_round("mean", 0), first_round("mean", 1)) <= first_round("none", 100)
     expected = []
     for label in ("mean", "none"):
         for task, chosen, further in (("recall_N64_K4", 1e-3, []), ("listops", 1e-2, [3e-2])):
@@ -215,12 +220,12 @@ def test_rates_first_then_seeds_at_the_best_mechanism_by_mechanism(board, tmp_pa
     assert board(launch, *words)[0] is None and rounds == [[("listops", "none", 1, 1e-2)]]
 
 
-def test_diverged_and_collapsed_runs_count_as_the_worst_and_failed_ones_leave_the_search_open(board):
-    tried = []
+def test_search_ranks_diverged_runs_last_and_waits_for_failed_ones(board):
+    attempts = []
 
     def launch(runs, failing=True):
         for run in runs:
-            tried.append((run.task, run.seed, rate(run)))
+            attempts.append((run.task, run.seed, rate(run)))
             if failing and run.task == "listops" and rate(run) == 1e-3:
                 fail(run, "no memory")
             elif rate(run) == 3e-3:
@@ -232,21 +237,21 @@ def test_diverged_and_collapsed_runs_count_as_the_worst_and_failed_ones_leave_th
 
     stop, _, err = board(launch, "mechanisms=[mean]")
     assert stop == "lra: 1 of 11 runs failed; the same command tries them again" and "failed, no memory" in err
-    assert {run for run in tried if run[1] != 100} == {("recall_N64_K4", seed, 3e-4) for seed in (0, 1)}
-    assert tried.count(("listops", 100, 1e-3)) == 1 and ("recall_N64_K4", 100, 1e-4) in tried
-    tried.clear()
+    assert {run for run in attempts if run[1] != 100} == {("recall_N64_K4", seed, 3e-4) for seed in (0, 1)}
+    assert attempts.count(("listops", 100, 1e-3)) == 1 and ("recall_N64_K4", 100, 1e-4) in attempts
+    attempts.clear()
     assert board(lambda runs: launch(runs, failing=False), "mechanisms=[mean]")[0] is None
-    assert tried == [("listops", 100, lr) for lr in (1e-3, 1e-4)] + [("listops", seed, 3e-4) for seed in (0, 1)]
+    assert attempts == [("listops", 100, lr) for lr in (1e-3, 1e-4)] + [("listops", seed, 3e-4) for seed in (0, 1)]
 
 
-def test_a_mechanism_of_the_users_own_and_the_number_of_its_runs(board):
+def test_board_plan_counts_runs_of_custom_mechanism(board):
     words = ("attn=custom", "attn._target_=lra.attention.controls.Mean", "tasks=[tiny_recall]", "plan=true")
     stop, out, _ = board(pytest.fail, *words, "measure=60")
     assert stop is None and "  Mean tiny_recall: 0 rates done, 4 left; 0 of 2 seeds done; time left about" in out
     assert "left: 4 runs for the rates and 2 at the chosen ones" in out and "time one after the other: about" in out
 
 
-def test_a_record_of_another_configuration_is_rejected(board, tmp_path):
+def test_board_rejects_record_of_another_configuration(board, tmp_path):
     words = ("mechanisms=[mean]", "tasks=[tiny_recall]")
     assert board(finish_each(val=1.0), *words)[0] is None
     folder = tmp_path / "runs" / "board-rates" / "recall_N64_K4" / "mean-optim.lr=0.001" / "seed-100"
@@ -255,30 +260,30 @@ def test_a_record_of_another_configuration_is_rejected(board, tmp_path):
     assert stop.startswith(f"lra: {folder} was made by another configuration (") and "optim.lr: 0.5 -> 0.001" in stop
 
 
-def test_what_an_earlier_label_computes_is_not_run_and_the_task_s_length_decides(board):
-    tried = set()
-    launch = finish_each(lambda run: tried.add((run.task, run.label.split("-optim")[0])), val=50.0)
-    plain = "overrides=['model.dropout=0']"
-    words = ("mechanisms=['local attn.block=64','mean block=glu','none block=glu',mean]", plain)
-    line = "local attn.block=64 on tiny_recall: = sdpa here"
+def test_mechanism_equal_to_earlier_one_at_task_length_is_not_run(board):
+    attempts = set()
+    launch = finish_each(lambda run: attempts.add((run.task, run.label.split("-optim")[0])), val=50.0)
+    no_dropout = "overrides=['model.dropout=0']"
+    words = ("mechanisms=['local attn.block=64','mean block=glu','none block=glu',mean]", no_dropout)
+    duplicate_note = "local attn.block=64 on tiny_recall: = sdpa here"
     stop, out, _ = board(launch, *words, "plan=true")
-    assert stop is None and out.count(" here\n") == 1 and f"  {line}\n" in out and not tried
+    assert stop is None and out.count(" here\n") == 1 and f"  {duplicate_note}\n" in out and not attempts
     stop, _, err = board(launch, *words)
-    assert stop is None and err.endswith(f"{line}\n")
-    others = itertools.product(("recall_N64_K4", "listops"), ("mean", "mean-block=glu", "none-block=glu"))
-    assert tried == {*others, ("listops", "local-block=64")}
-    stop, out, _ = board(pytest.fail, "mechanisms=['local attn.block=64']", plain, "tasks=[tiny_recall]")
-    assert stop is None and line in out
+    assert stop is None and err.endswith(f"{duplicate_note}\n")
+    distinct = itertools.product(("recall_N64_K4", "listops"), ("mean", "mean-block=glu", "none-block=glu"))
+    assert attempts == {*distinct, ("listops", "local-block=64")}
+    stop, out, _ = board(pytest.fail, "mechanisms=['local attn.block=64']", no_dropout, "tasks=[tiny_recall]")
+    assert stop is None and duplicate_note in out
 
 
-def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_path, monkeypatch):
+def test_published_runs_of_same_configuration_count_as_finished(board, tmp_path, monkeypatch):
     monkeypatch.setattr(published, "HOME", tmp_path / "published")
     words = ("tasks=[curformer_listops]", "budget=smoke", "mechanisms=[mean]")
     options = compose(SweepOptions, ["sweep=board", f"runs={tmp_path}", "measure=0", *words])
     (entry,) = Board(options, 1).entries
 
     def publish(**changes):
-        """The search and a seed at the best rate, with changes of the choices at another rate."""
+        """Publish a search and one seed at the best rate, with changed choices at the rate 1e-3."""
         runs = {"board-smoke": [], "board-smoke-rates": []}
         for lr, seed in [*((lr, 100) for lr in RATES), (3e-3, 0)]:
             run = entry.at(lr, seed, search=seed == 100)
@@ -290,20 +295,20 @@ def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_p
         for study, study_runs in runs.items():
             published.save(published.HOME / study, study_runs)
 
-    launched = []
-    launch = finish_each(lambda run: launched.append((rate(run), run.seed)), val=1.0)
+    launches = []
+    launch = finish_each(lambda run: launches.append((rate(run), run.seed)), val=1.0)
     publish()
     stop, out, _ = board(launch, *words)
     assert stop is None and "4 rates done, 0.003 chosen; 1 of 2 seeds done" in out and "do not count" not in out
-    assert launched == [(3e-3, 1)]
-    launched.clear()
+    assert launches == [(3e-3, 1)]
+    launches.clear()
     publish(**{"model.dim": 32})
     stop, out, _ = board(launch, *words)
     message = "do not count: 1, such as board-smoke-rates/listops/mean-optim.lr=0.001/seed-100 (model.dim"
-    assert stop is None and message in out and launched == [(1e-3, 100)]
+    assert stop is None and message in out and launches == [(1e-3, 100)]
 
 
-def test_the_bag_of_tokens_is_fitted_before_the_first_run_of_a_task_and_once(board, tmp_path):
+def test_bag_of_tokens_is_fitted_once_before_first_run(board, tmp_path):
     words = ("mechanisms=[mean]", "tasks=[tiny_recall]", f"overrides=['data.root={tmp_path / 'data'}']")
     bags = lambda: list((tmp_path / "data" / "bags").glob("recall*.json"))
     board(pytest.fail, *words, "plan=true")
@@ -316,8 +321,8 @@ def test_the_bag_of_tokens_is_fitted_before_the_first_run_of_a_task_and_once(boa
     assert "fitting" not in board(launch, *words)[2]
 
 
-def test_labels_that_compute_exact_attention_at_a_length_are_found_by_their_outputs():
+def test_duplicate_mechanisms_are_detected_by_their_outputs():
     exact = ["bigbird attn.block=65", "sinkhorn attn.block=65", "longformer attn.window=200", "softmax attn.dropout=0"]
-    others = ["local attn.block=64", "softmax", "linear", "mean", "soft attn.count=8", "soft_fixed attn.count=8"]
-    found = find_duplicates({words: config(words, *ALIKE) for words in ["sdpa", *exact, *others]})
-    assert found == dict.fromkeys(exact, "sdpa") | {"soft_fixed attn.count=8": "soft attn.count=8"}
+    distinct = ["local attn.block=64", "softmax", "linear", "mean", "soft attn.count=8", "soft_fixed attn.count=8"]
+    duplicates = find_duplicates({words: config(words, *TASK_OVERRIDES) for words in ["sdpa", *exact, *distinct]})
+    assert duplicates == dict.fromkeys(exact, "sdpa") | {"soft_fixed attn.count=8": "soft attn.count=8"}

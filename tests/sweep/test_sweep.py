@@ -1,4 +1,4 @@
-"""Sweeps: what they report before and meanwhile, and runs that fail, are killed or are held by another sweep."""
+"""Tests of sweeps: their plans and progress, and runs that fail, are killed or are locked by another sweep."""
 
 import contextlib
 import functools
@@ -38,64 +38,67 @@ from lra.train.plan import resolve
 
 @pytest.fixture
 def four(tmp_path):
-    """Two methods, two seeds."""
-    words = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
-    return expand("selection", *words, runs=tmp_path), config("selection", f"runs={tmp_path}", *SMOKE, *words)
+    """Plan two mechanisms with two seeds each; returns the runs and the options."""
+    args = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
+    return expand("selection", *args, runs=tmp_path), config("selection", f"runs={tmp_path}", *SMOKE, *args)
 
 
 @pytest.mark.parametrize(("word", "extra"), [("ray", "ray"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm")])
-def test_a_launcher_that_is_not_installed_names_its_extra(word, extra, monkeypatch, capfd):
+def test_missing_launcher_error_names_its_extra(word, extra, monkeypatch, capfd):
     from hydra.core.config_store import ConfigStore
     from hydra.core.plugins import Plugins
 
-    Plugins.instance()  # launchers that are installed have entered themselves
+    # Installed launchers register themselves here.
+    Plugins.instance()
     monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{word}.yaml", raising=False)
     stop, _ = entry(leader.sweep, "sweep=selection", f"hydra/launcher={word}", patch=monkeypatch, capfd=capfd)
     assert stop == f"lra: hydra/launcher={word} is not installed: pip install '.[{extra}]'"
 
 
-def test_a_folder_of_another_configuration_is_rejected_before_anything_runs(four, tmp_path):
-    runs, made = four
+def test_run_folder_of_another_configuration_is_rejected(four, tmp_path):
+    runs, options = four
     runs[2].folder.mkdir(parents=True)
     (runs[2].folder / "config.yaml").write_text(yaml.safe_dump({"optim.lr": 7}))
-    # It has no results yet.
-    assert len(plan.expand(made, threads=None)[0]) == 4
+    # A folder without results is accepted.
+    assert len(plan.expand(options, threads=None)[0]) == 4
     (runs[2].folder / "metrics.csv").touch()
     with pytest.raises(ValueError, match=r"was made by another configuration .*optim.lr: 7 -> 0.001"):
-        plan.expand(made, threads=None)
+        plan.expand(options, threads=None)
 
 
-def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_path):
-    runs, made = four
-    text = "\n".join(plan.describe(runs, made, 1))
+def test_plan_counts_remaining_runs_and_names_basis_of_estimate(four, tmp_path):
+    runs, options = four
+    text = "\n".join(plan.describe(runs, options, 1))
     assert "4 runs in" in text and "0 of them finished" in text and "4 left of 6 steps each, time unknown" in text
+    # Checkpoints of 4 runs with 86,922 parameters, 16 bytes for each.
     assert f"about {max(1, round(4 * 16 * 86922 / 2**20))} MB" in text
 
     planned = resolve(compose(Experiment, list(runs[0].overrides)))
-    written = planned.experiment.choices(planned.data.source.provenance)
+    choices = planned.experiment.choices(planned.data.source.provenance)
     finish(runs[0], device=device_name("cpu"), step_ms=100.0, n_val=64)
-    (runs[0].folder / "config.yaml").write_text(yaml.safe_dump(written | {"optim.lr": 0.001}))
-    again = plan.expand(made, threads=None)[0]
+    (runs[0].folder / "config.yaml").write_text(yaml.safe_dump(choices | {"optim.lr": 0.001}))
+    rerun = plan.expand(options, threads=None)[0]
     # 6 steps of 100 ms, and 2 evaluations of 64 / 8 batches at a third of a step each.
-    assert again[1].seconds == pytest.approx(0.1 * (6 + 2 * 8 / 3)) and again[1].basis == "record"
-    assert again[2].seconds is None  # another method has another cost
-    text = "\n".join(plan.describe(again, made, 2))
+    assert rerun[1].seconds == pytest.approx(0.1 * (6 + 2 * 8 / 3)) and rerun[1].basis == "record"
+    assert rerun[2].seconds is None
+    text = "\n".join(plan.describe(rerun, options, 2))
     for part in ("1 of them finished", "3 left", "1 by earlier runs", "2 like the others"):
         assert part in text
-    assert plan.seconds(again[1:]) == pytest.approx(3 * (START + again[1].seconds))  # each starts a process
+    assert plan.seconds(rerun[1:]) == pytest.approx(3 * (START + rerun[1].seconds))
 
     finish(runs[0], device="NVIDIA X", step_ms=100.0, n_val=64)
-    assert plan.expand(made, threads=None)[0][1].seconds is None
-    made = made.replace(measure=60)
-    measured = plan.expand(made, threads=None)[0]
-    assert measured[3].basis == "measured" and 0 < measured[3].seconds < 600
+    assert plan.expand(options, threads=None)[0][1].seconds is None
+    options = options.replace(measure=60)
+    measured_runs = plan.expand(options, threads=None)[0]
+    assert measured_runs[3].basis == "measured" and 0 < measured_runs[3].seconds < 600
 
     for run in runs[:2]:
         finish(run, device=device_name("cpu"), step_ms=100.0, n_val=64)
-    assert plan.expand(made, threads=None)[0][0].basis == "record"  # sweep=board makes further seeds of finished ones
+    # sweep=board estimates further seeds from finished ones.
+    assert plan.expand(options, threads=None)[0][0].basis == "record"
 
 
-def test_states_and_lines(four, capfd, monkeypatch):
+def test_watch_reports_states_and_progress(four, capfd, monkeypatch):
     runs, _ = four
     monkeypatch.setattr(progress, "EVERY", 0.01)
     finish(runs[0])
@@ -106,9 +109,11 @@ def test_states_and_lines(four, capfd, monkeypatch):
         with lock.hold(runs[1].folder / lock.NAME):
             (runs[1].folder / "metrics.csv").write_text("step,val\n3,9.0\n")
             until(lambda: watch.states[runs[1]] == "running")
-            watch.begin = time.monotonic() - 10  # half a run in 10 s, two and a half to go
+            # Half a run took 10 s; two and a half remain.
+            watch.begin = time.monotonic() - 10
             assert re.fullmatch(r"1 of 4 done, 1 running, 2 left, (0:5\d|1:\d\d) to go", watch.summary())
-            watch.add([])  # a further round: the work of the earlier ones took none of its time
+            # In a new round, the work of the earlier ones does not count.
+            watch.add([])
             assert watch.summary() == "1 of 4 done, 1 running, 2 left"
         finish(runs[1], status="diverged", steps=4, test=None)
         fail(runs[2], "no memory")
@@ -122,11 +127,12 @@ def test_states_and_lines(four, capfd, monkeypatch):
     )
 
 
-def test_a_run_without_an_estimate_weighs_as_the_mean_of_the_others(four):
+def test_run_without_estimate_takes_mean_of_the_others(four):
     seconds = (100.0, None, 300.0, None)
     runs = [replace(run, seconds=value) for run, value in zip(four[0], seconds, strict=True)]
     watch = progress.Watch(runs)
-    watch.begin, watch.states[runs[0]] = time.monotonic() - 10, "done"  # 100 of 100 + 200 + 300 + 200 in 10 s
+    # 10 s for 100 of 100 + 200 + 300 + 200 seconds; 200 is the mean.
+    watch.begin, watch.states[runs[0]] = time.monotonic() - 10, "done"
     assert re.fullmatch(r"1 of 4 done, 3 left, 1:1\d to go", watch.summary())
 
 
@@ -140,11 +146,11 @@ def test_a_run_without_an_estimate_weighs_as_the_mean_of_the_others(four):
         (3, "", "exit status 3, no output"),
     ],
 )
-def test_the_reason_of_a_failure_is_read_from_its_status_and_output(status, output, reason):
+def test_failure_reason_is_read_from_status_and_output(status, output, reason):
     assert job.reason(status, output) == reason
 
 
-def test_failed_runs_stop_no_other_and_are_listed_with_their_reason(tmp_path, monkeypatch, capfd):
+def test_failed_runs_are_listed_with_reason_and_others_finish(tmp_path, monkeypatch, capfd):
     def launch(runs, *_):
         for run in runs:
             if run.label == "cur_sum":
@@ -154,29 +160,29 @@ def test_failed_runs_stop_no_other_and_are_listed_with_their_reason(tmp_path, mo
             else:
                 finish(run)
 
-    stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
     assert stop == "lra: 2 of 4 runs failed; the same command tries them again"
     for seed in (0, 1):
-        assert f"listops cur_sum seed {seed}: failed, no memory for {seed}\n  lra train task=listops" in said
-    assert "cur_abs seed 0: diverged at step 3" in said and "1 of 4 done, 1 diverged, 2 failed" in said
-    again = []
-    launch = finish_each(lambda run: again.append((run.label, run.seed)))
-    stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
-    assert stop is None and again == [("cur_sum", 0), ("cur_sum", 1)]
-    assert "listops cur_sum: test 37.00 ± 0.00 (n = 2)\n" in said
+        assert f"listops cur_sum seed {seed}: failed, no memory for {seed}\n  lra train task=listops" in report
+    assert "cur_abs seed 0: diverged at step 3" in report and "1 of 4 done, 1 diverged, 2 failed" in report
+    rerun = []
+    launch = finish_each(lambda run: rerun.append((run.label, run.seed)))
+    stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    assert stop is None and rerun == [("cur_sum", 0), ("cur_sum", 1)]
+    assert "listops cur_sum: test 37.00 ± 0.00 (n = 2)\n" in report
 
 
-def test_a_run_of_another_sweep_is_awaited_and_launched_when_that_sweep_dies(tmp_path, monkeypatch, capfd):
+def test_run_of_another_sweep_is_launched_after_that_sweep_dies(tmp_path, monkeypatch, capfd):
     rounds = []
-    held = tmp_path / "sweep-selection-smoke" / "listops" / "cur_abs" / "seed-1"
-    held.mkdir(parents=True)
+    locked_dir = tmp_path / "sweep-selection-smoke" / "listops" / "cur_abs" / "seed-1"
+    locked_dir.mkdir(parents=True)
     with contextlib.ExitStack() as other:
-        other.enter_context(lock.hold(held / lock.NAME))
+        other.enter_context(lock.hold(locked_dir / lock.NAME))
 
         def launch(runs, *_):
             rounds.append([(run.label, run.seed) for run in runs])
             if len(rounds) == 1:
-                threading.Timer(0.3, other.close).start()  # the other sweep goes on for a while and dies
+                threading.Timer(0.3, other.close).start()
             for run in runs:
                 finish(run)
 
@@ -184,7 +190,7 @@ def test_a_run_of_another_sweep_is_awaited_and_launched_when_that_sweep_dies(tmp
     assert stop is None and rounds == [[("cur_sum", 0), ("cur_sum", 1), ("cur_abs", 0)], [("cur_abs", 1)]]
 
 
-def test_a_launcher_that_gives_up_is_called_again_while_runs_finish(tmp_path, monkeypatch, capfd):
+def test_failed_launcher_is_called_again_while_runs_finish(tmp_path, monkeypatch, capfd):
     rounds = []
 
     def launch(runs, *_):
@@ -193,59 +199,61 @@ def test_a_launcher_that_gives_up_is_called_again_while_runs_finish(tmp_path, mo
             finish(runs[0])
         return "a worker was killed"
 
-    stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
     assert rounds == [4, 3, 2] and stop.startswith("lra: 2 of 4 runs failed")
-    assert said.count("failed, a worker was killed\n") == 2
+    assert report.count("failed, a worker was killed\n") == 2
 
 
-def test_the_free_space_is_that_of_the_folder_of_the_runs(four, tmp_path, monkeypatch):
-    """The folder may be the root of a disk of its own."""
+def test_free_space_is_measured_at_the_runs_folder(four, tmp_path, monkeypatch):
+    """The folder may be the root of another disk."""
     monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: {tmp_path: SimpleNamespace(free=2**30)}[path])
     for folder in (tmp_path, tmp_path / "not" / "there"):
         assert "1.0 GB free" in plan.disk(four[0], four[1].replace(runs=folder))
 
 
-def command(runs, *words, launcher="joblib", attn="cur_sum,cur_abs", seeds="0,1"):
+def command(runs, *args, launcher="joblib", attn="cur_sum,cur_abs", seeds="0,1"):
     grid = [f"seeds=[{seeds}]", f"sweep.grids.methods.attn=[{attn}]", f"hydra/launcher={launcher}"]
-    return [sys.executable, "-m", "lra.sweep", "sweep=selection", *SMOKE, *grid, f"runs={runs}", *words]
+    return [sys.executable, "-m", "lra.sweep", "sweep=selection", *SMOKE, *grid, f"runs={runs}", *args]
 
 
 start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def results(runs):
-    """The number of times that each run said that it was done, by its folder."""
+    """Count how often the log of each run says that it has finished, by run directory."""
     return Counter({str(log.parent): len(re.findall(r"seed \d: test", log.read_text())) for log in runs.rglob(job.LOG)})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
-def test_a_killed_sweep_resumes_and_no_run_is_done_twice(data_root, tmp_path, launcher, kill):
-    words = command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']", launcher=launcher)
-    first = start(words)
+def test_killed_sweep_resumes_without_repeating_runs(data_root, tmp_path, launcher, kill):
+    args = command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']", launcher=launcher)
+    first = start(args)
     wait(first, lambda: list(tmp_path.rglob(record.NAME)))
     first.send_signal(kill)
     _, err = first.communicate(timeout=90)
     assert first.returncode != 0
     assert kill == signal.SIGKILL or ("stopped, " in err and "the same command resumes" in err), err
-    while any(lock.holder(path) for path in tmp_path.rglob(lock.NAME)):  # the runs end with their sweep
+    # The runs end with their sweep.
+    while any(lock.holder(path) for path in tmp_path.rglob(lock.NAME)):
         time.sleep(0.1)
     finished = {path: path.stat().st_mtime_ns for path in tmp_path.rglob(record.NAME)}
     assert 0 < len(finished) < 4
-    again = start(words)
-    _, err = again.communicate(timeout=600)
-    assert again.returncode == 0 and "4 of 4 done" in err, err
+    rerun = start(args)
+    _, err = rerun.communicate(timeout=600)
+    assert rerun.returncode == 0 and "4 of 4 done" in err, err
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in finished.items())
-    said = results(tmp_path)
-    assert len(said) == 4 and set(said.values()) <= {0, 1}
-    silent = {folder for folder, times in said.items() if not times}  # killed between its record and its last line
+    report = results(tmp_path)
+    assert len(report) == 4 and set(report.values()) <= {0, 1}
+    # Killed between writing the record and logging the end.
+    silent = {folder for folder, times in report.items() if not times}
     assert silent <= {str(path.parent) for path in finished}
 
 
 @pytest.mark.slow
-def test_a_killed_board_resumes_from_its_folders(data_root, tmp_path):
-    words = [
+def test_killed_board_resumes_from_run_folders(data_root, tmp_path):
+    args = [
         sys.executable,
         "-m",
         "lra.sweep",
@@ -254,36 +262,36 @@ def test_a_killed_board_resumes_from_its_folders(data_root, tmp_path):
         "budget=smoke",
         "mechanisms=[mean]",
     ]
-    words += ["seeds=[0]", "measure=0", "sweep.search.further=[]", f"runs={tmp_path / 'runs'}"]
+    args += ["seeds=[0]", "measure=0", "sweep.search.further=[]", f"runs={tmp_path / 'runs'}"]
     finished = lambda: {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob(record.NAME)}
-    first = start(words)
+    first = start(args)
     wait(first, lambda: len(finished()) >= 2)
     first.kill()
     first.communicate(timeout=90)
-    before = finished()
-    again = start(words)
-    _, err = again.communicate(timeout=300)
-    assert again.returncode == 0, err
-    after = finished()
-    assert before.items() <= after.items() and 2 <= len(before) < len(after) == 5
-    searched = [result for result in map(record.load, after) if result.seed == 100]
-    scores = {result.lr: None if result.collapsed else result.val for result in searched}
-    chosen = decide(scores, sorted(scores), examples=searched[0].n_val)[1]
-    (seed,) = (path.parent for path in after if path.parent.name == "seed-0")
+    initial = finished()
+    rerun = start(args)
+    _, err = rerun.communicate(timeout=300)
+    assert rerun.returncode == 0, err
+    final = finished()
+    assert initial.items() <= final.items() and 2 <= len(initial) < len(final) == 5
+    search_records = [result for result in map(record.load, final) if result.seed == 100]
+    scores = {result.lr: None if result.collapsed else result.val for result in search_records}
+    chosen = decide(scores, sorted(scores), examples=search_records[0].n_val)[1]
+    (seed,) = (path.parent for path in final if path.parent.name == "seed-0")
     assert yaml.safe_load((seed / "config.yaml").read_text())["optim.lr"] == chosen
 
 
 @pytest.mark.slow
-def test_two_sweeps_at_once_share_the_runs(data_root, tmp_path):
-    two = [start(command(tmp_path)) for _ in range(2)]
-    for process in two:
+def test_concurrent_sweeps_share_the_runs(data_root, tmp_path):
+    processes = [start(command(tmp_path)) for _ in range(2)]
+    for process in processes:
         _, err = process.communicate(timeout=600)
         assert process.returncode == 0 and "4 of 4 done" in err, err
     assert len(results(tmp_path)) == 4 and set(results(tmp_path).values()) == {1}
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_is_listed_and_the_others_end(data_root, tmp_path):
+def test_killed_run_is_listed_and_others_finish(data_root, tmp_path):
     process = start(command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']"))
     owner = None
     while owner is None and process.poll() is None:
@@ -299,7 +307,7 @@ def test_a_run_that_is_killed_is_listed_and_the_others_end(data_root, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "package"), [("submitit_local", "submitit"), ("ray", "ray")])
-def test_other_launchers(launcher, package, data_root, tmp_path):
+def test_submitit_and_ray_launchers_finish_all_runs(launcher, package, data_root, tmp_path):
     pytest.importorskip(package, reason=f"{package} is in the extras slurm and ray")
     process = start(command(tmp_path, launcher=launcher))
     _, err = process.communicate(timeout=600)
@@ -314,11 +322,12 @@ def run(name, seconds, steps=100, eval_every=10):
     )  # fmt: skip
 
 
-def test_what_reaches_its_end_comes_first_and_what_reaches_no_checkpoint_is_left(monkeypatch):
+def test_window_starts_finishable_runs_first_and_skips_hopeless_ones(monkeypatch):
     monkeypatch.setattr(launcher, "START", 0.0)
     long, short, unknown, endless = run("long", 900), run("short", 100), run("unknown", None), run("endless", 90_000)
     monkeypatch.setattr(launcher, "workers", lambda: (1, None))
-    limited = Launcher(config("selection", "minutes=10"))  # 585 seconds before the end
+    # 585 of the 600 seconds are for runs.
+    limited = Launcher(config("selection", "minutes=10"))
     assert limited.worth([long, short, unknown, endless]) == [short, unknown, long]
     assert limited.end - limited.latest(long) == pytest.approx(90) and limited.latest(unknown) == limited.end
     monkeypatch.setattr(launcher, "steps", lambda run: 50)
@@ -327,29 +336,30 @@ def test_what_reaches_its_end_comes_first_and_what_reaches_no_checkpoint_is_left
     assert forever.worth([endless, short]) == [endless, short] and forever.latest(endless) == math.inf
 
 
-def test_the_sweep_stops_at_the_end_of_its_window_and_says_what_is_left(tmp_path, monkeypatch, capfd):
-    begun = []
+def test_sweep_stops_at_end_of_window_and_counts_remaining_runs(tmp_path, monkeypatch, capfd):
+    launched_runs = []
 
     def launch(runs, *more):
-        begun.extend(runs)
+        launched_runs.extend(runs)
         finish(runs[0])
-        more[-1]._stop()  # what its timer calls
+        # Called by the timer of the window.
+        more[-1]._stop()
         time.sleep(60)
 
-    stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}", "minutes=30")
-    assert stop is None and len(begun) == 4
-    assert "1 of 4 done" in said and "3 runs left; the same command resumes" in said
-    stop, said = sweep(monkeypatch, capfd, finish_each(), f"runs={tmp_path}")
-    assert stop is None and "4 of 4 done" in said and "left, the same" not in said
+    stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}", "minutes=30")
+    assert stop is None and len(launched_runs) == 4
+    assert "1 of 4 done" in report and "3 runs left; the same command resumes" in report
+    stop, report = sweep(monkeypatch, capfd, finish_each(), f"runs={tmp_path}")
+    assert stop is None and "4 of 4 done" in report and "left, the same" not in report
 
 
-def test_minutes_are_not_for_a_cluster(tmp_path, monkeypatch, capfd):
+def test_minutes_is_rejected_for_cluster_launchers(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(launcher, "workers", lambda: (None, None))
     stop, _ = sweep(monkeypatch, capfd, None, f"runs={tmp_path}", "minutes=3")
     assert stop.startswith("lra: minutes is for runs on this machine")
 
 
-def test_a_run_whose_time_has_passed_is_not_started(tmp_path, monkeypatch):
+def test_run_past_its_latest_start_is_not_started(tmp_path, monkeypatch):
     hydra = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
     monkeypatch.setattr(job.HydraConfig, "get", lambda: hydra)
     monkeypatch.setattr(job.subprocess, "Popen", None)

@@ -1,4 +1,4 @@
-"""Threads, 16-bit matrix products, memory of training and evaluation, and compiled steps."""
+"""Tests of CPU threads, bfloat16 support, heap trimming, evaluation without enough memory, and compiled steps."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ from lra.train import device
 from lra.train.callbacks import GRAPHS, MAX_WIDTHS, modes, trial_batches
 from lra.train.lit import LitClassifier
 
-# Small blocks that stay, between large ones that go, fragment a heap. Printed: MB before and after each trimming.
+# Live small blocks between freed large ones fragment the heap. Prints resident MB before and after each trim.
 PROGRAM = """
 import random
 import torch
@@ -44,23 +44,23 @@ for phase in ("train", "validation", "test"):
 """
 
 
-def test_a_run_without_a_number_of_threads_has_that_of_the_process(monkeypatch):
-    before, set_to = torch.get_num_threads(), []
-    monkeypatch.setattr(torch, "get_num_threads", lambda: set_to[-1] if set_to else before)
-    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+def test_run_without_thread_count_uses_process_default(monkeypatch):
+    before, thread_counts = torch.get_num_threads(), []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: thread_counts[-1] if thread_counts else before)
+    monkeypatch.setattr(torch, "set_num_threads", thread_counts.append)
     for threads in (None, before + 2, None, None):
         device.prepare_process("cpu", threads)
-    assert set_to == [before + 2, before]
+    assert thread_counts == [before + 2, before]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_this_processor_says_whether_it_multiplies_16_bit_numbers():
+def test_bf16_support_matches_cpu_flags():
     flags = Path("/proc/cpuinfo").read_text()
     assert device.supports_bf16() == ("amx_tile" in flags or "avx512_bf16" in flags)
 
 
 @pytest.mark.parametrize(("able", "said"), [(False, 1), (True, 0)])
-def test_bf16_is_used_and_recorded_and_its_slowness_is_said(monkeypatch, tmp_path, data_root, capfd, able, said):
+def test_bf16_is_recorded_and_warns_without_cpu_support(monkeypatch, tmp_path, data_root, capfd, able, said):
     monkeypatch.setattr(device, "supports_bf16", lambda: able)
     run_dir = trained(tmp_path, "trainer.precision=bf16", "trainer.device=cpu", attn="mean")
     assert capfd.readouterr().err.count("no bfloat16 instructions; trainer.precision=fp32 is faster") == said
@@ -68,10 +68,10 @@ def test_bf16_is_used_and_recorded_and_its_slowness_is_said(monkeypatch, tmp_pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt and malloc_trim are glibc's")
-def test_free_pages_are_given_back_after_an_evaluation_and_when_memory_has_grown():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    for before, after in (map(int, line.split()) for line in done.stdout.splitlines()):
-        assert after < before - 10, done.stdout
+def test_heap_is_trimmed_after_evaluation_and_when_memory_grows():
+    completed = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    for before, after in (map(int, line.split()) for line in completed.stdout.splitlines()):
+        assert after < before - 10, completed.stdout
 
 
 CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
@@ -84,7 +84,7 @@ OUT_OF_MEMORY = {
 
 
 class Small(torch.nn.Module):
-    """Raises an error above a number of examples."""
+    """Raises ``error`` for more than ``most`` examples."""
 
     def __init__(self, most, error):
         super().__init__()
@@ -104,13 +104,14 @@ def evaluation(model):
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
-def test_evaluation_continues_with_half_the_examples_if_memory_runs_out(error):
+def test_evaluation_halves_batch_when_out_of_memory(error):
     module, batch = evaluation(Small(3, error))
     for _ in range(2):
         module.validation_step(batch, 0)
     assert [out.flatten().tolist() for out, _ in module._evaluated] == [list(range(14))] * 2
+    # 14 and 7 examples fail; the second evaluation begins with the limit of 3.
     assert module.model.calls == [14, 7, 3, 3, 3, 3, 2, 3, 3, 3, 3, 2] and module.eval_limit == 3
-    # Examples interact; one is too many.
+    # No smaller batch is possible: examples interact, or a single example is too large.
     for most, encode_separately in ((3, True), (0, False)):
         module.model.most, module.model.encode_separately = most, encode_separately
         module.eval_limit = None
@@ -118,7 +119,7 @@ def test_evaluation_continues_with_half_the_examples_if_memory_runs_out(error):
             module.validation_step(batch, 0)
 
 
-def test_another_error_of_the_model_is_not_retried():
+def test_other_model_errors_are_not_retried():
     module, batch = evaluation(Small(3, RuntimeError("shapes do not match")))
     with pytest.raises(RuntimeError, match="shapes"):
         module.validation_step(batch, 0)
@@ -126,8 +127,8 @@ def test_another_error_of_the_model_is_not_retried():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced by Linux")
-def test_evaluation_fits_into_a_memory_limit_of_the_process():
-    """The address space of a child is limited to 512 MiB more; 14 examples take 14 times 128 MiB."""
+def test_evaluation_fits_into_address_space_limit():
+    """A child may map 512 MiB more; an example takes 128 MiB, so 3 examples fit and 14 do not."""
 
     class Large(Small):
         def forward(self, inputs, mask, positions):
@@ -146,33 +147,34 @@ def test_evaluation_fits_into_a_memory_limit_of_the_process():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_more_examples_are_evaluated_on_a_gpu_unless_they_interact(monkeypatch):
-    rows = lambda name, *words: config(name, "optim.batch=8", *words).eval_batch
-    assert rows("cur_abs") == 8
+def test_eval_batch_is_larger_on_gpu_unless_examples_interact(monkeypatch):
+    eval_batch = lambda name, *words: config(name, "optim.batch=8", *words).eval_batch
+    assert eval_batch("cur_abs") == 8
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert rows("cur_abs") == MIN_GPU_EVAL_BATCH and rows("cur_abs", "optim.batch=600") == 600
-    assert rows("cur_abs", "trainer.device=cpu") == 8 and rows("cur_abs", "data.eval_batch=7") == 7
-    assert rows("nystrom_original") == 8
+    assert eval_batch("cur_abs") == MIN_GPU_EVAL_BATCH and eval_batch("cur_abs", "optim.batch=600") == 600
+    assert eval_batch("cur_abs", "trainer.device=cpu") == 8 and eval_batch("cur_abs", "data.eval_batch=7") == 7
+    assert eval_batch("nystrom_original") == 8
 
 
-WORDS = "model.norm=batch", "model.dropout=0", "model.layers=1"  # compiled code draws dropout by itself
+# No dropout: compiled code draws other random numbers than eager code.
+WORDS = "model.norm=batch", "model.dropout=0", "model.layers=1"
 
 
-def with_backend(monkeypatch, works):
-    """Compile by tracing alone where ``works(mode)``, and fail elsewhere; returns the modes that were tried."""
-    compiled, tried = torch.compile, []
+def patch_compile(monkeypatch, works):
+    """Patch torch.compile to trace where ``works(mode)`` and to fail elsewhere; returns the modes that were tried."""
+    original_compile, tried_modes = torch.compile, []
 
-    def patched(function, mode=None):
+    def compile_eagerly(function, mode=None):
         def backend(graph, examples):
-            tried.append(mode)
+            tried_modes.append(mode)
             if not works(mode):
                 raise RuntimeError(f"no {mode}\nand why")
             return lookup_backend("eager")(graph, examples)
 
-        return compiled(function, backend=backend)
+        return original_compile(function, backend=backend)
 
-    monkeypatch.setattr(torch, "compile", patched)
-    return tried
+    monkeypatch.setattr(torch, "compile", compile_eagerly)
+    return tried_modes
 
 
 @pytest.fixture
@@ -181,18 +183,19 @@ def plain(data_root, tmp_path):
 
 
 @pytest.mark.compiles
-def test_compiled_steps_train_as_others_do(plain, tmp_path, monkeypatch, capfd):
-    """Also with batch norm, whose buffers the first try would change."""
-    tried = with_backend(monkeypatch, lambda mode: True)
+def test_compiled_training_matches_eager(plain, tmp_path, monkeypatch, capfd):
+    """With batch norm too, whose buffers the trial steps update."""
+    tried_modes = patch_compile(monkeypatch, lambda mode: True)
     assert result(trained(tmp_path, *WORDS, f"trainer.compile={GRAPHS}", attn="cur_abs")) == plain
-    assert {GRAPHS, None} == set(tried)  # steps and evaluations
+    # Training steps with CUDA graphs, evaluations without.
+    assert {GRAPHS, None} == set(tried_modes)
     assert "continues without" not in capfd.readouterr().err
 
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("graphs", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_what_cannot_be_compiled_continues_with_a_message(graphs, plain, tmp_path, monkeypatch, capfd):
-    with_backend(monkeypatch, lambda mode: graphs and mode is None)
+def test_failed_compilation_falls_back_and_logs_reason(graphs, plain, tmp_path, monkeypatch, capfd):
+    patch_compile(monkeypatch, lambda mode: graphs and mode is None)
     assert result(trained(tmp_path, *WORDS, f"trainer.compile={GRAPHS}", attn="cur_abs")) == plain
     lines = [line for line in capfd.readouterr().err.splitlines() if "continues without" in line]
     title = "listops cur_abs seed 0: continues without"
@@ -201,19 +204,20 @@ def test_what_cannot_be_compiled_continues_with_a_message(graphs, plain, tmp_pat
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("name, padded", [("cur_abs", False), ("s4d_lin", True)])  # which keeps its padding
+# s4d_lin computes on padded batches, so it is compiled.
+@pytest.mark.parametrize("name, padded", [("cur_abs", False), ("s4d_lin", True)])
 def test_batches_without_padding_are_not_compiled(name, padded, data_root, tmp_path, monkeypatch, capfd):
-    tried = with_backend(monkeypatch, lambda mode: True)
+    tried_modes = patch_compile(monkeypatch, lambda mode: True)
     trained(tmp_path, *WORDS, "trainer.compile=auto", "data.pad=none", attn=name)
     message = "continues without torch.compile: with data.pad=none each batch has its own shape"
     is_logged = message in capfd.readouterr().err
-    assert (set(tried), is_logged) == (({None}, False) if padded else (set(), True))
+    assert (set(tried_modes), is_logged) == (({None}, False) if padded else (set(), True))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("pad", ["fixed", "batch"])
 @pytest.mark.parametrize("name", ["cur_abs", "sdpa", "nystrom"])
-def test_a_gpu_compiles_all_steps(name, pad, data_root, tmp_path, capfd):
+def test_gpu_compiles_all_steps(name, pad, data_root, tmp_path, capfd):
     assert result(trained(tmp_path, "trainer=gpu", f"data.pad={pad}", attn=name))["status"] == "done"
     assert "continues without" not in capfd.readouterr().err
 
@@ -228,18 +232,19 @@ def test_a_gpu_compiles_all_steps(name, pad, data_root, tmp_path, capfd):
         (["data.pad=fixed", "optim.micro_batch=2"], GRAPHS, "cuda", True),
     ],
 )
-def test_graphs_are_for_steps_of_few_shapes(data_root, words, wanted, device, graphs):
+def test_cuda_graphs_need_few_shapes_and_one_micro_batch(data_root, words, wanted, device, graphs):
     data = config("sdpa", *words).task_data()
     data.setup()
     assert modes(wanted, data, device) == [GRAPHS] * graphs + [None]
 
 
-def test_the_widths_of_batches_are_counted(data_root):
+def test_many_batch_widths_disable_cuda_graphs(data_root):
     data = config("sdpa", "data.pad=batch", "optim.batch=2").task_data()
     data.setup()
     batches = zip(range(len(data.splits["train"]) // 2), data.train_dataloader(), strict=False)
     assert data.widths() == len({batch.inputs.shape[-1] for _, batch in batches}) == 2
     trial = trial_batches(data.train_dataloader())
-    assert len({batch.inputs.shape[2] for batch in trial}) == len(trial) == 2  # kernels for any width are tried too
+    # The second width makes torch.compile generate kernels for any width.
+    assert len({batch.inputs.shape[2] for batch in trial}) == len(trial) == 2
     data.widths = lambda: MAX_WIDTHS + 1
     assert modes("auto", data, "cuda") == [None]

@@ -1,4 +1,4 @@
-"""Pretraining: its loss position by position, and runs that are resumed, reused or rejected."""
+"""Tests of pretraining: its losses against oracles per position, and runs that are resumed, reused or rejected."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ WORDS = ("pretrain=masked", "pretrain.steps=9", "pretrain.lr=0.01", "optim.steps
 
 
 def comparable(folder):
-    """The record without what is measured."""
+    """Return the record without measured times."""
     made = result(folder)
     made["pretrain"] = {key: value for key, value in made["pretrain"].items() if key != "step_ms"}
     return made
@@ -34,7 +34,7 @@ def assert_same(one, two):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, data_root):
-    """One run without interruption."""
+    """Train without interruption."""
     return trained(tmp_path_factory.mktemp("whole"), *WORDS, "optim.micro_batch=4")
 
 
@@ -47,7 +47,7 @@ def whole(tmp_path_factory, data_root):
         pytest.param("fine-tuning", 9, marks=pytest.mark.slow),
     ],
 )
-def test_run_resumed_after_a_crash_in_either_phase_equals_an_uninterrupted_one(phase, step, whole, data_root, tmp_path):
+def test_resume_after_crash_in_either_phase_is_bit_exact(phase, step, whole, data_root, tmp_path):
     words = (*WORDS, "optim.micro_batch=4")
     with power_cut(step, lambda run: (run.path.name == "pretrain") == (phase == "pretrain")):
         trained(tmp_path, *words)
@@ -56,8 +56,8 @@ def test_run_resumed_after_a_crash_in_either_phase_equals_an_uninterrupted_one(p
 
 
 @pytest.mark.slow
-def test_killed_in_both_phases(data_root, tmp_path):
-    """kill -9 in phase one, again in phase two, then to the end."""
+def test_resume_after_kill_in_both_phases_is_bit_exact(data_root, tmp_path):
+    """Kill with SIGKILL during pretraining, then during fine-tuning; the third process finishes."""
     words = ("pretrain=masked", "pretrain.steps=60", "optim.steps=60")
     folder = seed_folder(tmp_path / "cut", "cur_abs+masked")
     killed(start(tmp_path / "cut", *words), folder / "pretrain/last.ckpt")
@@ -71,19 +71,20 @@ def test_killed_in_both_phases(data_root, tmp_path):
     assert_same(folder, seed_folder(tmp_path / "whole", "cur_abs+masked"))
 
 
-def test_phase_one_of_another_run_is_taken_if_it_is_the_same(whole, data_root, tmp_path):
+def test_pretraining_of_another_run_is_reused_only_if_identical(whole, data_root, tmp_path):
     words = (*WORDS, "optim.micro_batch=4", f"pretrain.from={whole.parent}")
     run_dir = trained(tmp_path, *words)
     assert not (run_dir / "pretrain/last.ckpt").exists()
     assert comparable(run_dir) == comparable(whole)
-    trained(tmp_path, *words, "optim.lr=0.002", "study=other")  # of the fine-tuning alone
+    # optim.lr belongs to the fine-tuning: the pretraining is still identical.
+    trained(tmp_path, *words, "optim.lr=0.002", "study=other")
     with pytest.raises(ValueError, match=r"pretrained in another way \(pretrain.lr: 0.01 -> 0.02\)"):
         trained(tmp_path, *words, "pretrain.lr=0.02", "study=third")
     with pytest.raises(ValueError, match=r"pretrain.from=\S+nowhere: no finished pretraining in it or in its seed-0"):
         trained(tmp_path, *WORDS, f"pretrain.from={tmp_path / 'nowhere'}", "study=fourth")
 
 
-def test_fine_tuning_starts_from_the_best_encoder_and_a_new_head(whole, data_root):
+def test_fine_tuning_starts_from_best_encoder_and_new_head(whole, data_root):
     made = smoke(whole, *WORDS)
     torch.manual_seed(0)
     model = made.classifier()
@@ -94,61 +95,62 @@ def test_fine_tuning_starts_from_the_best_encoder_and_a_new_head(whole, data_roo
         assert torch.equal(value, head[key.removeprefix("head.")] if key.startswith("head.") else best[key])
 
 
-def test_the_record_says_what_both_phases_cost(whole, data_root):
+def test_record_counts_tokens_and_steps_of_both_phases(whole, data_root):
     made, data = record.load(whole / "record.json"), smoke(whole, *WORDS).task_data(0)
     data.setup()
     lengths = data.splits["train"].lengths.sum(1)
-    first = lambda n, epoch=0: lengths[np.random.default_rng((0, epoch)).permutation(len(lengths))[:n]].sum()
-    assert made.tokens == first(12 * 8) and made.pretrain.tokens == first(9 * 8)
-    assert data.tokens(32 * 3 + 2) == 3 * lengths.sum() + first(16, epoch=3)
+    first_tokens = lambda n, epoch=0: lengths[np.random.default_rng((0, epoch)).permutation(len(lengths))[:n]].sum()
+    assert made.tokens == first_tokens(12 * 8) and made.pretrain.tokens == first_tokens(9 * 8)
+    assert data.tokens(32 * 3 + 2) == 3 * lengths.sum() + first_tokens(16, epoch=3)
     assert (made.steps, made.pretrain.steps) == (12, 9)
     assert made.pretrain == record.load_pretraining(whole / "pretrain/pretrain.json")
 
 
-def test_matched_takes_the_steps_of_phase_one_from_those_of_the_fine_tuning():
+def test_matched_splits_step_budget_between_phases():
     matched = partial(smoke, "runs", "pretrain=masked", "pretrain.matched=true")
     made = matched("optim.steps=300", "optim.eval_every=75")
     assert (made.pretrain.steps, made.optim.steps, made.label) == (150, 150, "cur_random+masked-matched")
-    twice = ("pretrain.steps=2", "pretrain.batch=16", "pretrain.eval_every=1", "pretrain.warmup=0")
-    made = matched(*twice, "optim.eval_every=2", "optim.warmup=0")
+    double_batch = ("pretrain.steps=2", "pretrain.batch=16", "pretrain.eval_every=1", "pretrain.warmup=0")
+    made = matched(*double_batch, "optim.eval_every=2", "optim.warmup=0")
     assert (made.pretrain.steps, made.optim.steps) == (2, 2)
     with pytest.raises(ValueError, match=r"pretrain.steps · pretrain.batch = 48 must be a multiple of optim.batch="):
         matched("pretrain.steps=6")
 
 
 @pytest.mark.parametrize("name, option", [("sdpa", "causal=true"), ("s4d_lin", "bidirectional=false")])
-def test_next_token_runs(name, option, data_root, tmp_path):
+def test_next_token_pretraining_runs_with_causal_mechanism(name, option, data_root, tmp_path):
     made = record.load(trained(tmp_path, "pretrain=next", f"attn.{option}", attn=name) / "record.json")
     assert made.label.startswith(f"{name}-") and made.label.endswith("+next")
     assert made.status == "done" and made.pretrain.objective == "next"
 
 
-def test_validation_holes_are_those_of_the_example_whatever_the_batch():
+def test_validation_masking_does_not_depend_on_batching():
     made = smoke("runs", *WORDS)
     lit = pretrain.LitPretrainer.of(made, made.pretrainer(), 0)
 
-    def drawn(rows, number, width):
-        lit._trainer = SimpleNamespace(world_size=1, global_rank=0, datamodule=SimpleNamespace(eval_batch=rows))
-        inputs = torch.ones(rows, 1, width, dtype=torch.long)
-        return lit._validation_holes(Batch(inputs, None, torch.zeros(rows)), number)
+    def draw_mask(batch_size, number, width):
+        lit._trainer = SimpleNamespace(world_size=1, global_rank=0, datamodule=SimpleNamespace(eval_batch=batch_size))
+        inputs = torch.ones(batch_size, 1, width, dtype=torch.long)
+        return lit._validation_holes(Batch(inputs, None, torch.zeros(batch_size)), number)
 
-    assert torch.equal(drawn(8, 1, 64)[2], drawn(5, 2, 64)[0])
-    assert torch.equal(drawn(8, 1, 64), drawn(8, 1, 128)[..., :64])
-    share = drawn(256, 0, 128).float().mean()
-    assert abs(share - 0.1) < 4 * (0.1 * 0.9 / (256 * 128)) ** 0.5
+    assert torch.equal(draw_mask(8, 1, 64)[2], draw_mask(5, 2, 64)[0])
+    assert torch.equal(draw_mask(8, 1, 64), draw_mask(8, 1, 128)[..., :64])
+    # Four standard errors of the mean of 256 x 128 Bernoulli variables.
+    masked_share = draw_mask(256, 0, 128).float().mean()
+    assert abs(masked_share - 0.1) < 4 * (0.1 * 0.9 / (256 * 128)) ** 0.5
 
 
-def test_a_loss_that_is_not_finite_in_phase_one_ends_the_seed(data_root, tmp_path):
+def test_nonfinite_pretraining_loss_ends_the_seed(data_root, tmp_path):
     made = record.load(trained(tmp_path, *WORDS, "pretrain.lr=1e30", attn="softmax") / "record.json")
     assert (made.status, made.steps, made.test, made.pretrain.status) == ("diverged", 0, None, "diverged")
     assert 0 < made.pretrain.steps < 9
 
 
-def test_another_objective_is_another_run():
+def test_fingerprint_depends_on_pretraining_options():
     made = lambda *words: config_file.fingerprint(smoke("runs", *words).choices({}))
     assert smoke("runs").choices({})["pretrain.objective"] == "none"
-    prints = {made(), *(made("pretrain=masked", *more) for more in ((), ("pretrain.ratio=0.2",), ("pretrain.lr=0.1",)))}
-    assert len(prints) == 4
+    hashes = {made(), *(made("pretrain=masked", *more) for more in ((), ("pretrain.ratio=0.2",), ("pretrain.lr=0.1",)))}
+    assert len(hashes) == 4
     assert made("pretrain=masked", "pretrain.from=runs/x") == made("pretrain=masked")
 
 
@@ -170,7 +172,7 @@ batch = partial(padded_ids, (L, 13, 5))
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "l1"])
 @pytest.mark.parametrize("towers", [1, 2])
-def test_masked_loss_is_over_the_holes_alone(loss, towers):
+def test_masked_loss_covers_only_masked_positions(loss, towers):
     inputs, mask = batch(towers)
     model = pretrainer(classifier(), loss)
     torch.manual_seed(2)
@@ -188,17 +190,19 @@ def test_masked_loss_is_over_the_holes_alone(loss, towers):
 
 
 @pytest.mark.parametrize("mask_id", ["own", "padding"])
-def test_what_stands_in_a_hole_is_not_seen(mask_id):
+def test_token_at_masked_position_does_not_change_output(mask_id):
     inputs, mask = batch()
     model = pretrainer(classifier(), mask_id=mask_id)
     holes = draw_holes(0.4, inputs, mask)
-    other = torch.where(holes, (inputs + 3) % 16, inputs)
-    assert torch.equal(model(inputs, mask, holes), model(other, mask, holes))
-    shown = (inputs * ~holes, mask)  # own: a hole differs from a token of id 0, padding: it is one
-    assert torch.equal(model(inputs, mask, holes), model(*shown, torch.zeros_like(holes))) == (mask_id == "padding")
+    changed_inputs = torch.where(holes, (inputs + 3) % 16, inputs)
+    assert torch.equal(model(inputs, mask, holes), model(changed_inputs, mask, holes))
+    # mask_id=own: a masked position differs from the padding id 0; mask_id=padding: it is id 0.
+    zeroed = (inputs * ~holes, mask)
+    assert torch.equal(model(inputs, mask, holes), model(*zeroed, torch.zeros_like(holes))) == (mask_id == "padding")
 
 
-def test_next_token_loss_is_that_of_prefixes():
+def test_next_token_loss_equals_loss_over_prefixes():
+    """A prefix alone predicts its next token, so no later token is visible."""
     inputs, mask = batch()
     model = pretrainer(classifier("sdpa", "attn.causal=true"), objective="next")
     total, count = model.error(inputs, mask)
@@ -213,29 +217,30 @@ def test_next_token_loss_is_that_of_prefixes():
     torch.testing.assert_close(full, model.error(inputs[:1], mask[:1])[0], rtol=1e-5, atol=1e-5)
 
 
-def test_real_features_have_a_mean_absolute_error():
+def test_real_valued_features_use_mean_absolute_error():
     made = classifier("sdpa", "task=adding")
     model = Pretrainer(made, dim=64, outputs=2, loss="l1", objective="masked").double().eval()
     inputs, holes = torch.randn(3, 1, L, 2, dtype=torch.float64), torch.rand(3, 1, L) < 0.5
     total, count = model.error(inputs, None, holes)
     predicted = model.predict(model(inputs, None, holes))
-    want = ((predicted - inputs).abs().mean(-1) * holes).sum()
+    expected = ((predicted - inputs).abs().mean(-1) * holes).sum()
     assert count == holes.sum()
-    torch.testing.assert_close(total, want.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(total, expected.float(), rtol=1e-5, atol=1e-5)
 
 
-def test_the_encoder_has_the_names_of_the_classifier_and_every_parameter_a_gradient():
+def test_pretrainer_has_classifier_parameter_names_and_all_gradients():
     inputs, mask = batch()
-    made = classifier("nystrom_original", "attn.landmarks=4")  # towers one by one
+    # This mechanism encodes the towers separately.
+    made = classifier("nystrom_original", "attn.landmarks=4")
     model = pretrainer(made)
-    own, theirs = model.state_dict(), made.state_dict()
-    assert {key for key in theirs if key not in own} == {key for key in theirs if key.startswith("head.")}
-    assert {key for key in own if key not in theirs} == {"hole", "predict.weight", "predict.bias"}
+    state, clf_state = model.state_dict(), made.state_dict()
+    assert {key for key in clf_state if key not in state} == {key for key in clf_state if key.startswith("head.")}
+    assert {key for key in state if key not in clf_state} == {"hole", "predict.weight", "predict.bias"}
     model.error(inputs, mask, draw_holes(0.4, inputs, mask))[0].backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_no_hole_is_a_loss_of_zero():
+def test_loss_without_masked_positions_is_zero():
     inputs, mask = batch()
     total, count = pretrainer(classifier()).error(inputs, mask, torch.zeros_like(mask))
     assert count == 0 and total == 0 and total.requires_grad

@@ -1,4 +1,4 @@
-"""What a run reports: live and plain messages, and diagnostics of whether it trained, against oracles."""
+"""Tests of the progress display and the log of a run, and of its diagnostics against oracles."""
 
 import contextlib
 import math
@@ -23,41 +23,43 @@ from lra.train import __main__ as training
 from lra.train import diagnostics
 from lra.train.plan import resolve
 
-HIDDEN = b"\x1b[?25l"  # the cursor, which a killed process could not show again
-ERASED = b"\x1b[2K"
+# A killed process could not show a hidden cursor again.
+HIDE_CURSOR = b"\x1b[?25l"
+ERASE_LINE = b"\x1b[2K"
 
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Make stderr a terminal; returns a function that reads it."""
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as stream:
-
-        def begin():  # pytest sets its own stderr after the fixtures
+    """Return a function that makes stderr a terminal and returns a function that reads it."""
+    reader_fd, terminal_fd = pty.openpty()
+    with os.fdopen(terminal_fd, "w") as stream:
+        # Called by the test itself, because pytest replaces stderr after the fixtures.
+        def attach():
             monkeypatch.setattr(sys, "stderr", stream)
             return read_all
 
         def read_all():
-            """A terminal hands over its text in parts."""
+            """Read until the terminal is silent for half a second: its text arrives in chunks."""
             text = b""
-            while select.select([ours], [], [], 0.5)[0]:
-                text += os.read(ours, 2**16)
+            while select.select([reader_fd], [], [], 0.5)[0]:
+                text += os.read(reader_fd, 2**16)
             return text
 
-        yield begin
-    os.close(ours)
+        yield attach
+    os.close(reader_fd)
 
 
-def test_a_live_line_leaves_the_cursor_and_other_lines_alone(terminal):
+def test_live_line_keeps_cursor_and_log_messages_visible(terminal):
     read_all = terminal()
     with live_line() as line:
         task = line.add_task("a [b] run", total=4, text="")
         line.update(task, completed=2, text="best 20.00")
         line.refresh()
         console.log("a word")
-    drawn = read_all()
-    assert b"a [b] run" in drawn and b"2/4" in drawn and b"best 20.00" in drawn and HIDDEN not in drawn
-    assert ERASED in drawn[drawn.index(b"a word") :]  # what follows a line of the log is redrawn, and then erased
+    output = read_all()
+    assert b"a [b] run" in output and b"2/4" in output and b"best 20.00" in output and HIDE_CURSOR not in output
+    # After the logged message the live line is drawn again and finally erased.
+    assert ERASE_LINE in output[output.index(b"a word") :]
 
 
 WHOSE = {
@@ -68,7 +70,7 @@ WHOSE = {
 
 
 @pytest.mark.parametrize("whose", WHOSE)
-def test_a_terminal_of_several_processes_gets_plain_lines(terminal, whose, monkeypatch):
+def test_live_line_is_disabled_if_processes_share_the_terminal(terminal, whose, monkeypatch):
     terminal()
     assert not live_line().disable
     monkeypatch.setattr(*WHOSE[whose])
@@ -79,30 +81,33 @@ def test_a_terminal_of_several_processes_gets_plain_lines(terminal, whose, monke
 @pytest.mark.parametrize(
     "kill", [signal.SIGINT, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGTERM, signal.SIGKILL))]
 )
-def test_a_run_that_is_stopped_leaves_the_terminal_in_order(data_root, tmp_path, kill):
-    ours, theirs = pty.openpty()
-    streams = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": theirs, "start_new_session": True}
-    wide = os.environ | {"COLUMNS": "100", "TERM": "xterm"}
-    process = start(tmp_path, "seeds=[0,1]", env=wide, **streams)
-    os.close(theirs)
+def test_stopped_run_leaves_terminal_usable(data_root, tmp_path, kill):
+    reader_fd, terminal_fd = pty.openpty()
+    streams = {"stdin": subprocess.DEVNULL, "stdout": terminal_fd, "stderr": terminal_fd, "start_new_session": True}
+    environment = os.environ | {"COLUMNS": "100", "TERM": "xterm"}
+    process = start(tmp_path, "seeds=[0,1]", env=environment, **streams)
+    os.close(terminal_fd)
     text, is_killed = b"", False
-    with contextlib.suppress(OSError):  # on Linux, once the other end is closed
-        for part in iter(lambda: os.read(ours, 2**16), b""):
+    # Linux raises an OSError once the other end is closed.
+    with contextlib.suppress(OSError):
+        for part in iter(lambda: os.read(reader_fd, 2**16), b""):
             text += part
             if b"best " in text and not is_killed:
                 process.send_signal(kill)
                 is_killed = True
-    os.close(ours)
+    os.close(reader_fd)
     assert process.wait(60) != 0
     live, _, last = text.decode().rpartition("\x1b[2K")
-    shown = re.search(r"listops cur_abs seed 0 .*/60.* best \d+\.\d\d, \d+\.\d\d steps/s, \d+:\d\d left", live + last)
-    assert shown and HIDDEN not in text and b"Traceback" not in text
-    if kill != signal.SIGKILL:  # after which the line stays, at its end the cursor
-        reset = r"(\x1b\[0m)?"  # colorama's at the exit, if numba finds it
+    match = re.search(r"listops cur_abs seed 0 .*/60.* best \d+\.\d\d, \d+\.\d\d steps/s, \d+:\d\d left", live + last)
+    assert match and HIDE_CURSOR not in text and b"Traceback" not in text
+    # After SIGKILL the live line stays.
+    if kill != signal.SIGKILL:
+        # colorama resets the style at exit if numba imports it.
+        reset = r"(\x1b\[0m)?"
         assert re.fullmatch(rf"lra: stopped at step \d+; the same command resumes from step \d+\r\n{reset}", last)
 
 
-def test_lines_without_a_terminal_and_the_end_next_to_the_control(data_root, tmp_path, capfd):
+def test_log_without_terminal_and_final_gain_over_control(data_root, tmp_path, capfd):
     words = ["seeds=[0,1]", "optim.steps=4", "optim.eval_every=2"]
     trained(tmp_path, *words, attn="mean")
     capfd.readouterr()
@@ -110,10 +115,10 @@ def test_lines_without_a_terminal_and_the_end_next_to_the_control(data_root, tmp
     lines = capfd.readouterr().err.splitlines()
     score = r"\d+\.\d\d"
     steps = [line for line in lines if ": step " in line]
-    assert len(steps) == 4  # one for each evaluation of each seed
+    assert len(steps) == 4
     for line, step in zip(steps, (2, 4, 2, 4), strict=True):
-        place = rf"seed \d: step {step}/4, validation {score}, best {score} at step [24]"
-        assert re.search(rf"{place}, {score} steps/s, \d:\d\d left$", line), line
+        pattern = rf"seed \d: step {step}/4, validation {score}, best {score} at step [24]"
+        assert re.search(rf"{pattern}, {score} steps/s, \d:\d\d left$", line), line
     (final,) = (line for line in lines if "seed 1: test" in line)
     assert re.search(rf"seed 1: test {score}, validation {score} at step [24]$", final)
     gain = rf"test {score} ± {score} \(n = 2\), [+-]{score} over mean \(n = 2\)"
@@ -121,7 +126,7 @@ def test_lines_without_a_terminal_and_the_end_next_to_the_control(data_root, tmp
     assert re.fullmatch(rf"listops cur_random: {gain}; {re.escape(report)}", lines[-1])
 
 
-def test_the_time_left_counts_the_seeds_without_a_record(tmp_path):
+def test_time_left_counts_seeds_without_record(tmp_path):
     plan = resolve(smoke(tmp_path, "seeds=[0,1,2,3]"))
     seed_folder(tmp_path, seed=2).mkdir(parents=True)
     (seed_folder(tmp_path, seed=2) / "record.json").touch()
@@ -139,39 +144,41 @@ def noise(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
+# spread: relative noise of about the rounding error of the precision.
 @pytest.mark.parametrize("precision, spread", [("fp32", 1e-6), ("bf16", 2e-3), ("fp16", 2e-4)])
-def test_outputs_that_differ_by_rounding_are_collapsed(precision, spread):
+def test_outputs_that_differ_only_by_rounding_are_collapsed(precision, spread):
     bias = torch.tensor([1.0, -2.0, 0.5, 0.0])
     assert diagnose(bias.expand(1000, 4), precision=precision)["collapsed"]
     assert diagnose(bias * (1 + spread * noise(1000, 4)), precision=precision)["collapsed"]
-    informed = bias * (1 + spread * noise(1000, 4)) + 0.5 * F.one_hot(LABELS)
-    assert not diagnose(informed, precision=precision)["collapsed"]
+    informative = bias * (1 + spread * noise(1000, 4)) + 0.5 * F.one_hot(LABELS)
+    assert not diagnose(informative, precision=precision)["collapsed"]
 
 
-def test_one_answer_to_all_examples_is_collapsed_unless_its_probabilities_are_informative():
+def test_single_predicted_class_is_collapsed_unless_logits_are_informative():
     bias = torch.tensor([3.0, 0.0, 0.0, 0.0])
     assert diagnose(bias + 0.1 * noise(1000, 4))["collapsed"]
-    assert not diagnose(0.1 * noise(1000, 4))["collapsed"]  # no one answer
+    assert not diagnose(0.1 * noise(1000, 4))["collapsed"]
     rare = (torch.arange(1000) % 10 == 0).long()
-    logit = torch.where(rare == 1, -1.0, -3.0)  # of the rare class, never the largest
+    # Logit of the rare class: informative, but never the largest.
+    logit = torch.where(rare == 1, -1.0, -3.0)
     outputs = torch.stack([torch.zeros(1000), logit], 1)
     assert set(outputs.argmax(-1).tolist()) == {0} and not diagnose(outputs, rare)["collapsed"]
     assert diagnose(outputs, rare[torch.randperm(1000, generator=torch.Generator().manual_seed(1))])["collapsed"]
 
 
-def test_real_outputs_are_collapsed_only_if_they_are_constant():
+def test_regression_outputs_are_collapsed_only_if_constant():
     labels = noise(1000)
     assert diagnose(torch.full((1000, 1), 0.3), labels, loss="mse")["collapsed"]
     assert not diagnose(0.3 + 1e-3 * noise(1000, 1), labels, loss="mse")["collapsed"]
 
 
-def test_outputs_that_are_not_finite_are_no_collapse_and_no_number():
+def test_nonfinite_outputs_have_no_diagnostics():
     outputs = noise(1000, 4)
     outputs[3, 1] = math.nan
     assert diagnose(outputs) == {"val_loss": None, "output_std": None, "live_units": None, "collapsed": None}
 
 
-def test_a_unit_lives_if_it_varies():
+def test_unit_is_live_only_if_its_activation_varies():
     hidden = noise(1000, 8).relu()
     hidden[:, :3], hidden[:, 3] = 0, 7.0
     diagnosis = diagnose(2 + 3 * noise(1000, 4), LABELS, hidden)
@@ -179,56 +186,56 @@ def test_a_unit_lives_if_it_varies():
 
 
 @pytest.mark.parametrize("kind", ["relu", "linear"])
-def test_a_record_holds_the_diagnostics_of_the_best_weights(kind, data_root, tmp_path):
+def test_record_has_diagnostics_of_best_weights(kind, data_root, tmp_path):
     head = f"model.head={{_target_:lra.model.classifier.Head,_partial_:true,kind:{kind}}}"
     config = smoke(tmp_path, head, "optim.steps=12", "optim.eval_every=3", "optim.lr=0.01", attn="sdpa")
     train_config(config)
     folder = config.home / "seed-0"
-    made, model, data = record.load(folder / "record.json"), config.classifier(), config.task_data()
+    entry, model, data = record.load(folder / "record.json"), config.classifier(), config.task_data()
     model.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
     data.setup()
     batches = list(data.evaluation_batches("val"))
     with torch.no_grad():
         outputs = torch.cat([model.eval()(b.inputs, b.mask, b.positions) for b in batches])
     labels = torch.cat([b.label for b in batches])
-    assert made.val_loss == pytest.approx(F.cross_entropy(outputs, labels).item(), rel=1e-5)
-    assert made.output_std == pytest.approx(outputs.var(0, correction=0).mean().sqrt().item(), rel=1e-4)
-    assert (made.live_units is None) == (kind == "linear")
+    assert entry.val_loss == pytest.approx(F.cross_entropy(outputs, labels).item(), rel=1e-5)
+    assert entry.output_std == pytest.approx(outputs.var(0, correction=0).mean().sqrt().item(), rel=1e-4)
+    assert (entry.live_units is None) == (kind == "linear")
     last = (folder / "metrics.csv").read_text().splitlines()
-    assert made.train_loss == float(last[-1].split(",")[last[0].split(",").index("train_loss")])
-    assert made.lr == 0.01 and made.torch == torch.__version__ and made.command.startswith("python -m lra.train ")
+    assert entry.train_loss == float(last[-1].split(",")[last[0].split(",").index("train_loss")])
+    assert entry.lr == 0.01 and entry.torch == torch.__version__ and entry.command.startswith("python -m lra.train ")
 
 
-def test_a_dead_head_is_reported(data_root, tmp_path, monkeypatch, capfd):
-    """No unit of the head fires for any input, as in training after a step that was too large."""
-    whole = Head.__init__
+def test_dead_head_is_reported_as_collapsed(data_root, tmp_path, monkeypatch, capfd):
+    """No unit of the head fires for any input, as after a training step that was too large."""
+    original = Head.__init__
 
-    def dead(self, **options):
-        whole(self, **options)
+    def init_dead_units(self, **options):
+        original(self, **options)
         torch.nn.init.constant_(self.mlp[0].bias, -1e4)
 
-    monkeypatch.setattr(Head, "__init__", dead)
-    made = record.load(trained(tmp_path) / "record.json")
-    assert (made.collapsed, made.live_units, made.output_std) == (True, 0.0, 0.0)
+    monkeypatch.setattr(Head, "__init__", init_dead_units)
+    entry = record.load(trained(tmp_path) / "record.json")
+    assert (entry.collapsed, entry.live_units, entry.output_std) == (True, 0.0, 0.0)
     assert diagnostics.COLLAPSED + diagnostics.DEAD in capfd.readouterr().err
 
 
-def test_diagnostics_change_nothing_of_a_run(data_root, tmp_path, monkeypatch):
-    """Random selection and dropout draw numbers; two seeds in one process show that none is drawn in between."""
+def test_diagnostics_do_not_change_the_run(data_root, tmp_path, monkeypatch):
+    """Random selection and dropout would show if diagnostics drew random numbers before the second seed."""
     words = ["seeds=[0,1]", "optim.steps=6", "optim.eval_every=3", "optim.lr=0.01", "model.dropout=0.1"]
     trained(tmp_path / "with", *words)
     monkeypatch.setattr(diagnostics, "of_best", lambda *_: {})
     trained(tmp_path / "without", *words)
     for seed in (0, 1):
-        one, other = (seed_folder(tmp_path / name, seed=seed) for name in ("with", "without"))
-        a, b = result(one), result(other)
+        with_dir, without_dir = (seed_folder(tmp_path / name, seed=seed) for name in ("with", "without"))
+        a, b = result(with_dir), result(without_dir)
         assert {key for key in a if a[key] != b[key]} == DIAGNOSTICS and None not in (a[key] for key in DIAGNOSTICS)
-        assert_same_files(one, other, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
+        assert_same_files(with_dir, without_dir, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
 
 
-def test_a_run_that_ends_after_its_last_evaluation_has_the_same_diagnostics(data_root, tmp_path, monkeypatch):
+def test_run_resumed_after_last_evaluation_has_same_diagnostics(data_root, tmp_path, monkeypatch):
     words = ["optim.steps=6", "optim.eval_every=3", "optim.lr=0.01"]
-    whole = result(trained(tmp_path / "whole", *words, attn="sdpa"))
+    original = result(trained(tmp_path / "whole", *words, attn="sdpa"))
 
     def fail(*_):
         raise RuntimeError("power cut")
@@ -236,8 +243,8 @@ def test_a_run_that_ends_after_its_last_evaluation_has_the_same_diagnostics(data
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
         patch.setattr(training.RunDir, "best_weights", fail)
         trained(tmp_path / "cut", *words, attn="sdpa")
-    cut = result(trained(tmp_path / "cut", *words, attn="sdpa"))
-    assert cut == whole and None not in (cut[key] for key in (DIAGNOSTICS | {"train_loss"}))
+    resumed = result(trained(tmp_path / "cut", *words, attn="sdpa"))
+    assert resumed == original and None not in (resumed[key] for key in (DIAGNOSTICS | {"train_loss"}))
 
 
 @pytest.mark.parametrize(
@@ -253,5 +260,5 @@ def test_a_run_that_ends_after_its_last_evaluation_has_the_same_diagnostics(data
         ("+attn.share=1/8", "+attn.share=1/8"),
     ],
 )
-def test_the_command_of_a_record_names_no_folders(override, kept):
+def test_recorded_command_omits_local_folders(override, kept):
     assert record.command([override]) == " ".join(["python -m lra.train", *[kept] * bool(kept)])

@@ -1,9 +1,4 @@
-"""A training step does not wait for the device; learning rates by group and step.
-
-On the meta device, which has no memory, reading a number or selecting by a mask fails; on a GPU it would wait for
-all work. Not covered: Triton's kernels, and what is read once per step or evaluation on purpose
-(``Pretrainer.error``, the scores of ``LitClassifier``).
-"""
+"""Tests that a training step never waits for the device, and of learning rates by parameter group and step."""
 
 import contextlib
 from functools import partial
@@ -26,8 +21,10 @@ FEW = ("cur_abs", "sdpa", "nystrom", "luna", "performer")
 PAD = ("batch", "compact")
 
 
+# On the meta device, reading a value or selecting by a mask fails; a GPU would wait for all work. Not covered: Triton
+# kernels, and values read on purpose once per step or evaluation (``Pretrainer.error``, scores of ``LitClassifier``).
 class NoWaiting(TorchDispatchMode):
-    """Fails on a copy between CPU and device that the host waits for; a meta tensor itself refuses to be read."""
+    """Fails on a copy between CPU and device for which the host waits; reading a meta tensor raises an error anyway."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -43,21 +40,21 @@ class NoWaiting(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def without_autocast(monkeypatch):
-    """``full_precision`` switches autocast off for the device of its tensors, and meta has none."""
+    """Disable autocast: ``full_precision`` switches it off for the device of its tensors, and meta has none."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
 
 
 def module_and_data(name, device, data_root, *words):
-    made = config(name, f"data.root={data_root}", "task.masked_id=5", "model.pool=cls", *words)
-    data = made.task_data()
+    cfg = config(name, f"data.root={data_root}", "task.masked_id=5", "model.pool=cls", *words)
+    data = cfg.task_data()
     data.setup()
     data.splits = {key: split.to(device) for key, split in data.splits.items()}
     with torch.device(device):
-        model = made.classifier()
-    module = LitClassifier.of(made, model, seed=0)
+        model = cfg.classifier()
+    module = LitClassifier.of(cfg, model, seed=0)
     module.on_fit_start()
     module.bad_step, module.loss_sum = module.bad_step.to(device), module.loss_sum.to(device)
-    return module.train(), data, made
+    return module.train(), data, cfg
 
 
 def step(module, data, number):
@@ -67,15 +64,16 @@ def step(module, data, number):
 
 @pytest.mark.parametrize("pad", PAD)
 @pytest.mark.parametrize("name", FEW)
-def test_a_step_does_not_wait_for_the_device(name, pad, data_root):
-    """With the data of a run; ``test_no_mechanism_waits`` covers every mechanism."""
+def test_training_step_does_not_wait_for_device(name, pad, data_root):
+    """On batches of a data set; ``test_no_mechanism_waits_for_device`` covers every mechanism."""
     module, data, _ = module_and_data(name, "meta", data_root, f"data.pad={pad}")
     with NoWaiting() as mode:
         step(module, data, 0)
-    assert mode.copies == 1  # the indices of the examples
+    # The indices of the examples.
+    assert mode.copies == 1
 
 
-def test_the_order_of_many_steps_lies_on_the_device(data_root):
+def test_epoch_order_is_copied_to_device_once(data_root):
     _, data, _ = module_and_data("sdpa", "meta", data_root, "optim.micro_batch=4")
     batches = iter(data._training_batches())
     with NoWaiting() as mode:
@@ -83,7 +81,7 @@ def test_the_order_of_many_steps_lies_on_the_device(data_root):
     assert mode.copies == 1 and devices == {"meta"}
 
 
-def test_waiting_is_noticed():
+def test_no_waiting_mode_detects_synchronisation():
     x = torch.ones(3, device="meta")
     for wait in (lambda: x.sum().item(), lambda: x.nonzero(), lambda: x[x > 0], lambda: x.cpu()):
         with pytest.raises((RuntimeError, NotImplementedError, AssertionError)), NoWaiting():
@@ -95,11 +93,12 @@ def test_waiting_is_noticed():
 @pytest.mark.gpu
 @pytest.mark.parametrize("pad", PAD)
 @pytest.mark.parametrize("name", FEW)
-def test_a_step_does_not_wait_for_a_gpu(name, pad, data_root):
-    module, data, made = module_and_data(name, "cuda", data_root, f"data.pad={pad}")
-    optimiser = optim.adamw(module.model, dict(made.optim))
+def test_training_step_does_not_synchronise_gpu(name, pad, data_root):
+    module, data, cfg = module_and_data(name, "cuda", data_root, f"data.pad={pad}")
+    optimiser = optim.adamw(module.model, dict(cfg.optim))
     for number in range(3):
-        torch.cuda.set_sync_debug_mode("error" if number else "default")  # the first step loads kernels
+        # The first step loads kernels, for which it may wait.
+        torch.cuda.set_sync_debug_mode("error" if number else "default")
         try:
             seed_device(number, torch.device("cuda"))
             step(module, data, number)
@@ -109,7 +108,7 @@ def test_a_step_does_not_wait_for_a_gpu(name, pad, data_root):
             torch.cuda.set_sync_debug_mode("default")
 
 
-def test_a_step_draws_what_it_drew_when_all_generators_were_seeded():
+def test_seed_device_equals_torch_manual_seed():
     for seed in (0, 5, 2**64 - 1):
         torch.manual_seed(seed)
         expected = torch.rand(4)
@@ -121,7 +120,6 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 def meta_batch(task) -> Batch:
-    """Two examples without numbers."""
     empty = lambda *shape, dtype=torch.float32: torch.empty(shape, dtype=dtype, device="meta")
     shape = 2, task.towers, task.length
     inputs = empty(*shape, dtype=torch.int64) if task.vocab else empty(*shape, task.features or 1)
@@ -130,13 +128,14 @@ def meta_batch(task) -> Batch:
 
 
 def take_step(experiment: Experiment, model: nn.Module) -> None:
-    options = dict(experiment.optim) | {"clip_norm": 1.0}  # AdamW of one launch, which this excludes, has no meta form
+    # clip_norm excludes the fused AdamW, which has no meta implementation.
+    options = dict(experiment.optim) | {"clip_norm": 1.0}
     optimiser = optim.adamw(model, options)
-    rates = optim.schedule(optimiser, options, cycle_momentum=False)
+    lr_schedule = optim.schedule(optimiser, options, cycle_momentum=False)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimiser.step()
-    if rates is not None:
-        rates.step()
+    if lr_schedule is not None:
+        lr_schedule.step()
 
 
 def train_and_evaluate(experiment: Experiment) -> None:
@@ -150,29 +149,29 @@ def train_and_evaluate(experiment: Experiment) -> None:
 
 
 @pytest.mark.parametrize("attn", [name for name in MECHANISMS if name not in KERNELS])
-def test_no_mechanism_waits(attn):
+def test_no_mechanism_waits_for_device(attn):
     train_and_evaluate(config(attn))
 
 
-# Mamba's scan takes a step of Python per token; its other experiments differ in sizes.
+# Slow: Mamba's scan takes a Python step per token. Its other experiments differ only in sizes.
 SCANS = ("mamba_text", "mamba_retrieval", "mamba_image", "mamba_pathfinder", "mamba_pathfinder_x")
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SCANS)) for name in EXPERIMENTS]
 )
-def test_no_experiment_waits(name):
+def test_no_experiment_waits_for_device(name):
     mechanism = ["attn=cur_abs"] if name.startswith(("curformer", "board", "listops_quick")) else []
-    made = experiment(f"experiment={name}", *mechanism)
-    # A third layer would do what the second does, and later tokens what the first 1,024 do.
-    model = made.model.replace(layers=min(2, made.model.layers))
-    made = made.replace(model=model, task=made.task.replace(length=min(1024, made.task.length)))
-    train_and_evaluate(made)
-    take_step(made, made.meta_model)
-    if made.pretrained:
+    cfg = experiment(f"experiment={name}", *mechanism)
+    # Two layers and 1,024 tokens suffice: more of them run the same operators.
+    model = cfg.model.replace(layers=min(2, cfg.model.layers))
+    cfg = cfg.replace(model=model, task=cfg.task.replace(length=min(1024, cfg.task.length)))
+    train_and_evaluate(cfg)
+    take_step(cfg, cfg.meta_model)
+    if cfg.pretrained:
         with torch.device("meta"):
-            model = made.pretrainer()
-        batch, ratio = meta_batch(made.task), made.pretrain.ratio
+            model = cfg.pretrainer()
+        batch, ratio = meta_batch(cfg.task), cfg.pretrain.ratio
         holes = draw_holes(ratio, batch.inputs, batch.mask) if ratio else None
         model.predict(model(batch.inputs, batch.mask, holes)).sum().backward()
 
@@ -181,7 +180,7 @@ OPTIONS = {"lr": 0.004, "warmup": 100, "steps": 1100, "warmup_power": 1}
 OPTIONS |= {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "clip_norm": None}
 
 
-def test_linear():
+def test_linear_schedule_values():
     rate = partial(optim.linear, optim=OPTIONS)
     assert rate(0) == 1e-7 and rate(100) == pytest.approx(0.004) and rate(50) == pytest.approx(0.002, rel=1e-4)
     assert rate(600) == pytest.approx(0.002) and rate(1099) == pytest.approx(4e-6) and rate(1100) == 0
@@ -189,7 +188,7 @@ def test_linear():
     assert optim.linear(0, OPTIONS | {"warmup": 0}) == 0.004
 
 
-def test_cosine_is_torchs_behind_the_warm_up():
+def test_cosine_schedule_matches_torch_after_warmup():
     assert optim.cosine(0, OPTIONS) == 1e-7 and optim.cosine(100, OPTIONS) == pytest.approx(0.004)
     optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.004)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=1000)
@@ -206,7 +205,7 @@ class Slow(nn.Module):
         self.a, self.b, self.c, self.d = (nn.Parameter(torch.ones(1)) for _ in range(4))
 
 
-def test_a_module_names_the_parameters_with_separate_rates():
+def test_module_rates_define_parameter_groups():
     model = nn.Sequential(nn.Linear(1, 1), Slow(), Slow())
     main, slow, half = optim.adamw(model, OPTIONS).param_groups
     assert [len(group["params"]) for group in (main, slow, half)] == [4, 4, 2]
@@ -217,20 +216,21 @@ def test_a_module_names_the_parameters_with_separate_rates():
 
 
 @pytest.mark.parametrize("kind", ["one_cycle", "linear", "cosine", "constant"])
-def test_every_schedule_keeps_the_ratio_of_the_rates(kind):
+def test_schedule_preserves_ratio_of_group_rates(kind):
     options = OPTIONS | {"schedule": kind, "steps": 20, "warmup": 5}
     optimiser = optim.adamw(nn.Sequential(nn.Linear(1, 1), Slow()), options)
     schedule = optim.schedule(optimiser, options, cycle_momentum=True)
-    rates = []
+    lr_schedule = []
     for _ in range(19):
         main, *rest = (group["lr"] for group in optimiser.param_groups)
-        assert rest == pytest.approx([0.1 * main, 0.5 * main], rel=1e-3)  # one-cycle ends at lr / 1e4 / 25
-        rates.append(main)
+        # rel=1e-3 because the last rates are tiny: one-cycle ends at lr / 25 / 1e4.
+        assert rest == pytest.approx([0.1 * main, 0.5 * main], rel=1e-3)
+        lr_schedule.append(main)
         optimiser.step()
         schedule.step()
     if kind == "constant":
         ramp = [1e-7 + (0.004 - 1e-7) * step / 5 for step in range(5)]
-        assert rates == pytest.approx([*ramp, *[0.004] * 14], rel=1e-6)
+        assert lr_schedule == pytest.approx([*ramp, *[0.004] * 14], rel=1e-6)
         assert optim.schedule(optimiser, options | {"warmup": 0}, cycle_momentum=True) is None
 
 
@@ -245,7 +245,7 @@ def test_every_schedule_keeps_the_ratio_of_the_rates(kind):
         ("long_conv", {"weights"}, set()),
     ],
 )
-def test_states_learn_at_their_own_rate(words, own, decayed):
+def test_state_parameters_have_separate_rate_and_decay(words, own, decayed):
     model = config(words, "attn.rate=0.25").classifier()
     names = {id(p): name.rpartition(".")[2] for name, p in model.named_parameters()}
     main, *rest = optim.adamw(model, OPTIONS).param_groups
@@ -258,7 +258,7 @@ def test_states_learn_at_their_own_rate(words, own, decayed):
 
 
 @pytest.mark.parametrize("lr", [3e-4, 1e-3, 4e-3, 1e-2])
-def test_separate_rates_are_at_most_own_lr_max(lr):
+def test_separate_rates_are_capped_by_own_lr_max(lr):
     capped = OPTIONS | {"lr": lr, "own_lr_max": 1e-3}
     main, slow = optim.adamw(config("s4d_lin").classifier(), capped).param_groups
     assert main["lr"] == lr and slow["lr"] == min(lr, 1e-3)

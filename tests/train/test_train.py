@@ -1,4 +1,4 @@
-"""Runs: repeated, killed, resumed, rejected, diverged, two at once, and several with -m."""
+"""Tests of training runs: resumed after a crash or kill, rejected, diverged, locked, and several with -m."""
 
 import os
 import signal
@@ -23,55 +23,56 @@ from lra.train.lit import LitClassifier
 from lra.train.plan import check_data
 
 
-def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_path, monkeypatch):
+def test_resume_after_crash_is_bit_exact(data_root, tmp_path, monkeypatch):
     words = ["optim.steps=12", "optim.eval_every=3", "optim.micro_batch=4", "optim.lr=0.01"]
-    whole = trained(tmp_path / "whole", *words)
+    reference_dir = trained(tmp_path / "whole", *words)
 
-    cut = seed_folder(tmp_path / "cut")
+    crashed_dir = seed_folder(tmp_path / "cut")
     with training.power_cut(6):
         trained(tmp_path / "cut", *words)
-    assert torch.load(cut / "last.ckpt", weights_only=True)["global_step"] == 6
-    assert not (cut / "record.json").exists()
+    assert torch.load(crashed_dir / "last.ckpt", weights_only=True)["global_step"] == 6
+    assert not (crashed_dir / "record.json").exists()
 
     steps, step = [], LitClassifier.training_step
 
-    def counted(self, *batch):
+    def counting_step(self, *batch):
         steps.append(self.global_step)
         return step(self, *batch)
 
-    monkeypatch.setattr(LitClassifier, "training_step", counted)
+    monkeypatch.setattr(LitClassifier, "training_step", counting_step)
     trained(tmp_path / "cut", *words)
-    assert sorted(set(steps)) == list(range(6, 12))  # none is done again
-    assert result(cut) == result(whole)
-    training.assert_same_files(cut, whole, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
+    assert sorted(set(steps)) == list(range(6, 12))
+    assert result(crashed_dir) == result(reference_dir)
+    training.assert_same_files(crashed_dir, reference_dir, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
 
 
-def test_the_weights_of_the_first_best_validation_score_are_tested(data_root, tmp_path, monkeypatch):
-    """Of validation scores 5, 7, 7, 6 the test set is scored with the weights of step 6, not with the last ones."""
-    scores, weights, tested = iter((5.0, 7.0, 7.0, 6.0)), {}, []
+def test_scoring_uses_weights_of_first_best_validation_score(data_root, tmp_path, monkeypatch):
+    """With validation scores 5, 7, 7, 6 the test set is scored with the weights of step 6, not with the last ones."""
+    scores, weights, evaluated_weights = iter((5.0, 7.0, 7.0, 6.0)), {}, []
     validate, test = LitClassifier.on_validation_epoch_end, LitClassifier.on_test_epoch_end
 
-    def validation(self):
+    def set_score(self):
         validate(self)
         self.score = next(scores)
         weights[self.global_step] = deepcopy(self.model.state_dict())
 
-    def final(self):
+    def save_weights(self):
         test(self)
-        tested.append(deepcopy(self.model.state_dict()))
+        evaluated_weights.append(deepcopy(self.model.state_dict()))
 
-    monkeypatch.setattr(LitClassifier, "on_validation_epoch_end", validation)
-    monkeypatch.setattr(LitClassifier, "on_test_epoch_end", final)
+    monkeypatch.setattr(LitClassifier, "on_validation_epoch_end", set_score)
+    monkeypatch.setattr(LitClassifier, "on_test_epoch_end", save_weights)
     run_dir = trained(tmp_path, "optim.steps=12", "optim.eval_every=3", "optim.lr=0.01")
-    made = record.load(run_dir / "record.json")
-    assert (made.best_step, made.val) == (6, 7.0) and sorted(weights) == [3, 6, 9, 12]
-    assert len(tested) == 2  # the test set, then the validation set for the diagnostics
-    assert all(torch.equal(value, weights[6][name]) for state in tested for name, value in state.items())
-    assert any(not torch.equal(value, weights[12][name]) for name, value in tested[0].items())
+    run = record.load(run_dir / "record.json")
+    assert (run.best_step, run.val) == (6, 7.0) and sorted(weights) == [3, 6, 9, 12]
+    # Evaluated on the test set, then on the validation set for the diagnostics.
+    assert len(evaluated_weights) == 2
+    assert all(torch.equal(value, weights[6][name]) for state in evaluated_weights for name, value in state.items())
+    assert any(not torch.equal(value, weights[12][name]) for name, value in evaluated_weights[0].items())
 
 
-def test_the_time_of_a_step_leaves_evaluations_out(monkeypatch):
-    # Begun, 5 steps in 0.5 s, an evaluation, 10 steps in 2 s, another evaluation.
+def test_step_time_excludes_evaluations(monkeypatch):
+    # Clock readings: start, 5 steps in 0.5 s, an evaluation, 10 steps in 2 s, an evaluation.
     clock = iter((10.0, 10.5, 20.0, 22.0, 30.0))
     monkeypatch.setattr("lra.train.callbacks.time.perf_counter", lambda: next(clock))
     watch, trainer = Stopwatch(), SimpleNamespace(global_step=0)
@@ -83,8 +84,8 @@ def test_the_time_of_a_step_leaves_evaluations_out(monkeypatch):
     assert watch.step_ms == [100.0, 200.0] and watch.median == 150.0
 
 
-def test_the_commit_of_a_record_says_whether_the_checkout_had_changes(tmp_path, monkeypatch):
-    """The commit of another project, below whose checkout the package is installed, is not recorded."""
+def test_recorded_commit_marks_uncommitted_changes(tmp_path, monkeypatch):
+    """No commit is recorded if the package is not tracked by the repository around it."""
 
     def git(*words):
         words = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
@@ -104,9 +105,9 @@ def test_the_commit_of_a_record_says_whether_the_checkout_had_changes(tmp_path, 
     assert record.git_commit() is None
 
 
-def test_crash_between_the_two_checkpoints_is_harmless(data_root, tmp_path, monkeypatch):
+def test_resume_after_full_disk_between_checkpoints_is_exact(data_root, tmp_path, monkeypatch):
     words = ["optim.steps=6", "optim.eval_every=3"]
-    whole = trained(tmp_path / "whole", *words)
+    reference_dir = trained(tmp_path / "whole", *words)
     original = Trainer.save_checkpoint
 
     def full_disk(self, path, *args, **kwargs):
@@ -119,10 +120,10 @@ def test_crash_between_the_two_checkpoints_is_harmless(data_root, tmp_path, monk
         patch.setattr(Trainer, "save_checkpoint", full_disk)
         trained(tmp_path / "cut", *words)
     assert not list(tmp_path.rglob("*.part"))
-    assert result(trained(tmp_path / "cut", *words)) == result(whole)
+    assert result(trained(tmp_path / "cut", *words)) == result(reference_dir)
 
 
-def test_finished_seeds_are_skipped_new_ones_run_and_a_changed_configuration_is_an_error(data_root, tmp_path, capfd):
+def test_finished_seed_is_skipped_and_changed_configuration_is_rejected(data_root, tmp_path, capfd):
     run_dir = trained(tmp_path)
     stamp = (run_dir / "record.json").stat().st_mtime_ns
     trained(tmp_path, "seeds=[0,1]")
@@ -134,57 +135,58 @@ def test_finished_seeds_are_skipped_new_ones_run_and_a_changed_configuration_is_
     with pytest.raises(ValueError, match=r"optim.lr: 0.001 -> 0.002.*study=<name>"):
         trained(tmp_path, "optim.lr=0.002")
     trained(tmp_path, "optim.lr=0.002", "study=other")
-    trained(tmp_path, "trainer.threads=1", "data.eval_batch=7")  # neither changes a result
+    # Options that change no result.
+    trained(tmp_path, "trainer.threads=1", "data.eval_batch=7")
 
 
-def test_infinite_loss_ends_one_seed_and_not_the_others(data_root, tmp_path, capfd):
+def test_diverged_seed_does_not_stop_the_next_seed(data_root, tmp_path, capfd):
     trained(tmp_path, "optim.lr=1e30", "seeds=[0,1]", attn="softmax")
     for seed in (0, 1):
-        got = result(seed_folder(tmp_path, "softmax", seed))
-        assert got["status"] == "diverged" and got["lr"] == 1e30 and 0 < got["steps"] < 6
-        assert {got[key] for key in ("test", "train_loss", *DIAGNOSTICS)} == {None}
+        values = result(seed_folder(tmp_path, "softmax", seed))
+        assert values["status"] == "diverged" and values["lr"] == 1e30 and 0 < values["steps"] < 6
+        assert {values[key] for key in ("test", "train_loss", *DIAGNOSTICS)} == {None}
     assert "not finite at step" in capfd.readouterr().err
 
 
-def test_a_process_that_does_not_write_forgets_the_digest_of_earlier_weights(tmp_path):
-    """After a resume every process has the digest of last.ckpt; a better score belongs to other weights."""
-    done = lambda *_: None
+def test_rank_that_writes_no_checkpoint_clears_outdated_digest(tmp_path):
+    """After a resume every rank has the digest of last.ckpt; a better score belongs to other weights."""
+    no_op = lambda *_: None
     checkpoints = Checkpoints(SimpleNamespace(last=tmp_path / "last.ckpt"))
     checkpoints.load_state_dict({"best_score": 1.0, "best_step": 3, "digest": "d", "train_loss": 2.0})
-    trainer = SimpleNamespace(global_step=6, loggers=[], is_global_zero=False, save_checkpoint=done)
-    trainer.strategy = SimpleNamespace(barrier=done)
+    trainer = SimpleNamespace(global_step=6, loggers=[], is_global_zero=False, save_checkpoint=no_op)
+    trainer.strategy = SimpleNamespace(barrier=no_op)
     for score, digest in ((1.0, "d"), (2.0, None)):
         checkpoints.on_validation_end(trainer, SimpleNamespace(score=score, pop_mean_loss=lambda: 2.0, rate=0.1))
         assert checkpoints.best["digest"] == digest
 
 
-def test_weights_that_a_last_step_broke_are_not_saved(data_root, tmp_path, monkeypatch):
+def test_nonfinite_weights_are_not_saved(data_root, tmp_path, monkeypatch):
     """An update may overflow while its loss is finite; a kill before the next loss would leave NaN."""
 
-    def broken(module, *_):
+    def overflow_weights(module, *_):
         if module.global_step == 6:
             next(module.model.parameters()).data.view(-1)[0] = torch.nan
 
-    monkeypatch.setattr(LitClassifier, "on_train_batch_end", broken)
+    monkeypatch.setattr(LitClassifier, "on_train_batch_end", overflow_weights)
     run_dir = trained(tmp_path)
     assert result(run_dir)["status"] == "diverged" and result(run_dir)["steps"] == 6
     assert checkpoint.state(run_dir / checkpoint.LAST)["global_step"] == 3
 
 
 @pytest.mark.parametrize("room", [pytest.param(100_000, id="best.ckpt", marks=pytest.mark.slow), 500_000])
-def test_a_full_disk_is_reported_and_the_run_resumes_later(room, data_root, tmp_path):
-    """The file size limit of a process fails the writes that a full disk would fail."""
-    few = ("optim.steps=6", "optim.eval_every=3")
-    process = training.start(tmp_path, *few, limit=room)
+def test_full_disk_is_reported_and_run_resumes(room, data_root, tmp_path):
+    """A limit on the file size of a process fails the writes that a full disk would fail."""
+    overrides = ("optim.steps=6", "optim.eval_every=3")
+    process = training.start(tmp_path, *overrides, limit=room)
     _, err = process.communicate(timeout=120)
     assert process.returncode != 0 and "Traceback" not in err
     assert "seed-0 cannot be written: File too large; make room, then the same" in err, err
     assert not list(tmp_path.rglob("*.part"))
-    training.train_config(config("cur_abs", "seeds=[0]", *LONGER, *few, f"runs={tmp_path}"))
+    training.train_config(config("cur_abs", "seeds=[0]", *LONGER, *overrides, f"runs={tmp_path}"))
     assert result(seed_folder(tmp_path, "cur_abs"))["status"] == "done"
 
 
-def test_seed_that_another_process_runs_is_skipped(data_root, tmp_path, capfd):
+def test_seed_locked_by_another_process_is_skipped(data_root, tmp_path, capfd):
     folder = seed_folder(tmp_path)
     folder.mkdir(parents=True)
     with hold(folder / ".owner"):
@@ -197,7 +199,7 @@ def test_seed_that_another_process_runs_is_skipped(data_root, tmp_path, capfd):
 @pytest.mark.parametrize(
     "kill", [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGTERM))]
 )
-def test_killed_process_resumes(data_root, tmp_path, kill, capfd):
+def test_killed_run_resumes(data_root, tmp_path, kill, capfd):
     folder = seed_folder(tmp_path, "cur_abs")
     err = training.killed(training.start(tmp_path), folder / "last.ckpt", kill)
     assert kill == signal.SIGKILL or "the same command resumes from step" in err
@@ -210,35 +212,33 @@ def test_killed_process_resumes(data_root, tmp_path, kill, capfd):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (
-            -100,
-            "labels must be 0 or more; the smallest label of the train set is -100",
-        ),  # the cross entropy would ignore it
+        # The ignore_index of torch's cross entropy.
+        (-100, "labels must be 0 or more; the smallest label of the train set is -100"),
         (8, "task.outputs must be above 8, the largest label of the train set, not 8"),
     ],
 )
-def test_a_label_that_is_no_class_is_an_error(label, message):
-    made = config("mean", "task=recall")
-    data = made.task_data()
+def test_label_outside_the_classes_is_rejected(label, message):
+    run = config("mean", "task=recall")
+    data = run.task_data()
     data.setup()
-    check_data(made.task, data)
+    check_data(run.task, data)
     data.splits["train"].labels[3] = label
     with pytest.raises(ValueError, match=message):
-        check_data(made.task, data)
+        check_data(run.task, data)
 
 
-def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_path, monkeypatch, call):
-    ended = []
+def test_failed_multirun_job_is_listed_and_others_finish(data_root, tmp_path, monkeypatch, call):
+    finished_labels = []
 
     def seed(plan, run_dir):
         if plan.experiment.label == "linear":
             raise RuntimeError("out of\nmemory")
-        ended.append(plan.experiment.label)
+        finished_labels.append(plan.experiment.label)
 
     monkeypatch.setattr("lra.train.__main__.run_seed", seed)
     words = ["task=listops", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"]
     stop, _, error = call(train, "-m", *words, "model.heads=3,2", "attn=sdpa,linear,luna")
-    assert ended == ["sdpa", "luna"]
+    assert finished_labels == ["sdpa", "luna"]
     first, *lines = stop.splitlines()
     assert first == "lra: 4 runs failed, the others finished"
     job = lambda heads, attn, why: f"  {' '.join(words)} model.heads={heads} attn={attn}: {why}"
@@ -248,11 +248,11 @@ def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_pa
     assert error.count("lra: failed: ") == 4 and error.count("Traceback") == 1
 
 
-def test_a_run_on_several_devices_that_fails_stops_no_other_and_says_nothing_itself(tmp_path, monkeypatch, call):
-    started = []
+def test_failed_ddp_job_is_listed_once_and_others_finish(tmp_path, monkeypatch, call):
+    calls = []
 
     def launch(arguments):
-        started.append(arguments.training_script_args)
+        calls.append(arguments.training_script_args)
         raise ChildFailedError.__new__(ChildFailedError)
 
     monkeypatch.setattr(distributed.torchrun, "run", launch)
@@ -261,7 +261,7 @@ def test_a_run_on_several_devices_that_fails_stops_no_other_and_says_nothing_its
     words += ["trainer=ddp", "trainer.devices=2", "trainer.device=cpu"]
     stop, *_ = call(train, "-m", *words, "attn=mean,sdpa")
     assert (
-        len(started) == 2 and stop.startswith("lra: 2 runs failed") and "attn=sdpa: one of its processes failed" in stop
+        len(calls) == 2 and stop.startswith("lra: 2 runs failed") and "attn=sdpa: one of its processes failed" in stop
     )
     stop, _, error = call(train, *words, "attn=mean")
     assert (stop, error) == (1, "") and "OMP_NUM_THREADS" not in distributed.os.environ
