@@ -191,13 +191,8 @@ def measure(
     Lit pixels are brighter than 63. The grey of a role (target, distractor, marker) is its contribution to the mean
     grey: the sum over the pixels where the role is the brightest, divided by the number of all pixels.
 
-    Args:
-        image: the finished image.
-        layers: (3, size, size) targets, distractors and markers before their maximum is taken.
-        turns: angles in radians in [0, pi] between consecutive paddles of both targets.
-        tips: the two points with markers.
-        discarded: pairs of targets discarded before this one.
-        num_distractors: distractors in the image.
+    layers: (3, size, size) targets, distractors and markers before their maximum is taken. turns: angles in [0, pi]
+    between consecutive paddles of both targets. tips: the two points with markers. discarded: earlier pairs of targets.
     """
     statistics = {"lit pixels": np.count_nonzero(image > 63), "mean grey": image.mean()}
     brightest = np.where(layers.max(0) > 0, layers.argmax(0), -1)
