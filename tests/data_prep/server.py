@@ -136,9 +136,9 @@ def write_folder(folder: Path, files: dict[str, bytes], *, packed: bool = False)
 
 def examples(split: Split) -> list[tuple]:
     """Label, and bytes of the sequence of each tower, for each example of a split."""
-    rows = [split.tokens[a:b].numpy().tobytes() for a, b in split.offsets.unfold(0, 2, 1).tolist()]
+    sequences = [split.tokens[a:b].numpy().tobytes() for a, b in split.offsets.unfold(0, 2, 1).tolist()]
     return list(
-        zip(split.labels.tolist(), *(rows[tower :: split.towers] for tower in range(split.towers)), strict=True)
+        zip(split.labels.tolist(), *(sequences[tower :: split.towers] for tower in range(split.towers)), strict=True)
     )
 
 
@@ -146,9 +146,9 @@ def gathered(source, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
     """Full sequences (n, L) int64 or (n, L, F) float and labels (n,) of a split that is generated on the fly."""
     split_data = source.open("nowhere")[split]
     tokens, mask = split_data.gather(torch.arange(len(split_data)), source.length)
-    rows = tokens[:, 0].numpy()
-    assert mask.all() and tokens.shape[1:3] == (1, source.length) and rows.dtype == source.dtype
-    return rows if tokens.is_floating_point() else rows.astype(np.int64), split_data.labels.numpy()
+    sequences = tokens[:, 0].numpy()
+    assert mask.all() and tokens.shape[1:3] == (1, source.length) and sequences.dtype == source.dtype
+    return sequences if tokens.is_floating_point() else sequences.astype(np.int64), split_data.labels.numpy()
 
 
 def prepared(source, root: Path) -> dict[str, list[tuple]]:
@@ -172,9 +172,9 @@ def official(*names: str) -> Path:
     return paths[0] if paths else pytest.skip(f"LRA_TEST_DATA: a folder with {' or '.join(names)}")
 
 
-def trained(folder: Path, *words: str) -> record.RunRecord:
+def trained(folder: Path, *args: str) -> record.RunRecord:
     """Train with the smoke budget on data prepared in folder/data; return the run record."""
-    config = experiment(*words, "budget=smoke", "seeds=[0]", f"runs={folder / 'runs'}", f"data.root={folder / 'data'}")
+    config = experiment(*args, "budget=smoke", "seeds=[0]", f"runs={folder / 'runs'}", f"data.root={folder / 'data'}")
     if (source := config.task_data().source).stored:
         source.prepare(folder / "data")
     train.__wrapped__(config)

@@ -25,14 +25,14 @@ from data_prep.archive import members, reading
 from data_prep.image import Image, pillow_grey, shuffled, tensorflow_grey
 from data_prep.text import Text
 
-BATCH_SIZE = 6  # images per batch file
+COUNT = 6  # images per batch file
 # The seed of `records` for each batch file that `cifar` writes.
 TRAIN_BATCH_SEEDS = {"data_batch_1": 1, "data_batch_2": 4, "data_batch_3": 3, "data_batch_4": 0, "data_batch_5": 5}
 
 
 @pytest.fixture
 def images(tmp_path):
-    return cifar(tmp_path / "cifar.tar.gz", BATCH_SIZE) | {"hold_out": 10}
+    return cifar(tmp_path / "cifar.tar.gz", COUNT) | {"hold_out": 10}
 
 
 @pytest.fixture
@@ -42,9 +42,7 @@ def reviews(tmp_path):
 
 def options_of(task, folder):
     """Write a small archive of the task; return the options of the source that reads it."""
-    return (
-        cifar(folder / "cifar.tar.gz", BATCH_SIZE) | {"hold_out": 10} if task is Image else imdb(folder / "imdb.tar.gz")
-    )
+    return cifar(folder / "cifar.tar.gz", COUNT) | {"hold_out": 10} if task is Image else imdb(folder / "imdb.tar.gz")
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +87,8 @@ def grey_bytes(pixels):
 
 def grey_records(seeds):
     """(label, grey levels) of each image in the batches with these seeds."""
-    rows = np.concatenate([records(BATCH_SIZE, seed) for seed in seeds])
-    return [(int(row[0]), grey_bytes(row[1:].reshape(3, 1024).T)) for row in rows]
+    image_records = np.concatenate([records(COUNT, seed) for seed in seeds])
+    return [(int(record[0]), grey_bytes(record[1:].reshape(3, 1024).T)) for record in image_records]
 
 
 def test_archive_order_keeps_image_order_of_batches(tmp_path, images):
@@ -116,7 +114,7 @@ def cifar10(tmp_path, monkeypatch):
             parts = {"train": TRAIN_BATCH_SEEDS.values(), "test": [2]}
             return {name: self._generate_examples(f"{name}_", seeds) for name, seeds in parts.items()}
 
-    images = lambda seed, _: ((r[:1], r[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for r in records(BATCH_SIZE, seed))
+    images = lambda seed, _: ((r[:1], r[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for r in records(COUNT, seed))
     monkeypatch.setattr(theirs, "_load_data", images)
     builder = Small(data_dir=tmp_path / "tfds", file_format="array_record")
     builder.download_and_prepare()
@@ -129,7 +127,7 @@ def test_image_splits_and_shuffle_match_tfds(tmp_path, images, cifar10):
         source = cifar10.as_data_source(part)
         expected = [(example["label"], grey_bytes(example["image"].reshape(1024, 3))) for example in source]
         assert sorted(splits[name]) == sorted(expected)
-    for split, n in (("train", 5 * BATCH_SIZE), ("test", BATCH_SIZE)):
+    for split, n in (("train", 5 * COUNT), ("test", COUNT)):
         ids = [example["id"].decode() for example in cifar10.as_data_source(split)]
         assert [f"{split}_{number:05d}" for number in shuffled(n, split)] == ids
     # The published order of the full cifar10 of TFDS starts with train_16399, train_01680, ...
@@ -155,8 +153,8 @@ def test_text_splits_match_paper(tmp_path, reviews):
     assert splits == {"train": train, "val": test, "test": test}
     assert len(train) == len(test) == 40
     # The validation set is the test set, which is stored only once.
-    stored = {path.name.split(".")[0] for path in source.folder(tmp_path / "data").iterdir()}
-    assert stored == {"train", "test", "meta", "SHA256SUMS"}
+    file_stems = {path.name.split(".")[0] for path in source.folder(tmp_path / "data").iterdir()}
+    assert file_stems == {"train", "test", "meta", "SHA256SUMS"}
 
 
 def test_review_texts_match_tfds(tmp_path, reviews):
@@ -300,10 +298,10 @@ def test_hostile_archive_error_names_unsafe_member(tmp_path, name):
     member = tarfile.TarInfo(name)
     member.type, member.linkname = HOSTILE[name]
     source = Text(**imdb(tmp_path / "imdb.tar.gz", hostile=member))
-    before = sorted(tmp_path.rglob("*"))
+    files_before = sorted(tmp_path.rglob("*"))
     message = f"not to be trusted: its member '{name}' (lies outside|is a link|is not a)"
     assert_rejected(source, tmp_path / "data", message)
-    assert {path for path in tmp_path.rglob("*") if path.suffix != ".lock"} <= {*before, tmp_path / "data"}
+    assert {path for path in tmp_path.rglob("*") if path.suffix != ".lock"} <= {*files_before, tmp_path / "data"}
 
 
 @pytest.mark.parametrize("mode", ["w:", "w:gz", "w:xz", "w:bz2"])

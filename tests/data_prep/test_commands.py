@@ -105,7 +105,7 @@ def test_baselines_are_cached_and_recorded_by_later_runs(data_root, tmp_path, mo
         train.__wrapped__(config("none", *words, f"runs={tmp_path}", f"study={study}", "seeds=[0]"))
         return record.load(next(tmp_path.glob(f"{study}/**/record.json")))
 
-    before = train_study("before")
+    record_before = train_study("before")
     monkeypatch.setattr("lra.data.bag_of_tokens.EPOCHS", 2)
     show_baselines(compose(PrepareOptions, words))
     head, line = capsys.readouterr().out.splitlines()
@@ -114,11 +114,11 @@ def test_baselines_are_cached_and_recorded_by_later_runs(data_root, tmp_path, mo
     monkeypatch.setattr("lra.data.bag_of_tokens.fit", lambda *_, **__: pytest.fail("it is fitted once"))
     show_baselines(compose(PrepareOptions, words))
     assert capsys.readouterr().out.splitlines() == [head, line]
-    after = train_study("after")
-    assert before.floor == after.floor == floor
-    assert before.bag is None and after.bag == pytest.approx(bag, abs=0.005)
-    assert before.fingerprint == after.fingerprint and before.test == after.test
-    assert after.constant_baseline == pytest.approx(constant, abs=0.005)
+    record_after = train_study("after")
+    assert record_before.floor == record_after.floor == floor
+    assert record_before.bag is None and record_after.bag == pytest.approx(bag, abs=0.005)
+    assert record_before.fingerprint == record_after.fingerprint and record_before.test == record_after.test
+    assert record_after.constant_baseline == pytest.approx(constant, abs=0.005)
 
 
 def test_real_valued_task_has_no_bag_of_tokens_baseline(data_root, tmp_path, capsys):
@@ -290,8 +290,8 @@ def test_inspect_reads_pickles_without_executing_them(tmp_path, capsys):
 
 def test_inspect_compares_copies(tmp_path, capsys):
     other_content = LISTOPS | {"basic_val.tsv": b"Source\tTarget\n1\t1\n"}
-    for second, verdict in ((LISTOPS, "2 copies, equal"), (other_content, "2 copies, different; choose one")):
-        root = write_folder(tmp_path / "root", nest("a", LISTOPS) | nest("a/b", second))
+    for second_copy, verdict in ((LISTOPS, "2 copies, equal"), (other_content, "2 copies, different; choose one")):
+        root = write_folder(tmp_path / "root", nest("a", LISTOPS) | nest("a/b", second_copy))
         inspect.main([str(root)])
         assert f"listops: {verdict}" in capsys.readouterr().out
 
@@ -299,9 +299,9 @@ def test_inspect_compares_copies(tmp_path, capsys):
 def test_survey_accepts_generated_listops_and_rejects_other_answers():
     collector = survey.ListOpsCollector("here")
     trees = ListOps().examples(workers=2)
-    rows = [f"{decode(ids)}\t{answer}\n".encode() for ids, answer in (next(trees) for _ in range(1200))]
+    tsv_lines = [f"{decode(ids)}\t{answer}\n".encode() for ids, answer in (next(trees) for _ in range(1200))]
     for name in collector.files.values():
-        collector.add(name, [b"Source\tTarget\n", *rows])
+        collector.add(name, [b"Source\tTarget\n", *tsv_lines])
     assert not [line for line in collector.differences(collector.splits) if "histogram" in line or "tokens" in line]
     unofficial = survey.ListOpsCollector("here")
     for name in unofficial.files.values():

@@ -112,8 +112,8 @@ def test_pickle_truncates_texts_and_rejects_real_numbers(tmp_path):
         export.write(series, "pickle", tmp_path / "series", "command")
     export.write(series, "npz", tmp_path / "series", "command")
     stored = np.load(tmp_path / "series" / "val.npz")
-    whole = series.splits["val"].gather(torch.arange(5), 128)[0]
-    assert np.array_equal(stored["tokens"], whole.flatten(0, 2)) and stored["labels"].dtype == np.float32
+    full = series.splits["val"].gather(torch.arange(5), 128)[0]
+    assert np.array_equal(stored["tokens"], full.flatten(0, 2)) and stored["labels"].dtype == np.float32
 
 
 def test_failed_export_leaves_no_files(tmp_path, monkeypatch):
@@ -155,7 +155,7 @@ def builders():
     return tfds
 
 
-def built(name, source, folder):
+def build_with_tfds(name, source, folder):
     """Build with TFDS; return its label feature, and (label, input) of the examples of each split."""
     tfds = builders()
     builder = getattr(tfds, name)
@@ -185,13 +185,13 @@ def tfds_retrieval(folder):
 )
 def test_tfds_builder_yields_prepared_examples(tmp_path, builder, make, stored):
     source = make(tmp_path)
-    names, actual = built(builder, source, tmp_path / "tfds")
-    reference = {name: examples(split) for name, split in source.load(tmp_path / "tfds" / "downloads").items()}
-    assert {name: [(label, *stored(value)) for label, value in rows] for name, rows in actual.items()} == reference
+    names, actual = build_with_tfds(builder, source, tmp_path / "tfds")
+    store = {name: examples(split) for name, split in source.load(tmp_path / "tfds" / "downloads").items()}
+    assert {name: [(label, *stored(value)) for label, value in items] for name, items in actual.items()} == store
     # A review of `imdb` starts with its split, its label and its number.
     if builder == "LraText":
         assert all(
-            row.split()[1].decode() == names.int2str(int(label)) for rows in reference.values() for label, row in rows
+            item.split()[1].decode() == names.int2str(int(label)) for items in store.values() for label, item in items
         )
 
 
@@ -201,11 +201,11 @@ def test_tfds_builder_yields_prepared_examples(tmp_path, builder, make, stored):
 )
 def test_tfds_builder_yields_synthetic_sequences(tmp_path, builder, kind):
     source = kind(train=5, val=3, test=2)
-    _, actual = built(builder, source, tmp_path / "tfds")
+    _, actual = build_with_tfds(builder, source, tmp_path / "tfds")
     assert list(actual) == list(source.sizes)
-    for name, rows in actual.items():
-        for row, label, (target, value) in zip(*gathered(source, name), rows, strict=True):
-            assert (value == row).all() and value.dtype == source.dtype and target == label
+    for name, items in actual.items():
+        for item, label, (target, value) in zip(*gathered(source, name), items, strict=True):
+            assert (value == item).all() and value.dtype == source.dtype and target == label
 
 
 def test_tfds_default_config_is_official_task(tmp_path):
@@ -238,15 +238,15 @@ def contains_panel(picture, panel):
 
 def test_pixels_display_draws_grey_levels_row_by_row():
     rng = np.random.default_rng(0)
-    rows = [rng.integers(0, 256, 64, dtype=np.uint8) for _ in range(2)]
-    panels = [np.asarray(show.pixels(row, None)) for row in rows]
-    for row, panel in zip(rows, panels, strict=True):
+    items = [rng.integers(0, 256, 64, dtype=np.uint8) for _ in range(2)]
+    panels = [np.asarray(show.pixels(item, None)) for item in items]
+    for item, panel in zip(items, panels, strict=True):
         scale = len(panel) // 8
         assert panel.shape == (8 * scale, 8 * scale, 3) and scale > 1
-        assert (panel[scale // 2 :: scale, scale // 2 :: scale, 0] == row.reshape(8, 8)).all()
-    picture = render(rows, [0, 1], "pixels")
+        assert (panel[scale // 2 :: scale, scale // 2 :: scale, 0] == item.reshape(8, 8)).all()
+    picture = render(items, [0, 1], "pixels")
     assert all(contains_panel(picture, panel) for panel in (*panels, "0: cat", "1: dog"))
-    assert not contains_panel(render(rows, [0, 1], "pixels", count=1), panels[1])
+    assert not contains_panel(render(items, [0, 1], "pixels", count=1), panels[1])
 
 
 def test_expression_display_decodes_tokens():
@@ -265,10 +265,10 @@ def test_bytes_display_shows_both_texts_and_shortens_long_ones():
 
 
 def test_series_display_marks_marked_positions():
-    row = np.zeros((100, 2), np.float32)
-    row[:, 0] = np.linspace(-1, 1, 100)
-    row[[20, 70], 1] = 1
-    panel = np.asarray(show.series(row, None)).astype(int)
+    item = np.zeros((100, 2), np.float32)
+    item[:, 0] = np.linspace(-1, 1, 100)
+    item[[20, 70], 1] = 1
+    panel = np.asarray(show.series(item, None)).astype(int)
     red = (panel[..., 0] > 180) & (panel[..., 1] < 80)
     lines = np.flatnonzero(red.sum(0) > 100)
     expected = 4 + (show.CURVE[0] - 9) * np.array([20, 70]) / 99

@@ -35,8 +35,8 @@ NESTED = [{"a": np.arange(6, dtype=">i4").reshape(2, 3), "b": np.float32(1.5)}, 
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_safe_pickle_loads_builtins_and_arrays_like_pickle(protocol):
-    stored = io.BytesIO(pickle.dumps(copy.deepcopy(NESTED) + NESTED, protocol=protocol))
-    for loaded in (safe_pickle.load(stored), list(safe_pickle.items(io.BytesIO(stored.getvalue())))):
+    payload = io.BytesIO(pickle.dumps(copy.deepcopy(NESTED) + NESTED, protocol=protocol))
+    for loaded in (safe_pickle.load(payload), list(safe_pickle.items(io.BytesIO(payload.getvalue())))):
         assert len(loaded) == 4 and loaded[1] == NESTED[1] and loaded[0]["b"] == 1.5
         assert np.array_equal(loaded[0]["a"], NESTED[0]["a"]) and loaded[0]["a"].dtype == ">i4"
     assert np.array_equal(safe_pickle.load(io.BytesIO(pickle.dumps(np.eye(3).T[:2], protocol=protocol))), np.eye(3)[:2])
@@ -46,10 +46,10 @@ def test_safe_pickle_loads_builtins_and_arrays_like_pickle(protocol):
 @pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: [{"input_ids_0": x}], lambda x: np.array([x], object)])
 def test_hostile_pickle_raises_without_executing_code(protocol, wrap, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    stored = pickle.dumps(wrap(Hostile()), protocol=protocol)
+    payload = pickle.dumps(wrap(Hostile()), protocol=protocol)
     for read in (safe_pickle.load, lambda file: list(safe_pickle.items(file))):
         with pytest.raises(safe_pickle.UnsafePickle, match=r"names \w+.system|array of '(O8|\|?O)'"):
-            read(io.BytesIO(stored))
+            read(io.BytesIO(payload))
     assert not (tmp_path / "hacked").exists()
 
 
@@ -321,7 +321,7 @@ def test_coloured_parquet_images_match_binary_archive(tmp_path):
     # The seeds with which `cifar` generates data_batch_1 to 5 and test_batch.
     for part, seeds in {"train": [1, 4, 3, 0, 5], "test": [2]}.items():
         examples = np.concatenate([records(6, seed) for seed in seeds])
-        images = [image_cell(row[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for row in examples]
+        images = [image_cell(example[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for example in examples]
         table = arrow.table({"img": images, "label": examples[:, 0].tolist()})
         pyarrow.parquet.write_table(table, hub / f"{part}-00000-of-00001.parquet")
     expected = prepared(Image(**binary, hold_out=5), tmp_path / "data")

@@ -240,15 +240,15 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_data_set_folder_depends_on_pixels_and_labels(tmp_path, step):
-    before, after, first, second = STEPS[step]
-    root = write_folder(tmp_path / "root", image_files(**before))
+    initial_changes, later_changes, initial_count, later_count = STEPS[step]
+    root = write_folder(tmp_path / "root", image_files(**initial_changes))
     counts, folders = [], []
-    for changes in ({}, image_files() | after):
+    for changes in ({}, image_files() | later_changes):
         write_folder(root, changes)
         source = Pathfinder(release=root)
         counts.append(sum(map(len, prepared(source, tmp_path / "data").values())))
         folders.append(source.folder(tmp_path / "data"))
-    assert counts == [first, second]
+    assert counts == [initial_count, later_count]
     assert (folders[0] == folders[1]) == (step == "files of macOS")
 
 

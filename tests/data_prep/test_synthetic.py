@@ -85,12 +85,12 @@ def test_adding_marked_position_pairs_are_uniform(drawn):
 def test_generated_split_gathers_same_batches_as_stored_split(width, limit):
     source = Adding(length=LENGTH, train=30)
     drawn = source.open("nowhere")["train"]
-    stored = Split(torch.from_numpy(gathered(source)[0]).flatten(0, 1), torch.arange(31) * LENGTH, drawn.labels)
+    stored_split = Split(torch.from_numpy(gathered(source)[0]).flatten(0, 1), torch.arange(31) * LENGTH, drawn.labels)
     index = torch.tensor([4, 4, 29, 0])
-    generated_batch, stored_batch = (split.gather(index, width, limit) for split in (drawn, stored))
+    generated_batch, stored_batch = (split.gather(index, width, limit) for split in (drawn, stored_split))
     torch.testing.assert_close(generated_batch, stored_batch, rtol=0, atol=0)
-    assert len(drawn) == len(stored) and torch.equal(drawn.lengths, stored.lengths)
-    assert torch.equal(drawn.to("cpu").labels, stored.to("cpu").labels)
+    assert len(drawn) == len(stored_split) and torch.equal(drawn.lengths, stored_split.lengths)
+    assert torch.equal(drawn.to("cpu").labels, stored_split.to("cpu").labels)
 
 
 def test_adding_baseline_predicts_mean_label(data_root):
@@ -152,22 +152,22 @@ def test_recall_label_is_value_of_queried_key(length, pairs, keys, values):
     source = Recall(length=length, pairs=pairs, keys=keys, values=values, power=0.5, train=60, val=30, test=30)
     for sequence, label in decoded_examples(source):
         memory = dict(word.split("=") for word in sequence if "=" in word)
-        (asked,) = (word[1:] for word in sequence if word.startswith("?"))
+        (query,) = (word[1:] for word in sequence if word.startswith("?"))
         assert len(memory) == len(set(memory.values())) == pairs and sequence.count(".") == length - pairs - 1
-        assert label == int(memory[asked])
+        assert label == int(memory[query])
 
 
 def test_recall_keys_values_and_queries_are_uniform():
     source = Recall(length=64, train=60_000, seed=3)
     sequences, labels = gathered(source)
-    keys, values, asked, _ = split_recall_tokens(sequences, source)
-    number = (keys == asked[:, None]).argmax(1)
-    assert (keys[np.arange(len(keys)), number] == asked).all()
+    keys, values, query, _ = split_recall_tokens(sequences, source)
+    number = (keys == query[:, None]).argmax(1)
+    assert (keys[np.arange(len(keys)), number] == query).all()
     assert_uniform(labels, 8)
-    assert_uniform(asked, 8)
+    assert_uniform(query, 8)
     assert_uniform(number * 8 + labels, 32)
     # A value does not depend on its key.
-    assert_uniform(asked * 8 + labels, 64)
+    assert_uniform(query * 8 + labels, 64)
     for k in range(4):
         assert_uniform(keys[:, k] * 8 + values[:, k], 64)
     # Keys are distinct within a sequence, and so are values.
@@ -253,9 +253,9 @@ def test_registers_query_is_uniform_over_distinct_writes():
     sequences, _ = gathered(source)
     registers, _ = split_register_tokens(sequences, source)
     order = np.cumsum(registers >= 0, 1) - 1
-    asked = order[registers == (sequences[:, -1:] - 1) // 65]
-    assert len(asked) == len(sequences)
-    assert_uniform(asked, 4)
+    query = order[registers == (sequences[:, -1:] - 1) // 65]
+    assert len(query) == len(sequences)
+    assert_uniform(query, 4)
     assert source.floor == 25 and Registers().floor is None
 
 
@@ -279,13 +279,13 @@ def test_majority_draws_are_uniform():
     num_positions = is_filled.shape[1] - source.gap
     assert not is_filled[:, num_positions:].any()
     assert p_value(is_filled[:, :num_positions].sum(0)) > LEVEL
-    asked = sequences[:, -1] // (source.values + 1) - 1
+    query = sequences[:, -1] // (source.values + 1) - 1
     assert_uniform(labels, source.values)
-    assert_uniform(asked, source.groups)
+    assert_uniform(query, source.groups)
     assert_uniform(first_valid(groups), source.groups)
     assert_uniform(first_valid(values), source.values)
     # Votes of the queried group for other values: 2 of 5.
-    is_minority = (groups == asked[:, None]) & (values != labels[:, None])
+    is_minority = (groups == query[:, None]) & (values != labels[:, None])
     assert (is_minority.sum(1) == 2).all()
     distance = (values - labels[:, None])[is_minority] % source.values - 1
     assert_uniform(distance, 15)
@@ -299,12 +299,10 @@ def test_pair_embedding_is_sum_of_component_embeddings():
     pairs = torch.stack([first[1 + a] + second[1 + b] for a in range(3) for b in range(5)])
     assert torch.equal(x[0], first[0] + second[0]) and torch.equal(x[1:16], pairs)
     assert torch.equal(x[16], first[4] + second[0])
-    positional = PairEmbedding(firsts=3, seconds=5, length=40, dim=8, dropout=0.0)
+    with_pos = PairEmbedding(firsts=3, seconds=5, length=40, dim=8, dropout=0.0)
     token = torch.tensor([[7, 3]])
-    difference = positional(token, torch.tensor([[30, 2]])) - positional(token)
-    assert torch.allclose(
-        difference[0], positional.position.weight[[30, 2]] - positional.position.weight[:2], atol=1e-6
-    )
+    difference = with_pos(token, torch.tensor([[30, 2]])) - with_pos(token)
+    assert torch.allclose(difference[0], with_pos.position.weight[[30, 2]] - with_pos.position.weight[:2], atol=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"length": 128, "links": [5, 26], "names": 26, "hops": 4}])
@@ -333,7 +331,7 @@ def test_chain_draws_are_uniform():
     assert p_value((sequences[:, :-1] > 0).sum(0)) > LEVEL
     # Given the query, each other name of the sequence is equally likely to be the label, at any position.
     has_four_links = counts == 4
-    names, asked = first[has_four_links][:, :-1], first[has_four_links][:, -1:]
-    other_names = names[(names >= 0) & (names != asked)].reshape(len(names), -1)
+    names, query = first[has_four_links][:, :-1], first[has_four_links][:, -1:]
+    other_names = names[(names >= 0) & (names != query)].reshape(len(names), -1)
     assert_uniform((other_names == labels[has_four_links, None]).argmax(1), 3)
     assert source.floor == pytest.approx(100 * (1 / 2 + 1 / 3 + 1 / 5) / 3)

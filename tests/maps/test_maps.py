@@ -100,9 +100,9 @@ def test_markers_finds_both_ends_in_pathfinder_images():
 
 def test_layout_places_words_without_overlap():
     words = ["[MAX ", "1 ", "] "] * 500
-    places = draw.layout(words)
-    assert places[:3] == [(0, 0), (0, 5), (0, 7)] and places[-1][0] == draw.LINES - 1
-    occupied = [(line, at + i) for (line, at), w in zip(places, words, strict=False) for i in range(len(w.rstrip()))]
+    slots = draw.layout(words)
+    assert slots[:3] == [(0, 0), (0, 5), (0, 7)] and slots[-1][0] == draw.LINES - 1
+    occupied = [(line, at + i) for (line, at), w in zip(slots, words, strict=False) for i in range(len(w.rstrip()))]
     assert len(occupied) == len(set(occupied)) and max(column for _, column in occupied) < draw.COLUMNS
 
 

@@ -179,15 +179,15 @@ def test_missing_transformers_error_names_model(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(("lra.integrations.", "lra.studies.encoder"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    words = [*TINY, f"runs={tmp_path}", "sources=[]", "model=x", "examples=y"]
+    overrides = [*TINY, f"runs={tmp_path}", "sources=[]", "model=x", "examples=y"]
     with pytest.raises(ValueError, match="model=x: transformers is not installed, or too old: pip install"):
-        dropin.__wrapped__(compose(DropinOptions, words))
+        dropin.__wrapped__(compose(DropinOptions, overrides))
 
 
 def test_qkv_of_trained_run(data_root, tmp_path):
     def load_sources(name, n=3):
-        words = ["sources=[]", f"run={tmp_path}/s/listops/{name}", f"n={n}", "counts=[4]"]
-        return list(sources(compose(DropinOptions, words)))
+        overrides = ["sources=[]", f"run={tmp_path}/s/listops/{name}", f"n={n}", "counts=[4]"]
+        return list(sources(compose(DropinOptions, overrides)))
 
     for name in ("sdpa", "cur_abs"):
         train.__wrapped__(config(name, f"runs={tmp_path}", "study=s", "seeds=[0]"))

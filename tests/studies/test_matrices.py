@@ -193,11 +193,11 @@ def test_soft_layer_measurement_matches_definition():
 
 def test_measuring_does_not_change_mechanism():
     attention, arguments = Nystrom(SIZES, landmarks=6, kernel=3), random_qkv()
-    before, pinv = attention(**arguments), attention.pinv
+    output, pinv = attention(**arguments), attention.pinv
     a, x, full_map = matrices.inverted(matrices.variants(attention)[""], arguments)
-    torch.testing.assert_close(full_map @ arguments["v"], before)
+    torch.testing.assert_close(full_map @ arguments["v"], output)
     torch.testing.assert_close(pinv(a), x)
-    assert attention.pinv is pinv and torch.equal(attention(**arguments), before)
+    assert attention.pinv is pinv and torch.equal(attention(**arguments), output)
 
 
 def test_without_padding_truncates_to_longest_sequence():

@@ -33,13 +33,13 @@ LENGTH = 24
 )
 def test_full_reach_keeps_output_and_confinement_is_undone(name):
     model, batch = model_and_batch(name)
-    before = model(batch.inputs, batch.mask)
+    reference_output = model(batch.inputs, batch.mask)
     weights = {key: value.clone() for key, value in model.state_dict().items()}
     with local_window.confined(model, LENGTH), torch.no_grad():
-        torch.testing.assert_close(model(batch.inputs, batch.mask), before, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(model(batch.inputs, batch.mask), reference_output, rtol=1e-8, atol=1e-10)
     with local_window.confined(model, 1), torch.no_grad():
-        assert not torch.allclose(model(batch.inputs, batch.mask), before, atol=1e-6)
-    assert torch.equal(model(batch.inputs, batch.mask), before)
+        assert not torch.allclose(model(batch.inputs, batch.mask), reference_output, atol=1e-6)
+    assert torch.equal(model(batch.inputs, batch.mask), reference_output)
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
 
 
@@ -106,8 +106,8 @@ def test_derivative_shares_match_full_jacobian():
 
 
 def test_derivative_shares_do_not_depend_on_encode_separately():
-    words = ("model.layers=1", "model.dim=8", "task.towers=2")
-    model, _ = model_and_batch("sdpa", *words)
+    args = ("model.layers=1", "model.dim=8", "task.towers=2")
+    model, _ = model_and_batch("sdpa", *args)
     mask = torch.arange(LENGTH) < torch.tensor([[LENGTH, 5], [9, 12]])[..., None]
     batch, actual = Batch(torch.randint(1, 16, (2, 2, LENGTH)), mask, torch.zeros(2)), []
     for model.encode_separately in (False, True):
@@ -126,8 +126,8 @@ def test_probe_command_caches_results_and_writes_tables(data_root, tmp_path, cap
     for name in names:
         train.__wrapped__(config(name, f"runs={tmp_path}", "seeds=[0]"))
     folders = ",".join(str(tmp_path / "paper-smoke/listops" / name) for name in names)
-    words = [f"run=[{folders}]", f"runs={tmp_path}", "examples=20", "derived=2", "rows=2", "threads=1"]
-    probe.__wrapped__(compose(ProbesOptions, words))
+    args = [f"run=[{folders}]", f"runs={tmp_path}", "examples=20", "derived=2", "rows=2", "threads=1"]
+    probe.__wrapped__(compose(ProbesOptions, args))
     data = record.load(home / "sdpa/seed-0/probes.json")
     assert data.by == "mask" and data.reaches[-1] == 128 and data.scores[-1] == data.score and data.examples == 20
     assert data.beyond == sorted(data.beyond, reverse=True) and data.beyond[-1] == 0
@@ -135,18 +135,18 @@ def test_probe_command_caches_results_and_writes_tables(data_root, tmp_path, cap
     capfd.readouterr()
     # rows and derived change the derivatives, so the probes are computed again.
     for extra_overrides, is_cached in ((), True), (("rows=3",), False), (("derived=3",), False):
-        probe.__wrapped__(compose(ProbesOptions, [*words, *extra_overrides]))
+        probe.__wrapped__(compose(ProbesOptions, [*args, *extra_overrides]))
         assert ("done before" in capfd.readouterr().err) == is_cached
-    probe.__wrapped__(compose(ProbesOptions, [*words, "swaps=[sdpa,nystrom]"]))
+    probe.__wrapped__(compose(ProbesOptions, [*args, "swaps=[sdpa,nystrom]"]))
     saved = lambda name: csv.DictReader((home.parent / name).read_text().splitlines())
     table = {row["trained with"]: row for row in saved("swaps.csv") if row["task"] == "listops"}
     assert table["nystrom"]["sdpa"] == "" and table["sdpa"]["nystrom"]
     for name in names:
         assert table[name]["own"] == table[name][name] == str(record.load(home / name / "seed-0/probes.json").score)
     assert "| task | trained with | own | nystrom | sdpa |" in (home.parent / "swaps.md").read_text()
-    probe.__wrapped__(compose(ProbesOptions, [*words, "filled=true"]))
+    probe.__wrapped__(compose(ProbesOptions, [*args, "filled=true"]))
     with pytest.raises(ValueError, match="give one of them"):
-        probe.__wrapped__(compose(ProbesOptions, [*words, "filled=true", "swaps=[sdpa]"]))
+        probe.__wrapped__(compose(ProbesOptions, [*args, "filled=true", "swaps=[sdpa]"]))
     lines = {line["trained with"]: line for line in saved("filled.csv")}
     for name in names:
         assert lines[name]["own"] == str(record.load(home / name / "seed-0/probes.json").score)
@@ -167,7 +167,7 @@ def test_scores_by_token_count_exclude_padding_and_filler():
 def test_swapped_mechanism_inherits_number_of_selected_tokens(data_root, tmp_path):
     train.__wrapped__(config("cur_abs", f"runs={tmp_path}", "seeds=[0]", "attn.count=5"))
     (run,) = finished(tmp_path / "paper-smoke/listops/cur_abs-count=5", None)
-    swap = lambda name, *words: _transfer_options(run, compose(ProbesOptions, [f"run={run.path}", *words]), name).attn
+    swap = lambda name, *args: _transfer_options(run, compose(ProbesOptions, [f"run={run.path}", *args]), name).attn
     assert swap("cur_step").get("count") == swap("nystrom").get("landmarks") == 5
     assert swap("cur_step", "kept=9").get("count") == 9
     assert swap("mean") == compose(TransferOptions, [f"run={run.path}", "attn=mean"]).attn

@@ -91,8 +91,8 @@ def test_swap_keeps_trained_weights_and_adds_only_new_ones(runs):
     old, new = exact.state_dict(), swapped.state_dict()
     assert all(torch.equal(old[key], new[key]) for key in old)
     assert new.keys() - old.keys() == {f"blocks.{i}.mixer.attention.conv.weight" for i in range(2)}
-    _, again = models(runs, "attn=nystrom", "attn.landmarks=8")
-    assert all(torch.equal(value, again.state_dict()[key]) for key, value in new.items())
+    _, repeated = models(runs, "attn=nystrom", "attn.landmarks=8")
+    assert all(torch.equal(value, repeated.state_dict()[key]) for key, value in new.items())
 
 
 def test_cur_with_all_tokens_and_exact_inverse_equals_trained_model(runs):
