@@ -1,4 +1,4 @@
-"""Statistics of images drawn by the original Pathfinder code of its authors, and of ours, for comparison.
+"""Statistics of images of the original Pathfinder generator, drawn by its authors' code, and of our generator.
 
     git clone https://github.com/drewlinsley/pathfinder && git -C pathfinder checkout ab9c130
     PATHFINDER_AUTHOR=pathfinder make test-peers

@@ -25,7 +25,8 @@ from data_prep.archive import members, reading
 from data_prep.image import Image, pillow_grey, shuffled, tensorflow_grey
 from data_prep.text import Text
 
-COUNT = 6  # images per batch file
+# Images per batch file.
+COUNT = 6
 # The seed of `records` for each batch file that `cifar` writes.
 TRAIN_BATCH_SEEDS = {"data_batch_1": 1, "data_batch_2": 4, "data_batch_3": 3, "data_batch_4": 0, "data_batch_5": 5}
 

@@ -56,7 +56,7 @@ def reference_node(rng, rule, depth=1):
 
 
 def reference(n, **mistake):
-    """Draw n distinct trees of allowed length with the options SMALL, of which ``mistake`` overrides some."""
+    """Draw n distinct trees of allowed length with the options SMALL; ``mistake`` overrides some of them."""
     rng, trees, rule = random.Random(5), {}, SMALL | mistake
     while len(trees) < n:
         words, value = reference_node(rng, rule)

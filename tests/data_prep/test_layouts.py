@@ -29,7 +29,8 @@ LAYOUTS = {
     "four levels": ("a/b/c/d", "a/b/c/e"),
 }
 INNER = f"pathfinder32/{FOLDERS[14]}"
-COUNT, BATCH = 60, 25  # number of images; lines per metadata file
+# Number of images, and of lines per metadata file.
+COUNT, BATCH = 60, 25
 
 
 def nest(folder, files):
