@@ -1,11 +1,12 @@
-"""Drawings of the original Pathfinder generator, made by its authors' own code.
+"""Statistics of images of the original Pathfinder generator, drawn by its authors' code, and of our generator.
 
     git clone https://github.com/drewlinsley/pathfinder && git -C pathfinder checkout ab9c130
     PATHFINDER_AUTHOR=pathfinder make test-peers
 
-`pathfinder_original.json` was recorded by it. It needs opencv-python-headless. The code is of 2018: what numpy and
-scipy have dropped since (np.float, np.round_, scipy.misc) is handed to its modules, and nothing else of it is changed.
-Distractors are drawn into an image of their own, which alters none of them, as the code only takes maxima of images.
+This module recorded `pathfinder_original.json`. It needs opencv-python-headless. The original code is from 2018: its
+modules get replacements for np.float, np.round_ and scipy.misc, which numpy and scipy have removed since. Otherwise it
+is unchanged, except that distractors are drawn into a separate image. That has no effect, since the code only takes
+maxima of images.
 """
 
 import contextlib
@@ -44,41 +45,41 @@ NUMPY = SimpleNamespace(**vars(np) | {"float": float, "round_": np.round})
 
 
 def _to_bytes(array):
-    """scipy.misc.bytescale: 8 bits stay, others are stretched to 0..255."""
+    """scipy.misc.bytescale: uint8 is returned unchanged, other types are stretched to 0..255."""
     if array.dtype == np.uint8:
         return array
     return stretch(array) if array.min() < array.max() else np.zeros(array.shape, np.uint8)
 
 
 def _imresize(array, size, interp):
-    """scipy.misc.imresize to a square, 8 bits."""
+    """scipy.misc.imresize to a square uint8 image."""
     assert interp == "lanczos" and size[0] == size[1]
     return np.rint(255 * shrink(_to_bytes(array), size[0])).astype(np.uint8)
 
 
 def _memoised(snakes):
-    """snakes.draw_line_n_mask, of which each direction is drawn once, in the middle of a larger image, and cut out.
+    """Memoise snakes.draw_line_n_mask: draw each direction once, in the centre of a larger image, and crop it.
 
-    A pair of targets takes a dozen lines, and of 64 x 64 pixels thousands of pairs are discarded for one image.
+    A pair of targets takes a dozen lines, and at 64 x 64 pixels thousands of pairs are discarded per image.
     """
     draw = snakes.draw_line_n_mask
 
     @functools.cache
-    def middle(shape, theta, length, thickness, margin, scale, contrast):
-        larger, start = [4 * side for side in shape], [2 * side for side in shape]
+    def draw_in_centre(shape, theta, length, thickness, margin, scale, contrast):
+        large_shape, start = [4 * side for side in shape], [2 * side for side in shape]
         disk = snakes.generate_dilation_struct(margin * scale)
-        return draw(larger, start, theta, length, thickness, margin, disk, scale, contrast_scale=contrast)
+        return draw(large_shape, start, theta, length, thickness, margin, disk, scale, contrast_scale=contrast)
 
     def draw_line_n_mask(shape, start, theta, length, thickness, margin, disk, scale, contrast_scale=1.0):
-        whole = middle(tuple(shape), theta, length, thickness, margin, scale, contrast_scale)
+        centred = draw_in_centre(tuple(shape), theta, length, thickness, margin, scale, contrast_scale)
         y, x = (2 * side - c for side, c in zip(shape, start, strict=True))
-        return tuple(image[y : y + shape[0], x : x + shape[1]].copy() for image in whole)
+        return tuple(image[y : y + shape[0], x : x + shape[1]].copy() for image in centred)
 
     return draw_line_n_mask
 
 
 class Author:
-    """The authors' modules from a checkout, with ears on what they draw: `image` holds the parts of one image."""
+    """The authors' modules from a checkout, wrapped to record what they draw: `image` holds the parts of one image."""
 
     def __init__(self, checkout: Path):
         sys.path.insert(0, str(checkout))
@@ -101,36 +102,37 @@ class Author:
         self.image["image"] = _to_bytes(array)
 
     def _initialize_two_seeds(self, original, *args, **options):
-        made = original(*args, **options)
-        self.image["first"], self.image["turns"] = list(made[4]), []  # the caller overwrites its list
-        return made
+        result = original(*args, **options)
+        # A copy: the caller overwrites its list.
+        self.image["first"], self.image["turns"] = list(result[4]), []
+        return result
 
     def _extend_snake(self, original, pivot, theta, *args, **options):
-        made = original(pivot, theta, *args, **options)
-        if made[-1]:
-            self.image["turns"].append(abs(made[4] - theta))
-        return made
+        result = original(pivot, theta, *args, **options)
+        if result[-1]:
+            self.image["turns"].append(abs(result[4] - theta))
+        return result
 
     def _two_snakes(self, original, *args, **options):
-        made = original(*args, **options)
-        if made[-1]:
+        result = original(*args, **options)
+        if result[-1]:
             turns = [min(turn, 2 * math.pi - turn) for turn in self.image["turns"]]
-            self.image |= {"targets": np.maximum(*made[0]), "turns of targets": turns, "orientations": []}
+            self.image |= {"targets": np.maximum(*result[0]), "turns of targets": turns, "orientations": []}
             self.image |= {"circles": [], "tips": []}
         else:
             self.image["discarded"] += 1
-        return made
+        return result
 
     def _seed_snake(self, original, *args, **options):
-        made = original(*args, **options)
-        self.image["seed"] = made[4]
-        return made
+        result = original(*args, **options)
+        self.image["seed"] = result[4]
+        return result
 
     def _make_snake(self, original, *args, **options):
-        made = original(*args, **options)
-        if made[-1]:
+        result = original(*args, **options)
+        if result[-1]:
             self.image["orientations"].append(self.image["seed"])
-        return made
+        return result
 
     def _make_many_snakes(self, original, image, *args, **options):
         self.image["distractors"], mask = original(np.zeros_like(image), *args, **options)
@@ -142,7 +144,7 @@ class Author:
         return np.rint(255 * self.image["circles"][-1]).astype(np.uint8)
 
     def draw(self, *, size: int, contour: int, seed: int) -> Iterator[dict]:
-        """The statistics of one image after another, without end."""
+        """Yield the statistics of one image after another, endlessly."""
         settings = PARAMETERS[size] | SETTINGS
         paddles, length = settings.pop("num_distractor_paddles"), contour // 3
         np.random.seed(seed)
@@ -163,59 +165,61 @@ class Author:
                 yield self._statistics()
 
     def _statistics(self) -> dict:
-        made = self.image
-        layers = np.stack([made["targets"], made["distractors"], np.maximum(*made["circles"])])
-        counts = made["discarded"], len(made["orientations"])
+        result = self.image
+        layers = np.stack([result["targets"], result["distractors"], np.maximum(*result["circles"])])
+        counts = result["discarded"], len(result["orientations"])
         degrees = lambda thetas: [round(math.degrees(theta)) for theta in thetas]
-        first, second = degrees(made["first"])
-        return measure(made["image"], layers, made["turns of targets"], made["tips"], *counts) | {
+        first, second = degrees(result["first"])
+        return measure(result["image"], layers, result["turns of targets"], result["tips"], *counts) | {
             "orientation of the first target": [first],
             "orientation of the second target": [second],
-            "orientation of the distractor": degrees(made["orientations"]),
+            "orientation of the distractor": degrees(result["orientations"]),
         }
 
 
 def counted(edges: list[float], values: list) -> list[int]:
-    """The number of values between the edges, below and above them."""
+    """Histogram: the number of values between the edges, below the first and above the last."""
     flat = np.round(np.hstack([np.asarray(value, float) for value in values]), 6)
     return np.histogram(flat, [-np.inf, *edges, np.inf])[0].tolist()
 
 
 def measure(
-    image: np.ndarray, layers: np.ndarray, turns: Sequence[float], tips: Sequence, discarded: int, placed: int
+    image: np.ndarray, layers: np.ndarray, turns: Sequence[float], tips: Sequence, discarded: int, num_distractors: int
 ) -> dict[str, float]:
-    """Measure one number of an image (size, size) under each name.
+    """Compute the statistics of an image (size, size).
 
-    Layers (3, size, size) are targets, distractors and markers before their maximum is taken, turns radians in [0, pi]
-    between consecutive paddles of both targets, tips the two marked points. Lit pixels are those above 63; a role's
-    grey is its part of the mean grey, over the pixels in which it is brightest.
+    Lit pixels are brighter than 63. The grey of a role (target, distractor, marker) is its contribution to the mean
+    grey: the sum over the pixels where the role is the brightest, divided by the number of all pixels.
+
+    layers: (3, size, size) targets, distractors and markers before their maximum is taken. turns: angles in [0, pi]
+    between consecutive paddles of both targets. tips: the two points with markers. discarded: earlier pairs of targets.
     """
-    row = {"lit pixels": np.count_nonzero(image > 63), "mean grey": image.mean()}
+    statistics = {"lit pixels": np.count_nonzero(image > 63), "mean grey": image.mean()}
     brightest = np.where(layers.max(0) > 0, layers.argmax(0), -1)
     for role, name in enumerate(ROLES):
         grey = image[brightest == role]
-        row |= {f"{name} pixels": grey.size, f"{name} grey": grey.sum() / image.size}
+        statistics |= {f"{name} pixels": grey.size, f"{name} grey": grey.sum() / image.size}
     degrees = np.degrees(turns)
-    row |= {"marker distance": np.hypot(*np.subtract(*tips, dtype=float)), "turn in degrees": degrees.mean()}
-    row |= {"largest turn": degrees.max(), "turns over 30": (degrees > 30).mean()}
-    return row | {"discarded pairs": discarded, "distractors": placed}
+    statistics |= {"marker distance": np.hypot(*np.subtract(*tips, dtype=float)), "turn in degrees": degrees.mean()}
+    statistics |= {"largest turn": degrees.max(), "turns over 30": (degrees > 30).mean()}
+    return statistics | {"discarded pairs": discarded, "distractors": num_distractors}
 
 
-def drawn(images: np.ndarray, labels: np.ndarray, made: Trace) -> Iterator[dict]:
-    """Yield the statistics of the fast generator's images, which are painted again role by role."""
-    size, length = images.shape[1], made.targets.shape[1] // 3
+def drawn(images: np.ndarray, labels: np.ndarray, result: Trace) -> Iterator[dict]:
+    """Yield the statistics of images of the fast generator, after painting each role again separately."""
+    size, length = images.shape[1], result.targets.shape[1] // 3
     layers = np.empty((3, size + 2 * BEYOND, size + 2 * BEYOND), np.uint8)
-    for n, targets in enumerate(made.targets):
-        table = paddle_table(size, int(made.margin[n]))
-        start = int(made.start[n])
+    for n, targets in enumerate(result.targets):
+        table = paddle_table(size, int(result.margin[n]))
+        start = int(result.start[n])
         end = start if labels[n] else 1 - start
-        distractors = made.distractors[n, : made.placed[n] * length]
+        distractors = result.distractors[n, : result.placed[n] * length]
         paint(table, targets, distractors, start, end, layers)
         roles = layers[:, BEYOND:-BEYOND, BEYOND:-BEYOND] * table.contrast[:, None, None]
         turns = abs(np.diff(table.theta[targets[:, :, 0]], axis=0)).ravel()
         turns = np.minimum(turns, 2 * np.pi - turns)
         tips = targets[0, start, 1:], targets[-1, end, 1:]
-        yield measure(images[n], roles, turns, tips, int(made.discarded[n]), int(made.placed[n])) | {
+        yield measure(images[n], roles, turns, tips, int(result.discarded[n]), int(result.placed[n])) | {
             "orientation of the first target": targets[0, 0, 0] - SEEDS // 2,
             "orientation of the second target": targets[0, 1, 0] - SEEDS // 2,
             "orientation of the distractor": distractors[::length, 0] - SEEDS // 2,

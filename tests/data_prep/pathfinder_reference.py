@@ -1,11 +1,11 @@
-"""The steps of Pathfinder written down, slow and whole-image: an oracle for each piece of `data_prep.pathfinder`.
+"""A slow reference implementation of Pathfinder: the oracle for each function of `data_prep.pathfinder`.
 
-It was written from reading the original, so that it can share a misreading; `pathfinder_original.json`, to which whole
-images are compared, was recorded by running it. The original dilates with OpenCV, and so does the peers test that
-`dilate` is held to.
+It was written from reading the original code, so both implementations may share a misreading. Complete images are
+therefore compared with `pathfinder_original.json`, which was recorded by running the original. The original dilates
+with OpenCV; a test marked `peers` compares `dilate` with it.
 
-Images and masks are float64 (size, size), points (y, x), angles radians. Every paddle is pasted into an image of its
-own, and every dilation covers the whole image. Patches are memoised.
+Images and masks are float64 (size, size), points (y, x), angles radians. Every paddle is pasted into an image of the
+full size, and every dilation covers the whole image. Patches are memoised.
 """
 
 import functools
@@ -44,8 +44,9 @@ def opposite(theta):
 
 
 def dilate(image, element):
-    """cv2.dilate: the maximum over image[y + i, x + j] for the element's cells (i, j), relative to its centre, that lie
-    inside the image; the least float64 where none does."""
+    """cv2.dilate: the maximum of image[y + i, x + j] over the element's cells (i, j), which are relative to its centre.
+
+    Cells outside the image are ignored. A pixel without any cell inside gets the least float64."""
     (height, width), half = image.shape, element.shape[0] // 2
     padded = np.pad(image.astype(float), half, constant_values=np.finfo(float).min)
     windows = [padded[i : i + height, j : j + width] for i, j in np.argwhere(element)]
@@ -63,13 +64,13 @@ def stretch(image):
 
 
 def shrink(image, side):
-    """Lanczos on 8 bits, result in [0, 1]."""
+    """Shrink a uint8 image by Lanczos resampling; the result is in [0, 1]."""
     return np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.LANCZOS)) / 255
 
 
 @functools.cache
 def patches(theta, length, thickness, margin):
-    """Line and mask patch, (side, side) in [0, 1], of a paddle from the centre in direction theta."""
+    """Line patch and mask patch, (side, side) in [0, 1], of a paddle from the centre in direction theta."""
     width = thickness * SCALE
     assert width == int(width)
     half = length + math.ceil(thickness) + margin
@@ -83,7 +84,7 @@ def patches(theta, length, thickness, margin):
 
 
 def paste(patch, centre, shape):
-    """A zero image with the patch centred on a point, clipped."""
+    """A zero image with the patch centred on a point and clipped at the edges."""
     half = patch.shape[0] // 2
     image = np.zeros([n + 2 * half for n in shape])
     image[centre[0] : centre[0] + 2 * half + 1, centre[1] : centre[1] + 2 * half + 1] = patch
@@ -97,7 +98,7 @@ def marker(size, radius, point):
 
 
 class Pieces:
-    """What images of one size and margin are made of, without the draws."""
+    """The deterministic parts of the generator for one size and margin."""
 
     def __init__(self, size, margin):
         self.shape, self.margin, self.set = (size, size), margin, PARAMETERS[size]
@@ -117,14 +118,14 @@ class Pieces:
         return mask
 
     def free(self, mask, theta):
-        """(n, 2) pixels where a paddle may start, void orientations aside."""
+        """Pixels (n, 2) where a paddle may start, ignoring void orientations."""
         side = 2 * (self.length + self.margin) + 1
         start = (self.length + self.margin + 1,) * 2
         element = self.paddle((side, side), start, theta, 1.0)[1].astype(int)
         return np.argwhere(np.ceil(dilate(mask, element) - 0.3) == 0)
 
     def candidates(self, mask, anchor, theta):
-        """Candidate heads, their orientations and weights (1 - dilated mask) * continuity."""
+        """Candidates for the next head, with their orientations and weights (1 - dilated mask) * continuity."""
         dilated = dilate(mask, disk(self.margin))
         radius = self.length + self.margin
         points = set()

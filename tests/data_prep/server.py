@@ -1,4 +1,4 @@
-"""What tests of sources share: tiny archives in the official layouts, what a split holds, a server on this machine."""
+"""Helpers for tests of sources: tiny archives in the official layouts, contents of splits, a local HTTP server."""
 
 import base64
 import gzip
@@ -28,9 +28,10 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `folder`; /cut ends in the middle, /short too but without a length, /stall and /drip never end.
+    """Serve `folder`, and simulate failures at special paths.
 
-    login: "user:password" that every request must bring, None for none.
+    /cut closes the connection halfway, /short does so without Content-Length, /stall and /drip never finish.
+    login: "user:password" that each request must send, or None.
     """
 
     daemon_threads = True
@@ -76,12 +77,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(data[len(data) // 2 :])
 
 
-def silent(what, done, total):
+def silent(title, done, total):
     pass
 
 
 def partial(folder: Path) -> list[str]:
-    """Files that a download left, other than locks and finished files."""
+    """Names of all files in a download folder except locks."""
     return [path.name for path in folder.iterdir() if path.suffix != ".lock"] if folder.exists() else []
 
 
@@ -106,9 +107,9 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def write_tar(path: Path, files: dict | list, *, hostile: tarfile.TarInfo | None = None, mode: str = "w:gz") -> dict:
-    """Writes the archive, its `hostile` member first, and returns the arguments of a source that reads it.
+    """Write an archive, with the `hostile` member first; return the options of a source that reads it.
 
-    files: content by name; a list of pairs may have a name twice.
+    files: content by name, or a list of (name, content), which may repeat a name.
     """
     with tarfile.open(path, mode) as tar:
         if hostile is not None:
@@ -125,7 +126,7 @@ def of_archive(path: Path) -> dict:
 
 
 def write_folder(folder: Path, files: dict[str, bytes], *, packed: bool = False) -> Path:
-    """Writes the files, packed ones by gzip, and returns the folder."""
+    """Write the files, gzipped if `packed`, and return the folder."""
     for name, data in files.items():
         path = folder / (f"{name}.gz" if packed else name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,30 +135,30 @@ def write_folder(folder: Path, files: dict[str, bytes], *, packed: bool = False)
 
 
 def examples(split: Split) -> list[tuple]:
-    """Label and bytes of the rows of every example."""
-    rows = [split.tokens[a:b].numpy().tobytes() for a, b in split.offsets.unfold(0, 2, 1).tolist()]
+    """Label, and bytes of the sequence of each tower, for each example of a split."""
+    sequences = [split.tokens[a:b].numpy().tobytes() for a, b in split.offsets.unfold(0, 2, 1).tolist()]
     return list(
-        zip(split.labels.tolist(), *(rows[tower :: split.towers] for tower in range(split.towers)), strict=True)
+        zip(split.labels.tolist(), *(sequences[tower :: split.towers] for tower in range(split.towers)), strict=True)
     )
 
 
 def gathered(source, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
-    """Whole rows (n, L) int64 or (n, L, F) float and labels (n,) of a split that is drawn as it is read."""
-    drawn = source.open("nowhere")[split]
-    tokens, mask = drawn.gather(torch.arange(len(drawn)), source.length)
-    rows = tokens[:, 0].numpy()
-    assert mask.all() and tokens.shape[1:3] == (1, source.length) and rows.dtype == source.dtype
-    return rows if tokens.is_floating_point() else rows.astype(np.int64), drawn.labels.numpy()
+    """Full sequences (n, L) int64 or (n, L, F) float and labels (n,) of a split that is generated on the fly."""
+    split_data = source.open("nowhere")[split]
+    tokens, mask = split_data.gather(torch.arange(len(split_data)), source.length)
+    sequences = tokens[:, 0].numpy()
+    assert mask.all() and tokens.shape[1:3] == (1, source.length) and sequences.dtype == source.dtype
+    return sequences if tokens.is_floating_point() else sequences.astype(np.int64), split_data.labels.numpy()
 
 
 def prepared(source, root: Path) -> dict[str, list[tuple]]:
-    """The examples of each split of a source that is prepared in `root`, whose checksums are right."""
+    """Prepare a source in `root`, verify its checksums and return the examples of each split."""
     verify(source.prepare(root))
     return {name: examples(split) for name, split in source.load(root).items()}
 
 
 def assert_rejected(source, root: Path, message: str) -> str:
-    """Assert that preparing raises a one-line ValueError and leaves no data set in `root`; return the line."""
+    """Assert that preparing raises a one-line ValueError and leaves no data set in `root`; return the message."""
     with pytest.raises(ValueError, match=message) as caught:
         source.prepare(root)
     assert "\n" not in str(caught.value) and not isinstance(caught.value, StoreError)
@@ -166,45 +167,46 @@ def assert_rejected(source, root: Path, message: str) -> str:
 
 
 def official(*names: str) -> Path:
-    """The first of these in the folder that LRA_TEST_DATA names; where there is none, the test is skipped."""
-    found = [path for name in names if (path := Path(os.environ.get("LRA_TEST_DATA", "nowhere")) / name).exists()]
-    return found[0] if found else pytest.skip(f"LRA_TEST_DATA: a folder with {' or '.join(names)}")
+    """The first of these names that exists in the folder LRA_TEST_DATA; skip the test if none does."""
+    paths = [path for name in names if (path := Path(os.environ.get("LRA_TEST_DATA", "nowhere")) / name).exists()]
+    return paths[0] if paths else pytest.skip(f"LRA_TEST_DATA: a folder with {' or '.join(names)}")
 
 
-def trained(folder: Path, *words: str) -> record.RunRecord:
-    """The record of a smoke run on data that are prepared in folder/data."""
-    config = experiment(*words, "budget=smoke", "seeds=[0]", f"runs={folder / 'runs'}", f"data.root={folder / 'data'}")
+def trained(folder: Path, *args: str) -> record.RunRecord:
+    """Train with the smoke budget on data prepared in folder/data; return the run record."""
+    config = experiment(*args, "budget=smoke", "seeds=[0]", f"runs={folder / 'runs'}", f"data.root={folder / 'data'}")
     if (source := config.task_data().source).stored:
         source.prepare(folder / "data")
     train.__wrapped__(config)
-    (made,) = (folder / "runs").rglob("record.json")
-    return record.load(made)
+    (record_path,) = (folder / "runs").rglob("record.json")
+    return record.load(record_path)
 
 
 def imdb(path: Path, n: int = 20, **options) -> dict:
-    """n reviews of each kind, "<split> <label> <id>" and then bytes of every value; in no order, beside other files.
+    """Write an archive with n reviews per split and label, in mixed order and among other files.
 
-    Some have white space around them, all of them have it inside.
+    A review is "<split> <label> <id>: " and then all byte values. Some reviews have white space at their ends.
     """
-    around = [(b"", b""), (b" \t", b"\n"), (b"", b"\x0b\x0c\r\n "), (b"", b"\x85\xa0")]  # the last is none in bytes
+    # bytes.strip removes all of these but the last pair, which is white space in Unicode only.
+    affixes = [(b"", b""), (b" \t", b"\n"), (b"", b"\x0b\x0c\r\n "), (b"", b"\x85\xa0")]
     files = {"aclImdb/README": b"read me", "aclImdb/train/unsup/0_0.txt": b"unlabelled", "aclImdb/imdb.vocab": b"the"}
     for split in ("train", "test"):
         for label in ("pos", "neg"):
             files[f"aclImdb/{split}/urls_{label}.txt"] = b"http"
             for i in reversed(range(n)):
                 text = f"{split} {label} {i}: ".encode() + bytes(range(256))[i:]
-                files[f"aclImdb/{split}/{label}/{i}_{7 if label == 'pos' else 3}.txt"] = text.join(around[i % 4])
+                files[f"aclImdb/{split}/{label}/{i}_{7 if label == 'pos' else 3}.txt"] = text.join(affixes[i % 4])
     return write_tar(path, files, **options)
 
 
 def records(n: int, seed: int) -> np.ndarray:
-    """n images of CIFAR-10's binary layout, (n, 3073) uint8."""
+    """n random records in CIFAR-10's binary layout, (n, 3073) uint8: a label, then the pixels."""
     rng = np.random.default_rng(seed)
     return np.concatenate([rng.integers(0, 10, (n, 1)), rng.integers(0, 256, (n, 3072))], axis=1).astype(np.uint8)
 
 
 def cifar(path: Path, n: int = 6, **options) -> dict:
-    """Batches of n images, not in the order of their numbers, as in the official archive."""
+    """Write an archive of batches of n images, which are not in numerical order, as in the official archive."""
     names = ["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"]
     files = {f"cifar-10-batches-bin/{name}.bin": records(n, seed).tobytes() for seed, name in enumerate(names)}
     return write_tar(path, {"cifar-10-batches-bin/batches.meta.txt": b"airplane\n"} | files, **options)

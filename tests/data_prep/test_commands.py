@@ -1,4 +1,4 @@
-"""lra data and lra data inspect: lists, preparation and baselines; layouts, counts and damage of files."""
+"""The commands lra data (list, prepare, baselines) and lra data inspect (layouts, counts and damage of files)."""
 
 import gzip
 import hashlib
@@ -30,42 +30,42 @@ show_baselines = baselines.baselines.__wrapped__
 
 @pytest.fixture
 def run_command(tmp_path, monkeypatch, capfd):
-    """Run lra data over an empty data folder; returns the exit message, None where it ends well, stdout and stderr."""
+    """Run lra data in this process on an empty data folder: returns exit message (None on success), stdout, stderr."""
     monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
     return partial(printed, command.prepare, patch=monkeypatch, capfd=capfd)
 
 
-def blocks(out):
-    """Lines of each task."""
+def split_by_task(out):
+    """Split the output of lra data into the section of each task."""
     parts = re.split(r"^(?=\S)", out, flags=re.M)[1:]
     return {part.split("\n")[0]: part for part in parts}
 
 
-def test_list_names_every_task_and_how_to_get_it(run_command, tmp_path):
+def test_list_shows_each_task_and_how_to_prepare_it(run_command, tmp_path):
     stop, out, _ = run_command()
-    assert stop is None and list(blocks(out)) == command.TASKS and not (tmp_path / "data").exists()
-    for text in blocks(out).values():
+    assert stop is None and list(split_by_task(out)) == command.TASKS and not (tmp_path / "data").exists()
+    for text in split_by_task(out).values():
         assert "not prepared" in text or "nothing to prepare" in text
         assert "  source  " in text and "  licence  " in text
-    assert "train 200,000, val 5,000, test 5,000" in blocks(out)["adding"]
-    assert "lra data task=listops" in blocks(out)["listops"]
-    assert "source.dog=<path> source.donkey=<path>" in blocks(out)["genome"]
+    assert "train 200,000, val 5,000, test 5,000" in split_by_task(out)["adding"]
+    assert "lra data task=listops" in split_by_task(out)["listops"]
+    assert "source.dog=<path> source.donkey=<path>" in split_by_task(out)["genome"]
 
 
-def test_list_knows_what_is_prepared_and_what_is_damaged(run_command, tmp_path, monkeypatch):
+def test_list_shows_prepared_and_damaged_data(run_command, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "TASKS", ["adding", "listops"])
     run_command("task=listops", "budget=smoke")
     (meta,) = (tmp_path / "data").glob("*/meta.json")
     sha = hashlib.sha256(meta.read_bytes()).hexdigest()[:12]
     line = f"train 256, val 64, test 64; 0.0 MB; sha256 {sha}; {meta.parent}"
-    assert f"  prepared      {line}" in blocks(run_command("budget=smoke")[1])["listops"]
-    paper = blocks(run_command()[1])["listops"]
+    assert f"  prepared      {line}" in split_by_task(run_command("budget=smoke")[1])["listops"]
+    paper = split_by_task(run_command()[1])["listops"]
     assert "not prepared" in paper and f"  other choices {line}" in paper
     (meta.parent / "val.tokens.bin").write_bytes(b"")
-    assert "is damaged: 0 bytes instead of" in blocks(run_command("budget=smoke")[1])["listops"]
+    assert "is damaged: 0 bytes instead of" in split_by_task(run_command("budget=smoke")[1])["listops"]
 
 
-def test_all_prepares_what_can_be_made_and_leaves_out_what_its_user_must_bring(run_command, tmp_path, monkeypatch):
+def test_all_prepares_tasks_and_skips_those_without_user_files(run_command, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "TASKS", ["adding", "genome", "listops", "temporal_order"])
     stop, _, err = run_command("task=all", "budget=smoke")
     assert stop is None and len(list((tmp_path / "data").glob("*/"))) == 1
@@ -73,7 +73,7 @@ def test_all_prepares_what_can_be_made_and_leaves_out_what_its_user_must_bring(r
     assert "every checksum is correct" in run_command("task=all", "budget=smoke", "verify=true")[2]
 
 
-def test_all_continues_after_a_failure_and_ends_with_it(run_command, tmp_path, monkeypatch):
+def test_all_continues_after_failure_and_exits_with_its_message(run_command, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "TASKS", ["adding", "listops", "temporal_order"])
 
     def fail(*_, **__):
@@ -85,7 +85,7 @@ def test_all_continues_after_a_failure_and_ends_with_it(run_command, tmp_path, m
     assert "listops: failed" in err and "temporal_order_N128: train 256" in err
 
 
-def test_synthetic_data_has_nothing_to_store(run_command, tmp_path):
+def test_synthetic_task_stores_nothing(run_command, tmp_path):
     stop, _, err = run_command("task=adding", "task.length=16384")
     assert stop is None and "adding_N16384: train 200,000, val 5,000, test 5,000 examples, generated on the fly" in err
     with pytest.raises(ValueError, match="adding is generated on the fly; there is nothing to store"):
@@ -93,19 +93,19 @@ def test_synthetic_data_has_nothing_to_store(run_command, tmp_path):
     assert not (tmp_path / "data").exists()
 
 
-def test_the_analytic_baseline_of_recall_is_any_value_of_the_sequence():
+def test_recall_baseline_guesses_value_of_sequence():
     assert [Recall(pairs=pairs).floor for pairs in (1, 2, 8)] == [100.0, 50.0, 12.5]
     assert Adding().floor is None
 
 
-def test_baselines_are_computed_once_and_recorded_when_they_exist(data_root, tmp_path, monkeypatch, capsys):
+def test_baselines_are_cached_and_recorded_by_later_runs(data_root, tmp_path, monkeypatch, capsys):
     words = ["task=recall", "budget=smoke", f"data.root={tmp_path}"]
 
     def train_study(study):
         train.__wrapped__(config("none", *words, f"runs={tmp_path}", f"study={study}", "seeds=[0]"))
         return record.load(next(tmp_path.glob(f"{study}/**/record.json")))
 
-    before = train_study("before")
+    record_before = train_study("before")
     monkeypatch.setattr("lra.data.bag_of_tokens.EPOCHS", 2)
     show_baselines(compose(PrepareOptions, words))
     head, line = capsys.readouterr().out.splitlines()
@@ -114,14 +114,14 @@ def test_baselines_are_computed_once_and_recorded_when_they_exist(data_root, tmp
     monkeypatch.setattr("lra.data.bag_of_tokens.fit", lambda *_, **__: pytest.fail("it is fitted once"))
     show_baselines(compose(PrepareOptions, words))
     assert capsys.readouterr().out.splitlines() == [head, line]
-    after = train_study("after")
-    assert before.floor == after.floor == floor
-    assert before.bag is None and after.bag == pytest.approx(bag, abs=0.005)
-    assert before.fingerprint == after.fingerprint and before.test == after.test
-    assert after.constant_baseline == pytest.approx(constant, abs=0.005)
+    record_after = train_study("after")
+    assert record_before.floor == record_after.floor == floor
+    assert record_before.bag is None and record_after.bag == pytest.approx(bag, abs=0.005)
+    assert record_before.fingerprint == record_after.fingerprint and record_before.test == record_after.test
+    assert record_after.constant_baseline == pytest.approx(constant, abs=0.005)
 
 
-def test_real_features_have_no_bag_of_tokens_and_no_task_is_an_error(data_root, tmp_path, capsys):
+def test_real_valued_task_has_no_bag_of_tokens_baseline(data_root, tmp_path, capsys):
     show_baselines(compose(PrepareOptions, ["task=adding", "budget=smoke", f"data.root={tmp_path}"]))
     assert capsys.readouterr().out.splitlines()[1].split()[2::2] == ["-", "-"]
     with pytest.raises(ValueError, match=r"task must be one of all, adding"):
@@ -129,7 +129,7 @@ def test_real_features_have_no_bag_of_tokens_and_no_task_is_an_error(data_root, 
 
 
 @pytest.mark.parametrize("name", ["board_recall", "psf_listops", "spt_listops"])
-def test_the_data_of_an_experiment_are_those_of_its_training(name):
+def test_prepare_and_train_agree_on_data_of_experiment(name):
     attn = ["attn=none"] if name.startswith("board") else []
     data = compose(PrepareOptions, [f"experiment={name}"])
     training = compose(Experiment, [f"experiment={name}", *attn])
@@ -143,13 +143,13 @@ PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\tdd\n0.0\te\tf\tg\thhh\n" f
 
 
 def images(count=6, size=32):
-    drawn, labels = generate(size=size, count=count, seed=1)
+    pixels_of_images, labels = generate(size=size, count=count, seed=1)
     lines = [f"imgs/0 sample_{i}.png {i} {label} 1.8\n" for i, label in enumerate(labels)]
-    files = {f"imgs/0/sample_{i}.png": png(image) for i, image in enumerate(drawn)}
+    files = {f"imgs/0/sample_{i}.png": png(image) for i, image in enumerate(pixels_of_images)}
     return files | {"metadata/0.npy": "".join(lines).encode()}
 
 
-def below(folder, files):
+def nest(folder, files):
     return {f"{folder}/{name}": data for name, data in files.items()}
 
 
@@ -168,9 +168,9 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("packed", [False, True])
-def test_layouts_and_what_they_hold(tmp_path, capsys, layout, packed):
+def test_inspect_recognises_layout_and_counts_examples(tmp_path, capsys, layout, packed):
     listops, pairs, pathfinder = LAYOUTS[layout]
-    files = below(listops, LISTOPS) | below(pairs, PAIRS) | below(pathfinder, images())
+    files = nest(listops, LISTOPS) | nest(pairs, PAIRS) | nest(pathfinder, images())
     root = tmp_path / ("release.tar" if packed else "root")
     if packed:
         write_tar(root, files)
@@ -185,12 +185,12 @@ def test_layouts_and_what_they_hold(tmp_path, capsys, layout, packed):
     assert "train has 2 examples, the official data 96,000" in out and "the official data 200,000" in out
     assert "cifar-10-binary.tar.gz: lra data task=image" in out
     commands = [shlex.split(line.partition("it: ")[2])[2:] for line in out.splitlines() if "to prepare it: " in line]
-    places = {"listops": listops, "retrieval": pairs, "pathfinder": pathfinder}
-    assert sorted(commands) == sorted([f"task={task}", f"source.release={root}/{places[task]}"] for task in places)
+    folders = {"listops": listops, "retrieval": pairs, "pathfinder": pathfinder}
+    assert sorted(commands) == sorted([f"task={task}", f"source.release={root}/{folders[task]}"] for task in folders)
 
 
-def test_the_command_that_is_printed_works(tmp_path, monkeypatch, capfd):
-    root = write_folder(tmp_path / "root", below("x/listops-1000", LISTOPS))
+def test_inspect_prints_working_prepare_command(tmp_path, monkeypatch, capfd):
+    root = write_folder(tmp_path / "root", nest("x/listops-1000", LISTOPS))
     inspect.main([str(root)])
     out = capfd.readouterr().out
     words = shlex.split(next(line for line in out.splitlines() if "to prepare it" in line).partition("it: ")[2])[2:]
@@ -204,7 +204,8 @@ EYE, SMALL = (png(np.eye(size, dtype=np.uint8)) for size in (32, 16))
 IMAGE = f"{INNER}/imgs/0/sample_3.png"
 BATCH = "cifar-10-batches-bin/data_batch_1.bin"
 CUT = gzip.compress(LISTOPS["basic_val.tsv"])[:-9]
-DAMAGE = {  # what is said, and the files that are changed
+# The expected output, and the files to change.
+DAMAGED_FILES = {
     "basic_val.tsv.gz is damaged": {"l/basic_val.tsv": None, "l/basic_val.tsv.gz": CUT},
     "basic_val.tsv, line 3: 1 columns instead of 2": {"l/basic_val.tsv": HEAD + b"[MAX 1 2 ]\t2\n[MIN 3"},
     "basic_val.tsv is a web page (HTML)": {"l/basic_val.tsv": HTML},
@@ -231,9 +232,9 @@ DAMAGE = {  # what is said, and the files that are changed
 }
 
 
-@pytest.mark.parametrize("message", DAMAGE)
-def test_damage_is_named_with_file_and_line(tmp_path, capsys, message):
-    files = below("l", LISTOPS) | below("r", PAIRS) | below(INNER, images()) | DAMAGE[message]
+@pytest.mark.parametrize("message", DAMAGED_FILES)
+def test_inspect_names_damaged_file_and_line(tmp_path, capsys, message):
+    files = nest("l", LISTOPS) | nest("r", PAIRS) | nest(INNER, images()) | DAMAGED_FILES[message]
     root = write_folder(tmp_path / "root", {name: data for name, data in files.items() if data is not None})
     status = inspect.main([str(root)])
     out = capsys.readouterr().out.replace(f"{root}/", "")
@@ -241,7 +242,7 @@ def test_damage_is_named_with_file_and_line(tmp_path, capsys, message):
     assert ("damaged: " in out) == (status == 1)
 
 
-def test_archives_of_reviews_and_pictures_and_other_copies(tmp_path, capsys):
+def test_inspect_recognises_official_archives_and_other_formats(tmp_path, capsys):
     imdb(tmp_path / "aclImdb_v1.tar.gz", 5)
     cifar(tmp_path / "cifar.tar.gz", 4)
     for name, line in (("aclImdb_v1.tar.gz", "test         10 examples"), ("cifar.tar.gz", "train        20 examples")):
@@ -256,7 +257,7 @@ def test_archives_of_reviews_and_pictures_and_other_copies(tmp_path, capsys):
         assert line in out
 
 
-def test_copies_in_pickles_are_read_and_nothing_is_executed(tmp_path, capsys):
+def test_inspect_reads_pickles_without_executing_them(tmp_path, capsys):
     record = {"input_ids_0": np.array([11, 4, 9, 15, 0, 0]), "label": 3}
     batch = {b"data": records(3, 0)[:, 1:], b"labels": [1, 2, 2]}
     names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
@@ -287,42 +288,42 @@ def test_copies_in_pickles_are_read_and_nothing_is_executed(tmp_path, capsys):
     assert len(damaged) == 2 and "lra-listops.dev.pickle" in damaged[0] and "data_batch_2" in damaged[1]
 
 
-def test_two_copies_are_compared(tmp_path, capsys):
-    other = LISTOPS | {"basic_val.tsv": b"Source\tTarget\n1\t1\n"}
-    for second, verdict in ((LISTOPS, "2 copies, equal"), (other, "2 copies, different; choose one")):
-        root = write_folder(tmp_path / "root", below("a", LISTOPS) | below("a/b", second))
+def test_inspect_compares_copies(tmp_path, capsys):
+    other_content = LISTOPS | {"basic_val.tsv": b"Source\tTarget\n1\t1\n"}
+    for second_copy, verdict in ((LISTOPS, "2 copies, equal"), (other_content, "2 copies, different; choose one")):
+        root = write_folder(tmp_path / "root", nest("a", LISTOPS) | nest("a/b", second_copy))
         inspect.main([str(root)])
         assert f"listops: {verdict}" in capsys.readouterr().out
 
 
-def test_the_histogram_of_generated_answers_is_the_official_one():
+def test_survey_accepts_generated_listops_and_rejects_other_answers():
     collector = survey.ListOpsCollector("here")
     trees = ListOps().examples(workers=2)
-    rows = [f"{decode(ids)}\t{answer}\n".encode() for ids, answer in (next(trees) for _ in range(1200))]
+    tsv_lines = [f"{decode(ids)}\t{answer}\n".encode() for ids, answer in (next(trees) for _ in range(1200))]
     for name in collector.files.values():
-        collector.add(name, [b"Source\tTarget\n", *rows])
+        collector.add(name, [b"Source\tTarget\n", *tsv_lines])
     assert not [line for line in collector.differences(collector.splits) if "histogram" in line or "tokens" in line]
-    wrong = survey.ListOpsCollector("here")
-    for name in wrong.files.values():
-        wrong.add(name, [b"Source\tTarget\n", *(b"[MAX %d ]\t%d\n" % (i % 10, i % 10) for i in range(1200))])
-    lines = "\n".join(wrong.differences(wrong.splits))
+    unofficial = survey.ListOpsCollector("here")
+    for name in unofficial.files.values():
+        unofficial.add(name, [b"Source\tTarget\n", *(b"[MAX %d ]\t%d\n" % (i % 10, i % 10) for i in range(1200))])
+    lines = "\n".join(unofficial.differences(unofficial.splits))
     assert "histogram of the answers is not the official one" in lines and "1,200 expressions are not of 501" in lines
 
 
 @pytest.mark.parametrize("words", [[], ["a", "b"], ["/nowhere"]])
-def test_wrong_arguments_print_the_usage_or_the_missing_path(words, capsys):
+def test_inspect_prints_usage_or_missing_path_for_invalid_arguments(words, capsys):
     assert inspect.main(words) == 1
     said = "".join(capsys.readouterr())
     assert "usage" in said or "/nowhere does not exist" in said
 
 
-def test_an_unknown_command_is_named(capsys):
+def test_unknown_data_command_error_names_command(capsys):
     with pytest.raises(SystemExit, match=r"lra: data inspekt: no such command; it is one of inspect PATH, export"):
         command.command(["inspekt", "x"])
 
 
 @pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt, "lra: interrupted\n"), (BrokenPipeError, "")])
-def test_an_interrupt_and_a_closed_pipe_end_without_a_traceback(error, said, tmp_path, monkeypatch, capsys):
+def test_interrupt_and_broken_pipe_exit_without_traceback(error, said, tmp_path, monkeypatch, capsys):
     def fail(*_):
         raise error
 
@@ -330,7 +331,7 @@ def test_an_interrupt_and_a_closed_pipe_end_without_a_traceback(error, said, tmp
     with open(tmp_path / "out", "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         assert inspect.main([str(tmp_path)]) == 1
-        # What is still buffered after a broken pipe is dropped.
+        # Output that is still buffered after a broken pipe is discarded.
         print("buffered", flush=True)
     assert capsys.readouterr().err == said
     assert ((tmp_path / "out").read_text() == "") == (error is BrokenPipeError)

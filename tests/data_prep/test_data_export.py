@@ -1,4 +1,4 @@
-"""What is made of prepared data: exported files that are read back bit for bit, TFDS builders, pictures."""
+"""Uses of prepared data: exported files, which round-trip bit for bit, TFDS builders, and pictures of examples."""
 
 import pickle
 import subprocess
@@ -40,24 +40,24 @@ def listops():
 def pairs(folder):
     lines = {}
     for part, count in (("train", 40), ("eval", 5), ("test", 5)):
-        texts = [b"%d.0\tx\ty\t%s\t%s\n" % (i % 2, b"\x80 \xff" * (i + 1), b"text %d" % i) for i in range(count)]
-        lines[f"new_aan_pairs.{part}.tsv"] = b"".join(texts)
+        tsv_lines = [b"%d.0\tx\ty\t%s\t%s\n" % (i % 2, b"\x80 \xff" * (i + 1), b"text %d" % i) for i in range(count)]
+        lines[f"new_aan_pairs.{part}.tsv"] = b"".join(tsv_lines)
     return Retrieval(release=write_folder(folder, lines))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_round_trip_is_equal_to_the_bit(layout, tmp_path, monkeypatch):
+def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
     if layout == "parquet":
         pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     monkeypatch.setattr(write_release, "IMAGES", 7)
     monkeypatch.setattr("data_prep.formats.writer.CHUNK", 3)
     data = tmp_path / "data"
-    written = {
+    exports = {
         "listops": task(listops(), data),
         "retrieval": task(pairs(tmp_path / "pairs"), data, "bytes", limit=128, shift=1),
         "pathfinder": task(Pathfinder(contour=9, **SIZES), data, "pixels", limit=1024),
     }
-    for name, source in written.items():
+    for name, source in exports.items():
         out = tmp_path / layout / name
         export.write(source, layout, out, "command")
         reader = {
@@ -66,17 +66,17 @@ def test_a_round_trip_is_equal_to_the_bit(layout, tmp_path, monkeypatch):
             "pathfinder": Pathfinder(contour=9, release=out),
         }[name]
         reader.prepare(tmp_path / "again")
-        again = reader.load(tmp_path / "again")
+        reloaded = reader.load(tmp_path / "again")
         for split, stored in source.splits.items():
-            assert examples(again[split]) == examples(stored), (name, split)
-        listed = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=out)
+            assert examples(reloaded[split]) == examples(stored), (name, split)
+        checksum_check = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=out)
         readme = (out / "README.md").read_text()
-        assert listed.returncode == 0 and str(source.source.provenance) in readme and "| val | 5 |" in readme
-    assert sorted(path.name for path in (tmp_path / layout).iterdir()) == sorted(written)
+        assert checksum_check.returncode == 0 and str(source.source.provenance) in readme and "| val | 5 |" in readme
+    assert sorted(path.name for path in (tmp_path / layout).iterdir()) == sorted(exports)
 
 
-def test_expressions_have_the_round_brackets_of_the_official_generator():
-    """Its to_string writes each pair of the binary tree (((op, a), b), end) in brackets."""
+def test_exported_expressions_have_brackets_of_official_generator():
+    """The official to_string writes each pair of the binary tree (((op, a), b), end) in brackets."""
     tree = lambda op, *values: f"( {'( ' * len(values)}{op} " + " ".join(f"{value} )" for value in values) + " ] )"
     stored = ListOps(release=None)
     ids = {token: number for number, token in enumerate(stored.alphabet)}
@@ -86,19 +86,20 @@ def test_expressions_have_the_round_brackets_of_the_official_generator():
     assert write_release.expression(np.array([ids["7"]])) == "7"
 
 
-def test_pickles_are_those_of_the_public_loaders(tmp_path):
+def test_exported_pickles_suit_public_loaders(tmp_path):
     source = task(listops(), tmp_path / "data")
     export.write(source, "pickle", tmp_path / "out", "command")
     path = tmp_path / "out" / "lra-listops.dev.pickle"
     loaded = pickle.loads(path.read_bytes())
     assert len(loaded) == 5 and {key for record in loaded for key in record} == {"input_ids_0", "label"}
-    # Their loaders batch without padding.
+    # The public loaders stack sequences without padding, so all must have the same length.
     batch = torch.stack([torch.tensor(record["input_ids_0"], dtype=torch.long) for record in loaded])
     assert batch.shape == (5, 64) and [record["label"] for record in loaded] == source.splits["val"].labels.tolist()
-    assert b"numpy._core" not in path.read_bytes()  # which numpy 1 does not know
+    # numpy 1 cannot import numpy._core.
+    assert b"numpy._core" not in path.read_bytes()
 
 
-def test_texts_are_cut_in_pickles_and_real_numbers_need_arrays(tmp_path):
+def test_pickle_truncates_texts_and_rejects_real_numbers(tmp_path):
     reviews = Text(**imdb(tmp_path / "imdb.tar.gz", n=20), hold_out=5)
     export.write(task(reviews, tmp_path / "data", "bytes", limit=100, shift=1), "pickle", tmp_path / "text", "command")
     copy = Text(archive=tmp_path / "text")
@@ -111,11 +112,11 @@ def test_texts_are_cut_in_pickles_and_real_numbers_need_arrays(tmp_path):
         export.write(series, "pickle", tmp_path / "series", "command")
     export.write(series, "npz", tmp_path / "series", "command")
     stored = np.load(tmp_path / "series" / "val.npz")
-    whole = series.splits["val"].gather(torch.arange(5), 128)[0]
-    assert np.array_equal(stored["tokens"], whole.flatten(0, 2)) and stored["labels"].dtype == np.float32
+    full = series.splits["val"].gather(torch.arange(5), 128)[0]
+    assert np.array_equal(stored["tokens"], full.flatten(0, 2)) and stored["labels"].dtype == np.float32
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_failed_export_leaves_no_files(tmp_path, monkeypatch):
     source = task(pairs(tmp_path / "pairs"), tmp_path / "data", "bytes")
     source.splits["val"].tokens[0] = ord("\t")
     with pytest.raises(ValueError, match=r"val, example 1 has a tab or a line end, .* use layout=npz or parquet"):
@@ -135,11 +136,11 @@ def task_of_adding():
     return Export(source=Adding(), splits=Adding(**SIZES).load(""), kind="series", limit=128, length=128, shift=0)
 
 
-def test_the_command_prepares_and_exports(tmp_path, monkeypatch, capfd):
+def test_export_command_prepares_and_writes_files(tmp_path, monkeypatch, capfd):
     out, data = tmp_path / "out", tmp_path / "data"
     words = ["export", "task=listops", "budget=smoke", "layout=npz", f"out={out}", f"data.root={data}"]
-    stop, said = run(lambda: command.command(words), *words, patch=monkeypatch, capfd=capfd)
-    assert stop is None and f"layout npz at {out}" in said and (out / "test.npz").exists()
+    exit_message, log = run(lambda: command.command(words), *words, patch=monkeypatch, capfd=capfd)
+    assert exit_message is None and f"layout npz at {out}" in log and (out / "test.npz").exists()
     readme = (out / "README.md").read_text().replace(f" data.root={data}", "")
     assert "lra data export task=listops budget=smoke layout=npz out=out" in readme
 
@@ -154,15 +155,15 @@ def builders():
     return tfds
 
 
-def built(name, source, folder):
-    """Names of the labels, and label and input of the examples of each split."""
+def build_with_tfds(name, source, folder):
+    """Build with TFDS; return its label feature, and (label, input) of the examples of each split."""
     tfds = builders()
     builder = getattr(tfds, name)
-    made = builder(data_dir=folder, config=tfds.SourceConfig(name="small", source=source))
-    made.download_and_prepare()
+    result = builder(data_dir=folder, config=tfds.SourceConfig(name="small", source=source))
+    result.download_and_prepare()
     value, label = builder.KEYS
-    read = lambda name: [(example[label], example[value]) for example in made.as_data_source(name)]
-    return made.info.features[label], {name: read(name) for name in made.info.splits}
+    read = lambda name: [(example[label], example[value]) for example in result.as_data_source(name)]
+    return result.info.features[label], {name: read(name) for name in result.info.splits}
 
 
 def tfds_retrieval(folder):
@@ -172,7 +173,8 @@ def tfds_retrieval(folder):
 
 
 @pytest.mark.parametrize(
-    ("builder", "make", "stored"),  # stored: the bytes of the rows of an example's input
+    # stored: function from an example's input to the bytes of its sequences in the store
+    ("builder", "make", "stored"),
     [
         ("Listops", lambda _: ListOps(**SMALL), lambda words: [encode(words.decode()).tobytes()]),
         ("LraText", lambda folder: Text(**imdb(folder / "imdb.gz", 4)), lambda read: [read]),
@@ -181,14 +183,15 @@ def tfds_retrieval(folder):
         ("LraPathfinder", lambda _: Pathfinder(train=6, val=2, test=2), lambda pixels: [pixels.tobytes()]),
     ],
 )
-def test_a_builder_gives_the_examples_of_its_store(tmp_path, builder, make, stored):
+def test_tfds_builder_yields_prepared_examples(tmp_path, builder, make, stored):
     source = make(tmp_path)
-    names, found = built(builder, source, tmp_path / "tfds")
-    held = {name: examples(split) for name, split in source.load(tmp_path / "tfds" / "downloads").items()}
-    assert {name: [(label, *stored(value)) for label, value in rows] for name, rows in found.items()} == held
-    if builder == "LraText":  # a review of `imdb` begins with its split, pos or neg and its number
+    names, actual = build_with_tfds(builder, source, tmp_path / "tfds")
+    store = {name: examples(split) for name, split in source.load(tmp_path / "tfds" / "downloads").items()}
+    assert {name: [(label, *stored(value)) for label, value in items] for name, items in actual.items()} == store
+    # A review of `imdb` starts with its split, its label and its number.
+    if builder == "LraText":
         assert all(
-            row.split()[1].decode() == names.int2str(int(label)) for rows in held.values() for label, row in rows
+            item.split()[1].decode() == names.int2str(int(label)) for items in store.values() for label, item in items
         )
 
 
@@ -196,16 +199,16 @@ def test_a_builder_gives_the_examples_of_its_store(tmp_path, builder, make, stor
     ("builder", "kind"),
     [("AddingProblem", Adding), ("TemporalOrderProblem", TemporalOrder), ("AssociativeRecall", Recall)],
 )
-def test_a_builder_gives_sequences_that_are_made_as_they_are_read(tmp_path, builder, kind):
+def test_tfds_builder_yields_synthetic_sequences(tmp_path, builder, kind):
     source = kind(train=5, val=3, test=2)
-    _, found = built(builder, source, tmp_path / "tfds")
-    assert list(found) == list(source.sizes)
-    for name, rows in found.items():
-        for row, label, (target, value) in zip(*gathered(source, name), rows, strict=True):
-            assert (value == row).all() and value.dtype == source.dtype and target == label
+    _, actual = build_with_tfds(builder, source, tmp_path / "tfds")
+    assert list(actual) == list(source.sizes)
+    for name, items in actual.items():
+        for item, label, (target, value) in zip(*gathered(source, name), items, strict=True):
+            assert (value == item).all() and value.dtype == source.dtype and target == label
 
 
-def test_the_paper_config_is_the_default(tmp_path):
+def test_tfds_default_config_is_official_task(tmp_path):
     builder = builders().Listops(data_dir=tmp_path)
     assert builder.builder_config.name == "lra" and str(builder.version) == ListOps.version
     assert builder.builder_config.source.provenance == ListOps().provenance
@@ -213,70 +216,71 @@ def test_the_paper_config_is_the_default(tmp_path):
 
 
 class Named(ListOps):
-    """A source of which only the names of its classes and letters are used."""
+    """A source with custom names of tokens and classes."""
 
     alphabet = tuple("_abc")
     classes = ("cat", "dog")
 
 
-def drawn(sequences, labels, display, *, count=16, towers=1, limit=10**6):
-    """The picture of examples with these sequences and labels."""
+def render(sequences, labels, display, *, count=16, towers=1, limit=10**6):
+    """Draw examples with these sequences and labels as an array of pixels."""
     offsets = torch.tensor([0, *np.cumsum([len(sequence) for sequence in sequences])])
     split = Split(torch.from_numpy(np.concatenate(sequences)), offsets, torch.tensor(labels), towers)
     return np.asarray(show.picture(Named(), split, display=display, count=count, limit=limit))
 
 
-def part_of(picture, panel):
-    """Whether a panel or a written text stands somewhere in the picture, pixel for pixel."""
+def contains_panel(picture, panel):
+    """Whether the picture contains a panel, or a text as `show.draw_text` draws it, pixel for pixel."""
     image = np.asarray(show.draw_text(panel) if isinstance(panel, str) else panel)
     views = np.lib.stride_tricks.sliding_window_view(picture[..., 0], image.shape[:2])
     return bool((views == image[..., 0]).all((-1, -2)).any())
 
 
-def test_pixels_are_the_grey_levels_in_rows():
+def test_pixels_display_draws_grey_levels_row_by_row():
     rng = np.random.default_rng(0)
-    rows = [rng.integers(0, 256, 64, dtype=np.uint8) for _ in range(2)]
-    panels = [np.asarray(show.pixels(row, None)) for row in rows]
-    for row, panel in zip(rows, panels, strict=True):
+    items = [rng.integers(0, 256, 64, dtype=np.uint8) for _ in range(2)]
+    panels = [np.asarray(show.pixels(item, None)) for item in items]
+    for item, panel in zip(items, panels, strict=True):
         scale = len(panel) // 8
         assert panel.shape == (8 * scale, 8 * scale, 3) and scale > 1
-        assert (panel[scale // 2 :: scale, scale // 2 :: scale, 0] == row.reshape(8, 8)).all()
-    picture = drawn(rows, [0, 1], "pixels")
-    assert all(part_of(picture, panel) for panel in (*panels, "0: cat", "1: dog"))
-    assert not part_of(drawn(rows, [0, 1], "pixels", count=1), panels[1])
+        assert (panel[scale // 2 :: scale, scale // 2 :: scale, 0] == item.reshape(8, 8)).all()
+    picture = render(items, [0, 1], "pixels")
+    assert all(contains_panel(picture, panel) for panel in (*panels, "0: cat", "1: dog"))
+    assert not contains_panel(render(items, [0, 1], "pixels", count=1), panels[1])
 
 
-def test_expressions_are_written_in_the_alphabet():
+def test_expression_display_decodes_tokens():
     for source, ids, text in ((Named(), [1, 2, 3], "abc"), (ListOps(), [11, 3, 10, 15], "[MIN 2 9 ]")):
-        got = np.asarray(show.expression(np.array(ids, np.uint8), source))
-        assert (got == np.asarray(show.draw_text(text))).all() and not (got == 255).all()
+        rendered = np.asarray(show.expression(np.array(ids, np.uint8), source))
+        assert (rendered == np.asarray(show.draw_text(text))).all() and not (rendered == 255).all()
 
 
-def test_pairs_are_two_texts_of_bytes_and_long_ones_say_how_long():
-    one, other = (np.frombuffer(text, np.uint8) for text in (b"The first\n<br>", b"and the second"))
-    picture = drawn([one, other], [1], "bytes", towers=2)
-    assert all(part_of(picture, text) for text in ("The first·<br>", "and the second", "0: dog"))
-    long = show.draw_text("word " * 1000, "5,000 bytes")
-    assert long.height == show.draw_text("\n".join(["x"])).height * show.LINES
-    assert part_of(drawn([one], [0], "bytes", limit=3), "The")
+def test_bytes_display_shows_both_texts_and_shortens_long_ones():
+    first_text, second_text = (np.frombuffer(text, np.uint8) for text in (b"The first\n<br>", b"and the second"))
+    picture = render([first_text, second_text], [1], "bytes", towers=2)
+    assert all(contains_panel(picture, text) for text in ("The first·<br>", "and the second", "0: dog"))
+    long_panel = show.draw_text("word " * 1000, "5,000 bytes")
+    assert long_panel.height == show.draw_text("\n".join(["x"])).height * show.LINES
+    assert contains_panel(render([first_text], [0], "bytes", limit=3), "The")
 
 
-def test_series_has_a_ring_at_each_mark():
-    row = np.zeros((100, 2), np.float32)
-    row[:, 0] = np.linspace(-1, 1, 100)
-    row[[20, 70], 1] = 1
-    panel = np.asarray(show.series(row, None)).astype(int)
+def test_series_display_marks_marked_positions():
+    item = np.zeros((100, 2), np.float32)
+    item[:, 0] = np.linspace(-1, 1, 100)
+    item[[20, 70], 1] = 1
+    panel = np.asarray(show.series(item, None)).astype(int)
     red = (panel[..., 0] > 180) & (panel[..., 1] < 80)
     lines = np.flatnonzero(red.sum(0) > 100)
     expected = 4 + (show.CURVE[0] - 9) * np.array([20, 70]) / 99
     assert len(lines) == 2 and np.abs(lines - expected).max() <= 1
-    show.series(np.zeros((5, 2), np.float32), None)  # a constant is no division by zero
+    # A constant series must not divide by zero.
+    show.series(np.zeros((5, 2), np.float32), None)
 
 
 @pytest.mark.parametrize("task", ["listops", "adding", "temporal_order", "pathfinder"])
-def test_command_writes_a_png(task, data_root, tmp_path, monkeypatch, capfd):
+def test_show_command_writes_png(task, data_root, tmp_path, monkeypatch, capfd):
     words = [f"task={task}", "budget=smoke", "count=3", f"out={tmp_path / 'made.png'}"]
-    stop, said = run(show.show, *words, patch=monkeypatch, capfd=capfd)
-    assert stop is None and "3 examples of train" in said
-    with PillowImage.open(tmp_path / "made.png") as made:
-        assert made.format == "PNG" and min(made.size) > 50
+    exit_message, log = run(show.show, *words, patch=monkeypatch, capfd=capfd)
+    assert exit_message is None and "3 examples of train" in log
+    with PillowImage.open(tmp_path / "made.png") as result:
+        assert result.format == "PNG" and min(result.size) > 50

@@ -1,4 +1,4 @@
-"""Copies of the tasks in other people's formats: generated samples, damage, and pickles that would run a program."""
+"""Copies of the tasks in third-party formats: reading generated samples, damaged files and hostile pickles."""
 
 import copy
 import gzip
@@ -24,7 +24,7 @@ from data_prep.text import Text
 
 
 class Hostile:
-    """Pickles itself as a call that writes a file."""
+    """An object whose pickle runs a shell command when pickle.load reads it."""
 
     def __reduce__(self):
         return os.system, ("touch hacked",)
@@ -34,9 +34,9 @@ NESTED = [{"a": np.arange(6, dtype=">i4").reshape(2, 3), "b": np.float32(1.5)}, 
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_pickles_of_builtins_and_arrays_are_read_as_pickle_does(protocol):
-    stored = io.BytesIO(pickle.dumps(copy.deepcopy(NESTED) + NESTED, protocol=protocol))
-    for loaded in (safe_pickle.load(stored), list(safe_pickle.items(io.BytesIO(stored.getvalue())))):
+def test_safe_pickle_loads_builtins_and_arrays_like_pickle(protocol):
+    payload = io.BytesIO(pickle.dumps(copy.deepcopy(NESTED) + NESTED, protocol=protocol))
+    for loaded in (safe_pickle.load(payload), list(safe_pickle.items(io.BytesIO(payload.getvalue())))):
         assert len(loaded) == 4 and loaded[1] == NESTED[1] and loaded[0]["b"] == 1.5
         assert np.array_equal(loaded[0]["a"], NESTED[0]["a"]) and loaded[0]["a"].dtype == ">i4"
     assert np.array_equal(safe_pickle.load(io.BytesIO(pickle.dumps(np.eye(3).T[:2], protocol=protocol))), np.eye(3)[:2])
@@ -44,12 +44,12 @@ def test_pickles_of_builtins_and_arrays_are_read_as_pickle_does(protocol):
 
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: [{"input_ids_0": x}], lambda x: np.array([x], object)])
-def test_a_hostile_pickle_runs_nothing(protocol, wrap, tmp_path, monkeypatch):
+def test_hostile_pickle_raises_without_executing_code(protocol, wrap, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    stored = pickle.dumps(wrap(Hostile()), protocol=protocol)
+    payload = pickle.dumps(wrap(Hostile()), protocol=protocol)
     for read in (safe_pickle.load, lambda file: list(safe_pickle.items(file))):
         with pytest.raises(safe_pickle.UnsafePickle, match=r"names \w+.system|array of '(O8|\|?O)'"):
-            read(io.BytesIO(stored))
+            read(io.BytesIO(payload))
     assert not (tmp_path / "hacked").exists()
 
 
@@ -57,7 +57,7 @@ CODES = [b"cbuiltins\neval\n(S'1'\ntR.", b"(i__main__\nX\n.", b"\x80\x02cnumpy\n
 
 
 @pytest.mark.parametrize("code", [*CODES, b"\x80\x04]\x94h\x00a.", b"cnumpy\ndtype\n.", pickle.dumps(NESTED)[:-9]])
-def test_damaged_pickles_are_rejected(code):
+def test_damaged_or_unsafe_pickle_raises(code):
     with pytest.raises(safe_pickle.UnsafePickle) as refused:
         safe_pickle.load(io.BytesIO(code))
     assert "\n" not in str(refused.value)
@@ -67,42 +67,42 @@ def listops(n=30):
     return list(islice(ListOps(min_length=4, max_length=60, max_depth=4, max_args=4, seed=3).examples(), n))
 
 
-def write_pickles(folder, stem, rows, *, prefix="lra-", texts=1, width=64):
-    """rows: ids of each text and label; the first 20 are train, the next 5 dev, the next 5 test."""
+def write_pickles(folder, stem, examples, *, prefix="lra-", texts=1, width=64):
+    """Write examples (ids of each text, label): the last 5 as test, the 5 before as `dev`, the others as train."""
     for first, last, part in ((0, -10, "train"), (-10, -5, "dev"), (-5, None, "test")):
         padded = []
-        for *ids, label in rows[first:last]:
+        for *ids, label in examples[first:last]:
             sequences = [np.pad(np.asarray(text, np.int32), (0, width - len(text))) for text in ids]
             keys = [f"input_ids_{number}" for number in range(texts)]
             padded.append(dict(zip(keys, sequences, strict=True)) | {"label": np.int64(label)})
         (folder / f"{prefix}{stem}.{part}.pickle").write_bytes(pickle.dumps(padded))
 
 
-def parts(rows):
-    return {"train": rows[:-10], "val": rows[-10:-5], "test": rows[-5:]}
+def split_examples(examples):
+    return {"train": examples[:-10], "val": examples[-10:-5], "test": examples[-5:]}
 
 
 @pytest.mark.parametrize("prefix", ["lra-", ""])
-def test_pickles_of_listops_have_their_ids_recovered_whatever_their_order(tmp_path, prefix):
-    rows = listops(420)
+def test_listops_pickles_recover_permuted_token_ids(tmp_path, prefix):
+    examples = listops(420)
     table = np.concatenate([[0], np.random.default_rng(1).permutation(15) + 1])
-    write_pickles(tmp_path, "listops", [(table[ids], answer) for ids, answer in rows], prefix=prefix)
-    # The smallest file decides, so all of them are large.
+    write_pickles(tmp_path, "listops", [(table[ids], answer) for ids, answer in examples], prefix=prefix)
+    # Ids are recovered from the smallest file, so all files must be large: each is a copy of train.
     train = (tmp_path / f"{prefix}listops.train.pickle").read_bytes()
     for part in PARTS.values():
         (tmp_path / f"{prefix}listops.{part}.pickle").write_bytes(train)
-    expected = [(answer, ids.tobytes()) for ids, answer in rows[:-10]]
+    expected = [(answer, ids.tobytes()) for ids, answer in examples[:-10]]
     assert prepared(ListOps(release=tmp_path), tmp_path / "data") == dict.fromkeys(("train", "val", "test"), expected)
 
 
-def test_pickles_of_listops_that_are_no_expressions_are_rejected(tmp_path):
-    rows = listops()
-    write_pickles(tmp_path, "listops", [(ids[ids != 15], answer) for ids, answer in rows])
+def test_listops_pickles_reject_invalid_expressions_and_labels(tmp_path):
+    examples = listops()
+    write_pickles(tmp_path, "listops", [(ids[ids != 15], answer) for ids, answer in examples])
     message = "no closing brackets, which the preparation script dropped"
     assert_rejected(ListOps(release=tmp_path), tmp_path / "data", message)
-    ids, answer = rows[3]
-    rows[3] = ids, (answer + 1) % 10
-    write_pickles(tmp_path, "listops", rows)
+    ids, answer = examples[3]
+    examples[3] = ids, (answer + 1) % 10
+    write_pickles(tmp_path, "listops", examples)
     message = r"train.pickle, example 4: .* evaluates to \d, its label is \d"
     assert_rejected(ListOps(release=tmp_path), tmp_path / "data", message)
 
@@ -110,20 +110,20 @@ def test_pickles_of_listops_that_are_no_expressions_are_rejected(tmp_path):
 TEXTS = [(bytes([65 + i, 0, 255, 32]) * (1 + i % 3), bytes([97 + i] * 5), i % 2) for i in range(30)]
 
 
-def test_pickles_of_bytes_and_pixels(tmp_path):
-    shifted = [(np.frombuffer(a, np.uint8) + np.int32(1), np.frombuffer(b, np.uint8) + 1, y) for a, b, y in TEXTS]
-    write_pickles(tmp_path, "retrieval", shifted, texts=2)
-    write_pickles(tmp_path, "text", [(a, y) for a, _, y in shifted])
+def test_pickles_of_texts_and_images_are_read(tmp_path):
+    shifted_texts = [(np.frombuffer(a, np.uint8) + np.int32(1), np.frombuffer(b, np.uint8) + 1, y) for a, b, y in TEXTS]
+    write_pickles(tmp_path, "retrieval", shifted_texts, texts=2)
+    write_pickles(tmp_path, "text", [(a, y) for a, _, y in shifted_texts])
     images = [(np.full(1024, i), i % 2) for i in range(30)]
     write_pickles(tmp_path, "image", images, width=1024)
     write_pickles(tmp_path, "pathfinder32-curv_contour_length_14", images, width=1024)
     data = tmp_path / "data"
-    assert prepared(Retrieval(release=tmp_path), data) == parts([(y, a, b) for a, b, y in TEXTS])
-    assert prepared(Text(archive=tmp_path), data) == parts([(y, a) for a, _, y in TEXTS])
-    pixels = parts([(y, bytes([i]) * 1024) for i, (_, y) in enumerate(images)])
+    assert prepared(Retrieval(release=tmp_path), data) == split_examples([(y, a, b) for a, b, y in TEXTS])
+    assert prepared(Text(archive=tmp_path), data) == split_examples([(y, a) for a, _, y in TEXTS])
+    pixels = split_examples([(y, bytes([i]) * 1024) for i, (_, y) in enumerate(images)])
     assert prepared(Image(archive=tmp_path), data) == prepared(Pathfinder(release=tmp_path), data) == pixels
-    few = prepared(Image(archive=tmp_path, train=3), data)
-    assert few == pixels | {"train": pixels["train"][:3]}
+    truncated = prepared(Image(archive=tmp_path, train=3), data)
+    assert truncated == pixels | {"train": pixels["train"][:3]}
     with pytest.raises(ValueError, match=r"image.test.pickle: 6 examples asked for, there are 5"):
         Image(archive=tmp_path, test=6).prepare(data)
 
@@ -138,7 +138,7 @@ def test_pickles_of_bytes_and_pixels(tmp_path):
         ({"input_ids_0": Hostile(), "label": 1}, "names posix.system; .*; nothing in it was executed"),
     ],
 )
-def test_wrong_examples_name_file_and_number(record, message, tmp_path, monkeypatch):
+def test_invalid_pickled_example_error_names_file_and_reason(record, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for part in PARTS.values():
         (tmp_path / f"lra-text.{part}.pickle").write_bytes(pickle.dumps([record]))
@@ -149,61 +149,61 @@ def test_wrong_examples_name_file_and_number(record, message, tmp_path, monkeypa
         Text(archive=tmp_path)
 
 
-def unpack(archive, folder):
+def extract(archive, folder):
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     return folder
 
 
-def test_the_unpacked_reviews_are_those_of_the_archive(tmp_path):
+def test_extracted_reviews_match_archive(tmp_path):
     archive = imdb(tmp_path / "imdb.tar.gz")
-    unpack(archive["archive"], tmp_path)
+    extract(archive["archive"], tmp_path)
     options = {"hold_out": 10, "train": 20}
     expected = prepared(Text(**archive, **options), tmp_path / "data")
     for path in (tmp_path, tmp_path / "aclImdb"):
         assert prepared(Text(archive=path, **options), tmp_path / "copy") == expected
-    before = Text(archive=tmp_path).folder("data")
+    original_folder = Text(archive=tmp_path).folder("data")
     (tmp_path / "aclImdb" / "test" / "pos" / "3_7.txt").write_text("changed")
-    assert Text(archive=tmp_path).folder("data") != before
+    assert Text(archive=tmp_path).folder("data") != original_folder
     for path in (tmp_path / "aclImdb" / "train" / "neg").glob("*.txt"):
         path.unlink()
     with pytest.raises(ValueError, match=r"neg holds no <id>_<rating>.txt: the folder of reviews is incomplete"):
         Text(archive=tmp_path)
 
 
-def python_2(images, labels):
-    """A batch as Python 2 wrote it: texts without a unit of coding, the array's data one of them."""
+def python_2_pickle(images, labels):
+    """A CIFAR batch as pickled by Python 2: byte strings (opcodes T and U), one of which holds the pixels."""
     text = lambda data: b"T" + len(data).to_bytes(4, "little") + data
-    numbers = b"".join(b"K" + bytes([label]) for label in labels)
+    label_opcodes = b"".join(b"K" + bytes([label]) for label in labels)
     shape = b"K" + bytes([len(labels)]) + b"M\x00\x0c\x86"
     array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR(K\x01" + shape
     array += b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
     array += text(images.tobytes()) + b"tb"
-    return b"\x80\x02}(U\x06labels](" + numbers + b"eU\x04data" + array + b"u."
+    return b"\x80\x02}(U\x06labels](" + label_opcodes + b"eU\x04data" + array + b"u."
 
 
 NAMES = ["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"]
 
 
 def python_batches():
-    """The batches of CIFAR-10's version for Python, half of them as Python 2 wrote them."""
+    """The files of CIFAR-10's Python version, half of them pickled in the style of Python 2."""
     files = {}
     for seed, name in enumerate(NAMES):
-        rows = records(6, seed)
-        labels = rows[:, 0].tolist()
-        modern = pickle.dumps({b"labels": labels, b"data": rows[:, 1:], b"filenames": ["x"]})
-        files[f"cifar-10-batches-py/{name}"] = modern if seed % 2 else python_2(rows[:, 1:], labels)
+        examples = records(6, seed)
+        labels = examples[:, 0].tolist()
+        python_3_pickle = pickle.dumps({b"labels": labels, b"data": examples[:, 1:], b"filenames": ["x"]})
+        files[f"cifar-10-batches-py/{name}"] = python_3_pickle if seed % 2 else python_2_pickle(examples[:, 1:], labels)
     return files
 
 
 @pytest.mark.parametrize("grey", ["tensorflow", "pillow"])
-def test_other_copies_of_cifar_are_the_binary_archive(tmp_path, grey):
+def test_other_cifar_formats_match_binary_archive(tmp_path, grey):
     binary = cifar(tmp_path / "cifar.tar.gz", n=6)
     expected = prepared(Image(**binary, grey=grey, hold_out=5), tmp_path / "data")
     archive = write_tar(tmp_path / "python.tar.gz", python_batches())["archive"]
     python = write_folder(tmp_path / "python", python_batches())
-    unpacked = unpack(binary["archive"], tmp_path / "unpacked")
-    for path in (archive, python, python / "cifar-10-batches-py", unpacked, unpacked / "cifar-10-batches-bin"):
+    extracted = extract(binary["archive"], tmp_path / "unpacked")
+    for path in (archive, python, python / "cifar-10-batches-py", extracted, extracted / "cifar-10-batches-bin"):
         assert prepared(Image(archive=path, grey=grey, hold_out=5), tmp_path / "copy") == expected
 
 
@@ -217,7 +217,7 @@ DAMAGED_BATCHES = {
 
 
 @pytest.mark.parametrize("message", DAMAGED_BATCHES)
-def test_a_damaged_or_missing_batch_is_named(tmp_path, message):
+def test_damaged_or_missing_cifar_batch_error_names_batch(tmp_path, message):
     folder = write_folder(tmp_path / "python", python_batches()) / "cifar-10-batches-py"
     (folder / "data_batch_2").write_bytes(DAMAGED_BATCHES[message])
     assert_rejected(Image(archive=folder), tmp_path / "bad", f"data_batch_2.*{message}")
@@ -226,19 +226,19 @@ def test_a_damaged_or_missing_batch_is_named(tmp_path, message):
         Image(archive=folder)
 
 
-def write_pixel_lines(folder, rows):
-    for part, chosen in zip(("train", "valid", "test"), parts(rows).values(), strict=True):
-        pixels = "".join(" ".join(map(str, image)) + "\n" for image, _ in chosen)
-        labels = "".join(f"{label}\n" for _, label in chosen)
+def write_pixel_lines(folder, examples):
+    for part, subset in zip(("train", "valid", "test"), split_examples(examples).values(), strict=True):
+        pixels = "".join(" ".join(map(str, image)) + "\n" for image, _ in subset)
+        labels = "".join(f"{label}\n" for _, label in subset)
         write_folder(folder, {f"input/{part}.src": pixels.encode(), f"label/{part}.label": labels.encode()})
 
 
 PIXEL_LINES = [(bytes(range(256)) * 4 if i % 3 else bytes([i]) * 1024, i % 2) for i in range(30)]
 
 
-def test_lines_of_pixels_are_read_as_mega_writes_them(tmp_path):
+def test_mega_pixel_files_are_read(tmp_path):
     write_pixel_lines(tmp_path, PIXEL_LINES)
-    expected = parts([(label, image) for image, label in PIXEL_LINES])
+    expected = split_examples([(label, image) for image, label in PIXEL_LINES])
     assert prepared(Pathfinder(release=tmp_path), tmp_path / "data") == expected
     assert prepared(Image(archive=tmp_path), tmp_path / "data") == expected
     assert open_copy(tmp_path, "text") is None
@@ -258,7 +258,7 @@ def test_lines_of_pixels_are_read_as_mega_writes_them(tmp_path):
         ("label/train.label", b"cat\n", "train.label, line 1: the label must be a whole number from 0 to 1, got 'cat'"),
     ],
 )
-def test_damaged_lines_of_pixels_are_named(tmp_path, name, content, message):
+def test_damaged_mega_pixel_file_error_names_line(tmp_path, name, content, message):
     write_pixel_lines(tmp_path, PIXEL_LINES)
     write_folder(tmp_path, {name: content})
     assert_rejected(Pathfinder(release=tmp_path), tmp_path / "bad", message)
@@ -268,67 +268,67 @@ def image_cell(pixels):
     return {"bytes": png(pixels), "path": None}
 
 
-def write_columns(folder, rows, names, suffix):
-    """Write one file per split as parquet, as a stream of arrow or as a file of arrow."""
+def write_columns(folder, examples, names, suffix):
+    """Write one file per split in the parquet, arrow stream or arrow file format."""
     arrow = pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     import pyarrow.parquet
 
     folder.mkdir(exist_ok=True)
-    for part, chosen in zip(("train", "validation", "test"), parts(rows).values(), strict=True):
-        columns = [arrow.array(list(values)) for values in zip(*chosen, strict=True)]
+    for part, subset in zip(("train", "validation", "test"), split_examples(examples).values(), strict=True):
+        columns = [arrow.array(list(values)) for values in zip(*subset, strict=True)]
         table = arrow.table(columns, names=names)
         if suffix == "parquet":
             pyarrow.parquet.write_table(table, folder / f"{part}-00000-of-00001.parquet")
         else:
             (folder / part).mkdir()
-            write = arrow.ipc.new_stream if suffix == "stream" else arrow.ipc.new_file
-            with write(folder / part / "data-00000-of-00001.arrow", table.schema) as writer:
+            open_stream = arrow.ipc.new_stream if suffix == "stream" else arrow.ipc.new_file
+            with open_stream(folder / part / "data-00000-of-00001.arrow", table.schema) as writer:
                 writer.write_table(table)
     return folder
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "stream", "file"])
-def test_columns_of_datasets(tmp_path, suffix):
+def test_parquet_and_arrow_columns_are_read_for_each_task(tmp_path, suffix):
     data = tmp_path / "data"
     ascii_texts = [(a.decode("latin-1"), b.decode(), y) for a, b, y in TEXTS]
-    encoded = [(y, a.encode(), b.encode()) for a, b, y in ascii_texts]
+    expected_pairs = [(y, a.encode(), b.encode()) for a, b, y in ascii_texts]
     pairs = write_columns(tmp_path / "pairs", ascii_texts, ["left", "right", "cites"], suffix)
     source = Retrieval(release=pairs, columns=["left", "right", "cites"])
-    assert prepared(source, data) == parts(encoded)
+    assert prepared(source, data) == split_examples(expected_pairs)
     assert source.folder("") != Retrieval(release=pairs, columns=["right", "left", "cites"]).folder("")
     message = r"columns left, right, cites: name them by source.columns=\[text1,text2,lab"
     assert_rejected(Retrieval(release=pairs), tmp_path / "bad", message)
     text = write_columns(tmp_path / "text", [(a, y) for a, _, y in ascii_texts], ["text", "label"], suffix)
-    assert prepared(Text(archive=text), data) == parts([(y, a) for y, a, _ in encoded])
+    assert prepared(Text(archive=text), data) == split_examples([(y, a) for y, a, _ in expected_pairs])
     with pytest.raises(ValueError, match=r"source.columns must be 1 of inputs, then the label, got \['a'\]"):
         Text(archive=text, columns=["a"])
     trees = write_columns(tmp_path / "trees", [(decode(ids), y) for ids, y in listops()], ["Source", "Target"], suffix)
-    assert prepared(ListOps(release=trees), data) == parts([(y, ids.tobytes()) for ids, y in listops()])
+    assert prepared(ListOps(release=trees), data) == split_examples([(y, ids.tobytes()) for ids, y in listops()])
     images = [(image_cell(np.full((32, 32), i, np.uint8)), i % 2) for i in range(30)]
     curves = write_columns(tmp_path / "curves", images, ["image", "label"], suffix)
-    assert prepared(Pathfinder(release=curves), data) == parts([(i % 2, bytes([i]) * 1024) for i in range(30)])
+    assert prepared(Pathfinder(release=curves), data) == split_examples([(i % 2, bytes([i]) * 1024) for i in range(30)])
     message = "example 1: 1024 pixels instead of 4096, an image of another size"
     assert_rejected(Pathfinder(release=curves, size=64), tmp_path / "bad", message)
 
 
-def test_coloured_images_of_a_hub_are_converted_as_those_of_the_archive(tmp_path):
+def test_coloured_parquet_images_match_binary_archive(tmp_path):
     arrow = pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     import pyarrow.parquet
 
     binary = cifar(tmp_path / "cifar.tar.gz", n=6)
     hub = tmp_path / "hub" / "data"
     hub.mkdir(parents=True)
-    # Seeds of data_batch_1 to 5 and of test_batch.
+    # The seeds with which `cifar` generates data_batch_1 to 5 and test_batch.
     for part, seeds in {"train": [1, 4, 3, 0, 5], "test": [2]}.items():
-        rows = np.concatenate([records(6, seed) for seed in seeds])
-        images = [image_cell(row[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for row in rows]
-        table = arrow.table({"img": images, "label": rows[:, 0].tolist()})
+        examples = np.concatenate([records(6, seed) for seed in seeds])
+        images = [image_cell(example[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for example in examples]
+        table = arrow.table({"img": images, "label": examples[:, 0].tolist()})
         pyarrow.parquet.write_table(table, hub / f"{part}-00000-of-00001.parquet")
     expected = prepared(Image(**binary, hold_out=5), tmp_path / "data")
     assert prepared(Image(archive=tmp_path / "hub", hold_out=5), tmp_path / "copy") == expected
 
 
-def test_damaged_columns_and_other_folders(tmp_path):
+def test_damaged_parquet_raises_and_unknown_folder_is_no_copy(tmp_path):
     pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     for name in ("train", "validation", "test"):
         (tmp_path / f"{name}.parquet").write_bytes(b"PAR1 nothing of it PAR1")
@@ -341,7 +341,7 @@ def test_damaged_columns_and_other_folders(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["listops", "text", "image", "retrieval", "pathfinder"])
-def test_columns_change_no_fingerprint_but_by_the_provenance(task, tmp_path):
-    plain, named = (config("none", f"task={task}", *words) for words in ([], ["source.columns=[a,b]"]))
-    assert named.source.options["columns"] == ["a", "b"] and plain.source.options["columns"] is None
-    assert plain.choices({"name": task}) == named.choices({"name": task})
+def test_columns_option_does_not_change_run_choices(task, tmp_path):
+    default, with_columns = (config("none", f"task={task}", *overrides) for overrides in ([], ["source.columns=[a,b]"]))
+    assert with_columns.source.options["columns"] == ["a", "b"] and default.source.options["columns"] is None
+    assert default.choices({"name": task}) == with_columns.choices({"name": task})

@@ -1,6 +1,6 @@
-"""Generated data: ListOps against a plain transcription of its definition; seeds, versions and options of all tasks.
+"""Generated data: ListOps compared with a reference generator; seeds, versions and options of all synthetic tasks.
 
-Distributions are compared by chi-square tests on fixed seeds at p > 1e-4, so that a correct generator always passes.
+Distributions are compared by chi-square tests on fixed seeds, so a correct generator passes deterministically.
 """
 
 import hashlib
@@ -38,28 +38,28 @@ OPERATORS = {
 
 
 def evaluate(text):
-    """By Python, [MED 4 7 ] as MED(4,7)."""
+    """Evaluate an expression with Python: [MED 4 7 ] becomes the call MED(4,7)."""
     code = "".join(f"{word[1:]}(" if word[0] == "[" else ")," if word == "]" else f"{word}," for word in text.split())
     return eval(code.rstrip(","), {name[1:]: function for name, function in OPERATORS.items()})
 
 
-def reference_node(draw, rule, depth=1):
-    """Steps 1 to 4 and 7: the node's words and its value."""
-    r = draw.random() if depth < rule["max_depth"] else 1
+def reference_node(rng, rule, depth=1):
+    """Draw a node by the definition in `data_prep.listops`; return its tokens and its value."""
+    r = rng.random() if depth < rule["max_depth"] else 1
     if r > rule["p_operator"]:
-        digit = draw.randint(0, 9)
+        digit = rng.randint(0, 9)
         return [str(digit)], digit
-    children = [reference_node(draw, rule, depth + 1) for _ in range(draw.randint(2, rule["max_args"]))]
-    operator = draw.choice(list(OPERATORS))
+    children = [reference_node(rng, rule, depth + 1) for _ in range(rng.randint(2, rule["max_args"]))]
+    operator = rng.choice(list(OPERATORS))
     value = OPERATORS[operator](*(value for _, value in children))
     return [operator, *(word for words, _ in children for word in words), "]"], value
 
 
 def reference(n, **mistake):
-    """Steps 5 and 6: n distinct trees in the order in which they were drawn."""
-    draw, trees, rule = random.Random(5), {}, SMALL | mistake
+    """Draw n distinct trees of allowed length with the options SMALL; ``mistake`` overrides some of them."""
+    rng, trees, rule = random.Random(5), {}, SMALL | mistake
     while len(trees) < n:
-        words, value = reference_node(draw, rule)
+        words, value = reference_node(rng, rule)
         if rule["min_length"] < len(words) < rule["max_length"]:
             trees.setdefault(" ".join(words), value)
     return list(trees.items())
@@ -67,13 +67,13 @@ def reference(n, **mistake):
 
 @pytest.fixture(scope="module")
 def drawn():
-    """20,000 trees of the source and as many of the reference, each as (text, value)."""
-    ours = [(decode(ids), value) for ids, value in islice(ListOps(**SMALL, seed=3).examples(), 20_000)]
-    return ours, reference(20_000)
+    """20,000 trees of the generator and 20,000 of the reference, each as (text, value)."""
+    generated = [(decode(ids), value) for ids, value in islice(ListOps(**SMALL, seed=3).examples(), 20_000)]
+    return generated, reference(20_000)
 
 
 def depths(text):
-    """The number of operators that are open after each word."""
+    """Nesting depth after each token: the number of open operators."""
     return np.cumsum([word.startswith("[") - (word == "]") for word in text.split()])
 
 
@@ -91,35 +91,37 @@ STATISTICS = {
 
 
 def p_value(observed: list[Counter]) -> float:
-    """That the samples come from one distribution: chi-square over the bins with 20 or more in the mean."""
+    """p-value of a chi-square test of homogeneity; bins with a mean count below 20 are merged into one."""
     bins = [key for key, n in sum(observed, Counter()).items() if n >= 20 * len(observed)]
     table = torch.tensor([[counts[key] for key in bins] for counts in observed], dtype=torch.float64)
-    rest = torch.tensor([[counts.total()] for counts in observed]) - table.sum(1, keepdim=True)
-    table = torch.cat([table, rest], 1) if rest.sum() >= 20 * len(observed) else table
+    rare_counts = torch.tensor([[counts.total()] for counts in observed]) - table.sum(1, keepdim=True)
+    table = torch.cat([table, rare_counts], 1) if rare_counts.sum() >= 20 * len(observed) else table
     return chi2_contingency(table, correction=False).pvalue
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
-def test_same_distribution_as_the_definition(drawn, statistic):
+def test_listops_matches_reference_distribution(drawn, statistic):
     assert p_value([Counter(STATISTICS[statistic](*tree) for tree in trees) for trees in drawn]) > LEVEL
 
 
 @pytest.mark.parametrize("option, value", [("max_args", 3), ("max_depth", 4), ("p_operator", 0.35), ("max_length", 57)])
-def test_a_mistake_would_be_noticed(drawn, option, value):
+def test_chi_square_detects_wrong_listops_option(drawn, option, value):
     samples = drawn[0], reference(8_000, **{option: value})
-    found = [p_value([Counter(read(*tree) for tree in trees) for trees in samples]) for read in STATISTICS.values()]
-    assert min(found) < LEVEL
+    actual = [
+        p_value([Counter(extract(*tree) for tree in trees) for trees in samples]) for extract in STATISTICS.values()
+    ]
+    assert min(actual) < LEVEL
 
 
-def test_values_and_lengths_and_no_duplicates(drawn):
-    ours, theirs = drawn
-    assert len({text for text, _ in ours}) == len(ours)
-    assert all(SMALL["min_length"] < len(text.split()) < SMALL["max_length"] for text, _ in ours)
-    assert all(evaluate(text) == value for text, value in (*ours, *theirs))
+def test_listops_trees_are_distinct_with_correct_labels_and_lengths(drawn):
+    generated, reference_trees = drawn
+    assert len({text for text, _ in generated}) == len(generated)
+    assert all(SMALL["min_length"] < len(text.split()) < SMALL["max_length"] for text, _ in generated)
+    assert all(evaluate(text) == value for text, value in (*generated, *reference_trees))
 
 
-def test_paper_size_statistics():
-    """6,000 trees as in the simulation behind the task's facts; a share of 17 percent has a standard error of 0.5."""
+def test_default_listops_length_and_label_statistics():
+    """Expected values: a simulation. A label share of 17 % has a standard error of 0.5 % in 6,000 trees."""
     trees = list(islice(ListOps(seed=1).examples(), 6000))
     lengths = np.array([len(ids) for ids, _ in trees])
     shares = np.bincount([value for _, value in trees], minlength=10) / 60
@@ -129,7 +131,7 @@ def test_paper_size_statistics():
     assert (shares[1:9] > 6).all() and (shares[1:9] < 10.5).all()
 
 
-def test_same_bytes_for_any_number_of_workers(tmp_path):
+def test_prepared_files_do_not_depend_on_number_of_workers(tmp_path):
     source = ListOps(min_length=20, max_length=300, train=3000, val=200, test=100)
     contents = []
     for workers in (1, 2, 3):
@@ -138,14 +140,14 @@ def test_same_bytes_for_any_number_of_workers(tmp_path):
         contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert contents[0] == contents[1] == contents[2]
     splits = {name: examples(split) for name, split in source.load(tmp_path / "1").items()}
-    assert {name: len(rows) for name, rows in splits.items()} == {"train": 3000, "val": 200, "test": 100}
-    rows = [row for split in splits.values() for _, row in split]
-    other = next(ListOps(min_length=20, max_length=300, seed=1).examples())[0]
-    assert len(set(rows)) == 3300 and other.tobytes() != rows[0]
+    assert {name: len(sequences) for name, sequences in splits.items()} == {"train": 3000, "val": 200, "test": 100}
+    sequences = [sequence for split in splits.values() for _, sequence in split]
+    other_seed = next(ListOps(min_length=20, max_length=300, seed=1).examples())[0]
+    assert len(set(sequences)) == 3300 and other_seed.tobytes() != sequences[0]
 
 
-def test_the_bytes_belong_to_the_version():
-    """Data prepared by an older version must not pass for this one's: new bytes take a new ListOps.version."""
+def test_listops_content_is_pinned_to_version():
+    """If this hash changes, increase ListOps.version, so that data prepared by the old version are not reused."""
     sha = hashlib.sha256()
     for ids, value in islice(ListOps().examples(), 100):
         sha.update(ids.tobytes() + bytes([value]))
@@ -153,33 +155,33 @@ def test_the_bytes_belong_to_the_version():
 
 
 @pytest.mark.parametrize("arguments", [{"max_args": 2, "max_depth": 3}, {"min_length": 0, "max_length": 3}])
-def test_what_cannot_be_drawn_ends(tmp_path, arguments):
+def test_unsatisfiable_listops_options_raise_instead_of_looping(tmp_path, arguments):
     with pytest.raises(ValueError, match="too few new trees"):
         ListOps(**{"min_length": 20, "max_length": 40} | arguments).prepare(tmp_path)
     assert not list(tmp_path.glob("*/"))
 
 
-LONE = {"train": 100, "val": 1, "test": 1}
-RECALL = {"length": 128, "writes": [4, 8, 16, 32], "registers": 64, "values": 64, "overwrite": False}
+TINY_EVAL_SPLITS = {"train": 100, "val": 1, "test": 1}
+DISTINCT_WRITES = {"length": 128, "writes": [4, 8, 16, 32], "registers": 64, "values": 64, "overwrite": False}
 
 
 @pytest.mark.parametrize(
     ("kind", "length"),
     [(Recall, 128), (TemporalOrder, 256), (Chain, 64), (Registers, 256), *((Adding, length) for length in LENGTHS)],
 )
-def test_a_sequence_is_a_function_of_seed_split_and_index(kind, length):
-    make = partial(kind, length=length, train=300, val=40, test=40)
-    splits = make(seed=5).open("nowhere")
-    whole = splits["train"].gather(torch.arange(300), length)[0]
-    for part in torch.randperm(300, generator=torch.Generator().manual_seed(0)).split(7):
-        assert torch.equal(splits["train"].gather(part, length)[0], whole[part])
-    # A limit cuts, a question at the end first.
-    short, mask = splits["train"].gather(torch.arange(300), length, 9)
-    assert torch.equal(short[:, :, :9], whole[:, :, :9]) and not short[:, :, 9:].any()
+def test_sequence_depends_only_on_seed_split_and_index(kind, length):
+    make_source = partial(kind, length=length, train=300, val=40, test=40)
+    splits = make_source(seed=5).open("nowhere")
+    full = splits["train"].gather(torch.arange(300), length)[0]
+    for indices in torch.randperm(300, generator=torch.Generator().manual_seed(0)).split(7):
+        assert torch.equal(splits["train"].gather(indices, length)[0], full[indices])
+    # A limit truncates the end, where some tasks have their query.
+    truncated, mask = splits["train"].gather(torch.arange(300), length, 9)
+    assert torch.equal(truncated[:, :, :9], full[:, :, :9]) and not truncated[:, :, 9:].any()
     assert (mask.sum(-1) == 9).all()
-    assert torch.equal(make(seed=5, train=200).open("elsewhere")["train"].labels, splits["train"].labels[:200])
-    for changed in (make(seed=6).open("nowhere")["train"], splits["val"], splits["test"]):
-        assert not torch.equal(changed.gather(torch.arange(7), length)[0], whole[:7])
+    assert torch.equal(make_source(seed=5, train=200).open("elsewhere")["train"].labels, splits["train"].labels[:200])
+    for other_split in (make_source(seed=6).open("nowhere")["train"], splits["val"], splits["test"]):
+        assert not torch.equal(other_split.gather(torch.arange(7), length)[0], full[:7])
 
 
 @pytest.mark.parametrize(
@@ -188,17 +190,17 @@ def test_a_sequence_is_a_function_of_seed_split_and_index(kind, length):
         (Adding(), "f81c315abf14f1d2"),
         (Recall(), "98208e31283b9405"),
         (TemporalOrder(), "020dc0580a439c92"),
-        (Chain(**LONE), "75cbafdcefcd667f"),
-        (Registers(**LONE), "6d390923b93ecf7a"),
-        (Registers(**RECALL, **LONE), "c6407601b006c576"),
+        (Chain(**TINY_EVAL_SPLITS), "75cbafdcefcd667f"),
+        (Registers(**TINY_EVAL_SPLITS), "6d390923b93ecf7a"),
+        (Registers(**DISTINCT_WRITES, **TINY_EVAL_SPLITS), "c6407601b006c576"),
     ],
 )
-def test_sequences_belong_to_the_version(source, sha):
-    """Records name the version: other sequences for the same arguments take a new one."""
+def test_synthetic_sequences_are_pinned_to_version(source, sha):
+    """Run records name the version, so a change of the sequences requires a new version."""
     split = source.open("nowhere")["train"]
     tokens = split.gather(torch.arange(100), source.length)[0]
-    found = hashlib.sha256(tokens.numpy().tobytes() + split.labels[:100].numpy().tobytes()).hexdigest()
-    assert (source.version, found[:16]) == ("1.0.0", sha)
+    actual = hashlib.sha256(tokens.numpy().tobytes() + split.labels[:100].numpy().tobytes()).hexdigest()
+    assert (source.version, actual[:16]) == ("1.0.0", sha)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_sequences_belong_to_the_version(source, sha):
         (Pathfinder, {"contour": 15}, "contour=15: choose one of 6, 9, 14"),
     ],
 )
-def test_wrong_options_are_rejected(kind, options, reason):
+def test_invalid_option_error_names_option(kind, options, reason):
     with pytest.raises(ValueError, match=reason) as refused:
         kind(**options)
     assert "\n" not in str(refused.value)
@@ -258,7 +260,7 @@ def test_wrong_options_are_rejected(kind, options, reason):
         ("task=majority", "majority_N128", "accuracy"),
     ],
 )
-def test_a_run_names_its_length_and_stores_nothing(words, task, metric, tmp_path):
+def test_run_on_synthetic_task_records_length_and_stores_no_data(words, task, metric, tmp_path):
     result = trained(tmp_path, *words.split(), "attn=sdpa")
     assert (result.task, result.metric, result.status) == (task, metric, "done")
     assert 0 <= result.test <= 100 and not (tmp_path / "data").exists()

@@ -1,4 +1,4 @@
-"""Genome: FASTA files become sequences of bases, split 60 : 20 : 20; malformed files."""
+"""The Genome source: reading FASTA files, the 60 : 20 : 20 split, and errors for malformed files."""
 
 import gzip
 import random
@@ -12,9 +12,9 @@ from lra.data.store import StoreError
 
 
 def write_fasta(path, lengths, seed):
-    """Write a sequence of each length in lines of 60 letters, and return the sequences."""
-    draw = random.Random(seed)
-    sequences = ["".join(draw.choices("ACGTNacgt", k=length)) for length in lengths]
+    """Write a random sequence of each length in lines of 60 letters; return the sequences."""
+    rng = random.Random(seed)
+    sequences = ["".join(rng.choices("ACGTNacgt", k=length)) for length in lengths]
     text = ""
     for number, letters in enumerate(sequences):
         text += f">ENS{number} cdna gene:{number}\n"
@@ -26,7 +26,7 @@ def write_fasta(path, lengths, seed):
 
 @pytest.fixture
 def sequences(tmp_path):
-    """Options of Genome, and the label of each sequence that is longer than 100 bases: 14 dogs and 6 donkeys."""
+    """Options of Genome, and labels of the sequences with more than 100 bases, 14 of dog and 6 of donkey."""
     dogs = write_fasta(tmp_path / "dog.fa", [101, 100, 99, *range(150, 163)], seed=1)
     donkeys = write_fasta(tmp_path / "donkey.fa.gz", [500, 3, *range(200, 205)], seed=2)
     labels = {text.lower(): 0 for text in dogs if len(text) > 100}
@@ -34,24 +34,24 @@ def sequences(tmp_path):
     return {"dog": tmp_path / "dog.fa", "donkey": tmp_path / "donkey.fa.gz", "longer_than": 100}, labels
 
 
-def test_every_long_sequence_is_in_one_split_with_its_species(sequences, tmp_path):
+def test_each_long_sequence_is_in_one_split_with_species_label(sequences, tmp_path):
     options, labels = sequences
     splits = prepared(Genome(**options), tmp_path / "data")
     assert {name: len(split) for name, split in splits.items()} == {"train": 12, "val": 4, "test": 4}
-    found = {}
+    actual = {}
     for label, ids in (example for split in splits.values() for example in split):
-        found["".join("_agctn"[id] for id in ids)] = label
-    assert found == labels and len(labels) == 20
+        actual["".join("_agctn"[id] for id in ids)] = label
+    assert actual == labels and len(labels) == 20
 
 
 @pytest.mark.parametrize("n", [3, 4, 10, 8586])
-def test_split_is_a_partition_of_60_20_20(n):
+def test_split_indices_partition_60_20_20(n):
     splits = split_indices(n, 1)
     assert sorted(np.concatenate(list(splits.values())).tolist()) == list(range(n))
     assert len(splits["test"]) == -(-n // 5) and len(splits["val"]) == -(-(n - len(splits["test"])) // 4)
-    assert all((splits[name] == again).all() for name, again in split_indices(n, 1).items())
+    assert all((splits[name] == repeated).all() for name, repeated in split_indices(n, 1).items())
     assert n <= 4 or (splits["test"] != split_indices(n, 2)["test"]).any()
-    # The frozen stream of RandomState.
+    # numpy guarantees the stream of RandomState never to change.
     assert n != 10 or splits["test"].tolist() == [2, 9]
 
 
@@ -68,7 +68,7 @@ def test_split_is_a_partition_of_60_20_20(n):
     ],
 )
 @pytest.mark.parametrize("suffix", [".fa", ".fa.gz"])
-def test_a_malformed_fasta_file_is_named_with_its_line(tmp_path, text, message, suffix):
+def test_malformed_fasta_error_names_path_and_line(tmp_path, text, message, suffix):
     path = tmp_path / f"dog{suffix}"
     path.write_bytes(gzip.compress(text.encode()) if suffix == ".fa.gz" else text.encode())
     with pytest.raises(ValueError) as caught:
@@ -76,24 +76,24 @@ def test_a_malformed_fasta_file_is_named_with_its_line(tmp_path, text, message, 
     assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_line_ends_and_blank_lines_of_fasta_do_not_matter(tmp_path):
+def test_fasta_reader_ignores_line_ends_and_blank_lines(tmp_path):
     (tmp_path / "dog.fa").write_bytes(b">a x\r\nAcg\r\n\r\nTN\r\n>b\nA")
     assert [ids.tolist() for ids in read_fasta(tmp_path / "dog.fa")] == [[1, 3, 2, 4, 5], [1]]
 
 
 @pytest.mark.parametrize("damage", ["cut", "not gzip", "changed"])
-def test_a_damaged_gzip_file_of_fasta_is_named(tmp_path, damage):
+def test_damaged_fasta_gzip_raises(tmp_path, damage):
     path = tmp_path / "dog.fa.gz"
     write_fasta(path, [3000], seed=1)
-    whole = path.read_bytes()
-    damaged = {"cut": whole[:-300], "not gzip": b">a\nACGT\n", "changed": whole[:200] + b"????" + whole[204:]}
+    content = path.read_bytes()
+    damaged = {"cut": content[:-300], "not gzip": b">a\nACGT\n", "changed": content[:200] + b"????" + content[204:]}
     path.write_bytes(damaged[damage])
     with pytest.raises(ValueError, match="cannot be read") as caught:
         list(read_fasta(path))
     assert "\n" not in str(caught.value)
 
 
-def test_missing_fasta_files_name_both_keys(sequences, tmp_path):
+def test_missing_fasta_error_names_source_options(sequences, tmp_path):
     options, _ = sequences
     command = "lra data task=genome source.dog=<path> source.donkey=<path>"
     with pytest.raises(ValueError, match=command):
@@ -107,7 +107,7 @@ def test_missing_fasta_files_name_both_keys(sequences, tmp_path):
     assert not list(tmp_path.glob("genome-*/"))
 
 
-def test_other_sequences_are_another_data_set(sequences, tmp_path):
+def test_data_set_folder_depends_on_seed_and_content(sequences, tmp_path):
     options, _ = sequences
     folder = Genome(**options).folder("data")
     assert Genome(**options, seed=2).folder("data") != folder
@@ -118,7 +118,7 @@ def test_other_sequences_are_another_data_set(sequences, tmp_path):
 @pytest.mark.parametrize(
     ("chosen", "metric"), [("task=genome attn=sdpa", "roc_auc"), ("experiment=psf_genome", "balanced_accuracy")]
 )
-def test_a_run_on_sequences(sequences, tmp_path, chosen, metric):
+def test_run_on_genome_uses_metric_of_experiment(sequences, tmp_path, chosen, metric):
     options, _ = sequences
     result = trained(tmp_path, *chosen.split(), *(f"source.{key}={value}" for key, value in options.items()))
     assert (result.metric, result.constant_baseline, result.status) == (metric, 50, "done") and 0 <= result.test <= 100

@@ -1,4 +1,4 @@
-"""Releases in the layouts that people have: folders, packed files and archives, copies, and Pathfinder's images."""
+"""Releases in common layouts: folders, gzipped files, archives, duplicate copies, and Pathfinder's images."""
 
 import functools
 
@@ -17,8 +17,9 @@ LISTOPS = {
     "basic_val.tsv": b"Source\tTarget\n[MIN 3 1 ]\t1\n",
     "basic_test.tsv": b"Source\tTarget\n[MIN 8 4 ]\t4\n",
 }
-PAIRS = dict.fromkeys(PAIR_FILES.values(), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
-LAYOUTS = {  # folders of ListOps and Retrieval
+RETRIEVAL = dict.fromkeys(PAIR_FILES.values(), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
+# Folders of ListOps and of Retrieval in each layout.
+LAYOUTS = {
     "flat": ("", ""),
     "official": ("lra_release/listops-1000", "lra_release/tsv_data"),
     "unpacked archive": ("lra_release/lra_release/listops-1000", "lra_release/lra_release/tsv_data"),
@@ -28,15 +29,16 @@ LAYOUTS = {  # folders of ListOps and Retrieval
     "four levels": ("a/b/c/d", "a/b/c/e"),
 }
 INNER = f"pathfinder32/{FOLDERS[14]}"
-COUNT, BATCH = 60, 25  # images, and lines of a metadata file
+# Number of images, and of lines per metadata file.
+COUNT, BATCH = 60, 25
 
 
-def inside(folder, files):
+def nest(folder, files):
     return {f"{folder}/{name}".lstrip("/"): data for name, data in files.items()}
 
 
 def write_release(path, kind, *copies):
-    """Write the files of each copy into a folder or an archive; packed: all but the first are packed by gzip."""
+    """Write each copy into a folder or an archive. kind="packed" gzips the files of all copies but the first."""
     if kind == "archive":
         write_tar(path, [member for files in copies for member in files.items()])
     else:
@@ -47,25 +49,25 @@ def write_release(path, kind, *copies):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ["folder", "packed", "archive"])
-def test_both_tasks_are_found_in_every_layout(tmp_path, layout, kind):
+def test_listops_and_retrieval_are_found_in_each_layout(tmp_path, layout, kind):
     listops, pairs = LAYOUTS[layout]
-    other = {"a/unrelated.txt": b"", "x/._basic_val.tsv": b""}
-    root = write_release(tmp_path / "lra.gz", kind, other, inside(listops, LISTOPS) | inside(pairs, PAIRS))
+    other_files = {"a/unrelated.txt": b"", "x/._basic_val.tsv": b""}
+    root = write_release(tmp_path / "lra.gz", kind, other_files, nest(listops, LISTOPS) | nest(pairs, RETRIEVAL))
     splits = prepared(ListOps(release=root), tmp_path / "data")
     labels = {name: [label for label, _ in examples] for name, examples in splits.items()}
     assert labels == {"train": [9, 1], "val": [1], "test": [4]}
     assert prepared(Retrieval(release=root), tmp_path / "data")["test"] == [(1, b"c", b"d"), (0, b"g", b"h")]
 
 
-def test_deeper_folders_and_folders_of_images_are_not_searched(tmp_path):
-    root = write_folder(tmp_path / "root", inside("a/b/c/d/e", LISTOPS) | inside("imgs", LISTOPS))
+def test_search_skips_fifth_level_and_image_folders(tmp_path):
+    root = write_folder(tmp_path / "root", nest("a/b/c/d/e", LISTOPS) | nest("imgs", LISTOPS))
     message = r"root/basic_train.tsv is missing: .* up to four levels above it"
     assert_rejected(ListOps(release=root), tmp_path / "data", message)
-    write_folder(root / "a", inside("b/c/d", {name: LISTOPS[name] for name in ("basic_train.tsv", "basic_val.tsv")}))
+    write_folder(root / "a", nest("b/c/d", {name: LISTOPS[name] for name in ("basic_train.tsv", "basic_val.tsv")}))
     assert_rejected(ListOps(release=root), tmp_path / "data", r"a/b/c/d/basic_test.tsv is missing")
 
 
-def test_a_linked_folder_is_found_and_a_loop_of_links_ends(tmp_path):
+def test_search_follows_symlinks_and_survives_symlink_loop(tmp_path):
     write_folder(tmp_path / "disk", LISTOPS)
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "listops").symlink_to(tmp_path / "disk")
@@ -75,16 +77,16 @@ def test_a_linked_folder_is_found_and_a_loop_of_links_ends(tmp_path):
 
 @functools.cache
 def labelled_images(contour=14):
-    """Label and pixels of each image."""
+    """(label, pixels) of each generated image."""
     images, labels = generate(size=32, count=COUNT, seed=3, contour=contour)
     return [(int(label), image.tobytes()) for image, label in zip(images, labels, strict=True)]
 
 
 def image_files(contour=14, **changes):
-    """Files of a folder of one contour; changes replace, add or, being None, remove files."""
+    """Files of the release folder of a contour length; ``changes`` replaces or adds files, None removes one."""
     files, lines = {}, {}
     for i, (label, pixels) in enumerate(labelled_images(contour)):
-        # Batches 8, 9 and 10: text order is not their order.
+        # Batches 8, 9 and 10: their alphabetical order differs from their numerical order.
         batch = 8 + i // BATCH
         files[f"imgs/{batch}/sample_{i}.png"] = png(np.frombuffer(pixels, np.uint8).reshape(32, 32))
         lines.setdefault(batch, []).append(f"imgs/{batch} sample_{i}.png {i} {label} 1.8 4 14 0.3 5 3.5 4 2")
@@ -93,10 +95,10 @@ def image_files(contour=14, **changes):
 
 
 def write_archive(path, files, top="lra_release/lra_release/"):
-    """Write images before and after the metadata, among another contour, another size and another task."""
-    other = image_files(contour=9)
-    members = {f"{top}pathfinder32/{FOLDERS[9]}/{name}": data for name, data in other.items()}
-    members |= {f"{top}pathfinder64/{FOLDERS[14]}/{name}": data for name, data in other.items()}
+    """Write an archive in mixed order, with files of another contour length, another size and another task."""
+    other_files = image_files(contour=9)
+    members = {f"{top}pathfinder32/{FOLDERS[9]}/{name}": data for name, data in other_files.items()}
+    members |= {f"{top}pathfinder64/{FOLDERS[14]}/{name}": data for name, data in other_files.items()}
     members |= {f"{top}{INNER}/{name}": files[name] for name in sorted(files, key=lambda name: name[::-1])}
     write_tar(path, members | {f"{top}tsv_data/new_aan_pairs.test.tsv": b"0.0"})
     return path
@@ -107,7 +109,7 @@ def write_images(folder, packed, files):
 
 
 @pytest.mark.parametrize("inner", ["", FOLDERS[14], INNER])
-def test_every_image_of_a_folder_is_there_once(tmp_path, inner):
+def test_splits_hold_each_image_of_folder_exactly_once(tmp_path, inner):
     write_folder(tmp_path / "release" / inner, image_files())
     splits = prepared(Pathfinder(release=tmp_path / "release"), tmp_path / "data")
     assert {name: len(split) for name, split in splits.items()} == {"train": 48, "val": 6, "test": 6}
@@ -115,17 +117,17 @@ def test_every_image_of_a_folder_is_there_once(tmp_path, inner):
 
 
 @pytest.mark.parametrize("top", ["lra_release/lra_release/", "./lra_release/", ""])
-def test_the_archive_gives_what_its_folder_gives(tmp_path, top):
+def test_archive_gives_same_splits_as_unpacked_folder(tmp_path, top):
     folder = write_folder(tmp_path / "release", image_files())
     archive = write_archive(tmp_path / "lra_release.gz", image_files(), top)
     expected = prepared(Pathfinder(release=folder), tmp_path / "a")
     assert prepared(Pathfinder(release=archive), tmp_path / "b") == expected
-    (left,) = (path.name for path in (tmp_path / "b").iterdir() if path.suffix != ".lock")
-    assert left == Pathfinder(release=archive).folder("").name
+    (folder_name,) = (path.name for path in (tmp_path / "b").iterdir() if path.suffix != ".lock")
+    assert folder_name == Pathfinder(release=archive).folder("").name
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_empty_unreadable_and_missing_images_are_skipped_and_counted(tmp_path, packed, capfd):
+def test_empty_invalid_and_missing_images_are_skipped_and_counted(tmp_path, packed, capfd):
     small = png(np.zeros((16, 16), np.uint8))
     changes = {"imgs/8/sample_3.png": b"", "imgs/8/sample_4.png": b"PNG", "imgs/9/sample_30.png": small}
     path = write_images(tmp_path, packed, image_files(**changes, **{"imgs/10/sample_55.png": None}))
@@ -135,23 +137,23 @@ def test_empty_unreadable_and_missing_images_are_skipped_and_counted(tmp_path, p
     assert sum(int(line.split()[1]) for line in lines) == 4
 
 
-ALIKE = {f"imgs/{8 + i // BATCH}/sample_{i}.png": png(np.eye(32, dtype=np.uint8)) for i in range(40)}
+EQUAL_IMAGES = {f"imgs/{8 + i // BATCH}/sample_{i}.png": png(np.eye(32, dtype=np.uint8)) for i in range(40)}
 DAMAGED = {
     r"metadata/9.npy, line 1: not a folder, a file, a number": {"metadata/9.npy": b"imgs/9 sample_25.png 0\n"},
     r"metadata/9.npy, line 1: not a folder, a file": {"metadata/9.npy": b"imgs/9 sample_25.png 0 2\n"},
     r"no metadata/\*.npy: source.release must be": dict.fromkeys([f"metadata/{n}.npy" for n in (8, 9, 10)]),
-    r"only 1[0-9] of 48 images are different, so these are not the images": ALIKE,
+    r"only 1[0-9] of 48 images are different, so these are not the images": EQUAL_IMAGES,
 }
 
 
 @pytest.mark.parametrize("message", DAMAGED)
 @pytest.mark.parametrize("packed", [False, True])
-def test_damaged_images_are_named(tmp_path, packed, message):
+def test_damaged_release_error_names_file_and_reason(tmp_path, packed, message):
     path = write_images(tmp_path, packed, image_files(**DAMAGED[message]))
     assert_rejected(Pathfinder(release=path), tmp_path / "data", message)
 
 
-def test_a_cut_archive_and_a_missing_folder_are_named(tmp_path):
+def test_truncated_archive_or_missing_folder_error_names_path(tmp_path):
     archive = write_archive(tmp_path / "lra_release.gz", image_files())
     archive.write_bytes(archive.read_bytes()[:-2000])
     assert_rejected(Pathfinder(release=archive), tmp_path / "data", r"lra_release.gz is damaged")
@@ -159,8 +161,8 @@ def test_a_cut_archive_and_a_missing_folder_are_named(tmp_path):
 
 
 INNER_FOLDER = {ListOps: "listops-1000", Pathfinder: INNER}
-KINDS = {ListOps: ("folder", "packed", "archive"), Pathfinder: ("folder", "archive")}
-TWICE = {
+TASK_KINDS = {ListOps: ("folder", "packed", "archive"), Pathfinder: ("folder", "archive")}
+DUPLICATE_FOLDERS = {
     "an outer copy": ["lra_release", "lra_release/lra_release"],
     "a copy next to it": ["a", "b"],
     "a folder in a folder of the same name": ["pathfinder32", "pathfinder32/pathfinder32"],
@@ -168,7 +170,8 @@ TWICE = {
     "three copies": ["", "a", "a/b"],
 }
 TSV = b"Source\tTarget\n"
-CHANGED = {  # task and what is changed in the second copy
+# The task and the files that differ in the second copy.
+CHANGED_COPIES = {
     "another split": (ListOps, {"basic_val.tsv": TSV + b"[MIN 3 2 ]\t2\n"}),
     "another size": (ListOps, {"basic_test.tsv": LISTOPS["basic_test.tsv"] + b"[MIN 1 2 ]\t1\n"}),
     "another order": (ListOps, {"basic_train.tsv": TSV + b"[SM 5 6 ]\t1\n( [MAX 2 ) 9 ]\t9\n"}),
@@ -183,31 +186,31 @@ def files_of(task):
     return LISTOPS if task is ListOps else image_files()
 
 
-@pytest.mark.parametrize("case", TWICE)
-@pytest.mark.parametrize(("task", "kind"), [(task, kind) for task, kinds in KINDS.items() for kind in kinds])
-def test_equal_copies_are_read_once_and_right(tmp_path, task, kind, case):
+@pytest.mark.parametrize("case", DUPLICATE_FOLDERS)
+@pytest.mark.parametrize(("task", "kind"), [(task, kind) for task, kinds in TASK_KINDS.items() for kind in kinds])
+def test_identical_copies_are_read_as_one(tmp_path, task, kind, case):
     files = files_of(task)
-    plain = write_folder(tmp_path / "plain", files)
-    copies = [inside(f"{top}/{INNER_FOLDER[task]}", files) for top in TWICE[case]]
+    single_copy = write_folder(tmp_path / "plain", files)
+    copies = [nest(f"{top}/{INNER_FOLDER[task]}", files) for top in DUPLICATE_FOLDERS[case]]
     root = write_release(tmp_path / "root", kind, *copies)
-    expected = prepared(task(release=plain), tmp_path / "plain-data")
+    expected = prepared(task(release=single_copy), tmp_path / "plain-data")
     assert prepared(task(release=root), tmp_path / "data") == expected
 
 
-CHOICES = [(case, kind) for case, (task, _) in CHANGED.items() for kind in KINDS[task]]
+CHOICES = [(case, kind) for case, (task, _) in CHANGED_COPIES.items() for kind in TASK_KINDS[task]]
 
 
 @pytest.mark.parametrize(("case", "kind"), CHOICES)
-def test_copies_with_different_content_are_listed_and_one_can_be_chosen(tmp_path, case, kind):
-    task, changes = CHANGED[case]
+def test_error_for_differing_copies_lists_paths_that_work(tmp_path, case, kind):
+    task, changes = CHANGED_COPIES[case]
     files = files_of(task)
-    other = {name: data for name, data in (files | changes).items() if data is not None}
-    places = [f"{top}/{INNER_FOLDER[task]}" for top in TWICE["an outer copy"]]
-    root = write_release(tmp_path / "root", kind, inside(places[0], files), inside(places[1], other))
+    other_files = {name: data for name, data in (files | changes).items() if data is not None}
+    copy_paths = [f"{top}/{INNER_FOLDER[task]}" for top in DUPLICATE_FOLDERS["an outer copy"]]
+    root = write_release(tmp_path / "root", kind, nest(copy_paths[0], files), nest(copy_paths[1], other_files))
     message = r"2 copies with different content were found; choose one: "
-    said = assert_rejected(task(release=root), tmp_path / "data", message)
-    choices = said.partition("choose one: ")[2].split("; ")
-    assert choices == [f"source.release={root}/{place}" for place in places]
+    error_message = assert_rejected(task(release=root), tmp_path / "data", message)
+    choices = error_message.partition("choose one: ")[2].split("; ")
+    assert choices == [f"source.release={root}/{copy_path}" for copy_path in copy_paths]
     folders = set()
     for choice in choices:
         source = task(release=choice.partition("=")[2])
@@ -217,15 +220,16 @@ def test_copies_with_different_content_are_listed_and_one_can_be_chosen(tmp_path
 
 
 @pytest.mark.parametrize(("case", "name"), [("another size", "basic_test.tsv"), ("one image", "imgs/8/sample_3.png")])
-def test_a_name_with_two_contents_in_an_archive_is_named(tmp_path, case, name):
-    """As tar -u appends it."""
-    task, changes = CHANGED[case]
-    copies = [inside(INNER_FOLDER[task], files) for files in (files_of(task), changes)]
+def test_archive_member_with_two_contents_raises(tmp_path, case, name):
+    """`tar -u` appends a changed file under the same name."""
+    task, changes = CHANGED_COPIES[case]
+    copies = [nest(INNER_FOLDER[task], files) for files in (files_of(task), changes)]
     root = write_release(tmp_path / "lra.gz", "archive", *copies)
     assert_rejected(task(release=root), tmp_path / "data", rf"{name} .*twice with different content")
 
 
-STEPS = {  # what happens to the folder between two preparations, and how many images there are then
+# Changes of the folder before the first and the second preparation, and the number of images after each.
+STEPS = {
     "completed": (dict.fromkeys(["imgs/8/sample_3.png", "imgs/9/sample_30.png"]), {}, COUNT - 2, COUNT),
     "an empty file is replaced": ({"imgs/8/sample_3.png": b""}, {}, COUNT - 1, COUNT),
     "one image is inverted": ({}, {"imgs/8/sample_3.png": png(255 - np.eye(32, dtype=np.uint8))}, COUNT, COUNT),
@@ -236,20 +240,20 @@ STEPS = {  # what happens to the folder between two preparations, and how many i
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_folder_is_identified_by_its_pixels(tmp_path, step):
-    before, after, first, second = STEPS[step]
-    root = write_folder(tmp_path / "root", image_files(**before))
+def test_data_set_folder_depends_on_pixels_and_labels(tmp_path, step):
+    initial_changes, later_changes, initial_count, later_count = STEPS[step]
+    root = write_folder(tmp_path / "root", image_files(**initial_changes))
     counts, folders = [], []
-    for changes in ({}, image_files() | after):
+    for changes in ({}, image_files() | later_changes):
         write_folder(root, changes)
         source = Pathfinder(release=root)
         counts.append(sum(map(len, prepared(source, tmp_path / "data").values())))
         folders.append(source.folder(tmp_path / "data"))
-    assert counts == [first, second]
+    assert counts == [initial_count, later_count]
     assert (folders[0] == folders[1]) == (step == "files of macOS")
 
 
-def test_several_threads_decode_what_one_decodes(tmp_path, monkeypatch):
+def test_decoded_images_do_not_depend_on_number_of_workers(tmp_path, monkeypatch):
     changes = {"imgs/8/sample_3.png": b"", "imgs/8/sample_4.png": b"PNG", "imgs/10/sample_55.png": None}
     root = write_folder(tmp_path / "rel\nease", image_files(**changes))
     monkeypatch.setattr("data_prep.pathfinder.generator.BLOCK", 7)

@@ -1,6 +1,6 @@
-"""Pathfinder's fast generator against its slow transcription, its own bytes, and the original generator.
+"""Pathfinder's generator compared with a slow reference implementation and with the original generator.
 
-The original is known by numbers recorded by running it, and by the OpenCV that it dilates with.
+The original is represented by statistics recorded from its images, and by OpenCV, which it uses for dilation.
 """
 
 import itertools
@@ -28,12 +28,12 @@ COUNTS = {32: 3000, 64: 300, 128: 300, 256: 300}
 
 
 def direction(table, paddle):
-    """The direction in which a paddle is drawn from its start."""
+    """The direction in which a paddle is drawn from its start; follower paddles point backwards."""
     return opposite(table.theta[paddle]) if paddle >= SEEDS else table.theta[paddle]
 
 
 def curves(size, margin, seed=1):
-    """Two targets as the generator leaves them: masks (2, .., ..) and record (contour, 2, 3)."""
+    """Draw two targets: masks (2, size + 2 BEYOND, same) and record (contour, 2, 3) of paddle, y and x."""
     table, stream, record = paddle_table(size, margin), np.array([seed], np.uint64), np.zeros((14, 2, 3), np.int16)
     masks = table.blank.copy()
     draw_targets(table.paddles, table.seeds, table.blank, masks, record, stream)
@@ -48,7 +48,7 @@ def count_tails(seeds, mask, paddle, frame, stream, counts, draws):
             counts[y, x] += 1
 
 
-def test_any_partition_and_repetition_gives_the_same_bytes():
+def test_generated_images_do_not_depend_on_partition_into_calls():
     for size, count in ((32, 12), (64, 3)):
         images, labels = generate(size=size, count=count, seed=3)
         assert images.shape == (count, size, size) and images.dtype == labels.dtype == np.uint8
@@ -62,19 +62,22 @@ def test_any_partition_and_repetition_gives_the_same_bytes():
 
 
 @pytest.mark.parametrize("size", SETTINGS)
-def test_markers_at_edges_are_those_of_the_reference(size):
+def test_markers_near_edges_match_reference(size):
     table = paddle_table(size, SETTINGS[size].margins[0])
-    places = sorted({*range(0, 13, 2), size // 2, size - 12, size - 5, size - 2, size - 1})
-    for y, x in zip(places, np.roll(places, 5), strict=True):
+    coordinates = sorted({*range(0, 13, 2), size // 2, size - 12, size - 5, size - 2, size - 1})
+    for y, x in zip(coordinates, np.roll(coordinates, 5), strict=True):
         layer = np.zeros(table.blank.shape[1:], np.uint8)
         paste_marker(layer, table.marker, y, x)
         np.testing.assert_array_equal(layer[INNER, INNER] / 255, marker(size, SETTINGS[size].marker_radius, (y, x)))
 
 
 @every_kind
-def test_no_paddle_is_refused_by_what_lies_beyond_the_image(size, margin):
-    """The cells at which a paddle can be refused hang together and include its start, which lies inside the image:
-    one that reaches beyond has another on the frame, where it is refused anyway."""
+def test_cells_beyond_image_edge_never_decide_rejection(size, margin):
+    """The original clips paddles at the edge, `fits` does not; this must make no difference.
+
+    The cells that can cause a rejection are connected and include the paddle's start, which is inside the image. If
+    one is beyond the edge, another is on the frame, and that one causes the rejection anyway.
+    """
     for limit in paddle_table(size, margin).paddles.limit[SEEDS:]:
         half = limit.shape[0] // 2
         assert limit[half, half] < 255
@@ -82,26 +85,28 @@ def test_no_paddle_is_refused_by_what_lies_beyond_the_image(size, margin):
 
 
 @every_kind
-def test_curves_grow_by_the_rules(size, margin):
-    table, slow = paddle_table(size, margin), Pieces(size, margin)
+def test_targets_follow_rules_of_reference(size, margin):
+    table, oracle = paddle_table(size, margin), Pieces(size, margin)
     masks, record = curves(size, margin)
-    mask, unwritten, pivots, thetas = slow.blank(), [None, None], [None, None], [None, None]
-    frame = slow.framed(mask, 2 * SETTINGS[size].seed_distance)
+    mask, unwritten, pivots, thetas = oracle.blank(), [None, None], [None, None], [None, None]
+    frame = oracle.framed(mask, 2 * SETTINGS[size].seed_distance)
     for i, pair in enumerate(record.tolist()):
         for snake, (paddle, *start) in enumerate(pair):
-            patch = slow.paddle(slow.shape, start, direction(table, paddle), 1.0)[1]
+            patch = oracle.paddle(oracle.shape, start, direction(table, paddle), 1.0)[1]
             if i == 0:
                 pivots[snake] = move(
-                    move(start, slow.length, table.theta[paddle]), slow.length + margin, opposite(table.theta[paddle])
+                    move(start, oracle.length, table.theta[paddle]),
+                    oracle.length + margin,
+                    opposite(table.theta[paddle]),
                 )
                 if snake == 0:
-                    assert start in slow.free(frame, table.theta[paddle]).tolist()
+                    assert start in oracle.free(frame, table.theta[paddle]).tolist()
                 else:
                     gap = np.subtract(start, record[0, 0, 1:])
                     assert abs(np.hypot(*gap) - SETTINGS[size].seed_distance) <= 0.5**0.5
             else:
-                anchor = slow.anchor(pivots[snake], thetas[snake])
-                points, alphas, weights = slow.candidates(mask, anchor, thetas[snake])
+                anchor = oracle.anchor(pivots[snake], thetas[snake])
+                points, alphas, weights = oracle.candidates(mask, anchor, thetas[snake])
                 pick = points.index(tuple(start))
                 assert alphas[pick] == table.theta[paddle] and weights[pick] > 0 and weights.sum() >= 1e-4
                 assert (mask + patch).max() < 1.8 + 1e-9
@@ -115,15 +120,15 @@ def test_curves_grow_by_the_rules(size, margin):
 
 
 @every_kind
-def test_candidates_weights_and_refusals_are_those_of_the_reference(size, margin):
-    table, slow = paddle_table(size, margin), Pieces(size, margin)
+def test_extension_candidates_and_rejections_match_reference(size, margin):
+    table, oracle = paddle_table(size, margin), Pieces(size, margin)
     masks, _ = curves(size, margin)
     mask = masks[0, INNER, INNER] / 255
-    random = np.random.default_rng(0)
-    refused = 0
+    rng = np.random.default_rng(0)
+    num_rejected = 0
     for _ in range(60):
-        anchor, previous = random.integers(-2, size + 2, 2), random.integers(len(table.theta))
-        points, alphas, weights = slow.candidates(mask, anchor, table.theta[previous])
+        anchor, previous = rng.integers(-2, size + 2, 2), rng.integers(len(table.theta))
+        points, alphas, weights = oracle.candidates(mask, anchor, table.theta[previous])
         expected = dict(zip(points, weights, strict=True))
         k_after, weight_after = table.paddles.follower[previous], table.paddles.turn[previous]
         turn = np.bincount(k_after, weight_after, len(table.paddles.displacement))
@@ -133,26 +138,27 @@ def test_candidates_weights_and_refusals_are_those_of_the_reference(size, margin
             weight = (1 - dilated / 255) * turn[k]
             assert weight == pytest.approx(expected.pop(point, 0), abs=1e-12)
             if weight > 0:
-                patch = slow.paddle(slow.shape, point, opposite(alphas[points.index(point)]), 1.0)[1]
+                patch = oracle.paddle(oracle.shape, point, opposite(alphas[points.index(point)]), 1.0)[1]
                 accepted = np.rint(255 * (mask + patch)).max() < 1.8 * 255
                 assert fits(masks[0], table.paddles.limit, SEEDS + k, *point) == accepted
-                refused += not accepted
+                num_rejected += not accepted
         assert not expected
-    assert refused
+    assert num_rejected
 
 
 @pytest.mark.parametrize(
     ("size", "margin"), [pytest.param(*kind, marks=[pytest.mark.slow] * (kind[0] > 128)) for kind in KINDS]
 )
-def test_distractors_start_uniformly_over_the_free_pixels_of_the_reference(size, margin):
-    table, slow = paddle_table(size, margin, void=False), Pieces(size, margin)
-    curved = curves(size, margin)[0][0]
-    crowded = curved.copy()
-    crowded[BEYOND + size // 4 : -BEYOND] = 255  # rejection alone would find the few free pixels late
-    for mask in (table.blank[0], curved, crowded, np.full_like(curved, 255)):
+def test_distractor_starts_are_uniform_over_free_pixels_of_reference(size, margin):
+    table, oracle = paddle_table(size, margin, void=False), Pieces(size, margin)
+    with_targets = curves(size, margin)[0][0]
+    crowded = with_targets.copy()
+    # Few free pixels: after MISSES rejections, draw_tail lists them.
+    crowded[BEYOND + size // 4 : -BEYOND] = 255
+    for mask in (table.blank[0], with_targets, crowded, np.full_like(with_targets, 255)):
         for paddle in range(0, SEEDS, max(30, size)):
-            free = slow.free(slow.framed(mask[INNER, INNER] / 255, 1), table.theta[paddle])
-            expected, counts = np.zeros(slow.shape), np.zeros(slow.shape, int)
+            free = oracle.free(oracle.framed(mask[INNER, INNER] / 255, 1), table.theta[paddle])
+            expected, counts = np.zeros(oracle.shape), np.zeros(oracle.shape, int)
             expected[tuple(free.T)] = 1
             stream = np.array([paddle], np.uint64)
             count_tails(table.seeds, mask, paddle, table.padding, stream, counts, 20 * max(1, len(free)))
@@ -162,41 +168,42 @@ def test_distractors_start_uniformly_over_the_free_pixels_of_the_reference(size,
 
 
 @pytest.mark.parametrize(("size", "contour"), [(32, 6), (32, 9), (32, 14), (128, 14), (256, 14)])
-def test_images_are_painted_as_the_reference_paints_them(size, contour):
-    images, labels, made = trace(size=size, count=3, seed=5, contour=contour)
+def test_painted_images_match_reference(size, contour):
+    images, labels, result = trace(size=size, count=3, seed=5, contour=contour)
     length, parameters = contour // 3, PARAMETERS[size]
-    assert made.distractors.shape[1] == parameters["num_distractor_paddles"] // length * length
+    assert result.distractors.shape[1] == parameters["num_distractor_paddles"] // length * length
     (bright,), (level,) = parameters["snake_contrast_list"], parameters["paddle_contrast_list"]
     for n, image in enumerate(images):
-        margin = int(made.margin[n])
-        table, slow = paddle_table(size, margin), Pieces(size, margin)
-        canvas = np.zeros(slow.shape)
-        distractors = made.distractors[n, : made.placed[n] * length]
-        for record, contrast in ((made.targets[n].reshape(-1, 3), bright * level), (distractors, bright)):
+        margin = int(result.margin[n])
+        table, oracle = paddle_table(size, margin), Pieces(size, margin)
+        canvas = np.zeros(oracle.shape)
+        distractors = result.distractors[n, : result.placed[n] * length]
+        for record, contrast in ((result.targets[n].reshape(-1, 3), bright * level), (distractors, bright)):
             for paddle, *start in record.tolist():
-                canvas = np.maximum(canvas, slow.paddle(slow.shape, start, direction(table, paddle), contrast)[0])
-        start = made.start[n]
-        for tip in (made.targets[n, 0, start, 1:], made.targets[n, -1, start if labels[n] else 1 - start, 1:]):
+                canvas = np.maximum(canvas, oracle.paddle(oracle.shape, start, direction(table, paddle), contrast)[0])
+        start = result.start[n]
+        for tip in (result.targets[n, 0, start, 1:], result.targets[n, -1, start if labels[n] else 1 - start, 1:]):
             canvas = np.maximum(canvas, marker(size, parameters["marker_radius"], tip))
-        # the image is exact, the canvas rounded: where it lies halfway between two grey values either may come out
+        # The image is exact and the canvas is not: a value halfway between two grey levels may round either way.
         exact = (canvas - canvas.min()) * 255 / np.ptp(canvas)
         assert abs(image - exact).max() <= 0.5 + 1e-9
 
 
 @pytest.mark.parametrize(
-    "kind",  # the sizes of the benchmark's two tasks, 32 and 128, are not slow
+    # Fast tests cover sizes 32 and 128, the two tasks of the benchmark.
+    "kind",
     [pytest.param(kind, marks=[pytest.mark.slow] * kind.startswith(("64", "256"))) for kind in ORIGINAL["statistics"]],
 )
-def test_images_are_distributed_as_the_originals(kind):
-    """Chi-squared tests of two samples, none significant at 1 percent over all statistics of a kind (Bonferroni)."""
+def test_image_statistics_match_original_generator(kind):
+    """Two-sample chi-square tests: none significant at 1 percent after Bonferroni correction for the statistics."""
     size, contour = map(int, kind.split())
-    images, labels, made = trace(size=size, contour=contour, count=COUNTS[size], seed=11)
+    images, labels, result = trace(size=size, contour=contour, count=COUNTS[size], seed=11)
     assert abs(labels.mean() - 0.5) < 4 * 0.5 / len(labels) ** 0.5
-    assert_alike(kind, list(drawn(images, labels, made)))
+    assert_same_distribution(kind, list(drawn(images, labels, result)))
 
 
-def assert_alike(kind, images):
-    """images: statistics of each."""
+def assert_same_distribution(kind, images):
+    """Compare the statistics of images with the recorded ones; images: a dictionary of statistics per image."""
     p = {}
     for name, recorded in ORIGINAL["statistics"][kind].items():
         if isinstance(recorded, dict):
@@ -208,43 +215,46 @@ def assert_alike(kind, images):
 
 @pytest.mark.parametrize("size", SETTINGS)
 @pytest.mark.parametrize("role", range(3))
-def test_greys_are_those_of_bytescale(size, role):
-    """All 256 values of a layer beside a marker, by the original's operations in their order, on float64.
+def test_stretch_rounds_like_scipy_bytescale(size, role):
+    """Check all 256 values of a layer in an image with a marker, with the original's float64 operations in order.
 
-    line / 255 times the contrast unless that is 1, then (x - min) * (255 / (max - min)), clipped, plus a half.
+    These are line / 255, times the contrast unless that is 1, then (x - min) * (255 / (max - min)), clipped, plus 0.5.
     """
     contrast, edge = paddle_table(size, SETTINGS[size].margins[0]).contrast, slice(BEYOND, BEYOND + 17)
     layers = np.zeros((3, 17 + 2 * BEYOND, 17 + 2 * BEYOND), np.uint8)
     values = np.arange(17 * 17) % 256
     layers[role, edge, edge] = values.reshape(17, 17)
-    layers[2, BEYOND, BEYOND] = 255  # there is always a marker
-    for brightest in (0, 255):  # of distractors
+    # Every image has a marker.
+    layers[2, BEYOND, BEYOND] = 255
+    # The brightest distractor pixel decides the maximum before stretching.
+    for brightest in (0, 255):
         layers[1, BEYOND, BEYOND + 1] = brightest
         image, canvas = np.empty((17, 17), np.uint8), np.empty((17, 17))
         stretch(layers, contrast, canvas, image)
-        whole = layers[:, edge, edge] / 255
-        x = np.max([part * c if c != 1 else part for part, c in zip(whole, contrast, strict=True)], axis=0)
+        scaled = layers[:, edge, edge] / 255
+        x = np.max([part * c if c != 1 else part for part, c in zip(scaled, contrast, strict=True)], axis=0)
         scale = 255.0 / (x.max() - x.min())
         np.testing.assert_array_equal(image, (((x - x.min()) * scale).clip(0, 255) + 0.5).astype(np.uint8))
 
 
 @every_kind
-def test_void_orientations_are_the_originals(size, margin):
-    runs = ORIGINAL["void orientations"][f"{size} {margin}"]
-    expected = [degree for first, last in runs for degree in range(first, last + 1)]
+def test_void_orientations_match_original_generator(size, margin):
+    degree_ranges = ORIGINAL["void orientations"][f"{size} {margin}"]
+    expected = [degree for first, last in degree_ranges for degree in range(first, last + 1)]
     void = paddle_table(size, margin).seeds.void
     assert (np.flatnonzero(void) - SEEDS // 2).tolist() == expected
     assert not paddle_table(size, margin, void=False).seeds.void.any()
 
 
-def test_an_image_without_void_orientations_holds_nearly_all_distractors_and_is_another_data_set(tmp_path):
+def test_void_false_fits_most_distractors_and_changes_data_set(tmp_path):
     sizes = {"train": 60, "val": 1, "test": 1}
     plain, crowded = Pathfinder(**sizes), Pathfinder(**sizes, void=False)
     assert plain.folder(tmp_path) != crowded.folder(tmp_path)
     crowded.prepare(tmp_path, workers=1)
-    images, _, made = trace(size=32, count=60, seed=0, void=False)
+    images, _, result = trace(size=32, count=60, seed=0, void=False)
     np.testing.assert_array_equal(crowded.load(tmp_path)["train"].tokens.view(60, 32, 32).numpy(), images)
-    assert made.placed.mean() > 4.2  # of 5; 1.1 otherwise
+    # 5 distractors are requested; with void orientations about 1.1 fit.
+    assert result.placed.mean() > 4.2
 
 
 @pytest.fixture
@@ -253,23 +263,23 @@ def cv2():
 
 
 @pytest.mark.peers
-def test_the_authors_code_draws_as_recorded(cv2):
+def test_author_code_reproduces_recorded_statistics(cv2):
     if "PATHFINDER_AUTHOR" not in os.environ:
         pytest.skip("PATHFINDER_AUTHOR is not the checkout that pathfinder_author.py names")
     author = Author(Path(os.environ["PATHFINDER_AUTHOR"]))
-    assert_alike("32 14", list(itertools.islice(author.draw(size=32, contour=14, seed=5), 60)))
+    assert_same_distribution("32 14", list(itertools.islice(author.draw(size=32, contour=14, seed=5), 60)))
 
 
 @pytest.mark.peers
 @every_kind
-def test_seeds_start_where_opencv_leaves_the_original_room(cv2, size, margin):
-    """find_available_coordinates of ceil(dilated - 0.3): none for a negative minimum, else the zeros."""
+def test_free_pixels_and_void_orientations_match_opencv(cv2, size, margin):
+    """In the original, free pixels are zeros of ceil(dilated - 0.3); a negative minimum means a void orientation."""
     table = paddle_table(size, margin)
     half = SETTINGS[size].length + margin
-    random = np.random.default_rng(size + margin)
+    rng = np.random.default_rng(size + margin)
     mask = table.blank[0].copy()
     inner = mask[BEYOND:-BEYOND, BEYOND:-BEYOND]
-    inner[:] = np.maximum(inner, 255 * (random.random(inner.shape) < 3 / size))
+    inner[:] = np.maximum(inner, 255 * (rng.random(inner.shape) < 3 / size))
     for paddle in range(0, SEEDS, 1 if size < 128 else 7):
         cells = table.seeds.element[slice(*table.seeds.element_from[paddle : paddle + 2])]
         element = np.zeros((2 * half + 1,) * 2, np.uint8)
@@ -283,12 +293,12 @@ def test_seeds_start_where_opencv_leaves_the_original_room(cv2, size, margin):
 
 @pytest.mark.peers
 @every_kind
-def test_dilations_are_opencvs(cv2, size, margin):
-    slow, random = Pieces(size, margin), np.random.default_rng(0)
-    image = slow.framed(random.random((size, size)), 1)
-    elements = [random.random((2 * half + 1,) * 2) < 0.1 for half in (1, 3, 8)] + [disk(margin), disk(2 * margin)]
+def test_dilations_match_opencv(cv2, size, margin):
+    oracle, rng = Pieces(size, margin), np.random.default_rng(0)
+    image = oracle.framed(rng.random((size, size)), 1)
+    elements = [rng.random((2 * half + 1,) * 2) < 0.1 for half in (1, 3, 8)] + [disk(margin), disk(2 * margin)]
     for element in (e for e in elements if e.any()):
         np.testing.assert_array_equal(dilate(image, element), cv2.dilate(image, element.astype(np.uint8)))
     patch = (255 * image[:21, :21]).astype(np.uint8)
-    widened = paddles.dilate(patch, paddles.disk(margin))
-    np.testing.assert_array_equal(widened, cv2.dilate(patch, disk(margin).astype(np.uint8)))
+    dilated_patch = paddles.dilate(patch, paddles.disk(margin))
+    np.testing.assert_array_equal(dilated_patch, cv2.dilate(patch, disk(margin).astype(np.uint8)))

@@ -1,6 +1,6 @@
-"""Where the files of a data set come from: downloads from a server on this machine, and folders of a release.
+"""Files of data sets: downloads, from a local server, and folders of a release.
 
-Content identifies a data set, not its place, and prepared data need no files.
+A data set is identified by the content of its files, not by their path, and prepared data need no source files.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ from lra.train.__main__ import train
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """A running server of tmp_path/served, which holds DATA as file.tar.gz."""
+    """A local HTTP server of tmp_path/served, which contains file.tar.gz with the content DATA."""
     if importlib.util.find_spec("tensorflow_datasets") is None:
         pytest.skip("needs tensorflow-datasets")
     monkeypatch.setenv("NO_PROXY", "*")
@@ -48,7 +48,7 @@ def server(tmp_path, monkeypatch):
         running.shutdown()
 
 
-def test_a_download_is_checked_and_not_repeated(server, tmp_path, capsys):
+def test_download_is_verified_and_cached(server, tmp_path, capsys):
     request = Download(url=server.url("file.tar.gz"), sha256=SHA256, size=len(DATA))
     path = request.fetch(tmp_path / "downloads", silent)
     assert path.read_bytes() == DATA and partial(tmp_path / "downloads") == [f"{SHA256[:8]}-file.tar.gz"]
@@ -69,20 +69,20 @@ def test_a_download_is_checked_and_not_repeated(server, tmp_path, capsys):
         ("http://no-such-host.invalid/file", "no connection to no-such-host.invalid"),
     ],
 )
-def test_a_failed_download_names_its_reason_and_leaves_nothing(server, tmp_path, name, reason):
+def test_failed_download_error_names_reason_and_leaves_no_file(server, tmp_path, name, reason):
     url = name if "://" in name else server.url(name)
     message = refused(Download(url=url, sha256="0" * 64), tmp_path / "downloads")
     assert message.startswith(f"cannot download {Path(name).name} from {url}: ") and reason in message
     assert message.endswith("copied from elsewhere>; source.url=<address of a mirror>")
 
 
-def test_a_stalled_download_is_given_up(server, tmp_path, monkeypatch):
+def test_stalled_download_times_out(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "STALL", 1)
     message = refused(Download(url=server.url("stall"), sha256=SHA256), tmp_path / "downloads")
     assert "nothing has come for 1 s after" in message
 
 
-def test_netrc_opens_an_address(server, tmp_path, monkeypatch):
+def test_download_uses_netrc_credentials(server, tmp_path, monkeypatch):
     server.login = "me:secret"
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -90,16 +90,16 @@ def test_netrc_opens_an_address(server, tmp_path, monkeypatch):
     assert request.fetch(tmp_path / "downloads", silent).read_bytes() == DATA
 
 
-def test_a_full_disk(server, tmp_path):
+def test_download_to_full_disk_raises(server, tmp_path):
     request = Download(url=server.url("file.tar.gz"), sha256=SHA256)
     with small_disk():
         assert "cannot be written (File too large), make room or" in refused(request, tmp_path / "downloads")
     huge = Download(url=server.url("file.tar.gz"), sha256=SHA256, size=10**18)
-    asked = len(server.asked)
-    assert "it has 1,000,000,000,000 MB" in refused(huge, tmp_path / "downloads") and len(server.asked) == asked
+    num_requests = len(server.asked)
+    assert "it has 1,000,000,000,000 MB" in refused(huge, tmp_path / "downloads") and len(server.asked) == num_requests
 
 
-def test_an_interrupted_download_leaves_nothing(server, tmp_path):
+def test_interrupted_download_leaves_no_file(server, tmp_path):
     folder = tmp_path / "downloads"
     process = start(Download(url=server.url("drip")).fetch, folder, silent)
     until(lambda: [*folder.glob("*.tmp-*/*.tmp.*/drip")])
@@ -109,7 +109,7 @@ def test_an_interrupted_download_leaves_nothing(server, tmp_path):
     assert process.exitcode and partial(folder) == []
 
 
-def test_without_tfds(tmp_path, monkeypatch):
+def test_download_without_tfds_error_names_alternatives(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     message = refused(IMDB, tmp_path / "downloads")
     assert "tensorflow-datasets is not installed: pip install '.[tfds]'" in message
@@ -117,12 +117,12 @@ def test_without_tfds(tmp_path, monkeypatch):
     assert "source.release=<a copy of the release" in refused(RELEASE, tmp_path / "downloads")
 
 
-def test_an_archive_that_is_there_already(tmp_path):
+def test_local_archive_is_verified_and_used(tmp_path):
     path = tmp_path / "mine.gz"
     path.write_bytes(DATA)
-    mine = IMDB.but(archive=path, sha256=SHA256)
-    assert mine.fetch(tmp_path / "downloads", silent) == path
-    assert (mine.substitute, IMDB.but(archive=path, sha256=IMDB.sha256).substitute) == (f"sha256 {SHA256[:12]}", None)
+    local = IMDB.but(archive=path, sha256=SHA256)
+    assert local.fetch(tmp_path / "downloads", silent) == path
+    assert (local.substitute, IMDB.but(archive=path, sha256=IMDB.sha256).substitute) == (f"sha256 {SHA256[:12]}", None)
     message = refused(IMDB.but(archive=path), tmp_path / "downloads")
     assert f"{path} has sha256 {SHA256} instead of {IMDB.sha256}: get aclImdb_v1.tar.gz from http://ai." in message
     assert "is not a file" in refused(IMDB.but(archive=tmp_path), tmp_path / "downloads")
@@ -131,18 +131,18 @@ def test_an_archive_that_is_there_already(tmp_path):
     assert unchecked.identity == {"archive": {"bytes": 200_000, "sha256": SHA256}}
 
 
-WRONG = ["c0ffee", "Z" * 64, "ftp://host/f", "https:///f", "https://me:secret@host/f", "https://me:se/cret@host/f"]
+INVALID = ["c0ffee", "Z" * 64, "ftp://host/f", "https:///f", "https://me:secret@host/f", "https://me:se/cret@host/f"]
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_keys_are_named_without_the_password(wrong):
+@pytest.mark.parametrize("wrong", INVALID)
+def test_invalid_url_or_checksum_error_hides_password(wrong):
     key = "url" if "/" in wrong else "sha256"
     with pytest.raises(ValueError, match=rf"source\.{key} must") as caught:
         IMDB.but(**{key: wrong})
     assert "cret" not in str(caught.value)
 
 
-def test_the_official_files_are_those_of_tfds():
+def test_official_urls_and_checksums_match_tfds():
     tfds = pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
     from tensorflow_datasets.core.download.checksums import load_url_infos
 
@@ -152,19 +152,19 @@ def test_the_official_files_are_those_of_tfds():
         assert (official.sha256, official.size) == (info.checksum, int(info.size))
 
 
-def test_two_processes_download_once(server, tmp_path):
+def test_concurrent_processes_download_once(server, tmp_path):
     sha256 = imdb(server.folder / "aclImdb_v1.tar.gz")["sha256"]
-    # Two data sets of one file: each has a lock of its own.
+    # Two data sets from one file: each has its own lock, so only the lock of the download prevents a second one.
     sources = [Text(url=server.url("aclImdb_v1.tar.gz"), sha256=sha256, hold_out=n) for n in (0, 5)]
-    started = [start(source.prepare, tmp_path / "data") for source in sources]
-    for process in started:
+    processes = [start(source.prepare, tmp_path / "data") for source in sources]
+    for process in processes:
         process.join(60)
-    assert [process.exitcode for process in started] == [0, 0]
+    assert [process.exitcode for process in processes] == [0, 0]
     assert server.asked == ["/aclImdb_v1.tar.gz"]
     assert [len(source.load(tmp_path / "data")["train"]) for source in sources] == [40, 35]
 
 
-def test_a_fingerprint_covers_every_byte_also_of_a_file_rewritten_in_place(tmp_path, monkeypatch):
+def test_file_fingerprint_detects_change_in_place(tmp_path, monkeypatch):
     monkeypatch.setattr("data_prep.archive.LARGE", 150)
     path = tmp_path / "file"
     for data in (DATA[:0], DATA[:50], DATA[:150], DATA[:1000], DATA[:499] + b"x" + DATA[500:1000], DATA):
@@ -177,12 +177,14 @@ def test_a_fingerprint_covers_every_byte_also_of_a_file_rewritten_in_place(tmp_p
 LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n" + b"[MAX 2 9 ]\t9\n" * 8 for name in ("train", "val", "test")}
 PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\td\n" * 9 for name in ("train", "eval", "test")}
 FASTA = {"dog.fa": b">a\nACGTACGTACGT\n" * 9, "donkey.fa": b">b\n" + b"GATC" * 9}
-OPTIONS = {  # options of a task whose files are below FOLDER
+# Overrides of each task; FOLDER is replaced by the folder of its files.
+OPTIONS = {
     "listops": "task=listops source.release=FOLDER",
     "retrieval": "task=retrieval source.release=FOLDER source.train=null source.val=null source.test=null",
     "genome": "task=genome source.longer_than=1 source.dog=FOLDER/dog.fa source.donkey=FOLDER/donkey.fa",
 }
-PLACES = {  # the folder as the first and the second run name it; HERE is the working directory
+# The folder as named by the first and by the second run; HERE is the working directory.
+FOLDER_NAMES = {
     "relative": ("a", "./a"),
     "absolute": ("a", "HERE/a"),
     "above": ("a", "."),
@@ -192,24 +194,24 @@ PLACES = {  # the folder as the first and the second run name it; HERE is the wo
     "gone": ("a", "a"),
     "gone, absolute": ("a", "HERE/a"),
 }
-# FASTA files are named one by one, not by a folder above them.
-CASES = [(task, place) for place in PLACES for task in OPTIONS if (task, place) != ("genome", "above")]
+# FASTA files are given individually, not as a folder.
+CASES = [(task, place) for place in FOLDER_NAMES for task in OPTIONS if (task, place) != ("genome", "above")]
 
 
 def experiment(task, folder):
-    """The experiment of two steps on the files in a folder."""
-    options = [re.sub("=(~.*)", r"='\1'", word.replace("FOLDER", folder)) for word in OPTIONS[task].split()]
-    options += ["attn=mean", "budget=smoke", "seeds=[0]", "runs=runs", "data.root=data", "data.pad=batch"]
-    return compose(Experiment, [*options, "optim.steps=2", "optim.eval_every=1", "optim.warmup=0", "optim.batch=2"])
+    """Compose an experiment of two training steps on the files in a folder."""
+    arguments = [re.sub("=(~.*)", r"='\1'", word.replace("FOLDER", folder)) for word in OPTIONS[task].split()]
+    arguments += ["attn=mean", "budget=smoke", "seeds=[0]", "runs=runs", "data.root=data", "data.pad=batch"]
+    return compose(Experiment, [*arguments, "optim.steps=2", "optim.eval_every=1", "optim.warmup=0", "optim.batch=2"])
 
 
-def identity(experiment):
+def run_identity(experiment):
     return experiment.choices(experiment.data_source().provenance)
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """The home and working directory, with a release in the folder a."""
+    """The home directory, which is also the working directory; its folder a contains a release."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     write_folder(tmp_path / "a", LISTOPS | PAIRS | FASTA)
@@ -217,42 +219,42 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("task", "place"), CASES)
-def test_the_place_of_the_files_does_not_identify_a_run(home, task, place):
-    before, after = (folder.replace("HERE", str(home)) for folder in PLACES[place])
-    first = experiment(task, before)
+def test_run_identity_does_not_depend_on_path_of_files(home, task, place):
+    first_name, second_name = (folder.replace("HERE", str(home)) for folder in FOLDER_NAMES[place])
+    first = experiment(task, first_name)
     first.data_source().prepare("data")
-    choices = identity(first)
+    choices = run_identity(first)
     if place == "moved":
         (home / "a").rename("b")
     if "gone" in place:
         shutil.rmtree(home / "a")
-    second = experiment(task, after)
-    assert identity(second) == choices
+    second = experiment(task, second_name)
+    assert run_identity(second) == choices
     assert len(second.data_source().open("data")["test"]) > 0
     paths = [value for key, value in choices.items() if key.startswith("source.") and "_" not in key]
     assert not [value for value in paths if str(value).startswith(("/", "~", "a", "."))]
 
 
-def test_a_finished_run_needs_no_files(home, monkeypatch, capfd):
+def test_finished_run_needs_no_source_files(home, monkeypatch, capfd):
     train.__wrapped__(experiment("listops", "a"))
     (folder,) = (home / "runs").glob("**/seed-0")
     assert str(home) not in (folder / "config.yaml").read_text()
     shutil.rmtree(home / "a")
-    # The run is finished, so this trains nothing.
+    # The run is finished, so this returns without training.
     train.__wrapped__(experiment("listops", "a"))
     run = RunDir.read(folder)
     _, data = restore.trained(run, restore.configuration(run, "data"))
     assert len(data.splits["test"]) == 8
-    check_choices(folder, identity(experiment("listops", "a")))
-    words = ["task=listops", "source.release=a", "data.root=data"]
-    for more in ("verify=true", "workers=1"):
-        stop, _, said = printed(command.prepare, *words, more, patch=monkeypatch, capfd=capfd)
-        assert stop is None and "does not exist; using the data prepared at" in said
+    check_choices(folder, run_identity(experiment("listops", "a")))
+    overrides = ["task=listops", "source.release=a", "data.root=data"]
+    for extra_override in ("verify=true", "workers=1"):
+        exit_message, _, log = printed(command.prepare, *overrides, extra_override, patch=monkeypatch, capfd=capfd)
+        assert exit_message is None and "does not exist; using the data prepared at" in log
     with pytest.raises(ValueError, match=r"data of this run are not in .*other; to make .*source.release=<path>"):
         restore.trained(run, restore.configuration(run, str(home / "other")))
 
 
-def test_of_several_prepared_sets_the_one_of_the_same_path_is_used(home):
+def test_missing_folder_uses_data_prepared_from_same_path(home):
     write_folder(home / "b", LISTOPS | {"basic_val.tsv": b"Source\tTarget\n[MAX 2 9 ]\t8\n"})
     folders = {name: ListOps(release=name).prepare("data") for name in ("a", "b")}
     for name in folders:
@@ -264,13 +266,13 @@ def test_of_several_prepared_sets_the_one_of_the_same_path_is_used(home):
         ListOps(release="c").folder("elsewhere")
 
 
-def test_the_same_data_from_another_place_have_the_same_checksums(home):
+def test_checksums_do_not_depend_on_path_of_files(home):
     write_folder(home / "b", LISTOPS)
-    sums = [(ListOps(release=name).prepare(name + "-data") / "SHA256SUMS").read_text() for name in ("a", "b")]
-    assert sums[0] == sums[1] and str(home) not in sums[0]
+    checksums = [(ListOps(release=name).prepare(name + "-data") / "SHA256SUMS").read_text() for name in ("a", "b")]
+    assert checksums[0] == checksums[1] and str(home) not in checksums[0]
 
 
-def test_unchanged_files_are_not_read_again(home, monkeypatch):
+def test_unchanged_files_are_not_hashed_again(home, monkeypatch):
     folder = ListOps(release="a").prepare("data")
     monkeypatch.setattr("data_prep.release.fingerprint", lambda path: pytest.fail("the stamp is enough"))
     assert ListOps(release="a").folder("data") == folder
@@ -279,49 +281,49 @@ def test_unchanged_files_are_not_read_again(home, monkeypatch):
         ListOps(release="a").folder("data")
 
 
-def test_generated_runs_keep_their_choices():
+def test_choices_of_generated_data_exclude_release():
     choices = config("cur_abs").choices({"name": "listops"})
     assert choices["source.release"] is None and "data.release" not in choices
 
 
-def source_of(*words):
-    return compose(Experiment, ["attn=mean", *words, "data.root=data"]).data_source()
+def make_source(*overrides):
+    return compose(Experiment, ["attn=mean", *overrides, "data.root=data"]).data_source()
 
 
 @pytest.mark.parametrize("by", ["option", "environment", "home"])
-def test_one_release_serves_all_tasks(home, monkeypatch, by):
-    words = []
+def test_release_option_serves_each_task_it_contains(home, monkeypatch, by):
+    overrides = []
     if by == "option":
-        words = [f"data.release={home}/a"]
+        overrides = [f"data.release={home}/a"]
     else:
         monkeypatch.setenv("LRA_RELEASE", "~/a" if by == "home" else str(home / "a"))
     write_tar(home / "a" / "aclImdb_v1.tar.gz", {})
     write_folder(home / "a" / "pathfinder128/curv_contour_length_14", {"metadata/0.npy": b""})
-    assert source_of("task=listops", *words).release.path == home / "a"
-    assert source_of("task=retrieval", *words).release.path == home / "a"
-    assert source_of("task=pathfinder_x", *words).path == home / "a"
-    assert source_of("task=text", *words).download.archive == home / "a" / "aclImdb_v1.tar.gz"
-    assert source_of("task=image", *words).download.archive is None
-    # Smaller budgets and other sizes are generated; a source's own files come first.
-    assert source_of("task=listops", "budget=quick", *words).release is None
-    assert source_of("task=pathfinder", *words).release is None
-    assert source_of("task=listops", "source.release=b", *words).release.path.name == "b"
-    assert source_of("task=adding", *words).arguments["length"] == 128
-    # A task with some of its files raises an error that names the missing one.
+    assert make_source("task=listops", *overrides).release.path == home / "a"
+    assert make_source("task=retrieval", *overrides).release.path == home / "a"
+    assert make_source("task=pathfinder_x", *overrides).path == home / "a"
+    assert make_source("task=text", *overrides).download.archive == home / "a" / "aclImdb_v1.tar.gz"
+    assert make_source("task=image", *overrides).download.archive is None
+    # Smaller budgets and other sizes are generated; source.release takes precedence over data.release.
+    assert make_source("task=listops", "budget=quick", *overrides).release is None
+    assert make_source("task=pathfinder", *overrides).release is None
+    assert make_source("task=listops", "source.release=b", *overrides).release.path.name == "b"
+    assert make_source("task=adding", *overrides).arguments["length"] == 128
+    # If only some files of a task exist, the error names the missing one.
     (home / "a" / "new_aan_pairs.eval.tsv").unlink()
     with pytest.raises(ValueError, match=r"a/new_aan_pairs.eval.tsv is missing"):
-        assert source_of("task=retrieval", *words).provenance
+        assert make_source("task=retrieval", *overrides).provenance
 
 
-def test_the_home_folder_is_expanded_in_every_path(home, monkeypatch):
+def test_tilde_is_expanded_in_each_path_option(home, monkeypatch):
     monkeypatch.setenv("LRA_DATA", "~/x")
     monkeypatch.setenv("LRA_RELEASE", "~/a")
-    made = compose(Experiment, ["task=listops", "attn=mean", "runs='~/r'", "pretrain=masked", "pretrain.from='~/p'"])
-    assert made.data.root == home / "x" and made.data.release == home / "a"
-    assert made.runs == home / "r" and made.pretrain.from_ == home / "p"
+    cfg = compose(Experiment, ["task=listops", "attn=mean", "runs='~/r'", "pretrain=masked", "pretrain.from='~/p'"])
+    assert cfg.data.root == home / "x" and cfg.data.release == home / "a"
+    assert cfg.runs == home / "r" and cfg.pretrain.from_ == home / "p"
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = hydra.compose("train", ["task=listops", "attn=mean", "runs='~/r'"], return_hydra_config=True)
-    assert composed.hydra.sweep.dir == str(home / "r")
+        hydra_config = hydra.compose("train", ["task=listops", "attn=mean", "runs='~/r'"], return_hydra_config=True)
+    assert hydra_config.hydra.sweep.dir == str(home / "r")
     assert ListOps(release="~/a").release.path == home / "a"
     assert Retrieval(archive="~/a.gz").download.archive == home / "a.gz"
     assert Pathfinder(release="~/a").path == home / "a"

@@ -1,4 +1,4 @@
-"""Tables of ListOps and Retrieval: what is read, harmless differences and damage."""
+"""Reading the tables of ListOps and Retrieval: content, accepted variations and errors for damaged files."""
 
 import gzip
 import os
@@ -37,31 +37,31 @@ TRAIN, EVAL, TEST = (f"new_aan_pairs.{part}.tsv" for part in ("train", "eval", "
 NAMES = {"train": TRAIN, "val": EVAL, "test": TEST}
 
 
-def encoded(text, literal):
-    """The text as a file has it, as a Python bytes literal or plain."""
+def encode_text(text, literal):
+    """The text as written in a file, as a Python bytes literal or as UTF-8."""
     return repr(text.encode()).encode() if literal else text.encode()
 
 
-def texts(literal=False):
-    """Label and texts of each split's pairs as they are read: the first 10,000 bytes."""
+def expected_pairs(literal=False):
+    """The expected (label, text, text) of each split: texts are truncated to 10,000 bytes."""
     splits = {}
     for split, pairs in PAIRS.items():
-        splits[split] = [(n, encoded(a, literal)[:10_000], encoded(b, literal)[:10_000]) for n, a, b in pairs]
+        splits[split] = [(n, encode_text(a, literal)[:10_000], encode_text(b, literal)[:10_000]) for n, a, b in pairs]
     return splits
 
 
 def pair_files(literal=False):
-    """Content of the three official files by their names."""
+    """Content of the three official files by name."""
     files = dict.fromkeys(NAMES.values(), b"")
     for split, pairs in PAIRS.items():
         for i, (label, a, b) in enumerate(pairs):
-            first, second = encoded(a, literal), encoded(b, literal)
+            first, second = encode_text(a, literal), encode_text(b, literal)
             files[NAMES[split]] += b"%d.0\tP0%d\tP1%d\t%s\t%s\n" % (label, i, i, first, second)
     return files
 
 
 def write_archive(path, files, top="lra_release/lra_release/"):
-    """Write files in the layout of the official archive, test before train before eval, among other tasks' files."""
+    """Write files in the layout of the official archive: test, train, eval, among the files of other tasks."""
     members = {f"{top}listops-1000/{name}": data for name, data in EXPRESSIONS.items()}
     members |= {f"{top}pathfinder32/imgs/{i}.png": bytes(i) for i in range(5)}
     members |= {f"{top}tsv_data/{name}": files[name] for name in (TEST, TRAIN, EVAL) if name in files}
@@ -69,7 +69,7 @@ def write_archive(path, files, top="lra_release/lra_release/"):
     return path
 
 
-def test_expressions_lose_their_round_brackets(tmp_path):
+def test_listops_drops_round_brackets(tmp_path):
     splits = ListOps(release=write_folder(tmp_path / "release", EXPRESSIONS)).open(tmp_path / "data")
     train = splits["train"]
     assert [len(split) for split in splits.values()] == [2, 1, 1]
@@ -79,29 +79,29 @@ def test_expressions_lose_their_round_brackets(tmp_path):
 
 
 @pytest.mark.parametrize("literals", [False, True])
-def test_pairs_are_read_and_python_literals_are_decoded_on_request(tmp_path, literals):
+def test_literals_option_decodes_python_bytes_literals(tmp_path, literals):
     release = write_folder(tmp_path / "release", pair_files(literals))
-    assert prepared(Retrieval(release=release, literals=literals), tmp_path / "data") == texts()
+    assert prepared(Retrieval(release=release, literals=literals), tmp_path / "data") == expected_pairs()
 
 
-def test_literals_are_read_as_they_are_written_by_default(tmp_path):
+def test_bytes_literals_are_kept_verbatim_by_default(tmp_path):
     release = write_folder(tmp_path / "release", pair_files(literal=True))
-    assert prepared(Retrieval(release=release), tmp_path / "data") == texts(literal=True)
+    assert prepared(Retrieval(release=release), tmp_path / "data") == expected_pairs(literal=True)
     folders = {Retrieval(release=release, literals=literals).folder("data") for literals in (False, True)}
     assert len(folders) == 2
-    broken = write_folder(tmp_path / "broken", pair_files() | {TRAIN: b"1.0\ta\tb\tb'\\xq'\td\n"})
-    assert prepared(Retrieval(release=broken), tmp_path / "data")["train"] == [(1, rb"b'\xq'", b"d")]
+    invalid_literal = write_folder(tmp_path / "broken", pair_files() | {TRAIN: b"1.0\ta\tb\tb'\\xq'\td\n"})
+    assert prepared(Retrieval(release=invalid_literal), tmp_path / "data")["train"] == [(1, rb"b'\xq'", b"d")]
 
 
 @pytest.mark.parametrize("key", ["release", "archive"])
-def test_pairs_of_the_release_archive_are_read_without_unpacking(tmp_path, key):
+def test_pairs_are_read_from_release_archive_without_unpacking(tmp_path, key):
     path = write_archive(tmp_path / "lra_release.gz", pair_files(), "./lra_release/")
-    assert prepared(Retrieval(**{key: path}), tmp_path / "data") == texts()
+    assert prepared(Retrieval(**{key: path}), tmp_path / "data") == expected_pairs()
     assert {entry.name for entry in tmp_path.iterdir()} == {"data", "lra_release.gz"}
 
 
-def test_the_archive_is_read_once_to_its_end(tmp_path, monkeypatch):
-    """Another copy of the files may follow at the end."""
+def test_archive_is_read_to_its_end_in_one_pass(tmp_path, monkeypatch):
+    """A second copy of the files may follow at the end, so the reader must not stop early."""
     path = write_archive(tmp_path / "lra_release.gz", pair_files())
     names = []
     read_next = tarfile.TarFile.next
@@ -116,16 +116,16 @@ def test_the_archive_is_read_once_to_its_end(tmp_path, monkeypatch):
     prepared(Retrieval(release=path), tmp_path / "data")
     assert set(names) == {*NAMES.values(), *EXPRESSIONS, *(f"{i}.png" for i in range(5)), "last"}
     assert names[-1] == "last"
-    # tarfile reads the first member twice.
+    # tarfile reads the header of the first member twice.
     assert len(names) - len(set(names)) <= 1
 
 
-def test_smaller_sizes_are_the_first_of_either_label(tmp_path):
+def test_smaller_sizes_take_first_examples_of_each_label(tmp_path):
     release = write_folder(tmp_path / "release", pair_files())
-    few = prepared(Retrieval(release=release, train=3, val=2, test=2), tmp_path / "data")
-    whole = texts()
-    train = [whole["train"][index] for index in (0, 1, 3)]
-    assert few == {"train": train, "val": whole["val"], "test": whole["test"][:2]}
+    subsets = prepared(Retrieval(release=release, train=3, val=2, test=2), tmp_path / "data")
+    full = expected_pairs()
+    train = [full["train"][index] for index in (0, 1, 3)]
+    assert subsets == {"train": train, "val": full["val"], "test": full["test"][:2]}
     message = r"test.tsv: 3 examples asked for, 1 of label 0 and 0 of label 1 are missing"
     assert_rejected(Retrieval(release=release, test=3), tmp_path / "none", message)
     with pytest.raises(ValueError, match="at least one example"):
@@ -135,8 +135,9 @@ def test_smaller_sizes_are_the_first_of_either_label(tmp_path):
 
 
 VAL = "basic_val.tsv"
-NO_LITERAL = "train.tsv, line 1: a text looks like a Python bytes literal but is"
-DAMAGED = {  # file, content and message
+INVALID_LITERAL = "train.tsv, line 1: a text looks like a Python bytes literal but is"
+# File, its content and the expected message.
+DAMAGED_TABLES = {
     "empty": (VAL, b"", "basic_val.tsv is empty"),
     "blank lines": (VAL, b"\n\n", "basic_val.tsv is empty"),
     "byte order mark": (VAL, lines.BYTE_ORDER_MARK, "basic_val.tsv is empty"),
@@ -157,17 +158,17 @@ DAMAGED = {  # file, content and message
     "1 field": (EVAL, b"1.0\ta\tb\tc\td\n\n1.0\ta\tb\tc\td\n", "eval.tsv, line 2: 1 fields"),
     "label 2": (TEST, b"2.0\ta\tb\tc\td\n", "test.tsv, line 1: the label is '2.0', not 0.0 or 1.0"),
     "label": (TEST, b"label\tid1\tid2\ttext1\ttext2\n", "test.tsv, line 1: the label is 'label'"),
-    "literal": (TRAIN, b"1.0\ta\tb\tb'\\xq'\td\n", NO_LITERAL),
-    "null byte": (TRAIN, b"1.0\ta\tb\tb'\0'\td\n", NO_LITERAL),
-    "program": (TRAIN, b"1.0\ta\tb\tb'1' + exit() + b'2'\td\n", NO_LITERAL),
+    "literal": (TRAIN, b"1.0\ta\tb\tb'\\xq'\td\n", INVALID_LITERAL),
+    "null byte": (TRAIN, b"1.0\ta\tb\tb'\0'\td\n", INVALID_LITERAL),
+    "program": (TRAIN, b"1.0\ta\tb\tb'1' + exit() + b'2'\td\n", INVALID_LITERAL),
     "empty pairs": (TRAIN, b"", "train.tsv is empty"),
 }
 
 
-@pytest.mark.parametrize("case", DAMAGED)
+@pytest.mark.parametrize("case", DAMAGED_TABLES)
 @pytest.mark.parametrize("kind", ["folder", "archive"])
-def test_a_damaged_table_is_named_with_its_line(tmp_path, kind, case):
-    name, content, message = DAMAGED[case]
+def test_damaged_table_error_names_file_and_line(tmp_path, kind, case):
+    name, content, message = DAMAGED_TABLES[case]
     files = EXPRESSIONS | pair_files() | {name: content}
     path = tmp_path / "release"
     if kind == "archive":
@@ -178,7 +179,7 @@ def test_a_damaged_table_is_named_with_its_line(tmp_path, kind, case):
     assert_rejected(source, tmp_path / "data", message)
 
 
-def test_a_missing_table_is_named(tmp_path):
+def test_missing_table_error_names_file(tmp_path):
     files = pair_files()
     del files[EVAL]
     folder = Retrieval(release=write_folder(tmp_path / "release", files))
@@ -197,7 +198,7 @@ def test_a_missing_table_is_named(tmp_path):
         ("archive", "lra_release.gz", r"lra_release.gz is damaged"),
     ],
 )
-def test_a_cut_file_is_named(tmp_path, kind, name, message):
+def test_truncated_file_error_names_file(tmp_path, kind, name, message):
     noise = os.urandom(30_000).hex()
     files = pair_files() | {TRAIN: f"1.0\ta\tb\t{noise}\t{noise[::-1]}\n".encode()}
     if kind == "archive":
@@ -208,19 +209,19 @@ def test_a_cut_file_is_named(tmp_path, kind, name, message):
     assert_rejected(Retrieval(release=release), tmp_path / "data", message)
 
 
-def test_a_data_set_is_identified_by_its_files_or_its_address(tmp_path):
-    plain = write_folder(tmp_path / "a", pair_files())
-    same = write_folder(tmp_path / "b" / "tsv_data", pair_files()).parent
-    other = write_folder(tmp_path / "c", pair_files() | {EVAL: b"1.0\ta\tb\ty\tz\n"})
-    folders = [Retrieval(release=path).folder("data") for path in (plain, same, other)]
+def test_data_set_folder_depends_on_content_checksum_or_url(tmp_path):
+    unmodified = write_folder(tmp_path / "a", pair_files())
+    same_content = write_folder(tmp_path / "b" / "tsv_data", pair_files()).parent
+    other_content = write_folder(tmp_path / "c", pair_files() | {EVAL: b"1.0\ta\tb\ty\tz\n"})
+    folders = [Retrieval(release=path).folder("data") for path in (unmodified, same_content, other_content)]
     assert folders[0] == folders[1] != folders[2]
     assert Retrieval().arguments["release"] == {"url": "https://storage.googleapis.com/long-range-arena/lra_release.gz"}
-    pinned = [Retrieval(sha256="0" * 64, url=url).folder("data") for url in (None, "http://127.0.0.1/mirror.gz")]
-    assert pinned[0] == pinned[1] != Retrieval().folder("data")
+    with_sha256 = [Retrieval(sha256="0" * 64, url=url).folder("data") for url in (None, "http://127.0.0.1/mirror.gz")]
+    assert with_sha256[0] == with_sha256[1] != Retrieval().folder("data")
 
 
 @pytest.mark.slow
-def test_thousands_of_pairs(tmp_path):
+def test_official_retrieval_sizes_and_labels(tmp_path):
     splits = prepared(Retrieval(release=official("tsv_data", "aan_standin")), tmp_path)
     assert min(len(pairs) for pairs in splits.values()) > 500
     for pairs in splits.values():
@@ -240,24 +241,24 @@ TOLERATED = {
 
 
 @pytest.mark.parametrize("change", TOLERATED)
-def test_harmless_differences_are_tolerated(tmp_path, change):
-    alter = TOLERATED[change]
+def test_byte_order_marks_line_ends_and_blank_last_lines_are_accepted(tmp_path, change):
+    transform = TOLERATED[change]
     files = {"basic_train.tsv": EXPRESSIONS["basic_train.tsv"]} | dict.fromkeys(
         (VAL, "basic_test.tsv"), EXPRESSIONS[VAL]
     )
     files |= dict.fromkeys(NAMES.values(), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
-    root = write_folder(tmp_path / "root", {name: alter(data) for name, data in files.items()})
-    plain = write_folder(tmp_path / "plain", files)
+    root = write_folder(tmp_path / "root", {name: transform(data) for name, data in files.items()})
+    unmodified = write_folder(tmp_path / "plain", files)
     for kind in (ListOps, Retrieval):
-        expected = prepared(kind(release=plain), tmp_path / "data")
+        expected = prepared(kind(release=unmodified), tmp_path / "data")
         assert prepared(kind(release=root), tmp_path / "data") == expected
-    (tmp_path / "dog.fa").write_bytes(alter(b">a\nACGT\n"))
-    (tmp_path / "donkey.fa").write_bytes(alter(b">a\nACG\nT\n>b\nACGT\n"))
+    (tmp_path / "dog.fa").write_bytes(transform(b">a\nACGT\n"))
+    (tmp_path / "donkey.fa").write_bytes(transform(b">a\nACG\nT\n>b\nACGT\n"))
     genome = Genome(dog=tmp_path / "dog.fa", donkey=tmp_path / "donkey.fa", longer_than=1)
     assert sum(map(len, prepared(genome, tmp_path / "data").values())) == 3
 
 
-def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
+def test_overlong_line_raises_before_it_is_read_completely(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "LONGEST", 100)
     root = write_folder(tmp_path / "root", EXPRESSIONS | {"basic_test.tsv": b"x" * 1000})
     splits = Release(path=root, files=FILES).splits(lambda rows, name, split: iter(list(rows)), silent)
@@ -268,7 +269,8 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
 
 REVIEWS = {f"{part}/{kind}/0_3.txt": b"x" for part in ("train", "test") for kind in ("pos", "neg")}
 FASTA = {"d.fa": b">a\nACGT\n>b\nAAAC\n>c\nCCCG\n", "e.fa": b">d\nCCGA\n>e\nACAC\n"}
-SLOW_READERS = {  # files, the source that reads them, names in the log
+# Files, the source that reads them, and the names in the log.
+SLOW_READERS = {
     "tables": (pair_files(), lambda root: Retrieval(release=root), ["new_aan_pairs.train", ".eval", ".test"]),
     "packed tables": (pair_files(), lambda root: Retrieval(release=root), ["new_aan_pairs.train", ".eval", ".test"]),
     "an archive": (pair_files(), lambda root: Retrieval(release=root / "lra_release.tar"), ["lra_release.tar"]),
@@ -278,7 +280,7 @@ SLOW_READERS = {  # files, the source that reads them, names in the log
 
 
 @pytest.mark.parametrize("kind", SLOW_READERS)
-def test_the_rate_of_reading_is_logged_if_it_takes_long(tmp_path, capfd, monkeypatch, kind):
+def test_slow_reading_logs_rate_per_file(tmp_path, capfd, monkeypatch, kind):
     files, source, names = SLOW_READERS[kind]
     root = write_folder(tmp_path / "root", files, packed=kind == "packed tables")
     if kind == "an archive":
@@ -287,7 +289,7 @@ def test_the_rate_of_reading_is_logged_if_it_takes_long(tmp_path, capfd, monkeyp
         monkeypatch.setattr("lra.data.progress.SLOW", seconds)
         source(root).prepare(tmp_path / f"data{seconds}")
         pattern = r"(.*): [\d.]+ MB read at [\d,.]+ MB/s$"
-        logged = [re.search(pattern, line) for line in capfd.readouterr().err.splitlines()]
-        rates = [match[1] for match in logged if match]
+        matches = [re.search(pattern, line) for line in capfd.readouterr().err.splitlines()]
+        rates = [m[1] for m in matches if m]
         assert len(rates) == (0 if seconds else len(names))
     assert all(name in rate for name, rate in zip(names, rates, strict=True))

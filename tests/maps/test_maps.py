@@ -1,4 +1,4 @@
-"""Attention maps: what multiplies the values, for every mechanism that has it; the pictures and the command."""
+"""Attention maps: the matrix that multiplies the values for each mechanism that has one, the figures, the command."""
 
 import functools
 import shutil
@@ -18,49 +18,51 @@ from lra.maps import draw, maps, views
 from lra.maps.__main__ import show
 
 LENGTH = 24
-# No map: a whole block of its own, values that do not enter linearly, another map for each channel, or a recurrence.
+# Mechanisms without a map: custom blocks, outputs not linear in the values, one map per channel, recurrences.
 RECURRENT = ("lion_s", "lion_d", "retnet", "gla", "hgrn2", "delta_net", "gated_delta_net", "mamba", "mamba2", "hydra")
 RECURRENT += ("rg_lru", "min_gru", "min_lstm", "hyena", "based")
 RECURRENT += ("s4d_inv", "s4d_legs", "s4d_lin", "s5", "lru", "long_conv")
-WITHOUT = ("conv", "luna", "dba", "transformer_ls", "fnet", *RECURRENT)
+WITHOUT_MAP = ("conv", "luna", "dba", "transformer_ls", "fnet", *RECURRENT)
 
 
 @pytest.mark.parametrize("name", [*MECHANISMS, "mega_chunk block.chunk=8"])
-def test_the_map_times_the_values_is_the_output(name, monkeypatch):
+def test_map_times_values_equals_mechanism_output(name, monkeypatch):
     monkeypatch.setattr(maps, "WIDTH", 10)
     name, *words = name.split()
     model, batch = model_and_batch(name, *words)
-    if name in KERNELS:  # they take float32
+    # Kernels support float32 only.
+    if name in KERNELS:
         model = model.float()
     mixer = getattr(model.blocks[1], "mixer", model.blocks[1])
-    found = maps.attention_map(model, batch, 1)
-    assert (found is None) == (name in WITHOUT)
-    if found is None:
+    actual = maps.attention_map(model, batch, 1)
+    assert (actual is None) == (name in WITHOUT_MAP)
+    if actual is None:
         return
     if hasattr(mixer, "attention"):
         (q, k, v, mask), options = maps.calls(model, batch, mixer.attention)[0]
         out = mixer.attention(q, k, v, mask, **options)
-        out, v = (t.unflatten(0, (2, -1)).transpose(1, 2).flatten(2, 3) for t in (out, v))  # chunks side by side
+        # Join the chunks of each sequence; only mega_chunk has more than one.
+        out, v = (t.unflatten(0, (2, -1)).transpose(1, 2).flatten(2, 3) for t in (out, v))
     else:
-        seen = []
-        mixer.output.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        output_inputs = []
+        mixer.output.register_forward_pre_hook(lambda _, inputs: output_inputs.append(inputs[0]))
         (x, mask), _ = maps.calls(model, batch, mixer)[0]
-        out = seen[0].unflatten(-1, (found.shape[1], -1)).transpose(1, 2)
+        out = output_inputs[0].unflatten(-1, (actual.shape[1], -1)).transpose(1, 2)
         v = mixer.values(x)[:, None] if hasattr(mixer, "values") else mixer.project(x)[1]
-    real = batch.mask[:, 0, None, :, None].expand_as(out)
-    error = (found @ v - out)[real].abs().max()
-    assert error <= (1e-5 if name in KERNELS else 1e-9) * out[real].abs().max()
-    assert found.shape == (2, found.shape[1], LENGTH, LENGTH)
+    is_real = batch.mask[:, 0, None, :, None].expand_as(out)
+    error = (actual @ v - out)[is_real].abs().max()
+    assert error <= (1e-5 if name in KERNELS else 1e-9) * out[is_real].abs().max()
+    assert actual.shape == (2, actual.shape[1], LENGTH, LENGTH)
 
 
-def test_softmax_map_is_a_distribution_over_real_tokens():
+def test_softmax_map_rows_sum_to_one_over_real_tokens():
     model, batch = model_and_batch("softmax")
-    found = maps.attention_map(model, batch, 0)
-    assert torch.allclose(found.sum(-1), torch.ones(()).double()) and (found[1, :, :, 17:] == 0).all()
+    actual = maps.attention_map(model, batch, 0)
+    assert torch.allclose(actual.sum(-1), torch.ones(()).double()) and (actual[1, :, :, 17:] == 0).all()
 
 
 class Linear(Mixer):
-    """out_i = Σ_j A_ij B x_j, whose derivative by x_j is A_ij B."""
+    """out_i = Σ_j A_ij B x_j, so d out_i / d x_j = A_ij B, with the Frobenius norm |A_ij| |B|."""
 
     def __init__(self, a, b):
         super().__init__(Sizes(heads=1, head_dim=1, value_dim=1, length=len(a)), dim=len(b))
@@ -70,61 +72,61 @@ class Linear(Mixer):
         return self.a @ x @ self.b.mT
 
 
-def test_jacobian_of_a_linear_mixer():
+def test_jacobian_norm_of_linear_mixer_has_closed_form():
     model, batch = model_and_batch("softmax")
     a, b = torch.randn(LENGTH, LENGTH).double(), torch.randn(64, 64).double()
     model.blocks[0].mixer = Linear(a, b)
     readings = torch.zeros(2, 2, LENGTH).double()
     readings[:, 0, 3] = 1
     readings[:, 1, :] = 1 / LENGTH
-    found = maps.jacobian(model, batch, 0, readings)
+    actual = maps.jacobian(model, batch, 0, readings)
     expected = (readings[0] @ a).abs() * b.norm()
-    assert found.shape == (2, 2, LENGTH)
-    assert torch.allclose(found[0], expected) and torch.allclose(found[1], expected)
+    assert actual.shape == (2, 2, LENGTH)
+    assert torch.allclose(actual[0], expected) and torch.allclose(actual[1], expected)
 
 
-def test_markers_of_pathfinder_are_found():
+def test_markers_finds_both_ends_in_pathfinder_images():
     size = 32
-    images, labels, made = trace(size=size, count=100, seed=5)
+    images, labels, result = trace(size=size, count=100, seed=5)
     hits = 0
     for n, image in enumerate(images):
-        start = made.start[n]
-        ends = made.targets[n][0, start, 1:], made.targets[n][-1, start if labels[n] else 1 - start, 1:]
-        found = [np.array(divmod(at, size)) for at in draw.markers(image)]
-        far = [max(np.abs(f - e).max() for f, e in zip(found, order, strict=True)) for order in (ends, ends[::-1])]
-        hits += min(far) <= 1
+        start = result.start[n]
+        ends = result.targets[n][0, start, 1:], result.targets[n][-1, start if labels[n] else 1 - start, 1:]
+        actual = [np.array(divmod(at, size)) for at in draw.markers(image)]
+        errors = [max(np.abs(f - e).max() for f, e in zip(actual, order, strict=True)) for order in (ends, ends[::-1])]
+        hits += min(errors) <= 1
     assert hits >= 97
 
 
-def test_tokens_are_laid_out_without_overlap():
+def test_layout_places_words_without_overlap():
     words = ["[MAX ", "1 ", "] "] * 500
-    places = draw.layout(words)
-    assert places[:3] == [(0, 0), (0, 5), (0, 7)] and places[-1][0] == draw.LINES - 1
-    taken = [(line, at + i) for (line, at), w in zip(places, words, strict=False) for i in range(len(w.rstrip()))]
-    assert len(taken) == len(set(taken)) and max(column for _, column in taken) < draw.COLUMNS
+    slots = draw.layout(words)
+    assert slots[:3] == [(0, 0), (0, 5), (0, 7)] and slots[-1][0] == draw.LINES - 1
+    occupied = [(line, at + i) for (line, at), w in zip(slots, words, strict=False) for i in range(len(w.rstrip()))]
+    assert len(occupied) == len(set(occupied)) and max(column for _, column in occupied) < draw.COLUMNS
 
 
 @pytest.mark.parametrize("dpi", [72, 100, 250])
 @pytest.mark.parametrize("display", ["expression", "bytes"])
-def test_each_word_stands_on_its_own_shade(display, dpi):
-    """The middle of the drawn word is that of its shaded cells, to a third of a character, in every column."""
+def test_words_are_centred_on_their_shaded_cells(display, dpi):
+    """The centre of a drawn word is the centre of its shaded cells to within a third of a character."""
     alphabet = ["[MAX", "7", "]"] if display == "expression" else [chr(i) for i in range(256)]
-    row = np.tile([0, 1, 2] if display == "expression" else [87, 105, 32, 109], 60)
-    figure = draw.DISPLAYS[display](draw.View("a title", row, [None], np.ones((1, len(row))), None, alphabet))
+    sequence = np.tile([0, 1, 2] if display == "expression" else [87, 105, 32, 109], 60)
+    figure = draw.DISPLAYS[display](draw.View("a title", sequence, [None], np.ones((1, len(sequence))), None, alphabet))
     figure.set_dpi(dpi)
     axes = figure.axes[0]
     FigureCanvasAgg(figure).draw()
-    words = [alphabet[i] for i in row]
+    words = [alphabet[i] for i in sequence]
     cells = draw.layout([word + " " * (display == "expression") for word in words])
-    placed = [(cell, word) for cell, word in zip(cells, words, strict=True) if word.strip()]
-    assert len(axes.texts) == len(placed) > 100
-    for text, ((line, column), word) in zip(axes.texts, placed, strict=True):
+    visible_words = [(cell, word) for cell, word in zip(cells, words, strict=True) if word.strip()]
+    assert len(axes.texts) == len(visible_words) > 100
+    for text, ((line, column), word) in zip(axes.texts, visible_words, strict=True):
         box = text.get_window_extent().transformed(axes.transData.inverted())
         assert text.get_text() == word and abs((box.x0 + box.x1) / 2 - (column + (len(word) - 1) / 2)) < 1 / 3
         assert round((box.y0 + box.y1) / 2) == line
 
 
-def test_readings_and_positions():
+def test_reading_weights_and_positions_from_options():
     mask = torch.tensor([True, True, True, False])
     assert (views.reading([None, 1], mask, 0, 4) * 3).tolist() == [[1, 1, 1, 0], [0, 3, 0, 0]]
     assert views.reading([None, 1], mask, 1, 5).tolist() == [[1, 0, 0, 0, 0], [0, 0, 1, 0, 0]]
@@ -136,11 +138,11 @@ def test_readings_and_positions():
 
 
 @pytest.mark.parametrize("display", draw.DISPLAYS)
-def test_every_display_draws_with_and_without_a_map(display, tmp_path):
+def test_each_display_draws_with_and_without_full_map(display, tmp_path):
     rng = np.random.default_rng(0)
-    row = rng.random((64, 2)) if display == "series" else rng.integers(0, 4, 64)
-    for whole in (rng.standard_normal((64, 64)), None):
-        view = draw.View("a title", row, [None, 9], rng.random((2, 64)), whole, "abcd")
+    sequence = rng.random((64, 2)) if display == "series" else rng.integers(0, 4, 64)
+    for full_map in (rng.standard_normal((64, 64)), None):
+        view = draw.View("a title", sequence, [None, 9], rng.random((2, 64)), full_map, "abcd")
         draw.DISPLAYS[display](view).savefig(tmp_path / "x.png")
         assert (tmp_path / "x.png").stat().st_size > 2000
 
@@ -152,17 +154,17 @@ def run_dir(data_root, tmp_path_factory):
 
 @pytest.fixture
 def message(run_dir, call):
-    """The error message of the command, None without an error."""
+    """Run lra maps on the run; return its error message, None on success."""
 
-    def called(*words):
+    def run_command(*words):
         stop = call(show, f"run={run_dir}", *words)[0]
         assert stop is None or (stop.startswith("lra: ") and "\n" not in stop), stop
         return stop
 
-    return called
+    return run_command
 
 
-def test_maps_of_a_run_are_drawn(run_dir, message):
+def test_maps_command_writes_figures(run_dir, message):
     assert message() is None and message("example=3", "layer=0", "head=1", "at=[0,5]") is None
     names = {path.name for path in (run_dir / "maps").iterdir()}
     assert names == {"test-0-layer-1.png", "test-3-layer-0-head-1.png"}
@@ -182,23 +184,23 @@ def test_maps_of_a_run_are_drawn(run_dir, message):
         ("run={run_dir.parent}", "has no config.yaml; name a run directory: run=runs/"),
     ],
 )
-def test_a_wrong_option_is_named(run_dir, message, argument, expected):
+def test_invalid_option_error_names_option(run_dir, message, argument, expected):
     assert expected in message(argument.format(run_dir=run_dir))
 
 
-def test_damaged_run_directories_are_reported(run_dir, tmp_path, message):
-    damaged = shutil.copytree(run_dir, tmp_path / "seed-0", ignore=shutil.ignore_patterns(".*"))
-    command = functools.partial(message, f"run={damaged}")
-    weights = damaged / "best.ckpt"
+def test_damaged_run_directory_error_names_file(run_dir, tmp_path, message):
+    run_copy = shutil.copytree(run_dir, tmp_path / "seed-0", ignore=shutil.ignore_patterns(".*"))
+    command = functools.partial(message, f"run={run_copy}")
+    weights = run_copy / "best.ckpt"
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
     assert "best.ckpt cannot be used (its sha256 is not the one in the record.json" in command()
-    unseal(damaged / "record.json")
+    unseal(run_copy / "record.json")
     assert "best.ckpt cannot be used (it is damaged or not a checkpoint" in command()
     torch.save({"head": torch.zeros(1)}, weights)
     assert "best.ckpt does not hold the weights of this model" in command()
     weights.unlink()
     assert "has no best.ckpt: the run has not reached its first evaluation" in command()
-    shutil.copy(damaged / "record.json", damaged / "config.yaml")
+    shutil.copy(run_copy / "record.json", run_copy / "config.yaml")
     assert "config.yaml and record.json belong to different runs" in command()
-    (damaged / "record.json").unlink()
+    (run_copy / "record.json").unlink()
     assert "config.yaml is not the configuration of a run" in command()

@@ -1,4 +1,4 @@
-"""Studies of matrices: Chord factors and truncated SVDs, iterative inverses, against dense and closed forms."""
+"""Studies of matrices: Chord factorisation and iterative inverses, compared with dense and closed forms."""
 
 import csv
 import itertools
@@ -31,33 +31,33 @@ from lra.train.__main__ import train
 
 @pytest.mark.parametrize("n", [10, 13, 16, 30])
 @pytest.mark.parametrize("init", ["code", "paper"])
-def test_product_and_gradient_are_those_of_dense_matrices(n, init):
+def test_chord_product_and_gradient_match_dense_matrices(n, init):
     w = chord.start(n, seed=n, init=init).requires_grad_()
     x = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     expected = torch.linalg.multi_dot([sparse_factor(factor) for factor in w])
     torch.testing.assert_close(chord.product(w.detach()), expected.detach(), rtol=1e-12, atol=1e-14)
     loss = (x - expected).square().sum() / 2
     loss.backward()
-    found, gradient = chord.loss_and_gradient(w.detach().numpy(), x.numpy())
-    assert found == pytest.approx(loss.item(), rel=1e-12)
+    actual, gradient = chord.loss_and_gradient(w.detach().numpy(), x.numpy())
+    assert actual == pytest.approx(loss.item(), rel=1e-12)
     np.testing.assert_allclose(gradient, w.grad, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("n", [5, 16, 63, 64, 65, 130])
-def test_compiled_loops_are_the_same_function(n):
-    """Also where the last strip of columns is narrower than the others; errors grow with the number of terms."""
+def test_compiled_chord_loss_and_gradient_match_torch(n):
+    """Includes sizes whose last strip of columns is narrower. Rounding errors grow with the number of terms."""
     w = chord.start(n, seed=n) + 0.1 * torch.randn(1, n, 1, dtype=torch.float64, generator=torch.manual_seed(n))
     x = torch.randn(n, n, dtype=torch.float64)
     expected, gradient = chord.loss_and_gradient(w.numpy(), x.numpy())
-    loss, found = chord.compiled(w.numpy(), x.numpy(), np.array(chord.offsets(n)))
+    loss, actual = chord.compiled(w.numpy(), x.numpy(), np.array(chord.offsets(n)))
     eps = np.finfo(np.float64).eps
     assert loss == pytest.approx(expected, rel=n * n * eps)
-    np.testing.assert_allclose(found, gradient, rtol=0, atol=n * eps * np.abs(gradient).max())
-    one, two = (chord.fit(x.numpy(), iterations=3, impl=impl)[0] for impl in ("compiled", "torch"))
-    np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(actual, gradient, rtol=0, atol=n * eps * np.abs(gradient).max())
+    numba_w, torch_w = (chord.fit(x.numpy(), iterations=3, impl=impl)[0] for impl in ("compiled", "torch"))
+    np.testing.assert_allclose(numba_w, torch_w, rtol=1e-9, atol=1e-9)
 
 
-def test_start_values_numbers_and_ranks():
+def test_chord_initial_values_parameter_counts_and_ranks():
     assert (chord.start(64, seed=1, init="paper") >= 1 / 7).all()
     noise = chord.start(64, seed=1) - 1 / 7
     assert (noise > 0).all() and noise.sum(-1).max() < 0.01
@@ -65,36 +65,36 @@ def test_start_values_numbers_and_ranks():
     assert chord.numbers(256) == 18432 and chord.ranks(256) == {"paper": 32, "equal": 35}
 
 
-def test_a_product_of_chord_factors_is_found_again():
-    true = chord.start(16, seed=3) + 0.2 * torch.randn(4, 16, 5, dtype=torch.float64, generator=torch.manual_seed(0))
-    x = chord.product(true).numpy()
-    factors, fell, _ = chord.fit(x, iterations=1500)
+def test_chord_fit_recovers_product_of_chord_factors():
+    target = chord.start(16, seed=3) + 0.2 * torch.randn(4, 16, 5, dtype=torch.float64, generator=torch.manual_seed(0))
+    x = chord.product(target).numpy()
+    factors, losses, _ = chord.fit(x, iterations=1500)
     error = np.linalg.norm(x - chord.product(torch.from_numpy(factors)).numpy())
-    assert error < 1e-3 * np.linalg.norm(x) and 0 < len(fell) <= 1500
-    assert fell[-1] == pytest.approx(error, rel=1e-6) and (np.diff(fell) <= 0).all()
+    assert error < 1e-3 * np.linalg.norm(x) and 0 < len(losses) <= 1500
+    assert losses[-1] == pytest.approx(error, rel=1e-6) and (np.diff(losses) <= 0).all()
 
 
-def test_truncated_svd_is_the_best_of_its_rank():
+def test_truncated_svd_error_is_norm_of_discarded_singular_values():
     x = np.random.default_rng(0).normal(size=(20, 20))
     tail = np.linalg.svd(x, compute_uv=False)[5:]
     assert np.linalg.norm(x - chord.truncated(x, 5)) == pytest.approx(np.sqrt((tail**2).sum()))
 
 
-def test_matrices_are_factorised_once_and_summarised(tmp_path, monkeypatch, call):
+def test_factorise_command_caches_results_and_writes_summary(tmp_path, monkeypatch, call):
     command = ("kinds=[network]", "iterations=3", f"runs={tmp_path}")
     _, out, err = call(factorise, *command)
     assert err.count("network ") == 6 and "karate_club" in out
-    home = tmp_path / "factorise"
-    table = (home / "factorise.md").read_text()
-    assert table.count("| network |") == 7 and "of 6 |" in table and (home / "network.png").stat().st_size > 10_000
-    assert call(factorise, *command)[2] == "" and (home / "factorise.md").read_text() == table
+    out_dir = tmp_path / "factorise"
+    table = (out_dir / "factorise.md").read_text()
+    assert table.count("| network |") == 7 and "of 6 |" in table and (out_dir / "network.png").stat().st_size > 10_000
+    assert call(factorise, *command)[2] == "" and (out_dir / "factorise.md").read_text() == table
     assert "kinds must be one of all, image, gradient" in call(factorise, "kinds=[photo]", f"runs={tmp_path}")[0]
     monkeypatch.setitem(sys.modules, "networkx", None)
     assert "kinds=network needs networkx: pip install" in call(factorise, "kinds=[network]", f"runs={tmp_path}")[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_matrices_are_square_and_finite(kind):
+def test_study_matrices_are_square_and_finite(kind):
     if kind in ("image", "gradient", "covariance"):
         pytest.importorskip("skimage", reason="pip install '.[factorise]'")
     if kind in ("dense_graph", "covariance"):
@@ -107,14 +107,14 @@ def test_matrices_are_square_and_finite(kind):
     assert len(set(names)) == len(names) > 2
 
 
-def test_the_summary_counts_by_kind_and_rank():
-    def made(kind, sparse, paper, equal):
+def test_factorise_summary_counts_wins_per_kind_and_rank():
+    def entry(kind, sparse, paper, equal):
         result = Result(kind=kind, name="x", matrix=np.ones((8, 8)), factors=None, fell=np.array([4.0, 3.0]))
         vars(result).update(errors={"SF": sparse, "paper": paper, "equal": equal})
         return result
 
-    results = [made("mesh", 1.0, 2.0, 0.5), made("mesh", 3.0, 2.0, 1.0), made("mesh", 1.0, 4.0, 2.0)]
-    results.append(made("image", 1.0, 1.0, 2.0))
+    results = [entry("mesh", 1.0, 2.0, 0.5), entry("mesh", 3.0, 2.0, 1.0), entry("mesh", 1.0, 4.0, 2.0)]
+    results.append(entry("image", 1.0, 1.0, 2.0))
     assert summary(results) == [
         ["mesh", "3", "2 of 3", "0.5 (0.25 to 1.5)", "1 of 3", "2 (0.5 to 3)"],
         ["image", "1", "0 of 1", "1 (1 to 1)", "1 of 1", "0.5 (0.5 to 0.5)"],
@@ -139,7 +139,7 @@ def table(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-def test_residuals_are_those_of_penrose():
+def test_residuals_are_relative_penrose_conditions():
     a, x = torch.diag(torch.tensor([2.0, 2.0])), torch.diag(torch.tensor([0.25, 0.25]))
     assert measure.residuals(a, x) == pytest.approx({"AXA": 0.5, "XAX": 0.5})
     a = torch.randn(6, 3).double() @ torch.randn(3, 6).double()
@@ -147,29 +147,30 @@ def test_residuals_are_those_of_penrose():
     assert min(measure.residuals(a, torch.linalg.pinv(a) + torch.eye(6)).values()) > 1e-3
 
 
-def test_newton_s_error_on_the_identity_squares_with_every_step():
-    """With X = 1.01 I and alpha = 1.8 the inverse after k steps is (1 - (1 - 1.8 1.01²)^(2^k)) / 1.01 I."""
+def test_newton_errors_on_identity_match_closed_form():
+    """With X = I + 0.01 I and alpha = 1.8, k Newton steps give (1 - (1 - 1.8 1.01²)^(2^k)) / 1.01 I."""
     inner = [torch.eye(4), torch.eye(4)]
     errors = measure.errors([layer(inner)], [0, 1, 3, 9], torch.float64)
-    found = [e for e in errors.itertuples() if "ridge" in e.iteration]
-    for e in found:
+    actual = [e for e in errors.itertuples() if "ridge" in e.iteration]
+    for e in actual:
+        # For A = I, both residuals are |factor - 1|.
         factor = (1 - (1 - 1.8 * 1.01**2) ** (2**e.steps)) / 1.01
-        assert e.median == pytest.approx(abs(factor - 1), rel=1e-6) and e.n == 2  # both equations, since A = I
-    assert len(found) == 8 and {e.measure for e in found} == {"AXA", "XAX"}
+        assert e.median == pytest.approx(abs(factor - 1), rel=1e-6) and e.n == 2
+    assert len(actual) == 8 and {e.measure for e in actual} == {"AXA", "XAX"}
 
 
-def test_iterations_fit_the_matrices_and_reach_what_the_precision_allows():
+def test_inverse_iterations_converge_up_to_their_ridge():
     kernel = matrices.inverted(Soft(SIZES, count=6), random_qkv())[0][0]
     rows = torch.softmax(torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(1)), -1)
     for inner, symmetric, names in ((kernel, True, measure.SYMMETRIC), (rows, False, measure.OTHER)):
-        found = list(measure.errors([layer(list(inner), symmetric)], [0, 60], torch.float64).itertuples())
-        last = {e.iteration: e.high for e in found if e.steps == 60 and e.measure == "AXA"}
-        assert set(last) == set(names)
-        assert all(error < 1e-8 for name, error in last.items() if "ridge" not in name)
-        assert all(1e-4 < error < 0.1 for name, error in last.items() if "ridge" in name)
+        actual = list(measure.errors([layer(list(inner), symmetric)], [0, 60], torch.float64).itertuples())
+        final_errors = {e.iteration: e.high for e in actual if e.steps == 60 and e.measure == "AXA"}
+        assert set(final_errors) == set(names)
+        assert all(error < 1e-8 for name, error in final_errors.items() if "ridge" not in name)
+        assert all(1e-4 < error < 0.1 for name, error in final_errors.items() if "ridge" in name)
 
 
-def test_what_soft_inverts_and_multiplies_is_its_definition():
+def test_soft_layer_measurement_matches_definition():
     attention, arguments = Soft(SIZES, count=6), random_qkv()
     q = arguments["q"] / 8**0.25
     landmarks = q.unflatten(2, (6, 4)).mean(3)
@@ -178,74 +179,74 @@ def test_what_soft_inverts_and_multiplies_is_its_definition():
     d = torch.diag_embed(a.sum(-1).rsqrt())
     inverse = {"SOFT": newton(a, steps=20, ridge=0.01), "SOFT++": newton(a, steps=20, init="softpp")}
     inverse["SOFT++"] = d @ inverse["SOFT++"] @ d
-    made = matrices.layer(attention, [arguments], place="x", mechanism="soft", weights="random", at=6)
-    torch.testing.assert_close(torch.stack(made.inner), a[0])
+    entry = matrices.layer(attention, [arguments], place="x", mechanism="soft", weights="random", at=6)
+    torch.testing.assert_close(torch.stack(entry.inner), a[0])
     for name, x in inverse.items():
-        for what, matrix in (("inverse in use", x), ("map", p.mT @ x @ p)):
-            want = torch.linalg.svdvals(matrix)[0, :, 0].tolist()
-            assert made.norms[f"{name} {what}"] == pytest.approx(want, rel=1e-3), (name, what)
+        for quantity, matrix in (("inverse in use", x), ("map", p.mT @ x @ p)):
+            expected_norms = torch.linalg.svdvals(matrix)[0, :, 0].tolist()
+            assert entry.norms[f"{name} {quantity}"] == pytest.approx(expected_norms, rel=1e-3), (name, quantity)
     singular = torch.linalg.svdvals(a.double())[0]
-    assert made.norms["exact inverse of A"] == pytest.approx((1 / singular[:, -1]).tolist(), rel=1e-4)
-    assert made.norms["A, the inverted matrix"] == pytest.approx(singular[:, 0].tolist(), rel=1e-5)
-    assert made.steps == 20 and made.symmetric and not attention.normalise
+    assert entry.norms["exact inverse of A"] == pytest.approx((1 / singular[:, -1]).tolist(), rel=1e-4)
+    assert entry.norms["A, the inverted matrix"] == pytest.approx(singular[:, 0].tolist(), rel=1e-5)
+    assert entry.steps == 20 and entry.symmetric and not attention.normalise
 
 
-def test_a_mechanism_is_the_same_after_it_was_measured():
+def test_measuring_does_not_change_mechanism():
     attention, arguments = Nystrom(SIZES, landmarks=6, kernel=3), random_qkv()
-    before, pinv = attention(**arguments), attention.pinv
-    a, x, whole = matrices.inverted(matrices.variants(attention)[""], arguments)
-    torch.testing.assert_close(whole @ arguments["v"], before)
+    output, pinv = attention(**arguments), attention.pinv
+    a, x, full_map = matrices.inverted(matrices.variants(attention)[""], arguments)
+    torch.testing.assert_close(full_map @ arguments["v"], output)
     torch.testing.assert_close(pinv(a), x)
-    assert attention.pinv is pinv and torch.equal(attention(**arguments), before)
+    assert attention.pinv is pinv and torch.equal(attention(**arguments), output)
 
 
-def test_padding_is_cut_off():
+def test_without_padding_truncates_to_longest_sequence():
     inputs, mask = torch.arange(12).reshape(1, 2, 6), torch.zeros(1, 2, 6, dtype=torch.bool)
     mask[0, 0, :4], mask[0, 1, :2] = True, True
-    cut = matrices.without_padding(Batch(inputs, mask, None))
-    assert cut.inputs.tolist() == [[[0, 1, 2, 3], [6, 7, 8, 9]]] and cut.mask.tolist() == mask[..., :4].tolist()
+    batch = matrices.without_padding(Batch(inputs, mask, None))
+    assert batch.inputs.tolist() == [[[0, 1, 2, 3], [6, 7, 8, 9]]] and batch.mask.tolist() == mask[..., :4].tolist()
     assert matrices.without_padding(Batch(inputs[:, :1], mask[:, :1], None)).mask is None
 
 
-def test_a_median_is_between_two_and_counts_what_is_not_finite():
+def test_measure_summary_treats_nan_as_infinity():
     rows = [{"at": "a", "value": value} for value in (1.0, 2.0, 3.0, 100.0)]
     rows += [{"at": "b", "value": value} for value in (1.0, math.nan, 2.0)]
     assert measure.summary(rows).to_numpy().tolist() == [["a", 2.5, 1.0, 100.0, 4], ["b", 2.0, 1.0, math.inf, 3]]
 
 
-def test_random_tokens_end_in_pictures_and_tables(tmp_path):
-    words = ["n=2", "steps=[0,2]", "counts=[4,6]", "kinds=gaussian", "heads=1", "head_dim=8", "length=24"]
-    inverses.__wrapped__(compose(InversesOptions, [*words, "threads=1", f"runs={tmp_path}"]))
-    home = tmp_path / "inverses/random"
-    norms = table(home / "norms.csv")
+def test_inverses_command_on_random_tokens_writes_figures_and_tables(tmp_path):
+    overrides = ["n=2", "steps=[0,2]", "counts=[4,6]", "kinds=gaussian", "heads=1", "head_dim=8", "length=24"]
+    inverses.__wrapped__(compose(InversesOptions, [*overrides, "threads=1", f"runs={tmp_path}"]))
+    out_dir = tmp_path / "inverses/random"
+    norms = table(out_dir / "norms.csv")
     assert {row["mechanism"] for row in norms} == {"soft", "nystrom", "cur_abs"}
     assert {row["n"] for row in norms} == {"2"} and {row["at"] for row in norms} == {"4", "6"}
-    assert len(table(home / "convergence.csv")) == 2 * 2 * 2 * (len(measure.SYMMETRIC) + 2 * len(measure.OTHER))
-    assert all((home / f"{name}.png").stat().st_size > 10_000 for name in ("convergence", "norms"))
+    assert len(table(out_dir / "convergence.csv")) == 2 * 2 * 2 * (len(measure.SYMMETRIC) + 2 * len(measure.OTHER))
+    assert all((out_dir / f"{name}.png").stat().st_size > 10_000 for name in ("convergence", "norms"))
 
 
-def test_a_run_is_measured_at_its_initial_best_and_last_weights(data_root, tmp_path, call):
-    """The rate is so small that all of them are the initial ones, which the study draws again."""
+def test_run_is_measured_at_initial_best_and_last_weights(data_root, tmp_path, call):
+    """The learning rate is so small that all weights equal the initial ones, which the study draws again."""
     train.__wrapped__(config("soft", f"runs={tmp_path}", "seeds=[3]", "optim.lr=1e-12", "optim.eval_every=3"))
     (run,) = finished(tmp_path / "paper-smoke/listops/soft")
     assert run.record.best_step == 3 and run.record.steps == 6
     layers = list(matrices.of_run(run, compose(InversesOptions, ["n=2"])))
-    places = itertools.product((("initial", 0), ("best", 3), ("last", 6)), ("layer 0", "layer 1"))
-    expected = [(place, weights, step) for (weights, step), place in places]
+    layer_places = itertools.product((("initial", 0), ("best", 3), ("last", 6)), ("layer 0", "layer 1"))
+    expected = [(layer_name, weights, step) for (weights, step), layer_name in layer_places]
     assert [(layer.place, layer.weights, layer.at) for layer in layers] == expected
     for layer in layers[2:]:
         initial = layers[int(layer.place == "layer 1")]
         torch.testing.assert_close(layer.inner, initial.inner, rtol=1e-4, atol=1e-4)
     stop, _, log = call(inverses, "n=1", "steps=[0,1]", "threads=1", f"runs={tmp_path}", f"run={run.path}")
     assert stop is None and "weights: initial at step 0, best at step 3, last at step 6" in log
-    home = tmp_path / "inverses/paper-smoke/listops/soft/seed-3"
-    assert {row["weights"] for row in table(home / "convergence.csv")} == {"best"}
+    out_dir = tmp_path / "inverses/paper-smoke/listops/soft/seed-3"
+    assert {row["weights"] for row in table(out_dir / "convergence.csv")} == {"best"}
     (run.path / "last.ckpt").unlink()
     weights = [name for name, *_ in matrices.checkpoints(run, configuration(run, str(data_root)), None)]
     assert weights == ["initial", "best"]
 
 
-def test_a_figure_has_its_panels_one_legend_and_texts_as_they_are(tmp_path):
+def test_figure_has_panels_one_legend_and_literal_labels(tmp_path):
     figure, grid = panels(4, width=3, height=2)
     assert figure.axes == grid and len(grid) == 4
     for axes in grid:

@@ -1,4 +1,4 @@
-"""The study of pretrained encoders: its parts against numpy, and the command on a tiny BERT and made-up reviews."""
+"""The study of pretrained encoders: functions compared with numpy, and the commands on a tiny BERT and toy reviews."""
 
 import io
 import json
@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5
 from lra.studies.dropin.__main__ import dropin  # noqa: E402
 from lra.studies.encoder import load  # noqa: E402
 from lra.studies.examples import labelled  # noqa: E402
-from lra.studies.pretrained import __main__  # noqa: E402 behind the skip
+from lra.studies.pretrained import __main__  # noqa: E402 after importorskip
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "plot", "the"]
 
@@ -23,12 +23,12 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "p
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
     path = tmp_path_factory.mktemp("reviews") / "reviews.tar.gz"
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     with tarfile.open(path, "w:gz") as archive:
         for split in ("train", "test"):
             for kind, word in (("neg", "bad"), ("pos", "good"), *([("unsup", "film")] if split == "train" else [])):
                 for i in range(12):
-                    text = " ".join([*draw.choice(["film", "plot", "the"], draw.integers(3, 30)), word]).encode()
+                    text = " ".join([*rng.choice(["film", "plot", "the"], rng.integers(3, 30)), word]).encode()
                     member = tarfile.TarInfo(f"reviews/{split}/{kind}/{i}.txt")
                     member.size = len(text)
                     archive.addfile(member, io.BytesIO(text))
@@ -42,15 +42,15 @@ def bert(tmp_path_factory):
     transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    made = transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=len(WORDS)))
-    for parameter in made.parameters():
+    result = transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=len(WORDS)))
+    for parameter in result.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.2)
-    made.save_pretrained(folder)
+    result.save_pretrained(folder)
     return folder
 
 
-def test_examples_are_balanced_and_labelled_by_folder(reviews):
+def test_examples_are_balanced_and_labelled_by_folder_name(reviews):
     contents, labels = labelled(reviews, "train", 10, 0)
     assert labels.bincount().tolist() == [5, 5] and len(set(contents)) == 10
     assert [b"good" in content for content in contents] == labels.bool().tolist()
@@ -62,7 +62,7 @@ def test_examples_are_balanced_and_labelled_by_folder(reviews):
         labelled(reviews, "dev", 10, 0)
 
 
-def test_probe_is_the_minimum_and_neighbours_are_those_of_numpy():
+def test_probe_gradient_is_zero_and_nearest_matches_numpy():
     g = torch.Generator().manual_seed(0)
     features = F.normalize(torch.randn(60, 5, generator=g, dtype=torch.float64), dim=-1)
     labels = torch.randint(3, (60,), generator=g)
@@ -74,64 +74,65 @@ def test_probe_is_the_minimum_and_neighbours_are_those_of_numpy():
     cosines = (queries @ features.T).numpy()
     expected = []
     for row in cosines:
-        near = np.argsort(-row)[:7]
-        expected.append(np.argmax([row[near][labels.numpy()[near] == c].sum() for c in range(3)]))
+        neighbours = np.argsort(-row)[:7]
+        expected.append(np.argmax([row[neighbours][labels.numpy()[neighbours] == c].sum() for c in range(3)]))
     assert __main__.nearest(features, labels, queries, 7).tolist() == expected
 
 
 @pytest.fixture
 def command(bert, reviews, call):
-    """The study of this BERT on these reviews: exit message and what it printed on stderr."""
+    """Run the study on the tiny BERT and the toy reviews: returns exit message and stderr."""
     few = ("train=20", "test=10", "batch=10", "neighbours=5", f"model={bert}", f"examples={reviews}")
     return lambda *words: call(__main__.pretrained, *few, *words)[::2]
 
 
-def test_command_before_and_after_distillation(command, tmp_path):
+def test_pretrained_command_records_scores_before_and_after_distillation(command, tmp_path):
     words = ["length=40", "selections=[step,plus]", "counts=[3,40]", "steps=30", "lr=1e-3"]
-    stop, said = command(*words, f"out={tmp_path / 'new' / 'results.json'}")
-    assert stop is None, said
+    exit_message, log = command(*words, f"out={tmp_path / 'new' / 'results.json'}")
+    assert exit_message is None, log
     results = [SimpleNamespace(**row) for row in json.loads((tmp_path / "new/results.json").read_text())]
-    named = [(r.attention, r.count, r.tuned) for r in results]
+    configurations = [(r.attention, r.count, r.tuned) for r in results]
     words = [(word, count, tuned) for word in ("step", "plus") for count in (3, 40) for tuned in (0, 30)]
-    assert named == [("exact", None, 0), *words]
+    assert configurations == [("exact", None, 0), *words]
     exact, few, tuned = results[:3]
-    assert results[7].attention == "plus" and results[7].cosine == pytest.approx(1, abs=1e-5)  # it keeps everything
+    # count=40 is the whole sequence, so CUR+ is exact.
+    assert results[7].attention == "plus" and results[7].cosine == pytest.approx(1, abs=1e-5)
     assert exact.cosine == pytest.approx(1, abs=1e-5) and {r.n for r in results} == {10}
     assert few.cosine < tuned.cosine < 1
     assert (tmp_path / "new/results.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_captured_queries_and_keys_give_the_model_s_attention(bert, reviews):
+def test_captured_queries_and_keys_reproduce_model_attention(bert, reviews):
     encoder = load(bert, pool="mean", length=9, size=0, device="cpu")
     (text, *_), _ = labelled(reviews, "test", 2, 0)
     layers = encoder.qkv(text)
     words = encoder.tokenizer(text.decode(), truncation=True, max_length=9, return_tensors="pt")
     encoder.model.set_attn_implementation("eager")
-    seen = encoder.model(**words, output_attentions=True).attentions
-    assert len(layers) == len(seen) == 2
-    for (q, k, v), expected in zip(layers, seen, strict=True):
+    attentions = encoder.model(**words, output_attentions=True).attentions
+    assert len(layers) == len(attentions) == 2
+    for (q, k, v), expected in zip(layers, attentions, strict=True):
         assert q.shape == v.shape == (1, 2, words["input_ids"].shape[1], 16)
         torch.testing.assert_close((q @ k.mT / 4).softmax(-1), expected)
 
 
-def test_candidates_on_a_pretrained_encoder(bert, reviews, tmp_path, call):
+def test_dropin_command_on_pretrained_encoder(bert, reviews, tmp_path, call):
     words = [f"model={bert}", f"examples={reviews}", f"runs={tmp_path}", "drawn=24", "cost=0", "sources=[]", "n=3"]
     words += ["counts=[4]", "candidates=[cur_plus]"]
     assert call(dropin, *words, "length=12")[0] is None
-    made = json.loads((tmp_path / "dropin" / f"{bert.name}-12" / "errors.json").read_text())
-    assert made["n"] == 3 and made["about"] == "reviews.tar.gz, 2 layers of 2 heads, 12 tokens"
-    assert 0 < made["values"]["cur_plus"]["4"][0] < made["values"]["cur_step"]["4"][0]
+    result = json.loads((tmp_path / "dropin" / f"{bert.name}-12" / "errors.json").read_text())
+    assert result["n"] == 3 and result["about"] == "reviews.tar.gz, 2 layers of 2 heads, 12 tokens"
+    assert 0 < result["values"]["cur_plus"]["4"][0] < result["values"]["cur_step"]["4"][0]
     assert "0 of drawn=24 are texts that fill length=500, and n=3" in call(dropin, *words, "length=500")[0]
 
 
-WRONG = {
+INVALID_OVERRIDES = {
     "selections=[best]": "selections must be one of sum, abs, embed, step, random, farthest, plus, or a list of such",
     "out=cur.png": "out=cur.png is the path of the figure; name a .json file",
     "model=/nowhere": "model=/nowhere cannot be loaded",
 }
 
 
-@pytest.mark.parametrize("word", WRONG)
-def test_one_line_for_mistakes(command, word):
-    stop, said = command("batch=5", word)
-    assert WRONG[word] in stop and "\n" not in stop and "Traceback" not in said
+@pytest.mark.parametrize("word", INVALID_OVERRIDES)
+def test_invalid_override_error_is_one_line_without_traceback(command, word):
+    exit_message, log = command("batch=5", word)
+    assert INVALID_OVERRIDES[word] in exit_message and "\n" not in exit_message and "Traceback" not in log

@@ -1,4 +1,4 @@
-"""Transfer: what may be swapped, what is measured against hand-made distances and numpy, what a record holds."""
+"""Transfer of trained weights to another mechanism: valid swaps, measured distances, records, tables and figures."""
 
 import dataclasses
 import itertools
@@ -33,12 +33,12 @@ from lra.studies.transfer.tables import curves, points, tables
 from lra.train.__main__ import train
 from lra.train.lit import LitClassifier
 
-FEW = ("examples=12", "spectrum=3", "trainer.device=cpu")
+SMALL_OPTIONS = ("examples=12", "spectrum=3", "trainer.device=cpu")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, data_root):
-    """Two seeds of softmax, trained for six steps."""
+    """The folder of two seeds of softmax, trained for six steps."""
     folder = tmp_path_factory.mktemp("transfer")
     train.__wrapped__(config("softmax", f"runs={folder}", "seeds=[0,1]"))
     return folder
@@ -48,13 +48,13 @@ def trained(runs, attn="softmax"):
     return runs / "paper-smoke" / "listops" / attn
 
 
-def words(runs, *more, run=None):
-    return compose(TransferOptions, [f'run="{run or trained(runs)}"', f"runs={runs}", *FEW, *more])
+def words(runs, *extra, run=None):
+    return compose(TransferOptions, [f'run="{run or trained(runs)}"', f"runs={runs}", *SMALL_OPTIONS, *extra])
 
 
-def models(runs, *more, run=None):
-    (one, *_), cfg = finished(Path(run or trained(runs))), words(runs, *more, run=run)
-    return swap(one, *experiments(one, cfg))
+def models(runs, *extra, run=None):
+    (first_run, *_), cfg = finished(Path(run or trained(runs))), words(runs, *extra, run=run)
+    return swap(first_run, *experiments(first_run, cfg))
 
 
 def batches(count=2):
@@ -68,14 +68,14 @@ def choices(seed):
 
 
 def copy_run(seed, home, choices, weights=None):
-    """Copy a run as if these choices had made it, with its weights or other ones."""
+    """Copy a run with other recorded choices, and optionally other weights."""
     shutil.copytree(seed, home, ignore=shutil.ignore_patterns(".*"))
     unseal(home / "record.json")
     if weights:
         torch.save(weights, home / "best.ckpt")
     (home / "config.yaml").write_text(yaml.safe_dump(choices))
-    made = record.load(home / "record.json")
-    record.save(dataclasses.replace(made, fingerprint=config_file.fingerprint(choices | {"seed": made.seed})), home)
+    result = record.load(home / "record.json")
+    record.save(dataclasses.replace(result, fingerprint=config_file.fingerprint(choices | {"seed": result.seed})), home)
     return home
 
 
@@ -86,16 +86,16 @@ def results(runs, place):
     return [records.load(path) for path in sorted(runs.glob(f"transfer/paper-smoke/listops/softmax/{place}/*/*.json"))]
 
 
-def test_only_the_mechanism_is_new(runs):
+def test_swap_keeps_trained_weights_and_adds_only_new_ones(runs):
     exact, swapped = models(runs, "attn=nystrom", "attn.landmarks=8")
     old, new = exact.state_dict(), swapped.state_dict()
     assert all(torch.equal(old[key], new[key]) for key in old)
     assert new.keys() - old.keys() == {f"blocks.{i}.mixer.attention.conv.weight" for i in range(2)}
-    _, again = models(runs, "attn=nystrom", "attn.landmarks=8")
-    assert all(torch.equal(value, again.state_dict()[key]) for key, value in new.items())
+    _, repeated = models(runs, "attn=nystrom", "attn.landmarks=8")
+    assert all(torch.equal(value, repeated.state_dict()[key]) for key, value in new.items())
 
 
-def test_keeping_everything_with_the_true_inverse_is_the_exact_model(runs):
+def test_cur_with_all_tokens_and_exact_inverse_equals_trained_model(runs):
     exact, swapped = models(runs, "attn=cur_abs", "attn.count=128", *TRUE_INVERSE)
     (batch,) = batches(1)
     for layer in layers(exact.double(), swapped.double(), [batch]):
@@ -104,26 +104,26 @@ def test_keeping_everything_with_the_true_inverse_is_the_exact_model(runs):
 
 
 class Shifted(Softmax):
-    """Off by a known amount at real tokens, and by much at padding, which does not count."""
+    """Softmax plus 0.5 at real tokens, and plus 1e6 at padding, which must not count."""
 
     def forward(self, q, k, v, mask=None):
         out = super().forward(q, k, v, mask)
         return out + torch.where(mask, 0.5, 1e6)[:, None, :, None] if mask is not None else out + 0.5
 
 
-def test_distances_are_those_that_were_put_in(runs):
+def test_layer_distances_match_known_shift(runs):
     exact, swapped = models(runs, "attn=custom", f"attn._target_={__name__}.Shifted")
-    some = batches()
-    of_first = lambda batch: calls(exact, batch)["blocks.0.mixer.attention"][0].out.transpose(1, 2)
-    outs = torch.cat([of_first(batch)[batch.mask[:, 0]] for batch in some]).double()
-    first, second = layers(exact, swapped, some)
+    entries = batches()
+    exact_outputs = lambda batch: calls(exact, batch)["blocks.0.mixer.attention"][0].out.transpose(1, 2)
+    outs = torch.cat([exact_outputs(batch)[batch.mask[:, 0]] for batch in entries]).double()
+    first, second = layers(exact, swapped, entries)
     assert first.mean_abs == first.stack_mean_abs == pytest.approx(0.5, rel=1e-6)
     assert first.relative == pytest.approx(0.5 * outs.numel() ** 0.5 / outs.norm().item(), rel=1e-6)
     assert second.mean_abs == pytest.approx(0.5, rel=1e-6) and second.stack_mean_abs != pytest.approx(0.5, rel=1e-3)
     assert first.spectrum == []
 
 
-def test_spectrum_is_that_of_the_dense_map(runs):
+def test_spectrum_matches_svd_of_dense_map(runs):
     exact, swapped = models(runs, "attn=sdpa")
     (batch,) = batches(1)
     call = calls(exact, batch)["blocks.1.mixer.attention"][0]
@@ -135,9 +135,9 @@ def test_spectrum_is_that_of_the_dense_map(runs):
             scores = q[i, h][real] @ k[i, h][real].T / np.sqrt(q.shape[3])
             values = np.linalg.svd(softmax(scores, axis=1), compute_uv=False)
             expected.append(np.pad(values, (0, q.shape[2] - len(values))))
-    got = layers(exact, swapped, [batch], spectrum=4)[1]
-    np.testing.assert_allclose(got.spectrum, np.mean(expected, 0), rtol=1e-3, atol=1e-6)
-    assert got.relative < 1e-5
+    actual = layers(exact, swapped, [batch], spectrum=4)[1]
+    np.testing.assert_allclose(actual.spectrum, np.mean(expected, 0), rtol=1e-3, atol=1e-6)
+    assert actual.relative < 1e-5
 
 
 def test_controls_ignore_queries_and_keys():
@@ -149,22 +149,22 @@ def test_controls_ignore_queries_and_keys():
 
 @pytest.fixture(scope="module")
 def mega(runs, tmp_path_factory):
-    """A trained MEGA block whose options are not those that mega_cur_* bring along."""
+    """A trained MEGA block with other options than the defaults of mega_cur_*."""
     folder = tmp_path_factory.mktemp("mega")
     block = ("block.z=8", "block.norm=scale", "block.prenorm=false", "block.truncation=7")
     train.__wrapped__(config("mega", f"runs={folder}", "seeds=[0]", *block))
     return folder
 
 
-def test_mega_cur_is_the_trained_mega(mega):
-    """Its block keeps the run's options, so that keeping everything with the true inverse is the run's own model."""
+def test_mega_cur_with_exact_inverse_equals_trained_mega(mega):
+    """The swapped block keeps the options of the run, so all tokens and the exact inverse change nothing."""
     home = trained(mega, "mega")
-    (one,) = finished(home)
-    source, target = experiments(one, words(mega, "attn=mega_cur_step", run=home))
+    (first_run,) = finished(home)
+    source, target = experiments(first_run, words(mega, "attn=mega_cur_step", run=home))
     assert target.block == source.block and target.block.get("truncation") == 7 and not target.block.get("prenorm")
     other = words(mega, "attn=mega_cur_step", "block.truncation=9", run=home)
-    assert experiments(one, other)[1].block.get("truncation") == 9
-    assert experiments(one, words(mega, "attn=mega_chunk", run=home))[1].block == source.block.replace(chunk=128)
+    assert experiments(first_run, other)[1].block.get("truncation") == 9
+    assert experiments(first_run, words(mega, "attn=mega_chunk", run=home))[1].block == source.block.replace(chunk=128)
     exact, swapped = models(mega, "attn=mega_cur_step", "attn.count=128", *TRUE_INVERSE, run=home)
     batch = torch.randint(0, 15, (2, 1, 128), generator=torch.manual_seed(0))
     out = exact.double()(batch)
@@ -174,7 +174,7 @@ def test_mega_cur_is_the_trained_mega(mega):
     assert (other.double()(batch) != out).any()
 
 
-def test_the_attention_function_of_a_run_is_not_exchanged_unasked(mega, tmp_path):
+def test_changing_attention_function_requires_explicit_override(mega, tmp_path):
     seed = trained(mega, "mega") / "seed-0"
     home = copy_run(seed, tmp_path / "copy", choices(seed) | {"attn.weights": "laplace"})
     message = "has attn.weights=laplace and attn=mega_cur_step has softmax; add attn.weights="
@@ -184,11 +184,12 @@ def test_the_attention_function_of_a_run_is_not_exchanged_unasked(mega, tmp_path
         assert models(mega, "attn=mega_cur_step", f"attn.weights={weights}", run=home)
 
 
-def test_direct_evaluation_and_its_record(runs, capfd):
+def test_transfer_without_tuning_records_scores_once(runs, capfd):
     transfer.__wrapped__(words(runs, "attn=sdpa"))
-    made = results(runs, "sdpa")
-    assert [(r.seed, r.steps, r.tuned_test, r.status) for r in made] == [(0, 0, None, "done"), (1, 0, None, "done")]
-    for r in made:  # the same function in other rounding
+    result = results(runs, "sdpa")
+    assert [(r.seed, r.steps, r.tuned_test, r.status) for r in result] == [(0, 0, None, "done"), (1, 0, None, "done")]
+    # sdpa computes the same function as softmax, up to rounding.
+    for r in result:
         assert (r.direct_val, r.direct_test) == (r.exact_val, r.exact_test)
         assert (r.n_val, r.n_test, r.examples, r.spectrum_examples) == (64, 64, 12, 3)
         assert [len(layer.spectrum) for layer in r.layers] == [128, 128] and r.layers[0].spectrum[0] > 0
@@ -203,34 +204,34 @@ def test_direct_evaluation_and_its_record(runs, capfd):
     with pytest.raises(ValueError, match=r"examples: 12 -> 9.*study=<name>"):
         transfer.__wrapped__(words(runs, "attn=sdpa", "examples=9"))
     config = next(runs.glob("transfer/*/*/*/sdpa/seed-0/config.yaml"))
-    moved = config.rename(config.with_name("moved.yaml"))
+    moved_config = config.rename(config.with_name("moved.yaml"))
     with pytest.raises(ValueError, match=r"transfer.json is the record of another transfer; delete it"):
         transfer.__wrapped__(words(runs, "attn=sdpa", "examples=9"))
-    moved.rename(config)
+    moved_config.rename(config)
 
 
-def test_fine_tuning_starts_from_the_weights_and_trains(runs, monkeypatch):
+def test_fine_tuning_starts_from_trained_weights_and_updates_them(runs, monkeypatch):
     modes, start = [], LitClassifier.on_train_batch_start
 
-    def seen(self, *given):
+    def record_mode(self, *args):
         modes.append(all(module.training for module in self.model.modules()))
-        start(self, *given)
+        start(self, *args)
 
-    monkeypatch.setattr(LitClassifier, "on_train_batch_start", seen)
+    monkeypatch.setattr(LitClassifier, "on_train_batch_start", record_mode)
     seed = f"run={trained(runs) / 'seed-0'}"
     transfer.__wrapped__(words(runs, "attn=cur_random", "attn.count=8", "steps=4", "optim.lr=1e-12", seed))
-    (still,) = results(runs, "cur_random-count=8-tuned=4")
+    (frozen,) = results(runs, "cur_random-count=8-tuned=4")
     assert modes == [True] * 4
-    assert (still.tuned_val, still.tuned_test) == (still.direct_val, still.direct_test)
+    assert (frozen.tuned_val, frozen.tuned_test) == (frozen.direct_val, frozen.direct_test)
     transfer.__wrapped__(words(runs, "attn=cur_step", "attn.count=8", "steps=4", "optim.lr=0.01", seed))
     folder = runs / "transfer/paper-smoke/listops/softmax/cur_step-count=8-tuned=4/seed-0"
-    before, after = (torch.load(f / "best.ckpt", weights_only=True) for f in (trained(runs) / "seed-0", folder))
-    assert all((before[key] != after[key]).any() for key in before if key.endswith("mixer.inputs.weight"))
+    initial, final = (torch.load(f / "best.ckpt", weights_only=True) for f in (trained(runs) / "seed-0", folder))
+    assert all((initial[key] != final[key]).any() for key in initial if key.endswith("mixer.inputs.weight"))
     (tuned,) = results(runs, "cur_step-count=8-tuned=4")
     assert tuned.steps == 4 and tuned.status == "done" and (folder / "metrics.csv").read_text().count("\n") == 2
 
 
-WRONG = {
+INVALID_OVERRIDES = {
     "attn=soft": "soft has one projection for queries and keys and softmax has two: their weights do not fit",
     "attn=psf": r"\(softmax\) do not fit attn=psf: psf needs blocks.0.mixer.*has no place for",
     "attn=cur_step attn.count=129": r"attn.count must be from 1 to 128 \(length\), not 129",
@@ -242,24 +243,24 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("arguments", WRONG)
-def test_what_cannot_be_swapped_is_an_error_of_one_line(runs, call, arguments):
+@pytest.mark.parametrize("arguments", INVALID_OVERRIDES)
+def test_invalid_swap_error_is_one_line_without_traceback(runs, call, arguments):
     stop, _, log = call(transfer, f"run={trained(runs)}", f"runs={runs}", *arguments.split())
     assert stop.startswith("lra: ") and "\n" not in stop and "Traceback" not in log
-    assert re.search(WRONG[arguments], stop), stop
+    assert re.search(INVALID_OVERRIDES[arguments], stop), stop
 
 
-def test_weights_that_only_the_trained_mechanism_has_are_an_error(runs, tmp_path):
-    """And a folder whose name has an equals sign can be named."""
-    (one, *_) = finished(trained(runs))
-    source, target = experiments(one, words(runs, "attn=nystrom", "attn.landmarks=8"))
-    weights = swap(one, source, target)[1].state_dict()
+def test_weights_without_counterpart_in_new_mechanism_raise(runs, tmp_path):
+    """The run directory has an equals sign in its name, which must be accepted."""
+    (first_run, *_) = finished(trained(runs))
+    source, target = experiments(first_run, words(runs, "attn=nystrom", "attn.landmarks=8"))
+    weights = swap(first_run, source, target)[1].state_dict()
     home = copy_run(trained(runs) / "seed-0", tmp_path / "nystrom-landmarks=8", target.choices({}), weights)
     with pytest.raises(ValueError, match=r"cur_step has no place for blocks.0.mixer.attention.conv.weight, blocks.1"):
         models(runs, "attn=cur_step", run=home)
 
 
-def test_a_run_on_other_data_is_an_error(runs, tmp_path):
+def test_run_on_other_data_or_without_record_raises(runs, tmp_path):
     seed = trained(runs) / "seed-0"
     copy = copy_run(seed, tmp_path / "copy", choices(seed) | {"provenance.name": "other"})
     with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
@@ -269,7 +270,7 @@ def test_a_run_on_other_data_is_an_error(runs, tmp_path):
         finished(copy)
 
 
-def test_mechanism_inside_another_is_part_of_it():
+def test_mechanisms_excludes_nested_mechanisms():
     outer, other, inner = (Softmax(Sizes(heads=1, head_dim=1, value_dim=1, length=1)) for _ in range(3))
     outer.inner = inner
     assert mechanisms(torch.nn.ModuleDict({"a": outer, "ab": other})) == {"a": outer, "ab": other}
@@ -277,63 +278,65 @@ def test_mechanism_inside_another_is_part_of_it():
 
 @pytest.fixture
 def swept(runs):
-    """A made-up sweep over selection, count and steps of fine-tuning, two seeds each."""
+    """Synthetic records of a sweep over selection, count and steps of fine-tuning, two seeds each."""
     transfer.__wrapped__(words(runs, "attn=sdpa"))
-    like, made = results(runs, "sdpa")[0], []
+    template, result = results(runs, "sdpa")[0], []
     for score, count, steps, seed in itertools.product(("step", "abs"), (16, 8), (0, 10), (0, 1)):
         attn = {"_target_": "lra.attention.cur.CUR", "score": score, "count": count, "pinv.steps": 4}
         values = {"direct_test": 20.0 + count + seed, "tuned_test": 50.0 + count if steps else None}
         label = f"cur_{score}-count={count}"
-        made.append(dataclasses.replace(like, attn=attn, label=label, steps=steps, seed=seed, **values))
-    return made
+        result.append(dataclasses.replace(template, attn=attn, label=label, steps=steps, seed=seed, **values))
+    return result
 
 
-def lines(some, *options):
-    """Means of the test scores over seeds by curve and value of the first of the options that a point has."""
-    by_curve = curves(some, options).groupby("curve")
+def mean_curves(entries, *options):
+    """Mean test score over seeds, by curve and by value on the axis, which is the first of the options that exists."""
+    by_curve = curves(entries, options).groupby("curve")
     return {curve: group.groupby("value").test.mean().to_dict() for curve, group in by_curve}
 
 
-def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
-    some = points(swept)
-    (made,) = tables(some)
-    (text,) = (line for line in made.markdown().splitlines() if line.startswith("| cur_abs-count=8 | 8 | 0 |"))
+def test_points_group_seeds_and_curves_vary_one_option(swept):
+    entries = points(swept)
+    (result,) = tables(entries)
+    (text,) = (line for line in result.markdown().splitlines() if line.startswith("| cur_abs-count=8 | 8 | 0 |"))
     assert text.split(" | ")[4] == f"28.50 ± {statistics.stdev([28, 29]):.2f}" and text.split(" | ")[6] == "2"
     direct, tuned = {8: 28.5, 16: 36.5}, {8: 58.0, 16: 66.0}
     expected = {f"score={score}, tuned=0 (n = 2)": direct for score in ("abs", "step")}
     expected |= {f"score={score}, tuned=10 (n = 2)": tuned for score in ("abs", "step")}
-    assert lines(some, "count") == expected
-    named = [dataclasses.replace(r, label=f"{r.label}-pinv.steps=4") for r in swept]  # the default
-    assert lines(points([*swept, *named]), "count") == lines(some, "count")
-    assert lines(some, "pinv.steps") == lines(some, "pairing") == {}
-    fewer = [r for r in swept if r.seed == 0 or r.attn["count"] == 8]  # a line compares the same seeds
-    assert lines(points(fewer), "count")["score=abs, tuned=0 (n = 1)"] == {8: 28.0, 16: 36.0}
-    lost = dataclasses.replace(swept[-1], tuned_test=None, status="diverged")
-    assert "after 10 steps diverged; mean" in describe(lost)
+    assert mean_curves(entries, "count") == expected
+    # A label that names a default value denotes the same point.
+    with_default_label = [dataclasses.replace(r, label=f"{r.label}-pinv.steps=4") for r in swept]
+    assert mean_curves(points([*swept, *with_default_label]), "count") == mean_curves(entries, "count")
+    assert mean_curves(entries, "pinv.steps") == mean_curves(entries, "pairing") == {}
+    # A curve includes only seeds that all its points have.
+    incomplete = [r for r in swept if r.seed == 0 or r.attn["count"] == 8]
+    assert mean_curves(points(incomplete), "count")["score=abs, tuned=0 (n = 1)"] == {8: 28.0, 16: 36.0}
+    diverged = dataclasses.replace(swept[-1], tuned_test=None, status="diverged")
+    assert "after 10 steps diverged; mean" in describe(diverged)
 
 
-def test_a_legend_says_what_tells_mechanisms_apart_and_no_more(swept):
+def test_curve_legend_names_only_options_that_differ(swept):
     attn = {"_target_": "lra.attention.nystrom.Nystrom", "kernel": 0}
-    of = lambda kept: {"attn": attn | {"landmarks": kept}, "label": f"nystrom-landmarks={kept}", "steps": 0}
-    more = [dataclasses.replace(swept[0], **of(kept)) for kept in (16, 8)]
-    some = points([r for r in swept if r.steps == 0] + more)
+    nystrom_values = lambda size: {"attn": attn | {"landmarks": size}, "label": f"nystrom-landmarks={size}", "steps": 0}
+    extra = [dataclasses.replace(swept[0], **nystrom_values(size)) for size in (16, 8)]
+    entries = points([r for r in swept if r.steps == 0] + extra)
     legend = {"CUR, score=abs (n = 2)", "CUR, score=step (n = 2)", "Nystrom (n = 1)"}
-    assert lines(some, "count", "landmarks").keys() == legend
+    assert mean_curves(entries, "count", "landmarks").keys() == legend
     words = [f"cur_{score}-count={count}" for score in ("abs", "step") for count in (8, 16)]
-    assert list(some.label.unique()) == [*words, "nystrom-landmarks=8", "nystrom-landmarks=16"]
+    assert list(entries.label.unique()) == [*words, "nystrom-landmarks=8", "nystrom-landmarks=16"]
 
 
-def test_pictures_are_made_for_what_varies(swept, tmp_path):
-    some, group = points(swept), ("paper-smoke", "listops", "softmax")
-    names = draw(group, some, tmp_path)
+def test_draw_writes_figure_for_each_varying_option(swept, tmp_path):
+    entries, group = points(swept), ("paper-smoke", "listops", "softmax")
+    names = draw(group, entries, tmp_path)
     assert names == [f"paper-smoke-listops-softmax-{axis}.png" for axis in ("count", "selection", "tuned", "spectrum")]
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
-    bare = [dataclasses.replace(layer, spectrum=[]) for layer in swept[0].layers]
-    mixed = [dataclasses.replace(swept[0], layers=bare, spectrum_examples=0), *swept[1:]]
-    assert draw(group, points(mixed), tmp_path) == names  # one was made without singular values, the others have them
+    without_spectrum = [dataclasses.replace(layer, spectrum=[]) for layer in swept[0].layers]
+    mixed = [dataclasses.replace(swept[0], layers=without_spectrum, spectrum_examples=0), *swept[1:]]
+    assert draw(group, points(mixed), tmp_path) == names
 
 
-def test_the_results_below_a_folder_are_shown(swept, tmp_path, call):
+def test_show_command_collects_results_below_folder(swept, tmp_path, call):
     message = call(show, f"runs={tmp_path}")[0]
     assert message.startswith(f"lra: {tmp_path} has no results of a transfer; first: lra study transfer")
     save(swept[0], tmp_path / records.FILE)
