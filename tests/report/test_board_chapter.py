@@ -135,8 +135,8 @@ def test_report_rejects_symlinked_output_directory(runs):
 def test_published_board_is_compared_with_custom_mechanism(runs, tmp_path_factory, monkeypatch, capsys):
     home, mine = tmp_path_factory.mktemp("published"), tmp_path_factory.mktemp("mine")
     for name in ("board", "board-rates"):
-        board_results = {path: run for path, run in scan(runs)[0].items() if run.study == name}
-        save(home / name, [Published(record, {"optim.lr": 1.0}, []) for record in board_results.values()])
+        study = {path: run for path, run in scan(runs)[0].items() if run.study == name}
+        save(home / name, [Published(record, {"optim.lr": 1.0}, []) for record in study.values()])
     add_seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0], study="zoo")
     monkeypatch.setattr("lra.board.chapter.HOME", home)
     report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
@@ -176,7 +176,7 @@ def papers(monkeypatch):
     monkeypatch.setattr(published, "read", lambda: tuple(rows))
 
 
-def board_results(runs, tests):
+def study(runs, tests):
     for label, test in tests.items():
         add_seeds(runs, label, [test] * 2, study="board", floor=10.0)
     return BoardResults("board", of_study(runs, "board"))
@@ -189,7 +189,7 @@ def test_published_average_uses_tasks_printed_for_every_mechanism(papers):
 
 @pytest.mark.parametrize(("order", "correlation"), [(ORDER, 1.0), (ORDER[::-1], -1.0)])
 def test_rank_correlation_is_one_for_same_and_minus_one_for_reversed_order(papers, tmp_path, order, correlation):
-    board = board_results(tmp_path, {label: 20.0 + 5 * rank for rank, label in enumerate(order)})
+    board = study(tmp_path, {label: 20.0 + 5 * rank for rank, label in enumerate(order)})
     lines = [cells for _, cells in agreement_table(board).rows()]
     for source, _, n, value, _ in lines:
         assert (source.text, n.value, value.value) == ("Paper T1", 10, pytest.approx(correlation))
@@ -201,5 +201,5 @@ def test_rank_correlation_is_one_for_same_and_minus_one_for_reversed_order(paper
 
 
 def test_fewer_than_ten_mechanisms_give_no_agreement_table(papers, tmp_path):
-    board = board_results(tmp_path, dict.fromkeys(ORDER[:9], 30.0))
+    board = study(tmp_path, dict.fromkeys(ORDER[:9], 30.0))
     assert agreement_table(board) is None and agreement.picture(board) is None

@@ -172,8 +172,8 @@ def test_mechanism_filter_applies_to_tables_curves_and_runs(visit):
     page.get_by_label("Filter mechanisms").fill("softmax")
     assert column(page, "study-paper-paper", 0) == ["softmax"]
     assert column(page, "curformer-table-1", 0)[:2] == ["Transformer", "softmax"]
-    shown_texts = page.locator("#curves g.series:visible")
-    assert shown_texts.count() == 1 and shown_texts.get_attribute("data-label") == "softmax"
+    visible = page.locator("#curves g.series:visible")
+    assert visible.count() == 1 and visible.get_attribute("data-label") == "softmax"
     assert page.locator("details.run:visible").count() == 1
     page.locator("details.run:visible > summary").click()
     seeds = page.locator("details.run:visible g.series")
@@ -216,17 +216,17 @@ def test_score_link_opens_its_run(visit):
 
 def test_leaderboard_filters_narrow_table_and_update_count(visit):
     page = visit("leaderboard")
-    shown_texts = lambda name: column(page, "#leaderboard", HEAD.index(name))
-    num_lines = len(shown_texts("model"))
+    visible = lambda name: column(page, "#leaderboard", HEAD.index(name))
+    num_lines = len(visible("model"))
     page.get_by_label("model").fill("former")
-    assert all("former" in name.lower() for name in shown_texts("model"))
+    assert all("former" in name.lower() for name in visible("model"))
     page.get_by_label("model").fill("")
     page.get_by_label("protocol").select_option("two-layer")
     page.get_by_label("task").select_option("ListOps")
     page.get_by_label("since").fill("2025")
-    assert set(shown_texts("protocol")) == {"two-layer"} and all(shown_texts("ListOps"))
-    assert min(map(int, shown_texts("year"))) == 2025
+    assert set(visible("protocol")) == {"two-layer"} and all(visible("ListOps"))
+    assert min(map(int, visible("year"))) == 2025
     page.get_by_label("status").select_option("verified")
-    models = shown_texts("model")
+    models = visible("model")
     assert "cur_abs" in models and "CURformer" not in models
     assert page.locator("#leaderboard-filters output").inner_text() == f"{len(models)} of {num_lines} lines"

@@ -54,11 +54,11 @@ def test_paper_tables_show_every_published_value_in_printed_order(tmp_path):
         for v in values:
             column = paper_tables.RATIOS.get(v.metric, v.task)
             printed.setdefault((v.source, v.model), {"mechanism": v.model})[column] = v.text
-        scores = []
+        entries = []
         for (_, label, _), line in lines(tables[paper.name]):
             if not label:
-                scores.append({name: cell.text for name, cell in line.items() if cell.text and name != "run"})
-        assert scores == [*printed.values()]
+                entries.append({name: cell.text for name, cell in line.items() if cell.text and name != "run"})
+        assert entries == [*printed.values()]
 
 
 def test_multi_paper_table_names_sources_with_our_runs_below(tmp_path):
@@ -131,9 +131,9 @@ def test_paper_table_shows_only_runs_with_its_metric(tmp_path):
     add(tmp_path, task="genome", label="psf", test=95.0, metric="roc_auc")
     add(tmp_path, task="text", label="psf", test=70.0)
     tables = tables_by_name(tmp_path)
-    scores = lambda table, task: {key: cells[task].value for key, cells in our_cells(tables[table]).items()}
-    assert scores("psf-table-2", "genome") == {("psf", "theirs"): 88.0}
-    assert scores("psf-table-3", "text") == {("psf", "paper-paper"): 70.0}
+    entries = lambda table, task: {key: cells[task].value for key, cells in our_cells(tables[table]).items()}
+    assert entries("psf-table-2", "genome") == {("psf", "theirs"): 88.0}
+    assert entries("psf-table-3", "text") == {("psf", "paper-paper"): 70.0}
 
 
 def test_custom_mechanisms_are_last_and_listed(tmp_path):
