@@ -71,9 +71,9 @@ def test_bubble_position_is_time_and_score_and_area_is_memory(axes):
     figures.place_labels(axes.figure)
     by_name = {text.get_text(): axes.transData.transform(text.get_position()) for text in axes.texts}
     for name, mark in (("large", large), ("small", small)):
-        position = axes.transData.transform(mark.get_offsets()[0])
+        xy = axes.transData.transform(mark.get_offsets()[0])
         # At most an inch from its bubble.
-        assert math.dist(by_name[name], position) < axes.figure.dpi
+        assert math.dist(by_name[name], xy) < axes.figure.dpi
 
 
 def test_labels_without_space_are_omitted(axes):
@@ -248,9 +248,7 @@ def test_seed_plot_shows_every_seed(rows):
     assert [axes.get_title("left") for axes in figure.axes] == ["listops", "text"]
     # sdpa comes first because it has runs on both tasks.
     assert [label.get_text() for label in listops.get_yticklabels()] == ["sdpa", "a$_$"]
-    points = lambda axes: sorted(
-        tuple(position) for marks in axes.collections for position in marks.get_offsets().tolist()
-    )
+    points = lambda axes: sorted(tuple(xy) for marks in axes.collections for xy in marks.get_offsets().tolist())
     # The diverged seed is drawn at chance, 20.
     assert points(listops) == [(20.0, 0.0), (60.0, 0.0), (70.0, 0.0), (90.0, 1.0), (90.0, 1.0)]
     assert points(text) == [(61.0, 0.0), (71.0, 0.0)]
