@@ -180,10 +180,7 @@ def simulate(rng, mean, seeds, easiness, seed_std=0.03):
 
 @pytest.mark.parametrize("seeds", [(3, 3), (5, 5), (5, 2)])
 def test_confidence_interval_covers_true_difference(seeds):
-    """Nominal coverage is 95 %, with a standard deviation of 0.9 % over 600 trials.
-
-    Intervals from the error over examples only ignore the variance between seeds and cover less than 90 %.
-    """
+    """Coverage is 95 % ± 0.9 % over 600 trials; errors that ignore the variance between seeds cover less than 90 %."""
     rng = np.random.default_rng(0)
     covered = []
     covered_by_examples_only = []

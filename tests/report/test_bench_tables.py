@@ -27,10 +27,8 @@ STEPS = [
 def test_benchmark_tables_show_times_growth_and_roofline():
     over, details = bench_tables.tables([made(OVER_N)])
     assert over.head == ["mechanism", "16", "32", "64", "spread", "MB", "growth", "MB growth", "claimed"]
-    with_counts = [
-        dataclasses.replace(r, parameters=1234, state=64 if r.mechanism == "naive" else None) for r in OVER_N
-    ]
-    with_sizes = bench_tables.tables([made(with_counts)])[0]
+    counts = [dataclasses.replace(r, parameters=1234, state=64 if r.mechanism == "naive" else None) for r in OVER_N]
+    with_sizes = bench_tables.tables([made(counts)])[0]
     assert with_sizes.head == [*over.head, "parameters", "state"]
     assert [texts(with_sizes)[name]["state"] for name in ("naive", "cur_abs")] == ["64", "-"]
     assert texts(with_sizes)["naive"]["parameters"] == "1,234"

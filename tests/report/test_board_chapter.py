@@ -86,19 +86,17 @@ def test_lr_search_score_replaces_unfinished_seeds(tmp_path):
 def test_ranking_is_sorted_by_mean_score(runs):
     diverged(runs, 7, study="board", task="recall", label="linear", seed=5, floor=CHANCE)
     _, ranking = tables(runs)
-    cells_by_label = texts(ranking)
-    assert list(cells_by_label) == ["sdpa", "cur", "linear", "conv", "mean", "none"]
-    assert cells_by_label["sdpa"]["score"].startswith(f"{(91.25 + 92.5 + 93.75 + 95 + 98.75) / 5:.1f} (")
+    by_label = texts(ranking)
+    assert list(by_label) == ["sdpa", "cur", "linear", "conv", "mean", "none"]
+    assert by_label["sdpa"]["score"].startswith(f"{(91.25 + 92.5 + 93.75 + 95 + 98.75) / 5:.1f} (")
     # The interquartile mean of five seeds is the mean of the middle three.
-    assert cells_by_label["sdpa"]["IQM"].startswith(f"{(92.5 + 93.75 + 95) / 3:.1f} (")
-    assert cells_by_label["cur"]["score"] == cells_by_label["cur"]["IQM"] == "50.0 (50.0 to 50.0)"
-    assert (cells_by_label["sdpa"]["solved"], cells_by_label["linear"]["solved"]) == ("5/5", "0/6")
+    assert by_label["sdpa"]["IQM"].startswith(f"{(92.5 + 93.75 + 95) / 3:.1f} (")
+    assert by_label["cur"]["score"] == by_label["cur"]["IQM"] == "50.0 (50.0 to 50.0)"
+    assert (by_label["sdpa"]["solved"], by_label["linear"]["solved"]) == ("5/5", "0/6")
     # Six seeds of linear, the diverged one at chance: 0, 37.5, 40, 42.5, 45, 47.5; IQM: the middle four.
-    assert cells_by_label["linear"]["IQM"].startswith("41.2 (") and cells_by_label["linear"]["score"].startswith(
-        "35.4 ("
-    )
-    assert cells_by_label["sdpa"]["p (sdpa)"] == "-" and float(cells_by_label["none"]["p (sdpa)"]) < 0.05
-    assert cells_by_label["conv"]["p (conv)"] == "-"
+    assert by_label["linear"]["IQM"].startswith("41.2 (") and by_label["linear"]["score"].startswith("35.4 (")
+    assert by_label["sdpa"]["p (sdpa)"] == "-" and float(by_label["none"]["p (sdpa)"]) < 0.05
+    assert by_label["conv"]["p (conv)"] == "-"
 
 
 def test_lr_search_has_rate_table_and_no_speed_figure(runs, tmp_path_factory):
@@ -113,10 +111,8 @@ def test_lr_search_has_rate_table_and_no_speed_figure(runs, tmp_path_factory):
 
 def test_mechanism_missing_a_task_has_no_mean(runs):
     add_board_seeds(runs, "sdpa", [95.0] * 5, task="chain")
-    cells_by_label = texts(tables(runs)[1])
-    assert cells_by_label["sdpa"]["score"] != "-" and {
-        cells_by_label["cur"][name] for name in ("score", "IQM", "chain")
-    } == {"-"}
+    by_label = texts(tables(runs)[1])
+    assert by_label["sdpa"]["score"] != "-" and {by_label["cur"][name] for name in ("score", "IQM", "chain")} == {"-"}
 
 
 def test_ranking_counts_collapsed_seeds(runs):

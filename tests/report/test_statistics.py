@@ -27,17 +27,17 @@ def test_means_match_hand_computed_values():
     assert mean_over_tasks([np.array([0.0, 1.0]), np.array([3.0])]) == 1.75
 
 
-def synthetic_scores(rng, tasks=4, seeds=5, centre=0.5):
+def simulate(rng, tasks=4, seeds=5, centre=0.5):
     return [centre + 0.2 * task + rng.normal(0, 0.1, seeds) for task in range(tasks)]
 
 
 @pytest.mark.parametrize("statistic", [mean_over_tasks, interquartile_mean])
 def test_bootstrap_interval_has_nominal_coverage(statistic):
     """Nominal coverage is 95 %; allow 3 points for only 20 seeds per task and 3 binomial standard errors."""
-    truth = statistic(synthetic_scores(np.random.default_rng(1), seeds=100_000))
+    truth = statistic(simulate(np.random.default_rng(1), seeds=100_000))
     covered = 0
     for draw in range(200):
-        low, high = interval(synthetic_scores(np.random.default_rng(draw), seeds=20), statistic, seed=draw)
+        low, high = interval(simulate(np.random.default_rng(draw), seeds=20), statistic, seed=draw)
         covered += low <= truth <= high
     assert covered / 200 > 0.95 - 0.03 - 3 * (0.95 * 0.05 / 200) ** 0.5
 
@@ -65,16 +65,13 @@ def test_permutation_test_matches_scipy_for_one_task():
 def test_permutation_test_has_5_percent_false_positives():
     """1,000 draws without a difference between the groups: 5 % are rejected, within 3 standard errors."""
     rng = np.random.default_rng(0)
-    rejections = [
-        permutation_test(synthetic_scores(rng), synthetic_scores(rng), draws=399, seed=draw) <= 0.05
-        for draw in range(1000)
-    ]
-    assert abs(np.mean(rejections) - 0.05) < 3 * (0.05 * 0.95 / 1000) ** 0.5
+    rejects = [permutation_test(simulate(rng), simulate(rng), draws=399, seed=draw) <= 0.05 for draw in range(1000)]
+    assert abs(np.mean(rejects) - 0.05) < 3 * (0.05 * 0.95 / 1000) ** 0.5
 
 
 def test_permutation_test_needs_more_than_one_seed_per_group():
     rng = np.random.default_rng(0)
-    assert permutation_test(synthetic_scores(rng), synthetic_scores(rng, centre=0.7)) < 1e-3
+    assert permutation_test(simulate(rng), simulate(rng, centre=0.7)) < 1e-3
     assert permutation_test([np.array([0.0])], [np.array([1.0])]) > 0.9
 
 
