@@ -72,7 +72,6 @@ def test_bubble_position_is_time_and_score_and_area_is_memory(axes):
     by_name = {text.get_text(): axes.transData.transform(text.get_position()) for text in axes.texts}
     for name, mark in (("large", large), ("small", small)):
         xy = axes.transData.transform(mark.get_offsets()[0])
-        # At most an inch from its bubble.
         assert math.dist(by_name[name], xy) < axes.figure.dpi
 
 
