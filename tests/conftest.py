@@ -145,7 +145,7 @@ def without_figures(monkeypatch):
 
 
 def p_value(observed, expected=None) -> float:
-    """p-value of a chi-square test of counts (k,) against expected counts, by default uniform; k - 1 degrees of freedom."""
+    """p-value of a chi-square test of counts (k,) with k - 1 degrees of freedom; expected counts default to uniform."""
     observed = torch.as_tensor(observed, dtype=torch.float64)
     expected = observed.mean() if expected is None else torch.as_tensor(expected, dtype=torch.float64)
     statistic = ((observed - expected) ** 2 / expected).sum()

@@ -80,7 +80,7 @@ def test_averaging_convention_is_detected(values, average, expected):
     assert convention(scores(*values), average) == expected
 
 
-def test_repeated_scores_are_merged_and_contradictory_ones_kept_apart():
+def test_repeated_scores_are_merged_and_contradictory_ones_are_not():
     first = line("S4", 59.0, 86.0, 90.0, source="A", status="recalled", year=2022)
     repetition = line("S4", 59.0, 86.0, 90.0, 88.0, source="B", year=2024)
     contradiction = line("S4", 58.0, 86.0, 90.0, source="C")
