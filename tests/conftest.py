@@ -153,10 +153,10 @@ def p_value(observed, expected=None) -> float:
     return torch.special.gammaincc(freedom, statistic / 2).item()
 
 
-def until(happened, seconds=60):
+def until(condition, seconds=60):
     """Poll until a condition is true; fail after a number of seconds."""
     deadline = time.monotonic() + seconds
-    while not happened():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

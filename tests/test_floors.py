@@ -11,8 +11,8 @@ from support.floors import FLOOR, ROOT, chain, closure, folder, imports
 
 # Largest number of folders in a chain of imports, see ``support.floors.chain``.
 MAX_CHAIN = 7
-# Imports within a layer. model needs only the base class of attention; board plans runs of sweeps; report shows tables
-# of the board and publishes to Weights & Biases; sweep measures unknown step times; bench prints tables.
+# Imports within a layer. model needs only the base class of attention, board plans runs of sweeps, report shows board
+# tables and publishes to Weights & Biases, sweep measures unknown step times, and bench prints its own tables.
 EDGES_WITHIN_LAYER = {
     ("model", "attention"),
     ("train", "runs"),

@@ -96,12 +96,12 @@ def test_experiment_builds_and_all_gradients_are_finite(name):
 def test_two_stage_composition_matches_hydra_compose(words):
     words = [*SMOKE, "attn=cur_abs", *re.findall(r"(?:'.*?'|\S)+", words)]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        whole = hydra.compose("train", words, return_hydra_config=True)
+        reference = hydra.compose("train", words, return_hydra_config=True)
         for _ in range(2):
             config, settings = composed("train", words)
-            assert config == OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
-            assert settings.overrides.task == whole.hydra.overrides.task and settings.mode == whole.hydra.mode
-            assert settings.runtime.choices == whole.hydra.runtime.choices
+            assert config == OmegaConf.masked_copy(reference, [key for key in reference if key != "hydra"])
+            assert settings.overrides.task == reference.hydra.overrides.task and settings.mode == reference.hydra.mode
+            assert settings.runtime.choices == reference.hydra.runtime.choices
 
 
 CUSTOM_MODULE = """

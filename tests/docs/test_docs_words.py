@@ -54,8 +54,8 @@ def test_budget_row_matches_task_budgets():
 def test_listed_mechanisms_exist():
     rows = list(table_rows("docs/mechanisms.md"))
     (start,) = (i for i, row in enumerate(rows) if row[0] == "`attn=`")
-    listed = [word for row in rows[start + 1 :] for word in re.findall(r"`(\w+)`", row[0])]
-    assert set(listed) <= yamls("attn") - {"custom"} and len(set(listed)) == len(listed)
+    mechanisms = [word for row in rows[start + 1 :] for word in re.findall(r"`(\w+)`", row[0])]
+    assert set(mechanisms) <= yamls("attn") - {"custom"} and len(set(mechanisms)) == len(mechanisms)
 
 
 def test_sweeps_presets_launchers_and_matrix_kinds_are_complete():

@@ -90,10 +90,10 @@ def test_growth_exponent_uses_last_two_doublings():
 
 
 def test_skipped_measurements_give_tables_without_figure(tmp_path):
-    skipped = [row("naive", n, None, status="left out: no time") for n in (16, 32)]
-    over, details = bench_tables.tables([made(skipped)])
+    skipped_rows = [row("naive", n, None, status="left out: no time") for n in (16, 32)]
+    over, details = bench_tables.tables([made(skipped_rows)])
     assert texts(over)["naive"]["16"] == "-" and texts(details)["naive"]["status"] == "left out: no time"
-    assert bench_figures.pictures([made(skipped)], tmp_path, {}) == []
+    assert bench_figures.pictures([made(skipped_rows)], tmp_path, {}) == []
 
 
 def test_figures_are_written_and_not_blank(tmp_path):
@@ -104,12 +104,12 @@ def test_figures_are_written_and_not_blank(tmp_path):
         add(runs, task="text", label=label, seed=seed, test=60.0 + seed)
     studies = summary.collect(runs)[0]
     assert bench_figures.pictures([], out, studies) == []
-    drawn = bench_figures.pictures([made(OVER_N), made(STEPS)], out, studies)
+    paths = bench_figures.pictures([made(OVER_N), made(STEPS)], out, studies)
     # Time over n, growth, bars, and speed against accuracy.
-    assert len(drawn) == len(set(drawn)) == 4
-    assert drawn[-1].name == "speed-and-accuracy-paper-paper.png"
-    assert {path.with_suffix(kind) for path in drawn for kind in (".png", ".svg", ".pdf")} == set(out.iterdir())
-    for path in drawn:
+    assert len(paths) == len(set(paths)) == 4
+    assert paths[-1].name == "speed-and-accuracy-paper-paper.png"
+    assert {path.with_suffix(kind) for path in paths for kind in (".png", ".svg", ".pdf")} == set(out.iterdir())
+    for path in paths:
         with Image.open(path) as image:
             assert min(image.size) > 100 and len(image.convert("L").getcolors(256)) > 10
 
@@ -118,7 +118,7 @@ def test_hostile_names_are_escaped_in_every_output(tmp_path, capfd):
     """No escape sequence reaches the terminal, no HTML tag the Markdown, and no TeX formula a figure."""
     bad = "\x1b[31m<script>alert(1)</script> [x](javascript:1) `$a_{$ \u202e|"
     rows = [row(f"{i}{bad}", n, n, status=bad) for n in (16, 32, 64) for i in range(2)]
-    rows += [dataclasses.replace(one, what="step", task=bad) for one in rows if one.n == 16]
+    rows += [dataclasses.replace(base_row, what="step", task=bad) for base_row in rows if base_row.n == 16]
     machine = dataclasses.replace(MACHINE, hardware=bad, allocator={bad: bad})
     bench_record.save(made(rows, machine=machine), tmp_path)
     report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}"]))

@@ -129,23 +129,23 @@ def test_report_rejects_symlinked_output_directory(runs):
 
 @pytest.mark.usefixtures("without_figures")
 def test_published_board_is_compared_with_custom_mechanism(runs, tmp_path_factory, monkeypatch, capsys):
-    home, mine = tmp_path_factory.mktemp("published"), tmp_path_factory.mktemp("mine")
+    home, custom_runs = tmp_path_factory.mktemp("published"), tmp_path_factory.mktemp("mine")
     for name in ("board", "board-rates"):
         study = {path: run for path, run in scan(runs)[0].items() if run.study == name}
         save(home / name, [Published(record, {"optim.lr": 1.0}, []) for record in study.values()])
-    add_seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0], study="zoo")
+    add_seeds(custom_runs, "mine", [70.0, 71.0, 72.0, 73.0, 74.0], study="zoo")
     monkeypatch.setattr("lra.board.chapter.HOME", home)
-    report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
-    assert list(summary.collect(mine, further=board.published())[0]) == ["zoo", "board", "board-rates"]
+    report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={custom_runs}"]))
+    assert list(summary.collect(custom_runs, further=board.published())[0]) == ["zoo", "board", "board-rates"]
     out = capsys.readouterr().out
     assert "zoo" in out and "board: mechanisms" in out and "board: recall" not in out and "board-rates" not in out
-    add_board_seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0])
-    report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
+    add_board_seeds(custom_runs, "mine", [70.0, 71.0, 72.0, 73.0, 74.0])
+    report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={custom_runs}"]))
     out = capsys.readouterr().out
     assert re.search(r"mine +72.00 ± 1.58", out) and re.search(r"sdpa +95.40 ± 2.30", out)
     monkeypatch.setattr("lra.board.chapter.HOME", home / "none")
     with pytest.raises(ValueError, match="board=true needs the runs of the published board"):
-        report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
+        report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={custom_runs}"]))
 
 
 def test_plateau_ends_when_validation_gains_a_fifth(runs):

@@ -187,9 +187,9 @@ def test_benchmark_needs_token_budget_of_the_board(tmp_path, override, counts):
     """Otherwise the step times of the runs are the costs; mechanisms without a benchmark are omitted and listed."""
     for label, score in (("soft", 40.0), ("linear", 50.0), ("psf", 30.0)):
         add_seeds(tmp_path, label, (score, score + 1), floor=20.0, step_ms=7.0)
-    timed = [row(label, 4096, ms, mode="training") for label, ms in (("soft", 300.0), ("linear", 8.0))]
+    bench_rows = [row(label, 4096, ms, mode="training") for label, ms in (("soft", 300.0), ("linear", 8.0))]
     choices = {"budget": "paper", "overrides": [override] if override else [], "clock": "cpu"}
-    board = BoardResults("board", of_study(tmp_path), measured=[made(timed, choices=choices)])
+    board = BoardResults("board", of_study(tmp_path), measured=[made(bench_rows, choices=choices)])
     ms, axis = costs(board)
     assert ms == ({"soft": 300.0, "linear": 8.0} if counts else dict.fromkeys(("soft", "linear", "psf"), 7.0))
     assert ("token budget 512" in axis) == counts and not_timed(board) == (["psf"] if counts else [])

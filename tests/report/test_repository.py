@@ -32,8 +32,8 @@ def test_mean_needs_every_task(tmp_path):
 
 
 def test_gain_over_control_has_standard_error_and_significance(tmp_path):
-    mean, close, far = (40.0, 41.0, 42.0), (40.0, 41.5, 43.0), (44.0, 45.0, 46.0, 47.0)
-    for label, tests in (("mean", mean), ("near", close), ("far", far)):
+    mean, close, distant = (40.0, 41.0, 42.0), (40.0, 41.5, 43.0), (44.0, 45.0, 46.0, 47.0)
+    for label, tests in (("mean", mean), ("near", close), ("far", distant)):
         add_seeds(tmp_path, label, tests)
     for label, tests in (("mean", mean), ("near", close)):
         add_seeds(tmp_path, label, tests, task="text")
@@ -138,14 +138,14 @@ def about(home, study, **changes):
 
 
 def published_run(study, label, task, **changes):
-    made = dataclasses.replace(RECORD, study=study, task=task, label=label, fingerprint=label + task, **changes)
-    return published.Published(made, {"attn": label}, [{"step": 5, "train_loss": 2.0, "val": made.val}])
+    result = dataclasses.replace(RECORD, study=study, task=task, label=label, fingerprint=label + task, **changes)
+    return published.Published(result, {"attn": label}, [{"step": 5, "train_loss": 2.0, "val": result.val}])
 
 
 def readme_and_results(home):
     """Return the generated README and docs/results.md."""
-    made, _ = repository.pages(home, home / "published")
-    return made[home / "README.md"], made[home / "docs" / "results.md"]
+    result, _ = repository.pages(home, home / "published")
+    return result[home / "README.md"], result[home / "docs" / "results.md"]
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_changed_evaluation_changes_figure_of_its_study(home):
 def test_figure_shows_listed_mechanisms_that_have_runs(home):
     def shown_labels():
         panels = repository.pages(home, home / "published")[1][home / "docs" / "results-one.svg"].panels
-        return {task: [item.label for item in made] for task, made in panels.items()}
+        return {task: [item.label for item in result] for task, result in panels.items()}
 
     assert shown_labels() == {"listops": ["cur_abs", "mean"], "text": ["cur_abs", "mean"]}
     about(home, "one", figure=["mean", "not run yet"])

@@ -61,9 +61,9 @@ def start(runs, *words, limit=None, **options):
     return subprocess.Popen([*command, *LONGER, f"runs={runs}", *words], **options)
 
 
-def wait(process, happened):
+def wait(process, condition):
     """Wait until a condition is true or the process has ended; fail after five minutes."""
-    until(lambda: happened() or process.poll() is not None, 300)
+    until(lambda: condition() or process.poll() is not None, 300)
 
 
 def killed(process, path, kill=signal.SIGKILL):
@@ -90,12 +90,12 @@ def power_cut(step, cut=lambda run: True):
         yield
 
 
-def assert_same_files(one, two, curves, checkpoints):
+def assert_same_files(first_dir, second_dir, curves, checkpoints):
     """Check that two run directories have byte-identical curves and equal tensors in their checkpoints."""
     for name in curves:
-        assert (one / name).read_bytes() == (two / name).read_bytes()
+        assert (first_dir / name).read_bytes() == (second_dir / name).read_bytes()
     for name in checkpoints:
-        a, b = (torch.load(folder / name, weights_only=True) for folder in (one, two))
+        a, b = (torch.load(folder / name, weights_only=True) for folder in (first_dir, second_dir))
         a, b = (x.get("state_dict", x) for x in (a, b))
         assert all(torch.equal(a[key], b[key]) for key in a | b), name
 
