@@ -100,7 +100,7 @@ def test_long_file_names_are_truncated_and_stay_distinct():
 
 
 NAMES_THAT_COLLIDE = [
-    # Blanks, case and Unicode normalisation: each pair is one name on some file system.
+    # Equal file names after replacing characters, ignoring case, or Unicode normalisation.
     ("mine v2", "mine-v2"),
     ("Mine", "mine"),
     ("m\u00fcller", "mu\u0308ller"),

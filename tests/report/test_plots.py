@@ -176,7 +176,7 @@ def test_cost_without_benchmark_is_median_step_time_over_tasks(tmp_path):
 @pytest.mark.parametrize(
     ("override", "counts"),
     [
-        # 4,096 / 8, as on the board; then another budget's option, and each mechanism's default.
+        # 4,096 / 8, as on the board; another value; the option of another budget; each mechanism's default.
         ("++budgets.paper.allowance=512", True),
         ("budgets.paper.allowance=64", False),
         ("++budgets.quick.allowance=512", False),
