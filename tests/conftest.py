@@ -1,4 +1,4 @@
-"""Shared by the tests: the names of the mechanisms, small builds of them, and commands run in this process."""
+"""Shared fixtures and helpers: mechanism names, small experiments, and entry points called in this process."""
 
 import contextlib
 import functools
@@ -9,10 +9,10 @@ import signal
 import sys
 import time
 
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the CPU is the reference; tests marked gpu ask for more
-
+# Tests run on the CPU, and kernels in Triton's interpreter, unless the environment makes a GPU visible.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 if not os.environ["CUDA_VISIBLE_DEVICES"]:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # the kernels run in triton's interpreter, at a crawl
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,21 +22,20 @@ import pytest
 import torch
 from beartype import beartype
 
-# Packages whose signatures have shapes are checked at every call, from before the first import of one; with
-# LRA_CHECK_SHAPES=0 they are not. Of lra.ops the modules, not the kernels, since triton compiles their source; of
-# lra.model all but dropout, whose loops numba compiles.
+# Check the shapes in signatures at every call, unless LRA_CHECK_SHAPES=0. The import hook must precede all imports of
+# lra. Excluded are lra.ops.triton and lra.model.dropout, whose source Triton and numba compile.
 if os.environ.get("LRA_CHECK_SHAPES", "1") == "1":
 
     def check_shapes(function):
-        """Check the annotations of tensors alone; options have their own checks, with messages that tests compare."""
+        """Check annotations of tensors only; options have their own checks, whose messages are tested."""
         hints = function.__annotations__
         function.__annotations__ = {name: hint for name, hint in hints.items() if "Tensor" in str(hint)}
         return beartype(function)
 
     ops = [f"lra.ops.{path.stem}" for path in (Path(__file__).parents[1] / "lra/ops").glob("*.py")]
     model = [f"lra.model.{path.stem}" for path in (Path(__file__).parents[1] / "lra/model").glob("[!_d]*.py")]
-    shaped = [*ops, *model, "lra.attention", "lra.reference", "lra.varlen"]
-    jaxtyping.install_import_hook(shaped, "conftest.check_shapes")
+    checked_modules = [*ops, *model, "lra.attention", "lra.reference", "lra.varlen"]
+    jaxtyping.install_import_hook(checked_modules, "conftest.check_shapes")
     # torch.compile and torch.export cannot trace the checks, so they see the plain functions.
     type(jaxtyping.config).jaxtyping_disable = property(lambda _: torch.compiler.is_compiling())
 
@@ -47,29 +46,32 @@ from lra.config.compose import compose
 from lra.config.experiment import Experiment
 
 CHECK_SHAPES = os.environ.get("LRA_CHECK_SHAPES", "1") == "1"
-torch.set_num_threads(1)  # xdist runs one process per core
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of pytest in a shell's background; processes would inherit it
+# xdist runs one process per core. A shell starts background jobs with SIGINT ignored, which subprocesses would inherit.
+torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 KERNELS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if "option/triton" in path.read_text())
 MECHANISMS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")
 if find_spec("triton") is None:
     MECHANISMS, KERNELS = [name for name in MECHANISMS if name not in KERNELS], []
-LEVEL = 1e-4  # of a chi-square test on fixed seeds: a right generator always passes
+# Significance level of chi-square tests; with fixed seeds a correct generator always passes.
+LEVEL = 1e-4
 SMOKE = ("task=listops", "budget=smoke")
-CHECK_SIZES = ("task.length=128", "model.dim=16")  # sizes of lra.checks
+# The sizes that lra.checks uses.
+CHECK_SIZES = ("task.length=128", "model.dim=16")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark tests of ``flashcur_*`` after the first as slow, since the kernels are the same; sort by ``first``.
+    """Mark all but the first of the mechanisms with kernels as slow, since they share kernels; run ``first`` first.
 
     Tests of compiled models are skipped while shapes are checked.
     """
-    skipped = pytest.mark.skip(reason="LRA_CHECK_SHAPES=0 pytest -m compiles")
+    skip_compiled = pytest.mark.skip(reason="LRA_CHECK_SHAPES=0 pytest -m compiles")
     for item in items:
         if CHECK_SHAPES and item.get_closest_marker("compiles"):
-            item.add_marker(skipped)
+            item.add_marker(skip_compiled)
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if not set(KERNELS[1:]).isdisjoint(value for value in values if isinstance(value, str)):
             item.add_marker(pytest.mark.slow)
@@ -78,7 +80,8 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     gc.collect()
-    gc.freeze()  # what was imported lives to the end: looking at it again takes a sixth of composing's time
+    # Imported objects live until exit; scanning them again would take a sixth of the time to compose.
+    gc.freeze()
 
 
 if KERNELS and os.environ.get("TRITON_INTERPRET") == "1":
@@ -94,7 +97,7 @@ def compositions(tmp_path_factory):
 
 
 def experiment(*words: str) -> Experiment:
-    """The experiment of a command line, composed once for all tests."""
+    """Compose the experiment of a command line, once for all tests."""
     return composed(os.environ.get("LRA_DATA"), *words)
 
 
@@ -104,14 +107,14 @@ def composed(data_root: str | None, *words: str) -> Experiment:
 
 
 def config(attn: str, *overrides: str) -> Experiment:
-    """attn: a word of conf/attn, or a class by its path and words after it."""
+    """Compose a smoke experiment; attn is a name of conf/attn or the path of a class, followed by overrides."""
     word, *words = attn.split()
-    chosen = [f"attn={word}"] if "." not in word else ["attn=custom", f"attn._target_={word}"]
-    return experiment(*SMOKE, *chosen, *words, *overrides)
+    mechanism = [f"attn={word}"] if "." not in word else ["attn=custom", f"attn._target_={word}"]
+    return experiment(*SMOKE, *mechanism, *words, *overrides)
 
 
 def printed(entry, *words, patch, capfd):
-    """Exit message of an entry point in this process, None where it ends well, and what it printed: stdout, stderr."""
+    """Call an entry point in this process; returns its exit message (None on success), stdout and stderr."""
     capfd.readouterr()
     patch.setattr(sys, "argv", ["lra", *words])
     try:
@@ -123,26 +126,26 @@ def printed(entry, *words, patch, capfd):
 
 
 def run(entry, *words, patch, capfd):
-    """Exit message of an entry point and what it printed on stderr."""
-    stop, _, said = printed(entry, *words, patch=patch, capfd=capfd)
-    return stop, said
+    """Call an entry point in this process; returns its exit message and stderr."""
+    stop, _, stderr = printed(entry, *words, patch=patch, capfd=capfd)
+    return stop, stderr
 
 
 @pytest.fixture
 def call(monkeypatch, capfd):
-    """Call an entry point in this process: call(entry, *arguments) -> exit message, stdout, stderr."""
+    """A function that calls an entry point: call(entry, *arguments) -> exit message, stdout, stderr."""
     return functools.partial(printed, patch=monkeypatch, capfd=capfd)
 
 
 @pytest.fixture
 def without_figures(monkeypatch):
-    """Leave out the figures of a report, which other tests draw."""
+    """Skip drawing the figures of a report, which other tests cover."""
     monkeypatch.setattr("lra.results.figures.save", lambda *_: [])
     monkeypatch.setattr("lra.report.export._draw_studies", lambda *_: {})
 
 
 def p_value(observed, expected=None) -> float:
-    """That counts (k,) were drawn with these expected ones, uniform if None: chi-square with k - 1 degrees."""
+    """p-value of a chi-square test of counts (k,) with k - 1 degrees of freedom; expected counts default to uniform."""
     observed = torch.as_tensor(observed, dtype=torch.float64)
     expected = observed.mean() if expected is None else torch.as_tensor(expected, dtype=torch.float64)
     statistic = ((observed - expected) ** 2 / expected).sum()
@@ -150,17 +153,17 @@ def p_value(observed, expected=None) -> float:
     return torch.special.gammaincc(freedom, statistic / 2).item()
 
 
-def until(happened, seconds=60):
-    """Wait until something has happened."""
+def until(condition, seconds=60):
+    """Poll until a condition is true; fail after a number of seconds."""
     deadline = time.monotonic() + seconds
-    while not happened():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 @contextlib.contextmanager
 def small_disk():
-    """No file may have more than 10,000 bytes: the system refuses a write where it would for a full disk."""
+    """Limit files to 10,000 bytes, so that writes fail with an OSError as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
     try:
@@ -170,14 +173,15 @@ def small_disk():
 
 
 def of_session(tmp_path_factory, name):
-    """A folder of all the processes of a session of tests."""
-    own = tmp_path_factory.getbasetemp()  # of a worker of xdist; the one above is that of all of them
-    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    """Path of a folder that all processes of a test session share."""
+    # Under xdist the base folder belongs to one worker; its parent is common to all workers.
+    worker_dir = tmp_path_factory.getbasetemp()
+    return (worker_dir.parent if "PYTEST_XDIST_WORKER" in os.environ else worker_dir) / name
 
 
 @pytest.fixture(scope="module")
 def data_root(tmp_path_factory):
-    """One data folder for all the tests of a session, so that the smoke data set is generated once."""
+    """The data folder of the test session, so that smoke data sets are generated only once."""
     root = of_session(tmp_path_factory, "lra-data")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LRA_DATA", str(root))
@@ -186,7 +190,7 @@ def data_root(tmp_path_factory):
 
 @pytest.fixture
 def work(tmp_path, data_root, monkeypatch):
-    """An empty working directory with the files that commands of the manuals name."""
+    """A working directory with empty placeholders for the files that commands of the manuals name."""
     release = [f"lra_release/new_aan_pairs.{split}.tsv" for split in ("train", "eval", "test")]
     for name in ("dog.fa.gz", "donkey.fa.gz", "aclImdb_v1.tar.gz", *release):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -197,7 +201,7 @@ def work(tmp_path, data_root, monkeypatch):
 
 @pytest.fixture
 def service(tmp_path, monkeypatch):
-    """No key, no settings, an empty working directory that stays empty, and a session of wandb for this test alone."""
+    """Isolate W&B: no API key or settings, a new session, and a working directory that must stay empty."""
     wandb = pytest.importorskip("wandb", reason="pip install '.[wandb]'")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE", "WANDB_PROJECT", "NETRC"):

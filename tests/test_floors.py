@@ -1,4 +1,4 @@
-"""Imports between folders: none runs upward, inside a floor only along the listed edges, and chains are short."""
+"""Dependency rules: imports go to lower layers or along listed edges, and import chains are short."""
 
 import ast
 import re
@@ -9,17 +9,20 @@ import pytest
 from conftest import KERNELS, MECHANISMS
 from support.floors import FLOOR, ROOT, chain, closure, folder, imports
 
-MOST = 7  # folders in a chain, see ``support.floors.chain``
-LEVEL = {  # edges inside a floor
-    ("model", "attention"),  # the contract only
+# Largest number of folders in a chain of imports, see ``support.floors.chain``.
+MAX_CHAIN = 7
+# Imports within a layer. model needs only the base class of attention, board plans runs of sweeps, report shows board
+# tables and publishes to Weights & Biases, sweep measures unknown step times, and bench prints its own tables.
+EDGES_WITHIN_LAYER = {
+    ("model", "attention"),
     ("train", "runs"),
-    ("board", "sweep"),  # plans its runs
-    ("report", "board"),  # shows its tables
-    ("sweep", "bench"),  # measures a step where no record tells its time
-    ("bench", "report"),  # prints its own tables
-    ("report", "integrations"),  # publishes to Weights & Biases
+    ("board", "sweep"),
+    ("report", "board"),
+    ("sweep", "bench"),
+    ("bench", "report"),
+    ("report", "integrations"),
 }
-# These alone of data_prep know the command line.
+# Entry points of data_prep; no other module of it may depend on the command line.
 ENTRIES = {f"data_prep.{name}" for name in ("__main__", "baselines", "bench", "export", "load", "show")}
 
 
@@ -27,24 +30,24 @@ def edges() -> list[tuple[str, str]]:
     return [(module, target) for module, targets in imports().items() for target in targets]
 
 
-def test_every_folder_has_a_floor():
+def test_every_folder_has_a_layer():
     assert {folder(module) for module in imports()} == set(FLOOR)
 
 
-def test_no_import_runs_upward_and_floors_are_crossed_on_listed_edges():
-    level = set()
+def test_imports_go_down_or_along_listed_edges():
+    same_layer = set()
     for source, target in edges():
-        here, there = folder(source), folder(target)
-        assert FLOOR[there] <= FLOOR[here], f"{source} imports {target}, which is above it"
-        if here != there and FLOOR[there] == FLOOR[here]:
-            level.add((here, there))
-    assert level == LEVEL
+        here, target_folder = folder(source), folder(target)
+        assert FLOOR[target_folder] <= FLOOR[here], f"{source} imports {target}, which is above it"
+        if here != target_folder and FLOOR[target_folder] == FLOOR[here]:
+            same_layer.add((here, target_folder))
+    assert same_layer == EDGES_WITHIN_LAYER
 
 
-def test_chains_of_imports_are_short():
-    """From module to module, each import that leads into another folder counts; ``lra`` itself is the last folder."""
+def test_import_chains_are_short():
+    """The length of a chain is the number of folders it enters, including ``lra`` itself at the end."""
     longest = chain()
-    assert 4 < len(longest) <= MOST, " > ".join(longest)
+    assert 4 < len(longest) <= MAX_CHAIN, " > ".join(longest)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +62,15 @@ def test_chains_of_imports_are_short():
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_lower_floors_know_only(here, only):
+def test_lower_layer_imports_only_listed_modules(here, only):
     for source, target in edges():
         if folder(source) == here and source not in ENTRIES and folder(target) != "lra":
-            inside = any(f"{target}.".startswith(f"{name}.") or name.startswith(f"{target}.") for name in only)
-            assert inside, f"{source} imports {target}"
+            is_allowed = any(f"{target}.".startswith(f"{name}.") or name.startswith(f"{target}.") for name in only)
+            assert is_allowed, f"{source} imports {target}"
 
 
-CLOSURES = {  # modules of lra that a mechanism imports, directly or through others, without base and options
+# Number of lra modules that a mechanism imports, directly or indirectly, without base and options.
+CLOSURES = {
     "cur": 6,
     "dba": 3,
     "flare": 3,
@@ -80,13 +84,13 @@ CLOSURES = {  # modules of lra that a mechanism imports, directly or through oth
 
 
 @pytest.mark.parametrize("name", CLOSURES)
-def test_a_mechanism_is_readable_from_its_file(name):
-    """Imports inside functions do not count: the kernels, and what only packed sequences need."""
+def test_mechanism_imports_few_modules(name):
+    """Imports inside functions (kernels, packed sequences) do not count."""
     modules = closure(f"lra.attention.{name}") - {"lra.attention.base", "lra.options"}
     assert len(modules) <= CLOSURES[name], sorted(modules)
 
 
-def test_the_kernels_are_loaded_on_their_first_use():
+def test_kernels_are_imported_lazily():
     for module in imports():
         is_kernel = module.startswith("lra.ops.triton")
         assert is_kernel or not any(name.startswith("lra.ops.triton") for name in closure(module)), module
@@ -105,12 +109,12 @@ EAGER = [name for name in MECHANISMS if name not in KERNELS]
 
 
 @pytest.mark.parametrize("names", [["cur_abs", "nystrom"], pytest.param(EAGER, marks=pytest.mark.slow)], ids=len)
-def test_no_mechanism_loads_the_kernels_unless_asked(names):
-    found = subprocess.run([sys.executable, "-c", BUILD, *names], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+def test_mechanism_without_kernel_does_not_import_triton(names):
+    result = subprocess.run([sys.executable, "-c", BUILD, *names], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
 
 
-def test_reference_files_are_short_and_import_torch_and_shapes_alone():
+def test_reference_files_are_short_and_import_only_torch_and_jaxtyping():
     for path in (ROOT / "lra/reference").glob("*.py"):
         source = path.read_text()
         packages = set(re.findall(r"^\s*(?:from|import) ([\w.]+)", source, re.MULTILINE))
@@ -118,7 +122,7 @@ def test_reference_files_are_short_and_import_torch_and_shapes_alone():
         assert len(source.splitlines()) <= 120, path
 
 
-def test_operators_are_no_modules_and_name_no_section_of_a_configuration():
+def test_ops_define_no_nn_modules_and_name_no_options():
     for path in (ROOT / "lra/ops").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             bases = map(ast.unparse, node.bases) if isinstance(node, ast.ClassDef) else ()
@@ -128,13 +132,13 @@ def test_operators_are_no_modules_and_name_no_section_of_a_configuration():
 
 
 @pytest.mark.parametrize("library, place", [("triton", "lra/ops/triton"), ("omegaconf", "lra/config")])
-def test_a_library_is_known_to_one_folder_alone(library, place):
+def test_library_is_imported_in_one_folder_only(library, place):
     line = re.compile(rf"^\s*(from|import) {library}\b", re.MULTILINE)
-    knowing = {path.parent for path in (ROOT / "lra").rglob("*.py") if line.search(path.read_text())}
-    assert knowing == {ROOT / place}
+    importing = {path.parent for path in (ROOT / "lra").rglob("*.py") if line.search(path.read_text())}
+    assert importing == {ROOT / place}
 
 
-def test_a_study_is_known_to_itself_alone():
+def test_studies_are_not_imported_or_named_elsewhere():
     studies = sorted(path.parent.name for path in (ROOT / "lra/studies").glob("*/__init__.py"))
     assert len(studies) > 1
     for source, target in edges():

@@ -1,4 +1,4 @@
-"""Rules of docstrings, prose, files and names that a program can check."""
+"""Style rules for docstrings, prose, code, files and names that can be checked automatically."""
 
 import ast
 import io
@@ -13,10 +13,11 @@ from lra.config import CONF
 ROOT = CONF.parent
 SOURCES = sorted(path for top in ("lra", "data_prep") for path in (ROOT / top).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-TANGLED = ("studies",)  # test folders; may only shrink
+# Folders of tests that may import each other; the list may only shrink.
+TANGLED = ("studies",)
 QUESTION = re.compile(r"(What|How|Where|Which|Who)\b")
 
-# Words of prose, with what to write instead.
+# Patterns of phrases, with the replacement.
 PHRASES = {
     r"(that|those) of": "the noun again",
     r"dev": "validation",
@@ -36,7 +37,7 @@ PHRASES = {
 }
 PROSE = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in PHRASES), re.IGNORECASE)
 OF = re.compile(r"# (of|that|those|by|from|which) [a-z`*]")
-# Findings of each folder when the check was introduced; a number may only shrink, a folder without one has none.
+# Permitted number of findings per folder, 0 if absent; a number may only shrink.
 FINDINGS: dict[str, int] = {
     "data_prep": 6,
     "lra/attention": 3,
@@ -58,7 +59,7 @@ def comments_and_strings(text: str):
 
 
 def prose(name: str, text: str):
-    """Yield the lines that a person reads: of a page without its code, of a yaml its comments."""
+    """Yield the numbered lines of prose: comments and strings of code, comments of yaml, and pages without code."""
     if name.endswith(".py"):
         yield from comments_and_strings(text)
         return
@@ -96,51 +97,52 @@ def dense_code(text: str):
 
 
 def findings(name: str, text: str) -> list[str]:
-    """List the phrases and constructs of a file that have a plainer form."""
+    """List the phrases and constructs of a file that the style guide replaces."""
     hits = list(dense_code(text)) if name.endswith(".py") else []
     for number, line in prose(name, text):
         hits += [(number, match[0]) for pattern in (PROSE, OF) for match in pattern.finditer(line)]
     return [f"{name}:{number}: {hit}" for number, hit in sorted(hits)]
 
 
-def test_the_check_finds_what_it_lists():
+def test_style_check_detects_each_kind_of_finding():
     source = "# of a, and that of b\nx, y, z = 1, 2, 3\nif w := 'the dev set' * (x > y):\n    pass\n"
-    found = [line.split(": ")[1] for line in findings("a.py", source)]
+    matches = [line.split(": ")[1] for line in findings("a.py", source)]
     expected = ["# of a", "that of", "three values assigned at once", "dev", "text * condition", "walrus"]
-    assert sorted(found) == sorted(expected)
+    assert sorted(matches) == sorted(expected)
     assert [line for _, line in prose("a.md", "a\n```\ndev\n```\nb")] == ["a", "```", "b"]
     assert findings("a.yaml", "dev: 1 # validation") == []
 
 
-def test_prose_and_code_are_plain():
+def test_style_findings_do_not_increase():
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    skipped = ("tests/", "runs/", "submissions/", "CHANGELOG.md", "docs/results.md", "docs/leaderboard.md")
-    found = defaultdict(list)
+    excluded = ("tests/", "runs/", "submissions/", "CHANGELOG.md", "docs/results.md", "docs/leaderboard.md")
+    matches = defaultdict(list)
     for name in names:
         path = ROOT / name
-        if name.endswith((".py", ".md", ".yaml")) and not name.startswith(skipped) and path.exists():
+        if name.endswith((".py", ".md", ".yaml")) and not name.startswith(excluded) and path.exists():
             folder = "/".join(Path(name).parts[:2] if name.startswith("lra/") else Path(name).parts[:1])
-            found[folder] += findings(name, path.read_text())
-    for folder, lines in found.items():
-        allowed = FINDINGS.get(folder, 0)
-        assert len(lines) <= allowed, "\n".join([f"{folder} has {len(lines)} findings, not {allowed}", *lines])
+            matches[folder] += findings(name, path.read_text())
+    for folder, lines in matches.items():
+        limit = FINDINGS.get(folder, 0)
+        assert len(lines) <= limit, "\n".join([f"{folder} has {len(lines)} findings, not {limit}", *lines])
 
 
-def test_a_summary_is_no_question():
+def test_docstring_summary_is_not_a_question():
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
     for path in SOURCES:
         nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
         assert not [node for node in nodes if QUESTION.match(ast.get_docstring(node) or "")], path
 
 
-def test_a_file_is_short_and_its_name_says_what_is_in_it():
+def test_files_are_short_and_have_specific_names():
     assert not [path for path in SOURCES if len(path.read_text().splitlines()) > 300]
     assert not [path for path in SOURCES + TESTS if path.stem in ("utils", "util", "helpers", "common", "misc")]
 
 
-def test_no_test_module_imports_another_and_no_two_have_one_name():
+def test_test_modules_are_independent_and_have_unique_names():
     names = Counter(path.stem for path in TESTS if path.stem.startswith("test_"))
-    assert not [name for name, count in names.items() if count > 1]  # pytest would refuse the second one
+    # pytest cannot import two test modules with the same name.
+    assert not [name for name, count in names.items() if count > 1]
     modules = {path.stem for path in TESTS if path.stem.startswith("test_")}
     for path in TESTS:
         for node in ast.walk(ast.parse(path.read_text())) if path.parent.name not in TANGLED else ():
@@ -149,9 +151,9 @@ def test_no_test_module_imports_another_and_no_two_have_one_name():
                 assert not modules & {part for name in names for part in name.split(".")}, path
 
 
-def test_one_noun_names_one_class():
-    """A command's options are named after it (SweepOptions), so that ``Options`` is no exception either."""
+def test_class_names_are_unique():
+    """Options classes are named after their command (SweepOptions), so they are unique as well."""
     trees = [ast.parse(path.read_text()) for path in SOURCES]
     names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    doubled = {name for name, count in names.items() if count > 1 and not name.startswith("_")}
-    assert len(names) > 200 and not doubled
+    duplicates = {name for name, count in names.items() if count > 1 and not name.startswith("_")}
+    assert len(names) > 200 and not duplicates

@@ -1,4 +1,4 @@
-"""Command lines: names survive the shell and Hydra; a run of -m that is killed in a worker fails alone."""
+"""Quoting of command lines for the shell and for Hydra, and isolation of killed runs in multirun (-m)."""
 
 import os
 import re
@@ -33,34 +33,34 @@ NAMES = [
 BACKSLASHES = ["a\\'b", "end\\", "a\\b", "\\${y}", "a\\\\${y}"]
 
 
-def pasted(command):
-    """The arguments of ``lra`` as a shell hands them over."""
+def shell_arguments(command):
+    """Run a command in bash and return the arguments that ``lra`` receives."""
     script = f"lra() {{ printf '%s\\0' \"$@\"; }}; {command}"
     run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     return run.stdout.split("\0")[:-1]
 
 
 @pytest.mark.parametrize("text", NAMES + BACKSLASHES)
-def test_a_quoted_value_is_one_text_for_hydra(text):
+def test_hydra_parses_quoted_value_as_one_string(text):
     assert compose(ReportOptions, [override("out", text)]).out == Path(text)
     parsed = OverridesParser.create().parse_override(override("out", text))
     assert not parsed.is_sweep_override() and isinstance(parsed.value(), str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_command_of_the_report_can_be_pasted(name):
-    subcommand, *arguments = pasted(report_command(name, Path(f"/tmp/{name}")))
+def test_report_command_survives_the_shell(name):
+    subcommand, *arguments = shell_arguments(report_command(name, Path(f"/tmp/{name}")))
     options = compose(ReportOptions, map(escape, arguments))
     assert (subcommand, options.study, options.runs) == ("report", name, Path(f"/tmp/{name}"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_command_of_one_run_of_a_sweep_can_be_pasted(name):
+def test_sweep_run_command_survives_the_shell(name):
     options = compose(SweepOptions, ["sweep=selection", override("study", name), override("runs", f"/{name}/runs")])
     words = ("task=listops", "attn=mean", override("study", study(options)), override("runs", options.runs))
     sizes = {"seed": 0, "folder": options.runs, "steps": 1, "eval_every": 1, "disk": 0}
     run = PlannedRun(overrides=(*words, "seeds=[0]"), task="listops", label="mean", **sizes)
-    subcommand, *arguments = pasted(run.command)
+    subcommand, *arguments = shell_arguments(run.command)
     experiment = compose(Experiment, arguments)
     assert subcommand == "train"
     assert experiment.home == Path(f"/{name}/runs") / name / "listops/mean"
@@ -68,21 +68,21 @@ def test_the_command_of_one_run_of_a_sweep_can_be_pasted(name):
 
 
 @pytest.mark.parametrize("folder", ["/My Drive (1)/rel", *(f"/data/{name}" for name in NAMES)])
-def test_the_command_for_missing_data_can_be_pasted(folder):
+def test_missing_data_command_survives_the_shell(folder):
     words = ["task=listops", "attn=mean", override("source.release", folder), override("data.root", folder)]
-    subcommand, *arguments = pasted(compose(Experiment, words).data_command)
+    subcommand, *arguments = shell_arguments(compose(Experiment, words).data_command)
     prepare = compose(PrepareOptions, arguments)
     assert subcommand == "data" and prepare.source.options["release"] == folder
     assert prepare.data.root == Path(folder)
 
 
-# Typed without Hydra's quotes: what is left after the shell has removed its own.
-GRAMMAR = {"${HOME}", "${study} $(date)", "{a:1}", "a,b", "choice(1,2)"}
-GRAMMAR |= {"1_000", "1e3", "null", "nan", "-inf", "True"}
+# Names that are valid Hydra syntax and so keep their special meaning when typed without Hydra's quotes.
+HYDRA_SYNTAX = {"${HOME}", "${study} $(date)", "{a:1}", "a,b", "choice(1,2)"}
+HYDRA_SYNTAX |= {"1_000", "1e3", "null", "nan", "-inf", "True"}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in GRAMMAR])
-def test_a_name_needs_no_quotes_for_hydra_where_its_grammar_has_no_other_meaning(name):
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in HYDRA_SYNTAX])
+def test_escape_quotes_names_that_are_not_hydra_syntax(name):
     for text in (name, f"/runs/{name}/seed-0"):
         assert compose(ReportOptions, [f"out={text}"]).out == Path(text)
         assert escape(escape(f"out={text}")) == escape(f"out={text}")
@@ -93,17 +93,17 @@ def test_a_name_needs_no_quotes_for_hydra_where_its_grammar_has_no_other_meaning
     ["attn=sdpa,luna", "seeds=[0,1]", "x={a:1}", "x=glob(*,exclude=psf*)", "x='a'", "-m", "--cfg=job", "~x", "x=",
      "+x=choice(1,2)", "overrides=['optim.lr=1','a=b']", "x=${y}", "x=a\\=b", "x=[0,[1]"],
 )  # fmt: skip
-def test_what_hydra_can_read_or_should_explain_is_left_as_it_is(argument):
+def test_escape_keeps_valid_hydra_syntax(argument):
     assert escape(argument) == argument
 
 
-def test_a_command_has_its_words_quoted_once():
+def test_command_line_quotes_each_override_once():
     assert command_line("study transfer", "seeds=[0]") == "lra study transfer 'seeds=[0]'"
     assert command_line("report", "study=my study") == "lra report 'study=my study'"
     assert quote("it's") == "'it\\'s'" and quote("a b") == "a b" and quote(8) == "'8'"
 
 
-def kill():
+def kill_process():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -112,20 +112,21 @@ def kill():
     [
         (lambda: "", {}),
         (lambda: "attn=a: refused", {3: "attn=a: refused"}),
-        (kill, {3: "attn=a: ended by SIGKILL, perhaps because memory ran out"}),
+        (kill_process, {3: "attn=a: ended by SIGKILL, perhaps because memory ran out"}),
         (lambda: os.kill(os.getpid(), signal.SIGTERM), {3: "attn=a: ended by SIGTERM"}),
     ],
 )
-def test_a_run_ends_alone(compute, failures):
+def test_worker_failure_is_confined_to_its_run(compute, failures):
     with Workers() as workers:
         workers.run(3, "attn=a", compute)
         assert workers.failures() == failures
-        workers.run(3, "attn=a", kill)  # has ended before and is not run again
+        # Run 3 has already ended, so it does not start again.
+        workers.run(3, "attn=a", kill_process)
         assert workers.failures() == failures
     assert not workers.folder.exists()
 
 
-def test_of_a_broken_pool_the_run_whose_worker_died_first_fails_and_the_others_are_run_again():
+def test_broken_pool_fails_first_orphaned_run_and_restarts_the_others():
     runs = []
 
     def start():
@@ -136,7 +137,8 @@ def test_of_a_broken_pool_the_run_whose_worker_died_first_fails_and_the_others_a
                 (workers.folder / name).write_text("attn=x")
             (workers.folder / "5.orphaned").write_text("7")
             (workers.folder / "4.orphaned").write_text("8")
-            (workers.folder / "3.orphaned").write_text("2")  # ended in time
+            # Run 3 had already finished when its worker was killed, so it does not count as failed.
+            (workers.folder / "3.orphaned").write_text("2")
             raise BrokenProcessPool
         workers.run(4, "attn=4", lambda: "")
 
@@ -147,7 +149,7 @@ def test_of_a_broken_pool_the_run_whose_worker_died_first_fails_and_the_others_a
             workers.launch(lambda: (_ for _ in ()).throw(BrokenProcessPool))
 
 
-def parent(pid):
+def parent_pid(pid):
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"^PPid:\t(\d+)", status, re.M)[1])
 
@@ -155,7 +157,7 @@ def parent(pid):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads /proc")
 @pytest.mark.parametrize("victim", ["run", "worker"])
-def test_a_killed_process_of_train_is_one_failed_run_and_the_same_command_resumes_it(victim, data_root, tmp_path):
+def test_killed_process_fails_one_run_and_same_command_resumes(victim, data_root, tmp_path):
     words = ["task=listops", "budget=smoke", "attn=mean", "seeds=[0],[1],[2]", f"runs={tmp_path}", "optim.steps=120"]
     words += ["optim.eval_every=10", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "trainer.threads=1"]
     command = [sys.executable, "-m", "lra.train", "-m", *words]
@@ -163,15 +165,15 @@ def test_a_killed_process_of_train_is_one_failed_run_and_the_same_command_resume
     wait(process, lambda: list(tmp_path.rglob("last.ckpt")))
     (path, *_) = tmp_path.rglob("last.ckpt")
     owner = lock.holder(path.parent / lock.NAME)
-    os.kill(owner.pid if victim == "run" else parent(owner.pid), signal.SIGKILL)
+    os.kill(owner.pid if victim == "run" else parent_pid(owner.pid), signal.SIGKILL)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 1 and "Traceback" not in err, err
-    first, failure = err.splitlines()[-2:]
+    summary, failure = err.splitlines()[-2:]
     seed = path.parent.name.removeprefix("seed-")
-    assert first == "lra: 1 run failed, the others finished"
+    assert summary == "lra: 1 run failed, the others finished"
     assert f"seeds=[{seed}]" in failure and failure.endswith("ended by SIGKILL, perhaps because memory ran out")
-    records = {found.parent.name for found in tmp_path.rglob(record.NAME)}
+    records = {record_path.parent.name for record_path in tmp_path.rglob(record.NAME)}
     assert records == {"seed-0", "seed-1", "seed-2"} - {path.parent.name}
-    again = subprocess.run(command, cwd=CONF.parent, capture_output=True, text=True, timeout=300)
-    assert again.returncode == 0 and (path.parent / record.NAME).exists(), again.stderr
-    assert f"seed {seed}: step " in again.stderr and f"seed {seed}: step 10/" not in again.stderr, again.stderr
+    resumed = subprocess.run(command, cwd=CONF.parent, capture_output=True, text=True, timeout=300)
+    assert resumed.returncode == 0 and (path.parent / record.NAME).exists(), resumed.stderr
+    assert f"seed {seed}: step " in resumed.stderr and f"seed {seed}: step 10/" not in resumed.stderr, resumed.stderr

@@ -1,4 +1,4 @@
-"""Every yaml composes, builds and takes a training step; labels; what a wrong word gets."""
+"""Every yaml composes, builds and trains for a step; labels, help and errors of the command line."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def batch(cfg, width, rows=4, seed=0):
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_every_mechanism_builds_and_takes_a_step(name):
+def test_mechanism_builds_and_training_step_reduces_loss(name):
     cfg, steps = config(name), 1 if name in KERNELS else 3
     resolve(cfg)
     torch.manual_seed(0)
@@ -55,25 +55,26 @@ def test_every_mechanism_builds_and_takes_a_step(name):
 
 @pytest.mark.parametrize("protocol", ["paper", "clean"])
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_builds_and_its_smoke_schedule_runs_to_its_end(task, protocol):
+def test_task_builds_and_smoke_schedule_completes(task, protocol):
     for budget in ("paper", "quick", "smoke"):
         cfg = experiment(f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}")
         resolve(cfg)
         cfg.task_data()
     training = module.LitClassifier.of(cfg, cfg.classifier(), seed=0)
-    made = training.configure_optimizers()
+    setup = training.configure_optimizers()
     rates = []
     for _ in range(cfg.optim.steps):
-        rates.append(made["optimizer"].param_groups[0]["lr"])
-        made["optimizer"].step()
-        made["lr_scheduler"]["scheduler"].step()
+        rates.append(setup["optimizer"].param_groups[0]["lr"])
+        setup["optimizer"].step()
+        setup["lr_scheduler"]["scheduler"].step()
     assert max(rates) <= cfg.optim.lr * (1 + 1e-9) and min(rates) > 0
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_composes_builds_and_takes_a_step(name):
+def test_experiment_builds_and_all_gradients_are_finite(name):
     words = [f"experiment={name}"]
-    if name.startswith(("curformer", "board", "listops_quick")):  # the others choose a mechanism
+    # All other experiments set attn themselves.
+    if name.startswith(("curformer", "board", "listops_quick")):
         words.append("attn=cur_abs")
     for smaller in ((), ("budget=smoke", "model.layers=1")):
         cfg = experiment(*words, *smaller)
@@ -92,18 +93,18 @@ def test_every_experiment_composes_builds_and_takes_a_step(name):
         "experiment=curformer_listops optim.lr=${optim.eps} runs='a b' data.root=${runs}",
     ],
 )
-def test_groups_and_then_values_are_what_hydra_composes_at_once(words):
+def test_two_stage_composition_matches_hydra_compose(words):
     words = [*SMOKE, "attn=cur_abs", *re.findall(r"(?:'.*?'|\S)+", words)]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        whole = hydra.compose("train", words, return_hydra_config=True)
+        reference = hydra.compose("train", words, return_hydra_config=True)
         for _ in range(2):
-            config, own = composed("train", words)
-            assert config == OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
-            assert own.overrides.task == whole.hydra.overrides.task and own.mode == whole.hydra.mode
-            assert own.runtime.choices == whole.hydra.runtime.choices
+            config, settings = composed("train", words)
+            assert config == OmegaConf.masked_copy(reference, [key for key in reference if key != "hydra"])
+            assert settings.overrides.task == reference.hydra.overrides.task and settings.mode == reference.hydra.mode
+            assert settings.runtime.choices == reference.hydra.runtime.choices
 
 
-OWN = """
+CUSTOM_MODULE = """
 from lra.attention.base import Attention
 class AFT(Attention):
     def __init__(self, sizes, *, head_mix: int = 1, depth: int = 1):
@@ -112,15 +113,16 @@ class softmax(AFT): pass
 """
 
 
-def test_custom_classes_are_labelled_by_their_names_and_distinguished_by_their_modules(tmp_path, monkeypatch):
+def test_custom_class_is_labelled_by_name_and_compared_by_module(tmp_path, monkeypatch):
     for name in ("own_one", "own_other"):
-        (tmp_path / f"{name}.py").write_text(OWN)
+        (tmp_path / f"{name}.py").write_text(CUSTOM_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    made = lambda path, *words: compose(Experiment, ["task=listops", "attn=custom", f"attn._target_={path}", *words])
-    assert made("own_one.AFT", "+attn.head_mix=2", "+attn.depth=3").label == "AFT-depth=3-head_mix=2"
-    assert made("own_one.softmax").label == "custom-softmax"  # not the published mechanism
+    setup = lambda path, *words: compose(Experiment, ["task=listops", "attn=custom", f"attn._target_={path}", *words])
+    assert setup("own_one.AFT", "+attn.head_mix=2", "+attn.depth=3").label == "AFT-depth=3-head_mix=2"
+    # The prefix distinguishes the class from the mechanism of the package with the same name.
+    assert setup("own_one.softmax").label == "custom-softmax"
     assert experiment("task=listops", "attn=custom").label == "custom"
-    first, second = made("own_one.AFT"), made("own_other.AFT")
+    first, second = setup("own_one.AFT"), setup("own_other.AFT")
     assert first.label == "AFT" and first.home == second.home
     assert difference(first.choices({}), second.choices({})) == "attn._target_: own_one.AFT -> own_other.AFT"
 
@@ -135,7 +137,7 @@ NEEDS_GPU = ("attn=cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum")
         (NEEDS_GPU, "attn=cur_sum computes the same without one"),
     ],
 )
-def test_a_mechanism_that_cannot_run_here_is_an_error_or_skipped(mechanism, reason, tmp_path, monkeypatch, call):
+def test_unavailable_mechanism_raises_and_is_skipped_in_multirun(mechanism, reason, tmp_path, monkeypatch, call):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     words = ["task=listops", "budget=smoke", f"runs={tmp_path}", *mechanism]
@@ -144,73 +146,74 @@ def test_a_mechanism_that_cannot_run_here_is_an_error_or_skipped(mechanism, reas
     assert stop is None and error.startswith("skipped: attn=") and reason in error
 
 
-def test_a_mechanism_of_a_gpu_runs_in_tritons_interpreter(monkeypatch):
+def test_gpu_mechanism_runs_in_triton_interpreter(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     cfg = config("cur_abs", *NEEDS_GPU[1:])
     assert cfg.unavailable is None
     cfg.classifier()
 
 
-def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(call):
+def test_multirun_applies_option_to_every_mechanism(call):
     words = ["task=listops", "budget=smoke", "attn=cur_abs,cur_step", "attn.count=0", "+attn.cuont=3"]
     stop, *_ = call(train, "-m", *words[:-1])
     assert stop.startswith("lra: 2 runs failed") and stop.count("attn.count must be from 1 to") == 2
     assert "attn=cur_step attn.count=0" in stop
     assert follow(words) == [*words[:3], "attn.count=choice(0)", "+attn.cuont=choice(3)"]
-    others = ["-m", "attn=cur_abs", "attn.count=8", "optim.lr=1,2", "optim.steps=3", "~attn.pinv.steps", "runs=a\\=b"]
-    assert follow(others) == others
+    argv = ["-m", "attn=cur_abs", "attn.count=8", "optim.lr=1,2", "optim.steps=3", "~attn.pinv.steps", "runs=a\\=b"]
+    assert follow(argv) == argv
 
 
 @pytest.mark.parametrize("value, ending", [("0", SystemExit), ("1", ValueError)])
-def test_a_traceback_is_shown_if_it_is_asked_for(value, ending, monkeypatch):
+def test_traceback_environment_variable_reraises_error(value, ending, monkeypatch):
     monkeypatch.setenv("LRA_TRACEBACK", value)
     monkeypatch.setattr(sys, "argv", ["lra", "task=listops", "budget=smoke", "source.train=many"])
     with pytest.raises(ending, match=r"source\.train must be"):
         main(PrepareOptions)(prepare.__wrapped__)()
 
 
-def test_a_wrong_word_ends_a_process_with_status_1_and_one_line_though_it_has_no_stdout():
-    """As a service has none: descriptor 1 is closed before Python starts."""
-    words = ["task=listops", "budget=smoke", "source.train=many"]  # of the entry point that starts the soonest
+def test_invalid_override_exits_with_status_1_without_stdout():
+    """A service may have no stdout: the shell closes file descriptor 1 before Python starts."""
+    # data_prep is the entry point with the shortest start-up time.
+    words = ["task=listops", "budget=smoke", "source.train=many"]
     command = ["bash", "-c", 'exec "$@" >&-', "_", sys.executable, "-m", "data_prep", *words]
-    got = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    assert got.returncode == 1 and got.stderr.startswith("lra: source.train must be") and got.stderr.count("\n") == 1
+    proc = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert proc.returncode == 1 and proc.stderr.startswith("lra: source.train must be") and proc.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("*.yaml")))
-def test_help_shows_every_key_and_every_choice(name):
+def test_help_lists_every_key_and_choice(name):
     text = manual(name)
     for key in OmegaConf.load(CONF / f"{name}.yaml"):
         assert key == "defaults" or f"\n{key}:" in text
-    named = {"train": ("attn", "task", "experiment"), "bench": ("preset",), "sweep": ("sweep",), "data": ("task",)}
-    for group in named.get(name, ()):
+    groups = {"train": ("attn", "task", "experiment"), "bench": ("preset",), "sweep": ("sweep",), "data": ("task",)}
+    for group in groups.get(name, ()):
         choices = {path.stem for path in (CONF / group).glob("*.yaml")}
         assert choices and choices <= set(text.partition(f"\n{group}= ")[2].split())
 
 
-def test_help_needs_neither_other_words_nor_a_stdout(monkeypatch, call):
+def test_help_works_without_overrides_and_without_stdout(monkeypatch, call):
     assert "task= adding chain" in call(train, "--help")[1]
     monkeypatch.setattr(sys, "stdout", None)
     assert call(train, "--help")[0] is None
 
 
-def test_a_closed_pipe_ends_a_command_without_a_line():
+def test_closed_pipe_exits_without_message():
     reader, writer = os.pipe()
     os.close(reader)
     imports = "from data_prep.__main__ import PrepareOptions; from lra.config.entry import main"
     code = f"{imports}; main(PrepareOptions)(lambda options: print(options))()"
-    got = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    proc = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     os.close(writer)
-    assert (got.stderr, got.returncode) == ("", 1)
+    assert (proc.stderr, proc.returncode) == ("", 1)
 
 
 @pytest.mark.parametrize("words", ["protocol.hold_out=9", "budgets.smoke.train=100", "source.train=99"])
-def test_the_command_for_missing_data_makes_those_of_the_run(words):
+def test_data_command_composes_source_of_the_run(words):
     run = experiment("task=text", "attn=sdpa", "budget=smoke", words)
     assert compose(PrepareOptions, run.data_overrides).source == run.source
 
 
-def test_damaged_data_names_the_command_that_mends_it(tmp_path, call):
+def test_damaged_data_error_names_command_that_repairs_it(tmp_path, call):
     words = ["task=listops", "budget=smoke", f"data.root={tmp_path}"]
     assert call(prepare, *words)[0] is None
     (tokens,) = tmp_path.glob("listops-*/val.tokens.bin")

@@ -1,4 +1,4 @@
-"""Options and their types, and the experiment that is built from them."""
+"""Option types and ranges, custom mechanism classes, labels and fingerprints of experiments."""
 
 import csv
 import math
@@ -22,10 +22,10 @@ from lra.sweep.options import SweepOptions
 from lra.train.plan import resolve
 
 
-def test_the_fingerprint_of_a_default_configuration():
-    """It includes the data's provenance, so a change of either is a change here."""
-    made = experiment("task=listops", "attn=cur_abs", "data.pad=none")
-    choices = made.choices(made.task_data().source.provenance)
+def test_default_configuration_fingerprint_is_stable():
+    """The fingerprint covers the options and the provenance of the data; published runs are identified by it."""
+    actual = experiment("task=listops", "attn=cur_abs", "data.pad=none")
+    choices = actual.choices(actual.task_data().source.provenance)
     assert config_file.fingerprint(choices | {"seed": 0}) == "9b1a53037b6d1a47"
 
 
@@ -44,9 +44,9 @@ def test_the_fingerprint_of_a_default_configuration():
     ],
     ids=str,
 )
-def test_a_value_becomes_the_type_of_its_option(kind, value, result):
-    made = typed(kind, value, "x")
-    assert made == result and type(made) is type(result)
+def test_value_is_converted_to_option_type(kind, value, result):
+    actual = typed(kind, value, "x")
+    assert actual == result and type(actual) is type(result)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_value_becomes_the_type_of_its_option(kind, value, result):
     ],
     ids=str,
 )
-def test_a_value_of_another_type_is_an_error(kind, values):
+def test_value_of_wrong_type_raises(kind, values):
     for value in values:
         with pytest.raises(ValueError, match=r"^x(\.\w+)? must be .+, not .+$"):
             typed(kind, value, "x")
@@ -83,7 +83,7 @@ def test_a_value_of_another_type_is_an_error(kind, values):
         (math.nan, Range(0, 1), "", "from 0 to 1, not nan"),
     ],
 )
-def test_a_value_outside_its_range_is_an_error(value, bounds, most, expected):
+def test_value_outside_range_raises(value, bounds, most, expected):
     with pytest.raises(ValueError, match=f"^{re.escape(f'x must be {expected}')}$"):
         in_range("x", value, bounds, most)
 
@@ -99,7 +99,7 @@ def test_a_value_outside_its_range_is_an_error(value, bounds, most, expected):
         ("reformer", "buckets", 0),
     ],
 )
-def test_the_command_line_and_python_reject_a_value_with_the_same_message(name, option, value):
+def test_command_line_and_python_raise_the_same_error(name, option, value):
     with pytest.raises(ValueError) as from_command_line:
         config(name, f"attn.{option}={value}")
 
@@ -112,7 +112,7 @@ def test_the_command_line_and_python_reject_a_value_with_the_same_message(name, 
 
 
 class Own(Attention):
-    """Of a user: annotations of any kind, and none."""
+    """A user's mechanism with plain, quoted and missing annotations."""
 
     def __init__(self, sizes, *, rate: float = 1, mode: "Literal['a', 'b']" = "a", **more):
         super().__init__(sizes)
@@ -128,31 +128,32 @@ class Inner(Own):
         self.free, self.unknown = free, unknown
 
 
-def own(name, *words):
+def compose_custom(name, *words):
     return config(f"{__name__}.{name}", *words)
 
 
-def test_a_custom_class_is_typed_by_its_annotations():
-    made = own("Own", "+attn.rate=2", "+attn.mode=b").attn.options
-    assert made["rate"] == 2.0 and type(made["rate"]) is float and made["mode"] == "b"
-    for words, said in (
+def test_custom_class_options_follow_annotations():
+    actual = compose_custom("Own", "+attn.rate=2", "+attn.mode=b").attn.options
+    assert actual["rate"] == 2.0 and type(actual["rate"]) is float and actual["mode"] == "b"
+    for words, message in (
         (["+attn.rate=fast"], "attn.rate must be a number, not 'fast'"),
         (["+attn.mode=c"], "attn.mode must be one of a, b, not 'c'"),
         (["+attn.speed=1"], "attn.speed: no such key; attn has dropout, mode, "),
     ):
-        with pytest.raises(ValueError, match=said):
-            own("Own", *words)
-    made = own("Inner", "+attn.free=[1,{a: no}]", "+attn.unknown=x", "+attn.rate=3")
-    assert made.attn.get("free") == [1, {"a": "no"}]
-    assert made.attn.get("unknown") == "x"  # an annotation that nobody can resolve
-    assert type(made.classifier().blocks[0].mixer.attention).__name__ == "Inner"
+        with pytest.raises(ValueError, match=message):
+            compose_custom("Own", *words)
+    actual = compose_custom("Inner", "+attn.free=[1,{a: no}]", "+attn.unknown=x", "+attn.rate=3")
+    assert actual.attn.get("free") == [1, {"a": "no"}]
+    # An annotation that cannot be resolved leaves the value unchecked.
+    assert actual.attn.get("unknown") == "x"
+    assert type(actual.classifier().blocks[0].mixer.attention).__name__ == "Inner"
 
 
-def test_a_long_schedule_takes_no_memory_to_check():
+def test_billion_step_schedule_is_validated_without_enumerating_it():
     resolve(config("cur_abs", "optim.steps=1000000000", "optim.eval_every=1000000"))
 
 
-def test_a_run_that_made_nothing_binds_nobody_to_its_configuration(tmp_path):
+def test_empty_run_directory_accepts_another_configuration(tmp_path):
     def start(choices):
         with RunDir(path=tmp_path, choices=choices, seed=0).open() as is_open:
             assert is_open
@@ -161,19 +162,19 @@ def test_a_run_that_made_nothing_binds_nobody_to_its_configuration(tmp_path):
     assert start({"x": 1}) == "x: 1\n" and start({"x": 2}) == "x: 2\n" and not list(tmp_path.iterdir())
 
 
-def test_what_the_model_depends_on_makes_a_new_meta_model():
-    made = config("sdpa", "model.dim=32")
-    wider = made.replace(model=made.model.replace(dim=64))
-    assert made.meta_model is made.replace(data=made.data.replace(pad="batch")).meta_model
-    assert made.meta_model.encoded_width == 32 and wider.meta_model.encoded_width == 64
+def test_meta_model_is_rebuilt_when_model_options_change():
+    actual = config("sdpa", "model.dim=32")
+    wider = actual.replace(model=actual.model.replace(dim=64))
+    assert actual.meta_model is actual.replace(data=actual.data.replace(pad="batch")).meta_model
+    assert actual.meta_model.encoded_width == 32 and wider.meta_model.encoded_width == 64
 
 
-def test_values_are_frozen_and_a_change_is_checked():
-    made = config("sdpa")
+def test_options_are_frozen_and_replace_validates():
+    actual = config("sdpa")
     with pytest.raises(ValidationError, match="frozen"):
-        made.optim.lr = 1.0
+        actual.optim.lr = 1.0
     with pytest.raises(ValueError, match=r"^optim\.eval_every must divide optim\.steps 7, not 3: add optim.eval"):
-        made.optim.replace(steps=7)
+        actual.optim.replace(steps=7)
 
 
 with Path(__file__).with_name("choices.csv").open() as _file:
@@ -183,21 +184,21 @@ with Path(__file__).with_name("choices.csv").open() as _file:
 @pytest.mark.parametrize(
     "row", [pytest.param(row, id=row["words"], marks=[pytest.mark.slow] * (i % 10 > 0)) for i, row in enumerate(TABLE)]
 )
-def test_label_and_choices_are_those_of_the_table(row):
-    made = experiment(*row["words"].split())
-    assert (made.label, config_file.fingerprint(made.choices({}))) == (row["label"], row["fingerprint"])
+def test_label_and_fingerprint_match_table(row):
+    actual = experiment(*row["words"].split())
+    assert (actual.label, config_file.fingerprint(actual.choices({}))) == (row["label"], row["fingerprint"])
 
 
 TASKS = sorted(path.stem for path in (CONF / "experiment").glob("board_*.yaml"))
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_of_the_board(name):
-    made = experiment(f"experiment={name}", "attn=cur_abs")
-    assert (made.study, made.budget, made.protocol.name) == ("board", "board", "clean")
-    assert f"board_{made.task.name}" == name and made.model.dropout == 0 and made.optim.own_lr_max == 1e-3
-    assert made.attn.get("count") == made.task.length // 8
+def test_board_experiment_sets_board_protocol(name):
+    actual = experiment(f"experiment={name}", "attn=cur_abs")
+    assert (actual.study, actual.budget, actual.protocol.name) == ("board", "board", "clean")
+    assert f"board_{actual.task.name}" == name and actual.model.dropout == 0 and actual.optim.own_lr_max == 1e-3
+    assert actual.attn.get("count") == actual.task.length // 8
 
 
-def test_the_sweep_has_every_task_of_the_board_but_the_one_that_was_dropped():
+def test_board_sweep_has_every_board_task_except_listops():
     assert sorted(compose(SweepOptions, ["sweep=board"]).tasks) == [task for task in TASKS if task != "board_listops"]

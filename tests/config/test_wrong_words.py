@@ -1,4 +1,4 @@
-"""Wrong words over every entry point: each ends with one line and leaves nothing behind."""
+"""Invalid overrides at every entry point: a single error message, no traceback, and no files left behind."""
 
 import contextlib
 import random
@@ -36,11 +36,12 @@ DATA = "budget=smoke source.train=16 source.val=8 source.test=8 data.root=data"
 STEPS = "optim.steps=2 optim.eval_every=1 optim.warmup=0 optim.batch=4 seeds=[0] model.layers=1 trainer.threads=1"
 TRAIN = f"task=listops {DATA} {STEPS} runs=runs"
 RUN = "run=runs/paper-smoke/listops/sdpa/seed-0"
-HERE = "runs=runs data.root=data"
+FOLDERS = "runs=runs data.root=data"
 SMALL = "heads=1 head_dim=8 length=16"
 BENCH = "mechanisms=[sdpa] reference=sdpa what=attention modes=inference n=[32] batch=1 heads=1 head_dim=8 device=cpu"
 LENGTHS = "tasks=temporal_order lengths=128 mechanisms=mean seeds=[0] budget=smoke plan=true measure=0"
-ENTRIES = [  # with words that make them quick
+# Entry points, each with overrides that keep it fast.
+ENTRIES = [
     (train, f"{TRAIN} attn=cur_abs attn.count=4"),
     (train, f"{TRAIN} attn=soft attn.count=4"),
     (train, f"{TRAIN} attn=mega model.heads=1"),
@@ -53,18 +54,18 @@ ENTRIES = [  # with words that make them quick
     (maps, f"{RUN} data.root=data out=out"),
     (prepare, f"task=listops {DATA} workers=1"),
     (examples, f"task=listops {DATA} count=2 out=out.png"),
-    (transfer, f"{RUN} attn=cur_abs attn.count=4 examples=4 spectrum=1 trainer.threads=1 steps=0 {HERE}"),
+    (transfer, f"{RUN} attn=cur_abs attn.count=4 examples=4 spectrum=1 trainer.threads=1 steps=0 {FOLDERS}"),
     (transfer_show, "runs=runs out=out"),
-    (probe, f"{RUN} examples=2 derived=1 rows=1 threads=1 {HERE}"),
+    (probe, f"{RUN} examples=2 derived=1 rows=1 threads=1 {FOLDERS}"),
     (lengths, f"{LENGTHS} runs=runs"),
-    (inverses, f"n=1 steps=[0,2] counts=[4] kinds=gaussian threads=1 {SMALL} {HERE}"),
-    (dropin, f"candidates=[cur_abs] counts=[4] n=2 sources=[gaussian] cost=0 {SMALL} {HERE}"),
+    (inverses, f"n=1 steps=[0,2] counts=[4] kinds=gaussian threads=1 {SMALL} {FOLDERS}"),
+    (dropin, f"candidates=[cur_abs] counts=[4] n=2 sources=[gaussian] cost=0 {SMALL} {FOLDERS}"),
 ]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with the data of the entries and a run of sdpa."""
+    """A folder with prepared data and a trained sdpa run, which the entry points read."""
     folder = tmp_path_factory.mktemp("wrong")
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         patch.setenv("LRA_DATA", "data")
@@ -72,8 +73,8 @@ def home(tmp_path_factory):
     return folder
 
 
-def options(entry, words):
-    """Every key of the composed configuration of an entry point, sections too, and its groups."""
+def option_keys(entry, words):
+    """List the keys of the composed configuration of an entry point, including sections and config groups."""
 
     def keys(node, prefix=""):
         for key in node:
@@ -84,8 +85,8 @@ def options(entry, words):
 
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         (kind, *_) = get_type_hints(entry.__wrapped__).values()
-        made = hydra.compose(kind.conf, words)
-    return sorted(key for key in keys(made) if not key.startswith(("hydra", "budgets.paper", "budgets.quick", "plan")))
+        cfg = hydra.compose(kind.conf, words)
+    return sorted(key for key in keys(cfg) if not key.startswith(("hydra", "budgets.paper", "budgets.quick", "plan")))
 
 
 def files(folder):
@@ -94,11 +95,12 @@ def files(folder):
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 @pytest.mark.parametrize("entry, words", ENTRIES)
-def test_a_wrong_word_ends_in_one_line_and_leaves_nothing(entry, words, seed, home, tmp_path, monkeypatch, call):
-    draw, words = random.Random(f"{seed} {entry.__module__} {words}"), words.split()
-    key, value = draw.choice(options(entry, words)), draw.choice(VALUES)
-    place = Path(shutil.copytree(home, tmp_path / "a/b/c/d"))  # ../../x stays inside
-    monkeypatch.chdir(place)
+def test_invalid_override_fails_without_side_effects(entry, words, seed, home, tmp_path, monkeypatch, call):
+    rng, words = random.Random(f"{seed} {entry.__module__} {words}"), words.split()
+    key, value = rng.choice(option_keys(entry, words)), rng.choice(VALUES)
+    # Four levels deep, so that the value ../../x stays inside tmp_path.
+    workdir = Path(shutil.copytree(home, tmp_path / "a/b/c/d"))
+    monkeypatch.chdir(workdir)
     before, words = files(tmp_path), [word for word in words if word.partition("=")[0] != key]
     stop, _, log = call(entry, *words, f"{key}={value}")
     assert "Traceback" not in log and "Error:" not in log, (key, value, log)
@@ -109,7 +111,8 @@ def test_a_wrong_word_ends_in_one_line_and_leaves_nothing(entry, words, seed, ho
 PAPER = "budget=paper task=listops attn=sdpa "
 DEVICES = "task=listops attn=mean trainer.devices="
 MASKED = "task=listops attn=sdpa pretrain=masked "
-TOLD = {  # by the command, whose words are behind those of SHORT
+# Entry point -> overrides, appended to BASE -> expected part of the error message.
+ERRORS = {
     train: {
         PAPER + "optim.steps=120": "optim.steps - 1 (119), not 1000: add optim.eval_every=60 optim.warmup=12",
         PAPER + "optim.steps=7 optim.warmup=0": "optim.steps 7, not 50: add optim.eval_every=7",
@@ -217,7 +220,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         "model=x": "model= and examples= go together",
     },
 }
-SHORT = {
+BASE = {
     train: "budget=smoke runs=runs",
     sweep: f"{' '.join(SMOKE)} runs=runs",
     bench: "mechanisms=[naive] runs=runs",
@@ -230,9 +233,9 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize("entry, words", [(entry, words) for entry in TOLD for words in TOLD[entry]])
-def test_the_line_says_what_is_wrong_or_what_to_write_instead(entry, words, tmp_path, data_root, monkeypatch, call):
+@pytest.mark.parametrize("entry, words", [(entry, words) for entry in ERRORS for words in ERRORS[entry]])
+def test_error_message_names_invalid_option_or_correction(entry, words, tmp_path, data_root, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
-    stop, *_ = call(entry, *SHORT[entry].split(), *words.split())
-    assert stop.startswith("lra: ") and TOLD[entry][words] in stop and "\n" not in stop
+    stop, *_ = call(entry, *BASE[entry].split(), *words.split())
+    assert stop.startswith("lra: ") and ERRORS[entry][words] in stop and "\n" not in stop
     assert not files(tmp_path)

@@ -1,11 +1,11 @@
-"""The requirements of each class of command in README.md and docs/.
+"""Checks of the commands in README.md and docs/, without running them.
 
-``checked`` finds the class of a command and raises AssertionError if something in it is wrong. Nothing is started:
+``checked`` checks a command by its program and raises AssertionError if it is invalid:
 
-    python -m <entry>   its words compose to the entry's options, and these to what they name (``meant``)
-    python -m pytest    its options and files
-    make                make -n, and every variable is one of the Makefile
-    others              programs of OTHERS, whose words are not read
+    python -m <entry>   its overrides compose to valid options, and everything that these name exists
+    python -m pytest    its options parse and its files exist
+    make                make -n succeeds, and the Makefile reads every variable
+    others              programs of OTHERS; their arguments are not checked
 """
 
 import argparse
@@ -49,12 +49,14 @@ from lra.train.plan import resolve
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 OTHERS = ("torchrun", "srun", "pip", "wandb", "source", "export", "apt-get")
-PARSERS = {  # entries without options: their function of the words
+# Entry points without Hydra options: the function that parses their arguments.
+PARSERS = {
     "data_prep.bench": "data_prep.bench:arguments",
     "lra.leaderboard": "lra.leaderboard.__main__:chosen",
     "lra.ops.triton.resources": "lra.ops.triton.resources:chosen",
 }
-FORMS = {  # the pattern of the words
+# Entry points without a parser function: a pattern of their arguments.
+FORMS = {
     "lra.bench.gpu_check": r"(minutes=[\d.]+)?",
     "lra.bench.peers": r"((n|batch|repeats)=[1-9]\d* ?)*",
     "lra.bench.recurrences": r"((n|batch|repeats)=[1-9]\d* ?)*",
@@ -65,20 +67,20 @@ FORMS = {  # the pattern of the words
 
 
 def checked(command: Command, config: pytest.Config) -> None:
-    """AssertionError, with what the program says, for a command that raises an error."""
+    """Raise AssertionError, with the program's error message, if a command is invalid."""
     program, *words = command.words
     if program == "python" and words[0] == "-m":
-        run_by_pytest(words[2:], config) if words[1] == "pytest" else parsed(words[1], words[2:])
+        check_pytest(words[2:], config) if words[1] == "pytest" else check_entry(words[1], words[2:])
     elif program == "lra":
-        routed(words)
+        check_lra(words)
     elif program == "make":
-        made(words)
+        check_make(words)
     else:
         assert program in OTHERS, f"{command}: belongs to no class of tests/docs/docs_commands.py"
 
 
-def routed(words: list[str]) -> None:
-    """The words of the command lra, which names the entry point."""
+def check_lra(words: list[str]) -> None:
+    """Check the arguments of ``lra``, which begin with the name of an entry point."""
     if words == ["--help"]:
         return
     try:
@@ -86,14 +88,15 @@ def routed(words: list[str]) -> None:
     except SystemExit as stop:
         raise AssertionError(f"lra {shlex.join(words)}: {stop.code}") from None
     module, _, function = entry.module.partition(":")
-    if function or words[number:] in ([], ["--help"]):  # a mention
+    # A command without options is only a mention: its module must exist.
+    if function or words[number:] in ([], ["--help"]):
         assert find_spec(module), f"lra {shlex.join(words)}: {module} does not exist"
     else:
-        parsed(module, words[number:])
+        check_entry(module, words[number:])
 
 
-def parsed(entry: str, words: list[str]) -> None:
-    """The words of an entry point, of several runs (-m) each."""
+def check_entry(entry: str, words: list[str]) -> None:
+    """Check the arguments of an entry point; with -m, the overrides of each run."""
     if entry == "data_prep" and words[:1] == ["inspect"]:
         entry, words = "data_prep inspect", words[1:]
     line = shlex.join(words)
@@ -106,10 +109,10 @@ def parsed(entry: str, words: list[str]) -> None:
             options = options_of(entry)
             if "hydra/launcher=submitit_slurm" in words and not find_spec("submitit"):
                 words = [word for word in words if not word.startswith(("hydra/launcher=", "hydra.launcher."))]
-            given = get_args_parser().parse_args(words)
-            with searched(given.config_dir) as loader:
-                for run in runs(given.overrides, loader) if given.multirun else [given.overrides]:
-                    meant(compose(options, run))
+            args = get_args_parser().parse_args(words)
+            with hydra_with_folder(args.config_dir) as loader:
+                for run in runs(args.overrides, loader) if args.multirun else [args.overrides]:
+                    check_options(compose(options, run))
     except SystemExit as stop:
         raise AssertionError(f"{line}: {stop.code}") from None
     except Exception as error:
@@ -119,19 +122,19 @@ def parsed(entry: str, words: list[str]) -> None:
 
 
 def options_of(entry: str) -> type[Options]:
-    """The options that ``@main`` of an entry point names."""
+    """Return the options class that ``@main`` of an entry point names; the module may need an extra to import."""
     spec = find_spec(entry)
     assert spec, f"python -m {entry}: belongs to no class of tests/docs/docs_commands.py"
     module = f"{entry}.__main__" if spec.submodule_search_locations else entry
     source = Path(find_spec(module).origin).read_text()
     (kind,) = re.findall(r"^@main\((\w+)\)$", source, re.M)
-    origin = re.search(rf"^from (\.[\w.]*) import .*\b{kind}\b", source, re.M)  # the entry may need an extra
+    origin = re.search(rf"^from (\.[\w.]*) import .*\b{kind}\b", source, re.M)
     return resolve_name(f"{relative(origin[1], module.rpartition('.')[0]) if origin else module}:{kind}")
 
 
 @contextlib.contextmanager
-def searched(folder: str | None) -> Iterator[ConfigLoaderImpl]:
-    """Hydra over conf and, as with --config-dir, over another folder."""
+def hydra_with_folder(folder: str | None) -> Iterator[ConfigLoaderImpl]:
+    """Initialise Hydra with conf and, as with --config-dir, another folder."""
     path = create_config_search_path(str(CONF))
     if folder:
         path.prepend("command-line", f"file://{Path(folder).absolute()}", anchor=SearchPathQuery(provider="schema"))
@@ -143,49 +146,52 @@ def searched(folder: str | None) -> Iterator[ConfigLoaderImpl]:
 
 
 def runs(words: list[str], loader: ConfigLoaderImpl) -> list[list[str]]:
-    """The words of runs of -m, so that each word is in one; of a glob, in which none can be wrong, the ends."""
+    """Select multirun overrides such that each override occurs; of a glob, whose values all exist, first and last."""
     overrides = OverridesParser.create(loader).parse_overrides(list(map(escape, words)))
-    (every,) = BasicSweeper.split_arguments(overrides, None)
+    (argument_lists,) = BasicSweeper.split_arguments(overrides, None)
     if any("glob(" in word for word in words):
-        return [every[0], every[-1]]
-    known: set[str] = set()
-    return [run for run in every if set(run) - known and (known.update(run) or True)]
+        return [argument_lists[0], argument_lists[-1]]
+    seen_overrides: set[str] = set()
+    return [run for run in argument_lists if set(run) - seen_overrides and (seen_overrides.update(run) or True)]
 
 
-def meant(options: Options) -> None:
-    """ValueError if options name something that does not exist or does not go together."""
+def check_options(options: Options) -> None:
+    """Raise ValueError if options name something that does not exist or contradict each other."""
     match options:
-        case Experiment() if not options.unavailable:  # with four GPUs
+        # As on a machine with four GPUs.
+        case Experiment() if not options.unavailable:
             with mock.patch.multiple(torch.cuda, is_available=lambda: True, device_count=lambda: 4):
                 resolve(options)
-        case BenchOptions():  # every name is known; every task with one of those that change options
-            asked = contestants.asked(options)
-            names = [name for name in asked.mechanisms if "=" in name][:3] or asked.mechanisms[:1]
-            pairs = zip(cycle(names), cycle(asked.tasks), range(max(len(names), len(asked.tasks))), strict=False)
+        # Three mechanisms with options or one without, each with a task, until every task has been used.
+        case BenchOptions():
+            bench = contestants.asked(options)
+            names = [name for name in bench.mechanisms if "=" in name][:3] or bench.mechanisms[:1]
+            pairs = zip(cycle(names), cycle(bench.tasks), range(max(len(names), len(bench.tasks))), strict=False)
             for name, task, _ in pairs:
-                contestants.experiment(name, [f"task={task}", f"budget={asked.budget}", *asked.overrides])
+                contestants.experiment(name, [f"task={task}", f"budget={bench.budget}", *bench.overrides])
         case LengthsOptions():
-            meant(grid(options))
+            check_options(grid(options))
         case SweepOptions(sweep=sweep) if sweep.search:
             Board(options.replace(mechanisms=options.mechanisms[:1], measure=0), 1)
-        case SweepOptions(sweep=sweep):  # the first value of each axis, on every task
+        # The first value of each axis, on every task.
+        case SweepOptions(sweep=sweep):
             grids = {name: {key: values[:1] for key, values in axes.items()} for name, axes in sweep.grids.items()}
             expand(options.replace(sweep=sweep.replace(grids=grids), measure=0), threads=1)
 
 
-def run_by_pytest(words: list[str], config: pytest.Config) -> None:
+def check_pytest(words: list[str], config: pytest.Config) -> None:
     try:
-        given = config._parser.parse(words, namespace=argparse.Namespace())
+        args = config._parser.parse(words, namespace=argparse.Namespace())
     except pytest.UsageError as error:
         raise AssertionError(f"pytest {shlex.join(words)}: {error}") from None
-    assert given.file_or_dir and all((ROOT / file).is_file() for file in given.file_or_dir), given.file_or_dir
+    assert args.file_or_dir and all((ROOT / file).is_file() for file in args.file_or_dir), args.file_or_dir
 
 
-def made(words: list[str]) -> None:
-    """make -n, without <placeholders>; a variable that the Makefile never reads would do nothing."""
+def check_make(words: list[str]) -> None:
+    """Run make -n without <placeholders>; a variable that the Makefile never reads is an error."""
     for word in words:
         name, equals, _ = word.partition("=")
         assert not equals or f"$({name})" in MAKEFILE, f"make {word}: no such variable"
     words = [word for word in words if "<" not in word]
-    done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    dry_run = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True)
+    assert dry_run.returncode == 0, dry_run.stderr

@@ -1,6 +1,6 @@
-"""The manuals as data: fenced blocks, inline code, commands.
+"""Fenced blocks, inline code and commands of the manuals.
 
-A command is a line of a ``sh`` block, or inline code that begins with the name of a program and says more.
+A command is a line of a ``sh`` block, or inline code that begins with the name of a program and has arguments.
 """
 
 import re
@@ -19,13 +19,14 @@ PAGES = [
     ROOT / "lra/studies/README.md",
 ]
 LANGUAGES = ("sh", "python", "yaml", "text")
+# Pages whose commands use the example files that they define.
 OWN = (
     "README.md",
     "docs/board.md",
     "docs/mechanism.md",
     "docs/task.md",
     "docs/tutorial.md",
-)  # pages whose commands use their own examples
+)
 RUN_WITHOUT_OPTIONS = ("data_prep", "data_prep.bench", "lra.report", "lra.studies.dropin", "lra.studies.inverses")
 RUN_WITHOUT_OPTIONS += ("lra.studies.transfer.show",)
 PROGRAMS = ("lra", "python", "make", "pip", "torchrun", "srun", "wandb")
@@ -33,7 +34,7 @@ PROGRAMS += ("source", "export", "apt-get", "git", "cd", "curl")
 
 
 class Block(NamedTuple):
-    """file: the path that the paragraph before the block begins with."""
+    """A fenced block; ``file`` is the path with which the paragraph before it begins."""
 
     page: str
     line: int
@@ -52,26 +53,26 @@ class Command(NamedTuple):
 
 
 def blocks(page: str, text: str) -> Iterator[Block]:
-    """Raises AssertionError for a block without one of LANGUAGES."""
-    lines, opened, before = text.splitlines(), None, ""
+    """Yield the fenced blocks of a page; raise AssertionError for a language that is not in LANGUAGES."""
+    lines, start, paragraph = text.splitlines(), None, ""
     for number, line in enumerate(lines, start=1):
         if not line.startswith("```"):
-            before = line if line.strip() and opened is None else before
-        elif opened is None:
-            language, opened = line[3:], number
+            paragraph = line if line.strip() and start is None else paragraph
+        elif start is None:
+            language, start = line[3:], number
             assert language in LANGUAGES, f"{page}:{number}: a block is one of {', '.join(LANGUAGES)}, not {language!r}"
         else:
-            file = re.match(r"`([\w./-]+\.(?:py|yaml))`", before)
-            yield Block(page, opened, language, "\n".join(lines[opened : number - 1]) + "\n", file and file[1])
-            opened, before = None, ""
-    assert opened is None, f"{page}:{opened}: a block without an end"
+            file = re.match(r"`([\w./-]+\.(?:py|yaml))`", paragraph)
+            yield Block(page, start, language, "\n".join(lines[start : number - 1]) + "\n", file and file[1])
+            start, paragraph = None, ""
+    assert start is None, f"{page}:{start}: a block without an end"
 
 
 def spans(text: str) -> Iterator[tuple[int, str]]:
-    """Inline code outside of blocks, by its line."""
-    outside = re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), text, flags=re.M | re.S)
-    for found in re.finditer(r"`([^`]+)`", outside):
-        yield outside[: found.start()].count("\n") + 1, " ".join(found[1].split())
+    """Yield the line number and text of inline code outside of blocks."""
+    prose = re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), text, flags=re.M | re.S)
+    for match in re.finditer(r"`([^`]+)`", prose):
+        yield prose[: match.start()].count("\n") + 1, " ".join(match[1].split())
 
 
 def commands(page: str, text: str) -> Iterator[Command]:
@@ -108,11 +109,12 @@ def module_form(command: Command) -> Command:
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 COMMANDS = [module_form(c) for page, text in TEXTS.items() for c in commands(page, text)]
 BLOCKS = [block for page, text in TEXTS.items() for block in blocks(page, text)]
-EXAMPLES = {block.file: block for block in BLOCKS if block.file}  # files that a page writes down in full
+# Files that a page shows in full.
+EXAMPLES = {block.file: block for block in BLOCKS if block.file}
 
 
 def write_examples(folder: Path, *pages: str) -> None:
-    """Write the examples as their pages say: files of this repository, mine.py and myconf."""
+    """Write the example files of pages; mechanism and config examples also as mine.py and myconf."""
     files = {file: block.text for file, block in EXAMPLES.items() if block.page in (pages or OWN)}
     (mechanism,) = (file for file in EXAMPLES if file.startswith("lra/attention/"))
     package = f"lra.attention.{Path(mechanism).stem}"

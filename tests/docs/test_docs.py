@@ -1,4 +1,4 @@
-"""README.md, docs/ and examples/: every command is right and runs, wrong ones are found, snippets and examples run."""
+"""Commands in README.md and docs/ are valid and run, and so do snippets and examples/."""
 
 import ast
 import importlib
@@ -23,37 +23,38 @@ from lra.bench import contestants
 from lra.board import chapter as board
 from lra.runs import published
 
-ONCE = {(c.page in OWN, *c.words): c for c in COMMANDS}.values()
+UNIQUE_COMMANDS = {(c.page in OWN, *c.words): c for c in COMMANDS}.values()
 SNIPPETS = [block for block in BLOCKS if block.language == "python" and not block.file]
 
 
 @pytest.fixture
 def own(work, monkeypatch):
-    """The examples of OWN in the working directory and next to the files of the packages."""
+    """Write the examples of OWN into the working directory and make them importable as parts of the packages."""
     write_examples(work)
     for package in ("lra.attention", "data_prep"):
         module = importlib.import_module(package)
         monkeypatch.setattr(module, "__path__", [*module.__path__, str(work / package.replace(".", "/"))])
     monkeypatch.syspath_prepend(str(work))
-    monkeypatch.delitem(sys.modules, "mine", raising=False)  # the README's
-    monkeypatch.setattr(contestants, "further", lambda: [work / "conf"])  # --config-dir
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    # As with --config-dir.
+    monkeypatch.setattr(contestants, "further", lambda: [work / "conf"])
 
 
-@pytest.mark.parametrize("command", [c for c in ONCE if c.page not in OWN], ids=str)
-def test_every_command_is_right(command, work, pytestconfig):
+@pytest.mark.parametrize("command", [c for c in UNIQUE_COMMANDS if c.page not in OWN], ids=str)
+def test_documented_command_is_valid(command, work, pytestconfig):
     checked(command, pytestconfig)
 
 
-@pytest.mark.parametrize("command", [c for c in ONCE if c.page in OWN], ids=str)
-def test_every_command_on_an_example_is_right(command, own, pytestconfig):
+@pytest.mark.parametrize("command", [c for c in UNIQUE_COMMANDS if c.page in OWN], ids=str)
+def test_documented_command_on_example_is_valid(command, own, pytestconfig):
     words = command.words
     if words[0] == "python" and words[2] != "pytest" and "--config-dir" not in words:
-        words = (*words[:3], "--config-dir", "conf", *words[3:])  # of the working directory
+        words = (*words[:3], "--config-dir", "conf", *words[3:])
     checked(command._replace(words=words), pytestconfig)
 
 
-# Each kind of mistake in each class of command; options of every entry point are read in one way.
-WRONG = {
+# Each kind of mistake in each class of command; all entry points parse options with the same code.
+INVALID = {
     "python -m lra.train task=listops attn=cur_best": "attn=cur_best: no such choice",
     "python -m lra.train task=listops attn=cur_abs optim.lrr=1": "optim.lrr: no such key",
     "python -m lra.train task=listops attn=cur_abs +attn.lines=3": "attn.lines: no such key",
@@ -78,25 +79,25 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("line", WRONG)
-def test_a_wrong_command_is_found(line, work, pytestconfig):
+@pytest.mark.parametrize("line", INVALID)
+def test_invalid_command_is_detected(line, work, pytestconfig):
     (command,) = commands("page", f"```sh\n{line}  # a comment\n```\n")
-    with pytest.raises(AssertionError, match=re.escape(WRONG[line])):
+    with pytest.raises(AssertionError, match=re.escape(INVALID[line])):
         checked(command, pytestconfig)
 
 
-def test_commands_are_found_wherever_they_stand():
+def test_commands_are_found_in_blocks_and_inline_code():
     text = "Say `make test`\nor `pip install\n'.[hf]'`, not `make` or `python`.\n\n```sh\nsource a # b\n\nmake x\n```\n"
-    found = [(c.line, *c.words) for c in commands("page", text)]
-    assert found == [(6, "source", "a"), (8, "make", "x"), (1, "make", "test"), (2, "pip", "install", ".[hf]")]
+    command_lines = [(c.line, *c.words) for c in commands("page", text)]
+    assert command_lines == [(6, "source", "a"), (8, "make", "x"), (1, "make", "test"), (2, "pip", "install", ".[hf]")]
     for wrong in ("```\nmake\n```\n", "```bash\nmake\n```\n", "```sh\nmake\n", "```sh\nmake \\\n x\n```\n"):
         with pytest.raises(AssertionError):
             list(commands("page", wrong))
 
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: f"{block.page}:{block.line}")
-def test_snippets_run(block, work):
-    """A snippet with transformers has its imports of this suite checked; the next test runs it."""
+def test_python_snippet_runs(block, work):
+    """For the transformers snippet only the imports of this package are checked; the next test runs it."""
     (work / "runs").mkdir()
     tree = ast.parse(block.text)
     if "transformers" not in block.text:
@@ -107,39 +108,39 @@ def test_snippets_run(block, work):
 
 
 @pytest.mark.peers
-def test_the_snippet_of_transformers_runs(monkeypatch):
+def test_transformers_snippet_runs(monkeypatch):
     transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
 
     def tiny(name, attn_implementation):
         sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-        made = transformers.ViTModel(transformers.ViTConfig(**sizes, image_size=96, patch_size=4))
-        made.set_attn_implementation(attn_implementation)
-        return made.eval()
+        net = transformers.ViTModel(transformers.ViTConfig(**sizes, image_size=96, patch_size=4))
+        net.set_attn_implementation(attn_implementation)
+        return net.eval()
 
     monkeypatch.setattr(transformers.AutoModel, "from_pretrained", tiny)
     (block,) = (b for b in SNIPPETS if "transformers" in b.text)
     names = {}
     exec(block.text, names)
-    picture, made = torch.randn(1, 3, 96, 96), names["model"]
-    kept = made(picture).last_hidden_state
-    made.set_attn_implementation("sdpa")
-    assert kept.isfinite().all() and not torch.allclose(kept, made(picture).last_hidden_state)
+    picture, net = torch.randn(1, 3, 96, 96), names["model"]
+    cur_output = net(picture).last_hidden_state
+    net.set_attn_implementation("sdpa")
+    assert cur_output.isfinite().all() and not torch.allclose(cur_output, net(picture).last_hidden_state)
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_the_example_of_a_mechanism_needs_its_mask(masked, own):
-    """Values have another size than queries and keys."""
+def test_mechanism_example_needs_its_mask(masked, own):
+    """Also with value vectors of another size than queries and keys."""
     text = Path("mine.py").read_text()
     names = {}
     exec(text if masked else text.replace("if mask is not None", "if False"), names)
     q, k, v = torch.randn(3, 2, 2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     v, mask = v[..., :3], (torch.arange(6) < 4).expand(2, 6)
-    made = names["EfficientAttention"](Sizes(heads=2, head_dim=4, value_dim=3, length=6))
-    out, alone = made(q, k, v, mask), made(*(x[:, :, :4] for x in (q, k, v)))
-    assert out.shape == v.shape and torch.allclose(out[:, :, :4], alone) == masked
+    net = names["EfficientAttention"](Sizes(heads=2, head_dim=4, value_dim=3, length=6))
+    out, unpadded = net(q, k, v, mask), net(*(x[:, :, :4] for x in (q, k, v)))
+    assert out.shape == v.shape and torch.allclose(out[:, :, :4], unpadded) == masked
 
 
-def test_the_example_of_a_task_is_what_its_docstring_says(own):
+def test_task_example_matches_its_docstring(own):
     source = importlib.import_module("data_prep.letters").Letters(pairs=3, train=50, val=5, test=5)
     splits = source.open(Path("data"))
     tokens, mask = splits["train"].gather(torch.arange(50), 8)
@@ -150,7 +151,7 @@ def test_the_example_of_a_task_is_what_its_docstring_says(own):
         assert len(answers) == 3 and words[6] == "?" and answers[words[7]] == str(label)
 
 
-# A second each.
+# Overrides with which a command takes about a second.
 TINY = {
     "lra.train": ("budget=smoke", "seeds=[0]", "trainer.threads=1"),
     "lra.studies.transfer": ("examples=4", "spectrum=1", "trainer.threads=1"),
@@ -158,7 +159,7 @@ TINY = {
     "data_prep.show": ("budget=smoke",),
 }
 BENCH = ("n=[64]", "batch=1", "heads=1", "head_dim=16", "repeats=1", "warmup=0", "device=cpu")
-# A minute each; tests/ops/test_triton_inverse.py runs lra.ops.triton.resources.
+# About a minute; tests/ops/test_triton_inverse.py runs lra.ops.triton.resources.
 LONGER = {
     "data_prep": ("budget=smoke",),
     "data_prep.bench": ("--examples", "50", "--repeats", "1", "--workers", "1"),
@@ -167,7 +168,7 @@ LONGER = {
     "lra.sweep": ("seeds=[0]", "measure=0"),
     "lra.train": TINY["lra.train"],
 }
-# Downloads, files, GPUs, other hosts, missing packages; hours; data that other tests share.
+# Commands that are not run: they need downloads, files, GPUs, hosts, packages or hours, or replace shared data.
 ELSEWHERE = {
     *("preset=figure4", "preset=table2", "sweep=board", "optim.steps=6000", "force=true"),
     *("experiment=s4d_image_small", "experiment=s4d_text", "experiment=lru_text"),
@@ -177,17 +178,18 @@ ELSEWHERE = {
 RUNNABLE = {c.words: c for c in COMMANDS if c.page not in ("docs/train.md", *OWN) and c.words[0] == "python"}.values()
 
 
-def run(command: Command, patch: pytest.MonkeyPatch, short: dict = TINY) -> None:
-    """The command in this process with words that make it short, in the study that it would have made without them."""
+def run(command: Command, patch: pytest.MonkeyPatch, overrides: dict = TINY) -> None:
+    """Run a command in this process with overrides that make it fast, in the study of the original command."""
     _, _, entry, *words = command.words
-    words += short.get(entry, ())
+    words += overrides.get(entry, ())
     if entry == "lra.train" and not any(word.startswith(("study=", "experiment=")) for word in words):
         budget = next((word for word in command.words if word.startswith("budget=")), "budget=paper")
         words.append(f"study=paper-{budget.removeprefix('budget=')}")
     if any(word.startswith("steps=") for word in words):
         words.append("steps=2")
     patch.setattr(sys, "argv", [entry, *words])
-    patch.setattr(Hydra, "get_mode", lambda *_, **__: None)  # hydra would compose once more to learn what -m says
+    # Hydra would compose the configuration once more to read the multirun mode.
+    patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
     try:
         runpy.run_module(entry, run_name="__main__")
     except SystemExit as stop:
@@ -195,7 +197,7 @@ def run(command: Command, patch: pytest.MonkeyPatch, short: dict = TINY) -> None
 
 
 def publish_small_board(home: Path) -> None:
-    """Write two mechanisms and two tasks of the published board; the page has two charts for each pair."""
+    """Write two mechanisms and two tasks of the published board, since the page draws two charts for each pair."""
     for study in board.published():
         runs = published.read(study).values()
         runs = [run for run in runs if re.fullmatch(r"(sdpa|mean)(-optim\.lr=.*)?", run.record.label)]
@@ -203,8 +205,8 @@ def publish_small_board(home: Path) -> None:
 
 
 @pytest.mark.first
-def test_the_first_pages_from_top_to_bottom(work, monkeypatch):
-    """One command after the other, in one folder."""
+def test_first_pages_run_in_order(work, monkeypatch):
+    """All commands run in one working directory and build on each other."""
     write_examples(work, "README.md")
     publish_small_board(work / "published")
     monkeypatch.setattr(board, "HOME", work / "published")
@@ -222,7 +224,7 @@ def test_the_first_pages_from_top_to_bottom(work, monkeypatch):
 
 
 @pytest.mark.slow
-def test_transfer_from_top_to_bottom(work, monkeypatch):
+def test_transfer_page_runs_in_order(work, monkeypatch):
     trained = Command("", 0, ("python", "-m", "lra.train", "task=listops", "attn=softmax"))
     page = [c for c in COMMANDS if c.page == "docs/transfer.md" and "lra.studies.transfer" in " ".join(c.words[:3])]
     for command in (trained, *(c for c in page if "-m" not in c.words[3:])):
@@ -234,9 +236,10 @@ def test_transfer_from_top_to_bottom(work, monkeypatch):
 @pytest.mark.parametrize(
     "command", [c for c in RUNNABLE if c.words[2] in LONGER and not ELSEWHERE & {*c.words}], ids=str
 )
-def test_what_takes_longer_runs_to_its_end(command, work, monkeypatch):
+def test_long_command_completes(command, work, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # kernels are left out, not crawled through
+    # Without the interpreter kernels are skipped; with it they would take too long.
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     run(command, monkeypatch, LONGER)
 
 
@@ -252,7 +255,7 @@ LISTS = ("tests/docs/test_docs_words.py", "tests/runs/test_published.py", "tests
 
 @pytest.fixture
 def copy(request, tmp_path_factory):
-    """A copy of this repository with the examples of a page, made once."""
+    """A copy of this repository with the examples of a page, shared by the tests of that page."""
     folder = tmp_path_factory.getbasetemp() / request.param.replace("/", "-")
     if folder.exists():
         return folder
@@ -277,14 +280,14 @@ WHOLE = [(c.page, c) for c in ON_PAGES if c.words[2] in IN_COPY and "-m" not in 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("copy", "command"), WHOLE, indirect=["copy"], ids=str)
-def test_the_commands_of_a_page_run_to_their_end(copy, command):
+def test_command_of_page_completes_in_copy(copy, command):
     run_in_copy(copy, *command.words[2:])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("copy", [MECHANISM], indirect=True)
 @pytest.mark.parametrize("tests", [EACH, LISTS], ids=["each", "lists"])
-def test_tests_pass_with_one_more_mechanism(tests, copy):
+def test_tests_pass_with_an_added_mechanism(tests, copy):
     run_in_copy(copy, "pytest", *tests)
 
 
@@ -294,31 +297,31 @@ def example(name, *arguments):
 
 @pytest.fixture
 def pictures(tmp_path, data_root, monkeypatch):
-    """An empty working directory, and a folder of data that the session shares."""
+    """An empty working directory with the shared data of the session; open figures are closed on teardown."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     plt.close("all")
 
 
-def test_cur_from_scratch_approaches_exact_attention(pictures):
+def test_cur_from_scratch_error_decreases_with_budget(pictures):
     step, magnitude = example("cur_from_scratch", "128").values()
     assert step[0] > 10 * step[-1] and magnitude[0] > 10 * magnitude[-1]
     assert (pictures / "cur_from_scratch.png").exists()
 
 
-def test_the_kernel_of_s4d_is_its_recurrence(pictures):
+def test_s4d_kernel_equals_recurrence(pictures):
     differences = example("s4d_kernel", "40")
     assert set(differences) == {"S4D-Lin", "S4D-Inv"} and max(differences.values()) < 1e-12
     assert (pictures / "s4d_kernel.png").exists()
 
 
-def test_a_cell_of_the_arena_goes_from_data_to_a_table(pictures):
+def test_arena_cell_example_trains_and_prints_table(pictures):
     table = example("arena_cell", "cur_step", "smoke", "1")
     lines = [line.split("|")[1].strip(" `") for line in table.splitlines()]
     assert lines == ["mechanism", "---", "cur_step", "mean"] and (pictures / "arena_cell.png").exists()
 
 
-def test_an_added_mechanism_trains_and_scores(pictures, capsys):
+def test_add_mechanism_example_trains_and_scores(pictures, capsys):
     assert 0 <= example("add_mechanism", "3", "efficient")["efficient"] <= 100
     assert "efficient: test" in capsys.readouterr().out and (pictures / "add_mechanism.png").exists()
     with pytest.raises(SystemExit, match="mechanisms are efficient, softmax, mean, got best"):
@@ -326,10 +329,10 @@ def test_an_added_mechanism_trains_and_scores(pictures, capsys):
 
 
 @pytest.mark.slow
-def test_attention_beats_its_control_in_the_example(pictures):
+def test_attention_beats_control_in_example(pictures):
     scores = example("add_mechanism", "100", "efficient", "softmax", "mean")
     assert min(scores["efficient"], scores["softmax"]) > 50 + scores["mean"]
 
 
-def test_an_example_is_short():
+def test_examples_are_short():
     assert not [path for path in (ROOT / "examples").glob("*.py") if len(path.read_text().splitlines()) > 80]

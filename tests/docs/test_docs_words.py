@@ -1,4 +1,4 @@
-"""Words, links, paths and extras of README.md and docs/: docs name only existing things, and every existing thing."""
+"""The manuals name only existing options, files and links, and list every task, experiment, sweep and preset."""
 
 import dataclasses
 import re
@@ -18,13 +18,13 @@ from lra.config.options import flatten
 from lra.runs.record import RunRecord
 
 
-def cells(page):
+def table_rows(page):
     for line in TEXTS[page].splitlines():
         if line.startswith("| ") and not line.startswith("| ---"):
             yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
 
 
-def words(cell):
+def code_words(cell):
     return set(re.findall(r"`(\w+)`", cell))
 
 
@@ -33,47 +33,47 @@ def yamls(group):
 
 
 @pytest.mark.parametrize("key", ["task", "protocol", "pretrain", "block", "trainer", "logger"])
-def test_keys_list_every_value_and_no_other(key):
-    (row,) = (row for row in cells("docs/train.md") if row[0] == f"`{key}`")
-    assert words(row[1]) == yamls(key)
+def test_option_row_lists_exactly_the_config_group(key):
+    (row,) = (row for row in table_rows("docs/train.md") if row[0] == f"`{key}`")
+    assert code_words(row[1]) == yamls(key)
 
 
 def test_every_experiment_is_listed_once():
-    rows = list(cells("docs/train.md"))
+    rows = list(table_rows("docs/train.md"))
     start = [row[0] for row in rows].index("training of")
     names = [name for row in rows[start + 1 :] for name in re.findall(r"`(\w+)`", row[1])]
     assert set(names) == yamls("experiment") and len(names) == len(set(names))
 
 
-def test_budgets_are_those_of_every_task():
-    (row,) = (row for row in cells("docs/train.md") if row[0] == "`budget`")
+def test_budget_row_matches_task_budgets():
+    (row,) = (row for row in table_rows("docs/train.md") if row[0] == "`budget`")
     for task in (yaml.safe_load(path.read_text()) for path in (CONF / "task").glob("*.yaml")):
-        assert "defaults" in task or words(row[1]) <= set(task["budgets"])
+        assert "defaults" in task or code_words(row[1]) <= set(task["budgets"])
 
 
-def test_mechanisms_are_in_conf_attn():
-    rows = list(cells("docs/mechanisms.md"))
+def test_listed_mechanisms_exist():
+    rows = list(table_rows("docs/mechanisms.md"))
     (start,) = (i for i, row in enumerate(rows) if row[0] == "`attn=`")
-    listed = [word for row in rows[start + 1 :] for word in re.findall(r"`(\w+)`", row[0])]
-    assert set(listed) <= yamls("attn") - {"custom"} and len(set(listed)) == len(listed)
+    mechanisms = [word for row in rows[start + 1 :] for word in re.findall(r"`(\w+)`", row[0])]
+    assert set(mechanisms) <= yamls("attn") - {"custom"} and len(set(mechanisms)) == len(mechanisms)
 
 
-def test_sweeps_presets_kinds_and_launchers():
+def test_sweeps_presets_launchers_and_matrix_kinds_are_complete():
     from lra.studies.factorise.matrices import KINDS
 
     line = next(line for line in TEXTS["docs/sweeps.md"].splitlines() if line.startswith("`sweep=` is one of"))
-    assert words(line) == yamls("sweep")
-    said = {word.removeprefix("preset=") for word in re.findall(r"preset=\w+", TEXTS["docs/bench.md"])}
-    assert said == yamls("preset")
-    names = [row[0].strip("`") for row in cells("docs/sweeps.md")]
+    assert code_words(line) == yamls("sweep")
+    page_values = {word.removeprefix("preset=") for word in re.findall(r"preset=\w+", TEXTS["docs/bench.md"])}
+    assert page_values == yamls("preset")
+    names = [row[0].strip("`") for row in table_rows("docs/sweeps.md")]
     launchers = names[names.index("hydra/launcher=") + 1 :]
     assert set(launchers) == {"basic", "joblib", *EXTRAS}
     kinds = re.search(r"`kinds`\s+are\s+((?:`\w+`\s*)+)", TEXTS["docs/figures.md"])[1]
-    assert words(kinds) == set(KINDS)
+    assert code_words(kinds) == set(KINDS)
 
 
-def test_tables_of_the_protocol_are_the_yamls():
-    page = list(cells("docs/protocol.md"))
+def test_protocol_tables_match_yamls():
+    page = list(table_rows("docs/protocol.md"))
     names = {"length": "task.length", "batch": "optim.batch", "lr": "optim.lr", "warm-up": "optim.warmup"}
     names |= {"steps": "optim.steps", "validation every": "optim.eval_every"}
     (start,) = (i for i, row in enumerate(page) if row[:2] == ["task", "length"])
@@ -92,71 +92,72 @@ def test_tables_of_the_protocol_are_the_yamls():
         assert {key: yaml.safe_load(text) for key, text in texts.items()} == values
 
 
-def test_the_table_of_allowances_is_that_of_conf():
+def test_token_budget_table_matches_conf():
     row = re.compile(r"(?m)^\| (\w+) \| `(attn|block)\.(\w+)` \| (\d+) \| (\d+) \|$")
-    said = {tuple(names): (int(a), int(b)) for *names, a, b in row.findall(TEXTS["docs/protocol.md"])}
-    there = {}
+    page_values = {tuple(names): (int(a), int(b)) for *names, a, b in row.findall(TEXTS["docs/protocol.md"])}
+    actual = {}
     for path in (*(CONF / "attn").glob("*.yaml"), *(CONF / "block").glob("*.yaml")):
         for key in re.findall(r"(?m)^(\w+): \$\{of_budget:allowance\b", path.read_text()):
             trees = [{"budget": "b", "budgets": {"b": {"allowance": c}}, "it": OmegaConf.load(path)} for c in (16, 32)]
-            there[path.stem, path.parent.name, key] = tuple(OmegaConf.create(tree).it[key] for tree in trees)
-    assert said == there
+            actual[path.stem, path.parent.name, key] = tuple(OmegaConf.create(tree).it[key] for tree in trees)
+    assert page_values == actual
 
 
-def test_keys_in_the_text_exist():
-    known = {"attn._target_", "attn.temperature", "source.pairs", "task.length"}
+def test_option_keys_in_text_exist():
+    keys = {"attn._target_", "attn.temperature", "source.pairs", "task.length"}
     for path in (path for path in CONF.rglob("*.yaml") if path.parent.name != "experiment"):
         tree = yaml.safe_load(path.read_text())
-        known |= set(flatten(tree if path.parent.name == "task" or path.stem == "train" else {path.parent.name: tree}))
+        keys |= set(flatten(tree if path.parent.name == "task" or path.stem == "train" else {path.parent.name: tree}))
     key = re.compile(r"\+?((?:attn|block|data|logger|model|optim|protocol|source|task|trainer)\.[\w.]+)(=.*)?")
     for page, text in TEXTS.items():
         for line, span in spans(text):
-            found = key.fullmatch(span)
-            if found and not found[1].endswith((".py", ".yaml", ".md")):
-                assert any(f"{name}.".startswith(f"{found[1]}.") for name in known), f"{page}:{line} {span}"
+            match = key.fullmatch(span)
+            if match and not match[1].endswith((".py", ".yaml", ".md")):
+                assert any(f"{name}.".startswith(f"{match[1]}.") for name in keys), f"{page}:{line} {span}"
 
 
-def test_links_and_paths_lead_somewhere():
+def test_links_and_paths_exist():
     missing = []
     for path, (page, text) in zip(PAGES, TEXTS.items(), strict=True):
         for target in re.findall(r"\]\((?!https://)([^)]+)\)", text) + re.findall(r'<img src="([^"]+)"', text):
             file, _, anchor = target.partition("#")
-            there = (path.parent / file).resolve() if file else path
-            titles = re.findall(r"^#+ (.+)$", there.read_text(), re.M) if anchor and there.is_file() else []
+            actual = (path.parent / file).resolve() if file else path
+            titles = re.findall(r"^#+ (.+)$", actual.read_text(), re.M) if anchor and actual.is_file() else []
             anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
-            if not there.is_file() or (anchor and anchor not in anchors):
+            if not actual.is_file() or (anchor and anchor not in anchors):
                 missing.append((page, target))
         for _, span in spans(text):
-            own = re.fullmatch(r"(lra|conf|data_prep|tests|docs)/[\w./*-]*", span)
-            if own and span not in EXAMPLES and not list(ROOT.glob(span.rstrip("/"))):
+            path_match = re.fullmatch(r"(lra|conf|data_prep|tests|docs)/[\w./*-]*", span)
+            if path_match and span not in EXAMPLES and not list(ROOT.glob(span.rstrip("/"))):
                 missing.append((page, span))
     assert not missing
     linked = set(re.findall(r"\]\(([\w./]+\.md)\)", TEXTS["README.md"]))
     assert linked == {page for page in TEXTS if page != "README.md"}
 
 
-def test_a_page_has_at_most_200_lines():
-    longer = {"README.md": 250, "docs/results.md": 400, "docs/leaderboard.md": 400}  # two generated pages
-    assert not [page for page, text in TEXTS.items() if len(text.splitlines()) > longer.get(page, 200)]
+def test_pages_have_at_most_200_lines():
+    # The README and generated pages may be longer.
+    max_lines = {"README.md": 250, "docs/results.md": 400, "docs/leaderboard.md": 400}
+    assert not [page for page, text in TEXTS.items() if len(text.splitlines()) > max_lines.get(page, 200)]
 
 
-def test_the_site_lists_every_page_once():
+def test_site_navigation_lists_every_page_once():
     nav = re.findall(r"[\w-]+\.md", (ROOT / "mkdocs.yml").read_text())
-    moved = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-    moved["lra/studies/README.md"] = "studies.md"
-    assert sorted(nav) == sorted(moved.get(page, page.removeprefix("docs/")) for page in TEXTS)
+    site_names = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+    site_names["lra/studies/README.md"] = "studies.md"
+    assert sorted(nav) == sorted(site_names.get(page, page.removeprefix("docs/")) for page in TEXTS)
 
 
 @pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path):
+def test_site_builds_without_warnings(tmp_path):
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: make docs")
     line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     subprocess.run(line, cwd=ROOT, check=True)
     assert (tmp_path / "index.html").exists() and (tmp_path / "api" / "lra.attention.html").exists()
 
 
-def test_the_issue_asks_for_fields_of_a_record():
+def test_issue_template_asks_for_record_fields():
     form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/numbers_differ.yml").read_text())
-    asked = {entry["id"]: entry["attributes"] for entry in form["body"] if "id" in entry}
-    fields = words(asked["record"]["description"]) | words(asked["seeds"]["description"])
+    form_fields = {entry["id"]: entry["attributes"] for entry in form["body"] if "id" in entry}
+    fields = code_words(form_fields["record"]["description"]) | code_words(form_fields["seeds"]["description"])
     assert {"test", "val", "git"} <= fields <= {field.name for field in dataclasses.fields(RunRecord)}

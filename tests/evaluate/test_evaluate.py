@@ -1,4 +1,4 @@
-"""python -m lra.evaluate: fresh scores of finished runs, and comparisons whose true difference is known."""
+"""Fresh-test scores of finished runs (lra evaluate), and significance of differences between paired outcomes."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("data_root")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, data_root):
-    """A smoke run of one seed on ListOps, with its data."""
+    """A finished smoke run of one seed on ListOps."""
     runs = tmp_path_factory.mktemp("trained")
     train_config(smoke(runs, attn="cur_abs"))
     return runs
@@ -33,14 +33,14 @@ def trained(tmp_path_factory, data_root):
 
 @pytest.fixture
 def runs(trained, tmp_path):
-    """A copy of the run outside the repository."""
+    """A copy of the run, which a test may change."""
     shutil.copytree(trained, tmp_path / "runs")
     return tmp_path / "runs"
 
 
 @pytest.fixture
 def command(call):
-    """The command with arguments: its exit message and what it printed on stderr."""
+    """Call lra evaluate with arguments; returns its exit message and stderr."""
     return lambda *words: call(evaluate, f"examples={EXAMPLES}", "threads=1", *words)[::2]
 
 
@@ -51,11 +51,11 @@ def run(runs):
 
 @pytest.fixture
 def generators(run, data_root):
-    """The experiment of the run and the one of its fresh examples."""
+    """The experiment of the run and the experiment that generates fresh examples."""
     return fresh.generator_experiment(run, str(data_root), EXAMPLES)
 
 
-def test_a_result_is_written_next_to_the_record_and_not_computed_twice(runs, command):
+def test_result_is_saved_next_to_record_and_reused(runs, command):
     stop, text = command(f"runs={runs}")
     assert stop is None and "fresh test" in text
     path = seed_folder(runs, "cur_abs") / record.NAME
@@ -67,13 +67,13 @@ def test_a_result_is_written_next_to_the_record_and_not_computed_twice(runs, com
     assert result.standard_error == pytest.approx(100 * correct.std() / EXAMPLES**0.5)
     stop, text = command(f"runs={runs}")
     assert stop is None and "scored before" in text and path.read_bytes() == first
-    # Another number of examples is another data set, so another result.
+    # Another number of examples is another data set and gives a new result.
     assert command(f"runs={runs}", "examples=30")[0] is None and record.load(path).examples == 30
 
 
 @pytest.mark.parametrize("batch", [3, 32])
-def test_scoring_the_standard_test_set_gives_the_score_of_the_record(run, generators, batch):
-    """The same function on the run's own test examples: what differs is the examples alone."""
+def test_scoring_standard_test_set_reproduces_recorded_score(run, generators, batch):
+    """Fresh scores use the same scoring code as training: only the examples differ."""
     experiment, _ = generators
     data = experiment.task_data()
     data.setup()
@@ -84,7 +84,7 @@ def test_scoring_the_standard_test_set_gives_the_score_of_the_record(run, genera
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "within_tolerance"])
-def test_the_mean_of_the_outcomes_is_the_metric(metric):
+def test_mean_outcome_equals_metric(metric):
     torch.manual_seed(0)
     outputs = torch.randn(200, 1 if metric == "within_tolerance" else 10)
     labels = outputs[:, 0] + 0.08 * torch.rand(200) if metric == "within_tolerance" else torch.randint(10, (200,))
@@ -93,34 +93,34 @@ def test_the_mean_of_the_outcomes_is_the_metric(metric):
     assert 100 * correct.double().mean() == pytest.approx(getattr(metrics, metric)(outputs, labels))
 
 
-def test_fresh_examples_are_other_ones_and_seen_ones_are_left_out(run, generators):
+def test_fresh_examples_exclude_examples_of_the_run(run, generators):
     experiment, fresh_experiment = generators
     result = fresh.fresh_data(run, experiment, fresh_experiment, fresh.ExampleHashes())
     assert result.data.source.seed == fresh.FRESH_SEED != experiment.data_source().seed
-    # Hashes that claim that 10 of the fresh examples are training examples.
-    known = fresh.ExampleHashes()
-    known.of_split(result.data, "test")
-    own = experiment.task_data()
-    own.setup()
-    known.of_split(own, "train")[:10] = known.of_split(result.data, "test")[5:15]
-    without = fresh.fresh_data(run, experiment, fresh_experiment, known)
-    assert without.seen == 10 and without.digest != result.digest
-    assert without.index.tolist() == [*range(5), *range(15, EXAMPLES)]
-    known.of_split(own, "train")[:30] = known.of_split(result.data, "test")[:30]
+    # Replace hashes so that 10 of the fresh examples count as training examples of the run.
+    hashes = fresh.ExampleHashes()
+    hashes.of_split(result.data, "test")
+    run_data = experiment.task_data()
+    run_data.setup()
+    hashes.of_split(run_data, "train")[:10] = hashes.of_split(result.data, "test")[5:15]
+    unseen = fresh.fresh_data(run, experiment, fresh_experiment, hashes)
+    assert unseen.seen == 10 and unseen.digest != result.digest
+    assert unseen.index.tolist() == [*range(5), *range(15, EXAMPLES)]
+    hashes.of_split(run_data, "train")[:30] = hashes.of_split(result.data, "test")[:30]
     with pytest.raises(ValueError, match="30 of 40 fresh examples of listops are in the data of the run"):
-        fresh.fresh_data(run, experiment, fresh_experiment, known)
+        fresh.fresh_data(run, experiment, fresh_experiment, hashes)
 
 
-def test_results_are_collected_in_the_table_of_a_published_study(runs, command, tmp_path):
+def test_collect_writes_results_into_published_study(runs, command, tmp_path):
     assert "is not a published study" in command(f"runs={runs}", f"collect={tmp_path}")[0]
     study = tmp_path / "paper-smoke"
     study.mkdir()
     assert command(f"runs={runs}", f"collect={tmp_path}")[0] is None
     (result,) = record.read_table(study)
     assert result == record.load(seed_folder(runs, "cur_abs") / record.NAME)
-    other = dataclasses.replace(result, seed=7, git=None)
-    record.write_table(study, [other, result])
-    assert record.read_table(study) == [result, other]
+    second_result = dataclasses.replace(result, seed=7, git=None)
+    record.write_table(study, [second_result, result])
+    assert record.read_table(study) == [result, second_result]
     table = study / record.TABLE
     table.write_text(table.read_text().replace(result.outcomes[:8], "AAAAAAAA", 1))
     with pytest.raises(ValueError, match="is not a table of fresh-test results"):
@@ -136,7 +136,7 @@ def test_results_are_collected_in_the_table_of_a_published_study(runs, command, 
     ],
     ids=["no weights", "damaged weights", "damaged result"],
 )
-def test_what_cannot_be_scored_is_named_with_its_reason(runs, command, name, damage, reason):
+def test_unscorable_run_is_reported_with_reason(runs, command, name, damage, reason):
     damage(seed_folder(runs, "cur_abs") / name)
     stop, _ = command(f"runs={runs}")
     assert "1 of 1 runs were not scored" in stop and reason in stop
@@ -150,7 +150,7 @@ def test_what_cannot_be_scored_is_named_with_its_reason(runs, command, name, dam
         ({"seed": 0}, False, "listops is downloaded and has no generator"),
     ],
 )
-def test_a_task_without_a_generator_is_an_error(run, data_root, monkeypatch, options, is_generated, reason):
+def test_task_without_generator_raises(run, data_root, monkeypatch, options, is_generated, reason):
     experiment = restore.configuration(run, str(data_root))
     changed = experiment.replace(source=experiment.source.replace(**options))
     monkeypatch.setattr(type(experiment.data_source()), "generated", is_generated)
@@ -159,95 +159,95 @@ def test_a_task_without_a_generator_is_an_error(run, data_root, monkeypatch, opt
         fresh.generator_experiment(run, str(data_root), EXAMPLES)
 
 
-def test_a_folder_without_runs_is_an_error(command, tmp_path):
+def test_folder_without_runs_raises(command, tmp_path):
     assert "has no finished run" in command(f"runs={tmp_path}")[0]
 
 
-def test_positional_arguments_are_named():
+def test_positional_arguments_get_option_names():
     assert name_positional(["runs/a", "examples=3"], "runs") == ["runs=runs/a", "examples=3"]
-    named = name_positional(["verify", "mine", "more", "--help"], "verify", "name")
-    assert named == ["verify=verify", "name=mine", "more", "--help"]
+    arguments = name_positional(["verify", "mine", "more", "--help"], "verify", "name")
+    assert arguments == ["verify=verify", "name=mine", "more", "--help"]
 
 
 COMPARED = 400
 
 
-def made_up(rng, mean, seeds, easiness, seed_std=0.03):
-    """Outcomes (seeds, examples) with the probability mean + effect of the seed + effect of the example."""
+def simulate(rng, mean, seeds, easiness, seed_std=0.03):
+    """Sample outcomes (seeds, examples), 1 with probability mean + seed effect + easiness of the example."""
     probability = mean + rng.normal(0, seed_std, (seeds, 1)) + easiness
     return (rng.random(probability.shape) < probability).astype(float)
 
 
 @pytest.mark.parametrize("seeds", [(3, 3), (5, 5), (5, 2)])
-def test_intervals_cover_the_true_difference(seeds):
-    """95 % of the intervals have to; 600 trials leave a standard deviation of 0.9 %."""
+def test_confidence_interval_covers_true_difference(seeds):
+    """Coverage is 95 % ± 0.9 % over 600 trials; errors that ignore the variance between seeds cover less than 90 %."""
     rng = np.random.default_rng(0)
     covered = []
-    covered_by_examples_alone = []
+    covered_by_examples_only = []
     for _ in range(600):
         easiness = rng.choice([-0.25, 0.25], COMPARED)
-        first = made_up(rng, 0.45, seeds[0], easiness)
-        second = made_up(rng, 0.40, seeds[1], easiness)
+        first = simulate(rng, 0.45, seeds[0], easiness)
+        second = simulate(rng, 0.40, seeds[1], easiness)
         result = outcome_statistics.difference(first, second)
         covered.append(result.low <= 5 <= result.high)
-        covered_by_examples_alone.append(abs(result.value - 5) <= 1.96 * result.examples_error)
+        covered_by_examples_only.append(abs(result.value - 5) <= 1.96 * result.examples_error)
     assert 0.92 <= np.mean(covered) <= 0.985
-    assert np.mean(covered_by_examples_alone) < 0.9
+    assert np.mean(covered_by_examples_only) < 0.9
 
 
-def test_equal_mechanisms_are_called_different_in_five_percent_of_trials():
+def test_difference_has_5_percent_false_positives():
     rng = np.random.default_rng(1)
     p_values = []
     for _ in range(600):
         easiness = rng.choice([-0.25, 0.25], COMPARED)
-        p_values.append(outcome_statistics.difference(*(made_up(rng, 0.4, 4, easiness) for _ in range(2))).p)
+        p_values.append(outcome_statistics.difference(*(simulate(rng, 0.4, 4, easiness) for _ in range(2))).p)
     assert 0.02 <= np.mean(np.array(p_values) < 0.05) <= 0.08
 
 
-def test_the_same_examples_make_a_difference_more_precise():
+def test_shared_examples_reduce_error_of_difference():
     rng = np.random.default_rng(2)
     # Every example is either solved by all or by none.
     easiness = rng.choice([-0.5, 0.5], COMPARED)
-    first = made_up(rng, 0.5, 3, easiness, seed_std=0.0)
-    second = made_up(rng, 0.5, 3, easiness, seed_std=0.0)
+    first = simulate(rng, 0.5, 3, easiness, seed_std=0.0)
+    second = simulate(rng, 0.5, 3, easiness, seed_std=0.0)
     shuffled = rng.permuted(second, axis=1)
     assert outcome_statistics.difference(first, second).examples_error < 0.1
     assert outcome_statistics.difference(first, shuffled).examples_error > 2
 
 
-def test_one_seed_has_an_error_over_examples_alone():
+def test_single_seed_has_only_error_over_examples():
     rng = np.random.default_rng(3)
     result = outcome_statistics.difference(
-        made_up(rng, 0.5, 1, np.zeros(COMPARED)), made_up(rng, 0.4, 3, np.zeros(COMPARED))
+        simulate(rng, 0.5, 1, np.zeros(COMPARED)), simulate(rng, 0.4, 3, np.zeros(COMPARED))
     )
     assert (result.low, result.p, result.standard_error) == (None, None, None) and result.examples_error > 1
     with pytest.raises(ValueError, match=r"400 and 300 examples; score both on the same"):
         outcome_statistics.difference(np.zeros((2, 400)), np.zeros((2, 300)))
 
 
-def test_the_error_of_a_score_is_its_spread_over_seeds_and_draws_of_examples():
+def test_standard_error_matches_spread_over_seeds_and_examples():
     rng = np.random.default_rng(5)
     scores = []
     errors = []
     for _ in range(500):
-        outcomes = made_up(rng, 0.4, 5, rng.choice([-0.25, 0.25], COMPARED))
+        outcomes = simulate(rng, 0.4, 5, rng.choice([-0.25, 0.25], COMPARED))
         scores.append(100 * outcomes.mean())
         errors.append(outcome_statistics.standard_error(outcomes))
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(scores), rel=0.1)
-    one = made_up(rng, 0.4, 1, np.zeros(COMPARED))
-    binomial = 100 * math.sqrt(one.mean() * (1 - one.mean()) / COMPARED)
-    assert outcome_statistics.standard_error(one) == pytest.approx(binomial, rel=0.01)
+    single = simulate(rng, 0.4, 1, np.zeros(COMPARED))
+    binomial = 100 * math.sqrt(single.mean() * (1 - single.mean()) / COMPARED)
+    assert outcome_statistics.standard_error(single) == pytest.approx(binomial, rel=0.01)
 
 
-def test_pairs_have_the_higher_score_first():
+def test_pairs_put_higher_score_first():
     outcomes = {"low": np.zeros((2, 50)), "high": np.ones((2, 50)), "middle": np.tile([0.0, 1.0], (2, 25))}
     pairs = outcome_statistics.all_pairs(outcomes)
     assert list(pairs) == [("high", "middle"), ("high", "low"), ("middle", "low")]
     assert pairs["high", "low"].value == 100 and pairs["high", "low"].p == 0
 
 
-def test_the_significant_gap_is_that_of_two_draws_of_the_test_set():
-    """With perfect seeds: the difference of two binomial proportions of 2,000 examples each."""
+def test_significant_gap_matches_two_test_set_samples():
+    """Without variance between seeds, scores differ like two binomial proportions of 2,000 examples each."""
     gap_of = functools.partial(outcome_statistics.significant_gap, 37.0, published_examples=2000)
     gap = gap_of(examples=2000, seed_std=0.0, seeds=5, published_seeds=5)
     assert gap.threshold == pytest.approx(1.96 * 100 * math.sqrt(2 * 0.37 * 0.63 / 2000), rel=1e-3)
@@ -255,6 +255,6 @@ def test_the_significant_gap_is_that_of_two_draws_of_the_test_set():
     rng = np.random.default_rng(4)
     draws = 100 * (rng.binomial(2000, 0.37, (4000, 2)) / 2000)
     assert np.mean(np.abs(draws[:, 0] - draws[:, 1]) > gap.threshold) == pytest.approx(0.05, abs=0.015)
-    # Spread over seeds counts on both sides.
+    # The variance between seeds enters for both the published and our score: 1² / 4 = 0.25 each.
     wide = gap_of(examples=20_000, seed_std=1.0, seeds=4, published_seeds=4)
     assert wide.standard_error**2 == pytest.approx(wide.draw**2 + wide.own_error**2 + 0.25)

@@ -1,4 +1,4 @@
-"""CUR in tiny randomly initialised encoders of transformers, against their own exact attention."""
+"""CUR attention in small randomly initialised Hugging Face encoders, compared with their exact attention."""
 
 import copy
 import warnings
@@ -23,10 +23,11 @@ TEXTS = {
     "modernbert": ("ModernBert", {**MODERN, "global_attn_every_n_layers": 1}),
 }
 MODELS = TEXTS | {"vit": ("ViT", {**PICTURE, "intermediate_size": 64}), "dinov2": ("Dinov2", PICTURE)}
-TRUE = {"steps": None, "copy_rv": False, "count": 64}  # every row and column, true inverse: exact attention
+# All rows and columns and the true inverse: CUR is then exact attention.
+EXACT = {"steps": None, "copy_rv": False, "count": 64}
 
 register()
-register("cur_true", **TRUE)
+register("cur_true", **EXACT)
 register("cur_8", count=8)
 register("cur_plus_8", count=8, columns="cells", score="farthest")
 
@@ -37,11 +38,12 @@ def build(name, sizes):
 
 def model(kind, attention="eager"):
     torch.manual_seed(0)
-    made = build(*MODELS[kind])
-    for parameter in made.parameters():  # the default of 0.02 leaves next to uniform maps
+    encoder = build(*MODELS[kind])
+    # The default standard deviation of 0.02 gives nearly uniform attention, which CUR approximates too easily.
+    for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter, std=0.3) if parameter.dim() > 1 else None
-    made.set_attn_implementation(attention)
-    return made.double().eval()
+    encoder.set_attn_implementation(attention)
+    return encoder.double().eval()
 
 
 def inputs(kind, seed=1, lengths=(20, 13, 5)):
@@ -53,111 +55,112 @@ def inputs(kind, seed=1, lengths=(20, 13, 5)):
     return {"input_ids": torch.where(mask, ids, 1 if kind == "roberta" else 0), "attention_mask": mask.long()}
 
 
-def states(made, given):
-    """Rows of real tokens."""
+def states(encoder, batch):
+    """Last hidden states of the real tokens, (tokens, hidden)."""
     with torch.no_grad():
-        out = made(**given).last_hidden_state
-    return out[given["attention_mask"].bool()] if "attention_mask" in given else out.flatten(0, 1)
+        out = encoder(**batch).last_hidden_state
+    return out[batch["attention_mask"].bool()] if "attention_mask" in batch else out.flatten(0, 1)
 
 
-def near(got, expected):
-    """The true inverse of a map with small singular values loses most of float64's digits."""
-    return (got - expected).norm() < 1e-6 * expected.norm()
+def is_close(actual, expected):
+    """The tolerance is loose since inverting an ill-conditioned attention submatrix loses most float64 digits."""
+    return (actual - expected).norm() < 1e-6 * expected.norm()
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_keeping_everything_is_exact_attention_and_less_is_not(kind):
-    given = inputs(kind)
-    expected, made = states(model(kind), given), model(kind, "cur_true")
-    assert near(states(made, given), expected)
-    made.set_attn_implementation("cur_8")
-    assert not near(states(made, given), expected)
+def test_selecting_all_tokens_equals_exact_attention(kind):
+    batch = inputs(kind)
+    expected, encoder = states(model(kind), batch), model(kind, "cur_true")
+    assert is_close(states(encoder, batch), expected)
+    encoder.set_attn_implementation("cur_8")
+    assert not is_close(states(encoder, batch), expected)
 
 
 @pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("attention", ["cur_8", "cur_abs", "cur_true", "cur_plus_8"])
-def test_padding_never_changes_a_real_token(kind, attention):
-    made, given = model(kind, attention), inputs(kind)
-    mask = given["attention_mask"].bool()
-    other = given | {"input_ids": torch.where(mask, given["input_ids"], 7)}
-    if kind == "roberta":  # its positions are counted by the padding id
+def test_padding_does_not_change_real_tokens(kind, attention):
+    encoder, batch = model(kind, attention), inputs(kind)
+    mask = batch["attention_mask"].bool()
+    variant = batch | {"input_ids": torch.where(mask, batch["input_ids"], 7)}
+    # RoBERTa derives positions from token ids, in which padding with another id would count.
+    if kind == "roberta":
         positions = (mask.cumsum(1) * mask + 1).long()
-        given, other = given | {"position_ids": positions}, other | {"position_ids": positions}
-    torch.testing.assert_close(states(made, given), states(made, other))
-    alone = [states(made, {k: v[i : i + 1, :n] for k, v in given.items()}) for i, n in enumerate((20, 13, 5))]
-    torch.testing.assert_close(states(made, given), torch.cat(alone), rtol=1e-8, atol=1e-9)
+        batch, variant = batch | {"position_ids": positions}, variant | {"position_ids": positions}
+    torch.testing.assert_close(states(encoder, batch), states(encoder, variant))
+    unpadded = [states(encoder, {k: v[i : i + 1, :n] for k, v in batch.items()}) for i, n in enumerate((20, 13, 5))]
+    torch.testing.assert_close(states(encoder, batch), torch.cat(unpadded), rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("attention", ["cur", "cur_8", "cur_abs"])
-def test_a_padded_batch_is_compiled_and_exported_whole(attention):
-    made, given = model("bert", attention), inputs("bert")
-    expected = states(made, given)
-    exported = torch.export.export(made, (), given).module()
-    compiled = torch.compile(copy.deepcopy(made), fullgraph=True, backend="eager")
-    for other in (exported, compiled):
-        torch.testing.assert_close(states(other, given), expected, rtol=1e-12, atol=1e-12)
+def test_padded_batch_compiles_without_graph_breaks_and_exports(attention):
+    encoder, batch = model("bert", attention), inputs("bert")
+    expected = states(encoder, batch)
+    exported = torch.export.export(encoder, (), batch).module()
+    compiled = torch.compile(copy.deepcopy(encoder), fullgraph=True, backend="eager")
+    for variant in (exported, compiled):
+        torch.testing.assert_close(states(variant, batch), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_every_registered_name_and_options_of_a_model():
-    given = inputs("vit")
-    results = {name: states(model("vit", name), given) for name in ("cur", *(f"cur_{s}" for s in SCORES))}
+def test_registered_names_and_config_options_are_equivalent():
+    batch = inputs("vit")
+    results = {name: states(model("vit", name), batch) for name in ("cur", *(f"cur_{s}" for s in SCORES))}
     torch.testing.assert_close(results["cur"], results["cur_step"])
-    made = model("vit", "cur_step")
-    made.config.cur = {"count": 8}
-    torch.testing.assert_close(states(made, given), states(model("vit", "cur_8"), given))
-    made.config.cur = TRUE
-    assert near(states(made, given), states(model("vit"), given))
+    encoder = model("vit", "cur_step")
+    encoder.config.cur = {"count": 8}
+    torch.testing.assert_close(states(encoder, batch), states(model("vit", "cur_8"), batch))
+    encoder.config.cur = EXACT
+    assert is_close(states(encoder, batch), states(model("vit"), batch))
 
 
-def test_the_class_token_is_kept():
-    """Its row of the output is exact where only its layer's attention is replaced."""
+def test_class_token_is_always_selected():
+    """With its row selected, the class token's output of the first layer is exact; without, it is not."""
     register("cur_1", count=1, score="abs", pairing="same_q")
     register("cur_1_free", count=1, score="abs", pairing="same_q", class_token=False)
-    made, free = model("dinov2", "cur_1"), model("dinov2", "cur_1_free")
-    exact, given = model("dinov2"), inputs("dinov2")
-    rows = []
-    for one in (exact, made, free):
-        seen = []
-        first = one.encoder.layer[0] if hasattr(one, "encoder") else one.layers[0]
-        first.attention.register_forward_hook(lambda _, args, out, seen=seen: seen.append(out))
-        states(one, given)
-        rows.append((seen[0][0] if isinstance(seen[0], tuple) else seen[0])[:, 0])
-    torch.testing.assert_close(rows[1], rows[0])
-    assert not torch.allclose(rows[2], rows[0], atol=1e-3)
+    encoder, free = model("dinov2", "cur_1"), model("dinov2", "cur_1_free")
+    exact, batch = model("dinov2"), inputs("dinov2")
+    class_tokens = []
+    for net in (exact, encoder, free):
+        outputs = []
+        first_layer = net.encoder.layer[0] if hasattr(net, "encoder") else net.layers[0]
+        first_layer.attention.register_forward_hook(lambda _, args, out, outputs=outputs: outputs.append(out))
+        states(net, batch)
+        class_tokens.append((outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0])[:, 0])
+    torch.testing.assert_close(class_tokens[1], class_tokens[0])
+    assert not torch.allclose(class_tokens[2], class_tokens[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_parameter_of_the_attention_gets_a_gradient(kind):
-    made = model(kind, "cur_8")
-    made(**inputs(kind)).last_hidden_state.square().sum().backward()
-    own = {name: p for name, p in made.named_parameters() if "attention" in name or "attn." in name}
-    assert own and all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in own.values())
+def test_every_attention_parameter_gets_a_gradient(kind):
+    encoder = model(kind, "cur_8")
+    encoder(**inputs(kind)).last_hidden_state.square().sum().backward()
+    params = {name: p for name, p in encoder.named_parameters() if "attention" in name or "attn." in name}
+    assert params and all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in params.values())
 
 
-def test_saved_with_its_name_and_warned_without(tmp_path):
-    made, given = model("bert", "cur_abs"), inputs("bert")
-    made.config.cur = {"count": 8}
-    made.save_pretrained(tmp_path)
-    saved = lambda **words: transformers.AutoModel.from_pretrained(tmp_path, **words).double().eval()
-    again = saved()
-    torch.testing.assert_close(states(saved(attn_implementation="cur_abs"), given), states(made, given))
+def test_reload_uses_saved_attention_name_and_warns_without_it(tmp_path):
+    encoder, batch = model("bert", "cur_abs"), inputs("bert")
+    encoder.config.cur = {"count": 8}
+    encoder.save_pretrained(tmp_path)
+    reload = lambda **words: transformers.AutoModel.from_pretrained(tmp_path, **words).double().eval()
+    reloaded = reload()
+    torch.testing.assert_close(states(reload(attn_implementation="cur_abs"), batch), states(encoder, batch))
     with pytest.warns(UserWarning, match=r"config.cur is set but the model computes exact attention"):
-        states(again, given)
-    made.config.attn_implementation = "cur_abs"
-    made.save_pretrained(tmp_path)
-    again = saved()
-    torch.testing.assert_close(states(again, given), states(made, given))
-    again.set_attn_implementation("sdpa")
-    del again.config.cur
+        states(reloaded, batch)
+    encoder.config.attn_implementation = "cur_abs"
+    encoder.save_pretrained(tmp_path)
+    reloaded = reload()
+    torch.testing.assert_close(states(reloaded, batch), states(encoder, batch))
+    reloaded.set_attn_implementation("sdpa")
+    del reloaded.config.cur
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        exact = states(again, given)
-    torch.testing.assert_close(exact, states(model("bert", "sdpa"), given))
+        exact = states(reloaded, batch)
+    torch.testing.assert_close(exact, states(model("bert", "sdpa"), batch))
 
 
-def test_decoders_are_an_error():
-    small = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 50}
-    gpt = transformers.GPT2Model(transformers.GPT2Config(**small, attn_implementation="cur"))
+def test_decoder_raises():
+    gpt_sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 50}
+    gpt = transformers.GPT2Model(transformers.GPT2Config(**gpt_sizes, attn_implementation="cur"))
     with pytest.raises(ValueError, match="gpt2 is a decoder or masks keys query by query"):
         gpt(input_ids=inputs("bert")["input_ids"])
     decoder = build("Bert", {**TEXT, "is_decoder": True, "attn_implementation": "cur"})
@@ -168,51 +171,51 @@ def test_decoders_are_an_error():
         layer(torch.randn(1, 4, 32))
 
 
-def test_local_layers_are_an_error():
-    local = build("ModernBert", {**MODERN, "global_attn_every_n_layers": 2}).double().eval()
-    states(local, inputs("bert"))
-    local.set_attn_implementation("cur")
+def test_local_attention_layers_raise():
+    local_model = build("ModernBert", {**MODERN, "global_attn_every_n_layers": 2}).double().eval()
+    states(local_model, inputs("bert"))
+    local_model.set_attn_implementation("cur")
     with pytest.raises(ValueError, match=r"modernbert has layers of local attention.*global_attn_every_n_layers=1"):
-        local(**inputs("bert"))
+        local_model(**inputs("bert"))
 
 
-def test_dropout_and_unknown_arguments_are_an_error():
-    given = inputs("bert")
+def test_dropout_and_unknown_options_raise():
+    batch = inputs("bert")
     with pytest.raises(ValueError, match=r"attention dropout 0.1 in training.*set the model's attention dropout to 0"):
-        model("bert", "cur").train()(**given)
+        model("bert", "cur").train()(**batch)
     with pytest.raises(ValueError, match="asks for output_attentions, which CUR attention does not have"):
-        model("bert", "cur")(**given, output_attentions=True)
+        model("bert", "cur")(**batch, output_attentions=True)
     with pytest.raises(ValueError, match="BertSelfAttention masks keys query by query"):
-        model("bert", "cur")(given["input_ids"], torch.ones(20, 20, dtype=torch.bool).tril().expand(3, 1, 20, 20))
+        model("bert", "cur")(batch["input_ids"], torch.ones(20, 20, dtype=torch.bool).tril().expand(3, 1, 20, 20))
     with pytest.raises(ValueError, match=r"register: no option cuont; there is count, score"):
         register("typo", cuont=3)
-    made = model("bert", "cur")
-    made.config.cur = {"cuont": 3}
+    encoder = model("bert", "cur")
+    encoder.config.cur = {"cuont": 3}
     with pytest.raises(ValueError, match=r"config.cur: no option cuont; there is count"):
-        made(**given)
+        encoder(**batch)
 
 
-def test_a_mask_that_is_added_to_the_scores():
-    made, given = model("bert", "cur_8"), inputs("bert")
-    keys = given["attention_mask"].bool()[:, None, None]
-    added = torch.zeros(keys.shape, dtype=torch.float64).masked_fill(~keys, torch.finfo(torch.float64).min)
+def test_additive_mask_equals_boolean_mask():
+    encoder, batch = model("bert", "cur_8"), inputs("bert")
+    keys = batch["attention_mask"].bool()[:, None, None]
+    bias = torch.zeros(keys.shape, dtype=torch.float64).masked_fill(~keys, torch.finfo(torch.float64).min)
     torch.testing.assert_close(
-        made(given["input_ids"], added.expand(3, 1, 20, 20)).last_hidden_state[keys[:, 0, 0]], states(made, given)
+        encoder(batch["input_ids"], bias.expand(3, 1, 20, 20)).last_hidden_state[keys[:, 0, 0]], states(encoder, batch)
     )
 
 
-def test_the_function_is_what_the_model_computes():
-    """One layer by hand from the projections of the model."""
-    made, given = model("vit", "cur_8"), inputs("vit")
+def test_cur_attention_matches_registered_attention():
+    """The queries, keys and values that the model passes give the same output in cur_attention."""
+    encoder, batch = model("vit", "cur_8"), inputs("vit")
     calls = []
     register("cur_spy", count=8)
-    inner = transformers.AttentionInterface()["cur_spy"]
+    attention_fn = transformers.AttentionInterface()["cur_spy"]
     transformers.AttentionInterface.register(
-        "cur_spy", lambda *a, **k: calls.append((a, k, inner(*a, **k))) or calls[-1][2]
+        "cur_spy", lambda *a, **k: calls.append((a, k, attention_fn(*a, **k))) or calls[-1][2]
     )
-    made.set_attn_implementation("cur_spy")
-    states(made, given)
-    for (_, q, k, v, mask), named, (out, weights) in calls:
+    encoder.set_attn_implementation("cur_spy")
+    states(encoder, batch)
+    for (_, q, k, v, mask), kwargs, (out, weights) in calls:
         assert mask is None and weights is None
-        expected = cur_attention(q, k, v, scale=named["scaling"], count=8, class_token=True)
+        expected = cur_attention(q, k, v, scale=kwargs["scaling"], count=8, class_token=True)
         torch.testing.assert_close(out, expected.transpose(1, 2))

@@ -1,4 +1,4 @@
-"""Weights & Biases: runs, resumed runs, a missing service, and the published report, read back from its files."""
+"""Weights & Biases: logged and resumed runs, an unreachable service, and the published report, read from its files."""
 
 import csv
 import http.server
@@ -30,18 +30,18 @@ from lra.train.callbacks import Checkpoints
 OPTIM = ("logger=wandb", "logger.wandb.timeout=5", "seeds=[0]", "optim.steps=4", "optim.eval_every=1")
 WORDS = (*OPTIM, "model.layers=1", "model.dim=16", "data.eval_batch=64", "trainer.threads=1")
 KEY = "0" * 40
-# A thread of W&B's notices that wandb.teardown has ended the service below it.
+# A W&B thread raises when wandb.teardown stops the service process it talks to.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
 def run(runs, *words):
-    """Train one seed; its folder."""
+    """Train one seed and return its run directory."""
     train_config(config("sdpa", f"runs={runs}", *WORDS, *words))
     return seed_folder(runs, "sdpa")
 
 
-def rows(at):
-    with open(at / "metrics.csv", newline="") as file:
+def rows(run_dir):
+    with open(run_dir / "metrics.csv", newline="") as file:
         return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
 
@@ -49,39 +49,39 @@ def logged(contents):
     return [{"step": row["_step"]} | {k: v for k, v in row.items() if k[0] != "_"} for row in contents.history]
 
 
-def assert_complete(at):
-    found = wandb_files.read(at)
-    assert found.summary["record"] == asdict(record.load(at / "record.json"))
-    assert logged(found) == rows(at)
+def assert_complete(run_dir):
+    data = wandb_files.read(run_dir)
+    assert data.summary["record"] == asdict(record.load(run_dir / "record.json"))
+    assert logged(data) == rows(run_dir)
 
 
 def wandb_lines(capfd):
     return [line for line in capfd.readouterr().err.splitlines() if "W&B" in line or "wandb" in line]
 
 
-def test_what_a_run_holds(service, data_root, tmp_path):
-    at = run(tmp_path / "runs", "logger.wandb.mode=offline", "logger.wandb.tags=[mine]", "optim.lr=0.002")
-    found, saved = wandb_files.read(at), record.load(at / "record.json")
-    about = found.messages["run"]
-    assert (about.project, about.job_type, about.display_name) == ("lra", "train", "listops sdpa seed 0")
-    assert about.run_group == "paper-smoke/listops/sdpa"
-    assert list(about.tags) == ["paper-smoke", "listops", "sdpa", "paper", "smoke", "mine"]
-    assert found.config["optim"]["lr"] == 0.002 and found.config["task"]["length"] == 128
-    assert found.config["attn"]["_target_"] == "lra.attention.sdpa.SDPA"
-    assert (found.config["seed"], found.config["fingerprint"], found.config["git"]) == (0, saved.fingerprint, saved.git)
-    assert found.messages["environment"].cpu_count > 0
-    assert logged(found) == rows(at) and [row["step"] for row in rows(at)] == [1, 2, 3, 4]
-    assert found.summary["test"] == saved.test and found.summary["record"] == asdict(saved)
-    assert found.messages["exit"].exit_code == 0
+def test_run_has_config_history_and_summary(service, data_root, tmp_path):
+    run_dir = run(tmp_path / "runs", "logger.wandb.mode=offline", "logger.wandb.tags=[mine]", "optim.lr=0.002")
+    data, saved = wandb_files.read(run_dir), record.load(run_dir / "record.json")
+    run_info = data.messages["run"]
+    assert (run_info.project, run_info.job_type, run_info.display_name) == ("lra", "train", "listops sdpa seed 0")
+    assert run_info.run_group == "paper-smoke/listops/sdpa"
+    assert list(run_info.tags) == ["paper-smoke", "listops", "sdpa", "paper", "smoke", "mine"]
+    assert data.config["optim"]["lr"] == 0.002 and data.config["task"]["length"] == 128
+    assert data.config["attn"]["_target_"] == "lra.attention.sdpa.SDPA"
+    assert (data.config["seed"], data.config["fingerprint"], data.config["git"]) == (0, saved.fingerprint, saved.git)
+    assert data.messages["environment"].cpu_count > 0
+    assert logged(data) == rows(run_dir) and [row["step"] for row in rows(run_dir)] == [1, 2, 3, 4]
+    assert data.summary["test"] == saved.test and data.summary["record"] == asdict(saved)
+    assert data.messages["exit"].exit_code == 0
 
 
-def test_the_logger_is_no_part_of_the_fingerprint():
+def test_logger_does_not_change_fingerprint():
     assert config("sdpa", *WORDS).choices({}) == config("sdpa", *WORDS[2:]).choices({})
 
 
 @pytest.mark.parametrize("before_checkpoint", [False, True])
-def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_checkpoint):
-    """The process ends at the evaluation of step 3, before or after its checkpoint."""
+def test_resumed_offline_run_is_complete(service, data_root, tmp_path, before_checkpoint):
+    """The process crashes at the evaluation of step 3, before or after the checkpoint is saved."""
     from lightning import Trainer
 
     save = Trainer.save_checkpoint
@@ -91,33 +91,33 @@ def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_che
             raise RuntimeError("power cut")
         save(self, path)
 
-    with service.context() as only, power_cut(3):
-        only.setattr(Trainer, "save_checkpoint", saved)
+    with service.context() as patch, power_cut(3):
+        patch.setattr(Trainer, "save_checkpoint", saved)
         run(tmp_path, "logger.wandb.mode=offline")
     sys.modules["wandb"].teardown(exit_code=1)
     first = wandb_files.read(seed_folder(tmp_path, "sdpa"))
     assert [row["_step"] for row in first.history] == [1, 2, 3] and first.messages["exit"].exit_code == 1
-    at = run(tmp_path, "logger.wandb.mode=offline")
-    assert wandb_files.read(at).messages["run"].run_id == first.messages["run"].run_id
-    assert_complete(at)
+    run_dir = run(tmp_path, "logger.wandb.mode=offline")
+    assert wandb_files.read(run_dir).messages["run"].run_id == first.messages["run"].run_id
+    assert_complete(run_dir)
 
 
-def test_a_resumed_online_run_sends_the_evaluations_that_the_service_lacks(service, data_root, tmp_path):
-    """The evaluations of an offline run, sent to a service that has the first two."""
-    at = run(tmp_path, "logger.wandb.mode=offline")
-    sent, opened = [], []
+def test_resumed_online_run_sends_missing_evaluations(service, data_root, tmp_path):
+    """The service has the first two evaluations of an offline run; only the other two are sent."""
+    run_dir = run(tmp_path, "logger.wandb.mode=offline")
+    upload, resume_args = [], []
 
-    def open_run(about, *, resume, **_):
-        opened.append(resume)
-        return SimpleNamespace(step=3, log=lambda row, step, commit: sent.append({"step": step, **row}))
+    def open_run(run_info, *, resume, **_):
+        resume_args.append(resume)
+        return SimpleNamespace(step=3, log=lambda row, step, commit: upload.append({"step": step, **row}))
 
     service.setattr(logger, "open_run", open_run)
-    made = config("sdpa", f"runs={tmp_path}", *WORDS)
-    logger.WandB(folder=at, first_step=4, experiment=made, seed=0, fingerprint="f", project="lra")
-    assert opened == [True] and sent == [row for row in rows(at) if row["step"] >= 3] and len(sent) == 2
+    result = config("sdpa", f"runs={tmp_path}", *WORDS)
+    logger.WandB(folder=run_dir, first_step=4, experiment=result, seed=0, fingerprint="f", project="lra")
+    assert resume_args == [True] and upload == [row for row in rows(run_dir) if row["step"] >= 3] and len(upload) == 2
 
 
-def test_a_service_that_ends_halfway_does_not_end_the_training(service, data_root, tmp_path, capfd):
+def test_training_survives_killed_wandb_service(service, data_root, tmp_path, capfd):
     psutil = pytest.importorskip("psutil", reason="looks for open connections: pip install psutil")
     original = Checkpoints.on_validation_end
 
@@ -129,14 +129,14 @@ def test_a_service_that_ends_halfway_does_not_end_the_training(service, data_roo
         original(self, trainer, module)
 
     service.setattr(Checkpoints, "on_validation_end", kill)
-    at = run(tmp_path, "logger.wandb.mode=offline")
+    run_dir = run(tmp_path, "logger.wandb.mode=offline")
     (line,) = wandb_lines(capfd)
     assert line.endswith("listops sdpa seed 0 is not logged until it ends, then sent whole")
-    assert_complete(at)
+    assert_complete(run_dir)
 
 
 class Broken(http.server.BaseHTTPRequestHandler):
-    """A service that only fails."""
+    """A W&B service that answers every request with an error."""
 
     def do_GET(self):
         self.send_error(500)
@@ -144,7 +144,7 @@ class Broken(http.server.BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, *_):
-        """Nothing on stderr."""
+        """Suppress the request log on stderr."""
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ class Broken(http.server.BaseHTTPRequestHandler):
     ],
     ids=["no key", "no connection", "only failures"],
 )
-def test_without_the_service_the_run_is_an_offline_one(service, data_root, tmp_path, capfd, answers, word, message):
+def test_unreachable_service_falls_back_to_offline_run(service, data_root, tmp_path, capfd, answers, word, message):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
         url = f"http://127.0.0.1:{server.server_port}"
         if answers is not None:
@@ -166,22 +166,22 @@ def test_without_the_service_the_run_is_an_offline_one(service, data_root, tmp_p
             threading.Thread(target=server.serve_forever, daemon=True).start()
         else:
             server.server_close()
-        at = run(tmp_path, word)
+        run_dir = run(tmp_path, word)
         if answers:
             server.shutdown()
     (line,) = wandb_lines(capfd)
-    assert line.startswith(f"W&B: {message.format(at=at, url=url)}") and line.endswith("; wandb sync uploads it")
-    assert_complete(at)
+    assert line.startswith(f"W&B: {message.format(at=run_dir, url=url)}") and line.endswith("; wandb sync uploads it")
+    assert_complete(run_dir)
 
 
-def test_a_diverged_seed_is_a_failed_run(service, data_root, tmp_path):
-    at = run(tmp_path, "logger.wandb.mode=offline", "optim.lr=1e30")
-    found = wandb_files.read(at)
-    assert found.summary["record"]["status"] == "diverged" and found.messages["exit"].exit_code == 1
+def test_diverged_seed_is_a_failed_run(service, data_root, tmp_path):
+    run_dir = run(tmp_path, "logger.wandb.mode=offline", "optim.lr=1e30")
+    data = wandb_files.read(run_dir)
+    assert data.summary["record"]["status"] == "diverged" and data.messages["exit"].exit_code == 1
 
 
 @pytest.mark.parametrize("there", ["nothing", "a folder that other programs left"])
-def test_a_missing_package_is_named(data_root, tmp_path, monkeypatch, there):
+def test_missing_wandb_package_raises_with_install_command(data_root, tmp_path, monkeypatch, there):
     if there == "nothing":
         monkeypatch.setitem(sys.modules, "wandb", None)
     else:
@@ -195,13 +195,13 @@ def test_a_missing_package_is_named(data_root, tmp_path, monkeypatch, there):
         run(tmp_path, "logger.wandb.mode=live")
 
 
-is_installed = importlib.util.find_spec("wandb_workspaces") is not None  # it needs wandb
+is_installed = importlib.util.find_spec("wandb_workspaces") is not None
 needs_wandb = pytest.mark.skipif(not is_installed, reason="pip install '.[wandb]'")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Five seeds of a mechanism with a diverged one, a second one on two tasks, a control, another study, a board."""
+    """Runs of several mechanisms with one diverged seed and a control, a second study, and a board."""
     folder = tmp_path_factory.mktemp("reported") / "runs"
     for seed, test in enumerate(TESTS):
         add(folder, seed=seed, test=test, step_ms=10.0 + seed, peak_bytes=(seed + 1) << 20)
@@ -210,10 +210,10 @@ def runs(tmp_path_factory):
     add(folder, label="cur_step", task="text", test=60.25)
     add(folder, label="local", task="pathfinder_x", test=50.0, study="other", device="x86_64 CPU, 2 threads")
     add(folder, label="mean", test=18.0)
-    of_task = {"task": "recall", "floor": 20.0, "bag": 24.0}
+    task_fields = {"task": "recall", "floor": 20.0, "bag": 24.0}
     for label, test in {"none": 20.0, "mean": 22.0, "conv": 30.0, "sdpa": 95.0}.items():
-        add_seeds(folder, label, [test] * 2, study="board", **of_task)
-    add(folder, study="board-rates", label="sdpa-optim.lr=0.001", seed=100, **of_task)
+        add_seeds(folder, label, [test] * 2, study="board", **task_fields)
+    add(folder, study="board-rates", label="sdpa-optim.lr=0.001", seed=100, **task_fields)
     return folder
 
 
@@ -227,18 +227,19 @@ def lines(table):
     return {line["mechanism"]: line for line in wandb.numbers(table).to_dict("records")}
 
 
-def test_a_column_holds_numbers_or_texts(tables):
+def test_table_column_has_only_numbers_or_only_texts(tables):
     for key, table in tables.items():
         assert re.fullmatch(r"[A-Za-z_]\w*", key)
         for name, column in wandb.numbers(table).items():
             assert {type(value) for value in column} - {type(None)} in ({str}, {float}, {int}, {int, float}), name
-    assert "FAIL" in {cell.text for cell in tables["leaderboard"].cells["pathfinder_x"]}  # as printed: no number
+    # A published failure is text, not a number.
+    assert "FAIL" in {cell.text for cell in tables["leaderboard"].cells["pathfinder_x"]}
 
 
-def test_numbers_are_those_of_the_records(tables):
-    found = lines(tables["study_paper_paper"])["cur_abs"]
-    assert found["listops"] == pytest.approx(statistics.fmean(TESTS)) and found["listops n"] == 4
-    assert found["listops std"] == pytest.approx(statistics.stdev(TESTS)) and found["text"] is None
+def test_table_numbers_match_records(tables):
+    data = lines(tables["study_paper_paper"])["cur_abs"]
+    assert data["listops"] == pytest.approx(statistics.fmean(TESTS)) and data["listops n"] == 4
+    assert data["listops std"] == pytest.approx(statistics.stdev(TESTS)) and data["text"] is None
     gain = lines(tables["over_mean_paper_paper"])
     assert gain["cur_abs"]["listops"] == pytest.approx(statistics.fmean(TESTS) - 18) and "mean" not in gain
     step = lines(tables["curformer_table_4"])["cur_step"]
@@ -252,35 +253,36 @@ def test_report_publishes_offline(service, runs, tables, capfd):
     Image.new("RGB", (8, 4), "red").save(runs / "report" / "efficiency" / "costs.png")
     report.__wrapped__(compose(ReportOptions, [f"runs={runs}", "logger=wandb", "logger.wandb.mode=offline"]))
     out, err = capfd.readouterr()
-    drawn = list((runs / "report" / "figures").glob("*.png"))
-    sent = f"W&B: {len(tables)} tables and {len(drawn) + 2} pictures in {runs / 'report' / 'wandb'}\n"
-    assert err == sent + "W&B: the dashboard needs a login and a connection, skipped\n" and "W&B" not in out
+    figures = list((runs / "report" / "figures").glob("*.png"))
+    upload = f"W&B: {len(tables)} tables and {len(figures) + 2} pictures in {runs / 'report' / 'wandb'}\n"
+    assert err == upload + "W&B: the dashboard needs a login and a connection, skipped\n" and "W&B" not in out
 
-    found = wandb_files.read(runs / "report")
-    assert found.messages["run"].job_type == "report" and found.messages["exit"].exit_code == 0
-    (row,) = found.history
+    data = wandb_files.read(runs / "report")
+    assert data.messages["run"].job_type == "report" and data.messages["exit"].exit_code == 0
+    (row,) = data.history
     (files,) = (runs / "report" / "wandb").glob("offline-run-*/files")
-    for path in [*drawn, runs / "report" / "efficiency" / "costs.png"]:
+    for path in [*figures, runs / "report" / "efficiency" / "costs.png"]:
         assert (files / row[f"figures/{path.stem}"]["path"]).read_bytes() == path.read_bytes()
     assert {"board_board", "admission_board", "paper_paper_listops"} < tables.keys()
     for key, table in tables.items():
-        sent = json.loads((files / row[key]["path"]).read_text())
-        assert sent["columns"] == list(wandb.numbers(table))
-        assert sent["data"] == wandb.numbers(table).to_numpy(dtype=object).tolist()
+        upload = json.loads((files / row[key]["path"]).read_text())
+        assert upload["columns"] == list(wandb.numbers(table))
+        assert upload["data"] == wandb.numbers(table).to_numpy(dtype=object).tolist()
 
 
 @needs_wandb
-def test_dashboard_shows_every_table_picture_and_curve(runs, tables):
+def test_dashboard_shows_every_table_figure_and_curve(runs, tables):
     studies = summary.collect(runs)[0]
-    made = wandb.dashboard("lra", "", "report of it's", studies, tables, ["figures/curves"])
-    made._to_model()  # W&B's own form of it, which refuses what does not fit
-    grids = [block for block in made.blocks if type(block).__name__ == "PanelGrid"]
+    result = wandb.dashboard("lra", "", "report of it's", studies, tables, ["figures/curves"])
+    # The conversion to W&B's own model validates the dashboard.
+    result._to_model()
+    grids = [block for block in result.blocks if type(block).__name__ == "PanelGrid"]
     panels = [panel for grid in grids for panel in grid.panels]
     assert [p.table_name for p in panels if hasattr(p, "table_name")] == list(tables)
     assert [p.media_keys for p in panels if hasattr(p, "media_keys")] == [["figures/curves"]]
     curves = [grid.runsets[0].filters for grid in grids if len(grid.panels) == 2]
-    wanted = [(study, row.task) for study, rows in studies.items() for row in rows]
-    assert len(curves) == len(set(wanted))
-    for study, task in wanted:
+    expected = [(study, row.task) for study, rows in studies.items() for row in rows]
+    assert len(curves) == len(set(expected))
+    for study, task in expected:
         assert any(f"[{study!r}]" in text and f"[{task!r}]" in text for text in curves)
-    assert "https://doi.org/10.1007/s10994-025-06768-3" in made.blocks[-1].text
+    assert "https://doi.org/10.1007/s10994-025-06768-3" in result.blocks[-1].text

@@ -1,4 +1,4 @@
-"""A reader of W&B's files that does not use W&B's own."""
+"""Reads .wandb files without W&B's own reader."""
 
 import json
 import struct
@@ -11,7 +11,7 @@ FULL, LAST = 1, 4
 
 
 class Contents(NamedTuple):
-    """The messages of a .wandb file by kind, the last of each kind, and what its rows and updates add up to."""
+    """A .wandb file: the last message of each kind, the merged config and summary, and the history."""
 
     messages: dict[str, Any]
     config: dict
@@ -20,34 +20,34 @@ class Contents(NamedTuple):
 
 
 def chunks(path: Path) -> Iterator[bytes]:
-    """Records of a LevelDB log: blocks of 32 KiB, a record in one or more parts, each with checksum, length, type."""
+    """Yield the records of a LevelDB log: 32 KiB blocks, each record in parts with checksum, length and type."""
     data = path.read_bytes()
     assert data[:4] == b":W&B"
-    at, record = HEADER, b""
-    while at + HEADER <= len(data):
-        if BLOCK - at % BLOCK < HEADER:
-            at += BLOCK - at % BLOCK
-        length, kind = struct.unpack_from("<HB", data, at + 4)
-        record += data[at + HEADER : at + HEADER + length]
-        at += HEADER + length
+    offset, record = HEADER, b""
+    while offset + HEADER <= len(data):
+        if BLOCK - offset % BLOCK < HEADER:
+            offset += BLOCK - offset % BLOCK
+        length, kind = struct.unpack_from("<HB", data, offset + 4)
+        record += data[offset + HEADER : offset + HEADER + length]
+        offset += HEADER + length
         if kind in (FULL, LAST):
             yield record
             record = b""
 
 
-def insert(items, into: dict) -> dict:
-    """Each item's value at its key, or at its path of keys."""
+def insert(items, tree: dict) -> dict:
+    """Set the value of each item at its key, or at its nested path of keys."""
     for item in items:
         *path, key = item.nested_key or [item.key]
-        place = into
+        node = tree
         for name in path:
-            place = place.setdefault(name, {})
-        place[key] = json.loads(item.value_json)
-    return into
+            node = node.setdefault(name, {})
+        node[key] = json.loads(item.value_json)
+    return tree
 
 
 def read(folder: Path) -> Contents:
-    """The one run whose files are below folder/wandb; ends W&B's process first, which writes behind."""
+    """Read the only run in folder/wandb; first stop W&B's process, which writes the file asynchronously."""
     import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 

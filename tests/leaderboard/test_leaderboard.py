@@ -1,4 +1,4 @@
-"""The leaderboard: lines of papers, of this repository and of submissions, filters, order, page and cards."""
+"""Leaderboard lines from papers, this repository and submissions; filters, order, page and mechanism cards."""
 
 import re
 from types import SimpleNamespace
@@ -33,32 +33,32 @@ def line(model, *values, **fields):
     return LeaderboardLine(model=model, group=model.lower(), scores=scores(*values), sources=sources, **common | fields)
 
 
-def named(everything, model, source):
-    (found,) = (x for x in everything if x.model == model and any(name == source for name, _ in x.sources))
-    return found
+def find_line(everything, model, source):
+    (match,) = (x for x in everything if x.model == model and any(name == source for name, _ in x.sources))
+    return match
 
 
-def test_the_pages_are_those_of_the_records():
+def test_leaderboard_pages_are_up_to_date():
     for path, text in pages().items():
         assert path.read_text(encoding="utf-8") == text, f"{path} differs: python -m lra.leaderboard write=true"
 
 
-def test_every_printed_accuracy_is_on_the_leaderboard(everything):
-    """Also after lines that repeat another one's numbers were merged."""
-    shown = {(name, task, score.value) for x in everything for name, _ in x.sources for task, score in x.scores.items()}
+def test_leaderboard_has_every_printed_accuracy(everything):
+    """Merging lines with repeated scores loses no published value."""
+    board = {(name, task, score.value) for x in everything for name, _ in x.sources for task, score in x.scores.items()}
     for value in published.read():
         if value.metric == "accuracy_percent" and value.task in published.TASKS and value.value != "NA":
-            assert (value.source, value.task, value.number) in shown, value
+            assert (value.source, value.task, value.number) in board, value
 
 
-def test_lines_say_how_far_they_can_be_trusted(everything):
-    assert named(everything, "B2S6", "B2S6").status == "recalled"
-    assert named(everything, "SpikingSSM-VT", "SpikingSSM T3").status == "digest"
-    assert named(everything, "HGRN2", "HGRN2").status == "quoted"
-    own = named(everything, "cur_abs", "results of this repository")
-    assert own.status == "verified" and own.protocol == "two-layer" and "(n = " in own.scores["listops"].text
+def test_lines_have_trust_status(everything):
+    assert find_line(everything, "B2S6", "B2S6").status == "recalled"
+    assert find_line(everything, "SpikingSSM-VT", "SpikingSSM T3").status == "digest"
+    assert find_line(everything, "HGRN2", "HGRN2").status == "quoted"
+    ours = find_line(everything, "cur_abs", "results of this repository")
+    assert ours.status == "verified" and ours.protocol == "two-layer" and "(n = " in ours.scores["listops"].text
     assert {x.status for x in everything} <= set(lines.STATUSES)
-    failed = named(everything, "LION-LIT", "LION T7")
+    failed = find_line(everything, "LION-LIT", "LION T7")
     assert failed.scores["listops"].value == 16.78 and "this run probably failed" in failed.note
 
 
@@ -76,22 +76,22 @@ def test_lines_say_how_far_they_can_be_trusted(everything):
         ((60.0, 80.0), None, ""),
     ],
 )
-def test_the_convention_of_an_average_is_found(values, average, expected):
+def test_averaging_convention_is_detected(values, average, expected):
     assert convention(scores(*values), average) == expected
 
 
-def test_repeated_numbers_share_a_line_and_contradictory_ones_do_not():
+def test_repeated_scores_are_merged_and_contradictory_ones_are_not():
     first = line("S4", 59.0, 86.0, 90.0, source="A", status="recalled", year=2022)
-    repeated = line("S4", 59.0, 86.0, 90.0, 88.0, source="B", year=2024)
-    other = line("S4", 58.0, 86.0, 90.0, source="C")
-    together = merged([first, repeated, other])
-    assert [[name for name, _ in x.sources] for x in together] == [["B", "A"], ["C"]]
-    assert together[0].status == "quoted" and len(together[0].scores) == 4
-    # One common number is no repetition.
+    repetition = line("S4", 59.0, 86.0, 90.0, 88.0, source="B", year=2024)
+    contradiction = line("S4", 58.0, 86.0, 90.0, source="C")
+    merged_lines = merged([first, repetition, contradiction])
+    assert [[name for name, _ in x.sources] for x in merged_lines] == [["B", "A"], ["C"]]
+    assert merged_lines[0].status == "quoted" and len(merged_lines[0].scores) == 4
+    # A single common score does not make two lines repetitions.
     assert len(merged([line("S4", 59.0, source="A"), line("S4", 59.0, source="B")])) == 2
 
 
-def test_filters_and_order():
+def test_select_filters_and_ordered_sorts_lines():
     old = line("old", 30.0, 60.0, 70.0, 40.0, 70.0, year=2020, protocol="official")
     best = line("new", 60.0, 80.0, 80.0, 80.0, 90.0, year=2024, protocol="two-layer")
     worse = line("new", 40.0, 60.0, 60.0, 60.0, 60.0, year=2023, source="B")
@@ -101,13 +101,13 @@ def test_filters_and_order():
     assert table.select(rows, protocol="two-layer") == [best]
     assert table.select(rows, status="recalled") == [partial]
     assert table.select(rows, since=2023) == [worse, best]
-    # Prints of one model stand together, the best model first, lines without a mean last.
+    # Lines of one model are adjacent, sorted by the model's best mean; lines without a mean are last.
     assert table.ordered(rows) == [best, worse, old, partial]
     assert table.ordered(rows, "listops") == [partial, best, worse, old]
     assert table.ordered(rows, "year")[0] == best and table.ordered(rows, "model")[-2:] == [old, partial]
 
 
-def test_the_command_filters(call):
+def test_leaderboard_command_applies_filters(call):
     options = chosen(["task=listops", "protocol=two-layer", "since=2023", "sort=listops"])
     assert (options.filters.task, options.filters.since, options.sort) == ("listops", 2023, "listops")
     stop, out, _ = call(leaderboard, *filter_words(["task=listops", "status=verified", "sort=listops"]))
@@ -122,11 +122,11 @@ def test_the_command_filters(call):
         ("card=cur_ab", "did you mean cur_abs?"),
     ],
 )
-def test_a_wrong_filter_is_an_error(call, argument, reason):
+def test_invalid_filter_raises(call, argument, reason):
     assert reason in call(leaderboard, argument)[0]
 
 
-def test_a_source_without_a_protocol_is_an_error():
+def test_source_missing_from_sources_yaml_raises():
     unknown = published.PrintedValue(
         paper="Nobody (2026, arXiv 2601.00001)", table="Table 1", model="M", task="text", metric="accuracy_percent",
         value="1", std="", note="", attn="",
@@ -136,13 +136,13 @@ def test_a_source_without_a_protocol_is_an_error():
     assert lines.year_of(unknown) == 2026
 
 
-def test_the_markdown_has_a_cell_for_every_column(everything):
+def test_markdown_has_a_cell_for_every_column(everything):
     rows = table.markdown(everything).splitlines()
     assert len(rows) == len(everything) + 2
     assert {len(re.split(r"(?<!\\)\|", row)) for row in rows} == {len(table.HEAD) + 2}
 
 
-def test_every_mechanism_has_a_sentence_and_its_options(everything):
+def test_every_mechanism_has_description_and_source_file(everything):
     names = {path.stem for path in (CONF / "attn").glob("*.yaml")} - set(mechanism.WITHOUT)
     assert mechanism.mechanisms().keys() == names
     for entry in mechanism.mechanisms().values():
@@ -150,18 +150,18 @@ def test_every_mechanism_has_a_sentence_and_its_options(everything):
     assert mechanism.distinguishing(mechanism.mechanisms()["cur_step"])["score"] == "step"
 
 
-def test_a_card_shows_results_costs_and_published_lines(everything):
+def test_card_shows_results_costs_and_published_scores(everything):
     card = cards.card("cur_abs", everything)
     for part in ("# cur_abs", "209,802", "O(L c (D + E) + c³)", "papers' budget", "| 4,096 |", "CURformer T4"):
         assert part in card
     assert "No run of it is published." in cards.card("hedgehog", everything)
-    # Mamba-2 at d = 64 has 128 channels of 64 states; CUR carries no state.
+    # Mamba-2 at d = 64 has 128 channels of 64 states: 8,192 numbers. CUR has no recurrent state.
     assert "State of a layer: 8,192 numbers" in cards.card("mamba2", everything) and "State of a layer" not in card
     assert "masked pretraining" in cards.card("sdpa", everything)
 
 
-def test_a_submission_is_a_line(tmp_path):
-    """Reported at first, verified with a comparison that agrees."""
+def test_submission_line_is_reported_then_verified(tmp_path):
+    """A rerun that agrees within the tolerance changes the status from reported to verified."""
     runs = [run for run in tables.read(tables.HOME / "paper").values() if run.record.label in ("cur_abs", "mean")]
     statement = Submission(
         name="mine", author="A. Name", hardware="a CPU", rates=[1e-4], link="", protocol="paper", budget="paper",
@@ -176,8 +176,8 @@ def test_a_submission_is_a_line(tmp_path):
     assert submission_lines(folder)[0].status == "verified"
 
 
-def test_a_card_has_the_reach_of_probed_models(monkeypatch):
-    """From the column of the report; a study without probes adds no line."""
+def test_card_shows_reach_of_probed_models(monkeypatch):
+    """The reach comes from a column of the report; a study without probes adds nothing."""
     rows = [SimpleNamespace(task="listops", label=label) for label in ("mean", "sdpa", "linear")]
     column = Column("locality", "locality: the smallest reach.", [Cell(), Cell(text="8"), Cell()])
     monkeypatch.setattr(cards, "published_studies", lambda: {"quick": rows, "board": []})

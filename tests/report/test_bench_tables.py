@@ -1,4 +1,4 @@
-"""Tables and pictures of benchmarks, from made-up records whose numbers are known."""
+"""Benchmark tables and figures, computed from synthetic records with known numbers."""
 
 import dataclasses
 import itertools
@@ -24,119 +24,121 @@ STEPS = [
 ]
 
 
-def test_over_lengths_and_details():
+def test_benchmark_tables_show_times_growth_and_roofline():
     over, details = bench_tables.tables([made(OVER_N)])
     assert over.head == ["mechanism", "16", "32", "64", "spread", "MB", "growth", "MB growth", "claimed"]
-    sized = [dataclasses.replace(r, parameters=1234, state=64 if r.mechanism == "naive" else None) for r in OVER_N]
-    with_sizes = bench_tables.tables([made(sized)])[0]
+    counts = [dataclasses.replace(r, parameters=1234, state=64 if r.mechanism == "naive" else None) for r in OVER_N]
+    with_sizes = bench_tables.tables([made(counts)])[0]
     assert with_sizes.head == [*over.head, "parameters", "state"]
     assert [texts(with_sizes)[name]["state"] for name in ("naive", "cur_abs")] == ["64", "-"]
     assert texts(with_sizes)["naive"]["parameters"] == "1,234"
     assert texts(over)["naive"]["growth"] == "2.00" and texts(over)["cur_abs"]["growth"] == "1.00"
     assert texts(over)["naive"]["64"] == "4,096" and texts(over)["naive"]["spread"] == "150%"
     assert texts(over)["naive"]["MB"] == "64.0" and texts(over)["naive"]["MB growth"] == "1.00"
-    found = texts(details)["cur_abs"]  # the last of three lengths
-    assert (found["ms"], found["samples"], found["GB/s"], found["TFLOP/s"]) == ("64.0", "3", "1", "2")
-    assert (found["roofline ms"], found["x roofline"], found["speed"], found["memory"]) == ("16.0", "4", "64.0", "1.00")
+    # The details are of the longest of the three lengths.
+    cells = texts(details)["cur_abs"]
+    assert (cells["ms"], cells["samples"], cells["GB/s"], cells["TFLOP/s"]) == ("64.0", "3", "1", "2")
+    assert (cells["roofline ms"], cells["x roofline"], cells["speed"], cells["memory"]) == ("16.0", "4", "64.0", "1.00")
     assert "status" not in details.head and "A machine, 2 threads" in over.about and "MALLOC_MMAP_MAX_=0" in over.about
 
 
-def test_costs_are_relative_to_the_reference_next_to_the_papers():
+def test_speed_and_memory_are_relative_to_reference():
     (table,) = bench_tables.tables([made(STEPS)])
     assert table.title.startswith("bench: step of text, training, batch 4, 2 heads of 32")
-    found = texts(table)["cur_abs"]
-    assert (found["speed"], found["memory"]) == ("4", "0.25")
-    assert (found["paper: speed"], found["paper: memory"]) == ("6.65", "0.09")
+    cells = texts(table)["cur_abs"]
+    assert (cells["speed"], cells["memory"]) == ("4", "0.25")
+    assert (cells["paper: speed"], cells["paper: memory"]) == ("6.65", "0.09")
     assert texts(table)["psf"]["status"] == "out of memory" and texts(table)["psf"]["ms"] == "-"
     assert "GB/s" not in table.head and "relative to naive" in table.about
     inference = [dataclasses.replace(r, mode="inference") for r in STEPS]
     assert "paper: speed" not in bench_tables.tables([made(inference)])[0].head
 
 
-def test_the_reference_is_the_fixed_padding():
+def test_reference_uses_fixed_padding():
     rows = [dataclasses.replace(STEPS[0], pad=pad, samples=(ms,)) for pad, ms in (("batch", 3.0), ("fixed", 12.0))]
     (table,) = bench_tables.tables([made(rows)])
     assert texts(table)["naive, batch padding"]["speed"] == "4"
     assert texts(table)["naive, fixed padding"]["speed"] == "1"
 
 
-def test_steps_in_several_dtypes_are_one_group_and_nothing_else_that_does_not_compare():
+def test_only_steps_in_several_dtypes_share_a_table():
     rows = [STEPS[0], dataclasses.replace(STEPS[0], dtype="bf16", samples=(STEPS[0].ms / 2,))]
     choices = {"reference": STEPS[0].mechanism, "dtype": [STEPS[0].dtype, "bf16"], "clock": "cpu"}
     (table,) = bench_tables.tables([made(rows, choices=choices)])
     assert texts(table)[f"{STEPS[0].mechanism} in bf16"]["speed"] == "2" and "CPU time" in table.about
-    alone = [dataclasses.replace(r, what="attention", task=None) for r in rows]
-    assert len(bench_tables.tables([made(alone, choices=choices), made(STEPS)])) == 3
+    attention = [dataclasses.replace(r, what="attention", task=None) for r in rows]
+    assert len(bench_tables.tables([made(attention, choices=choices), made(STEPS)])) == 3
 
 
-def test_many_rows_make_only_the_table_over_lengths_and_one_picture(tmp_path):
+def test_many_mechanisms_give_one_table_and_one_figure(tmp_path):
     rows = [row(f"m{i}", n, 1.0) for i in range(31) for n in (16, 32)]
     (table,) = bench_tables.tables([made(rows)])
     assert len(table.rows()) == 31 and table.head[1:3] == ["16", "32"]
     assert len(bench_figures.pictures([made(rows)], tmp_path, {})) == 1
 
 
-def test_an_error_that_was_not_measured_at_a_length_is_a_dash():
-    places = (("a", 16), ("a", 32), ("b", 16))
-    rows = [row(name, n, None, what="error", mode="inference", errors=(1e-7,)) for name, n in places]
+def test_unmeasured_error_is_shown_as_dash():
+    lengths = (("a", 16), ("a", 32), ("b", 16))
+    rows = [row(name, n, None, what="error", mode="inference", errors=(1e-7,)) for name, n in lengths]
     (table,) = bench_tables.tables([made(rows)])
     assert [texts(table)[name]["output, n = 32"] for name in "ab"] == ["1.0e-07", "-"]
 
 
-def test_growth_is_of_the_last_two_doublings():
+def test_growth_exponent_uses_last_two_doublings():
     assert growth([(4, 100.0), (8, 1.0), (16, 3.0), (32, 16.0)]) == pytest.approx(2)
     assert [growth([(8, 1.0), (16, 2.0)]), growth([(8, 1.0), (16, None), (32, 2.0)])] == [None, None]
 
 
-def test_nothing_measured_is_a_table_and_no_picture(tmp_path):
-    nothing = [row("naive", n, None, status="left out: no time") for n in (16, 32)]
-    over, details = bench_tables.tables([made(nothing)])
+def test_skipped_measurements_give_tables_without_figure(tmp_path):
+    skipped_rows = [row("naive", n, None, status="left out: no time") for n in (16, 32)]
+    over, details = bench_tables.tables([made(skipped_rows)])
     assert texts(over)["naive"]["16"] == "-" and texts(details)["naive"]["status"] == "left out: no time"
-    assert bench_figures.pictures([made(nothing)], tmp_path, {}) == []
+    assert bench_figures.pictures([made(skipped_rows)], tmp_path, {}) == []
 
 
-def test_pictures_are_written_and_not_empty(tmp_path):
-    """Without a benchmark the times are those of the training, of which each study has its own picture."""
+def test_figures_are_written_and_not_blank(tmp_path):
+    """Speed against accuracy is drawn once per study, from training times where there is no benchmark."""
     runs, out = tmp_path / "runs", tmp_path / "out"
     diverged(runs, 3, task="text", label="psf")
     for label, seed in itertools.product(("naive", "cur_abs"), range(2)):
         add(runs, task="text", label=label, seed=seed, test=60.0 + seed)
     studies = summary.collect(runs)[0]
     assert bench_figures.pictures([], out, studies) == []
-    drawn = bench_figures.pictures([made(OVER_N), made(STEPS)], out, studies)
-    assert len(drawn) == len(set(drawn)) == 4  # over n, growth, bars, speed against accuracy
-    assert drawn[-1].name == "speed-and-accuracy-paper-paper.png"
-    assert {path.with_suffix(kind) for path in drawn for kind in (".png", ".svg", ".pdf")} == set(out.iterdir())
-    for path in drawn:
+    paths = bench_figures.pictures([made(OVER_N), made(STEPS)], out, studies)
+    # Time over n, growth, bars, and speed against accuracy.
+    assert len(paths) == len(set(paths)) == 4
+    assert paths[-1].name == "speed-and-accuracy-paper-paper.png"
+    assert {path.with_suffix(kind) for path in paths for kind in (".png", ".svg", ".pdf")} == set(out.iterdir())
+    for path in paths:
         with Image.open(path) as image:
             assert min(image.size) > 100 and len(image.convert("L").getcolors(256)) > 10
 
 
-def test_hostile_names_are_escaped(tmp_path, capfd):
-    """On every way out: no escape reaches the terminal, no tag the Markdown, no formula a picture."""
+def test_hostile_names_are_escaped_in_every_output(tmp_path, capfd):
+    """No escape sequence reaches the terminal, no HTML tag the Markdown, and no TeX formula a figure."""
     bad = "\x1b[31m<script>alert(1)</script> [x](javascript:1) `$a_{$ \u202e|"
     rows = [row(f"{i}{bad}", n, n, status=bad) for n in (16, 32, 64) for i in range(2)]
-    rows += [dataclasses.replace(one, what="step", task=bad) for one in rows if one.n == 16]
+    rows += [dataclasses.replace(base_row, what="step", task=bad) for base_row in rows if base_row.n == 16]
     machine = dataclasses.replace(MACHINE, hardware=bad, allocator={bad: bad})
     bench_record.save(made(rows, machine=machine), tmp_path)
     report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}"]))
     text = (tmp_path / "report" / "report.md").read_text()
-    for shown in (text, *capfd.readouterr(), *(path.read_text() for path in tmp_path.rglob("*.tex"))):
-        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
+    for output in (text, *capfd.readouterr(), *(path.read_text() for path in tmp_path.rglob("*.tex"))):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", output)
     assert "0\\x1b[31m<script>" in re.sub("[`]", "", text.replace("&lt;", "<").replace("\\[", "["))
     assert not re.search(r"(^|[^`\\])<script|[^\\]\[x|^#.*<", text, re.MULTILINE)
     assert len(list((tmp_path / "report" / "efficiency").glob("*.png"))) == 3
 
 
 @pytest.mark.parametrize("field", ["n", "peak_bytes", "flops"])
-def test_a_number_that_no_figure_can_show_is_an_error_that_names_its_file(field, tmp_path):
+def test_number_too_large_for_figures_raises_error_with_file_name(field, tmp_path):
     rows = [dataclasses.replace(row("a", n, 1.0), **{field: n * 10**300}) for n in (16, 32, 64)]
     path = bench_record.save(made(rows), tmp_path)
     with pytest.raises(ValueError, match=rf"no record of a training run; .*{path} is not .*{field}"):
         report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}"]))
 
 
-def test_report_of_benchmarks_alone(tmp_path, capfd):
+def test_report_without_training_runs_shows_benchmarks(tmp_path, capfd):
     bench_record.save(made(STEPS), tmp_path)
     report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}"]))
     out = capfd.readouterr().out

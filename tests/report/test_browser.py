@@ -1,6 +1,6 @@
-"""The report's and the leaderboard's pages in a real Chromium: sorting, filters, links, widths, both colour schemes.
+"""The report and leaderboard pages in a headless Chromium: sorting, filters, links, viewports and colour schemes.
 
-LRA_CHROMIUM names the browser, else one of the usual names on the path.
+LRA_CHROMIUM is the path of the browser; without it the usual names are looked up on PATH.
 """
 
 import os
@@ -26,13 +26,13 @@ def browser():
     if path is None:
         pytest.skip(NEEDED)
     with sync.sync_playwright() as play:
-        made = play.chromium.launch(executable_path=path, args=ARGUMENTS, chromium_sandbox=os.geteuid() != 0)
-        yield made
-        made.close()
+        chromium = play.chromium.launch(executable_path=path, args=ARGUMENTS, chromium_sandbox=os.geteuid() != 0)
+        yield chromium
+        chromium.close()
 
 
 DOCS = CONF.parent / "docs"
-# The variables of the theme that the style sheet uses.
+# The style sheet reads these variables of the mkdocs theme.
 THEME = """
 :root { --md-default-bg-color: #fff; --md-default-fg-color: #000; --md-default-fg-color--lighter: #ccc; }
 @media (prefers-color-scheme: dark) {
@@ -44,13 +44,13 @@ body { background: var(--md-default-bg-color); color: var(--md-default-fg-color)
 
 
 def leaderboard_html():
-    """The page as Markdown renders it, with the script and the style sheet of the site."""
+    """Render the leaderboard as the documentation site does, with its script and style sheet."""
     lines = markdown(all_lines()).splitlines()
     head = "".join(f"<th>{name}</th>" for name in HEAD)
     rows = []
     for line in lines[2:]:
-        inner = line.removeprefix("| ").removesuffix(" |").split(" | ")
-        rows.append("<tr>" + "".join(f"<td>{cell.strip()}</td>" for cell in inner) + "</tr>")
+        cell_texts = line.removeprefix("| ").removesuffix(" |").split(" | ")
+        rows.append("<tr>" + "".join(f"<td>{cell.strip()}</td>" for cell in cell_texts) + "</tr>")
     return f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <style>{THEME}{(DOCS / "leaderboard.css").read_text()}</style>
 <table><tr><td>another table, before the filters</td></tr></table>
@@ -61,7 +61,7 @@ def leaderboard_html():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The report of two studies and the leaderboard of the manuals."""
+    """Paths of a report of two studies and of the leaderboard page."""
     runs, _ = records.written(tmp_path_factory.mktemp("runs"))
     leaderboard = tmp_path_factory.mktemp("page") / "leaderboard.html"
     leaderboard.write_text(leaderboard_html(), encoding="utf-8")
@@ -70,10 +70,10 @@ def pages(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, pages):
-    """Open a page; at the end its console is empty and it has requested no network address."""
+    """Open a page; on teardown, check that its console is empty and that it made no network request."""
     messages, requests = [], []
 
-    def opened(name="report", width=1280, height=900, scheme="light", anchor=""):
+    def open_page(name="report", width=1280, height=900, scheme="light", anchor=""):
         page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()
         page.on("console", lambda message: messages.append(message.text))
         page.on("pageerror", lambda error: messages.append(str(error)))
@@ -81,13 +81,13 @@ def visit(browser, pages):
         page.goto(f"file://{pages[name]}{anchor}")
         return page
 
-    yield opened
+    yield open_page
     assert messages == []
     assert {url.split(":")[0] for url in requests} <= {"file", "data"}
 
 
 def column(page, table, number):
-    """Texts of one column of a table, of the lines that are shown."""
+    """Texts of a column in the visible rows of a table."""
     return page.eval_on_selector_all(
         f"{selector(table)} tbody tr",
         f"rows => rows.filter(row => row.offsetParent).map(row => row.children[{number}].innerText.trim())",
@@ -105,30 +105,30 @@ def number(text):
 @pytest.mark.parametrize(
     ("name", "table", "place"), [("report", "leaderboard", 3), ("leaderboard", "#leaderboard", HEAD.index("Path-X"))]
 )
-def test_a_column_is_sorted_down_up_and_as_printed(visit, name, table, place):
+def test_column_sorts_descending_ascending_and_resets(visit, name, table, place):
     page = visit(name)
-    printed = column(page, table, place)
+    printed_texts = column(page, table, place)
     head = page.locator(f"{selector(table)} thead th").nth(place)
-    values = sorted((number(text) for text in printed if number(text) is not None), reverse=True)
+    values = sorted((number(text) for text in printed_texts if number(text) is not None), reverse=True)
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "descending"
     descending = column(page, table, place)
     assert [number(text) for text in descending[: len(values)]] == values
-    # Lines without a number stay at the end.
-    assert len(descending) == len(printed) and {number(text) for text in descending[len(values) :]} == {None}
+    # Rows without a number stay at the end.
+    assert len(descending) == len(printed_texts) and {number(text) for text in descending[len(values) :]} == {None}
     head.get_by_role("button").press("Enter")
     assert [number(text) for text in column(page, table, place)[: len(values)]] == values[::-1]
     head.get_by_role("button").click()
-    assert column(page, table, place) == printed and head.get_attribute("aria-sort") is None
+    assert column(page, table, place) == printed_texts and head.get_attribute("aria-sort") is None
 
 
 @pytest.mark.parametrize(("name", "table"), [("report", "psf-table-3"), ("leaderboard", "#leaderboard")])
-def test_a_column_of_words_is_sorted_whatever_their_case(visit, name, table):
+def test_text_column_sort_ignores_case(visit, name, table):
     page = visit(name)
     page.locator(f"{selector(table)} thead button").first.click()
     words = column(page, table, 0)
-    in_order = "words => [...words].sort((a, b) => a.localeCompare(b, 'en', {sensitivity: 'base'}))"
-    assert page.evaluate(in_order, words) == words and len(words) > 20
+    is_sorted = "words => [...words].sort((a, b) => a.localeCompare(b, 'en', {sensitivity: 'base'}))"
+    assert page.evaluate(is_sorted, words) == words and len(words) > 20
 
 
 SCREENS = pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
@@ -136,16 +136,16 @@ SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
 
 
 def assert_fits(page, place, width, scheme):
-    """Nothing sticks out, and the background is as dark or light as the browser asks."""
+    """Check that nothing overflows horizontally and that the background follows the colour scheme."""
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    ground = page.evaluate(f"getComputedStyle(document.querySelector('{place}')).backgroundColor")
-    levels = [int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")]
+    background = page.evaluate(f"getComputedStyle(document.querySelector('{place}')).backgroundColor")
+    levels = [int(part) for part in background.removeprefix("rgb(").removesuffix(")").split(",")]
     assert (max(levels) < 60) if scheme == "dark" else (min(levels) > 220)
 
 
 @SCHEMES
 @SCREENS
-def test_the_report_fits_the_screen_in_both_schemes(visit, width, height, scheme):
+def test_report_fits_viewport_in_both_colour_schemes(visit, width, height, scheme):
     page = visit("report", width, height, scheme)
     assert_fits(page, "html", width, scheme)
     for text in page.locator("svg text:visible").all()[:20]:
@@ -154,26 +154,26 @@ def test_the_report_fits_the_screen_in_both_schemes(visit, width, height, scheme
 
 @SCHEMES
 @SCREENS
-def test_the_leaderboard_fits_the_screen_in_both_schemes(visit, width, height, scheme):
+def test_leaderboard_fits_viewport_in_both_colour_schemes(visit, width, height, scheme):
     page = visit("leaderboard", width, height, scheme)
     assert_fits(page, "#leaderboard tbody td", width, scheme)
-    # Names of models break between words, not between letters.
+    # Model names wrap between words; a row taller than this would break within a word.
     heights = page.eval_on_selector_all("#leaderboard tbody tr", "rows => rows.map(row => row.clientHeight)")
     assert max(heights) < 120
-    # The name of the model stays in view.
+    # The first column is sticky: the model name stays visible while scrolling.
     page.evaluate("document.querySelector('.wrap').scrollLeft = 5000")
     left = page.evaluate("document.querySelector('#leaderboard tbody td').getBoundingClientRect().left")
     assert 0 <= left < 20
 
 
-def test_the_filter_leaves_lines_curves_and_runs_of_a_mechanism(visit):
+def test_mechanism_filter_applies_to_tables_curves_and_runs(visit):
     page = visit()
-    everything = len(column(page, "curformer-table-1", 0))
+    num_lines = len(column(page, "curformer-table-1", 0))
     page.get_by_label("Filter mechanisms").fill("softmax")
     assert column(page, "study-paper-paper", 0) == ["softmax"]
     assert column(page, "curformer-table-1", 0)[:2] == ["Transformer", "softmax"]
-    shown = page.locator("#curves g.series:visible")
-    assert shown.count() == 1 and shown.get_attribute("data-label") == "softmax"
+    visible = page.locator("#curves g.series:visible")
+    assert visible.count() == 1 and visible.get_attribute("data-label") == "softmax"
     assert page.locator("details.run:visible").count() == 1
     page.locator("details.run:visible > summary").click()
     seeds = page.locator("details.run:visible g.series")
@@ -181,18 +181,19 @@ def test_the_filter_leaves_lines_curves_and_runs_of_a_mechanism(visit):
     page.get_by_label("Filter mechanisms").fill("nonesuch")
     assert page.locator("#nothing").is_visible()
     page.get_by_label("Filter mechanisms").fill("")
-    assert len(column(page, "curformer-table-1", 0)) == everything and not page.locator("#nothing").is_visible()
+    assert len(column(page, "curformer-table-1", 0)) == num_lines and not page.locator("#nothing").is_visible()
 
 
-def test_one_study_is_chosen(visit):
+def test_study_selector_hides_other_studies(visit):
     page = visit()
     page.get_by_label("Study").select_option("other")
     assert column(page, "study-other", 0) == ["cur_abs"] and column(page, "study-paper-paper", 0) == []
     runs = column(page, "curformer-table-1", 1)
-    assert set(runs) == {"published"}  # its budget does not compare
+    # Runs of this study have another budget, so no paper table shows them.
+    assert set(runs) == {"published"}
 
 
-def test_a_key_takes_its_series_away(visit):
+def test_legend_key_toggles_its_series(visit):
     page = visit()
     key = page.locator("#trade .key button", has_text="softmax").first
     series = page.locator('#trade g.series[data-label="softmax"]')
@@ -203,29 +204,29 @@ def test_a_key_takes_its_series_away(visit):
     assert series.is_visible()
 
 
-def test_a_score_leads_to_its_runs(visit):
+def test_score_link_opens_its_run(visit):
     page = visit()
     page.locator('table[data-name="study-paper-paper"] tbody tr', has_text="softmax").locator("td a").first.click()
     run = page.locator("details.run[open]")
     assert run.count() == 1 and "softmax" in run.locator("summary").inner_text()
     assert run.get_by_role("link", name="metrics.csv").count() == 3
-    again = visit(anchor="#run-paper-paper/listops/softmax")
-    assert again.locator("details.run[open]").count() == 1
+    reloaded = visit(anchor="#run-paper-paper/listops/softmax")
+    assert reloaded.locator("details.run[open]").count() == 1
 
 
-def test_filters_narrow_the_table_and_count_lines(visit):
+def test_leaderboard_filters_narrow_table_and_update_count(visit):
     page = visit("leaderboard")
-    shown = lambda name: column(page, "#leaderboard", HEAD.index(name))
-    everything = len(shown("model"))
+    visible = lambda name: column(page, "#leaderboard", HEAD.index(name))
+    num_lines = len(visible("model"))
     page.get_by_label("model").fill("former")
-    assert all("former" in name.lower() for name in shown("model"))
+    assert all("former" in name.lower() for name in visible("model"))
     page.get_by_label("model").fill("")
     page.get_by_label("protocol").select_option("two-layer")
     page.get_by_label("task").select_option("ListOps")
     page.get_by_label("since").fill("2025")
-    assert set(shown("protocol")) == {"two-layer"} and all(shown("ListOps"))
-    assert min(map(int, shown("year"))) == 2025
+    assert set(visible("protocol")) == {"two-layer"} and all(visible("ListOps"))
+    assert min(map(int, visible("year"))) == 2025
     page.get_by_label("status").select_option("verified")
-    models = shown("model")
+    models = visible("model")
     assert "cur_abs" in models and "CURformer" not in models
-    assert page.locator("#leaderboard-filters output").inner_text() == f"{len(models)} of {everything} lines"
+    assert page.locator("#leaderboard-filters output").inner_text() == f"{len(models)} of {num_lines} lines"

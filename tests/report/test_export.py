@@ -1,4 +1,4 @@
-"""The report's folder: its files, links and page, its tables as Markdown, CSV and LaTeX, and the command."""
+"""The report command and its output: files, links, the page, and tables as Markdown, CSV and LaTeX."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ from lra.results.table import Cell, Chapter, Table, frame
 
 
 def page_of(runs, out):
-    """Write the report into a folder; returns its page."""
+    """Write the report into a folder and return the HTML of its page."""
     export(out, *summary.collect(runs))
     return (out / "index.html").read_text()
 
@@ -34,7 +34,7 @@ def written(tmp_path_factory):
     return records.written(tmp_path_factory.mktemp("runs"))
 
 
-def test_everything_is_written_and_read_back(written):
+def test_report_writes_all_files_and_scores(written):
     runs, unread = written
     assert len(unread) == 1 and "other/listops/cur_abs/seed-0/metrics.csv is not a table of evaluations" in unread[0]
     out = runs / "report"
@@ -47,7 +47,7 @@ def test_everything_is_written_and_read_back(written):
     assert float(rows["cur_abs"]["listops"]) == 39.0 and rows["cur_abs"]["listops n"] == "3"
 
 
-def test_the_page_needs_nothing_else_and_escapes_what_it_shows(written):
+def test_page_is_self_contained_and_escapes_names(written):
     page = (written[0] / "report" / "index.html").read_text()
     assert "alert(1)<" not in page and "lost/record.json is no record" in page
     assert not re.findall(r"(?:src|href)=\"(?:https?:)?//", page) and "@import" not in page
@@ -55,15 +55,15 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows(written):
     assert {"results", "curves", "trade", "papers", "runs"} <= set(re.findall(r'id="([^"]+)"', page))
 
 
-def test_the_same_runs_give_the_same_page(written):
+def test_report_is_byte_identical_for_same_runs(written):
     runs, _ = written
     export(runs / "again", summary.collect(runs)[0], records.LOST)
     for name in ("index.html", "report.md", "figures/paper-paper-curves.pdf"):
         assert (runs / "again" / name).read_bytes() == (runs / "report" / name).read_bytes()
 
 
-def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path, without_figures):
-    """As seen from the folder of the runs themselves a study is the first part of a link."""
+def test_run_file_links_are_relative_for_any_study_name(tmp_path, without_figures):
+    """With the report inside the runs folder, links begin with the study name, which may look like a URL scheme."""
     for study in ("javascript:alert(1)", "https:", "a b#c?d%41"):
         metrics(add(tmp_path, study=study), [1.0])
     links = set(re.findall(r'href="([^#"][^"]*)"', page_of(tmp_path, tmp_path))) - {"data:,"}
@@ -72,20 +72,20 @@ def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path, wi
         assert (tmp_path / unquote(urlsplit(link).path)).exists()
 
 
-def test_no_seed_finished_is_a_report_too(tmp_path):
+def test_report_without_finished_seed_is_written(tmp_path):
     diverged(tmp_path, 3)
     page = page_of(tmp_path, tmp_path / "report")
     assert "have no metrics.csv" in page and "no seed finished" in page
 
 
-def test_the_command_prints_tables_and_writes_a_folder(tmp_path, call):
+def test_report_command_prints_tables_and_writes_files(tmp_path, call):
     add(tmp_path)
     damaged, out = add(tmp_path, seed=1), tmp_path / "report"
     damaged.write_text(json.dumps({"kind": "train"}))
-    stop, shown, log = call(report, f"runs={tmp_path}")
+    stop, stdout, log = call(report, f"runs={tmp_path}")
     assert stop is None and log.startswith(f"skipped: {damaged} is not a record") and log.count("\n") == 1
-    assert "39.62 ± 0.62" in shown
-    assert shown.endswith(f"written to {out}: index.html, report.md, main.tex, tables, figures\n")
+    assert "39.62 ± 0.62" in stdout
+    assert stdout.endswith(f"written to {out}: index.html, report.md, main.tex, tables, figures\n")
     text = (out / "report.md").read_text()
     assert "| CURformer T1: 39.62<br>CURformer T4: 39.62 ± 0.62 |" in text
     assert "- CURformer T1: CURformer (Francois et al. 2025, Machine Learning 114:139), Table 1\n" in text
@@ -93,16 +93,17 @@ def test_the_command_prints_tables_and_writes_a_folder(tmp_path, call):
     assert f"<li>{escape(str(damaged))} is not a record" in (out / "index.html").read_text()
 
 
-def test_a_file_name_has_an_end_and_names_stay_apart():
+def test_long_file_names_are_truncated_and_stay_distinct():
     names = ["mean of " + ", ".join(f"temporal_order_N{n}" for n in range(k)) for k in (20, 21)]
     stems = [stem(name) for name in names]
-    assert len(set(stems)) == 2 and all(len(one) == 120 for one in stems) and stem("a, b") == "a-b"
+    assert len(set(stems)) == 2 and all(len(name_stem) == 120 for name_stem in stems) and stem("a, b") == "a-b"
 
 
 NAMES_THAT_COLLIDE = [
-    ("mine v2", "mine-v2"),  # characters that a file name cannot have
-    ("Mine", "mine"),  # a file system that ignores case
-    ("m\u00fcller", "mu\u0308ller"),  # one that normalises Unicode
+    # Equal file names after replacing characters, ignoring case, or Unicode normalisation.
+    ("mine v2", "mine-v2"),
+    ("Mine", "mine"),
+    ("m\u00fcller", "mu\u0308ller"),
     ("a b", "a\tb", "a-b"),
     ("a" * 130, "a" * 131),
     ("a:b", "a?b"),
@@ -110,23 +111,23 @@ NAMES_THAT_COLLIDE = [
 
 
 @pytest.mark.parametrize("studies", NAMES_THAT_COLLIDE)
-def test_studies_with_similar_names_have_files_of_their_own(studies):
+def test_similar_study_names_get_distinct_file_names(studies):
     for simplify in (stem, lambda title: re.sub(r"\W", "_", title)):
         titles = [f"{kind}/{study}" for study in studies for kind in ("study", "over-mean")]
         names = unique_names(titles, simplify)
-        assert names == unique_names(titles[::-1], simplify)  # whatever the order
+        assert names == unique_names(titles[::-1], simplify)
         folded = {unicodedata.normalize("NFKC", name).casefold() for name in names.values()}
         assert len(folded) == len(titles) and all(simplify(name) == name for name in names.values())
     with pytest.raises(ValueError, match="would both be written as"):
         unique_names(["study/a", "study/a"])
 
 
-def test_a_study_and_task_are_not_taken_for_another_pair():
+def test_study_and_task_pairs_get_distinct_file_names():
     assert len(set(unique_names(["a-b/c", "a/b-c", "a-b-c"]).values())) == 3
     assert unique_names(["a-b/c", "a-b-c"])["a-b-c"] == "a-b-c" and unique_names(["a/b.c"]) == {"a/b.c": "a-b.c"}
 
 
-def test_the_tables_of_studies_with_similar_names_are_all_written(tmp_path):
+def test_studies_with_colliding_names_keep_separate_files(tmp_path):
     for study, test in (("mine v2", 30.0), ("mine-v2", 40.0)):
         metrics(add(tmp_path, study=study, test=test), [1.0])
     page = page_of(tmp_path, tmp_path / "report")
@@ -137,7 +138,7 @@ def test_the_tables_of_studies_with_similar_names_are_all_written(tmp_path):
     assert len(re.findall('id="(run-[^"]*)"', page)) == 2
 
 
-def test_the_legend_is_on_the_page_once_and_captions_are_short(written):
+def test_legend_appears_once_and_captions_are_short(written):
     out = written[0] / "report"
     for name in ("report.md", "index.html"):
         assert (out / name).read_text().count("failed seeds, excluded from the mean") == 1
@@ -157,7 +158,7 @@ def table(head=HEAD, rows=ROWS, title="A & B", words=("mechanism", "remarks")):
     return Table(name="g", title=title, about="Said 5% of.", cells=frame(head, rows, keys), words=words)
 
 
-def test_markdown():
+def test_markdown_table():
     assert table().markdown().splitlines() == [
         "| mechanism | listops | text | remarks |",
         "| --- | ---: | ---: | --- |",
@@ -166,27 +167,27 @@ def test_markdown():
     ]
 
 
-def test_csv_holds_the_numbers_in_full():
-    first, second = csv.DictReader(io.StringIO(table().csv()))
+def test_csv_has_unrounded_numbers():
+    top_row, bottom_row = csv.DictReader(io.StringIO(table().csv()))
     numbers = {"listops": "38.0125", "listops std": "1.5", "listops n": "4"}
-    assert first == {"mechanism": "cur_abs", **numbers, "text": "", "remarks": "short"}
-    assert (second["listops"], second["text"]) == ("FAIL", "1.0")
+    assert top_row == {"mechanism": "cur_abs", **numbers, "text": "", "remarks": "short"}
+    assert (bottom_row["listops"], bottom_row["text"]) == ("FAIL", "1.0")
     cells = frame(("mechanism", "error"), [["a", Cell(text="3.2e-07", value=3.2e-7, std=6.4e-8, n=2)]])
     small = Table(name="x", title="x", about="x", cells=cells, errors=("error",))
     assert small.csv() == "mechanism,error,error se,error n\na,3.2e-07,6.4e-08,2\n"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@sum(a1)", "\t=1", "\r=1", "\n=1"])
-def test_csv_holds_no_formula(text):
+def test_csv_escapes_spreadsheet_formulas(text):
     hostile = table((text, "listops"), [[text, text]])
     escaped = "'" + text.replace("\r", "\n")
     assert list(csv.reader(io.StringIO(hostile.csv(), newline=""))) == [[escaped, "listops"], [escaped, escaped]]
-    plain = table(("a", "b"), [["-", Cell(text="-1.5", value=-1.5)]])
-    assert list(csv.reader(io.StringIO(plain.csv())))[1] == ["-", "-1.5"]
+    numeric = table(("a", "b"), [["-", Cell(text="-1.5", value=-1.5)]])
+    assert list(csv.reader(io.StringIO(numeric.csv())))[1] == ["-", "-1.5"]
 
 
 def environments(text):
-    """The bodies of the tabulars; AssertionError if environments or braces do not nest."""
+    """Return the bodies of the tabular environments; fail if environments or braces are not balanced."""
     bodies, stack = [], []
     for command in re.finditer(r"(?<!\\)\\(begin|end)\{(\w+\*?)\}", text):
         if command[1] == "begin":
@@ -205,14 +206,14 @@ def environments(text):
 
 
 def grid(body):
-    """The cells of a tabular by line; all lines must have as many."""
+    """Split a tabular body into rows of cells; fail if the rows differ in length."""
     lines = [line for line in body.split("\n") if line.endswith(r"\\")]
     cells = [re.split(r"(?<!\\)&", line.removesuffix(r"\\")) for line in lines]
     assert len({len(line) for line in cells}) == 1
     return [[cell.strip() for cell in line] for line in cells]
 
 
-def test_cells_marks_and_footnotes():
+def test_latex_cells_marks_and_footnotes():
     text = latex.table(table())
     (body,) = environments(text)
     assert grid(body) == [
@@ -225,7 +226,7 @@ def test_cells_marks_and_footnotes():
     assert "S[table-format={2.2{" in text and "S[table-format={+4.1{" in text
 
 
-def test_a_narrow_table_stands_in_blocks_of_columns_with_the_first_one_again():
+def test_latex_splits_wide_table_and_repeats_first_column():
     head = ("mechanism", *(f"task{i}" for i in range(9)))
     rows = [["cur_abs", *(Cell(text=f"{10 * i}.25 ± 1.50", value=1.0) for i in range(9))]]
     wide, narrow = (environments(latex.table(table(head, rows), width)) for width in (20, COLUMN))
@@ -235,10 +236,10 @@ def test_a_narrow_table_stands_in_blocks_of_columns_with_the_first_one_again():
     assert [cell for block in lines for cell in block[0][1:]] == [f"{{task{i}}}" for i in range(9)]
 
 
-def test_a_tall_table_is_continued():
+def test_latex_continues_tall_table():
     rows = [[f"m{i}", Cell(text="1.0", value=1.0)] for i in range(120)]
-    made = Table(name="g", title="T", about="", cells=frame(("mechanism", "x"), rows))
-    text = latex.table(made)
+    tall = Table(name="g", title="T", about="", cells=frame(("mechanism", "x"), rows))
+    text = latex.table(tall)
     assert text.count(r"\caption{T (continued).}") == 2 and text.count(r"\label{") == 1
     assert [line[0] for body in environments(text) for line in grid(body)[1:]] == [f"m{i}" for i in range(120)]
 
@@ -247,12 +248,12 @@ def test_a_tall_table_is_continued():
     ("text", "cell"),
     {"3.2e-07": "3.2e-7", "150%": r"150 {\%}", "5/5": "5 {/5}", "12.5 (rates)": "12.5 {~(rates)}", "-": "{-}"}.items(),
 )
-def test_what_is_a_number(text, cell):
+def test_latex_number_column_cell(text, cell):
     (body,) = environments(latex.table(table(("mechanism", "x"), [["a", Cell(text=text)]])))
     assert grid(body)[1][1] == cell
 
 
-def test_a_newline_ends_no_line():
+def test_latex_replaces_newlines_and_escapes_backslashes():
     text = latex.table(table(("mechanism", "list\n\nops", "\\evil{"), [["a\nb", "c", "d"]], title="one\ntwo"))
     assert grid(environments(text)[0]) == [
         ["{mechanism}", "{list ops}", r"{\textbackslash{}evil\{}"],
@@ -263,7 +264,7 @@ def test_a_newline_ends_no_line():
 
 @pytest.fixture(params=[COLUMN, TEXT], scope="module")
 def documents(request, tmp_path_factory):
-    """The report of ``support.records`` at a width, with a mechanism that no paper names."""
+    """A report of synthetic records at one text width, with a custom mechanism and a non-ASCII study name."""
     runs = tmp_path_factory.mktemp("runs")
     records.write_runs(runs)
     add(runs, label="mine", study="my_own.1é")
@@ -271,7 +272,7 @@ def documents(request, tmp_path_factory):
     return runs / "paper"
 
 
-def test_every_file_is_whole_and_in_the_document(documents):
+def test_latex_document_includes_every_table(documents):
     names = [path.stem for path in (documents / "tables").glob("*.tex")]
     document = (documents / "main.tex").read_text()
     environments(document)
@@ -282,7 +283,7 @@ def test_every_file_is_whole_and_in_the_document(documents):
             grid(body)
 
 
-def test_some_tables_and_figures_are_chosen(tmp_path, without_figures):
+def test_show_option_selects_tables(tmp_path, without_figures):
     add(tmp_path, label="mine")
     studies = summary.collect(tmp_path)[0]
     export(tmp_path / "out", studies, [], show=["study-paper-paper"])
@@ -292,8 +293,8 @@ def test_some_tables_and_figures_are_chosen(tmp_path, without_figures):
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="apt-get install texlive-science")
-def test_the_document_compiles_and_nothing_sticks_out(documents):
+def test_latex_document_compiles_without_overfull_boxes(documents):
     command = ["pdflatex", "-interaction=nonstopmode", "main.tex"]
-    done = subprocess.run(command, cwd=documents, capture_output=True, check=False)
+    result = subprocess.run(command, cwd=documents, capture_output=True, check=False)
     log = (documents / "main.log").read_text(errors="replace")
-    assert done.returncode == 0 and not re.search("Overfull|Float too large|Error", log), log[-3000:]
+    assert result.returncode == 0 and not re.search("Overfull|Float too large|Error", log), log[-3000:]

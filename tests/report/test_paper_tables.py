@@ -1,4 +1,4 @@
-"""The papers' tables next to our runs, and the Arena's table: gains, fresh scores and gaps to published values."""
+"""The papers' tables next to our runs, and the arena table: gains, fresh-test scores and gaps to published values."""
 
 import dataclasses
 import statistics
@@ -19,11 +19,11 @@ from lra.results import published, summary
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
 
 
-def made(runs):
+def tables_by_name(runs):
     return {table.name: table for table in paper_tables.tables(summary.collect(runs)[0])}
 
 
-def ours(table):
+def our_cells(table):
     return {(label, study): cells for (study, label, _), cells in lines(table) if label}
 
 
@@ -31,22 +31,22 @@ def lines(table):
     return [(key, dict(zip(table.head, cells, strict=True))) for key, cells in table.rows()]
 
 
-def test_published_values_are_those_of_the_papers_and_name_mechanisms():
-    everything = published.read()
-    names = [name.partition("+") for row in everything for name in row.attn.split()]
+def test_published_values_match_papers_and_name_mechanisms():
+    all_values = published.read()
+    names = [name.partition("+") for row in all_values for name in row.attn.split()]
     assert {name for name, *_ in names} <= {path.stem for path in (CONF / "attn").glob("*.yaml")}
     assert {objective for *_, objective in names} == {"", "masked", "next"}
-    printed = {(row.source, row.model, row.task, row.metric): row.text for row in everything}
+    printed = {(row.source, row.model, row.task, row.metric): row.text for row in all_values}
     assert printed["leaderboard", "Local Att", "pathfinder_x", "accuracy_percent"] == "FAIL"
     assert printed["PSF T3", "PSF-Attn", "pathfinder", "accuracy_percent"] == "80.49 ± 0.1"
     assert printed["SOFT T12", "SOFT", "image", "accuracy_percent"] == "46.91"
-    links = {row.paper: row.link for row in everything}
+    links = {row.paper: row.link for row in all_values}
     assert len(set(links.values())) == len(links) and all(link.startswith("https://") for link in links.values())
 
 
-def test_published_tables_are_whole_and_in_the_order_of_print(tmp_path):
+def test_paper_tables_show_every_published_value_in_printed_order(tmp_path):
     add(tmp_path, label="cur_abs", task="image")
-    tables = made(tmp_path)
+    tables = tables_by_name(tmp_path)
     for paper in paper_tables.PAPERS:
         values = [v for source in paper.sources for v in published.read() if [v.name, v.table] == source]
         assert {(v.name, v.table) for v in values} == set(map(tuple, paper.sources))
@@ -54,94 +54,96 @@ def test_published_tables_are_whole_and_in_the_order_of_print(tmp_path):
         for v in values:
             column = paper_tables.RATIOS.get(v.metric, v.task)
             printed.setdefault((v.source, v.model), {"mechanism": v.model})[column] = v.text
-        shown = []
+        entries = []
         for (_, label, _), line in lines(tables[paper.name]):
             if not label:
-                shown.append({name: cell.text for name, cell in line.items() if cell.text and name != "run"})
-        assert shown == [*printed.values()]
+                entries.append({name: cell.text for name, cell in line.items() if cell.text and name != "run"})
+        assert entries == [*printed.values()]
 
 
-def test_lines_of_several_papers_name_their_source_and_have_ours_below(tmp_path):
+def test_multi_paper_table_names_sources_with_our_runs_below(tmp_path):
     for label in ("s4d_lin", "s5", "mega"):
         add(tmp_path, label=label, task="text")
-    table = made(tmp_path)["state-space"]
+    table = tables_by_name(tmp_path)["state-space"]
     order = [(cells[0].text, cells[1].text) for _, cells in table.rows()]
     lru = ("S5 (the LRU paper's run)", "LRU T3")
     for line in (("S4D-Lin", "Mamba-360"), ("S5", "Mamba-360"), ("MEGA", "MEGA T2"), lru):
         assert order[order.index(line) + 1][1] == "paper-paper"
     assert order.index(("S4", "MEGA T2")) + 1 == order.index(("MEGA", "MEGA T2"))
-    assert len(ours(table)) == 3  # S5 stands below two lines
+    # The S5 run stands below two published rows but counts once.
+    assert len(our_cells(table)) == 3
     for label in ("softmax", "sdpa+masked"):
         add(tmp_path, label=label, task="text")
-    order = [cells[0].text for _, cells in made(tmp_path)["self-pretraining"].rows()]
+    order = [cells[0].text for _, cells in tables_by_name(tmp_path)["self-pretraining"].rows()]
     assert order[:4] == ["Transformer", "softmax", "Transformer, masked self-pretraining", "sdpa+masked"]
 
 
-def test_no_score_on_colour_images_is_compared_with_grey_ones():
-    """The LRU paper's sCIFAR is in colour, with 89.0 for the LRU and 91.5 for S4D."""
+def test_colour_image_scores_are_excluded():
+    """The LRU paper trains sCIFAR in colour (LRU 89.0, S4D 91.5), which does not compare with the grey images here."""
     rows = [row for row in published.read() if row.name == "LRU"]
     assert len(rows) == 15 and not {row.task for row in rows} & {"image", "average"}
 
 
-def test_averages_as_printed_are_of_their_lines():
-    """Over five or six tasks, a failed one as chance; those of the older tables have notes where they are not."""
-    later = {name for paper in paper_tables.PAPERS[-4:] for name, _ in paper.sources}
+def test_printed_averages_are_means_of_printed_scores():
+    """Over five or six tasks, with FAIL as chance (50); older tables have notes where their averages deviate."""
+    recent_papers = {name for paper in paper_tables.PAPERS[-4:] for name, _ in paper.sources}
     printed = {}
     for row in published.read():
-        if row.name in later:
+        if row.name in recent_papers:
             printed.setdefault((row.source, row.model), {})[row.task] = row
-    alone = 0
+    num_averages_only = 0
     for (source, _), line in printed.items():
         average = line.pop("average", None)
         if average and line:
             value = {task: 50.0 if row.value == "FAIL" else row.number for task, row in line.items()}
             means = [statistics.fmean(tasks) for tasks in (value.values(), [value[task] for task in FIVE])]
             assert min(abs(mean - average.number) for mean in means) < 0.06, (source, average)
-        alone += average is not None and not line
-    assert alone == 2  # S4 with and without self-pretraining
+        num_averages_only += average is not None and not line
+    # S4 with and without self-pretraining prints an average without scores.
+    assert num_averages_only == 2
 
 
-def test_ours_stand_below_the_line_they_belong_to(tmp_path):
+def test_our_runs_follow_matching_published_row(tmp_path):
     for seed, test in enumerate(TESTS):
         for task in FIVE:
             add(tmp_path, seed=seed, test=test, task=task)
             add(tmp_path, seed=seed, test=test + 2 + 0.1 * seed, task=task, label="nystrom", study="mine")
             add(tmp_path, seed=seed, test=99.0, task=task, label="nystrom", study="short", budget="quick")
-    grid = made(tmp_path)["curformer-table-1"]
+    grid = tables_by_name(tmp_path)["curformer-table-1"]
     order = [(cells[0].text, study) for (study, _, _), cells in grid.rows()]
     assert order[order.index(("CURformer", "")) + 1] == ("cur_abs", "paper-paper")
     assert order[order.index(("Nystromformer", "")) + 1] == ("nystrom", "mine")
-    assert len(ours(grid)) == 2
-    cells = ours(grid)["cur_abs", "paper-paper"]
+    assert len(our_cells(grid)) == 2
+    cells = our_cells(grid)["cur_abs", "paper-paper"]
     assert cells["listops"].text == "38.01 ± 1.50" and cells["average"].n == 4
     assert cells["average"].value == pytest.approx(sum(TESTS) / 4)
     assert "left out as not comparable: short (budget quick)" in grid.about
     assert not any(cell.mark for (_, label, _), line in grid.rows() if not label for cell in line)
     for task in FIVE:
         add(tmp_path, task=task, label="bigbird")
-    official = ours(made(tmp_path)["leaderboard"])["bigbird", "paper-paper"]
-    assert official["average"].value == RECORD.test and official["pathfinder_x"].text == ""
+    arena_cells = our_cells(tables_by_name(tmp_path)["leaderboard"])["bigbird", "paper-paper"]
+    assert arena_cells["average"].value == RECORD.test and arena_cells["pathfinder_x"].text == ""
 
 
-def test_a_table_shows_the_metric_that_it_prints(tmp_path):
-    """A score of another metric is no line of it, not even an empty one."""
+def test_paper_table_shows_only_runs_with_its_metric(tmp_path):
+    """A run scored with another metric has no row at all, not even an empty one."""
     add(tmp_path, task="genome", label="psf", test=88.0, metric="balanced_accuracy", study="theirs")
     add(tmp_path, task="genome", label="psf", test=95.0, metric="roc_auc")
     add(tmp_path, task="text", label="psf", test=70.0)
-    tables = made(tmp_path)
-    shown = lambda table, task: {key: cells[task].value for key, cells in ours(tables[table]).items()}
-    assert shown("psf-table-2", "genome") == {("psf", "theirs"): 88.0}
-    assert shown("psf-table-3", "text") == {("psf", "paper-paper"): 70.0}
+    tables = tables_by_name(tmp_path)
+    entries = lambda table, task: {key: cells[task].value for key, cells in our_cells(tables[table]).items()}
+    assert entries("psf-table-2", "genome") == {("psf", "theirs"): 88.0}
+    assert entries("psf-table-3", "text") == {("psf", "paper-paper"): 70.0}
 
 
-def test_mechanisms_that_no_paper_names_stand_last_and_are_listed(tmp_path):
+def test_custom_mechanisms_are_last_and_listed(tmp_path):
     for label in ("mine", "cur_abs", "cur_abs-count=32", "linear-optim.lr=0.01"):
         add(tmp_path, label=label, study="mine")
     add(tmp_path, label="mine", study="short", budget="quick")
     add(tmp_path, label="mine", study="mine", task="adding", metric="within_tolerance")
-    tables = made(tmp_path)
-    own = [[cell.text for cell in cells] for _, cells in tables["own-mechanisms"].rows()]
-    assert own == [
+    tables = tables_by_name(tmp_path)
+    table_rows = [[cell.text for cell in cells] for _, cells in tables["own-mechanisms"].rows()]
+    assert table_rows == [
         ["cur_abs-count=32", "mine", "listops"],
         ["mine", "mine", "listops, adding"],
         ["mine", "short", "listops"],
@@ -149,22 +151,22 @@ def test_mechanisms_that_no_paper_names_stand_last_and_are_listed(tmp_path):
     grid = tables["curformer-table-1"]
     order = [cells[0].text for _, cells in grid.rows()]
     assert order[-2:] == ["cur_abs-count=32", "mine"] and order[order.index("CURformer") + 1] == "cur_abs"
-    assert ours(grid)["mine", "mine"]["listops"].value == RECORD.test and "Ours: n = 1;" in grid.about
+    assert our_cells(grid)["mine", "mine"]["listops"].value == RECORD.test and "Ours: n = 1;" in grid.about
     assert "own-mechanisms" not in {table.name for table in paper_tables.tables({})}
 
 
-def test_speed_and_memory_are_against_softmax_on_the_same_device(tmp_path):
+def test_speed_and_memory_are_relative_to_softmax_on_same_device(tmp_path):
     for task, slow, fast in (("listops", 30.0, 10.0), ("image", 40.0, 5.0)):
         add(tmp_path, task=task, label="softmax", step_ms=slow, peak_bytes=800)
         add(tmp_path, task=task, step_ms=fast, peak_bytes=100)
     add(tmp_path, task="text", label="softmax", step_ms=100.0, device="x86_64 CPU, 2 threads")
     add(tmp_path, task="text", step_ms=1.0)
     add(tmp_path, task="text", label="linear", step_ms=10.0, device="x86_64 CPU, 2 threads")
-    grid = made(tmp_path)["curformer-table-2"]
-    cells = ours(grid)["cur_abs", "paper-paper"]
+    grid = tables_by_name(tmp_path)["curformer-table-2"]
+    cells = our_cells(grid)["cur_abs", "paper-paper"]
     assert cells["speed-up"].value == pytest.approx(geometric_mean([3, 8]))
     assert cells["memory"].value == pytest.approx(1 / 8)
-    linear = ours(grid)["linear", "paper-paper"]
+    linear = our_cells(grid)["linear", "paper-paper"]
     assert linear["speed-up"].value == pytest.approx(10) and linear["memory"].text == ""
 
 
@@ -176,7 +178,7 @@ def studies(arena_runs):
 
 
 def fresh(folder, share, seed, rng, easiness=0.0):
-    """Write a fresh-test result with this share of correct answers next to a record."""
+    """Write a fresh-test record with a given fraction of correct answers into a run directory."""
     correct = rng.random(EXAMPLES) < share + easiness
     result = fresh_record.FreshTest(
         **{key: getattr(RECORD, key) for key in ("study", "task", "fingerprint", "metric", "git")},
@@ -198,7 +200,7 @@ def fresh(folder, share, seed, rng, easiness=0.0):
 
 @pytest.fixture
 def arena_runs(tmp_path):
-    """Two selections of CUR and the control with three seeds, a mechanism with one, and runs that do not count."""
+    """Two CUR selections and the control with three seeds, one mechanism with one seed, and runs to be excluded."""
     rng = np.random.default_rng(0)
     easiness = rng.choice([-0.1, 0.1], EXAMPLES)
     for label, share in (("cur_abs", 0.40), ("cur_step", 0.33), ("mean", 0.17)):
@@ -213,7 +215,7 @@ def arena_runs(tmp_path):
     return tmp_path
 
 
-def test_the_table_has_runs_at_the_papers_budget_sorted_by_score(arena_runs):
+def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
     (table,) = (table for table in arena.tables(studies(arena_runs)) if table.name == "arena-listops")
     cells = cells_by_label(table)
     assert list(cells) == ["cur_abs", "cur_step", "nystrom", "mean"]
@@ -224,7 +226,7 @@ def test_the_table_has_runs_at_the_papers_budget_sorted_by_score(arena_runs):
     assert f"{EXAMPLES:,} examples" in table.about and "Hardware: NVIDIA H200, fp32." in table.about
 
 
-def test_the_interval_of_a_gain_is_welchs(arena_runs):
+def test_gain_interval_matches_welch(arena_runs):
     gain = cells_by_label(arena.tables(studies(arena_runs))[0])["cur_abs"]["gain over mean"]
     sides = [40.0, 41.0, 42.0], [17.0, 18.0, 19.0]
     interval = stats.ttest_ind(*sides, equal_var=False).confidence_interval(0.95)
@@ -232,12 +234,12 @@ def test_the_interval_of_a_gain_is_welchs(arena_runs):
     assert (gain.low, gain.high) == pytest.approx((interval.low, interval.high))
 
 
-def test_selections_are_compared_on_the_same_examples(arena_runs):
+def test_selections_are_compared_on_same_examples_only(arena_runs):
     tables = {table.name: table for table in arena.tables(studies(arena_runs))}
     ((_, cells),) = tables["arena-listops-selections"].rows()
     assert (cells[0].text, cells[4].text) == ("cur_abs - cur_step", "yes")
     assert cells[1].value == pytest.approx(7, abs=2)
-    # Results on other examples are not compared with these.
+    # With fresh-test results on other data there is no paired comparison.
     path = arena_runs / "paper-paper/listops/cur_step"
     for folder in path.iterdir():
         result = fresh_record.load(folder / fresh_record.NAME)
@@ -245,7 +247,7 @@ def test_selections_are_compared_on_the_same_examples(arena_runs):
     assert "arena-listops-selections" not in {table.name for table in arena.tables(studies(arena_runs))}
 
 
-def test_a_fresh_score_counts_its_seeds_and_belongs_to_its_run(arena_runs):
+def test_fresh_score_of_another_fingerprint_is_ignored(arena_runs):
     path = arena_runs / "paper-paper/listops/cur_abs/seed-2" / fresh_record.NAME
     result = fresh_record.load(path)
     typed_json.save(dataclasses.replace(result, fingerprint="another"), path)
@@ -253,7 +255,7 @@ def test_a_fresh_score_counts_its_seeds_and_belongs_to_its_run(arena_runs):
     assert cell.text.endswith("(n = 2)") and cell.n == 2
 
 
-def test_bf16_is_compared_with_fp32_and_the_larger_study_is_shown(arena_runs):
+def test_bf16_is_compared_with_fp32_and_larger_study_is_shown(arena_runs):
     for seed in range(4):
         path = add(arena_runs, study="z16", label="cur_abs", seed=seed, test=38.0 + seed)
         (path.parent / "config.yaml").write_text("trainer.precision: bf16\n")
@@ -263,8 +265,8 @@ def test_bf16_is_compared_with_fp32_and_the_larger_study_is_shown(arena_runs):
     assert [cell.text for cell in cells[:6]] == ["cur_abs", "ListOps", "41.00 ± 1.00", "3", "39.50 ± 1.29", "4"]
 
 
-def test_a_published_value_is_judged_against_both_trainings(arena_runs):
-    """39.62 lies within the error of a mean of 41, and far from one of 30."""
+def test_published_value_is_compared_with_base_and_longer_training(arena_runs):
+    """The published 39.62 is within the error of a mean of 41, and significantly different from a mean of 30."""
     chapter = arena.section(studies(arena_runs))
     assert "is compatible with the base training" in chapter and "has no finished run here" in chapter
     add_seeds(arena_runs, "cur_abs", (30.0, 30.5), study="curformer_listops-paper-paper", steps=20_000)
@@ -275,6 +277,6 @@ def test_a_published_value_is_judged_against_both_trainings(arena_runs):
     assert (score, examples) == (41.0, 2000) and 3 < gap.threshold < 4
 
 
-def test_without_such_runs_there_is_no_chapter(tmp_path):
+def test_arena_chapter_needs_paper_budget_runs(tmp_path):
     add(tmp_path, budget="quick")
     assert arena.section(studies(tmp_path)) == arena.readme(studies(tmp_path)) == ""

@@ -1,4 +1,4 @@
-"""Charts show their numbers; colours differ in grey and for colour-blind readers; a board's pictures can be read."""
+"""Figures show the numbers of their runs, colours are distinguishable, and labels of the board do not overlap."""
 
 import itertools
 import math
@@ -26,12 +26,13 @@ from lra.results import figures
 from lra.results.palette import COLOURED, COLOURS, CONTROL, FAMILIES, GROUND, INK, OTHER, Palette, family
 
 # Machado et al. 2009, "A physiologically-based model for simulation of color vision deficiency", severity 1.0.
-SIGHT = {
+COLOUR_VISION = {
     "normal": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
     "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
 }
-XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])  # of linear sRGB, D65
+# Linear sRGB to CIE XYZ with white point D65.
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def flat(label):
     return Curve(label, [1, 2], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], 1)
 
 
-def test_a_curve_is_the_mean_and_its_band_the_deviation(axes):
+def test_learning_curve_shows_mean_and_standard_deviation(axes):
     curves = [
         Curve("a", [10, 20], [30.0, 40.0], [28.0, 37.0], [32.0, 43.0], 2),
         Curve("b", [10, 20], [5.0, 6.0], [5.0, 6.0], [5.0, 6.0], 1),
@@ -59,21 +60,22 @@ def test_a_curve_is_the_mean_and_its_band_the_deviation(axes):
     assert notes == {"a": "a: 40.00 ± 3.00 at step 20, n = 2", "b": "b: 6.00 at step 20, n = 1"}
 
 
-def test_a_bubble_stands_at_its_time_and_score_and_its_area_is_the_memory(axes):
+def test_bubble_position_is_time_and_score_and_area_is_memory(axes):
     group = [Bubble("small", 10.0, 60.0, 1.0, 5, 1 * 2**30), Bubble("large", 100.0, 80.0, None, 1, 4 * 2**30)]
     speed_accuracy.draw(axes, group, Palette(["large", "small"]))
-    large, small = axes.collections  # the larger ones are behind
+    # Larger bubbles are drawn first, behind smaller ones.
+    large, small = axes.collections
     assert [mark.get_offsets()[0].tolist() for mark in (large, small)] == [[100.0, 80.0], [10.0, 60.0]]
     most, least = (mark.get_sizes()[0] - 0.4 * rcParams["font.size"] ** 2 for mark in (large, small))
     assert most / least == pytest.approx(4) and to_hex(large.get_facecolor()[0]) != to_hex(small.get_facecolor()[0])
     figures.place_labels(axes.figure)
-    shown = {text.get_text(): axes.transData.transform(text.get_position()) for text in axes.texts}
+    by_name = {text.get_text(): axes.transData.transform(text.get_position()) for text in axes.texts}
     for name, mark in (("large", large), ("small", small)):
-        at = axes.transData.transform(mark.get_offsets()[0])
-        assert math.dist(shown[name], at) < axes.figure.dpi  # an inch
+        xy = axes.transData.transform(mark.get_offsets()[0])
+        assert math.dist(by_name[name], xy) < axes.figure.dpi
 
 
-def test_a_label_without_space_is_left_out(axes):
+def test_labels_without_space_are_omitted(axes):
     group = [Bubble(f"{i:02} of some long names", 10.0 + i / 1e3, 60.0 + i % 2, None, 1, None) for i in range(24)]
     speed_accuracy.draw(axes, group, Palette(bubble.label for bubble in group))
     figures.place_labels(axes.figure)
@@ -81,20 +83,20 @@ def test_a_label_without_space_is_left_out(axes):
     assert 1 < len(boxes) < 24 and not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
-def test_the_key_of_a_figure_names_each_line_and_its_charts():
+def test_legend_names_coloured_curves_and_counts_the_rest():
     palette = Palette(["first", "second"])
     panels = {"listops": [flat("second"), flat("first")], "text": [flat("second"), flat("third")]}
     figure = figures.charts(panels, learning_curves.draw, palette)
     assert [axes.get_title("left") for axes in figure.axes] == ["listops", "text"]
     (key,) = figure.legends
     names = [text.get_text() for text in key.texts]
-    shown = dict(zip(names, (to_hex(line.get_color()) for line in key.legend_handles), strict=True))
+    by_name = dict(zip(names, (to_hex(line.get_color()) for line in key.legend_handles), strict=True))
     coloured = {name: to_hex(COLOURS[palette.colour(name)][0]) for name in ("first", "second")}
-    assert shown == coloured | {"1 other": to_hex("0.85")}
-    assert [to_hex(line.get_color()) for line in figure.axes[0].lines] == [shown["second"], shown["first"]]
+    assert by_name == coloured | {"1 other": to_hex("0.85")}
+    assert [to_hex(line.get_color()) for line in figure.axes[0].lines] == [by_name["second"], by_name["first"]]
 
 
-def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
+def test_learning_curve_averages_finished_seeds_at_shared_steps(tmp_path):
     for seed, values in enumerate(([1.0, 2.0, 3.0], [3.0, 6.0])):
         metrics(add(tmp_path, seed=seed), values)
     metrics(diverged(tmp_path, 20, seed=2), [100.0])
@@ -105,55 +107,56 @@ def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
     assert curve.high == pytest.approx([2 + math.sqrt(2), 4 + 2 * math.sqrt(2)])
 
 
-def lab(colours, sight="normal"):
-    """CIELAB of colours as a person with this sight sees them: lightness, then two hues."""
+def lab(colours, vision="normal"):
+    """Convert hex colours to CIELAB (L*, a*, b*) as seen with a colour-vision deficiency."""
     rgb = np.array([[int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in colours])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    seen = (linear @ np.array(SIGHT[sight]).T).clip(0, 1) @ XYZ.T / XYZ.sum(1)
-    f = np.where(seen > (6 / 29) ** 3, np.cbrt(seen), seen / (3 * (6 / 29) ** 2) + 4 / 29)
+    visible_rgb = (linear @ np.array(COLOUR_VISION[vision]).T).clip(0, 1) @ XYZ.T / XYZ.sum(1)
+    f = np.where(visible_rgb > (6 / 29) ** 3, np.cbrt(visible_rgb), visible_rgb / (3 * (6 / 29) ** 2) + 4 / 29)
     return np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], 1)
 
 
-def closest(points):
+def min_distance(points):
     return min(np.linalg.norm(a - b) for a, b in itertools.combinations(points, 2))
 
 
-def test_the_formula_knows_white_black_and_a_pair_that_a_deuteranope_confuses():
+def test_cielab_of_white_black_and_a_red_olive_pair():
     assert lab(["#ffffff", "#000000"]) == pytest.approx(np.array([[100, 0, 0], [0, 0, 0]]), abs=0.05)
-    pair = ["#c44e52", "#8a7a2c"]  # red and olive
-    assert closest(lab(pair)) > 50 and closest(lab(pair, "deuteranopia")) < 20
+    # Red and olive, which deuteranopes confuse.
+    pair = ["#c44e52", "#8a7a2c"]
+    assert min_distance(lab(pair)) > 50 and min_distance(lab(pair, "deuteranopia")) < 20
 
 
 @pytest.mark.parametrize("ground", [0, 1])
-def test_colours_differ_for_everyone_and_in_grey(ground):
-    """A difference of 2.3 is just noticed; the colours differ by ten times that, their greys by twice."""
+def test_colours_are_distinct_for_colour_blind_readers_and_in_grey(ground):
+    """A distance of 2.3 is just noticeable; require ten times that between colours and twice that between greys."""
     colours = [pair[ground] for pair in COLOURS]
-    assert all(closest(lab(colours, sight)) > 23 for sight in SIGHT)
-    assert closest(lab(colours)[:, :1]) > 4.6
-    assert closest(lab([*(light for light, _ in COLOURS), INK, GROUND])[:, :1]) > 4.6
+    assert all(min_distance(lab(colours, vision)) > 23 for vision in COLOUR_VISION)
+    assert min_distance(lab(colours)[:, :1]) > 4.6
+    assert min_distance(lab([*(light for light, _ in COLOURS), INK, GROUND])[:, :1]) > 4.6
 
 
 @pytest.mark.parametrize("look", [Palette.line, Palette.marker])
-def test_no_two_labels_of_a_picture_have_one_look(look):
+def test_every_label_has_a_distinct_line_and_marker(look):
     labels = [path.stem for path in (CONF / "attn").glob("*.yaml")]
     palette = Palette(labels)
     assert len({str(look(palette, label)) for label in labels}) == len(labels) > 3 * len(COLOURS)
     assert len({(palette.colour(label), palette.dash(label)) for label in labels}) == len(labels)
 
 
-def test_fonts_of_a_file_are_truetype(tmp_path):
+def test_pdf_embeds_truetype_fonts(tmp_path):
     figure = figures.charts({"listops": [flat("a")]}, learning_curves.draw, Palette("a"), figures.COLUMN)
     figures.write(figure, tmp_path / "x", ["pdf"])
-    written = (tmp_path / "x.pdf").read_bytes()
-    assert b"/FontFile2" in written and b"/Type3" not in written
-    box = written[written.index(b"/MediaBox") :].split(b"]")[0].split()
+    pdf_bytes = (tmp_path / "x.pdf").read_bytes()
+    assert b"/FontFile2" in pdf_bytes and b"/Type3" not in pdf_bytes
+    box = pdf_bytes[pdf_bytes.index(b"/MediaBox") :].split(b"]")[0].split()
     assert float(box[-2]) == pytest.approx(72 * figures.COLUMN)
 
 
 LABELS = "sdpa none mean conv cur_abs cur_step nystrom soft psf linear s4d_lin mega performer luna s5 longformer mine"
 
 
-def test_every_mechanism_has_a_family_and_every_name_one_alone():
+def test_every_mechanism_has_exactly_one_family():
     names = [path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom"]
     assert not [name for name in names if family(name) == OTHER]
     members = list(itertools.chain(*FAMILIES.values()))
@@ -163,29 +166,30 @@ def test_every_mechanism_has_a_family_and_every_name_one_alone():
     assert {label: family(label) for label in (*longest, "sofa")} == longest | {"sofa": OTHER}
 
 
-def test_without_a_benchmark_the_cost_is_the_median_step_of_the_tasks(tmp_path):
+def test_cost_without_benchmark_is_median_step_time_over_tasks(tmp_path):
     for task, ms in (("chain", 10.0), ("recall", 30.0), ("listops", 11.0)):
         add(tmp_path, task=task, label="linear", step_ms=ms)
-    found, axis = costs(BoardResults("board", of_study(tmp_path)))
-    assert found == {"linear": 11.0} and "median over tasks" in axis
+    step_times, axis = costs(BoardResults("board", of_study(tmp_path)))
+    assert step_times == {"linear": 11.0} and "median over tasks" in axis
 
 
 @pytest.mark.parametrize(
     ("override", "counts"),
     [
-        ("++budgets.paper.allowance=512", True),  # 4,096 / 8, as on the board
+        # 4,096 / 8, as on the board; another value; the option of another budget; each mechanism's default.
+        ("++budgets.paper.allowance=512", True),
         ("budgets.paper.allowance=64", False),
-        ("++budgets.quick.allowance=512", False),  # of another budget
-        (None, False),  # each mechanism's default
+        ("++budgets.quick.allowance=512", False),
+        (None, False),
     ],
 )
-def test_only_costs_at_the_token_budget_of_the_board_count(tmp_path, override, counts):
-    """The others leave the steps of the runs; a mechanism without a time is not in the picture, and named."""
+def test_benchmark_needs_token_budget_of_the_board(tmp_path, override, counts):
+    """Otherwise the step times of the runs are the costs; mechanisms without a benchmark are omitted and listed."""
     for label, score in (("soft", 40.0), ("linear", 50.0), ("psf", 30.0)):
         add_seeds(tmp_path, label, (score, score + 1), floor=20.0, step_ms=7.0)
-    timed = [row(label, 4096, ms, mode="training") for label, ms in (("soft", 300.0), ("linear", 8.0))]
+    bench_rows = [row(label, 4096, ms, mode="training") for label, ms in (("soft", 300.0), ("linear", 8.0))]
     choices = {"budget": "paper", "overrides": [override] if override else [], "clock": "cpu"}
-    board = BoardResults("board", of_study(tmp_path), measured=[made(timed, choices=choices)])
+    board = BoardResults("board", of_study(tmp_path), measured=[made(bench_rows, choices=choices)])
     ms, axis = costs(board)
     assert ms == ({"soft": 300.0, "linear": 8.0} if counts else dict.fromkeys(("soft", "linear", "psf"), 7.0))
     assert ("token budget 512" in axis) == counts and not_timed(board) == (["psf"] if counts else [])
@@ -194,20 +198,20 @@ def test_only_costs_at_the_token_budget_of_the_board_count(tmp_path, override, c
     assert ("psf" in {text.get_text() for text in axes.texts}) != counts
 
 
-def test_the_tasks_of_the_board_have_the_token_budget_at_which_costs_count():
+def test_board_tasks_have_token_budget_of_benchmark():
     for name in yaml.safe_load((CONF / "sweep" / "board.yaml").read_text())["sweep"]["tasks"]:
         experiment = compose(Experiment, [f"experiment={name}", "attn=cur_abs"])
         assert experiment.task.length == LENGTH_PER_BUDGET * experiment.choices({})["attn.count"]
 
 
-def test_a_board_of_controls_alone_has_no_picture(tmp_path):
+def test_cost_figure_needs_a_mechanism_besides_controls(tmp_path):
     add_seeds(tmp_path, "mean", (20.0, 22.0), floor=20.0)
     assert not picture(BoardResults("board", of_study(tmp_path)))
     add_seeds(tmp_path, "mine", (30.0, 32.0), floor=20.0)
     assert picture(BoardResults("board", of_study(tmp_path)))
 
 
-def test_labels_overlap_neither_each_other_nor_the_edge_and_controls_are_lines():
+def test_cost_labels_do_not_overlap_and_controls_are_lines():
     rng, board = np.random.default_rng(0), []
     for label, score in zip(LABELS.split(), rng.uniform(20, 90, 17), strict=True):
         score = 10.0 if family(label) == CONTROL else score
@@ -217,18 +221,19 @@ def test_labels_overlap_neither_each_other_nor_the_edge_and_controls_are_lines()
     figure.draw_without_rendering()
     boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
     controls = [box for label, box in boxes.items() if family(label) == CONTROL]
-    others = [box for label, box in boxes.items() if label in LABELS.split() and family(label) != CONTROL]
-    assert len(controls) == 3 <= len(axes.lines) and len(others) == len(board) - 3
-    for several in (controls, others):
-        assert not [pair for pair in itertools.combinations(several, 2) if pair[0].overlaps(pair[1])]
-    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in others)
+    label_boxes = [box for label, box in boxes.items() if label in LABELS.split() and family(label) != CONTROL]
+    assert len(controls) == 3 <= len(axes.lines) and len(label_boxes) == len(board) - 3
+    for group_boxes in (controls, label_boxes):
+        assert not [pair for pair in itertools.combinations(group_boxes, 2) if pair[0].overlaps(pair[1])]
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in label_boxes)
 
 
 @pytest.fixture
 def rows(tmp_path):
     add_seeds(tmp_path, "sdpa", (60.0, 70.0), floor=20.0, lr=1e-3)
     add_seeds(tmp_path, "sdpa", (61.0, 71.0), task="text", floor=50.0)
-    add_seeds(tmp_path, "a$_$", (90.0, 90.0), floor=20.0)  # a wrong formula
+    # A label that is invalid TeX math.
+    add_seeds(tmp_path, "a$_$", (90.0, 90.0), floor=20.0)
     diverged(tmp_path, 7, label="sdpa", seed=2, floor=20.0)
     for rate, val in (("0.01", 40.0), ("0.0003", 30.0)):
         add(tmp_path, label=f"sdpa-optim.lr={rate}", val=val)
@@ -236,36 +241,38 @@ def rows(tmp_path):
     return of_study(tmp_path)
 
 
-def test_every_seed_is_a_point_in_the_row_of_its_mechanism(rows):
+def test_seed_plot_shows_every_seed(rows):
     figure = seed_points.draw_figure(seed_points.by_task(rows))
     listops, text = figure.axes
     assert [axes.get_title("left") for axes in figure.axes] == ["listops", "text"]
-    assert [label.get_text() for label in listops.get_yticklabels()] == ["sdpa", "a$_$"]  # first, since on both tasks
-    points = lambda axes: sorted(tuple(at) for marks in axes.collections for at in marks.get_offsets().tolist())
-    assert points(listops) == [(20.0, 0.0), (60.0, 0.0), (70.0, 0.0), (90.0, 1.0), (90.0, 1.0)]  # the lost one at 20
+    # sdpa comes first because it has runs on both tasks.
+    assert [label.get_text() for label in listops.get_yticklabels()] == ["sdpa", "a$_$"]
+    points = lambda axes: sorted(tuple(xy) for marks in axes.collections for xy in marks.get_offsets().tolist())
+    # The diverged seed is drawn at chance, 20.
+    assert points(listops) == [(20.0, 0.0), (60.0, 0.0), (70.0, 0.0), (90.0, 1.0), (90.0, 1.0)]
     assert points(text) == [(61.0, 0.0), (71.0, 0.0)]
     assert [line.get_xdata()[0] for line in (*listops.lines, *text.lines)] == [20.0, 50.0]
 
 
-def test_a_curve_over_rates_has_the_rate_of_the_budget_and_a_gap_where_it_diverged(rows):
+def test_lr_curve_includes_default_rate_and_gap_for_divergence(rows):
     (curve,) = lr_curves.by_task(rows)["listops"]
     assert curve == ("sdpa", [3e-4, 1e-3, 3e-3, 1e-2], [30.0, 38.0, None, 40.0])
     (axes,) = lr_curves.draw_figure({"listops": [curve]}).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0.0003", "0.001", "0.003", "0.01"]
 
 
-def test_of_many_mechanisms_the_best_and_the_reference_have_a_colour():
-    search = lambda label, val: lr_curves.LrCurve(label, [1e-3, 1e-2], [val, None])
-    many = [search("sdpa", 1.0), *(search(f"m{i:02}", float(i)) for i in range(60))]
+def test_lr_plot_colours_reference_and_best_mechanisms():
+    rate_curve = lambda label, val: lr_curves.LrCurve(label, [1e-3, 1e-2], [val, None])
+    many = [rate_curve("sdpa", 1.0), *(rate_curve(f"m{i:02}", float(i)) for i in range(60))]
     (axes,) = lr_curves.draw_figure({"recall": many}).axes
     coloured = [to_hex(line.get_color()) != to_hex("0.85") for line in axes.lines]
     assert coloured == [False] * (61 - COLOURED) + [True] * COLOURED
-    first, *best = axes.lines[-COLOURED:]
-    assert first.get_ydata()[0] == 1.0  # of sdpa
-    assert len({line.get_color() for line in (first, *best[1 - len(COLOURS) :])}) == len(COLOURS)
+    reference, *top_curves = axes.lines[-COLOURED:]
+    assert reference.get_ydata()[0] == 1.0
+    assert len({line.get_color() for line in (reference, *top_curves[1 - len(COLOURS) :])}) == len(COLOURS)
 
 
-def test_a_search_has_no_strips_and_a_study_of_one_rate_no_curves(rows):
+def test_seed_and_lr_plots_are_drawn_only_where_they_apply(rows):
     assert not seed_points.by_task([row for row in rows if "lr=" in row.label])
 
     def names(rows, study):

@@ -1,4 +1,4 @@
-"""The rows and details of each task, and runs of one mechanism next to each other."""
+"""Rows and details of each task, the learning-rate search, and pretrained runs next to runs from scratch."""
 
 import re
 import statistics
@@ -17,7 +17,7 @@ from lra.results import summary
 from lra.results.lr_search import lr_table
 
 
-def test_mean_and_deviation_are_over_finished_seeds_and_the_others_are_reported(tmp_path):
+def test_mean_and_deviation_exclude_failed_seeds(tmp_path):
     for seed, test in enumerate(TESTS):
         add(tmp_path, seed=seed, test=test, val=test + seed, step_ms=10.0 + seed**2)
     diverged(tmp_path, 123, seed=4)
@@ -28,16 +28,16 @@ def test_mean_and_deviation_are_over_finished_seeds_and_the_others_are_reported(
     assert row.cell.std == pytest.approx(statistics.variance(TESTS) ** 0.5)
     assert row.val == pytest.approx(statistics.fmean(t + i for i, t in enumerate(TESTS)))
     assert (row.n, row.ms) == (4, 12.5)
-    shown = {"test": "38.01 ± 1.50", "n": "4 (+1)", "val": "39.51", "ms": "12.5"}
-    shown |= {"constant": "17.35", "params": "214,410", "details": "1 diverged at step 123"}
+    output = {"test": "38.01 ± 1.50", "n": "4 (+1)", "val": "39.51", "ms": "12.5"}
+    output |= {"constant": "17.35", "params": "214,410", "details": "1 diverged at step 123"}
     lines = texts(table(tmp_path)["listops"])
-    assert shown.items() <= lines["cur_abs"].items()
+    assert output.items() <= lines["cur_abs"].items()
     assert (lines["once"]["test"], lines["once"]["n"]) == ("37.00", "1")
     assert (lines["lost"]["test"], lines["lost"]["n"]) == ("-", "0 (+1)")
     assert "1 diverged at step 9" in lines["lost"]["details"].split("; ")
 
 
-def test_a_copy_counts_once_and_another_result_of_a_seed_is_reported(tmp_path):
+def test_duplicate_record_counts_once_and_conflict_is_reported(tmp_path):
     for folder, test in ((".", 37.0), ("published", 37.0), ("again", 38.0)):
         add(tmp_path / folder, test=test, step_ms=len(folder))
     add(tmp_path, seed=1, test=40.0)
@@ -46,7 +46,7 @@ def test_a_copy_counts_once_and_another_result_of_a_seed_is_reported(tmp_path):
     assert row.scores == {0: 37.5, 1: 40.0} and row.test == 38.75
 
 
-def test_a_row_reports_what_differs_between_its_seeds(tmp_path):
+def test_row_reports_differences_between_seeds(tmp_path):
     add(tmp_path, label="softmax")
     add(tmp_path)
     add(tmp_path, seed=1, device="x86_64 CPU, 2 threads", budget="quick", steps=1500, constant_baseline=18.0, git=None)
@@ -65,7 +65,7 @@ def test_a_row_reports_what_differs_between_its_seeds(tmp_path):
     assert lines["cur_abs"]["published"] == "" != lines["softmax"]["published"]
 
 
-def test_only_unchanged_labels_have_published_values(tmp_path):
+def test_only_default_labels_have_published_values(tmp_path):
     for label in ("cur_abs", "cur_abs-count=32-pinv.steps=6", "nystrom_original", "bigbird", "custom"):
         add(tmp_path, label=label)
     values = {label: cells["published"].split("\n") for label, cells in texts(table(tmp_path)["listops"]).items()}
@@ -75,7 +75,7 @@ def test_only_unchanged_labels_have_published_values(tmp_path):
     assert values["custom"] == values["cur_abs-count=32-pinv.steps=6"] == [""]
 
 
-def test_runs_on_other_data_have_no_published_value(tmp_path):
+def test_runs_on_other_data_have_no_published_values(tmp_path):
     for seed, data in enumerate(("sha256 0123456789ab", None)):
         add(tmp_path, task="image", seed=seed, data=data)
         add(tmp_path, task="image", seed=seed, label="sdpa")
@@ -87,11 +87,11 @@ def test_runs_on_other_data_have_no_published_value(tmp_path):
     assert "CURformer" not in lines["sdpa"]["details"] and lines["sdpa"]["published"]
     assert tables["image"].about.endswith("values: data sha256 0123456789ab / the official.")
     assert texts(tables["mean of text, image"])["cur_abs"]["published"] == ""
-    ours = texts(paper_tables.table(paper_tables.PAPERS[0], summary.collect(tmp_path)[0]))["cur_abs"]
-    assert (ours["text"], ours["image"]) == ("37.00", "")
+    paper_cells = texts(paper_tables.table(paper_tables.PAPERS[0], summary.collect(tmp_path)[0]))["cur_abs"]
+    assert (paper_cells["text"], paper_cells["image"]) == ("37.00", "")
 
 
-def test_tasks_come_in_the_order_of_the_benchmark(tmp_path):
+def test_tasks_are_in_benchmark_order(tmp_path):
     for task in ("adding", "pathfinder", "image", "text", "listops", "retrieval"):
         add(tmp_path, task=task, metric="within_tolerance" if task == "adding" else "accuracy")
     titles = list(table(tmp_path))
@@ -100,7 +100,7 @@ def test_tasks_come_in_the_order_of_the_benchmark(tmp_path):
 
 
 @pytest.mark.parametrize("width", [80, 50])
-def test_nothing_is_cut_on_a_narrow_terminal(tmp_path, width):
+def test_narrow_terminal_truncates_nothing(tmp_path, width):
     for seed in range(3):
         add(tmp_path, seed=seed, label="cur_abs-count=32-pinv.steps=6", params=214410 + seed)
     add(tmp_path, label="softmax")
@@ -108,15 +108,15 @@ def test_nothing_is_cut_on_a_narrow_terminal(tmp_path, width):
     console = Console(width=width, markup=False, highlight=False)
     with console.capture() as capture:
         console.print(section.terminal())
-    shown = capture.get()
-    assert max(map(len, shown.splitlines())) <= width
+    output = capture.get()
+    assert max(map(len, output.splitlines())) <= width
     content = "mechanismtestnvalconstantmsparams"
     for line in texts(section).values():
         content += "".join(line.values()).replace(": ", "")
-    assert Counter(re.sub(r"[\s─]", "", shown)) == Counter(re.sub(r"\s", "", content))
+    assert Counter(re.sub(r"[\s─]", "", output)) == Counter(re.sub(r"\s", "", content))
 
 
-def test_mistakes_are_reported(tmp_path):
+def test_unusable_run_folder_raises_error_with_reason(tmp_path):
     with pytest.raises(ValueError, match="is not a folder"):
         summary.collect(tmp_path / "missing")
     with pytest.raises(ValueError, match=r"has no record of a training run; python -m lra.train makes them"):
@@ -134,13 +134,13 @@ def test_mistakes_are_reported(tmp_path):
 PHASE = replace(records.PHASE, steps=100, tokens=600_000, step_ms=20.0)
 
 
-def at_rates(runs):
+def lr_cells(runs):
     return cells(lr_table(of_study(runs)))
 
 
 @pytest.fixture
 def searched(tmp_path):
-    """The best validation score does not have the best test score."""
+    """A learning-rate search whose best validation score is not its best test score."""
     add_seeds(tmp_path, "linear", (48.0, 50.0), val=50.0)
     add_seeds(tmp_path, "linear-optim.lr=0.01", (59.0, 61.0), val=40.0)
     add_seeds(tmp_path, "linear-optim.lr=3e-05", (51.0, 53.0), val=55.0)
@@ -148,29 +148,30 @@ def searched(tmp_path):
     return tmp_path
 
 
-def test_the_best_validation_score_decides(searched):
-    (line,) = at_rates(searched).values()
+def test_best_rate_is_chosen_by_validation_score(searched):
+    (line,) = lr_cells(searched).values()
     assert (line["budget's rate"].value, line["best rate"].value, line["rate"].text) == (49.0, 52.0, "3e-05")
     assert line["best rate"].n == 2 and line["best rate"].std == pytest.approx(2**0.5)
     assert line["val at each rate"].text == "budget's 50.00, 3e-05 55.00, 0.01 40.00"
-    add(searched, label="linear", seed=2, val=50.0, test=49.0)  # numbers of seeds are shown if they differ
-    (line,) = at_rates(searched).values()
+    # The number of seeds is shown once it differs between rates.
+    add(searched, label="linear", seed=2, val=50.0, test=49.0)
+    (line,) = lr_cells(searched).values()
     assert line["val at each rate"].text == "budget's 50.00 (n = 3), 3e-05 55.00 (n = 2), 0.01 40.00 (n = 2)"
 
 
-def test_the_budgets_rate_may_be_the_best_and_a_rate_may_diverge(tmp_path):
+def test_default_rate_can_be_best_and_diverged_rate_is_a_dash(tmp_path):
     add_seeds(tmp_path, "linear-count=8", (48.0, 50.0), val=50.0)
     diverged(tmp_path, 7, label="linear-count=8-optim.lr=0.1")
-    (line,) = at_rates(tmp_path).values()
+    (line,) = lr_cells(tmp_path).values()
     assert (line["mechanism"].text, line["rate"].text) == ("linear-count=8", "budget's")
     assert line["best rate"].value == 49.0 and line["val at each rate"].text == "budget's 50.00, 0.1 -"
 
 
-def test_other_tables_show_the_budgets_rate_or_all_if_there_is_none(searched):
-    found = {table.title: table for table in tables(of_study(searched))[0]}
-    assert "Best learning rate" in found and "Pretraining on the task's own inputs" not in found
+def test_other_tables_show_default_rate_or_all_rates(searched):
+    tables_by_title = {table.title: table for table in tables(of_study(searched))[0]}
+    assert "Best learning rate" in tables_by_title and "Pretraining on the task's own inputs" not in tables_by_title
     for title in ("paper-paper", "Gain over mean"):
-        assert not any("optim.lr" in label for label in cells(found[title]))
+        assert not any("optim.lr" in label for label in cells(tables_by_title[title]))
     add_seeds(searched, "psf-optim.lr=0.1", (29.0, 31.0))
     assert list(cells(results.results(of_study(searched)))) == ["linear", "mean", "psf-optim.lr=0.1"]
     assert lr_table([row for row in of_study(searched) if row.label.startswith("psf")]) is None
@@ -185,12 +186,12 @@ def pretrained(tmp_path):
     return tmp_path
 
 
-def test_each_run_stands_in_its_column(pretrained):
+def test_pretraining_table_has_scratch_pretrained_and_matched_columns(pretrained):
     table = pretraining(of_study(pretrained))
     ((label, line),) = cells(table).items()
     assert label == "sdpa+masked" and table.about.endswith("(other model sizes).")
     assert [line[name].value for name in ("scratch", "pretrained", "matched")] == [41.0, 52.0, 45.0]
-    # s² of (40, 42), (50, 54) and (44, 46): 2, 8 and 2; the gain's error is the root of the sum of s² / 2
+    # Variances of the three pairs: 2, 8 and 2; the standard error of a gain is sqrt(s1² / 2 + s2² / 2).
     assert (line["gain"].value, line["gain"].std) == (11.0, pytest.approx(5**0.5))
     assert (line["gain matched"].value, line["gain matched"].std) == (4.0, pytest.approx(2**0.5))
     assert line["published"].text == "Self-pretraining: 36.37, 59.75"
@@ -198,7 +199,7 @@ def test_each_run_stands_in_its_column(pretrained):
     assert line["cost"].text == costs
 
 
-def test_a_run_with_label_keys_is_compared_with_the_one_from_scratch_that_has_them(tmp_path):
+def test_pretrained_run_is_compared_with_scratch_run_of_same_label_keys(tmp_path):
     add_seeds(tmp_path, "sdpa", (40.0,), tokens=1_000_000)
     add_seeds(tmp_path, "sdpa-model.dim=128", (60.0,), tokens=1_000_000)
     for keys in ("-model.dim=128", "-pretrain.steps=50-model.dim=128", "-model.dim=128-pretrain.lr=1e-3"):
@@ -211,7 +212,7 @@ def test_a_run_with_label_keys_is_compared_with_the_one_from_scratch_that_has_th
         assert line["published"].text == "Self-pretraining: 36.37, 59.75"
 
 
-def test_a_run_of_another_cost_is_not_matched_and_one_of_another_budget_not_published(tmp_path):
+def test_pretraining_of_other_cost_or_budget_is_not_compared(tmp_path):
     add_seeds(tmp_path, "sdpa", (40.0, 42.0), tokens=1_000_000)
     add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=500_000, budget="quick", pretrain=PHASE)
     table = pretraining(of_study(tmp_path))
@@ -220,9 +221,9 @@ def test_a_run_of_another_cost_is_not_matched_and_one_of_another_budget_not_publ
     assert table.about.endswith("(other model sizes; not comparable: budget quick).")
 
 
-def test_every_table_says_the_cost(pretrained):
+def test_tables_report_pretraining_cost(pretrained):
     table = results.results(of_study(pretrained))
     assert "sdpa+masked on listops 0.6 + 1 M tokens, 3 s" in table.about
-    (of_task,) = details.details(of_study(pretrained))
-    assert "pretrained (masked) 100 steps, 0.6 M tokens, 2 s" in texts(of_task)["sdpa+masked"]["details"]
-    assert "pretrained" not in texts(of_task)["sdpa"]["details"]
+    (task_table,) = details.details(of_study(pretrained))
+    assert "pretrained (masked) 100 steps, 0.6 M tokens, 2 s" in texts(task_table)["sdpa+masked"]["details"]
+    assert "pretrained" not in texts(task_table)["sdpa"]["details"]

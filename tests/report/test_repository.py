@@ -1,4 +1,4 @@
-"""The tables of a study, and those of docs/results.md and the README from the published tables."""
+"""Tables of a study, and the generated parts of docs/results.md, docs/board.md and the README."""
 
 import dataclasses
 import itertools
@@ -18,43 +18,45 @@ from lra.results.summary import collect
 from lra.runs import published
 
 
-def test_a_mean_is_only_over_all_tasks(tmp_path):
+def test_mean_needs_every_task(tmp_path):
     for task in ("listops", "text"):
         add_seeds(tmp_path, "cur_abs", (30.0, 31.0, 32.0), task=task)
     add_seeds(tmp_path, "softmax", [40.0] * 3)
     diverged(tmp_path, 5, label="softmax", task="text")
-    found = results.results(of_study(tmp_path))
-    assert found.head == ["mechanism", "listops", "text", "mean"]
-    cur, softmax = (cells(found)[label] for label in ("cur_abs", "softmax"))
+    study_table = results.results(of_study(tmp_path))
+    assert study_table.head == ["mechanism", "listops", "text", "mean"]
+    cur, softmax = (cells(study_table)[label] for label in ("cur_abs", "softmax"))
     assert cur["mean"].text == "31.00 ± 1.00" and cur["mean"].n == 3
     assert softmax["text"].text == softmax["mean"].text == "" and "1 seed without a result" in softmax["text"].note
     assert softmax["listops"].mark == "best" and cur["listops"].mark == ""
 
 
-def test_gains_over_the_control_and_a_task_without_significant_ones(tmp_path):
-    mean, near, far = (40.0, 41.0, 42.0), (40.0, 41.5, 43.0), (44.0, 45.0, 46.0, 47.0)
-    for label, tests in (("mean", mean), ("near", near), ("far", far)):
+def test_gain_over_control_has_standard_error_and_significance(tmp_path):
+    mean, close, distant = (40.0, 41.0, 42.0), (40.0, 41.5, 43.0), (44.0, 45.0, 46.0, 47.0)
+    for label, tests in (("mean", mean), ("near", close), ("far", distant)):
         add_seeds(tmp_path, label, tests)
-    for label, tests in (("mean", mean), ("near", near)):
+    for label, tests in (("mean", mean), ("near", close)):
         add_seeds(tmp_path, label, tests, task="text")
     add(tmp_path, label="once", test=41.5)
     diverged(tmp_path, 3, label="lost")
-    add(tmp_path, label="near", task="image")  # no control
-    found = results.over_control(of_study(tmp_path))
-    lines = cells(found)
-    assert found.head == ["mechanism", "listops", "text"] and lines.keys() == {"near", "far", "once", "lost"}
-    cell, error = lines["far"]["listops"], math.sqrt(1 / 3 + (5 / 3) / 4)  # variances 1 and 5/3
+    # Image has no run of the control.
+    add(tmp_path, label="near", task="image")
+    study_table = results.over_control(of_study(tmp_path))
+    lines = cells(study_table)
+    assert study_table.head == ["mechanism", "listops", "text"] and lines.keys() == {"near", "far", "once", "lost"}
+    # Standard error of a difference of means: sqrt(s1² / n1 + s2² / n2), here with variances 1 and 5/3.
+    cell, error = lines["far"]["listops"], math.sqrt(1 / 3 + (5 / 3) / 4)
     assert (cell.value, cell.std) == (pytest.approx(4.5), pytest.approx(error)) and cell.mark == ""
     cell, error = lines["near"]["listops"], math.sqrt(1 / 3 + 2.25 / 3)
     assert cell.text == f"+0.50 ± {error:.2f}" and cell.mark == "tied"
     assert (lines["once"]["listops"].text, lines["once"]["listops"].mark) == ("+0.50", "")
     assert lines["lost"]["listops"].text == lines["far"]["text"].text == ""
-    assert found.about.endswith("No gain is significantly different from zero on text.")
-    assert "listops se" in found.numbers()
+    assert study_table.about.endswith("No gain is significantly different from zero on text.")
+    assert "listops se" in study_table.numbers()
     assert results.over_control([row for row in of_study(tmp_path) if row.label != "mean"]) is None
 
 
-def test_collapsed_seeds_are_reported_with_every_mean(tmp_path):
+def test_every_mean_reports_collapsed_seeds(tmp_path):
     for seed, test in enumerate((17.0, 60.0, 17.0, 64.0, 17.0)):
         add(tmp_path, seed=seed, test=test, collapsed=test == 17, budget="quick")
         add(tmp_path, seed=seed, test=20.0 + seed, label="mean", collapsed=False, budget="quick")
@@ -69,14 +71,14 @@ def test_collapsed_seeds_are_reported_with_every_mean(tmp_path):
     assert texts(board)["cur_abs"]["mean"].endswith(" (collapsed 3/10)")
     assert "collapsed" not in texts(board)["mean"]["listops"]
     assert board.numbers().set_index("mechanism").loc["cur_abs", "listops collapsed"] == 3
-    over = texts(results.over_control(rows))["cur_abs"]["listops"]
-    assert over.startswith("+13.00 ± ") and over.endswith(" (collapsed 3/5)")
-    tried = lr_search.lr_table(rows)
-    assert "1e-2 38.00 (collapsed 5/5)" in texts(tried)["cur_abs"]["val at each rate"]
+    gain = texts(results.over_control(rows))["cur_abs"]["listops"]
+    assert gain.startswith("+13.00 ± ") and gain.endswith(" (collapsed 3/5)")
+    search_table = lr_search.lr_table(rows)
+    assert "1e-2 38.00 (collapsed 5/5)" in texts(search_table)["cur_abs"]["val at each rate"]
     assert "over the 2 that did not collapse" in cells(board)["cur_abs"]["listops"].note
 
 
-def test_averages_name_their_tasks_and_compare_like_with_like(tmp_path):
+def test_averages_are_grouped_by_common_tasks(tmp_path):
     for task, test in (("text", 60.0), ("listops", 40.0), ("image", 44.0)):
         add(tmp_path, task=task, test=test)
         add(tmp_path, task=task, test=test + 1, label="cur_abs-count=8")
@@ -102,16 +104,17 @@ def test_published_average_needs_every_task():
     assert paper_values.accuracies("softmax", ["genome", "average"]) == []
 
 
-def test_a_study_of_one_mechanism_and_the_control_has_a_finding(tmp_path):
+def test_finding_compares_single_mechanism_with_control(tmp_path):
     add_seeds(tmp_path, "cur_abs", (60.0, 62.0), study="mine")
     add_seeds(tmp_path, "mean", (50.0, 51.0), study="mine")
     line = "cur_abs scores +10.50 ± 1.12 points over mean, the control without attention (n = 2 and 2)"
-    assert results.finding(of_study(tmp_path, "mine")) == line  # sqrt(2 / 2 + 0.5 / 2)
+    # 1.12 = sqrt(2 / 2 + 0.5 / 2), from the variances 2 and 0.5 of two seeds each.
+    assert results.finding(of_study(tmp_path, "mine")) == line
     add(tmp_path, study="mine", label="sdpa")
     assert results.finding(of_study(tmp_path, "mine")) == ""
 
 
-def test_pages_and_figures_are_made_from_the_tables():
+def test_published_pages_and_figures_are_up_to_date():
     texts, pictures = repository.pages()
     for path, text in texts.items():
         assert path.read_text(encoding="utf-8") == text, f"{path} differs: python -m lra.report published=true"
@@ -122,7 +125,7 @@ def test_pages_and_figures_are_made_from_the_tables():
     assert {path.name for path in pictures} == {path.name for path in (CONF.parent / "docs").glob("results-*.svg")}
 
 
-def test_every_study_says_its_command_and_hardware():
+def test_published_studies_name_command_and_hardware():
     for study in published.studies(published.HOME):
         about = json.loads((study / "about.json").read_text())
         assert about.keys() - {"figure"} == {"form", "command", "hardware", "notes", "readme"}
@@ -130,24 +133,24 @@ def test_every_study_says_its_command_and_hardware():
 
 
 def about(home, study, **changes):
-    says = {"command": "python -m lra.train", "hardware": "a CPU", "notes": ["a note"], "readme": ["listops"]} | changes
-    (home / "published" / study / "about.json").write_text(json.dumps({"form": 2} | says))
+    info = {"command": "python -m lra.train", "hardware": "a CPU", "notes": ["a note"], "readme": ["listops"]} | changes
+    (home / "published" / study / "about.json").write_text(json.dumps({"form": 2} | info))
 
 
 def published_run(study, label, task, **changes):
-    made = dataclasses.replace(RECORD, study=study, task=task, label=label, fingerprint=label + task, **changes)
-    return published.Published(made, {"attn": label}, [{"step": 5, "train_loss": 2.0, "val": made.val}])
+    result = dataclasses.replace(RECORD, study=study, task=task, label=label, fingerprint=label + task, **changes)
+    return published.Published(result, {"attn": label}, [{"step": 5, "train_loss": 2.0, "val": result.val}])
 
 
-def pages(home):
-    """The README and docs/results.md."""
-    made, _ = repository.pages(home, home / "published")
-    return made[home / "README.md"], made[home / "docs" / "results.md"]
+def readme_and_results(home):
+    """Return the generated README and docs/results.md."""
+    result, _ = repository.pages(home, home / "published")
+    return result[home / "README.md"], result[home / "docs" / "results.md"]
 
 
 @pytest.fixture
 def home(tmp_path):
-    """A repository with one mechanism and the control on two tasks of two studies."""
+    """A repository with two published studies: one mechanism and the control on two tasks."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text(f"# Title\n{repository.BEGIN}\nold\n{repository.END}\nend\n")
     for study in ("one", "two"):
@@ -158,15 +161,15 @@ def home(tmp_path):
     return tmp_path
 
 
-def test_a_board_of_many_mechanisms_is_two_tables_and_its_pictures(home):
-    _, before = pages(home)
+def test_large_board_is_summarised_in_readme_and_pages(home):
+    _, before = readme_and_results(home)
     for study, rates in (("board", [""]), ("board-rates", ["-optim.lr=0.01", "-optim.lr=0.1"])):
         cases = itertools.product(range(60), rates, ("chain", "recall", "registers", "listops"))
         runs = [published_run(study, f"m{i}{rate}", task, floor=10.0) for i, rate, task in cases]
         published.save(home / "published" / study, [run._replace(evaluations=[]) for run in runs])
     about(home, "board", readme=["chain"])
     (home / "docs" / "board.md").write_text(f"# The board\n{repository.BEGIN}\n{repository.END}\n")
-    readme, after = pages(home)
+    readme, after = readme_and_results(home)
     page = repository.pages(home, home / "published")[0][home / "docs" / "board.md"]
     assert "](results-board-scores.svg)" in page and len(re.findall(r"\| `m\d", page)) == 1
     assert len(re.findall(r"\| `m\d", readme)) == 1 and "](docs/results-board-scores.svg)" in readme
@@ -174,68 +177,68 @@ def test_a_board_of_many_mechanisms_is_two_tables_and_its_pictures(home):
     assert re.findall(r"]\(results-board-(\w+).svg\)", after) == ["scores", "seeds", "rates"] and "of CUR" not in readme
 
 
-def change(home, alter):
+def edit_study(home, edit_run):
     path = home / "published" / "one"
-    published.save(path, [alter(run) for run in published.read(path).values()])
+    published.save(path, [edit_run(run) for run in published.read(path).values()])
 
 
-def test_another_record_changes_the_pages(home):
-    before = pages(home)
+def test_changed_record_changes_readme_and_results(home):
+    before = readme_and_results(home)
     assert before[0].startswith(f"# Title\n{repository.BEGIN}\n**ListOps**") and "\nTest scores" in before[0]
-    change(home, lambda run: run._replace(record=dataclasses.replace(run.record, test=50.0)))
-    assert all(new != old and "50.00" in new for new, old in zip(pages(home), before, strict=True))
+    edit_study(home, lambda run: run._replace(record=dataclasses.replace(run.record, test=50.0)))
+    assert all(new != old and "50.00" in new for new, old in zip(readme_and_results(home), before, strict=True))
 
 
-def test_another_evaluation_changes_the_figure_of_its_study(home):
+def test_changed_evaluation_changes_figure_of_its_study(home):
     before = repository.pages(home, home / "published")[1]
-    change(home, lambda run: run._replace(evaluations=[*run.evaluations, {"step": 9, "val": 1.0}]))
+    edit_study(home, lambda run: run._replace(evaluations=[*run.evaluations, {"step": 9, "val": 1.0}]))
     after = repository.pages(home, home / "published")[1]
     assert [path.name for path in before if before[path] != after[path]] == ["results-one.svg"]
 
 
-def test_a_figure_shows_the_mechanisms_that_its_study_names_and_has(home):
-    def shown():
+def test_figure_shows_listed_mechanisms_that_have_runs(home):
+    def shown_labels():
         panels = repository.pages(home, home / "published")[1][home / "docs" / "results-one.svg"].panels
-        return {task: [item.label for item in made] for task, made in panels.items()}
+        return {task: [item.label for item in result] for task, result in panels.items()}
 
-    assert shown() == {"listops": ["cur_abs", "mean"], "text": ["cur_abs", "mean"]}
+    assert shown_labels() == {"listops": ["cur_abs", "mean"], "text": ["cur_abs", "mean"]}
     about(home, "one", figure=["mean", "not run yet"])
-    assert shown() == {"listops": ["mean"], "text": ["mean"]}
-    _, page = pages(home)
+    assert shown_labels() == {"listops": ["mean"], "text": ["mean"]}
+    _, page = readme_and_results(home)
     assert "one over steps, of some mechanisms" in page and "two over steps, mean" in page and "`cur_abs`" in page
 
 
-def test_the_readme_shows_the_tasks_that_a_study_names(home):
+def test_readme_shows_tasks_listed_by_study(home):
     about(home, "one", readme=["listops", "text"])
     about(home, "two", readme=[])
-    readme, page = pages(home)
+    readme, page = readme_and_results(home)
     assert "| mechanism | listops | text | mean |" in readme and readme.count("| mechanism | listops |") == 1
     about(home, "one", readme=[])
-    readme, same = pages(home)
-    assert "| mechanism | listops |" not in readme and same == page
+    readme, unchanged = readme_and_results(home)
+    assert "| mechanism | listops |" not in readme and unchanged == page
 
 
-def test_one_task_is_one_table_with_gains_and_pretraining_another_table(home):
+def test_single_task_study_has_one_table_for_gains_or_pretraining(home):
     runs = [published_run("one", label, "listops", test=test) for label, test in (("mean", 20.0), ("cur_abs", 30.0))]
     published.save(home / "published" / "one", runs)
-    section = pages(home)[1].partition("\n## one")[2].partition("\n## two")[0]
+    section = readme_and_results(home)[1].partition("\n## one")[2].partition("\n## two")[0]
     assert "| `cur_abs` | 30.00 | +10.00 | 1 |" in section and section.count("| mechanism |") == 1
     pretrained = published_run("one", "cur_abs+masked", "listops", test=36.0, pretrain=PHASE)
     published.save(home / "published" / "one", [*runs, pretrained])
-    section = pages(home)[1].partition("\n## one")[2].partition("\n## two")[0]
+    section = readme_and_results(home)[1].partition("\n## one")[2].partition("\n## two")[0]
     assert "| `cur_abs+masked` | listops | 30.00 | 36.00 | +6.00 |" in section and section.count("| mechanism |") == 1
 
 
-def test_damaged_tables_and_a_readme_without_marks_are_errors(home):
+def test_damaged_tables_and_readme_without_markers_raise(home):
     (home / "README.md").write_text("# A project\n")
     with pytest.raises(ValueError, match=r"README.md must have the lines <!-- results"):
-        pages(home)
+        readme_and_results(home)
     (home / "published" / "one" / published.CURVES).write_text("")
     with pytest.raises(ValueError, match="one does not hold tables of published runs"):
-        pages(home)
+        readme_and_results(home)
 
 
-def test_the_recurrent_table_has_rates_parameters_and_states(tmp_path):
+def test_recurrent_table_has_rates_parameters_and_state_sizes(tmp_path):
     assert recurrent.block({}) == "No runs are published."
     for label, tests in (("mean", (50.0, 52.0)), ("mamba2", (60.0, 62.0)), ("sdpa", [64.0])):
         add_seeds(tmp_path, label, tests, study="recurrent", lr=2e-3, params=116_118)

@@ -1,4 +1,4 @@
-"""python -m lra.submit: a submission from a folder of runs, every reason to refuse one, and its verification."""
+"""Submissions (lra submit): written from a folder of runs, rejected with a reason, verified by a rerun."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from lra.submit.folder import check_folder
 from lra.submit.verify import is_verified, tolerance
 
 STUDY = tables.HOME / "paper"
-MINE = '''"""A mechanism of somebody's own."""
+SOURCE = '''"""A mechanism of somebody's own."""
 
 from lra.attention.base import Attention
 
@@ -33,7 +33,7 @@ class Efficient(Attention):
         return q.softmax(-1) @ (k.softmax(2).mT @ v)
 '''
 BATCH_16 = {"optim.batch": 16}
-STATED = ("name=cur", "author=A. Name", "hardware=one core", "rates=[0.0001,0.0003]")
+STATEMENT = ("name=cur", "author=A. Name", "hardware=one core", "rates=[0.0001,0.0003]")
 
 
 def published(label, seed=0):
@@ -41,7 +41,7 @@ def published(label, seed=0):
 
 
 def add(runs, label, seed, choices=None, weights=False, **changes):
-    """Write the run directory of a seed with the configuration of a published run."""
+    """Write a run directory with the record and curve of a published run, by default with its configuration."""
     source = published("mean" if label == "mean" else "cur_abs")
     choices = source.choices if choices is None else choices
     fingerprint = config_file.fingerprint(choices | {"seed": seed})
@@ -52,14 +52,14 @@ def add(runs, label, seed, choices=None, weights=False, **changes):
     if weights:
         shutil.copy(STUDY / "listops/cur_abs/seed-0" / checkpoint.BEST, folder)
     changes = {"git": "0123456789ab", "command": "python -m lra.train task=listops study=mine 'seeds=[0]'"} | changes
-    own = {"study": "mine", "label": label, "seed": seed, "fingerprint": fingerprint}
-    record.save(dataclasses.replace(source.record, **own, **changes), folder)
+    identity = {"study": "mine", "label": label, "seed": seed, "fingerprint": fingerprint}
+    record.save(dataclasses.replace(source.record, **identity, **changes), folder)
     return folder
 
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """A working directory with three seeds of cur_abs and of the control."""
+    """Runs of three seeds of cur_abs and of the control, in an otherwise empty working directory."""
     monkeypatch.chdir(tmp_path)
     for seed in range(3):
         add(tmp_path / "runs", "cur_abs", seed, test=35.0 + seed, weights=seed == 0)
@@ -69,93 +69,93 @@ def runs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def command(call):
-    """The command with arguments: its exit message and what it printed on stdout."""
+    """Call lra submit with arguments; returns its exit message and stdout."""
     return lambda *words: call(submit, *words)[:2]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def checks_once():
-    """Run the checks of a mechanism of the suite once: runs with the same label have the same mechanism."""
-    run_checks, known = checks.failed_checks, {}
+    """Cache the slow mechanism checks by label; Efficient is always checked because its source changes."""
+    run_checks, failures = checks.failed_checks, {}
 
     def failed_checks(experiment):
         if experiment.label == "Efficient":
             return run_checks(experiment)
-        if experiment.label not in known:
-            known[experiment.label] = run_checks(experiment)
-        return known[experiment.label]
+        if experiment.label not in failures:
+            failures[experiment.label] = run_checks(experiment)
+        return failures[experiment.label]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "failed_checks", failed_checks)
         yield
 
 
-def test_a_submission_is_written_and_passes_the_check_of_the_repository(runs, command, tmp_path):
-    stop, text = command("runs=runs/mine", *STATED)
+def test_submission_is_written_and_passes_repository_check(runs, command, tmp_path):
+    stop, text = command("runs=runs/mine", *STATEMENT)
     assert stop is None and "6 runs of cur_abs and the control" in text
     folder = tmp_path / "submissions/cur"
     assert {path.name for path in folder.iterdir()} == {submission_record.NAME, *submission_record.TABLES}
     assert check_folder(folder) == []
     submission = submission_record.load(folder)
     assert (submission.labels, submission.protocol, submission.rates) == (["cur_abs"], "paper", [0.0001, 0.0003])
-    # A number that was changed afterwards.
+    # A score is edited after the submission was written.
     table = folder / tables.RUNS
     table.write_text(table.read_text().replace(",35.0,", ",95.0,"))
     assert "runs.csv differs from its sha256" in check_folder(folder)[0]
-    # Another name.
-    assert command("runs=runs/mine", *STATED)[0] is None
+    # The folder no longer has the name of the submission.
+    assert command("runs=runs/mine", *STATEMENT)[0] is None
     folder.rename(folder.with_name("other"))
     assert "rename the folder" in check_folder(folder.with_name("other"))[0]
 
 
-def without(*parts):
-    """Delete a mechanism or one of its seeds."""
+def remove(*parts):
+    """Return a function that deletes the runs of a mechanism or of one seed."""
     return lambda runs: shutil.rmtree(runs.joinpath("mine/listops", *parts))
 
 
-no_control = without("mean")
+remove_control = remove("mean")
 
 
-def other_control(runs):
-    no_control(runs)
+def alter_control(runs):
+    remove_control(runs)
     for seed in range(3):
         add(runs, "mean", seed, published("mean").choices | {"optim.steps": 9})
 
 
-def replaced(label, seed, choices=(), **changes):
-    """Train a seed again with other choices or another record."""
+def retrain(label, seed, choices=(), **changes):
+    """Return a function that replaces a seed by a run with other options or other record fields."""
 
     def change(runs):
-        without(label, f"seed-{seed}")(runs)
+        remove(label, f"seed-{seed}")(runs)
         add(runs, label, seed, published(label).choices | dict(choices), **changes)
 
     return change
 
 
-def unknown_budget(runs):
+def drop_budget(runs):
     shutil.rmtree(runs)
     for label in ("cur_abs", "mean"):
         for seed in range(3):
             add(runs, label, seed, budget="unknown")
 
 
-def unfinished(runs):
+def remove_record(runs):
     (runs / "mine/listops/cur_abs/seed-2" / record.NAME).unlink()
 
 
-def damaged_record(runs):
+def alter_record(runs):
     path = runs / "mine/listops/cur_abs/seed-2" / record.NAME
     path.write_text(path.read_text().replace("37.0", "77.0"))
 
 
-def flipped(name):
+def damage(name):
     return lambda runs: flip(runs / "mine/listops/cur_abs/seed-0" / name)
 
 
-def custom(runs):
+def use_custom_class(runs):
     choices = {key: value for key, value in published("cur_abs").choices.items() if not key.startswith("attn.")}
     choices |= {"attn._partial_": True, "attn._target_": "mine.Efficient"}
-    without("cur_abs")(runs)
+    remove("cur_abs")(runs)
     for seed in range(3):
         add(runs, "Efficient", seed, choices)
 
@@ -163,19 +163,19 @@ def custom(runs):
 @pytest.mark.parametrize(
     "change, words, reason",
     [
-        (without("cur_abs", "seed-2"), (), "cur_abs has 2 finished seeds; train at least 3"),
-        (without("cur_abs", "seed-1"), (), "lacks seed 1 of 0 to 2; include every seed, also one that diverged"),
-        (no_control, (), "listops has no control; train attn=mean"),
-        (other_control, (), "have different settings (optim.steps: 9 -> 5000)"),
-        (replaced("cur_abs", 1, BATCH_16), (), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
-        (replaced("cur_abs", 1, git="0123-dirty"), (), "uncommitted changes (0123-dirty); commit and train again"),
-        (replaced("cur_abs", 1, budget="quick"), (), "several values of budget (paper, quick); submit each on its own"),
-        (unknown_budget, (), "the budget of a run is not known; train with budget=<name>"),
-        (unfinished, (), "seed-2 has no record.json: the run is not finished"),
-        (damaged_record, (), "its sha256 is not the one in it"),
-        (flipped(checkpoint.BEST), (), "best.ckpt is damaged"),
-        (flipped(checkpoint.METRICS), (), "is not a table of evaluations"),
-        (custom, ("trust=mine",), "the source of mine.Efficient is not attached; add source=mine.py"),
+        (remove("cur_abs", "seed-2"), (), "cur_abs has 2 finished seeds; train at least 3"),
+        (remove("cur_abs", "seed-1"), (), "lacks seed 1 of 0 to 2; include every seed, also one that diverged"),
+        (remove_control, (), "listops has no control; train attn=mean"),
+        (alter_control, (), "have different settings (optim.steps: 9 -> 5000)"),
+        (retrain("cur_abs", 1, BATCH_16), (), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
+        (retrain("cur_abs", 1, git="0123-dirty"), (), "uncommitted changes (0123-dirty); commit and train again"),
+        (retrain("cur_abs", 1, budget="quick"), (), "several values of budget (paper, quick); submit each on its own"),
+        (drop_budget, (), "the budget of a run is not known; train with budget=<name>"),
+        (remove_record, (), "seed-2 has no record.json: the run is not finished"),
+        (alter_record, (), "its sha256 is not the one in it"),
+        (damage(checkpoint.BEST), (), "best.ckpt is damaged"),
+        (damage(checkpoint.METRICS), (), "is not a table of evaluations"),
+        (use_custom_class, ("trust=mine",), "the source of mine.Efficient is not attached; add source=mine.py"),
         (None, ("rates=null",), "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
         (None, ("rates=[0.5]",), "was trained at 0.0001, which is not among rates=[0.5]; name all"),
         (None, ("author=null",), "author is not given; add author='...'"),
@@ -185,44 +185,44 @@ def custom(runs):
         (None, ("name=null",), "runs and name are missing: runs=<folder of runs>"),
     ],
 )
-def test_each_reason_is_named_and_nothing_is_written(runs, command, tmp_path, change, words, reason):
+def test_invalid_submission_names_reason_and_writes_nothing(runs, command, tmp_path, change, words, reason):
     # The class can be imported, but its source is not attached.
-    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "mine.py").write_text(SOURCE)
     if change:
         change(runs)
-    stop, _ = command("runs=runs/mine", *STATED, *words)
+    stop, _ = command("runs=runs/mine", *STATEMENT, *words)
     assert reason in stop
     assert not (tmp_path / "submissions").exists()
 
 
-def test_all_reasons_are_listed_at_once(runs, command):
-    no_control(runs)
-    without("cur_abs", "seed-0")(runs)
+def test_all_reasons_are_listed_together(runs, command):
+    remove_control(runs)
+    remove("cur_abs", "seed-0")(runs)
     stop, _ = command("runs=runs/mine", "name=cur", "author=me", "hardware=one")
     assert "for 4 reasons" in stop and len(stop.splitlines()) == 5
 
 
-def test_a_custom_class_comes_with_its_source_and_is_checked(runs, command, tmp_path):
+def test_custom_class_is_submitted_with_source_and_checked(runs, command, tmp_path):
     (tmp_path / "code").mkdir()
     source = tmp_path / "code/mine.py"
-    source.write_text(MINE)
-    custom(runs)
-    words = ("runs=runs/mine", *STATED, f"source={source}", "trust=mine")
+    source.write_text(SOURCE)
+    use_custom_class(runs)
+    words = ("runs=runs/mine", *STATEMENT, f"source={source}", "trust=mine")
     assert command(*words)[0] is None
     folder = tmp_path / "submissions/cur"
-    assert (folder / "mine.py").read_text() == MINE and check_folder(folder) == []
+    assert (folder / "mine.py").read_text() == SOURCE and check_folder(folder) == []
     assert "mine" not in sys.modules
     shutil.rmtree(folder)
-    # A class that lets padding through.
-    source.write_text(MINE.replace("if mask is not None", "if False"))
+    # A class that ignores the padding mask.
+    source.write_text(SOURCE.replace("if mask is not None", "if False"))
     stop, _ = command(*words)
     assert "Efficient fails" in stop and "padding changes no real token" in stop and not folder.exists()
-    source.write_text(MINE.replace("class Efficient", "class Another"))
+    source.write_text(SOURCE.replace("class Efficient", "class Another"))
     assert "there is no mine.Efficient" in command(*words)[0]
 
 
 def rerun(runs, shift):
-    """Runs of the same configurations with other scores."""
+    """Write reruns of the same configurations with other scores; returns their folder."""
     home = runs / "again"
     for seed in range(3):
         add(home, "cur_abs", seed, test=35.2 + seed + shift)
@@ -230,10 +230,10 @@ def rerun(runs, shift):
     return home
 
 
-def test_a_rerun_that_agrees_makes_a_submission_verified(runs, command, tmp_path):
+def test_matching_rerun_verifies_submission(runs, command, tmp_path):
     folder = tmp_path / "submissions/cur"
     assert "there is no submission" in command("verify=cur")[0]
-    assert command("runs=runs/mine", *STATED)[0] is None
+    assert command("runs=runs/mine", *STATEMENT)[0] is None
     stop, _ = command("verify=cur")
     assert "0 finished seeds of listops cur_abs, 3 are needed: python -m lra.train" in stop
     assert "study=verify-cur 'seeds=[0,1,2]'" in stop
@@ -243,19 +243,19 @@ def test_a_rerun_that_agrees_makes_a_submission_verified(runs, command, tmp_path
     assert is_verified(folder, submission_record.load(folder)) and check_folder(folder) == []
 
 
-def test_a_rerun_that_differs_does_not(runs, command, tmp_path):
-    assert command("runs=runs/mine", *STATED)[0] is None
+def test_differing_rerun_does_not_verify_submission(runs, command, tmp_path):
+    assert command("runs=runs/mine", *STATEMENT)[0] is None
     stop, text = command("verify=cur", f"runs={rerun(runs, 5.0)}")
     assert "listops cur_abs differ by more than the tolerance" in stop and "DIFFERS" in text
     folder = tmp_path / "submissions/cur"
     assert not is_verified(folder, submission_record.load(folder))
 
 
-def test_the_tolerance_is_a_point_or_two_standard_errors():
+def test_tolerance_is_one_point_or_two_standard_errors():
     assert tolerance([36.0, 36.1, 36.2], [36.0, 36.1, 36.2]) == 1.0
     assert tolerance([30.0, 36.0, 42.0], [36.0, 36.0, 36.0]) == pytest.approx(2 * (36 / 3) ** 0.5)
 
 
-def test_every_submission_of_the_repository_can_be_accepted():
+def test_submissions_in_repository_are_valid():
     for folder in submission_record.folders(CONF.parent / "submissions"):
         assert check_folder(folder) == [], folder

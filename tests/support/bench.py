@@ -1,4 +1,4 @@
-"""Records of benchmarks with known numbers."""
+"""Synthetic benchmark records with known numbers."""
 
 import dataclasses
 
@@ -11,16 +11,16 @@ MACHINE = Machine(hardware="A machine", device="cpu", threads=2, load=0.5, **SOF
 
 
 def row(mechanism, n, ms, **changes):
-    """ms doubled and halved are the other samples; memory n MB; as fast as 1 GB/s and 2 TFLOP/s."""
-    known = {} if ms is None else {"samples": (ms / 2, ms, 2 * ms), "peak_bytes": n * MB, "roofline_ms": ms / 4}
-    known |= {} if ms is None else {"roofline_bytes": int(ms * 1e6), "flops": int(ms * 2e9)}
+    """A benchmark row with samples ms / 2, ms and 2 ms, n MB of memory, and throughputs of 1 GB/s and 2 TFLOP/s."""
+    fields = {} if ms is None else {"samples": (ms / 2, ms, 2 * ms), "peak_bytes": n * MB, "roofline_ms": ms / 4}
+    fields |= {} if ms is None else {"roofline_bytes": int(ms * 1e6), "flops": int(ms * 2e9)}
     base = dict.fromkeys([field.name for field in dataclasses.fields(BenchRow)])
     base |= {"what": "attention", "mode": "training", "mechanism": mechanism, "n": n, "dtype": "fp32", "status": "ok"}
     base |= {"batch": 4, "heads": 2, "head_dim": 32, "samples": (), "calls": 1, "claimed": 1.0}
-    return BenchRow(**base | known | changes)
+    return BenchRow(**base | fields | changes)
 
 
 def made(rows, **changes):
-    known = {"name": "bench", "fingerprint": "0123456789ab", "git": "abc", "choices": {"reference": "naive"}}
-    base = BenchRecord(**known, machine=MACHINE, seconds=1.0, rows=rows)
+    fields = {"name": "bench", "fingerprint": "0123456789ab", "git": "abc", "choices": {"reference": "naive"}}
+    base = BenchRecord(**fields, machine=MACHINE, seconds=1.0, rows=rows)
     return dataclasses.replace(base, **changes)

@@ -1,4 +1,4 @@
-"""Work of libraries that a session of tests need not repeat."""
+"""Caches for work that libraries would repeat in every test."""
 
 import contextlib
 import functools
@@ -13,27 +13,27 @@ from lra.config import compose
 
 
 def interpret_faster() -> None:
-    """A function of a kernel that calls another goes over all of triton's language anew; once is enough."""
+    """Patch triton.language once per module rather than at every call of one kernel function by another."""
     from triton.runtime.interpreter import InterpretedFunction
 
-    known, first = set(), InterpretedFunction.__call__
+    seen_globals, original_call = set(), InterpretedFunction.__call__
 
     def call(self, *args, **options):
-        names = id(self.fn.__globals__)
-        if names in known:
+        namespace = id(self.fn.__globals__)
+        if namespace in seen_globals:
             return self.rewrite()(*args, **options)
-        known.add(names)
-        return first(self, *args, **options)
+        seen_globals.add(namespace)
+        return original_call(self, *args, **options)
 
     InterpretedFunction.__call__ = call
 
 
 def read_yamls_once() -> None:
-    """Hydra reads every yaml anew for each composition; those of conf do not change."""
+    """Cache the yaml files of conf, which Hydra would read again for each composition."""
     load, read = ConfigRepository.load_config, {}
 
     def cached(self, config_path):
-        # Yamls of a test may change.
+        # Yaml files that a test writes may change, so they are not cached.
         if any(source.provider == "command-line" and source.is_config(config_path) for source in self.sources):
             return load(self, config_path)
         key = (config_path, *(source.path for source in self.sources))
@@ -45,11 +45,7 @@ def read_yamls_once() -> None:
 
 
 def share_compositions(folder: Path) -> None:
-    """Let the processes of a session take over what one of them has composed.
-
-    Args:
-        folder: of all of them.
-    """
+    """Cache pickled compositions in a folder that all processes of the session share."""
     read = compose._pickled.__wrapped__
 
     @functools.lru_cache(256)
@@ -57,10 +53,11 @@ def share_compositions(folder: Path) -> None:
         path = folder / hashlib.sha256(repr(words).encode()).hexdigest()
         if path.exists():
             return path.read_bytes()
-        made, part = read(*words), path.with_suffix(f".{os.getpid()}")
-        with contextlib.suppress(OSError):  # a test of a full disk
-            part.write_bytes(made)
-            part.replace(path)
-        return made
+        pickled, temp_path = read(*words), path.with_suffix(f".{os.getpid()}")
+        # Tests of a full disk make the write fail.
+        with contextlib.suppress(OSError):
+            temp_path.write_bytes(pickled)
+            temp_path.replace(path)
+        return pickled
 
     compose._pickled = shared

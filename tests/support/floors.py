@@ -1,7 +1,7 @@
-"""python -m tests.support.floors: the folders of the suite by floor, what each imports, and the longest chain.
+"""python -m tests.support.floors: print the folders by layer, the imports of each, and the longest chain.
 
-A node is a folder of ``lra`` with all folders below it, ``data_prep``, or ``lra``: the package's own files, which
-every module imports by being in the package. Imports inside functions count as all others do.
+A node is a top-level folder of ``lra``, ``data_prep``, or ``lra`` for the files of the package itself, which every
+module imports implicitly. Imports inside functions count like all others.
 """
 
 import ast
@@ -32,7 +32,7 @@ def folder(module: str) -> str:
 
 
 def _imported(module: str, path: Path, nodes: Iterable[ast.AST]) -> set[str]:
-    """The names that the import statements among nodes may import."""
+    """The names of modules that the import statements among nodes may import."""
     names = set()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -40,8 +40,8 @@ def _imported(module: str, path: Path, nodes: Iterable[ast.AST]) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
             base = package[: len(package) + 1 - node.level] if node.level else []
-            whole = ".".join([*base, *filter(None, [node.module])])
-            names |= {whole, *(f"{whole}.{alias.name}" for alias in node.names)}
+            full_name = ".".join([*base, *filter(None, [node.module])])
+            names |= {full_name, *(f"{full_name}.{alias.name}" for alias in node.names)}
     return names
 
 
@@ -52,7 +52,7 @@ def _paths() -> dict[str, Path]:
 
 @cache
 def imports() -> dict[str, set[str]]:
-    """Module -> the modules of the suite that it imports, and the packages that it lies in, which Python imports."""
+    """Map each module to the modules that it imports, including its parent packages, which Python imports first."""
     targets = {}
     for module, path in _paths().items():
         parts = module.split(".")
@@ -64,7 +64,7 @@ def imports() -> dict[str, set[str]]:
 
 @cache
 def closure(module: str) -> set[str]:
-    """The modules, without packages, that Python loads with a module: imports inside functions do not count."""
+    """The modules, without packages, that a module imports directly or indirectly, not counting lazy imports."""
     path = _paths()[module]
     direct = (_imported(module, path, ast.parse(path.read_text()).body) & _paths().keys()) - {module}
     modules = direct.union(*map(closure, direct))
@@ -77,40 +77,37 @@ def _name(path: Path) -> str:
 
 
 def chain() -> list[str]:
-    """The modules at which the longest chain of imports enters another folder.
+    """Return the modules at which the longest chain of imports enters another folder.
 
-    A chain goes from module to module. Its length is the number of folders that it enters, its first included; a
-    folder that it leaves and enters again counts twice.
-
-    Raises:
-        ValueError: modules of several folders import each other in a circle.
+    The length of a chain of modules is the number of folders that it enters, including the first; a folder that it
+    enters twice counts twice. Raises ValueError if modules of several folders import each other in a cycle.
     """
-    depth, then = dict.fromkeys(imports(), 1), {}
-    grown = True
-    while grown:
-        grown = False
+    depth, successor = dict.fromkeys(imports(), 1), {}
+    is_changed = True
+    while is_changed:
+        is_changed = False
         for module, targets in imports().items():
             for target in sorted(targets):
-                found = depth[target] + (folder(target) != folder(module))
-                if found > len(depth):
+                length = depth[target] + (folder(target) != folder(module))
+                if length > len(depth):
                     raise ValueError(f"{module} and {target} are in a circle")
-                if found > depth[module]:
-                    depth[module], then[module], grown = found, target, True
+                if length > depth[module]:
+                    depth[module], successor[module], is_changed = length, target, True
     module = max(depth, key=depth.get)
-    entered = [module]
-    while module := then.get(module):
-        if folder(module) != folder(entered[-1]):
-            entered.append(module)
-    return entered
+    module_chain = [module]
+    while module := successor.get(module):
+        if folder(module) != folder(module_chain[-1]):
+            module_chain.append(module)
+    return module_chain
 
 
 def picture() -> str:
-    """A line for each folder, the highest floor first: its floor, its name and the folders that it imports."""
-    reached = {name: set() for name in FLOOR}
+    """A line per folder, highest layer first: number of its layer, name, and the folders that it imports."""
+    imports_of = {name: set() for name in FLOOR}
     for module, targets in imports().items():
-        reached[folder(module)] |= {folder(target) for target in targets} - {folder(module), "lra"}
+        imports_of[folder(module)] |= {folder(target) for target in targets} - {folder(module), "lra"}
     order = sorted(FLOOR, key=lambda name: (-FLOOR[name], name))
-    lines = [f"{FLOOR[name]}  {name:<14}{'  '.join(filter(reached[name].__contains__, order))}" for name in order]
+    lines = [f"{FLOOR[name]}  {name:<14}{'  '.join(filter(imports_of[name].__contains__, order))}" for name in order]
     lines += ["", f"longest chain: {len(chain())} folders", *(f"   {module}" for module in chain())]
     return "\n".join(map(str.rstrip, lines))
 

@@ -1,4 +1,4 @@
-"""Public implementations, and comparisons with them."""
+"""Helpers for comparisons with public implementations of mechanisms."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def make(kind, length=L, **options):
 
 
 def split(*projected):
-    """(N,L,H D) -> (N,H,L,D)"""
+    """Split heads: (N,L,H D) -> (N,H,L,D)."""
     return [t.unflatten(-1, (H, D)).transpose(1, 2) for t in projected]
 
 
@@ -27,7 +27,7 @@ def merge(mixed):
 
 
 def run(ours, peer, x, mask=None):
-    """Our attention with the projections of a peer."""
+    """Our attention applied to the projections of a peer implementation."""
     return merge(ours(*split(peer.query(x), peer.key(x), peer.value(x)), mask))
 
 
@@ -36,7 +36,7 @@ def same(ours, theirs, rtol=1e-11, atol=1e-12):
 
 
 def same_with_gradients(ours, theirs, x, rtol=1e-11, atol=1e-12):
-    """Outputs and, for a random sum of them, the gradients of x."""
+    """Compare outputs and the gradients of a random linear function of them with respect to x."""
     same(ours, theirs, rtol, atol)
     weight = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(2))
     grads = [torch.autograd.grad((out * weight).sum(), x, retain_graph=True)[0] for out in (ours, theirs)]
@@ -49,7 +49,7 @@ def tokens(length=L):
 
 
 def derived_qkv(x):
-    """Queries, keys and values that differ, without a projection."""
+    """Distinct queries, keys and values derived from x without projections."""
     return split(x, 2 * x.flip(1), x.cos())
 
 

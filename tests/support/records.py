@@ -1,4 +1,4 @@
-"""Records of runs as files, and what the report shows of them."""
+"""Synthetic run records on disk, and the cells of the report's tables."""
 
 import dataclasses
 import json
@@ -19,20 +19,20 @@ LOST = ["lost/record.json is no record"]
 
 
 def unseal(path):
-    """Take the sums out of a record, so that it and the files beside it can be changed."""
+    """Remove the checksums from a record, so that a test can change the record and its files."""
     tree = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in tree.items() if key not in ("files", "sha256")}))
 
 
 def flip(path, share=0.4, bit=64):
-    """Flip a bit of a byte of a file, so far into it."""
+    """Flip a bit of a file at a fraction of its length."""
     data = bytearray(path.read_bytes())
     data[int(share * len(data))] ^= bit
     path.write_bytes(data)
 
 
 def instead(path, make):
-    """Put something else, such as a folder or a pipe, in the place of a file."""
+    """Replace a file with something else, such as a folder or a pipe."""
     path.unlink()
     make(path)
 
@@ -41,10 +41,10 @@ TESTS = (37.1, 38.4, 39.95, 36.6)
 
 
 def add(runs, **changes):
-    made = dataclasses.replace(RECORD, **changes)
-    folder = runs / changes.pop("folder", "") / made.study / made.task / made.label / f"seed-{made.seed}"
+    run = dataclasses.replace(RECORD, **changes)
+    folder = runs / changes.pop("folder", "") / run.study / run.task / run.label / f"seed-{run.seed}"
     folder.mkdir(parents=True)
-    record.save(made, folder)
+    record.save(run, folder)
     return folder / "record.json"
 
 
@@ -70,23 +70,23 @@ def table(runs, study="paper-paper"):
 
 
 def cells(table):
-    """The cell of each column by the text of the first one."""
-    return {found[0].text: dict(zip(table.head, found, strict=True)) for _, found in table.rows()}
+    """Map the text of each row's first cell to its cells by column."""
+    return {items[0].text: dict(zip(table.head, items, strict=True)) for _, items in table.rows()}
 
 
 def texts(table):
-    """The text of each column by that of the first one."""
+    """Map the text of each row's first cell to the texts of its cells by column."""
     return {label: {name: cell.text for name, cell in line.items()} for label, line in cells(table).items()}
 
 
 def metrics(path, values, every=10):
-    """Write the evaluations of a run beside its record."""
+    """Write the evaluations of a run next to its record."""
     lines = [f"{every * (i + 1)},1.0,{value},1e-4" for i, value in enumerate(values)]
     (path.parent / "metrics.csv").write_text("\n".join(["step,train_loss,val,lr", *lines]) + "\n")
 
 
 def write_runs(runs):
-    """Write two studies, with a script in a name and a damaged metrics.csv."""
+    """Write runs of two studies, one with HTML in a name and one with a damaged metrics.csv."""
     for label, gain in (("cur_abs", 1.0), ("softmax", 0.0), ("cur_abs-note=<script>alert(1)<script>", 0.5)):
         for seed in range(3):
             path = add(runs, label=label, seed=seed, test=37 + gain + seed, step_ms=10 + gain, peak_bytes=2**30)
@@ -97,6 +97,6 @@ def write_runs(runs):
 
 
 def written(runs):
-    """The report over ``write_runs`` and a damaged record."""
+    """Write the report of ``write_runs``, with a damaged record; returns the folder and the unreadable files."""
     write_runs(runs)
     return runs, export(runs / "report", summary.collect(runs)[0], LOST)

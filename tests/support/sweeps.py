@@ -1,4 +1,4 @@
-"""Sweeps, and records in place of their runs."""
+"""Sweeps whose runs are replaced with synthetic records."""
 
 import json
 from dataclasses import asdict
@@ -30,7 +30,7 @@ def finish(run, **changes):
 
 
 def finish_each(note=lambda run: None, **changes):
-    """A launch that notes and finishes each run."""
+    """Return a launcher that passes each run to ``note`` and writes its finished record."""
 
     def launch(runs, *_):
         for run in runs:
@@ -46,8 +46,8 @@ def fail(run, reason):
 
 
 def sweep(monkeypatch, capfd, launch, *words):
-    """The sweep with another way to launch: what it ended with, what it said."""
+    """Run a small sweep with the given launcher; returns its exit message and stderr."""
     monkeypatch.setattr(launcher.Launcher, "launch", lambda self, runs: launch(runs, self))
     monkeypatch.setattr(launcher, "EVERY", 0.01)
-    few = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
-    return entry(leader.sweep, "sweep=selection", *SMOKE, *few, *words, patch=monkeypatch, capfd=capfd)
+    small_grid = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
+    return entry(leader.sweep, "sweep=selection", *SMOKE, *small_grid, *words, patch=monkeypatch, capfd=capfd)

@@ -1,4 +1,4 @@
-"""Trainings of a few steps, in this process and in one of their own, and their results."""
+"""Short training runs, in this process or in a subprocess, and comparisons of their results."""
 
 import contextlib
 import os
@@ -16,11 +16,12 @@ from lra.runs import record
 from lra.train.__main__ import train
 from lra.train.callbacks import Checkpoints
 
-# What differs between runs of one result; bag depends on what another test fitted in the session's data before.
+# Fields that differ between identical runs; bag depends on which test fitted the baseline in the shared data first.
 MEASURED = {"step_ms", "peak_bytes", "date", "command", "bag"}
 
 DIAGNOSTICS = {"val_loss", "output_std", "live_units", "collapsed"}
-train_config = train.__wrapped__  # the function of a configuration under the entry point
+# The training function without the command line.
+train_config = train.__wrapped__
 
 
 def seed_folder(runs, label="cur_random", seed=0):
@@ -53,20 +54,20 @@ runpy.run_module("lra.train", run_name="__main__", alter_sys=True)
 
 
 def start(runs, *words, limit=None, **options):
-    """A training in a process of its own, with options of Popen, that writes no file of more than ``limit`` bytes."""
+    """Start training in a subprocess with options of Popen; files are limited to ``limit`` bytes."""
     program = ["-m", "lra.train"] if limit is None else ["-c", LIMITED, str(limit)]
     command = [sys.executable, *program, "task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]"]
     options = {"cwd": CONF.parent, "stderr": subprocess.PIPE, "text": True} | options
     return subprocess.Popen([*command, *LONGER, f"runs={runs}", *words], **options)
 
 
-def wait(process, happened):
-    """Wait until something has happened or the process has ended; fail after five minutes."""
-    until(lambda: happened() or process.poll() is not None, 300)
+def wait(process, condition):
+    """Wait until a condition is true or the process has ended; fail after five minutes."""
+    until(lambda: condition() or process.poll() is not None, 300)
 
 
 def killed(process, path, kill=signal.SIGKILL):
-    """Kill a process as soon as it has written a file, and return what it said."""
+    """Kill a process as soon as it has written a file; returns its stderr."""
     wait(process, path.exists)
     os.kill(process.pid, kill)
     _, err = process.communicate(timeout=60)
@@ -76,7 +77,7 @@ def killed(process, path, kill=signal.SIGKILL):
 
 @contextlib.contextmanager
 def power_cut(step, cut=lambda run: True):
-    """The training of the block ends after the evaluation of a step of a run for which ``cut`` is true."""
+    """Crash training after the evaluation of a step, in runs for which ``cut(run directory)`` is true."""
     saved = Checkpoints.on_validation_end
 
     def crash(self, trainer, module):
@@ -89,17 +90,17 @@ def power_cut(step, cut=lambda run: True):
         yield
 
 
-def assert_same_files(one, two, curves, checkpoints):
-    """Two folders have the same bytes in their curves and the same tensors in their checkpoints."""
+def assert_same_files(first_dir, second_dir, curves, checkpoints):
+    """Check that two run directories have byte-identical curves and equal tensors in their checkpoints."""
     for name in curves:
-        assert (one / name).read_bytes() == (two / name).read_bytes()
+        assert (first_dir / name).read_bytes() == (second_dir / name).read_bytes()
     for name in checkpoints:
-        a, b = (torch.load(folder / name, weights_only=True) for folder in (one, two))
+        a, b = (torch.load(folder / name, weights_only=True) for folder in (first_dir, second_dir))
         a, b = (x.get("state_dict", x) for x in (a, b))
         assert all(torch.equal(a[key], b[key]) for key in a | b), name
 
 
-# Tensors by name, which are not the finite weights of a linear layer.
+# Contents of a checkpoint that are not finite weights of a linear layer.
 WEIGHTS = {"weight": torch.zeros(8, 8), "bias": torch.zeros(8)}
 NO_WEIGHTS = {
     "integer keys": WEIGHTS | {1: torch.zeros(1)},
