@@ -94,6 +94,14 @@ def image_files(contour=14, **changes):
     return {name: data for name, data in (files | changes).items() if data is not None}
 
 
+def flip_first_label(name):
+    """A metadata file of ``image_files`` in which only the label of the first image differs."""
+    first, *lines = image_files()[name].split(b"\n")
+    folder, image, number, label, *rest = first.split(b" ")
+    flipped = b" ".join([folder, image, number, b"%d" % (1 - int(label)), *rest])
+    return {name: b"\n".join([flipped, *lines])}
+
+
 def write_archive(path, files, top="lra_release/lra_release/"):
     """Write an archive in mixed order, with files of another contour length, another size and another task."""
     other_files = image_files(contour=9)
@@ -175,7 +183,7 @@ CHANGED_COPIES = {
     "another split": (ListOps, {"basic_val.tsv": TSV + b"[MIN 3 2 ]\t2\n"}),
     "another size": (ListOps, {"basic_test.tsv": LISTOPS["basic_test.tsv"] + b"[MIN 1 2 ]\t1\n"}),
     "another order": (ListOps, {"basic_train.tsv": TSV + b"[SM 5 6 ]\t1\n( [MAX 2 ) 9 ]\t9\n"}),
-    "one label": (Pathfinder, {"metadata/8.npy": b"imgs/8 sample_0.png 0 0\n" * 25}),
+    "one label": (Pathfinder, flip_first_label("metadata/8.npy")),
     "one image": (Pathfinder, {"imgs/8/sample_3.png": png(np.eye(32, dtype=np.uint8))}),
     "an image is missing": (Pathfinder, {"imgs/8/sample_3.png": None}),
     "an image is empty": (Pathfinder, {"imgs/8/sample_3.png": b""}),
@@ -233,7 +241,7 @@ STEPS = {
     "completed": (dict.fromkeys(["imgs/8/sample_3.png", "imgs/9/sample_30.png"]), {}, COUNT - 2, COUNT),
     "an empty file is replaced": ({"imgs/8/sample_3.png": b""}, {}, COUNT - 1, COUNT),
     "one image is inverted": ({}, {"imgs/8/sample_3.png": png(255 - np.eye(32, dtype=np.uint8))}, COUNT, COUNT),
-    "one label is changed": ({}, {"metadata/10.npy": b"imgs/10 sample_50.png 50 1\n"}, COUNT, 51),
+    "one label is changed": ({}, flip_first_label("metadata/10.npy"), COUNT, COUNT),
     "files of macOS": ({}, {"metadata/._8.npy": b"\0\5", "imgs/8/._sample_3.png": b"\0"}, COUNT, COUNT),
     "blank last lines": ({"metadata/10.npy": None}, {"metadata/10.npy": b"imgs/10 sample_50.png 50 1\n\n"}, 50, 51),
 }

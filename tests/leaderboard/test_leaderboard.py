@@ -9,7 +9,7 @@ from lra.config import CONF
 from lra.leaderboard import cards, lines, mechanism, table
 from lra.leaderboard.__main__ import all_lines, chosen, filter_words, leaderboard, pages
 from lra.leaderboard.lines import LeaderboardLine, Score, convention, merged
-from lra.leaderboard.measured import submission_lines
+from lra.leaderboard.measured import protocol_of, submission_lines
 from lra.results import published
 from lra.results.table import Cell, Column
 from lra.runs import published as tables
@@ -174,6 +174,20 @@ def test_submission_line_is_reported_then_verified(tmp_path):
     agreement = Comparison(task="listops", label="cur_abs", submitted=36, rerun=36, n=3, rerun_n=3, tolerance=1)
     verify.write(folder, Verification(author="B. Name", hardware="a CPU", comparisons=[agreement]))
     assert submission_lines(folder)[0].status == "verified"
+
+
+@pytest.mark.parametrize(
+    ("choices", "protocol"),
+    [
+        ({}, "two-layer"),
+        ({"model.layers": 2, "model.dim": 64, "pretrain.objective": "none"}, "two-layer"),
+        ({"model.layers": 2, "model.dim": 64, "pretrain.objective": "masked"}, "pretrained"),
+        ({"model.layers": 2, "model.dim": 256}, "s4-sized"),
+        ({"model.layers": 1, "model.dim": 64}, "other"),
+    ],
+)
+def test_protocol_follows_configuration(choices, protocol):
+    assert protocol_of(choices) == protocol
 
 
 def test_card_shows_reach_of_probed_models(monkeypatch):

@@ -65,6 +65,7 @@ def assert_same(first, second):
         names = ["out", *dict(model.named_parameters())]
         results.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()), allow_unused=True)])
     for name, expected, actual in zip(names, *results, strict=True):
+        assert (expected is None) == (actual is None), name
         if expected is not None:
             torch.testing.assert_close(expected, actual, rtol=1e-8, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
 

@@ -226,6 +226,27 @@ def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
     assert f"{EXAMPLES:,} examples" in table.about and "Hardware: NVIDIA H200, fp32." in table.about
 
 
+def test_step_time_is_from_the_most_common_device(arena_runs):
+    """The other runs are on an H200; times of cur_abs on a CPU do not compare with theirs."""
+    for seed, step_ms in ((3, 900.0), (4, 1100.0)):
+        add(arena_runs, label="cur_abs", seed=seed, test=40.0, step_ms=step_ms, device="x86_64 CPU, 1 thread")
+    add(arena_runs, label="soft", seed=0, test=20.0, step_ms=700.0, device="x86_64 CPU, 1 thread")
+    cells = cells_by_label(arena.tables(studies(arena_runs))[0])
+    assert cells["cur_abs"]["n"].text == "5"
+    assert cells["cur_abs"]["ms"].text == "10" and cells["cur_abs"]["hardware"].text == "NVIDIA H200, fp32"
+    # A mechanism without a run on that device shows its own.
+    assert cells["soft"]["ms"].text == "700" and "CPU" in cells["soft"]["hardware"].text
+
+
+def test_larger_encoder_has_its_own_line(arena_runs):
+    path = add(arena_runs, study="mamba-paper", label="cur_abs", seed=0, test=50.0)
+    (path.parent / "config.yaml").write_text("model.layers: 6\nmodel.dim: 128\n")
+    cells = cells_by_label(arena.tables(studies(arena_runs))[0])
+    line = cells["cur_abs (6 layers, d 128)"]
+    assert (line["test"].text, line["published"].text) == ("50.00", "-")
+    assert cells["cur_abs"]["test"].text == "41.00 ± 1.00"
+
+
 def test_gain_interval_matches_welch(arena_runs):
     gain = cells_by_label(arena.tables(studies(arena_runs))[0])["cur_abs"]["gain over mean"]
     sides = [40.0, 41.0, 42.0], [17.0, 18.0, 19.0]

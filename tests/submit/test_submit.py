@@ -132,11 +132,16 @@ def retrain(label, seed, choices=(), **changes):
     return change
 
 
-def drop_budget(runs):
-    shutil.rmtree(runs)
-    for label in ("cur_abs", "mean"):
-        for seed in range(3):
-            add(runs, label, seed, budget="unknown")
+def retrain_all(choices=(), **changes):
+    """Return a function that replaces all seeds by runs with other options or other record fields."""
+
+    def change(runs):
+        shutil.rmtree(runs)
+        for label in ("cur_abs", "mean"):
+            for seed in range(3):
+                add(runs, label, seed, published(label).choices | dict(choices), **changes)
+
+    return change
 
 
 def remove_record(runs):
@@ -170,7 +175,10 @@ def use_custom_class(runs):
         (retrain("cur_abs", 1, BATCH_16), (), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
         (retrain("cur_abs", 1, git="0123-dirty"), (), "uncommitted changes (0123-dirty); commit and train again"),
         (retrain("cur_abs", 1, budget="quick"), (), "several values of budget (paper, quick); submit each on its own"),
-        (drop_budget, (), "the budget of a run is not known; train with budget=<name>"),
+        (retrain_all(budget="unknown"), (), "the budget of a run is not known; train with budget=<name>"),
+        (retrain_all(budget="quick"), (), "cur_abs was trained at budget=quick, the leaderboard has budget=paper"),
+        (retrain_all({"provenance.max_length": 25}), (), "on other data than the benchmark's (max_length: 2000 -> 25)"),
+        (retrain_all(task="chain"), (), "chain is not a task of the Long Range Arena; its tasks are listops, text"),
         (remove_record, (), "seed-2 has no record.json: the run is not finished"),
         (alter_record, (), "its sha256 is not the one in it"),
         (damage(checkpoint.BEST), (), "best.ckpt is damaged"),

@@ -42,7 +42,7 @@ TESTS = (37.1, 38.4, 39.95, 36.6)
 
 def add(runs, **changes):
     run = dataclasses.replace(RECORD, **changes)
-    folder = runs / changes.pop("folder", "") / run.study / run.task / run.label / f"seed-{run.seed}"
+    folder = runs / run.study / run.task / run.label / f"seed-{run.seed}"
     folder.mkdir(parents=True)
     record.save(run, folder)
     return folder / "record.json"

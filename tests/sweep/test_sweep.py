@@ -350,7 +350,7 @@ def test_sweep_stops_at_end_of_window_and_counts_remaining_runs(tmp_path, monkey
     assert stop is None and len(launched_runs) == 4
     assert "1 of 4 done" in report and "3 runs left; the same command resumes" in report
     stop, report = sweep(monkeypatch, capfd, finish_each(), f"runs={tmp_path}")
-    assert stop is None and "4 of 4 done" in report and "left, the same" not in report
+    assert stop is None and "4 of 4 done" in report and "left; the same" not in report
 
 
 def test_minutes_is_rejected_for_cluster_launchers(tmp_path, monkeypatch, capfd):

@@ -57,7 +57,9 @@ def curve(folder):
 
 
 @pytest.mark.first
-@pytest.mark.parametrize("attn, block", [("cur_abs", "prenorm"), ("s4d_lin", "glu")])
+@pytest.mark.parametrize(
+    "attn, block", [("cur_abs", "prenorm"), pytest.param("s4d_lin", "glu", marks=pytest.mark.slow)]
+)
 def test_two_ranks_match_loss_curve_of_one(data_root, tmp_path, monkeypatch, attn, block):
     """Both sum the same terms in another order: against float64, two ranks may err 4 times as much as one does."""
     words = [*CURVE, "optim.micro_batch=4", "data.eval_batch=7", f"block={block}"]
