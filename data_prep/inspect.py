@@ -1,6 +1,7 @@
 """lra data inspect PATH: what a folder or an archive holds, and how it compares to the official data.
 
-The files of every task are read to their end. Nothing is written, unpacked or executed, not even by a pickle.
+The files of every recognised task are read to their end; other formats are only named. Nothing is written, unpacked or
+executed, not even by a pickle.
 """
 
 import os
@@ -21,18 +22,18 @@ from .survey_files import PathfinderCollector
 from .survey_walk import survey_archive, survey_folder
 
 ARCHIVE = re.compile(r".*\.(tar|tgz|gz|xz|bz2)")
-# Copies of an unknown task that other readers open, see docs/data.md: they are named, not read.
+# Formats that do not say which task they hold: named, not read.
 OTHERS = {
     "*.parquet": "parquet files",
     "*.arrow": "arrow files",
     "*.npz": "arrays",
     "input/*.src": "MEGA's lines of pixels",
 }
-# How to get the tasks that have no files.
+# How to get a task that the path lacks.
 REMEDIES = {
     "listops": "generated: lra data task=listops",
     "pathfinder": "generated: lra data task=pathfinder",
-    "retrieval": "in the release only: tsv_data/new_aan_pairs.{train,eval,test}.tsv",
+    "retrieval": "not generated: in the release or a copy of it, tsv_data/new_aan_pairs.{train,eval,test}.tsv",
     "text": "aclImdb_v1.tar.gz: lra data task=text",
     "image": "cifar-10-binary.tar.gz: lra data task=image",
 }
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> int:
         argv: the path.
 
     Returns:
-        The exit status: 0, or 1 if a file is damaged or no task is recognised.
+        The exit status: 0; 1 if a file is damaged, nothing is recognised, or the path cannot be read.
     """
     interruptible()
     asks_help = "-h" in argv or "--help" in argv

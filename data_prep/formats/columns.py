@@ -1,7 +1,7 @@
 """Parquet and Arrow files of the ``datasets`` package: one file or several for each split.
 
-Found are ``<split>*.parquet`` and ``<split>*.arrow`` in the folder, in its subfolder ``data`` or in subfolders named by
-the split, as the package and its hub store them. Needs the extra ``parquet`` (pyarrow).
+Files of a split begin with its name and a dash or a dot, in the folder or in ``data/``, or lie in a folder of that name
+up to two levels down, as the package and its hub store them. Needs the extra ``parquet`` (pyarrow).
 """
 
 import io
@@ -25,7 +25,7 @@ NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "tes
 SUFFIXES = (".parquet", ".arrow")
 # Where the files of a split are below a folder.
 PLACES = ("{}[-.]*", "{}/*", "data/{}[-.]*", "*/{}/*")
-# Usual names of columns, the first of them that a file has is read.
+# Usual names of columns; of several, the first one is read.
 INPUTS = ("input_ids_0", "input_ids", "text1", "text", "Source", "source", "image", "img")
 SECOND = {"input_ids_0": "input_ids_1", "text1": "text2"}
 LABELS = ("label", "labels", "Target", "target")
@@ -47,8 +47,8 @@ class ColumnReader(Reader):
         allow_colours: whether images may have colours.
 
     A column of inputs holds lists of stored ids, or text and bytes (an expression for ListOps), or images as PNG or
-    JPEG, with or without a dictionary around their bytes. Images with colours become planes R, G, B of three times
-    ``length`` values, which only Image reads.
+    JPEG, with or without a dictionary around their bytes. Images with colours become three planes R, G, B
+    of ``length`` values each, which only Image reads.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ColumnReader(Reader):
     def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
         if split not in self.parts:
             prefixes = ", ".join(NAMES[split])
-            raise ValueError(f"{self.path} holds no file of {split}: {prefixes}*.parquet or *.arrow")
+            raise ValueError(f"{self.path} has no .parquet or .arrow file of {split}; its name begins with {prefixes}")
         for path in self.parts[split]:
             number = 0
             for names, batch in self._batches(path, progress):

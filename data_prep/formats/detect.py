@@ -1,4 +1,4 @@
-"""Choose the reader of a copy by what is in its folder."""
+"""Choose the reader of a copy by the files at its path."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,11 +50,11 @@ def open_copy(
         The reader; None if the path is none of these formats, so that the source reads the official one.
 
     Raises:
-        ValueError: a part of the copy is missing.
+        ValueError: a file of the copy is missing; columns report this when the split is read.
     """
     if path is None:
         return None
-    # Imported here, since these know the tokens of ListOps, whose module imports this one.
+    # Imported here: they import data_prep.listops, which imports this module.
     from .columns import ColumnReader, find_parts
     from .lra_pickle import PickleReader, has_files
     from .pixel_lines import PixelLineReader
@@ -62,8 +62,11 @@ def open_copy(
 
     folder = Path(path).expanduser()
     task_format = FORMATS[task]
-    options: dict[str, Any] = {"num_texts": task_format.num_texts, "num_classes": task_format.num_classes}
-    options["length"] = length
+    options: dict[str, Any] = {
+        "num_texts": task_format.num_texts,
+        "num_classes": task_format.num_classes,
+        "length": length,
+    }
     if task == "image":
         # torchvision's archive, or an unpacked folder.
         batches = open_cifar(folder)
@@ -75,7 +78,7 @@ def open_copy(
         reviews = aclimdb.find_folder(folder)
         if reviews is not None:
             return AclImdb(reviews)
-    # Formats with the same names for every task.
+    # Formats that several tasks share.
     if has_files(folder, stem or task):
         return PickleReader(folder, stem=stem or task, kind=task_format.kind, **options)
     if any((folder / f"{split}.npz").is_file() for split in arrays.SPLITS):

@@ -18,13 +18,13 @@ from ..listops import CLOSE, DIGIT, OPERATOR, TOKENS
 
 NUM_TOKENS = len(TOKENS)
 NUM_OPERATORS = 4
-# Orders of the digits that are tried if the bounds leave several.
+# Largest number of orders of the digits to try for one order of the operators.
 MOST_ORDERS = 10_000
 REMEDY = "use the TSV files by source.release=, or generate the task: lra data task=listops"
 
 
 Sequences = list[np.ndarray]  # ids (length,) of each expression
-Order = tuple[int, ...]  # ids of the file in the order of what they stand for
+Order = tuple[int, ...]  # ids of the file: of the digits 0..9, or of MIN, MAX, MED, SM
 Bounds = dict[int, int]  # smallest or largest value of each id
 Examples = list[tuple[np.ndarray, int]]  # ids (length,) and value of each expression
 
@@ -56,7 +56,7 @@ class IdMap:
         value = evaluate(stored)
         if value != label:
             reason = "is not an expression" if value < 0 else f"evaluates to {value}, its label is {label}"
-            raise ValueError(f"{where}: with the ids recovered from the smallest file it {reason}; {REMEDY}")
+            raise ValueError(f"{where}: with the numbering of the smallest file it {reason}; {REMEDY}")
         return stored
 
 
@@ -125,7 +125,7 @@ def recover_ids(sequences: Sequences, labels: list[int], where: str) -> IdMap:
     num_used = len(used)
     in_range = num_used > 0 and used[0] >= 1 and used[-1] <= 255
     if not in_range or num_used > NUM_TOKENS:
-        raise ValueError(f"{where}: {num_used} different ids, ListOps has {NUM_TOKENS}; {REMEDY}")
+        raise ValueError(f"{where}: {num_used} different ids, at most {NUM_TOKENS} from 1 to 255 are valid; {REMEDY}")
 
     # Files that this package wrote need no recovery.
     ids = np.arange(256)
@@ -150,7 +150,10 @@ def recover_ids(sequences: Sequences, labels: list[int], where: str) -> IdMap:
     starts = sorted(first_ids)
     num_starts = len(starts)
     if num_starts != NUM_OPERATORS or num_used != NUM_TOKENS:
-        raise ValueError(f"{where}: {num_starts} ids begin an expression, ListOps has {NUM_OPERATORS}; {REMEDY}")
+        raise ValueError(
+            f"{where}: {num_used} different ids, {num_starts} of them begin an expression; "
+            f"ListOps has {NUM_TOKENS} and {NUM_OPERATORS}; {REMEDY}"
+        )
     digits = [id for id in used if id not in (close, *starts)]
 
     # Try the likeliest orders of operators and digits until all values are right.
@@ -187,9 +190,9 @@ def _orders_of_operators(starts: list[int], compound: Examples) -> list[Order]:
     for start in starts:
         labels = [label for ids, label in compound if ids[0] == start]
         means[start] = np.mean(labels)
-    minimum, third, fourth, maximum = sorted(starts, key=means.__getitem__)
+    minimum, lower, higher, maximum = sorted(starts, key=means.__getitem__)
     # MED and SM have nearly the same mean, so both orders of them are likely.
-    orders: list[Order] = [(minimum, maximum, third, fourth), (minimum, maximum, fourth, third)]
+    orders: list[Order] = [(minimum, maximum, lower, higher), (minimum, maximum, higher, lower)]
     for order in itertools.permutations(starts):
         if order not in orders:
             orders.append(order)

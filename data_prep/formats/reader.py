@@ -51,7 +51,7 @@ class Reader(ABC):
         return list(self.files.values())
 
     def stamp(self) -> str:
-        """Summarise the state of the files, and the options that choose what is read, without reading them."""
+        """Hash the names, sizes and times of the files, and the options that choose what is read."""
         # Other options read something else from the same files.
         digest = hashlib.sha256(self.options.encode())
         for path in self.paths:
@@ -77,7 +77,7 @@ class Reader(ABC):
 
         Args:
             split: ``train``, ``val`` or ``test``.
-            progress: reports the MB read.
+            progress: reports what is read, in the unit of the format.
 
         Raises:
             ValueError: the file is damaged or does not belong to the task.
@@ -103,7 +103,7 @@ class Reader(ABC):
         Args:
             progress: reports the examples read.
             sizes: number of examples of each split; None for all of them.
-            select: chooses so many of the examples; the name of the file is its third argument.
+            select: called with (examples, size, file name) if a size is given; returns the chosen examples.
         """
         splits = {}
         for split in SPLITS:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 SAFE_DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
-# Length of the texts and bytes that later items of a list may refer to, such as keys and labels.
+# Longest text or bytes that a later item of a list may refer to, such as a key or a label.
 LONGEST_SHARED = 16
 
 
@@ -40,7 +40,7 @@ for _core in ("numpy.core", "numpy._core"):
 
 
 class UnsafePickle(ValueError):
-    """The file is damaged, or holds objects other than builtins and numpy arrays of numbers."""
+    """The file is damaged, or holds objects other than numbers, texts, containers and numpy arrays."""
 
 
 class _Box:
@@ -93,7 +93,8 @@ class _Interpreter:
                 elif name in HANDLERS:
                     HANDLERS[name](self, argument)
                 elif name not in IGNORED:
-                    raise UnsafePickle(f"it uses the opcode {name}, which arrays and builtins do not need")
+                    raise UnsafePickle(f"it uses the opcode {name}, which numbers, texts, lists and arrays do not need")
+                # With the outermost list alone on the stack, its items are complete.
                 if self.streamed and name in APPENDING and len(self.stack) == 1:
                     yield from self._flush()
             if not self.streamed:
@@ -131,7 +132,7 @@ class _Interpreter:
 
     def get(self, index: int) -> None:
         if index not in self.memo:
-            raise UnsafePickle("an example refers to an earlier one")
+            raise UnsafePickle("it refers to an object that was not kept or never stored")
         self.stack.append(self.memo[index])
 
     def name(self, module: Any, attribute: Any) -> None:

@@ -15,7 +15,8 @@ from ..listops import CLOSE, OPERATOR, TOKENS
 from .writer import Export
 
 # Images per folder, as in the release.
-IMAGES = 1000
+IMAGES_PER_FOLDER = 1000
+# Names of the splits in Retrieval's files.
 PARTS = {"train": "train", "val": "eval", "test": "test"}
 
 
@@ -33,7 +34,8 @@ def write_release(task: Export, folder: Path, progress: Progress) -> str:
 
 def expression(ids: np.ndarray) -> str:
     """Write stored ids (length,) as the release does, with a round bracket for each step of the binary tree."""
-    # An operator with n arguments opens n + 1 round brackets, which close after each argument and at its end.
+    # An operator with n arguments opens n + 1 round brackets; one closes after each argument, the last one after the
+    # square bracket.
     pieces: list[str] = []
     starts: list[int] = []
     for id in ids.tolist():
@@ -102,8 +104,8 @@ def _write_pathfinder(task: Export, folder: Path, progress: Progress) -> str:
     count = task.num_examples
     order = np.random.default_rng(0).permutation(count)
     labels = np.empty(count, np.int64)
-    for start in range(0, count, IMAGES):
-        (target / "imgs" / str(start // IMAGES)).mkdir(parents=True)
+    for start in range(0, count, IMAGES_PER_FOLDER):
+        (target / "imgs" / str(start // IMAGES_PER_FOLDER)).mkdir(parents=True)
 
     def save(item: tuple[int, bytes]) -> None:
         place, pixels = item
@@ -124,10 +126,10 @@ def _write_pathfinder(task: Export, folder: Path, progress: Progress) -> str:
     for _ in in_order(save, images(), cores()):
         pass
     # One metadata file per folder of images.
-    for start in range(0, count, IMAGES):
-        places = range(start, min(start + IMAGES, count))
+    for start in range(0, count, IMAGES_PER_FOLDER):
+        places = range(start, min(start + IMAGES_PER_FOLDER, count))
         lines = [_metadata_line(place, int(labels[place])) for place in places]
-        (target / "metadata" / f"{start // IMAGES}.npy").write_text("".join(lines))
+        (target / "metadata" / f"{start // IMAGES_PER_FOLDER}.npy").write_text("".join(lines))
     return (
         f"`{target.relative_to(folder)}/imgs/<k>/sample_<i>.png` and `metadata/<k>.npy`, texts with folder, file, "
         "number and label of each image. The release has no splits; read by this package with the sizes 80, 10 and 10 "
@@ -136,12 +138,12 @@ def _write_pathfinder(task: Export, folder: Path, progress: Progress) -> str:
 
 
 def _image_name(place: int) -> str:
-    return f"imgs/{place // IMAGES}/sample_{place % IMAGES}.png"
+    return f"imgs/{place // IMAGES_PER_FOLDER}/sample_{place % IMAGES_PER_FOLDER}.png"
 
 
 def _metadata_line(place: int, label: int) -> str:
     folder, _, file = _image_name(place).rpartition("/")
-    return f"{folder} {file} {place % IMAGES} {label}\n"
+    return f"{folder} {file} {place % IMAGES_PER_FOLDER} {label}\n"
 
 
 WRITERS: dict[str, Callable[[Export, Path, Progress], str]] = {

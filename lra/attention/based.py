@@ -14,9 +14,10 @@ from .gated import merge_heads, split_heads
 class Based(Mixer):
     """o_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j) with φ(q)·φ(k) = 1 + s + s²/2 and s = q·k D^-1/2.
 
-    The second-order Taylor expansion of exp(s), at least ½, so the denominator cannot vanish. Queries and keys have D =
-    ``features`` entries for each head, so φ has 1 + D + D² of them. O(L D² E) time; a state of H (1 + D + D²) (E + 1)
-    numbers. The paper alternates it with layers of sliding windows (``attn=local``), which are not part of it.
+    φ(q)·φ(k) is the second-order Taylor expansion of exp(s), at least ½, so the denominator cannot vanish. Queries and
+    keys have D = ``features`` entries for each head, so φ has 1 + D + D² of them. O(L D² E) time; a state of
+    H (1 + D + D²) (E + 1) numbers. The paper alternates it with sliding-window layers (``attn=local``); this class is
+    the linear attention alone.
 
     Args:
         causal: only earlier tokens and the token itself, as published.
@@ -34,8 +35,8 @@ class Based(Mixer):
         num_features = 1 + features + features**2
         self.state_size = sizes.heads * num_features * (sizes.head_dim + 1)
         qk_width = sizes.heads * features
-        self.split = [qk_width, qk_width, width]
-        self.inputs = nn.Linear(dim, sum(self.split), bias=False)
+        self.widths = [qk_width, qk_width, width]
+        self.inputs = nn.Linear(dim, sum(self.widths), bias=False)
         self.output = nn.Linear(width, dim, bias=False)
 
     def forward(
@@ -43,7 +44,7 @@ class Based(Mixer):
         x: Float[Tensor, "N L d"],
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N L d"]:
-        projections = self.inputs(x).split(self.split, dim=-1)
+        projections = self.inputs(x).split(self.widths, dim=-1)
         q, k, v = (split_heads(part, self.sizes.heads) for part in projections)
         out = merge_heads(self.attend(q, k, v, mask))  # (N,L,H E)
         return self.output(out.to(x.dtype))

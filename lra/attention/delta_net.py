@@ -9,7 +9,7 @@ from ..ops.delta_rule import delta_rule_attention
 from ..ops.precision import upcast
 from ..options import Above, Positive
 from .base import Mixer, Sizes
-from .gated import HeadNorm, ShortConvolution, initial_steps, merge_heads, split_heads
+from .gated import ShortConvolution, initial_steps, merge_heads, split_heads
 
 
 class DeltaNet(Mixer):
@@ -22,7 +22,7 @@ class DeltaNet(Mixer):
     Args:
         causal: only earlier tokens and the token itself, as published.
         width: tokens that the short convolution sees.
-        negative: β from 0 to 2 instead of 1, so that the state may change its sign (Grazzi et al. 2025).
+        negative: β in (0, 2) instead of (0, 1), so that I - β k kᵀ may have a negative eigenvalue (Grazzi et al. 2025).
 
     Source: the paper, sections 2.2 and 3.4. In plain torch: ``lra/reference/delta_rule.py``.
     """
@@ -36,7 +36,7 @@ class DeltaNet(Mixer):
         self.inputs = nn.Linear(dim, 3 * inner, bias=False)
         self.conv = ShortConvolution(3 * inner, width, causal=causal)
         self.beta = nn.Linear(dim, sizes.heads, bias=False)
-        self.norm = HeadNorm(sizes.head_dim)
+        self.norm = nn.RMSNorm(sizes.head_dim, eps=1e-5)
         self.output = nn.Linear(inner, dim, bias=False)
 
     def forward(
@@ -74,11 +74,11 @@ class DeltaNet(Mixer):
 class GatedDeltaNet(DeltaNet):
     """DeltaNet whose state decays by α_t = exp(-A softplus(W_α x_t + b)) before each write, and with an output gate.
 
-    Output W_o(silu(W_g x) RMSNorm(o)). A is drawn uniformly from (0, 16), softplus(b) log-uniformly between step_min
+    Output W_o(silu(W_g x) RMSNorm(o)). A is drawn uniformly from (0.01, 16), softplus(b) log-uniformly between step_min
     and step_max.
 
     Args:
-        step_min, step_max: range of the initial step sizes.
+        step_min, step_max: range of softplus(b) at the start.
 
     Source: the paper, section 3; initial values by the released code. In plain torch: ``lra/reference/delta_rule.py``.
     """
@@ -89,10 +89,11 @@ class GatedDeltaNet(DeltaNet):
         inner = heads * sizes.head_dim
         self.decay = nn.Linear(dim, heads, bias=False)
         self.decay_bias = nn.Parameter(initial_steps(heads, step_min, step_max))
-        # A of 0 has no logarithm.
+        # Not from 0, whose logarithm is -inf.
         A = torch.empty(heads).uniform_(1e-2, 16)
         self.log_A = nn.Parameter(A.log())
-        self.rates = {"decay_bias": 1.0, "log_A": 1.0}  # without weight decay
+        # Parameters in ``rates`` have no weight decay.
+        self.rates = {"decay_bias": 1.0, "log_A": 1.0}
         self.gate = nn.Linear(dim, inner, bias=False)
 
     def forward(

@@ -1,4 +1,4 @@
-"""Parts that mechanisms share: heads, and of linear recurrences a short convolution, a norm per head, initial decays.
+"""Parts that mechanisms share: splitting and merging heads, the short convolution and initial decays of recurrences.
 
 A recurrent layer projects its input to queries, keys and values, lets neighbouring tokens mix in a short convolution,
 runs the recurrence, normalises each head and gates the result.
@@ -43,9 +43,9 @@ class ShortConvolution(nn.Module):
 
     Args:
         channels: number of channels, each with its own filter.
-        width: tokens that a filter sees: the token and width - 1 earlier ones if causal, else half of them on each
-            side.
-        causal: whether the filter sees only earlier tokens.
+        width: tokens that a filter sees: the token and width - 1 earlier ones if causal, else (width - 1) // 2
+            earlier ones and the rest later.
+        causal: whether the filter sees no later token.
         bias: whether each channel has a bias.
         activation: whether SiLU follows.
     """
@@ -70,20 +70,8 @@ class ShortConvolution(nn.Module):
         return mask_tokens(convolved, mask)
 
 
-class HeadNorm(nn.Module):
-    """RMS norm of each head's vector: x / sqrt(mean x² + eps), times a learned factor for each entry if ``affine``."""
-
-    def __init__(self, size: int, *, eps: float = 1e-5, affine: bool = True):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(size)) if affine else None
-
-    def forward(self, x: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch size"]:
-        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
-
-
 def decays_by_horizon(heads: int, shortest: int, longest: int) -> Float[Tensor, " H"]:
-    """Return logarithms of decays whose horizons 1 / (1 - decay), in tokens, are spread evenly in their logarithm."""
+    """Return log decays of the heads, with horizons 1 / (1 - decay) log-spaced from shortest to longest tokens."""
     log_shortest = math.log10(shortest)
     log_longest = math.log10(max(longest, shortest))
     horizons = torch.logspace(log_shortest, log_longest, heads, dtype=torch.float64)
@@ -100,7 +88,7 @@ def inverse_softplus(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
 def initial_steps(count: int, step_min: float, step_max: float) -> Float[Tensor, " count"]:
     """Draw step sizes log-uniformly and return their biases b, so that softplus(b) is the step (Gu and Dao 2023)."""
     log_steps = torch.empty(count).uniform_(math.log(step_min), math.log(step_max))
-    # The released floor of 1e-4, unless smaller steps are asked for.
+    # The released code's floor of 1e-4, unless smaller steps are asked for.
     floor = min(step_min, 1e-4)
     steps = log_steps.exp().clamp(min=floor)
     return inverse_softplus(steps)

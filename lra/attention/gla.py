@@ -8,7 +8,7 @@ from ..ops.channel_decay import channel_decay_attention
 from ..ops.precision import upcast
 from ..options import Above, Positive
 from .base import Mixer, Sizes
-from .gated import HeadNorm, merge_heads, split_heads
+from .gated import merge_heads, split_heads
 
 
 class GLA(Mixer):
@@ -21,7 +21,7 @@ class GLA(Mixer):
     Args:
         causal: only earlier tokens and the token itself, as published.
         rank: width between W_1 and W_2.
-        temperature: τ. With 16 the decays start near 0.958, a horizon of 23 tokens.
+        temperature: τ. With 16 the decays start near 0.958 = ½^(1/16), a horizon of about 24 tokens.
 
     Source: the paper, sections 4.2 and 4.4. In plain torch: ``lra/reference/gated_linear_attention.py``.
     """
@@ -45,7 +45,7 @@ class GLA(Mixer):
             nn.Linear(rank, key_width),
         )
         self.gate = nn.Linear(dim, width, bias=False)
-        self.norm = HeadNorm(sizes.head_dim)
+        self.norm = nn.RMSNorm(sizes.head_dim, eps=1e-5)
         self.output = nn.Linear(width, dim, bias=False)
 
     def forward(

@@ -15,7 +15,7 @@ from .gated import merge_heads, split_heads
 class HGRN2(Mixer):
     """S_t = diag(f_t) S_(t-1) + (1 - f_t) v_tᵀ, o_t = q_tᵀ S_t; then a layer norm over all heads.
 
-    f = l + (1 - l) σ(W_f x) with a lower bound l, q = σ(W_q x), v = silu(W_v x). O(L C (D + E) + L D E) time with
+    f = γ + (1 - γ) σ(W_f x) with a lower bound γ, q = σ(W_q x), v = silu(W_v x). O(L C (D + E) + L D E) time with
     chunks of C = 32 tokens; a state of H D E numbers for each direction.
 
     The paper shares one table of lower bounds over the layers, which rise with the depth. Here each layer learns
@@ -23,7 +23,7 @@ class HGRN2(Mixer):
 
     Args:
         causal: only earlier tokens and the token itself.
-        lower_bound: initial l of every channel.
+        lower_bound: initial γ of every channel.
 
     Source: the paper, section 3.2; activations by its code for the Long Range Arena. In plain torch:
     ``lra/reference/gated_linear_attention.py``.
@@ -50,13 +50,13 @@ class HGRN2(Mixer):
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N L d"]:
         projections = self.inputs(x).chunk(3, -1)
-        q, f, v = (split_heads(part, self.sizes.heads) for part in projections)
+        q, logits, v = (split_heads(part, self.sizes.heads) for part in projections)
         q = q.sigmoid()  # (N,H,L,D)
         v = F.silu(v)  # (N,H,L,D)
 
         # Decays f between the lower bound and 1.
         bound = self.bound.sigmoid()  # (H,1,D)
-        f = bound + (1 - bound) * upcast(f).sigmoid()  # (N,H,L,D)
+        f = bound + (1 - bound) * upcast(logits).sigmoid()  # (N,H,L,D)
         if mask is not None:
             # A padded token is the identity: with f = 1 it forgets nothing and writes nothing.
             is_padding = ~mask[:, None, :, None]

@@ -13,7 +13,7 @@ from .gated import ShortConvolution, mask_tokens
 
 
 class Hyena(Mixer):
-    """v ← h_i * (x_i v) + D_i (x_i v) for i = order - 1, ..., 1, then W_o(x_0 v).
+    """v ← h_i * (x_i v) + D_i (x_i v) for i = order - 1, ..., 1, then W_o(x_0 v); * is the convolution over tokens.
 
     x_0, ..., x_(order-1) and v are linear maps of the input through a convolution over three tokens. The filter
     h_i(t) is a network of sine activations of the lag t, times exp(-|δ| t) + shift. Lags are relative to the maximum
@@ -21,7 +21,7 @@ class Hyena(Mixer):
 
     Args:
         causal: only earlier tokens and the token itself, as published. Otherwise a second network gives the filters
-            over the tokens ahead, the next one first.
+            over later tokens; their entry 0 is the next token.
         order: number of gates; order - 1 long convolutions.
         hidden: width of the filters' network.
         features: entries of the encoding of a lag: the lag and (features - 1) / 2 cosines and sines.
@@ -61,7 +61,7 @@ class Hyena(Mixer):
         self.filters = nn.ModuleList()
         num_directions = 1 if causal else 2
         for _ in range(num_directions):
-            direction = HyenaFilter(
+            network = HyenaFilter(
                 (order - 1) * dim,
                 sizes.length,
                 hidden=hidden,
@@ -70,7 +70,7 @@ class Hyena(Mixer):
                 shift=shift,
                 rate=rate,
             )
-            self.filters.append(direction)
+            self.filters.append(network)
         self.D = nn.Parameter(torch.randn(order - 1, dim))
         self.output = nn.Linear(dim, dim)
 
@@ -84,12 +84,11 @@ class Hyena(Mixer):
         convolved = self.conv(self.inputs(x), mask)
         *gates, v = convolved.chunk(self.order + 1, dim=-1)  # (N,L,d)
         with torch.autocast(x.device.type, enabled=False):
-            directions = torch.stack([direction(L) for direction in self.filters])
-            kernels = pack_bidirectional(directions).unflatten(0, (num_filters, -1))  # (order - 1,d,L or 2 L)
+            filters = torch.stack([network(L) for network in self.filters])
+            kernels = pack_bidirectional(filters).unflatten(0, (num_filters, -1))  # (order - 1,d,L or 2 L)
             # v ← h_i * (x_i v) + D_i (x_i v), i = order - 1, ..., 1
-            for n in range(num_filters):
-                i = num_filters - n
-                gated = gates[i] * v
+            for n, gate in enumerate(reversed(gates[1:])):
+                gated = gate * v
                 v = fft_conv(gated.mT, kernels[n], mask).mT + self.D[n] * gated
             mixed = gates[0] * v
         return self.output(mask_tokens(mixed, mask).to(x.dtype))
@@ -123,8 +122,8 @@ class HyenaFilter(nn.Module):
         self.frequency = nn.Parameter(torch.full((hidden,), frequency))
         self.last = nn.Linear(hidden, channels, bias=False)
         # Windows that fall to 1 % within 0.3 to 1.5 of the longest sequence.
-        slowest = math.log(0.01) / 1.5
-        fastest = math.log(0.01) / 0.3
+        slowest = -math.log(0.01) / 1.5
+        fastest = -math.log(0.01) / 0.3
         decay = torch.linspace(slowest, fastest, channels)
         self.decay: Tensor
         self.register_buffer("decay", decay, persistent=False)
@@ -143,12 +142,12 @@ class HyenaFilter(nn.Module):
         for layer in self.layers:
             phase = self.frequency * layer(hidden)
             hidden = phase.sin()  # (L,hidden)
-        window = (-lag * self.decay.abs()).exp() + self.shift  # (L,channels)
+        window = (-lag * self.decay).exp() + self.shift  # (L,channels)
         filters = self.last(hidden) * window
         return filters.mT
 
     def encode(self, time: Float[Tensor, " L"], lag: Float[Tensor, "L 1"]) -> Float[Tensor, "L features"]:
-        """Encode lags as [lag, cos(2π f t / L), -sin(2π f t / L)] with frequencies f."""
+        """Encode lags as [lag, cos(2π f t / longest), -sin(2π f t / longest)] with frequencies f."""
         bands = (self.features - 1) // 2
         f = torch.linspace(1e-4, bands - 1, bands, device=lag.device, dtype=lag.dtype)
         angle = 2 * math.pi * time[:, None] / self.longest * f  # (L,bands)

@@ -14,10 +14,10 @@ from .gated import decays_by_horizon, merge_heads, split_heads
 
 
 class LionS(Mixer):
-    """o_i = Σ_j M_ij (φ(q_i)·φ(k_j)) v_j / Σ_j M_ij φ(q_i)·φ(k_j) with decays M_ij = Π λ_t between tokens i and j.
+    """o_i = Σ_j M_ij (φ(q_i)·φ(k_j)) v_j / Σ_j M_ij φ(q_i)·φ(k_j) with decays M_ij.
 
-    λ_t = 1 - σ(w·x_t + b) depends on the token (LION-S). The decay of the key counts and the one of the query does not
-    (eq. 9 of the paper). φ(x) = (silu(x) + ½) / |silu(x) + ½| has positive entries, so the denominator cannot vanish.
+    M_ij is the product of λ_t from key j, included, to query i, excluded (eq. 9). λ_t = 1 - σ(w·x_t + b) depends on the
+    token (LION-S). φ(x) = (silu(x) + ½) / |silu(x) + ½| has positive entries, so the denominator cannot vanish.
     O(L C (D + E) + L D E) time with chunks of C = 64 tokens; a state of H D (E + 1) numbers for each direction.
 
     The decays start with horizons from 2 tokens to the sequence length, spread over the heads. The paper starts its
@@ -26,7 +26,7 @@ class LionS(Mixer):
     Args:
         causal: only earlier tokens and the token itself.
 
-    Source: the paper, sections 3.2 and 4. Its released code cuts the gradient of λ, which is not copied. In plain
+    Source: the paper, sections 3.2 and 4. The released code detaches λ; here λ has its gradient. In plain
     torch: ``lra/reference/retention.py``.
     """
 
@@ -49,7 +49,7 @@ class LionS(Mixer):
         """Create the parameters of the decays, which start at these values."""
         gate = nn.Linear(dim, self.sizes.heads)
         with torch.no_grad():
-            # 1 - σ(-logit λ) = λ
+            # λ = 1 - σ(bias) at the start, so bias = -logit λ.
             logits = torch.logit(log_decays.exp())
             gate.bias.copy_(-logits)
         return gate
@@ -99,7 +99,7 @@ class LionS(Mixer):
             phi_q, phi_k, v_ones, log_decay, scale=1.0, bidirectional=bidirectional, key_decays=True
         )
         if mask is not None:
-            # A padded query may see no key at all.
+            # A padded query may see no key at all: avoid 0 / 0.
             sums = torch.where(is_real, sums, 1)
         numerator = sums[..., :-1]
         denominator = sums[..., -1:]

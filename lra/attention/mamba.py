@@ -18,10 +18,10 @@ Spacing = Literal["linear", "log"]
 
 
 class Mamba(Mixer):
-    """h_t = exp(Δ_t A) h_(t-1) + Δ_t B_t x_t, y_t = C_t·h_t + D x_t for each of expand · dim channels, gated by
+    """h_t = exp(Δ_t A) h_(t-1) + Δ_t B_t u_t, y_t = C_t·h_t + D u_t for each of expand · dim channels, gated by
     silu(z).
 
-    x and z are linear maps of the input; x passes a short convolution and SiLU; Δ, B and C are linear maps of x, Δ
+    u and z are linear maps of the input; u passes a short convolution and SiLU; Δ, B and C are linear maps of u, Δ
     through a bottleneck of rank ceil(dim / 16) and softplus. O(L d n) time; a state of d n numbers for each
     direction, d = expand · dim.
 
@@ -37,7 +37,7 @@ class Mamba(Mixer):
         step_min, step_max: range of the initial step sizes, drawn log-uniformly. With step_min = 1 / L the longest
             horizon is the sequence length L.
         decay_min, decay_max: smallest and largest initial -A of each channel; decay_max None: ``states``.
-        spacing: how -A is spaced between them, ``linear`` as published (1, 2, ..., n) or ``log``.
+        spacing: spacing of -A from decay_min to decay_max: ``linear`` as published (1, 2, ..., n) or ``log``.
 
     Raises:
         ValueError: step_max is below step_min, or decay_max below decay_min.
@@ -68,7 +68,7 @@ class Mamba(Mixer):
         inner = expand * dim
         self.state_size = inner * states
         rank = math.ceil(dim / 16)
-        self.split = [rank, states, states]
+        self.widths = [rank, states, states]
         self.inputs = nn.Linear(dim, 2 * inner, bias=False)
         self.conv = ShortConvolution(inner, conv, causal=causal, bias=True)
         self.select = nn.Linear(inner, rank + 2 * states, bias=False)
@@ -82,7 +82,8 @@ class Mamba(Mixer):
             log_A = torch.linspace(math.log(decay_min), math.log(decay_max), states)
         self.log_A = nn.Parameter(log_A.repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
-        self.rates = {"log_A": 1.0, "D": 1.0}  # without weight decay
+        # Parameters in ``rates`` have no weight decay.
+        self.rates = {"log_A": 1.0, "D": 1.0}
         self.output = nn.Linear(inner, dim, bias=False)
 
     def forward(
@@ -95,8 +96,8 @@ class Mamba(Mixer):
         u = self.conv(u, mask)
 
         # Selection: Δ, B and C depend on the token.
-        delta, B, C = self.select(u).split(self.split, dim=-1)  # (N,L,rank), (N,L,n), (N,L,n)
-        logits = upcast(self.step(delta)) + self.step_bias
+        low_rank, B, C = self.select(u).split(self.widths, dim=-1)  # (N,L,rank), (N,L,n), (N,L,n)
+        logits = upcast(self.step(low_rank)) + self.step_bias
         delta = F.softplus(logits)  # (N,L,d)
         if mask is not None:
             # A padded token is the identity: a step of zero neither decays the state nor writes to it.

@@ -9,20 +9,20 @@ from ..ops.precision import upcast
 from ..ops.scalar_decay import scalar_decay_attention
 from ..options import Above, Positive
 from .base import Mixer, Sizes
-from .gated import HeadNorm, ShortConvolution, initial_steps, split_heads
+from .gated import ShortConvolution, initial_steps, split_heads
 
 
 class Mamba2(Mixer):
-    """S_t = exp(Δ_t A) S_(t-1) + B_t (Δ_t x_t)ᵀ, o_t = C_tᵀ S_t + D x_t for each head, then RMSNorm(o silu(z)).
+    """S_t = exp(Δ_t A) S_(t-1) + B_t (Δ_t u_t)ᵀ, o_t = C_tᵀ S_t + D u_t for each head, then RMSNorm(o silu(z)).
 
-    One linear map gives z, x, B, C and Δ; x, B and C pass a short convolution and SiLU. B and C, of n entries, are
+    One linear map gives z, u, B, C and Δ; u, B and C pass a short convolution and SiLU. B and C, of n entries, are
     shared by the heads, whose width is expand · dim / heads. O(L C (n + E) + L n E) time with chunks of C = 64
     tokens; a state of n E numbers for each head and direction.
 
     Args:
         causal: only earlier tokens and the token itself, as published.
         states: n.
-        expand: width of x as a multiple of dim.
+        expand: width of u as a multiple of dim.
         conv: tokens that the short convolution sees.
         step_min, step_max: range of the initial step sizes, drawn log-uniformly.
 
@@ -53,21 +53,22 @@ class Mamba2(Mixer):
         self.states = states
         self.inner = inner
         self.state_size = inner * states
-        self.directions = self.num_directions()
+        self.selections = self.num_selections()
         # Widths of all B and C together, and of all Δ.
-        self.bc_width = 2 * self.directions * states
-        self.delta_width = self.directions * heads
+        self.bc_width = 2 * self.selections * states
+        self.delta_width = self.selections * heads
         self.inputs = nn.Linear(dim, 2 * inner + self.bc_width + self.delta_width, bias=False)
         self.conv = ShortConvolution(inner + self.bc_width, conv, causal=causal, bias=True)
         self.step_bias = nn.Parameter(initial_steps(heads, step_min, step_max))
         self.log_A = nn.Parameter(self.initial_log_A(heads))
         self.D = nn.Parameter(torch.ones(heads))
-        self.rates = {"log_A": 1.0, "D": 1.0, "step_bias": 1.0}  # without weight decay
-        self.norm = HeadNorm(inner)
+        # Parameters in ``rates`` have no weight decay.
+        self.rates = {"log_A": 1.0, "D": 1.0, "step_bias": 1.0}
+        self.norm = nn.RMSNorm(inner, eps=1e-5)
         self.output = nn.Linear(inner, dim, bias=False)
 
-    def num_directions(self) -> int:
-        """Number of directions that have separate B, C and Δ."""
+    def num_selections(self) -> int:
+        """Number of sets of B, C and Δ: one, which both directions share."""
         return 1
 
     def initial_log_A(self, heads: int) -> Float[Tensor, " H"]:
@@ -85,14 +86,14 @@ class Mamba2(Mixer):
         Float[Tensor, "N L BC"],
         Float[Tensor, "N L steps"],
     ]:
-        """Compute z, x, the B and C of all directions, and the steps Δ of all directions."""
+        """Compute z, u, all B and C, and all steps Δ."""
         widths = [self.inner, self.inner + self.bc_width, self.delta_width]
         z, mixed, delta = self.inputs(x).split(widths, dim=-1)
         convolved = self.conv(mixed, mask)
         u, BC = convolved.split([self.inner, self.bc_width], dim=-1)
 
-        # All directions share the bias of Δ.
-        logits = upcast(delta) + self.step_bias.repeat(self.directions)
+        # All sets share the bias of Δ.
+        logits = upcast(delta) + self.step_bias.repeat(self.selections)
         delta = F.softplus(logits)
         if mask is not None:
             # A padded token is the identity: a step of zero neither decays the state nor writes to it.
@@ -136,12 +137,11 @@ class Mamba2(Mixer):
 
 
 class Hydra(Mamba2):
-    """A quasiseparable mixer: Mamba-2 from both sides without the own token, plus a diagonal.
+    """A quasiseparable mixer: Mamba-2 in both directions over the other tokens, plus a diagonal for the token itself.
 
-    y_i = Σ_(j<i) of a scan from the left + Σ_(j>i) of a scan from the right + (W_D x_i + D) x_i, then RMSNorm(y)
-    silu(z). B, C and Δ of the two directions are separate; x, z, A and the bias of Δ are shared. The scans are
-    shifted by one token, so that token i reads what token i - 1 (i + 1) would have read. The short convolution is
-    centred.
+    y_i = l_(i-1) + r_(i+1) + (W_D u_i + D) u_i, where l and r are the outputs of the scans from the left and from the
+    right; then RMSNorm(y) silu(z). So token i is read with C of its neighbours, as in the release. B, C and Δ of the
+    two directions are separate; u, z, A and the bias of Δ are shared. The short convolution is centred.
 
     Args:
         causal: the scan from the left and the diagonal alone.
@@ -154,7 +154,7 @@ class Hydra(Mamba2):
         super().__init__(sizes, dim=dim, conv=conv, **options)
         self.diagonal = nn.Linear(self.inner, sizes.heads, bias=False)
 
-    def num_directions(self) -> int:
+    def num_selections(self) -> int:
         return 1 if self.causal else 2
 
     def initial_log_A(self, heads: int) -> Float[Tensor, " H"]:
@@ -166,18 +166,18 @@ class Hydra(Mamba2):
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N L d"]:
         z, u, BC, delta = self.project(x, mask)
-        BC_left, *BC_right = BC.chunk(self.directions, dim=-1)
-        delta_left, *delta_right = delta.chunk(self.directions, dim=-1)
         if self.causal:
-            states = self.scan(u, BC_left, delta_left, bidirectional=False)
-            out = _shift(states)  # (N,L,H,E)
+            outputs = self.scan(u, BC, delta, bidirectional=False)
+            out = _shift(outputs)  # (N,L,H,E)
         else:
             # Both directions are one batch: the second half of the examples runs from right to left.
+            BC_left, BC_right = BC.chunk(2, dim=-1)
+            delta_left, delta_right = delta.chunk(2, dim=-1)
             sequences = torch.cat([u, u.flip(1)])  # (2 N,L,inner)
-            maps = torch.cat([BC_left, BC_right[0].flip(1)])  # (2 N,L,2 n)
-            steps = torch.cat([delta_left, delta_right[0].flip(1)])  # (2 N,L,H)
-            states = self.scan(sequences, maps, steps, bidirectional=False)
-            from_left, from_right = _shift(states).chunk(2)
+            maps = torch.cat([BC_left, BC_right.flip(1)])  # (2 N,L,2 n)
+            steps = torch.cat([delta_left, delta_right.flip(1)])  # (2 N,L,H)
+            outputs = self.scan(sequences, maps, steps, bidirectional=False)
+            from_left, from_right = _shift(outputs).chunk(2)
             out = from_left + from_right.flip(1)  # (N,L,H,E)
 
         # The diagonal: the token itself.

@@ -52,7 +52,7 @@ class MinGRU(Mixer):
     ) -> Float[Tensor, "N L d"]:
         """Run the recurrence over the projections of the tokens."""
         candidate, log_forget, log_write = self.gates(projected)
-        # g(W_h x), weighted by z.
+        # g(W_h x_t); the next line multiplies it by z_t (minLSTM: i'_t).
         candidate = torch.where(candidate >= 0, candidate + 0.5, candidate.sigmoid())
         inputs = mask_tokens(log_write.exp() * candidate, mask)
         # A padded token is the identity: its decay is 1.
@@ -69,7 +69,9 @@ class MinGRU(Mixer):
 
 
 class MinLSTM(MinGRU):
-    """h_t = f'_t h_(t-1) + i'_t g(W_h x_t) with gates f = σ(W_f x), i = σ(W_i x), divided by their sum f + i.
+    """h_t = f'_t h_(t-1) + i'_t g(W_h x_t) with f' = f / (f + i), i' = i / (f + i).
+
+    f = σ(W_f x), i = σ(W_i x).
 
     Source: the paper, section 3.2 and appendix B. In plain torch: ``lra/reference/selective_scan.py``.
     """

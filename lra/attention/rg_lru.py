@@ -11,21 +11,23 @@ from ..options import Positive, Range, in_range
 from .base import Mixer, Sizes
 from .gated import ShortConvolution, inverse_softplus, mask_tokens
 
-SHARPNESS = 8.0  # c of the paper: the decay is a^(c r) with a gate r
+# c of the paper: a_t = exp(-c r_t softplus(Λ)).
+SHARPNESS = 8.0
 
 
 class RGLRU(Mixer):
-    """h_t = a_t h_(t-1) + sqrt(1 - a_t²) (i_t x_t) for each channel, a_t = exp(-8 r_t softplus(Λ)).
+    """h_t = a_t h_(t-1) + sqrt(1 - a_t²) (i_t u_t) for each channel, a_t = exp(-8 r_t softplus(Λ)).
 
-    Gates r = σ(W_a x + b_a) and i = σ(W_x x + b_x) with block-diagonal maps, a block for each head. Around it is
-    Griffin's block: W_o(gelu(W_y x) h) with x through a linear map and a short convolution. O(L d) time; a state of d
-    numbers for each direction.
+    Gates r = σ(W_a u + b_a) and i = σ(W_x u + b_x) with block-diagonal maps, a block for each head. Around it is
+    Griffin's block: W_o(gelu(W_y x) h), where u is the input x through a linear map and a short convolution. O(L d)
+    time; a state of d numbers for each direction.
 
     Args:
         causal: only earlier tokens and the token itself, as published. The first token then enters with factor 1
             instead of sqrt(1 - a²), since it has no history.
         conv: tokens that the short convolution sees.
-        radius_min, radius_max: decays exp(-8 softplus(Λ) / 8) at the start, drawn uniformly on the ring between them.
+        radius_min, radius_max: range of exp(-softplus(Λ)) at the start, uniform over the area of the ring (uniform in
+            its square). The decay is its power 8 r.
 
     Raises:
         ValueError: the heads do not divide dim, or radius_max is below radius_min.
@@ -87,9 +89,10 @@ class RGLRU(Mixer):
         blocks = u.unflatten(-1, (self.sizes.heads, -1))  # (N,L,H,block)
         logits = torch.einsum("nlhi,ghij->gnlhj", blocks, self.gate_weight)
         logits = logits + self.gate_bias[:, None, None]
-        r, i = logits.sigmoid().flatten(-2)  # (N,L,d)
+        r, i = logits.sigmoid().flatten(-2)  # (N,L,d) each
 
-        # log a and sqrt(1 - a²). expm1 keeps the digits where a is near 1; the clamp bounds the derivative of the root.
+        # log a and sqrt(1 - a²). expm1 keeps the digits where a is near 1; the clamp keeps the derivative of sqrt at
+        # most 1,000.
         log_a = -SHARPNESS * r * F.softplus(self.decay)
         one_minus_a2 = -torch.expm1(2 * log_a)
         scale = one_minus_a2.clamp(min=2.5e-7).sqrt()

@@ -28,7 +28,9 @@ class Shape(NamedTuple):
 
 
 def asked(options: BenchOptions) -> BenchOptions:
-    """The options with the names of all contestants: ``attn=`` and ``block=`` of the command line become one.
+    """The options with the names of all contestants.
+
+    ``attn=`` with its options becomes the only contestant, and the options of ``block=`` become overrides of it.
 
     Raises:
         ValueError: a name is unknown.

@@ -2,8 +2,8 @@
 
 The parts, in order, are the tests marked gpu, the speed tests ``preset=figure4`` and ``preset=table2``, steps by
 ``trainer=gpu``, a profile, and trainings at the paper's budget (conf/sweep/window.yaml). A part that is stopped leaves
-its results so far. Run the same command to resume, also where the archive is unpacked: finished parts are skipped, and
-trainings continue from their last checkpoint.
+its results so far. Run the same command to resume, also where the archive is unpacked: parts that ended by themselves
+are skipped, and interrupted trainings continue from their last checkpoint.
 """
 
 if __name__ == "__main__":

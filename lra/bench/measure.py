@@ -1,4 +1,4 @@
-"""Time and peak memory of callables; out of memory is a status, not a crash."""
+"""Time and peak memory of callables; a step that raises gets its error as its status."""
 
 import math
 import statistics

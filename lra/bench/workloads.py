@@ -137,7 +137,7 @@ def model_step(
         source: ``random``, one batch of full sequences, which needs no data; ``data``, eight batches in turn.
         mode: ``inference`` or ``training``.
         compiled: whether to use torch.compile; ``auto`` and ``reduce-overhead``: with CUDA graphs, unless a step has
-            several micro-batches.
+            several micro-batches. A training decides ``auto`` by the widths of its batches.
     """
     torch.manual_seed(0)
     model = classifier(experiment).to(device).train(mode == "training")

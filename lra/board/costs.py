@@ -101,7 +101,7 @@ def picture(board: BoardResults) -> Picture | None:
 
 
 def not_timed(board: BoardResults) -> list[str]:
-    """List the mechanisms that the picture leaves out, because no benchmark timed them."""
+    """List the mechanisms that the picture leaves out, because they have no time."""
     ms, _ = costs(board)
     return [label for label in board.complete if label not in ms and family(label) != CONTROL]
 

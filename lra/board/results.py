@@ -14,7 +14,7 @@ from ..results.table import Cell
 
 @dataclass(frozen=True)
 class BoardResults:
-    """A study of ``sweep=board``.
+    """A study with a learning-rate search.
 
     Args:
         name: name of the study.

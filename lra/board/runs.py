@@ -1,4 +1,4 @@
-"""sweep=board: for every mechanism and task a search over learning rates, then seeds at the chosen rate.
+"""Sweeps with a learning-rate search: for every mechanism and task a search, then seeds at the chosen rate.
 
 Everything is read from the run directories and the published runs, so that any process on any machine may resume the
 sweep at any time. Phase one has the study ``<study>-rates`` and the rate in its labels, phase two the study itself.
@@ -47,7 +47,7 @@ class Progress(NamedTuple):
 
 
 class Board:
-    """The runs of sweep=board, each of one CPU thread.
+    """The runs of a sweep with a learning-rate search, such as sweep=board, each of one CPU thread.
 
     Args:
         options: options of the sweep.

@@ -12,7 +12,7 @@ def decide(
     The rate with the highest validation score is chosen. Scores within one standard error of the difference from the
     highest count as equal to it. Ties go to the rate nearest the middle of ``rates``, then to the lower rate. If the
     best rate is at an end of the tried range, the next one of ``further`` is tried as well. If every run diverged or
-    collapsed, lower rates are tried.
+    collapsed, lower rates are tried; if none is left, the tried rate nearest the middle is chosen.
 
     Args:
         scores: validation score in percent by rate of the runs that ended, None for a run that diverged or collapsed.

@@ -74,7 +74,8 @@ def evaluate(options: EvaluateOptions) -> None:
     if options.collect:
         collect(results, options.collect)
     if failures:
-        raise ValueError(f"{len(failures)} of {len(records)} runs were not scored: {'; '.join(failures)}")
+        num_finished = len(results) + len(failures)
+        raise ValueError(f"{len(failures)} of {num_finished} finished runs were not scored: {'; '.join(failures)}")
 
 
 def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: ExampleHashes) -> FreshTest:
@@ -90,7 +91,8 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
         The result.
 
     Raises:
-        ValueError: weights are missing or damaged, or the task has no generator.
+        ValueError: weights are missing or damaged, the task has no generator, the mechanism cannot run here, or the
+            data of the run differ.
     """
     title = f"{run.record.study} {run.record.task} {run.record.label} seed {run.seed}"
     if not run.weights.exists():
@@ -111,7 +113,7 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
         log(f"{title}: {summary(previous)}, scored before")
         return previous
 
-    # Score with the precision, the padding and the batch size of the training.
+    # Score with the precision, the padding and the batch size of the training; batch= overrides the last one.
     start = time.perf_counter()
     model = restore.best(run, trained).to(device)
     metric = trained.task.metric
@@ -139,7 +141,7 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
         git=git_commit(),
         outcomes=record.pack(correct),
     )
-    # A published run has no run directory but the tables of its study.
+    # The directory of a published run holds at most its weights; results go to the table of its study.
     if run.is_published:
         record.write_table(run.path.parents[2], [result])
     else:

@@ -16,11 +16,11 @@ from ..data.datamodule import Batch, TaskData
 from ..runs.run_dir import RunDir
 from .restore import check_data, configuration
 
-# Random seed of all fresh data. Tasks use seeds 0 and 1, searches 100.
+# Random seed of all fresh data; the tasks' own data have seeds 0 and 1.
 FRESH_SEED = 20_261_127
 # Examples whose tokens are hashed at a time.
 CHUNK = 2048
-# Largest absolute error that counts as correct, as in lra.ops.metrics.
+# An answer with an absolute error below this is correct, as in lra.ops.metrics.
 TOLERANCE = 0.04
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -32,7 +32,7 @@ class ExampleHashes:
         self._by_split: dict[tuple[str, int, str], list[bytes]] = {}
 
     def of_split(self, data: TaskData, split: str) -> list[bytes]:
-        """Hash the tokens of each example of a split that the model reads.
+        """Hash the tokens that the model reads of each example of a split.
 
         Args:
             data: data that was set up.
@@ -92,19 +92,19 @@ def generator_experiment(run: RunDir, root: str, examples: int) -> tuple[Experim
         ValueError: the task is downloaded or reads files, or its metric is not a mean over examples.
     """
     experiment = configuration(run, root)
-    # Padding decides how sequences are packed into batches; evaluate as the training did.
+    # ``configuration`` replaces the padding; scoring uses the one of the training.
     experiment = experiment.replace(data=experiment.data.replace(pad=run.choices["data.pad"]))
     source = experiment.source
     task = experiment.task.name
     if not experiment.data_source().generated or "seed" not in source.options:
-        raise ValueError(f"{run.path}: {task} is downloaded and has no generator; only generated tasks can be scored")
+        raise ValueError(f"{run.path}: {task} has no generator with a seed; only generated tasks can be scored")
     if source.get("release") is not None:
         raise ValueError(f"{run.path}: {task} was read from files (source.release), which have no random seed")
     if experiment.task.metric not in ("accuracy", "within_tolerance"):
         raise ValueError(f"{run.path}: {experiment.task.metric} of {task} is not a mean over examples")
     if source.options["seed"] == FRESH_SEED:
         raise ValueError(f"{run.path} was trained on data of seed {FRESH_SEED}, which is reserved for fresh examples")
-    # One training and one validation example, since no source takes none.
+    # One training and one validation example, since a source needs at least one of each.
     fresh_source = source.replace(seed=FRESH_SEED, train=1, val=1, test=examples)
     return experiment, experiment.replace(source=fresh_source)
 

@@ -20,7 +20,7 @@ from ..io.typed_json import FolderName, Percent
 NAME = "fresh_test.json"
 TABLE = "fresh_test.csv"
 KIND = ("a fresh-test result", "delete it and run python -m lra.evaluate again")
-# The score is stored rounded by JSON at most in its last digit.
+# Largest difference that summing in another order can make.
 ROUNDING = 1e-9
 
 
@@ -35,7 +35,7 @@ class FreshTest:
         data: sha256 of the examples and their labels; results can be compared if it is the same.
         data_seed: random seed of the generator.
         examples: number of examples that were scored.
-        seen: number of fresh examples that were left out since the data of the run has them too.
+        seen: number of fresh examples that were left out because the run's own data contain them.
         fresh_test: score in percent.
         standard_error: standard error of the score over examples, in percentage points.
         precision: fp32, bf16 or fp16, as in the training.

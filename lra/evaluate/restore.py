@@ -18,7 +18,7 @@ MACHINE_OPTIONS = {"device": "auto", "devices": 1, "compile": False, "threads": 
 
 
 def configuration(run: RunDir, root: str) -> Experiment:
-    """Restore the experiment from which ``lra.train`` built the model and the data, for padded sequences.
+    """Restore the experiment from which ``lra.train`` built the model and the data, with padded batches.
 
     Args:
         run: the run.
@@ -26,7 +26,8 @@ def configuration(run: RunDir, root: str) -> Experiment:
 
     Returns:
         The experiment with this seed alone. ``task.display`` is None if no task of conf has the source; options that
-        ``config.yaml`` does not hold, such as the device, have the defaults of conf.
+        ``config.yaml`` does not hold, such as the device, have the defaults of conf, but evaluation has the batch size
+        of the training.
 
     Raises:
         ValueError: the choices do not belong to a run.
@@ -37,7 +38,7 @@ def configuration(run: RunDir, root: str) -> Experiment:
         options = {key: value for key, value in run.choices.items() if key not in provenance}
         tree = unflatten(options)
 
-        # The task that has this source, for its display and for the command that prepares its data.
+        # Find the task of conf with this source: it gives the display, and the command in messages about missing data.
         source = tree["source"]
         task, display = _task_of(source["_target_"]) or (tree["task"]["name"], None)
         tree["task"]["display"] = display

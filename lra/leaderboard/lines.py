@@ -20,12 +20,12 @@ Status = Literal["verified", "reported", "quoted", "digest", "recalled"]
 STATUSES = get_args(Status)
 FIVE = TASKS[:5]
 AVERAGE = "average"
-# Printed averages are rounded, and some by half a unit more.
+# Largest difference between a printed average and the mean of its tasks: half a unit of the first decimal and a margin.
 ROUNDING = 0.06
 # Spellings of one model in several papers.
 ALIASES = {
     "nyströmformer": "nystromformer",
-    "full attention": "transformer",
+    "full attention": "softmax",
     "linear trans.": "linear attention",
     "linear transformer": "linear attention",
     "sparse trans.": "sparse transformer",
@@ -82,7 +82,7 @@ class LeaderboardLine:
 
     @property
     def mean_of_five(self) -> float | None:
-        """Mean over the five tasks without Path-X, which compares between all sources; None if a task is missing."""
+        """Mean over the five tasks without Path-X, comparable between all sources; None if one is missing or FAIL."""
         values = [self.scores[task].value for task in FIVE if task in self.scores]
         numbers = [value for value in values if value is not None]
         return mean(numbers) if len(numbers) == len(FIVE) else None
@@ -195,7 +195,8 @@ def convention(scores: Mapping[str, Score], average: float | None) -> str:
     candidates[f"{names.get(len(other_tasks), len(other_tasks))} tasks, Path-X left out"] = other_tasks
     for substitute in (50.0, 0.0):
         if path_x is None:
-            # A missing Path-X counts as a failed one; further failed tasks get the same substitute.
+            # FAIL and a Path-X that is not printed get the substitute; if another task failed, a Path-X that is not
+            # printed gets none.
             missing = max(failed, 1)
             candidates[f"missing Path-X as {substitute:.0f}"] = [*other_tasks, *[substitute] * missing]
     # The first candidate that agrees with the printed average.

@@ -54,7 +54,7 @@ def measured_lines(runs: Path, submissions: Path) -> list[LeaderboardLine]:
 def own_lines(runs: Path) -> list[LeaderboardLine]:
     """Make a verified line of each mechanism with runs at the papers' budget in this repository."""
     studies, _ = collect(runs)
-    # One line for a mechanism and a class of protocol.
+    # One line for each name and class of protocol.
     trainings: dict[tuple[str, Protocol], list[Training]] = {}
     for entry in chain.from_iterable(entries(studies).values()):
         choices = read_choices(next(iter(entry.row.runs)))
@@ -62,6 +62,7 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
             task=entry.row.task, label=entry.row.label, choices=choices, scores=list(entry.row.scores.values())
         )
         protocol = protocol_of(choices)
+        # The name of an entry has the size of a larger encoder, which differs between tasks; the label does not.
         name = entry.name if protocol == "two-layer" else entry.row.label
         trainings.setdefault((name, protocol), []).append(training)
     # Old records have no date; the newest one dates the table.
@@ -85,19 +86,21 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
     for label in submission.labels:
         # Only tasks of the benchmark have a column.
         by_task: dict[str, Training] = {}
-        steps: dict[str, str] = {}
+        remarks: dict[str, str] = {}
         for run in runs:
             result = run.record
             if result.label != label or result.task not in TASKS:
                 continue
             training = by_task.setdefault(result.task, Training(result.task, label, run.choices, []))
-            steps[result.task] = f"{result.task} {run.choices['optim.steps']:,} steps"
+            remarks[result.task] = f"{result.task} {run.choices['optim.steps']:,} steps"
+            if result.data:
+                remarks[result.task] += " on other files than the official ones"
             # A seed that diverged has no score.
             if result.status == "done" and result.test is not None:
                 training.scores.append(result.test)
         if by_task:
             trainings = list(by_task.values())
-            note = "; ".join([about, *steps.values()])
+            note = "; ".join([about, *remarks.values()])
             lines.append(line_of(label, trainings, status=status, source=source, year=year_of(dates), note=note))
     return lines
 
@@ -108,12 +111,12 @@ def protocol_of(choices: Mapping[str, Any]) -> Protocol:
         return "pretrained"
     if encoder_of(choices) == TWO_LAYERS:
         return "two-layer"
-    # PSF-Attn trains a single block; the other recipes of the suite have the sizes of S4.
+    # PSF-Attn trains a single block. Every other encoder counts as s4-sized, although a few recipes have 2 or 3 layers.
     return "other" if choices["model.layers"] == 1 else "s4-sized"
 
 
 def year_of(dates: Sequence[str]) -> int | None:
-    """Year of the newest of several ISO dates; None without any."""
+    """Year of the newest ISO date; None without any."""
     return int(max(dates)[:4]) if dates else None
 
 

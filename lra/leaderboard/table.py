@@ -29,8 +29,8 @@ ABOUT = (
 )
 INTRO = """# Leaderboard of the Long Range Arena
 
-Find all known accuracies on the Long Range Arena in one table: printed in papers, measured in this repository, and
-[submitted](../CONTRIBUTING.md#submit-results). The table of
+This table has the accuracies on the Long Range Arena that we know of: printed in papers, measured in this repository,
+and [submitted](../CONTRIBUTING.md#submit-results). The table of
 [google-research/long-range-arena](https://github.com/google-research/long-range-arena) ends in 2020.
 
 **Compare rows of the same protocol only**: size and training matter more than the mechanism.
@@ -39,21 +39,21 @@ On the site (`make docs`) you can filter and sort the table. On the command line
 
 ```sh
 lra leaderboard task=listops protocol=two-layer since=2023 sort=listops
-lra leaderboard write=true   # writes this page
+lra leaderboard write=true   # writes this page and the index of docs/mechanisms.md
 ```
 
 | protocol | training |
 | --- | --- |
 | two-layer | the encoder of Nystromformer and of this suite: 2 layers, d 64, best validation checkpoint |
 | official | sizes of the Long Range Arena: up to 6 layers, d 512, chosen per task |
-| s4-sized | as state-space models and MEGA: 4 to 8 layers, longer training, settings per task |
+| s4-sized | as state-space models and MEGA: mostly 4 to 8 layers, longer training, settings per task |
 | pretrained | the same model first trained to reconstruct the inputs of the task |
 | other | anything else, or not printed |
 
 | status | meaning |
 | --- | --- |
-| verified | measured in this repository, or a submission that another person reran |
-| reported | a submission that nobody reran |
+| verified | measured in this repository, or a submission whose rerun by another person agrees |
+| reported | a submission without a rerun that agrees |
 | quoted | printed in a paper, and read there |
 | digest | printed in a paper, read in a summary of it |
 | recalled | general knowledge that was not checked in the paper |

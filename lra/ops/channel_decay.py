@@ -1,13 +1,13 @@
 """Linear attention with a decay per key channel and token, in chunks: GLA, HGRN2.
 
 Within a chunk the score of query i and key j is Σ_d q_id k_jd exp(G_id - G_jd), where G is the cumulative sum of the
-logarithmic decays. It does not factor into bounded terms of i and j: exp(-G_jd) overflows. But it does for queries of
-the right half and keys of the left half of any segment, through the last position p of the left half:
+logarithmic decays. As a product exp(G_id) exp(-G_jd) its second factor overflows. For queries of the right half and
+keys of the left half of a segment, both refer to the last position p of the left half:
 
     exp(G_i - G_j) = exp(G_i - G_p) exp(G_p - G_j),   both at most 1.
 
 So the chunk is halved again and again, and at each level the scores of right queries and left keys are one batched
-product. log2 C levels have C²/2 scores in all, as many as the causal half of one C x C product.
+product. The log2 C levels have C (C - 1) / 2 scores in all: each pair below the diagonal once.
 """
 
 import torch
@@ -33,7 +33,7 @@ def channel_decay_attention(
 
     Args:
         q, k, v: queries, keys and values.
-        log_decay: g, at most 0; 0 at padding, where k and v must be 0 too.
+        log_decay: g, at most 0. A padded token needs k = 0 or v = 0 to write nothing, and g = 0 to keep the state.
         scale: factor of the queries; None: D^-1/2.
         chunk: tokens of a chunk, C, a power of two.
         bidirectional: add the recurrence from the right. Token i reads token j > i with the decays of i to j - 1, and
@@ -53,8 +53,8 @@ def channel_decay_attention(
     if scale is None:
         scale = q.shape[-1] ** -0.5
     length = q.shape[2]
-    next_power = 1 << (length - 1).bit_length()
-    chunk = min(chunk, next_power)
+    smallest_power = 1 << (length - 1).bit_length()
+    chunk = min(chunk, smallest_power)
     q = split_chunks(q * scale, chunk, 2)  # (N,H,B,C,D)
     k = split_chunks(k, chunk, 2)
     v = split_chunks(v, chunk, 2)  # (N,H,B,C,E)
@@ -117,7 +117,8 @@ def _between_halves(
     keys = k_left * (middle - prefix_left).exp()
     right = _read(queries, keys, v_left)
     if bidirectional:
-        # Queries of the left half: a decay runs from query i to key j - 1, so it is a difference of ``before``.
+        # Queries of the left half: a decay runs from query i to key j - 1, so it is a difference of ``before``. middle
+        # is also ``before`` of the first token on the right.
         before_left, before_right = before.unbind(-3)
         queries = q_left * (middle - before_left).exp()
         keys = k_right * (before_right - middle).exp()

@@ -40,7 +40,7 @@ def boundary_states(
         increments: what a chunk adds to the state by its end.
         reverse: start from the last chunk; the state is then the one behind each chunk.
     """
-    # unbind, not indexing: the gradient of an index is a tensor of all chunks.
+    # unbind instead of x[..., i, :, :], whose gradient would be a zero-filled tensor of all chunks for every i.
     chunk_decays = decay.unbind(-3)
     chunk_increments = increments.unbind(-3)
     num_chunks = len(chunk_increments)

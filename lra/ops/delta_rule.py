@@ -5,7 +5,7 @@ u_i = β_i (v_i - v̂_i) be the value that token i really adds. The state is the
 
     S_i = Σ_(j<=i) Γ_ij k_j u_jᵀ + e^(G_i) S,
 
-and the value that it holds under the next key is
+and the value that the decayed state S_(i-1) holds under k_i is
 
     v̂_i = (e^(g_i) S_(i-1))ᵀ k_i = Σ_(j<i) Γ_ij (k_iᵀ k_j) u_j + e^(G_i) Sᵀ k_i.
 
@@ -13,7 +13,8 @@ So the u solve a triangular system:
 
     (I + A) U = diag(β) V - diag(β e^G) K S,   A_ij = β_i Γ_ij k_iᵀ k_j below the diagonal.
 
-Its two right-hand sides are solved for all chunks at once; only U = U_v - U_k S and the state are sequential.
+(I + A) U_v = diag(β) V and (I + A) U_k = diag(β e^G) K are solved for all chunks at once. Only U = U_v - U_k S and the
+states are sequential.
 """
 
 import torch
@@ -44,8 +45,8 @@ def delta_rule_attention(
         log_decay: g, at most 0; 0 at padding; None: no decay.
         scale: factor of the queries; None: D^-1/2.
         chunk: tokens of a chunk.
-        bidirectional: add the recurrence from the right, in which a token reads the state after its decay and before
-            its own write, so that it reads itself once.
+        bidirectional: add the recurrence from the right. There token i reads the state after decay i but before write
+            i, so it reads itself once.
 
     Returns:
         The outputs.
@@ -93,9 +94,9 @@ def _read_earlier(
 
     # Γ_ij = exp(G_i - G_j) for earlier keys j.
     prefix = g.cumsum(-1)  # G
-    earlier = causal_mask(chunk, q.device, diagonal=False)
+    is_earlier = causal_mask(chunk, q.device, diagonal=False)
     exponents = prefix[..., :, None] - prefix[..., None, :]
-    exponents = exponents.masked_fill(~earlier, -torch.inf)
+    exponents = exponents.masked_fill(~is_earlier, -torch.inf)
     decays = exponents.exp()  # Γ, (N,H,B,C,C)
 
     # The triangular system for both right-hand sides of all chunks: (I + A) [U_v, U_k] = β [V, e^G K].
@@ -109,17 +110,19 @@ def _read_earlier(
     widths = [v.shape[-1], k.shape[-1]]
     values, corrections = solved.split(widths, dim=-1)  # U_v, U_k
 
+    # Scores of earlier keys within the chunk.
+    scores = (q @ k.mT) * decays
+
     # Decays from the start of the chunk to each query, and from each key to the end of the chunk.
     from_start = prefix.exp()[..., None]
     queries = q * from_start
-    scores = (q @ k.mT) * decays
     total = prefix[..., -1:]
     to_end = (total - prefix).exp()[..., None]
     keys_to_end = (k * to_end).mT  # (N,H,B,D,C)
     chunk_decay = total.exp()[..., None]
 
-    # Chunks in order: what is really added, U = U_v - U_k S, depends on the state. unbind, not indexing: the
-    # gradient of an index is a tensor of all chunks.
+    # Chunks in order: what is really added, U = U_v - U_k S, depends on the state. unbind instead of x[:, :, i], whose
+    # gradient would be a zero-filled tensor of all chunks for every i.
     per_chunk = [x.unbind(2) for x in (values, corrections, chunk_decay, keys_to_end)]
     state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])  # S, (N,H,D,E)
     states = []

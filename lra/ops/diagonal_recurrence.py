@@ -2,7 +2,7 @@
 
 ``diagonal_recurrence`` is real with decays that vary over time: RG-LRU, minGRU, minLSTM. ``diagonal_scan`` and
 ``diagonal_ssm`` are complex with constant decays: S5 (Smith, Warrington and Linderman 2023), LRU (Orvieto et al. 2023).
-N or B batch, L length, P states, H inputs and outputs.
+N batch, L length, P states, H inputs and outputs.
 """
 
 import itertools
@@ -54,14 +54,14 @@ def diagonal_recurrence(
 def _recur_eagerly(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
     recur = _Recurrence.apply
     if torch.compiler.is_compiling():
-        # torch.compile would unroll 2 √L steps; with a graph break the recurrence runs as it is, in both passes. Not
-        # as a decorator, which would import the compiler and Triton with this module.
+        # torch.compile would unroll 2 √L steps; with a graph break the recurrence runs as it is, in both passes.
+        # disable is called here: as a decorator it would import the compiler and Triton with this module.
         recur = torch.compiler.disable(recur)
     return recur(log_decay, inputs)
 
 
 class _Recurrence(torch.autograd.Function):
-    """The recurrence, with a backward pass that saves the decays and the states only."""
+    """The recurrence, with its own gradient, for which only the decays and the states are saved."""
 
     @staticmethod
     def forward(ctx: Any, log_decay: Tensor, inputs: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class _Recurrence(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         log_decay, states = ctx.saved_tensors
         # The adjoint λ_t = dx_t + exp(g_(t+1)) λ_(t+1) is the same recurrence from the right, with its decays
-        # shifted by one token.
+        # shifted by one token. The first decay meets a zero state, so its value does not matter.
         first = torch.zeros_like(log_decay[:, :1])
         later = log_decay[:, 1:].flip(1)
         reversed_decay = torch.cat([first, later], dim=1)
@@ -121,11 +121,11 @@ def _scan(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> 
 
 def diagonal_scan(
     decay: Complex[Tensor, "P"],
-    inputs: Complex[Tensor, "B L P"],
+    inputs: Complex[Tensor, "N L P"],
     *,
     reverse: bool = False,
-) -> Complex[Tensor, "B L P"]:
-    """Compute the states x_k = decay x_(k-1) + u_k of every position, in O(B L P) time and memory.
+) -> Complex[Tensor, "N L P"]:
+    """Compute the states x_k = decay x_(k-1) + u_k of every position, in O(N L P) time and memory.
 
     The gradient of u is the same scan in the other direction with the conjugate decay, so only the states are saved for
     the backward pass.
@@ -169,18 +169,18 @@ class _ConstantScan(torch.autograd.Function):
 
 def _scan_constant(
     decay: Complex[Tensor, "P"],
-    inputs: Complex[Tensor, "B L P"],
+    inputs: Complex[Tensor, "N L P"],
     reverse: bool,
-) -> Complex[Tensor, "B L P"]:
-    """Scan in two levels: inside chunks of ``CHUNK`` positions, and over the last states of the chunks.
+) -> Complex[Tensor, "N L P"]:
+    """Scan recursively: over the last states of chunks of ``CHUNK`` positions, then inside the chunks.
 
     With S = CHUNK and chunk c, the last state of a chunk obeys a recurrence over chunks,
 
         x_(cS+S-1) = decay^S x_(cS-1) + Σ_j decay^(S-1-j) u_(cS+j)
 
-    which is the same problem for L / S positions. Its solution is the state that enters each chunk, from which all
-    chunks go through their positions at once. A tensor of (B,L,P) is so read twice and written once, instead of log2 L
-    times by doubling (Hillis and Steele 1986).
+    which is the same problem for L / S positions, solved by this function again. Its states enter the next chunks, and
+    then all chunks step through their positions at once. This passes over (N,L,P) a fixed number of times, not log2 L
+    times as doubling does (Hillis and Steele 1986).
     """
     num_batch, seq_len, num_states = inputs.shape
     num_padding = -seq_len % CHUNK if seq_len > CHUNK else 0
@@ -192,11 +192,11 @@ def _scan_constant(
         # A copy, as after F.pad, because the states are computed in place.
         states = inputs.clone()
     size = min(seq_len, CHUNK)
-    chunks = states.view(num_batch, -1, size, num_states)  # (B,C,S,P)
+    chunks = states.view(num_batch, -1, size, num_states)  # (N,C,S,P)
     order = range(size - 1, -1, -1) if reverse else range(size)
 
     if chunks.shape[1] > 1:
-        # The sums of the recurrence over chunks, (B,C,P).
+        # The sums of the recurrence over chunks, (N,C,P).
         sums = torch.zeros_like(chunks[:, :, 0])
         for j in order:
             sums.mul_(decay)
@@ -206,12 +206,12 @@ def _scan_constant(
         # The state that enters a chunk is the last one of the chunk before.
         first = order[0]
         if reverse:
-            entered = chunks[:, :-1, first]
+            first_inputs = chunks[:, :-1, first]
             entering = last_states[:, 1:]
         else:
-            entered = chunks[:, 1:, first]
+            first_inputs = chunks[:, 1:, first]
             entering = last_states[:, :-1]
-        entered.addcmul_(decay, entering)
+        first_inputs.addcmul_(decay, entering)
 
     # The recurrence inside all chunks at once.
     for previous, j in itertools.pairwise(order):
@@ -222,13 +222,13 @@ def _scan_constant(
 
 @full_precision
 def diagonal_ssm(
-    u: Float[Tensor, "B L H"],
+    u: Float[Tensor, "N L H"],
     decay: Complex[Tensor, "P"],
     b: Float[Tensor, "P H 2"],
     c: Float[Tensor, "directions H P 2"],
-    mask: Bool[Tensor, "B L"] | None = None,
-) -> Float[Tensor, "B L H"]:
-    """Compute y_k = Re(C x_k), x_k = decay x_(k-1) + B u_k, a model of many inputs and outputs, in float32 at least.
+    mask: Bool[Tensor, "N L"] | None = None,
+) -> Float[Tensor, "N L H"]:
+    """Compute y_k = Re(C x_k), x_k = decay x_(k-1) + B u_k, a MIMO state-space model, in float32 at least.
 
     Args:
         u: inputs.
@@ -243,15 +243,15 @@ def diagonal_ssm(
     # B u, the real and imaginary parts next to each other.
     b_columns = b.permute(1, 0, 2).flatten(1)  # (H,2P)
     parts = u @ b_columns
-    parts = parts.unflatten(-1, (-1, 2))  # (B,L,P,2)
-    inputs = torch.view_as_complex(parts)  # (B,L,P)
+    parts = parts.unflatten(-1, (-1, 2))  # (N,L,P,2)
+    inputs = torch.view_as_complex(parts)  # (N,L,P)
 
     out = torch.zeros_like(u)
-    for direction, c_part in enumerate(c):
+    for direction, c_direction in enumerate(c):
         states = diagonal_scan(decay, inputs, reverse=direction == 1)
         # Re(C x) = Re C Re x - Im C Im x, as one product of real matrices.
-        signs = c_part.new_tensor([1, -1])
-        c_rows = (c_part * signs).flatten(-2)  # (H,2P)
-        state_parts = torch.view_as_real(states).flatten(-2)  # (B,L,2P)
+        signs = c_direction.new_tensor([1, -1])
+        c_rows = (c_direction * signs).flatten(-2)  # (H,2P)
+        state_parts = torch.view_as_real(states).flatten(-2)  # (N,L,2P)
         out = out + state_parts @ c_rows.mT
     return out

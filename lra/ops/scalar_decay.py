@@ -27,11 +27,11 @@ def scalar_decay_attention(
 
     Args:
         q, k, v: queries, keys and values.
-        log_decay: g, at most 0; 0 at padding, where k and v must be 0 too.
+        log_decay: g, at most 0. A padded token needs k = 0 or v = 0 to write nothing, and g = 0 to keep the state.
         scale: factor of the queries; None: D^-1/2.
         chunk: tokens of a chunk, C.
-        bidirectional: add the recurrence from the right. Token i reads token j > i with the decays of i to j - 1, and
-            itself once.
+        bidirectional: add the recurrence from the right. Token i reads token j > i with the decays of tokens i to
+            j - 1, or i + 1 to j with key_decays. It reads itself once.
         key_decays: whether the decay of key j counts between query i and key j instead of the query's, as in LION.
 
     Returns:
@@ -48,21 +48,20 @@ def scalar_decay_attention(
     v = split_chunks(v, chunk, 2)
     g = split_chunks(log_decay, chunk, 2)  # (N,H,B,C)
 
-    # prefix_i: log of the decay from the start of the chunk to token i, token i included; before_i: token i excluded.
-    prefix = g.cumsum(-1)
-    before = prefix - g
-    if key_decays:
-        # Then a key is decayed by itself and a query is not: the two sums change their places.
-        prefix, before = before, prefix
-        total = before[..., -1:]  # (N,H,B,1)
-    else:
-        total = prefix[..., -1:]
+    # Log decay from the start of the chunk to each token, with and without the token's own decay.
+    including = g.cumsum(-1)
+    excluding = including - g
+    total = including[..., -1:]  # (N,H,B,1)
+    # Differences of left are log decays of the recurrence from the left, differences of right those from the right.
+    left, right = (excluding, including) if key_decays else (including, excluding)
 
-    # Exponents of the decay between query i and key j of a chunk; masked before exp, since 0 * inf has no gradient.
+    # Exponents of the decay between query i and key j of a chunk. a + (-b): the gradient of b is summed before it is
+    # negated, without another C x C tensor. Masked before exp: the exp of a masked positive exponent may be inf, and
+    # its gradient 0 * inf is NaN.
     is_seen = causal_mask(chunk, q.device)
-    exponents = prefix[..., :, None] + (-prefix)[..., None, :]  # (N,H,B,C,C)
+    exponents = left[..., :, None] + (-left)[..., None, :]  # (N,H,B,C,C)
     if bidirectional:
-        exponents_ahead = before[..., None, :] + (-before)[..., :, None]
+        exponents_ahead = right[..., None, :] + (-right)[..., :, None]
         exponents = torch.where(is_seen, exponents, exponents_ahead)
     else:
         exponents = exponents.masked_fill(~is_seen, -torch.inf)
@@ -73,20 +72,21 @@ def scalar_decay_attention(
     out = weights @ v
 
     # Between chunks: the state at the start of the chunk, decayed up to each query.
-    to_end = (total - prefix).exp()[..., None]
+    to_end = (total - left).exp()[..., None]
     keys_to_end = k * to_end
     chunk_decay = total.exp()[..., None]
     increments = keys_to_end.mT @ v
     states = boundary_states(chunk_decay, increments)  # (N,H,B,D,E)
-    from_start = prefix.exp()[..., None]
+    from_start = left.exp()[..., None]
     queries = q * from_start
     if bidirectional:
-        # The same from the right: the state at the end of the chunk. A key is decayed by the tokens in front of it.
-        keys_to_start = k * before.exp()[..., None]
+        # The recurrence from the right enters a chunk at its end and leaves it at its start, so keys decay towards the
+        # start.
+        keys_to_start = k * right.exp()[..., None]
         increments = keys_to_start.mT @ v
         chunk_decay = total.exp()[..., None]
         states_ahead = boundary_states(chunk_decay, increments, reverse=True)
-        from_end = (total - before).exp()[..., None]
+        from_end = (total - right).exp()[..., None]
         # One product with both states.
         queries = torch.cat([queries, q * from_end], dim=-1)
         states = torch.cat([states, states_ahead], dim=-2)

@@ -19,10 +19,11 @@ LEGEND = """\
 * **test**: accuracy on the standard test set, mean ± sample standard deviation over n seeds.
 * **gain**: difference from `attn=mean`, the control without attention, with a 95 % Welch interval over seeds.
 * **fresh test**: accuracy on examples that were generated from another random seed, the same for all mechanisms, ±
-  standard error over seeds and examples.
-* **published**: the value that a paper prints; if there are several, one that was measured with this two-layer encoder.
+  standard error over seeds and examples, over examples alone for one seed.
+* **published**: the value that a paper prints; if there are several, preferably one that was measured with this
+  two-layer encoder.
 * **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it.
-* **ms**: median time per training step on the hardware of the last column. Several runs shared the machine.
+* **ms**: median time per training step on the named hardware. Several runs shared the machine.
 
 The papers' budget is `protocol=paper budget=paper`."""
 
@@ -153,7 +154,7 @@ def fresh_cell(entry: ArenaEntry) -> Cell:
 
 
 def published_value(entry: ArenaEntry) -> PrintedValue | None:
-    """Choose the published value of a mechanism; none for the longer training."""
+    """Choose the published value of a mechanism; none for the longer training or another encoder."""
     if entry.name != entry.row.label:
         return None
     values = [value for value in entry.row.published if value.number is not None]

@@ -48,7 +48,7 @@ class ArenaEntry:
 
 
 def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
-    """Choose the runs of the table: those at the papers' budget, of each mechanism the study with the most seeds.
+    """Choose the runs of the table: those at the papers' budget, for each line the study with the most seeds.
 
     Args:
         studies: rows of each study.
@@ -114,16 +114,16 @@ def encoder_of(choices: Mapping[str, Any]) -> str:
 
 
 def belongs(row: Row) -> bool:
-    """Tell whether runs stand in the Arena's table: a task at the papers' budget, trained from scratch."""
+    """Tell whether runs stand in the Arena's table: a task at the papers' budget, from scratch, no search."""
     at_papers_budget = row.facts["protocol"] == "paper" and row.facts["budget"] == "paper"
-    is_board = row.study == BOARD or row.study.endswith(SEARCH_SUFFIX)
-    is_from_scratch = not row.objective and not is_board
+    is_search = row.study == BOARD or row.study.endswith(SEARCH_SUFFIX)
+    is_from_scratch = not row.objective
     has_scores = bool(row.scores)
-    return row.task in published.TASKS and at_papers_budget and has_scores and is_from_scratch
+    return row.task in published.TASKS and at_papers_budget and has_scores and is_from_scratch and not is_search
 
 
 def fresh_results(row: Row) -> dict[int, FreshTest]:
-    """Read the fresh-test results of runs by seed; only results on the same examples as the first seed count."""
+    """Read the fresh-test results of runs by seed; those on other data than the largest result do not count."""
     results = {}
     tables: dict[Path, list[FreshTest]] = {}
     for folder, run_record in row.runs.items():
@@ -140,7 +140,7 @@ def fresh_results(row: Row) -> dict[int, FreshTest]:
             if result.fingerprint == run_record.fingerprint:
                 results[run_record.seed] = result
 
-    # Results on other examples than most do not compare; keep the largest set of examples.
+    # Results on different examples do not compare.
     digests = {result.data for result in results.values()}
     if len(digests) > 1:
         largest = max(results.values(), key=lambda result: result.examples)

@@ -91,8 +91,8 @@ def statement(options: SubmitOptions, runs: list[Published]) -> Submission:
 
 
 def refused(runs: Path, reasons: list[str]) -> str:
-    """List the reasons against a submission."""
-    lines = [f"{runs} cannot be submitted, for {len(reasons)} reason{'s' if len(reasons) > 1 else ''}:"]
+    """List the reasons against a submission or a rerun."""
+    lines = [f"{runs} cannot be used, for {len(reasons)} reason{'s' if len(reasons) > 1 else ''}:"]
     return "\n  ".join([*lines, *reasons])
 
 
@@ -108,7 +108,7 @@ def verify_submission(options: SubmitOptions) -> None:
     reasons = check_folder(folder)
     if reasons:
         raise ValueError(refused(folder, reasons))
-    # Runs of the printed commands are found without an option.
+    # The printed commands write their runs to runs/verify-<name>.
     home = options.runs or Path("runs") / f"verify-{options.verify}"
     reruns: list[Published] = []
     if home.is_dir():

@@ -25,7 +25,7 @@ BUDGET = "paper"
 # Choices in which a mechanism and its control may differ.
 OF_MECHANISM = ("attn.", "optim.lr", "optim.own_lr_max")
 
-Group = dict[tuple[str, str], list[Published]]
+Groups = dict[tuple[str, str], list[Published]]
 
 
 def refusals(runs: Sequence[Published], submission: Submission, folder: Path, trust: Iterable[str] = ()) -> list[str]:
@@ -51,20 +51,20 @@ def refusals(runs: Sequence[Published], submission: Submission, folder: Path, tr
     source_reasons = check_source(groups, submission.source, folder)
     reasons += source_reasons
     if not source_reasons:
-        # Only a class whose source is attached is imported.
+        # Without the source of its class a mechanism is not built.
         reasons += check_mechanisms(groups, folder, trust)
     return reasons
 
 
-def by_mechanism(runs: Iterable[Published]) -> Group:
+def by_mechanism(runs: Iterable[Published]) -> Groups:
     """Group runs by task and label."""
-    groups: Group = defaultdict(list)
+    groups: Groups = defaultdict(list)
     for run in runs:
         groups[run.record.task, run.record.label].append(run)
     return dict(sorted(groups.items()))
 
 
-def check_seeds(groups: Group) -> list[str]:
+def check_seeds(groups: Groups) -> list[str]:
     """At least three finished seeds of every mechanism, the control included."""
     reasons = []
     for (task, label), runs in groups.items():
@@ -74,7 +74,7 @@ def check_seeds(groups: Group) -> list[str]:
     return reasons
 
 
-def check_failed_seeds(groups: Group) -> list[str]:
+def check_failed_seeds(groups: Groups) -> list[str]:
     """Seeds are consecutive numbers from 0, since a failed seed may not be left out."""
     reasons = []
     for (task, label), runs in groups.items():
@@ -91,7 +91,7 @@ def check_failed_seeds(groups: Group) -> list[str]:
     return reasons
 
 
-def check_one_configuration(groups: Group) -> list[str]:
+def check_one_configuration(groups: Groups) -> list[str]:
     """All seeds of a mechanism have the same configuration."""
     reasons = []
     for (task, label), runs in groups.items():
@@ -105,7 +105,7 @@ def check_one_configuration(groups: Group) -> list[str]:
     return reasons
 
 
-def check_control(groups: Group) -> list[str]:
+def check_control(groups: Groups) -> list[str]:
     """Every task has the control, trained with the same settings."""
     reasons = []
     for (task, label), runs in groups.items():
@@ -149,8 +149,8 @@ def check_statement(runs: Sequence[Published], submission: Submission) -> list[s
     return reasons
 
 
-def check_benchmark(groups: Group) -> list[str]:
-    """Every run is a training of the Long Range Arena: one of its tasks, the papers' budget, its generated data."""
+def check_benchmark(groups: Groups) -> list[str]:
+    """Every run trains a task of the Long Range Arena, at the papers' budget and, if it is generated, on its data."""
     reasons = []
     for task in sorted({task for task, _ in groups} - set(TASKS)):
         reasons.append(f"{task} is not a task of the Long Range Arena; its tasks are {', '.join(TASKS)}")
@@ -175,8 +175,8 @@ def benchmark_data(task: str) -> dict[str, Any]:
     return source.arguments if source.generated else {}
 
 
-def check_rates(groups: Group, rates: Sequence[float]) -> list[str]:
-    """The learning rates that were tried are given, and the one of the runs is among them."""
+def check_rates(groups: Groups, rates: Sequence[float]) -> list[str]:
+    """The learning rates that were tried are given; they include the one of each mechanism, the control excepted."""
     if not rates:
         return ["the learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"]
     reasons = []
@@ -188,14 +188,14 @@ def check_rates(groups: Group, rates: Sequence[float]) -> list[str]:
 
 
 def check_commits(runs: Sequence[Published]) -> list[str]:
-    """No run was made by code that is not committed."""
+    """No run is marked as made by uncommitted code; a run of an unknown commit passes."""
     changed = sorted({run.record.git for run in runs if run.record.git and run.record.git.endswith("-dirty")})
     if changed:
         return [f"runs were made by code with uncommitted changes ({', '.join(changed)}); commit and train again"]
     return []
 
 
-def check_source(groups: Group, source: str, folder: Path) -> list[str]:
+def check_source(groups: Groups, source: str, folder: Path) -> list[str]:
     """The source of every custom class is attached."""
     reasons = []
     # One file per submission; its name is the name of the module.
@@ -209,7 +209,7 @@ def check_source(groups: Group, source: str, folder: Path) -> list[str]:
     return reasons
 
 
-def custom_targets(groups: Group) -> list[str]:
+def custom_targets(groups: Groups) -> list[str]:
     """Dotted names of classes outside the suite that configurations name."""
     targets = set()
     for runs in groups.values():
@@ -221,8 +221,8 @@ def custom_targets(groups: Group) -> list[str]:
     return sorted(targets)
 
 
-def check_mechanisms(groups: Group, folder: Path, trust: Iterable[str] = ()) -> list[str]:
-    """Every mechanism passes the checks of all mechanisms.
+def check_mechanisms(groups: Groups, folder: Path, trust: Iterable[str] = ()) -> list[str]:
+    """Every mechanism passes the checks of all mechanisms, with its options on its first task.
 
     Args:
         groups: runs by task and label.
@@ -235,7 +235,7 @@ def check_mechanisms(groups: Group, folder: Path, trust: Iterable[str] = ()) -> 
         if label in checked:
             continue
         checked.add(label)
-        # A run directory that exists only as a name; its configuration is what counts.
+        # The run may be a line of a table, so its path is made up; only its configuration is used.
         path = folder.absolute() / "study" / task / label / f"seed-{runs[0].record.seed}"
         run = RunDir(path=path, choices=runs[0].choices, seed=runs[0].record.seed, record=runs[0].record)
         try:

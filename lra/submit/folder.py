@@ -21,7 +21,7 @@ from .record import Submission
 
 
 def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
-    """Read every run below a folder with its checksums.
+    """Read every run below a folder and compare its files with their checksums.
 
     Args:
         folder: folder of runs.
@@ -44,7 +44,7 @@ def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
             continue
         published = tables.find(path)
         if published is None:
-            # The scan lists run directories with a record only.
+            # Not published, so a run directory; the scan found its record.
             published = Published(records[path], run.choices, curve)
         runs.append(published)
     return runs, reasons
@@ -60,7 +60,7 @@ def check_weights(run: RunDir) -> None:
 
 
 def write(folder: Path, runs: Sequence[Published], submission: Submission, source: Path | None) -> None:
-    """Write the folder of a submission; an earlier one of the same name is replaced.
+    """Write the folder of a submission. It replaces an earlier one of the same name, whose verification is removed.
 
     Args:
         folder: submissions/<name>.
@@ -69,6 +69,8 @@ def write(folder: Path, runs: Sequence[Published], submission: Submission, sourc
         source: file of a custom class.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # Other runs have to be rerun again.
+    (folder / record.VERIFIED).unlink(missing_ok=True)
     if source and source.absolute() != (folder / source.name).absolute():
         shutil.copyfile(source, folder / source.name)
     commands = [run.record.command for run in runs if run.record.command]
@@ -77,8 +79,7 @@ def write(folder: Path, runs: Sequence[Published], submission: Submission, sourc
     atomic.write(folder / tables.ABOUT, about_text(about))
     tables.save(folder, runs)
     # The statement comes last, with the checksums of all other files.
-    names = [*record.TABLES, submission.source] if submission.source else list(record.TABLES)
-    typed_json.save(submission, folder / record.NAME, names)
+    typed_json.save(submission, folder / record.NAME, record.listed_files(submission))
 
 
 def about_text(about: tables.About) -> str:

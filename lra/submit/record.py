@@ -1,12 +1,12 @@
 """A submission in the repository: submissions/<name> with ``submission.json``, the tables of its runs and its source.
 
-submission.json    who submits what; sha256 of the other files
+submission.json    who submits what; sha256 of the tables, of about.json and of the source
 runs.csv           one line per run, failed ones included
 curves.csv         one line per evaluation
 configs.jsonl      configurations of the runs
 about.json         command and hardware, as in runs/published
 <module>.py        source of a custom class
-verified.json      comparison with a rerun by somebody else
+verified.json      comparison with a rerun
 """
 
 import json
@@ -109,10 +109,9 @@ def load(folder: Path) -> Submission:
     path = folder / NAME
     submission = typed_json.parse(Submission, path, "the statement of a submission", "run lra submit again")
     # Every file must have the checksum in the statement.
-    names = [*TABLES, submission.source] if submission.source else list(TABLES)
     # The checksums stand next to the fields of the statement.
     sums = json.loads(atomic.content(path)).get("files", {})
-    for name in names:
+    for name in listed_files(submission):
         try:
             is_listed = sums.get(name) == atomic.digest(folder / name)
         except Unreadable as error:
@@ -122,12 +121,17 @@ def load(folder: Path) -> Submission:
     return submission
 
 
+def listed_files(submission: Submission) -> list[str]:
+    """Names of the files whose checksums stand in the statement."""
+    return [*TABLES, submission.source] if submission.source else list(TABLES)
+
+
 def load_verification(folder: Path) -> Verification | None:
     """Read the verification of a submission, None without one. Raises ValueError if it is damaged."""
     path = folder / VERIFIED
     if not path.exists():
         return None
-    remedy = "run python -m lra.submit verify=<name> again"
+    remedy = "run lra submit verify=<name> again"
     return typed_json.parse(Verification, path, "the verification of a submission", remedy)
 
 

@@ -33,20 +33,26 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
     """
     submitted = checks.by_mechanism(read_tables(folder).values())
     repeated = checks.by_mechanism(reruns)
+    # Every mechanism that lacks seeds, with the command that trains them.
+    missing = []
+    for (task, label), runs in submitted.items():
+        count = len(finished_scores(repeated.get((task, label), [])))
+        if count < checks.FEWEST_SEEDS:
+            command = rerun_command(folder.name, runs[0])
+            missing.append(f"{count} finished seeds of {task} {label}, {checks.FEWEST_SEEDS} are needed: {command}")
+    if missing:
+        raise ValueError("\n  ".join(["the rerun is incomplete:", *missing]))
+
     comparisons = []
     for (task, label), runs in submitted.items():
-        rerun_runs = repeated.get((task, label), [])
+        rerun_runs = repeated[task, label]
         scores = finished_scores(runs)
         rerun_scores = finished_scores(rerun_runs)
-        if len(rerun_scores) < checks.FEWEST_SEEDS:
-            raise ValueError(
-                f"the rerun has {len(rerun_scores)} finished seeds of {task} {label}, {checks.FEWEST_SEEDS} are "
-                f"needed: {rerun_command(folder.name, runs[0])}"
-            )
         # Devices, threads and folders are no choices, so another machine is no difference.
-        difference = config_file.difference(runs[0].choices, rerun_runs[0].choices)
-        if difference:
-            raise ValueError(f"the rerun of {task} {label} has another configuration ({difference})")
+        for rerun_run in rerun_runs:
+            difference = config_file.difference(runs[0].choices, rerun_run.choices)
+            if difference:
+                raise ValueError(f"the rerun of {task} {label} has another configuration ({difference})")
         comparisons.append(
             Comparison(
                 task=task,
@@ -84,7 +90,7 @@ def tolerance(scores: Sequence[float], rerun_scores: Sequence[float]) -> float:
 def rerun_command(name: str, run: Published) -> str:
     """The command that trains a mechanism of a submission again."""
     words = shlex.split(run.record.command or "python -m lra.train")
-    # Seeds and study are replaced, folders of the submitter's machine left out.
+    # The record names no folders of data; the study and the seeds are replaced here.
     options = [word for word in words if not re.match(r"(study|seeds|runs)=", word)]
     return shlex.join([*options, f"study=verify-{name}", "seeds=[0,1,2]"])
 
@@ -99,6 +105,6 @@ def is_verified(folder: Path, submission: Submission) -> bool:
     verification = record.load_verification(folder)
     if verification is None:
         return False
-    # Every mechanism was rerun, and every comparison agrees.
+    # Every label has a comparison, and every comparison agrees.
     agreeing = {comparison.label for comparison in verification.comparisons if comparison.agrees}
     return set(submission.labels) <= agreeing and all(item.agrees for item in verification.comparisons)

@@ -16,8 +16,8 @@ from ..train.plan import Plan
 # Batch for the measurement of a step on a CPU: 8 sequences, more if they are short.
 SEQUENCES = 8
 TOKENS = 2**13
-# Seconds of the imports that every run begins with; loading its data takes more.
-START = time.process_time()
+# CPU seconds of this process so far, which are its imports: an estimate of the start of every run.
+START_SECONDS = time.process_time()
 # Time of a forward pass in evaluation, relative to a training step on the same batch.
 SHARE = 1 / 3
 
@@ -47,7 +47,7 @@ class Estimates:
             time: record | measured | unknown.
         """
         # Time of a step: the median of records of this configuration and device, else measured.
-        name = device_name(plan.device)
+        name = device_name(plan.device, plan.processes.count)
         cost = _cost(choices)
         records = [r for r, record_cost in self.history if r.device == name and r.step_ms and record_cost == cost]
         if records:

@@ -20,7 +20,7 @@ from ..config.errors import explain
 from ..config.quoting import override
 from ..console import log
 from ..data.source import cores
-from .estimate import START
+from .estimate import START_SECONDS
 from .job import fail, job
 from .options import SweepOptions
 from .plan import PlannedRun
@@ -101,7 +101,7 @@ class Launcher:
     def latest(self, run: PlannedRun) -> float:
         """Compute the latest start at which a run reaches its next checkpoint; unknown runs take no time."""
         seconds_to_checkpoint = (run.seconds or 0.0) * run.eval_every / run.steps
-        return self.end - START - seconds_to_checkpoint
+        return self.end - START_SECONDS - seconds_to_checkpoint
 
     def worth(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         """Select the runs to start now, in their order, those that reach their end first."""
@@ -109,7 +109,7 @@ class Launcher:
 
         def exceeds_time(run: PlannedRun) -> bool:
             share_left = 1 - steps(run) / run.steps
-            return START + (run.seconds or 0.0) * share_left > left
+            return START_SECONDS + (run.seconds or 0.0) * share_left > left
 
         in_time = [run for run in runs if time.time() <= self.latest(run)]
         return sorted(in_time, key=exceeds_time)
@@ -137,13 +137,13 @@ class Launcher:
             if not began and len(self.worth(free)) == len(free):
                 for run in free:
                     run.folder.mkdir(parents=True, exist_ok=True)
-                    fail(run.folder, reason or "ended without a result and without a line")
+                    fail(run.folder, reason or "ended without a result and without a message")
 
     def launch(self, runs: list[PlannedRun]) -> str | None:
         """Hand runs to hydra's launcher, as hydra does for -m; returns the reason if it stopped before the end."""
         choices = HydraConfig.get()
         # The configuration of Hydra's launcher: its options of this command line, and the folders of the runs.
-        # The mode and the launcher, which sweep=board chooses by itself, are replaced.
+        # The mode and the launcher, which the yaml of a sweep may override, are replaced.
         name = choices.runtime.choices["hydra/launcher"]
         replaced = ("hydra.mode=", "hydra/launcher=")
         overrides = [line for line in choices.overrides.hydra if not line.startswith(replaced)]

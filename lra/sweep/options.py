@@ -11,9 +11,12 @@ from ..config.options import Options
 from ..config.schema import Above, Least, Name, Protocol, Seeds, Some
 from ..options import Whole
 
+# End of the message for an option that other sweeps do not have.
+SEARCH_ONLY = "is an option of sweeps with a learning-rate search, such as sweep=board; others have sweep.grids"
+
 
 class Search(Section):
-    """The learning rates of sweep=board."""
+    """The search over learning rates of a sweep, such as sweep=board and sweep=recurrent."""
 
     seed: Whole
     rates: Some[Above]
@@ -51,7 +54,7 @@ class ManyRunsOptions(Options):
 
 class SweepOptions(ManyRunsOptions):
     conf: ClassVar[str] = "sweep"
-    # Overrides for the runs of sweep=board.
+    # Overrides for the runs of a sweep with a learning-rate search.
     unread: ClassVar[tuple[str, ...]] = ("attn", "block")
 
     sweep: Grid
@@ -61,8 +64,8 @@ class SweepOptions(ManyRunsOptions):
     @classmethod
     def check_unresolved(cls, tree: Mapping[str, Any]) -> None:
         if tree.get("attn") and "search" not in tree["sweep"]:
-            raise ValueError("attn is an option of sweep=board; other sweeps have sweep.grids")
+            raise ValueError(f"attn {SEARCH_ONLY}")
 
     def check(self) -> None:
         if self.mechanisms and not self.sweep.search:
-            raise ValueError("mechanisms is an option of sweep=board; other sweeps have sweep.grids")
+            raise ValueError(f"mechanisms {SEARCH_ONLY}")

@@ -18,7 +18,7 @@ from ..runs import checkpoint, record
 from ..runs.reader import SeedDirs
 from ..runs.run_dir import check_choices
 from ..train.plan import resolve
-from .estimate import START, Estimates
+from .estimate import START_SECONDS, Estimates
 from .options import Grid, SweepOptions
 
 
@@ -92,7 +92,10 @@ IN_LABEL = ("pretrain", "pretrain.matched")
 
 
 def points(sweep: Grid) -> list[list[str]]:
-    """List the overrides of every point of every grid of a sweep; axes outside attn become part of the label."""
+    """List the overrides of every point of every grid of a sweep.
+
+    Axes outside attn become part of the label, unless the label or the task's name shows them already.
+    """
     listing = []
     for grid in sweep.grids.values():
         axes = [_axis(key, values) for key, values in grid.items()]
@@ -234,7 +237,7 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
         yield f"  {task}: {', '.join(labels)}; seeds {', '.join(seeds)}"
         yield f"    {len(task_left)} left of {plural(task_runs[0].steps, 'step')} each, {_time(task_left)}"
     if left:
-        yield f"  time one after the other, start-up and scoring included: {duration(left, at_once)}"
+        yield f"  time one after the other, imports and validation included: {duration(left, at_once)}"
         yield disk(left, options)
 
 
@@ -261,7 +264,7 @@ def seconds(runs: list[PlannedRun]) -> float | None:
         numbers = [value for value in estimates if value is not None]
         if not numbers:
             return None
-        time_per_run = START + mean(numbers)
+        time_per_run = START_SECONDS + mean(numbers)
         total += time_per_run * len(estimates)
     return total
 

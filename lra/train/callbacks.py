@@ -41,7 +41,10 @@ class Diverged(Exception):
 
 
 class Divergence(L.Callback):
-    """Ends a run at the first step whose loss was not finite, or at an evaluation with weights that are not finite."""
+    """Ends a run whose loss or weights are not finite, and reports the first step whose loss was not.
+
+    The loss is checked every CHECK_EVERY steps and before evaluations, the weights at evaluations.
+    """
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
         if trainer.global_step % CHECK_EVERY == 0:
@@ -86,7 +89,8 @@ class Stopwatch(L.Callback):
 class Checkpoints(L.Callback):
     """Saves at every evaluation: a line of metrics.csv, the best weights if the score is higher, and the state.
 
-    Its own state in the checkpoint has the best evaluation so far and the sha256 of its weights.
+    Its own state in the checkpoint has the best evaluation so far, the sha256 of its weights and the last training
+    loss.
 
     Args:
         run_dir: run directory of the phase.
@@ -102,7 +106,7 @@ class Checkpoints(L.Callback):
         best_score = self.best["best_score"]
         is_best = best_score is None or module.score > best_score
         if is_best:
-            # Other ranks do not write the weights; a digest from before a resume would belong to older weights.
+            # Rank 0 sets the digest below. None replaces the digest of the earlier best weights.
             self.best |= {"best_score": module.score, "best_step": step, "digest": None}
         self.best["train_loss"] = loss
         values = {"train_loss": loss, "val": module.score, "lr": module.rate}
@@ -249,7 +253,7 @@ def compile_forward(model: nn.Module, mode: str | None) -> None:
 
 
 def trial_batches(loader: Iterable[Batch]) -> list[Batch]:
-    """Choose the training batches of a trial: the first ones until there are two widths, at most SEARCHED.
+    """Choose the training batches of a trial: the first one, and the first of another width among SEARCHED.
 
     The second width makes torch.compile generate kernels for any width, which can fail where the first width succeeds.
     """
@@ -257,7 +261,7 @@ def trial_batches(loader: Iterable[Batch]) -> list[Batch]:
     widths = set()
     for batch in itertools.islice(loader, SEARCHED):
         width = batch.inputs.shape[2]
-        if not batches or width not in widths:
+        if width not in widths:
             batches.append(batch)
             widths.add(width)
         if len(widths) > 1:

@@ -117,7 +117,7 @@ def check_causal(experiment: Experiment) -> None:
     elif experiment.attn.get("bidirectional"):
         remedy = "add attn.bidirectional=false"
     else:
-        causal = "sdpa, linear, conv or sparse with attn.causal=true"
+        causal = "a mechanism with the option attn.causal, such as sdpa or mamba2"
         remedy = f"use {causal}, or s4d_*, s5, lru or long_conv with attn.bidirectional=false"
     raise ValueError(f"pretrain=next: {experiment.label} sees the tokens ahead; {remedy}")
 

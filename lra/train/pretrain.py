@@ -22,7 +22,8 @@ from .plan import Plan
 from .trainer import run_phase
 
 FOLDER = "pretrain"
-# Choices of a run on which phase one does not depend: the schedule of the fine-tuning, and the head.
+# Choices of a run on which phase one does not depend: the schedule of the fine-tuning, the head, and how the task is
+# scored.
 _FINE_TUNING = {
     "optim.lr",
     "optim.steps",

@@ -139,7 +139,7 @@ def test_collect_writes_results_into_published_study(runs, command, tmp_path):
 def test_unscorable_run_is_reported_with_reason(runs, command, name, damage, reason):
     damage(seed_folder(runs, "cur_abs") / name)
     stop, _ = command(f"runs={runs}")
-    assert "1 of 1 runs were not scored" in stop and reason in stop
+    assert "1 of 1 finished runs were not scored" in stop and reason in stop
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_unscorable_run_is_reported_with_reason(runs, command, name, damage, rea
     [
         ({"release": "somewhere"}, True, "was read from files"),
         ({"seed": fresh.FRESH_SEED}, True, "which is reserved for fresh examples"),
-        ({"seed": 0}, False, "listops is downloaded and has no generator"),
+        ({"seed": 0}, False, "listops has no generator with a seed"),
     ],
 )
 def test_task_without_generator_raises(run, data_root, monkeypatch, options, is_generated, reason):
