@@ -245,10 +245,14 @@ def test_matching_rerun_verifies_submission(runs, command, tmp_path):
     stop, _ = command("verify=cur")
     assert "0 finished seeds of listops cur_abs, 3 are needed: python -m lra.train" in stop
     assert "study=verify-cur 'seeds=[0,1,2]'" in stop
+    assert "0 finished seeds of listops mean, 3 are needed" in stop
     home = rerun(runs, 0.0)
     stop, text = command("verify=cur", f"runs={home}", "author=B. Name")
     assert stop is None and "submitted 36.00 (n = 3), rerun 36.20 (n = 3)" in text
     assert is_verified(folder, submission_record.load(folder)) and check_folder(folder) == []
+    # Other runs under the same name have to be rerun again.
+    assert command("runs=runs/mine", *STATEMENT)[0] is None
+    assert not is_verified(folder, submission_record.load(folder))
 
 
 def test_differing_rerun_does_not_verify_submission(runs, command, tmp_path):
