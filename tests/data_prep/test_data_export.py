@@ -49,7 +49,7 @@ def pairs(folder):
 def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
     if layout == "parquet":
         pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
-    monkeypatch.setattr(write_release, "IMAGES", 7)
+    monkeypatch.setattr(write_release, "IMAGES_PER_FOLDER", 7)
     monkeypatch.setattr("data_prep.formats.writer.CHUNK", 3)
     data = tmp_path / "data"
     exports = {

@@ -30,7 +30,7 @@ from lra.io import lock
 from lra.runs import record
 from lra.sweep import __main__ as leader
 from lra.sweep import job, launcher, plan, progress
-from lra.sweep.estimate import START
+from lra.sweep.estimate import START_SECONDS
 from lra.sweep.launcher import Launcher
 from lra.train.device import device_name
 from lra.train.plan import resolve
@@ -84,7 +84,7 @@ def test_plan_counts_remaining_runs_and_names_basis_of_estimate(four, tmp_path):
     text = "\n".join(plan.describe(rerun, options, 2))
     for part in ("1 of them finished", "3 left", "1 by earlier runs", "2 like the others"):
         assert part in text
-    assert plan.seconds(rerun[1:]) == pytest.approx(3 * (START + rerun[1].seconds))
+    assert plan.seconds(rerun[1:]) == pytest.approx(3 * (START_SECONDS + rerun[1].seconds))
 
     finish(runs[0], device="NVIDIA X", step_ms=100.0, n_val=64)
     assert plan.expand(options, threads=None)[0][1].seconds is None
@@ -323,7 +323,7 @@ def run(name, seconds, steps=100, eval_every=10):
 
 
 def test_window_starts_finishable_runs_first_and_skips_hopeless_ones(monkeypatch):
-    monkeypatch.setattr(launcher, "START", 0.0)
+    monkeypatch.setattr(launcher, "START_SECONDS", 0.0)
     long, short, unknown, endless = run("long", 900), run("short", 100), run("unknown", None), run("endless", 90_000)
     monkeypatch.setattr(launcher, "workers", lambda: (1, None))
     # 585 of the 600 seconds are for runs.
