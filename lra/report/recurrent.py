@@ -14,12 +14,16 @@ from ..results.table import Cell, Table, frame, number
 from ..runs.reader import CONTROL
 
 STUDY = "recurrent"
-HEAD = ("mechanism", "test", "n", f"gain over {CONTROL}", "rate", "val at each rate", "parameters", "state")
+# The controls: no attention, and convolutions over 11 tokens.
+CONTROLS = (CONTROL, "conv")
+GAINS = tuple(f"gain over {label}" for label in CONTROLS)
+HEAD = ("mechanism", "test", "n", *GAINS, "rate", "val at each rate", "parameters", "state")
 ABOUT = (
     "Short ListOps (budget quick): test accuracy, mean ± sample standard deviation over n seeds; gain over the control "
-    "without attention, ± standard error. rate: learning rate with the best validation accuracy of seed 100; of rates "
-    "within a standard error (about 1.5 points) of the best, the middle one. parameters: of the whole model. state: "
-    "numbers that a layer carries from token to token in each direction."
+    "without attention and over the control of convolutions, ± standard error. ≈: less than 2 standard errors. rate: "
+    "learning rate with the best validation accuracy of seed 100; of rates within a standard error (about 1.5 points) of "
+    "the best, the middle one. parameters: of the whole model. state: numbers that a layer carries from token to token "
+    "in each direction."
 )
 
 
@@ -59,20 +63,24 @@ def block(studies: Studies) -> str:
     # The search: rows of one seed at each learning rate.
     trial_rows = studies.get(f"{STUDY}{SEARCH_SUFFIX}", [])
     searched = {label: by_rate for (label, _), by_rate in trials(trial_rows).items()}
-    control = next((row for row in rows if row.label == CONTROL), None)
+    controls = {row.label: row for row in rows if row.label in CONTROLS}
 
     # The best mechanism first.
     lines: list[list[Cell | str]] = []
     ordered = sorted(rows, key=lambda row: row.test or 0.0, reverse=True)
     for row in ordered:
-        over_control = Cell()
-        if control and row is not control:
-            over_control = gain(row.scores, control.scores)
+        gains = []
+        for label in CONTROLS:
+            control = controls.get(label)
+            if control is None or row is control:
+                gains.append(Cell())
+            else:
+                gains.append(gain(row.scores, control.scores))
         # The seeds of a mechanism share learning rate and size.
         rates = joined_values([r.lr for r in row.done if r.lr is not None], "{:g}")
         params = joined_values([r.params for r in row.done], "{:,}")
         state = state_of(row.label)
-        cells: list[Cell | str] = [row.label, row.cell, Cell.of(row.n, str), over_control, rates]
+        cells: list[Cell | str] = [row.label, row.cell, Cell.of(row.n, str), *gains, rates]
         cells += [accuracies(searched.get(row.label, {})), params, Cell.of(state, "{:,}".format)]
         lines.append(cells)
     table = Table(

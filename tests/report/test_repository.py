@@ -240,12 +240,13 @@ def test_damaged_tables_and_readme_without_markers_raise(home):
 
 def test_recurrent_table_has_rates_parameters_and_state_sizes(tmp_path):
     assert recurrent.block({}) == "No runs are published."
-    for label, tests in (("mean", (50.0, 52.0)), ("mamba2", (60.0, 62.0)), ("sdpa", [64.0])):
+    for label, tests in (("mean", (50.0, 52.0)), ("conv", (59.0, 61.0)), ("mamba2", (60.0, 62.0)), ("sdpa", [64.0])):
         add_seeds(tmp_path, label, tests, study="recurrent", lr=2e-3, params=116_118)
     for rate, val in (("0.002", 61.0), ("0.0005", 60.0)):
         add(tmp_path, label=f"mamba2-optim.lr={rate}", study="recurrent-rates", val=val)
-    *_, first, second, third = recurrent.block(collect(tmp_path)[0]).splitlines()
-    assert first.startswith("| `sdpa` | 64.00 | 1 | +13.00 | 0.002 |  | 116,118 | - |")
-    mamba2 = "| `mamba2` | 61.00 ± 1.41 | 2 | +10.00 ± 1.41 | 0.002 | 0.0005: 60.00, 0.002: 61.00 | 116,118 | 8,192 |"
-    assert second == mamba2
-    assert third == "| `mean` | 51.00 ± 1.41 | 2 |  | 0.002 |  | 116,118 | - |"
+    *_, first, second, third, fourth = recurrent.block(collect(tmp_path)[0]).splitlines()
+    assert first.startswith("| `sdpa` | 64.00 | 1 | +13.00 | +4.00 | 0.002 |  | 116,118 | - |")
+    mamba2 = "| `mamba2` | 61.00 ± 1.41 | 2 | +10.00 ± 1.41 | +1.00 ± 1.41 ≈ | 0.002 | 0.0005: 60.00, 0.002: 61.00 |"
+    assert second == f"{mamba2} 116,118 | 8,192 |"
+    assert third == "| `conv` | 60.00 ± 1.41 | 2 | +9.00 ± 1.41 |  | 0.002 |  | 116,118 | - |"
+    assert fourth == "| `mean` | 51.00 ± 1.41 | 2 |  | -9.00 ± 1.41 | 0.002 |  | 116,118 | - |"
