@@ -21,9 +21,9 @@ HEAD = ("mechanism", "test", "n", *GAINS, "rate", "val at each rate", "parameter
 ABOUT = (
     "Short ListOps (budget quick): test accuracy, mean ± sample standard deviation over n seeds; gain over the control "
     "without attention and over the control of convolutions, ± standard error. ≈: less than 2 standard errors. rate: "
-    "learning rate with the best validation accuracy of seed 100; of rates within a standard error (about 1.5 points) of "
-    "the best, the middle one. parameters: of the whole model. state: numbers that a layer carries from token to token "
-    "in each direction."
+    "learning rate with the best validation accuracy of seed 100; of rates within a standard error (about 1.5 points) "
+    "of the best, the middle one. parameters: of the whole model. state: numbers that a layer carries from token to "
+    "token in each direction."
 )
 
 
