@@ -215,15 +215,20 @@ def no_mask_is_a_mask_of_real_tokens(experiment: Experiment) -> bool:
 def fewer_tokens_than_budget(experiment: Experiment) -> bool:
     """With fewer real tokens than ``count`` or ``landmarks`` the result is equal to a mechanism with that budget."""
     module = block(experiment)
-    x, mask = inputs(experiment, lengths=(FEW, FEW))
-    out = real_outputs(module, x, mask)
     budgets = [key for key in ("count", "landmarks") if experiment.attn.get(key) is not None]
     # A mechanism without a token budget only has to stay finite.
     if not budgets:
-        return bool(out.isfinite().all())
+        x, mask = inputs(experiment, lengths=(FEW, FEW))
+        return bool(real_outputs(module, x, mask).isfinite().all())
+
+    # Fewer tokens than a small budget too.
+    budget = experiment.attn.get(budgets[0])
+    few = min(FEW, max(1, budget - 1))
+    x, mask = inputs(experiment, lengths=(few, few))
+    out = real_outputs(module, x, mask)
 
     # The same weights with a budget of exactly the real tokens.
-    smaller_attn = experiment.attn.replace(**{budgets[0]: FEW})
+    smaller_attn = experiment.attn.replace(**{budgets[0]: few})
     smaller = block(experiment.replace(attn=smaller_attn))
     weights = module.state_dict()
     smaller.load_state_dict(weights)

@@ -58,6 +58,11 @@ def test_padding_checks_pass_for_other_options(check, words):
     assert check(config(*words, *CHECK_SIZES))
 
 
+@pytest.mark.parametrize("words", [("cur_abs", "attn.count=8"), ("nystrom", "attn.landmarks=8")], ids=str)
+def test_token_budget_check_passes_for_small_budgets(words):
+    assert properties.fewer_tokens_than_budget(config(*words, *CHECK_SIZES))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_compactable_flag_matches_behaviour(name):
