@@ -203,6 +203,14 @@ def test_invalid_submission_names_reason_and_writes_nothing(runs, command, tmp_p
     assert not (tmp_path / "submissions").exists()
 
 
+def test_data_read_from_the_release_are_accepted(runs):
+    """The provenance of files has checksums instead of the arguments of the generator."""
+    run = published("cur_abs")
+    choices = {key: value for key, value in run.choices.items() if not key.startswith("provenance.")}
+    from_release = run._replace(choices=choices | {"provenance.name": "listops", "provenance.release": "0e1"})
+    assert checks.check_benchmark({("listops", "cur_abs"): [from_release]}) == []
+
+
 def test_all_reasons_are_listed_together(runs, command):
     remove_control(runs)
     remove("cur_abs", "seed-0")(runs)
