@@ -19,16 +19,22 @@ from lra.ops.triton import core_classic, core_symmetric, resources, tiles
 
 
 @triton.jit
-def chain(u, grad, at, z, du, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr, SYMMETRIC: tl.constexpr):
-    """Compute Z of U, and the gradient of U from the gradient of Z, all (BM,BM)."""
+def chain(
+    # Inputs, matrices of the steps, outputs.
+    u, grad, a, r, at, z, du,
+    STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr, SYMMETRIC: tl.constexpr,
+):  # fmt: skip
+    """Compute Z of U, and the gradient of U from the gradient of Z, grad + a rᵀ, all (BM,BM)."""
     j = tl.arange(0, BM)
     square = j[:, None] * BM + j[None, :]
     if SYMMETRIC:
         tl.store(z + square, core_symmetric.cubic(tl.load(u + square), at + square, STEPS, BM, PRECISION))
-        _, grad_u = core_symmetric.backward(tl.load(grad + square), at + square, STEPS, BM, PRECISION)
+        dz = tl.load(grad + square)
+        _, grad_u = core_symmetric.backward(dz, tl.load(a + j), tl.load(r + j), at + square, STEPS, BM, PRECISION)
     else:
         tl.store(z + square, core_classic.cubic(tl.load(u + square), at + square, STEPS, BM, PRECISION))
-        _, grad_u = core_classic.backward(tl.load(grad + square), at + square, STEPS, BM, PRECISION)
+        dz = tl.load(grad + square) + tl.load(a + j)[:, None] * tl.load(r + j)[None, :]
+        _, grad_u = core_classic.backward(dz, at + square, STEPS, BM, PRECISION)
     tl.store(du + square, grad_u)
 
 
@@ -41,11 +47,11 @@ def inner_matrix(kind: str, size: int = 64) -> torch.Tensor:
     return (scale * q @ k.mT / 32**0.5).softmax(-1)
 
 
-def run(u, grad, steps, precision, symmetric):
+def run(u, grad, a, r, steps, precision, symmetric):
     size = len(u)
     at = u.new_full((tiles.scratch(steps, symmetric), size, size), float("nan"))
     z, du = u.new_empty(2, size, size)
-    chain[(1,)](u, grad, at, z, du, STEPS=steps, BM=size, PRECISION=precision, SYMMETRIC=symmetric)
+    chain[(1,)](u, grad, a, r, at, z, du, STEPS=steps, BM=size, PRECISION=precision, SYMMETRIC=symmetric)
     return z, du
 
 
@@ -54,11 +60,12 @@ def run(u, grad, steps, precision, symmetric):
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_inverse_and_gradient_match_cubic_in_float64(steps, symmetric):
     u, grad = inner_matrix("normal", 16), torch.randn(16, 16, dtype=torch.float64)
+    a, r = torch.randn(2, 16, dtype=torch.float64)
     leaf = u.clone().requires_grad_()
     expected = cubic(leaf, steps=steps)
-    z, du = run(u, grad, steps, "ieee", symmetric)
+    z, du = run(u, grad, a, r, steps, "ieee", symmetric)
     torch.testing.assert_close(z, expected.detach(), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(du, torch.autograd.grad(expected, leaf, grad)[0], rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(du, torch.autograd.grad(expected, leaf, grad + a.outer(r))[0], rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", ["normal", "equal", "large", "flat"])
@@ -70,7 +77,7 @@ def test_symmetric_inverse_error_is_below_input_rounding(dtype, kind, record_pro
         truth = cubic(u.double(), steps=steps)
         errors = []
         for symmetric in (True, False):
-            z, _ = run(u, torch.zeros_like(u), steps, tiles.inner_precision(dtype), symmetric)
+            z, _ = run(u, torch.zeros_like(u), u[0], u[0], steps, tiles.inner_precision(dtype), symmetric)
             errors.append(((z.double().to(truth.device) - truth).norm() / truth.norm()).item())
         assert errors[0] <= torch.finfo(dtype).eps / 2
         record_property("measured", f"{dtype} {kind} {steps} steps: {errors[0]:.1e} {errors[1]:.1e}")

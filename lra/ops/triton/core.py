@@ -194,10 +194,15 @@ def inverse_backward(
     exists = j < M
     dw = summed(dw_parts, j, g, G, S, M, E, BE)  # (BM,BE)
     product = load(rv + slot * E, j, E, exists, E, BE)  # (BM,BE)
-    grad = dot(dw, tl.trans(product), INNER)  # (BM,BM)
     if SYMMETRIC:
-        u, du = core_symmetric.backward(grad, at, STEPS, BM, INNER)
+        # The mean of the rows of R V apart.
+        mean = tl.sum(product, 0) / M
+        product -= tl.where(exists[:, None], mean[None, :], 0.0)
+        grad = dot(dw, tl.trans(product), INNER)  # (BM,BM)
+        a = tl.sum(dw * mean[None, :], 1)
+        u, du = core_symmetric.backward(grad, a, exists.to(tl.float32), at, STEPS, BM, INNER)
     else:
+        grad = dot(dw, tl.trans(product), INNER)  # (BM,BM)
         u, du = core_classic.backward(grad, at, STEPS, BM, INNER)
 
     # Through the softmax: the gradient of the scores.

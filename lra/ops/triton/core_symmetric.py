@@ -1,17 +1,20 @@
 """The cubic iteration of U (BM,BM) by the symmetric matrix P = U Z alone, on chip, and its backward pass.
 
 Z_0 = Uᵀ / s, s the largest column sum, so P_0 = U Uᵀ / s and its polynomials are symmetric and commute. One step,
-    Y = P²    N = (13 I - 15 P + 7 Y - P Y) / 4    Z' = Z N    P' = P N = (13 P - 15 Y + 7 P Y - Y²) / 4
+    Y = P²    N = (7 Y - 15 P - P Y) / 4    Z' = 13 Z / 4 + Z N    P' = 13 P / 4 + P N
 has the same number of products as the published step; three of them depend on each other instead of four. Of the
 gradient H of P' only the symmetric part matters. With the gradient G of Z', S the symmetric part of Zᵀ G and "+ ᵀ"
 for X + Xᵀ,
     B = P (7 H - S) / 4    M = (7 S - 15 H) / 4 + B + Bᵀ / 2 - (Y H + ᵀ) / 4
-    dP = (13 H - 15 S) / 4 + (P M + ᵀ)    dZ = G N
+    dP = (13 H - 15 S) / 4 + (P M + ᵀ)    dZ = 13 G / 4 + G N
 are five products instead of eleven, since the gradients of Y, P Y and Y² all have the form P M + ᵀ. At the start
     dU = (Gᵀ + 2 H U) / s and, in the first largest column, - sum((Gᵀ + H U) * U) / s².
 
 P no longer follows from Z, so its rounding errors grow by up to 13/4 in each step: for 16-bit inputs and few steps
-(``tiles.symmetric``).
+(``tiles.symmetric``). Three measures keep them small. The products with 13/4 I are exact; they would round the small
+eigenvalues of P, whose errors grow most. P' is made symmetric again. And the gradient of Z is given as G + a rᵀ: a rᵀ
+is the part from the mean of the rows of R V, and each step multiplies r alone, without rounding it. That part is the
+largest if values have a large mean, and almost all of it cancels in the softmax of U, whose rows sum to 1.
 """
 
 import triton
@@ -23,10 +26,7 @@ from .primitives import dot, first_column, largest_column
 @triton.jit
 def factor(p, y, PRECISION: tl.constexpr):
     """Compute N of one step."""
-    j = tl.arange(0, p.shape[0])
-    is_diagonal = j[:, None] == j[None, :]
-    n = tl.where(is_diagonal, 3.25, 0.0)
-    n = n - 3.75 * p + 1.75 * y
+    n = 1.75 * y - 3.75 * p
     return n - 0.25 * dot(p, y, PRECISION)
 
 
@@ -47,15 +47,16 @@ def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr)
             tl.store(step_at + BM * BM, p)
             tl.store(step_at + 2 * BM * BM, y)
             tl.store(step_at + 3 * BM * BM, n)
-        z = dot(z, n, PRECISION)
-        p = dot(p, n, PRECISION)
+        z = 3.25 * z + dot(z, n, PRECISION)
+        p = 3.25 * p + dot(p, n, PRECISION)
+        p = 0.5 * (p + tl.trans(p))
     return z
 
 
 @triton.jit
-def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute U and its gradient from the gradient of Z; ``at``: the matrices of ``cubic``."""
-    # At the last step G is the gradient of Z and H is zero.
+def backward(grad, a, r, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
+    """Compute U and its gradient from the gradient of Z, grad + a rᵀ; ``at``: the matrices of ``cubic``."""
+    # At the last step G is grad and H is zero.
     grad_at = at + BM * BM
     h_at = at + 2 * BM * BM
     s_at = at + 3 * BM * BM
@@ -70,17 +71,20 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
         y_at = z_at + 2 * BM * BM
         n_at = z_at + 3 * BM * BM
 
-        # S, the symmetric part of Zᵀ G.
+        # S, the symmetric part of Zᵀ (G + a rᵀ).
         z = tl.load(z_at)
         dz = tl.load(grad_at)
-        x = 0.5 * dot(tl.trans(z), dz, PRECISION)
+        za = tl.sum(z * a[:, None], 0)
+        x = za[:, None] * r[None, :] + dot(tl.trans(z), dz, PRECISION)
+        x = 0.5 * x
         tl.store(s_at, x + tl.trans(x))
         tl.debug_barrier()
 
-        # dZ = G N.
+        # dZ = 13 (G + a rᵀ) / 4 + (G + a rᵀ) N.
         dz = tl.load(grad_at)
         n = tl.load(n_at)
-        dz = dot(dz, n, PRECISION)
+        r = 3.25 * r + tl.sum(r[:, None] * n, 0)
+        dz = 3.25 * dz + dot(dz, n, PRECISION)
         tl.store(grad_at, dz)
         tl.debug_barrier()
 
@@ -118,7 +122,8 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
     # The start: dU = (Gᵀ + 2 H U) / s, and the gradient of s in the first largest column.
     u = tl.load(at)
     s = largest_column(u)
-    grad = tl.trans(tl.load(grad_at))
+    grad = tl.load(grad_at) + a[:, None] * r[None, :]
+    grad = tl.trans(grad)
     h = tl.load(h_at)
     hu = dot(h, u, PRECISION)
     row_sums = tl.sum((grad + hu) * u, 1)
