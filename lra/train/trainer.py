@@ -25,7 +25,8 @@ PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "
 # Warnings of Lightning and torch about settings that are intended.
 _EXPECTED_WARNINGS = (
     "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers|no `val_dataloader`|"
-    r"lr_scheduler.step\(\).*before.*optimizer.step\(\)"
+    r"lr_scheduler.step\(\).*before.*optimizer.step\(\)|"
+    "TensorFloat32 tensor cores|Online softmax is disabled|code generation for complex operators"
 )
 
 
@@ -133,7 +134,7 @@ def make_trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) ->
         options: further arguments of ``L.Trainer``, such as ``logger``.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=f".*({_EXPECTED_WARNINGS}).*")
+    ignore_expected_warnings()
     processes = plan.processes
     heap_callbacks = [TrimHeap()] if plan.device == "cpu" else []
     # Do not broadcast buffers: they are equal on all ranks, and a rank with more evaluation batches would wait forever.
@@ -163,3 +164,9 @@ def evaluate(plan: Plan, model: nn.Module, data: TaskData) -> tuple[float, float
     val_score = module.score
     trainer.test(module, data, verbose=False)
     return val_score, module.score
+
+
+def ignore_expected_warnings() -> None:
+    """Hide warnings of Lightning and torch about settings that are intended."""
+    # (?s): some messages begin with an empty line.
+    warnings.filterwarnings("ignore", message=f"(?s).*({_EXPECTED_WARNINGS}).*")

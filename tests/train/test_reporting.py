@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from lra.runs import record
 from lra.train import __main__ as training
 from lra.train import diagnostics
 from lra.train.plan import resolve
+from lra.train.trainer import ignore_expected_warnings
 
 # A killed process could not show a hidden cursor again.
 HIDE_CURSOR = b"\x1b[?25l"
@@ -262,3 +264,19 @@ def test_run_resumed_after_last_evaluation_has_same_diagnostics(data_root, tmp_p
 )
 def test_recorded_command_omits_local_folders(override, kept):
     assert record.command([override]) == " ".join(["python -m lra.train", *[kept] * bool(kept)])
+
+
+@pytest.mark.parametrize(
+    "message,shown",
+    [
+        ("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled.", False),
+        ("\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.", False),
+        ("an unexpected warning", True),
+    ],
+)
+def test_expected_warnings_of_torch_are_hidden(message, shown):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ignore_expected_warnings()
+        warnings.warn(message, stacklevel=1)
+    assert bool(caught) is shown
