@@ -75,7 +75,7 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
 
 
 def submission_lines(folder: Path) -> list[LeaderboardLine]:
-    """Make a line of each mechanism of a submission."""
+    """Make a line of each mechanism of a submission and each class of protocol."""
     submission = submission_record.load(folder)
     status: Status = "verified" if is_verified(folder, submission) else "reported"
     runs = list(tables.read(folder).values())
@@ -98,9 +98,11 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
             # A seed that diverged has no score.
             if result.status == "done" and result.test is not None:
                 training.scores.append(result.test)
-        if by_task:
-            trainings = list(by_task.values())
-            note = "; ".join([about, *remarks.values()])
+        by_protocol: dict[Protocol, list[Training]] = {}
+        for training in by_task.values():
+            by_protocol.setdefault(protocol_of(training.choices), []).append(training)
+        for trainings in by_protocol.values():
+            note = "; ".join([about, *(remarks[training.task] for training in trainings)])
             lines.append(line_of(label, trainings, status=status, source=source, year=year_of(dates), note=note))
     return lines
 

@@ -160,7 +160,7 @@ def test_card_shows_results_costs_and_published_scores(everything):
     assert "masked pretraining" in cards.card("sdpa", everything)
 
 
-def test_submission_line_is_reported_then_verified(tmp_path):
+def test_submission_line_is_reported_then_verified(tmp_path, monkeypatch):
     """A rerun that agrees within the tolerance changes the status from reported to verified."""
     runs = [run for run in tables.read(tables.HOME / "paper").values() if run.record.label in ("cur_abs", "mean")]
     statement = Submission(
@@ -174,6 +174,16 @@ def test_submission_line_is_reported_then_verified(tmp_path):
     agreement = Comparison(task="listops", label="cur_abs", submitted=36, rerun=36, n=3, rerun_n=3, tolerance=1)
     verify.write(folder, Verification(author="B. Name", hardware="a CPU", comparisons=[agreement]))
     assert submission_lines(folder)[0].status == "verified"
+
+    # Runs of a larger encoder on another task are a line of their own.
+    def larger_encoder(run):
+        record = SimpleNamespace(**vars(run.record) | {"task": "text"})
+        return SimpleNamespace(record=record, choices=run.choices | {"model.layers": 4, "model.dim": 256})
+
+    monkeypatch.setattr(tables, "read", lambda folder: dict(enumerate([*runs, *map(larger_encoder, runs)])))
+    two_layers, larger = submission_lines(folder)
+    assert (two_layers.protocol, *two_layers.scores) == ("two-layer", "listops") and "text" not in two_layers.note
+    assert (larger.protocol, *larger.scores) == ("s4-sized", "text") and "listops" not in larger.note
 
 
 @pytest.mark.parametrize(
