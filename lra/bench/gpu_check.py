@@ -34,7 +34,8 @@ from ..results import bench_record
 from ..runs import record
 
 STUDY = "gpu-check"
-AT_ONCE = 4  # runs that share the GPU: the sequences of ListOps and Text alone leave it idle
+# Runs that share the GPU, each with its own CPU core: one run of ListOps or Text alone leaves it idle.
+AT_ONCE = max(1, min(12, (os.cpu_count() or 1) - 1))
 START = 20  # seconds that a benchmark takes beyond its budget: imports, rates, its last case
 GRACE = 10  # seconds for an interrupted process to write its results
 REPORT = "tests.xml"
