@@ -81,8 +81,10 @@ class Mega(Checked, nn.Module):
         self.values = nn.Linear(dim, hidden)
         self.gates = nn.Linear(dim, sum(self.widths))
         self.output = nn.Linear(hidden, dim)
-        self.qk_scale = nn.Parameter(torch.empty(2, z))
-        self.qk_shift = nn.Parameter(torch.zeros(2, z))
+        # With shared_qk one κ and μ give queries and keys.
+        num_projections = 1 if self.attention.shared_qk else 2
+        self.qk_scale = nn.Parameter(torch.empty(num_projections, z))
+        self.qk_shift = nn.Parameter(torch.zeros(num_projections, z))
         self.dropout = nn.Dropout(dropout)
         mlp_inputs = nn.Linear(dim, hidden)
         mlp_output = nn.Linear(hidden, dim)
@@ -109,12 +111,11 @@ class Mega(Checked, nn.Module):
 
         # 3. Queries and keys.
         z = F.silu(z)[..., None, :]  # (N,L,1,z)
-        qk = z * self.qk_scale + self.qk_shift  # (N,L,2,z)
-        q, k = qk.unbind(-2)  # (N,L,z)
+        qk = z * self.qk_scale + self.qk_shift  # (N,L,1 or 2,z)
 
         # 4. Attention with one head.
-        q = q[:, None]  # (N,1,L,z)
-        k = k[:, None]  # (N,1,L,z)
+        q = qk[:, None, :, 0]  # (N,1,L,z)
+        k = qk[:, None, :, -1]  # (N,1,L,z)
         o = self._attend(q, k, v[:, None], mask)  # (N,1,L,hidden)
         o = o[:, 0].to(v.dtype)  # (N,L,hidden)
 

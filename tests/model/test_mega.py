@@ -190,6 +190,16 @@ def test_bias_false_creates_no_position_bias():
     assert isinstance(block.attention, Linear) and block.bias is None
 
 
+@pytest.mark.parametrize("attn,num_projections", [("sdpa", 2), ("soft", 1), ("flare", 1)])
+def test_every_scale_of_queries_and_keys_gets_a_gradient(attn, num_projections):
+    """Mechanisms with one tensor for queries and keys have one scale and shift."""
+    block = config(attn, "block=mega", "block.bias=false", "task.length=32", "model.dim=16").block_factory()()
+    torch.nn.init.normal_(block.qk_scale)
+    block(torch.randn(2, 32, 16), None)[0].square().sum().backward()
+    for parameter in (block.qk_scale, block.qk_shift):
+        assert len(parameter) == num_projections and (parameter.grad.abs().sum(1) > 0).all()
+
+
 INVALID = {
     "Mega needs a mechanism of queries, keys and values, not PSF": lambda: config("psf", "block=mega").classifier(),
     "norm must be one of layer, scale, rms, batch, not 'group'": lambda: mega(norm="group"),
