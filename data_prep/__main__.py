@@ -38,7 +38,7 @@ class PrepareOptions(TaskOptions):
         Experiment.model_fields.keys() - TaskOptions.model_fields.keys() - {"data"}
     )
 
-    # None without a task, when all data are listed.
+    # Both are None without a task, which lists all data, and with task=all.
     task: schema.Task = None
     source: schema.Source = None
     data: schema.Root
@@ -99,7 +99,7 @@ def make(options: PrepareOptions, source: Source) -> None:
 
 
 def make_all(options: PrepareOptions) -> None:
-    """Prepare every task whose files need no action of the user; a task that fails stops no other."""
+    """Prepare or verify every task but those whose files the user has to provide; a task that fails stops no other."""
     # The reason of each failure, reported again at the end.
     failed = {}
     for task in TASKS:
@@ -138,7 +138,7 @@ def overview(options: PrepareOptions) -> Iterable[str]:
             yield f"  prepared      {described(folders[task])}"
         else:
             yield "  not prepared"
-        # The same task with other arguments.
+        # Data of the same source with other arguments, which no task has with the given options.
         for meta in sorted(root.glob(f"{source.name}-*/{META}")):
             if meta.parent not in folders.values():
                 yield f"  other choices {described(meta.parent)}"
@@ -164,7 +164,11 @@ def sizes(splits: dict) -> str:
 
 
 def command(words: list[str]) -> None:
-    """Run inspect, export or, with options alone, the preparation. Raises SystemExit for another first word."""
+    """Run inspect, export or, with options alone, the preparation.
+
+    Raises:
+        SystemExit: at the end of inspect, and for any other first word.
+    """
     first = words[0] if words else ""
     if first == "inspect":
         sys.exit(inspect.main(words[1:]))

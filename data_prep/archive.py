@@ -1,4 +1,4 @@
-"""Archives read as streams, without unpacking them to the disk, and what identifies files."""
+"""Tar archives read as streams, without unpacking them to the disk, and checksums and stamps of files."""
 
 import functools
 import hashlib
@@ -40,7 +40,12 @@ def _digest(path: str, size: int, *version: int) -> str:
 
 
 def sha256(path: Path, progress: Progress | None = None) -> str:
-    """The sha256 of a file in hexadecimal digits; a large file reports its progress, by its own bar for None."""
+    """The sha256 of a file in hexadecimal digits.
+
+    Args:
+        path: path of the file.
+        progress: reports the megabytes; None for a bar of its own, which only a file of ``LARGE`` bytes or more has.
+    """
     size = os.path.getsize(path)
     with ExitStack() as stack:
         file = stack.enter_context(open(path, "rb"))
@@ -51,9 +56,9 @@ def sha256(path: Path, progress: Progress | None = None) -> str:
 
 
 def stamp(files: Iterable[tuple[str, os.stat_result]]) -> str:
-    """Summarise the state of files, as sizes and times of change, without reading them.
+    """Hash the names, sizes, mtimes and ctimes of files, without reading their content.
 
-    Equal stamps mean that no file has changed, at any path. The reverse does not hold: a copy has other times.
+    Equal stamps mean that no file has changed. The reverse does not hold: an equal copy has other times.
 
     Args:
         files: name and status of each file.
@@ -104,7 +109,7 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
 
     Args:
         path: path of the archive.
-        wanted: true for the name of a file to read.
+        wanted: true for the name of a file to read; metadata of macOS are skipped in any case.
         progress: reports the bytes read.
 
     Yields:

@@ -1,7 +1,8 @@
-"""lra data baselines task=recall: baseline scores that need no attention; task=all or experiment= for others.
+"""lra data baselines task=recall: baseline scores that need no attention; also with task=all or experiment=.
 
-The columns are test scores in percent: the best constant answer, the chance level that is known to need nothing of what
-the task asks for, the larger of both (``floor``), and the bag-of-tokens baseline, which is fitted once.
+The columns are test scores in percent: ``constant`` is the best constant answer, ``analytic`` the chance level that the
+source states for a guess among the plausible labels, ``floor`` the larger of both, and ``bag`` the bag-of-tokens
+baseline, which is fitted once and stored.
 """
 
 if __name__ == "__main__":
@@ -21,7 +22,7 @@ HEAD = ("constant", "analytic", "floor", "bag")
 
 @main(PrepareOptions)
 def baselines(options: PrepareOptions) -> None:
-    """Print the baseline scores of each task; fit the bag-of-tokens baseline where it is missing or with force=true.
+    """Print the baseline scores; fit the bag-of-tokens baseline of each task where it is missing or with force=true.
 
     Raises:
         ValueError: no task is named, or its data are missing.
@@ -36,7 +37,7 @@ def baselines(options: PrepareOptions) -> None:
         try:
             baselines = baselines_of(task, force=options.force)
         except StoreError as error:
-            # A single task that is not prepared is an error; of all tasks it is skipped.
+            # A task that is not prepared is an error if it was named, and is skipped by task=all.
             if has_task:
                 raise
             log(f"{task.task.name}: skipped, {error}")

@@ -24,7 +24,7 @@ from .temporal_order import TemporalOrder
 
 
 def seconds_of_first_call() -> float:
-    """Measure the first example, which compiles the generator unless the compiled code is cached."""
+    """Measure seconds to the first ListOps example, which compiles the generator unless the compiled code is cached."""
     start = time.perf_counter()
     next(ListOps().examples())
     return time.perf_counter() - start

@@ -9,7 +9,7 @@ from lra.compiled import compiled
 
 from .synthetic import Synthetic, draw_below, draw_distinct, name_keys, pair_id, state_of
 
-# Words of an example: number of links, start and hops of the question, then the names.
+# Words of an example: number of links, start and hops of the question, then the names and the positions.
 _SIZE = 1
 _START = 2
 _HOPS = 3
@@ -32,7 +32,7 @@ def _draw(state, sizes, max_hops, cycle, order):
 
 @compiled
 def _fill(key, index, length, num_tokens, tokens, sizes, names, max_hops):
-    # A name is followed by another name in a link, by a number of hops in a question.
+    # The second part of a token is a name in a link, and a number of hops in a question.
     num_seconds = names + max_hops
     largest = sizes.max()
     cycle = np.empty(largest, np.int64)

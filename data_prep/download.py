@@ -33,7 +33,7 @@ class Download:
         sha256: its checksum, None if none is published; then the file is not checked.
         size: bytes, for the progress and the free space.
         archive: path of an existing copy, which must have the same checksum.
-        substitute: the start of the checksum if this file replaces the official one, which has another checksum.
+        substitute: ``sha256`` and the start of the checksum if it is not the official file's.
         alternatives: other ways to the same data, which the message of a failed download names.
     """
 
@@ -54,7 +54,7 @@ class Download:
     def but(
         self, *, url: str | None = None, sha256: str | None = None, archive: Path | str | None = None
     ) -> "Download":
-        """Copy with the given fields replaced; the size of another file is unknown."""
+        """Copy with the given fields replaced, None for the present ones."""
         # Another checksum means another file, whose size is unknown.
         is_other = self.sha256 is not None and sha256 not in (None, self.sha256)
         return replace(
@@ -67,7 +67,7 @@ class Download:
         )
 
     def beside(self, root: Path) -> "Download":
-        """Copy with the archive that a folder, or a folder below it, holds; unchanged if there is none."""
+        """Copy that reads a file of the same name in a folder or below it; unchanged if there is none."""
         for folder in subfolders(expand(root)):
             if (folder / self.file).is_file():
                 return replace(self, archive=folder / self.file)
@@ -106,8 +106,8 @@ class Download:
             The path of the file, or `archive`.
 
         Raises:
-            ValueError: the checksum is wrong, the download failed or stalled, or the disk is full. Nothing is left
-                behind.
+            ValueError: `archive` is not a file, the checksum is wrong, the download failed or stalled, or the folder
+                is full or cannot be written. A failed download leaves nothing behind.
         """
         # A copy that the user has: check it and read it in place.
         if self.archive is not None:
@@ -172,7 +172,7 @@ class Download:
         if self.size is not None and free < self.size:
             raise self._failure(f"it has {self.size / 1e6:,.0f} MB, {work.parent} has room for {free / 1e6:,.0f} MB")
         total = None if self.size is None else round(self.size / 1e6)
-        # -P: the modules next to the program would hide packages of the same names.
+        # -P: the modules next to the program would hide others of the same names, such as inspect.
         command = [sys.executable, "-P", str(PROGRAM), self.url, str(work)]
         pipe = subprocess.PIPE
         # Report the size while it grows; the program has no report that can be read.

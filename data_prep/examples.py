@@ -62,7 +62,7 @@ def chunks(
     """
     remaining = iter(examples)
     done = 0
-    # The last batch is empty.
+    # An empty batch is the end.
     for batch in iter(lambda: list(islice(remaining, CHUNK)), []):
         sequences = []
         for example_sequences, _ in batch:

@@ -67,7 +67,7 @@ def export(options: ExportOptions) -> None:
     """Write the data of a task; a generated task that is not prepared yet is prepared first.
 
     Raises:
-        ValueError: the folder exists or cannot be written, or the layout cannot hold the data.
+        ValueError: the data are missing, the folder exists or cannot be written, or the layout cannot hold the data.
     """
     source = options.data_source()
     task = Export(

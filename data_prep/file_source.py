@@ -16,7 +16,7 @@ from .locate import expand
 class FileSource(Source):
     """A source whose arguments are choices and the content of files.
 
-    Reading all files takes minutes, so their content is computed once. Data that are prepared remember a stamp of the
+    Hashing all files may take minutes, so their content is identified once. Prepared data remember a stamp of the
     files: as long as the stamp is the same, the content is the one that was stored. If the files do not exist any more,
     the prepared data are found by the other arguments; if a run is restored, by the provenance in its config.yaml.
 
@@ -77,7 +77,7 @@ class FileSource(Source):
     def _find_content(self) -> dict[str, Any]:
         if self._is_recorded():
             return self._recorded_content()
-        # The stamp is computed before the files are read, so that a change meanwhile is noticed at the next start.
+        # Data prepared from files with the same stamp have the same content.
         current = self.stamp()
         prepared = list(self._prepared())
         if current is not None:

@@ -25,7 +25,11 @@ _IDS = bytes(LETTERS.find(letter) + 1 for letter in _LETTER_OF_BYTE)
 
 
 def read_fasta(path: Path, progress: Progress | None = None) -> Iterator[np.ndarray]:
-    """Read the ids (length,) uint8 of each sequence, plain or gzip. Raises ValueError for a line that is not FASTA."""
+    """Read the ids (length,) uint8 of each sequence of a FASTA file, plain or gzip.
+
+    Raises:
+        ValueError: the file cannot be read, holds no sequence, or has a line that is not FASTA.
+    """
     # The size of what is inside a compressed file is unknown.
     is_compressed = path.suffix == ".gz"
     total = None if is_compressed or not path.is_file() else path.stat().st_size
@@ -162,7 +166,7 @@ class Genome(FileSource):
             labels += [label] * len(selected)
         if len(sequences) < 3:
             raise ValueError(f"genome finds {len(sequences)} sequences of more than {self.longer_than} bases, too few")
-        # The generator of examples keeps the order of the indices.
+        # The examples of a split are in the order of its indices.
         splits = {}
         for split, index in split_indices(len(sequences), self.seed).items():
             examples = (((sequences[i],), labels[i]) for i in index.tolist())

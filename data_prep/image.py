@@ -103,17 +103,18 @@ class Image(Source):
 
     Example: 1024 grey levels 0 to 255, an image of 32 x 32 pixels line by line, are 6 (frog).
 
-    A split is stored in the order of the archive.
+    A split is stored in the order of the archive or of the copy.
 
     Args:
         grey: weights of the colours, ``tensorflow`` (the Long Range Arena's) or ``pillow``.
         order: order in which the validation set is the end of train, ``tfds`` (the Long Range Arena's, `shuffled`) or
             ``archive``.
         hold_out: images of the validation set.
-        train, val, test: numbers of examples, drawn with a fixed seed; None for all.
+        train, val, test: numbers of examples, drawn with a fixed seed, of a copy with a validation set the first ones;
+            None for all.
         url, sha256, archive: see `download.Download`; None for the official address and checksum. `archive` may also
-            be a copy in a format of `data_prep.formats`, such as torchvision's; the validation set of a
-            copy replaces `hold_out`.
+            be a copy in a format of `data_prep.formats`, such as torchvision's; the validation set of a copy replaces
+            `hold_out`.
         columns: names of the columns of parquet and arrow files: the input, then the label; None for the usual names.
     """
 
@@ -171,7 +172,7 @@ class Image(Source):
             self.path = self.download.fetch(root / "downloads", progress)
 
     def read(self, progress: Progress) -> dict[str, Images]:
-        """Read the images of train and test in the order of the archive. Raises ValueError if a batch is missing."""
+        """Read the images of train and test in the order of the batches. Raises ValueError if a batch is missing."""
         if isinstance(self.copy, Reader):
             train = self._converted(self.copy, "train", progress)
             test = self._converted(self.copy, "test", progress)
@@ -225,7 +226,7 @@ class Image(Source):
         if self.order == "tfds":
             train = shuffled(num_train, "train")
 
-        # The validation images are the last ones of train.
+        # The validation images are the last ones of train in this order.
         train, val = np.split(train, [-self.hold_out])
         positions = {"train": train, "val": val, "test": np.arange(num_test)}
 

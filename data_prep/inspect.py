@@ -1,4 +1,4 @@
-"""lra data inspect PATH: what a folder or an archive holds, and how it compares to the official data.
+"""lra data inspect PATH: what a folder or an archive holds, and how it compares with the official data.
 
 The files of every recognised task are read to their end; other formats are only named. Nothing is written, unpacked or
 executed, not even by a pickle.
@@ -43,10 +43,11 @@ def main(argv: list[str]) -> int:
     """Print what a path holds.
 
     Args:
-        argv: the path.
+        argv: the path, or -h for the usage.
 
     Returns:
-        The exit status: 0; 1 if a file is damaged, nothing is recognised, or the path cannot be read.
+        The exit status: 0; 1 if a file is damaged, nothing is recognised, the path cannot be read, or there is not
+        exactly one path.
     """
     interruptible()
     asks_help = "-h" in argv or "--help" in argv
@@ -110,7 +111,7 @@ def report(collector: Collector, path: Path) -> Iterator[str]:
 
 
 def copies(collectors: list[Collector]) -> Iterator[str]:
-    """Compare the places of a task that is there several times in one format."""
+    """Compare the copies of a task that occurs in several places in one format."""
     places: dict[tuple[type, str], list[Collector]] = {}
     for collector in collectors:
         key = (type(collector), collector.task)
@@ -127,7 +128,7 @@ def copies(collectors: list[Collector]) -> Iterator[str]:
 def command(collector: Collector, path: Path) -> str:
     """The command that prepares the task from its place."""
     options: dict[str, object] = {"task": collector.task}
-    # Only options of Pathfinder that differ from the task's defaults are written.
+    # Pathfinder: only options that differ from the task's defaults are written.
     if collector.size is not None:
         options["task"] = "pathfinder_x" if collector.size == 128 else "pathfinder"
         if collector.size not in (32, 128):

@@ -11,7 +11,7 @@ from lra.data.progress import Progress, ReadMeter
 
 from .archive import reading
 
-LONGEST = 2**26  # bytes of a line; a longer one is not text, and reading it would fill the memory
+LONGEST = 2**26  # bytes of a line; one of this length is not text, and reading it to its end might fill the memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 # The first bytes of files that are often found instead of the expected one, and what to do about each.
@@ -37,7 +37,7 @@ def impostor(start: bytes) -> str | None:
 
 
 def bounded_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Read lines in constant memory. Raises ValueError for a line of more than LONGEST bytes."""
+    """Read lines in constant memory. Raises ValueError for a line of LONGEST bytes or more."""
     number = 0
     while True:
         line = file.readline(LONGEST)
@@ -92,7 +92,7 @@ def text_lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]
         name: name of the file, for messages.
 
     Yields:
-        The number of a line and the line without its end.
+        The number of a line and the line without its end; a blank line is empty.
 
     Raises:
         ValueError: the file is empty or something else than text.

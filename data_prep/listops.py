@@ -78,7 +78,7 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
     tokens = np.empty(trees * max_length, np.uint8)
     lengths = np.empty(trees, np.int64)
     answers = np.empty(trees, np.int64)
-    # Per open operator: its token, the arguments that the operator around it lacks, the base of its values.
+    # Per open operator: position of its token, arguments that the operator around it lacks, base of its values.
     opened, missing, base = np.empty((3, max_depth), np.int64)
     values = np.empty(max_depth * max_args, np.int64)
     key = mix(np.uint64(seed) + STEP)
@@ -153,7 +153,7 @@ def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
     """Read the examples of one official file.
 
     Raises:
-        ValueError: a line is not an expression, a tab and a digit, or there is none.
+        ValueError: the heading is wrong, another line is not an expression, a tab and a digit, or there is none.
     """
     is_empty = True
     for number, line in text_lines(lines, name):
@@ -187,13 +187,13 @@ class ListOps(FileSource):
 
     Args:
         min_length, max_length: strict bounds on the number of tokens.
-        max_depth, max_args, p_operator: bounds and shares of the trees, see the module.
-        train, val, test: numbers of examples.
+        max_depth, max_args, p_operator: bounds of the trees and the probability of an operator, see the module.
+        train, val, test: numbers of generated examples.
         seed: seed of the trees.
         release: the folder of the official basic_{train,val,test}.tsv, a folder up to four levels above it, or the
             release archive, to read these files instead of generating; their sequences are kept whole. Or a copy in a
             format of `data_prep.formats`.
-        columns: names of the columns of parquet and arrow files: the expression, then the value; None for the usual.
+        columns: names of the columns of parquet and arrow files: the expression, then the value; None: the usual ones.
     """
 
     name = "listops"

@@ -34,15 +34,17 @@ def load_dataset(
     download: bool = False,
     overrides: Iterable[str] = (),
 ) -> SequenceDataset:
-    """Open one split of a task, and prepare the data on first use.
+    """Open one split of a task, and generate its data on first use.
 
-    Generated tasks (ListOps, Pathfinder and the synthetic ones) are made on the first call, with a progress bar, and
-    cached in ``root``. If several processes ask at once, one of them prepares the data and the others wait.
+    ListOps and Pathfinder are generated on the first call, with a progress bar, and stored in ``root``. If several
+    processes ask at once, one of them prepares the data and the others wait. Examples of the synthetic tasks are
+    generated when they are read, and nothing is stored.
 
     Args:
         task: name of the task, such as ``listops``, ``text`` or ``pathfinder``.
         split: ``train``, ``val`` or ``test``.
-        budget: ``paper`` for the published sizes and lengths; ``quick`` and ``smoke`` are smaller.
+        budget: ``paper`` for the published sizes and lengths; ``quick`` and ``smoke`` are smaller. ListOps also has
+            ``quickstart``.
         root: folder of all data; None for ``$LRA_DATA``, or ``data`` if that is not set.
         download: whether to download a task that is not generated, if it is not prepared yet.
         overrides: further options of the task as on the command line, such as ``source.seed=1``.
@@ -53,7 +55,7 @@ def load_dataset(
     Raises:
         ValueError: there is no such task, split or budget, or the data cannot be prepared.
     """
-    # Wrong names first, with the valid ones.
+    # A wrong task or split is reported with the valid ones.
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     if split not in SPLITS:

@@ -1,4 +1,4 @@
-"""Find the files of a task below a folder, whatever layout the release has there."""
+"""Find the files of a task in a folder or below it, whatever layout the release has there."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,8 @@ def expand(path: Path | str) -> Path:
 def subfolders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
     """Yield a folder and the folders below it, level by level and in the order of their names.
 
-    Links to folders are followed; a folder that several paths lead to is yielded once.
+    Links to folders are followed; a folder that several paths lead to is yielded once. Hidden folders and those in
+    `SKIPPED` are left out.
     """
     # Breadth first, so that the nearest folder comes first.
     level = [root]

@@ -66,7 +66,7 @@ class Majority(Synthetic):
 
     Example: b=2 . a=1 b=0 . a=3 b=2 a=1 . ?a is class 1, written with letters for groups, digits for values and a point
     for filler. A vote is one token, as is the question: ids are 0 for filler, 1 + g (values + 1) + v for a vote of
-    group g for v, and the id behind its last vote for the question. Votes are at any positions but the last and the
+    group g for v, and the id after its last vote for the question. Votes are at any positions but the last and the
     ``gap`` before it, in any order.
 
     Args:
@@ -74,7 +74,7 @@ class Majority(Synthetic):
         groups: number of groups.
         values: number of values, the classes.
         votes: number of votes of each group.
-        winning: votes of a group for its winner, more than half; each other vote is for any other value.
+        winning: votes of a group for its winner, more than half; each other vote is for a random other value.
         gap: number of positions before the question that hold filler.
     """
 
@@ -105,7 +105,8 @@ class Majority(Synthetic):
             (0 <= self.gap < self.length, f"source.gap from 0 to {self.length - 1}"),
             (num_votes <= num_positions, f"at most {num_positions} votes, not {num_votes}"),
         )
-        # Chance level of a guess among the groups of the sequence.
+        # Percentage of the questions that ask for a group chosen at random. Its winner is the answer more often, since
+        # groups may have the same winner.
         self.floor = 100 / self.present
         self.alphabet = assignment_tokens(self.groups, self.values, "g")
 

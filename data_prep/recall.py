@@ -62,7 +62,7 @@ class Recall(Synthetic):
         pairs: number of pairs of a sequence.
         keys: number of keys.
         values: number of values, the classes.
-        power: exponent of the distribution of gaps.
+        power: the exponent of i in the probability of a gap, plus 1.
     """
 
     name = "recall"
@@ -94,7 +94,7 @@ class Recall(Synthetic):
         total = weights.sum()
         self.ends: NDArray[np.float64] = np.cumsum(weights) / total
         self.ends[-1] = 1
-        # Chance level of a guess among the values of the sequence.
+        # Score in percent of a guess among the values of the sequence.
         self.floor = 100 / self.pairs
         # Names of the tokens: filler, queries, then the pairs of each key.
         names = name_keys(self.keys, "k")

@@ -24,7 +24,7 @@ def _draw(state, sizes, values, overwrite, writes, order):
         state: state of the example.
         sizes: numbers of writes.
         values: number of values.
-        overwrite: whether registers and values are independent of each other.
+        overwrite: True for independent draws, False for distinct registers and distinct values.
         writes: result (2, largest number of writes).
         order: two scratch arrays, (registers,) and (values,).
 
@@ -96,8 +96,8 @@ class Registers(Synthetic):
 
     Example: b=2 . a=3 b=0 . . a=1 . ?b is class 0, written with letters for registers, digits for values and a point
     for filler. A write is one token, as is the read: ids are 0 for filler, 1 + r (values + 1) + v for a write of v into
-    register r, and the id behind its last write for the read of a register. Writes are at any positions but the last.
-    The read asks for the register of one of the writes, each with the same probability.
+    register r, and the id after its last write for the read of a register. Writes are at any positions but the last
+    and the ``gap`` before it. The read asks for the register of one of the writes, each with the same probability.
 
     Args:
         writes: numbers of writes of a sequence, equally frequent.
@@ -151,7 +151,7 @@ class Registers(Synthetic):
 
     @property
     def floor(self) -> float | None:
-        """Chance level in percent of a guess among the values of a sequence, if all of them are equally likely."""
+        """Chance level in percent of a guess among the values of a sequence; None with `overwrite`."""
         if self.overwrite:
             return None
         chances = [1 / n for n in self.writes]

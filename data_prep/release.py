@@ -47,7 +47,7 @@ class Release:
 
     @cached_property
     def archive(self) -> tuple[Path, str] | None:
-        """The archive and the folder inside it that holds the files, "" for any; None if the files are unpacked."""
+        """The archive and a folder inside it, at or above the files, "" for any; None if the files are unpacked."""
         archive, inner = inside_archive(self.path)
         if archive.is_file():
             return archive, inner
@@ -60,7 +60,7 @@ class Release:
 
     @cached_property
     def candidates(self) -> list[dict[str, Path]]:
-        """The paths of each split in every folder that has all of them, the nearest folder first."""
+        """The paths of each split in every folder that has all of them, nearest first; just `path` if it has them."""
         copies = []
         for folder in subfolders(self.path):
             paths = split_files(folder, self.files)
@@ -217,7 +217,7 @@ def _read(path: Path, read: Read, split: str, progress: Progress) -> Iterator[Ex
 
 
 class _Pass(Mapping):
-    """Splits in the archive's order: one pass over it, which takes minutes, reads all of them.
+    """Splits of an archive: `items` reads all of them in its order, in one pass, which takes minutes.
 
     The first folder with one of the files is read. Copies elsewhere in the archive must have the same content.
     The chunks of a split must be consumed before the next split is requested.
@@ -268,7 +268,7 @@ class _Pass(Mapping):
         return basename(name) in self.splits and name.startswith(prefix)
 
     def _check(self, digests: dict[str, dict[str, str]]) -> None:
-        """Raise ValueError if the folder that was read is incomplete or another one has other files."""
+        """Raise ValueError if the folder that was read is incomplete or a file of another folder has other content."""
         first = next(iter(digests), "")
         present = digests.get(first, {})
         missing = [name for name in self.splits if name not in present]

@@ -43,7 +43,7 @@ def unwrap(text: bytes) -> bytes:
 
 
 def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Iterator[Pair]:
-    """Read both texts and the label of every line.
+    """Read both texts, cut to MAX_BYTES, and the label of every line.
 
     Args:
         lines: lines of the file.
@@ -51,7 +51,7 @@ def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Ite
         literals: whether to evaluate texts that are Python bytes literals.
 
     Raises:
-        ValueError: a line does not have the official five fields.
+        ValueError: a line does not have the official five fields or label, or a literal is broken.
     """
     for number, line in text_lines(lines, name):
         fields = line.split(b"\t")
@@ -92,9 +92,10 @@ class Retrieval(FileSource):
 
     Args:
         release: the folder of new_aan_pairs.{train,eval,test}.tsv, plain or .gz, a folder up to four levels above it,
-            or the release archive; None to download that. Or a copy in a format of `data_prep.formats`.
-        literals: whether to evaluate texts that are Python bytes literals (b'...'), which the official pipeline reads
-            as they are written.
+            or the release archive; None to download that. Or a copy in a format of `data_prep.formats`, whose texts
+            are read whole.
+        literals: whether to evaluate texts of the official files that are Python bytes literals (b'...'), which the
+            official pipeline reads as they are written.
         train, val, test: numbers of examples, the first ones with equal numbers of both labels; None for all.
         url, sha256, archive: see `download.Download`.
         columns: names of the columns of parquet and arrow files: both texts, then the label; None for the usual names.

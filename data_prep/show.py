@@ -28,7 +28,7 @@ from lra.options import Positive
 
 # Characters and lines of text in a panel.
 COLUMNS, LINES = 100, 12
-# Pixels: a series, the approximate side of an image, the space around a panel, the width of the figure.
+# Pixels: a series, the approximate side of an image, the space around a panel, the width of a row of panels.
 CURVE = (600, 120)
 SIDE = 160
 MARGIN = 12
@@ -38,7 +38,7 @@ GREY, RED = "#4c566a", "#d1242f"
 
 def pixels(sequence: np.ndarray, source: Source) -> Image.Image:
     """Draw grey levels 0..255 of a square image that is stored line by line."""
-    # A sequence that was cut shows its complete lines only.
+    # The largest square that the sequence fills, so a sequence that was cut is drawn with shorter lines.
     side = isqrt(len(sequence))
     complete = sequence[: side * side]
     grey = complete.reshape(side, side).astype(np.uint8)
@@ -145,7 +145,7 @@ def column(images: list[Image.Image], gap: int) -> Image.Image:
 
 def sheet(panels: list[Image.Image]) -> Image.Image:
     """Arrange panels from left to right and top to bottom, in cells of one width."""
-    # Fill each row up to the width of the sheet.
+    # The number of panels per row that fit into the width of the sheet, at least one.
     widest = max(panel.width for panel in panels)
     cell = widest + MARGIN
     across = max(1, min(len(panels), SHEET // cell))
@@ -176,10 +176,10 @@ def picture(source: Source, split, *, display: str, count: int, limit: int) -> I
 
     Args:
         source: data source of the split.
-        split: opened.
+        split: the opened split.
         display: kind of sequence.
-        count: examples.
-        limit: tokens of a sequence.
+        count: number of examples, at most all.
+        limit: tokens read of a sequence.
     """
     panels = []
     for example in range(min(count, len(split))):
@@ -209,7 +209,7 @@ class ShowOptions(TaskOptions):
 
 @main(ShowOptions)
 def show(options: ShowOptions) -> None:
-    """Write the figure. Raises ValueError if the split does not exist or the file cannot be written."""
+    """Write the figure. Raises ValueError if the data or the split are missing or the file cannot be written."""
     source = options.data_source()
     task = options.task
     splits = source.open(options.data.root)

@@ -32,7 +32,7 @@ class SplitSummary:
         name: train, val, test or all.
         lengths: tokens, bytes or pixels of each sequence.
         labels: number of examples of each label.
-        sha256: checksum of its content.
+        sha256: checksum of its content, of files in gzip after decompression.
     """
 
     name: str
@@ -129,7 +129,7 @@ class TableCollector(Collector):
         faults = []
         number = 0
         for number, raw in enumerate(data, start=1):
-            # The checksum covers the file as it is, with its line ends.
+            # The checksum covers the lines as they are, with their ends.
             sha.update(raw)
             line = raw.rstrip(b"\r\n")
             ends[raw[len(line) :]] += 1

@@ -1,4 +1,4 @@
-"""Collectors of the tasks with many files or with batches: Pathfinder, IMDb and CIFAR-10."""
+"""Collectors of the tasks with many files or with batches (Pathfinder, IMDb, CIFAR-10), and of other formats."""
 
 import hashlib
 import re
@@ -17,7 +17,8 @@ from .lines import impostor
 from .pathfinder.listing import decode, listing
 from .survey import Collector, SplitSummary, shorten
 
-# Official number of examples of each split; the validation sets of Text and Image in pickles are not official.
+# Official number of examples of each split of a copy. Text and Image have no official validation set, and a copy of
+# Image takes one from train.
 OFFICIAL_SIZES = {
     "listops": listops.OFFICIAL_SIZES,
     "retrieval": retrieval.OFFICIAL_SIZES,
@@ -140,7 +141,7 @@ class ReviewCollector(Collector):
 
 
 class BatchCollector(Collector):
-    """The binary version of CIFAR-10."""
+    """CIFAR-10 as batches of the binary version."""
 
     task = "image"
     option = "source.archive"

@@ -27,12 +27,12 @@ BATCHES = re.compile(r"((?:.*/)?cifar-10-batches-bin)/((?:data_batch_[1-5]|test_
 PICKLE = re.compile(r"(?:lra-)?(.+)\.(?:train|dev|test)\.pickle")
 STEM = re.compile(rf"(listops|text|retrieval|image)|pathfinder(\d+)-({'|'.join(CONTOURS)})")
 
-# Makes the collector of a place, and the path of a file below that place.
+# (function that makes the collector of a place, folder of the task in the archive, path of a file below that folder).
 Route = tuple[Callable[[str], Collector], str, str]
 
 
 def survey_folder(root: Path, progress: Progress) -> Iterator[Collector]:
-    """Read every task in a folder and in the folders below it."""
+    """Read every task in a folder and in the folders up to five levels below it."""
     for folder in subfolders(root, DEPTH + 1):
         for kind in TABLES:
             files = split_files(folder, kind.files)

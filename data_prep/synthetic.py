@@ -114,7 +114,7 @@ def assignment_tokens(num_keys: int, num_values: int, prefix: str) -> tuple[str,
 
 @dataclass(frozen=True, eq=False)
 class GeneratedSplit:
-    """One split of a Synthetic source with the interface of lra.data.store.Split; labels (n,), one text per example."""
+    """One split of a Synthetic source with the interface of lra.data.split.Split; labels (n,), one text per example."""
 
     source: "Synthetic"
     key: np.uint64
@@ -157,7 +157,7 @@ class Synthetic(Source):
         seed: seed of the examples.
 
     Raises:
-        ValueError: the options exclude every example.
+        ValueError: an option is out of its range.
     """
 
     generated = True

@@ -37,7 +37,7 @@ def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
     """Read the reviews of train and test, sorted by name, so negative before positive.
 
     Raises:
-        ValueError: one of the four kinds is missing.
+        ValueError: the archive is damaged, or one of its four folders of reviews is missing.
     """
     reviews: dict[str, Review] = {}
     for name, file in members(path, MEMBER.fullmatch, progress):
@@ -62,10 +62,11 @@ class Text(Source):
     Args:
         hold_out: number of reviews of train, drawn with a fixed seed, for the validation set; 0 if the test set is
             also the validation set, as in the papers; it is stored once.
-        train, val, test: numbers of examples, drawn with a fixed seed; None for all.
+        train, val, test: numbers of examples, drawn with a fixed seed, of a copy with a validation set the first ones;
+            None for all.
         url, sha256, archive: see `download.Download`; None for the official address and checksum. `archive` may also
             be a copy in a format of `data_prep.formats`, such as the unpacked folder aclImdb; the validation set of a
-            copy takes the place of `hold_out`.
+            copy replaces `hold_out`.
         columns: names of the columns of parquet and arrow files: the input, then the label; None for the usual names.
     """
 
@@ -139,7 +140,7 @@ class Text(Source):
             index["val"] = first_of(val, self.val, "val")
         index["test"] = first_of(order["test"], self.test, "test")
 
-        # The validation reviews are reviews of train.
+        # Train and the validation set are taken from the official train.
         splits = {}
         for split, numbers in index.items():
             pool = reviews["test" if split == "test" else "train"]

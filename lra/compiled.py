@@ -1,4 +1,4 @@
-"""numba with a cache on the disk that is invalidated by every change of a function's package."""
+"""numba with a cache on the disk that every change of a source of the function's package invalidates."""
 
 import hashlib
 import os
@@ -14,20 +14,20 @@ from typing import Any
 
 import numba
 
-UNUSED_SECONDS = 30 * 24 * 3600  # machine code of other sources is removed after so long without use
-MIN_FREE_BYTES = 2**20  # more than the machine code of a package
+UNUSED_SECONDS = 30 * 24 * 3600  # a folder is removed after this time without use
+MIN_FREE_BYTES = 2**20  # with less free space there is no cache; the machine code of one function is smaller
 SETTINGS: Any = numba.config  # its attributes are set when numba is imported
 SETTINGS_LOCK = threading.Lock()
 
 
 @cache
 def cache_folder(package: Path) -> Path | None:
-    """The folder of the machine code of a package's sources; None if nothing can be written or a disk is full.
+    """Return the folder of the machine code of a package; None if it is not writable or the disk is almost full.
 
-    It is in $NUMBA_CACHE_DIR if that is set, else in the user's cache: not in the package, of which pip would leave
-    the folder behind. Machine code includes functions and constants of other modules, but numba checks only the file of
-    the function itself for changes; so the folder's name is a checksum of all sources of the package. Folders that
-    no process used for a month are removed.
+    It is in $NUMBA_CACHE_DIR if that is set, else in the user's cache: pip would not remove a folder in the package.
+    Machine code includes functions and constants of other modules, but numba checks only the file of the function
+    itself for changes; so the folder's name is a checksum of all sources of the package. Folders that were not used
+    for 30 days are removed.
 
     Args:
         package: folder of the sources.
@@ -44,7 +44,7 @@ def cache_folder(package: Path) -> Path | None:
     parent = Path(SETTINGS.CACHE_DIR or Path(user_cache) / "lra-suite")
     folder = parent / f"numba-{checksum}"
 
-    # Make the folder, mark it as used today, and remove folders that were not used for a month.
+    # Make the folder, mark it as used now, and remove folders that were not used for 30 days.
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder)
@@ -59,7 +59,7 @@ def cache_folder(package: Path) -> Path | None:
 
 
 def compiled(function: Callable, *, forceinline: bool = False) -> Callable:
-    """Compile a function at its first call, or read it from `cache_folder`; it releases the GIL."""
+    """Compile a function at its first call, or load it from ``cache_folder``. The machine code releases the GIL."""
     package_name = function.__module__.partition(".")[0]
     package_file = sys.modules[package_name].__file__
     assert package_file is not None  # a package of files

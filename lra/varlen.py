@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# Sequences of similar lengths that are processed together.
+# Number of sequences of similar lengths that are processed together.
 GROUP_SIZE = 8
 
 
@@ -18,17 +18,19 @@ class VarlenLayout:
 
     Attributes:
         mask: the mask (N,L).
-        real: number of real tokens (N,) of each sequence; ``lengths`` as a list.
+        real: number of real tokens (N,) of each sequence.
+        lengths: the same as a list.
         starts: packed index (N,) of the first token of each sequence.
-        positions: position (T,) of each packed token in its sequence.
-        filled: True (1,T) for real tokens among the T; None if all are real.
-        groups: sequences in the order of their lengths, ``GROUP_SIZE`` at a time.
+        positions: position (T,) of each packed token in its padded sequence, 0 to L - 1.
+        filled: True (1,T) for real tokens among the T, False for added ones; None if all are real.
+        groups: indices of the sequences in the order of their lengths, ``GROUP_SIZE`` at a time.
         tail: number of tokens that were added to make T a multiple of ``multiple``.
 
     Args:
         mask: real tokens.
         multiple: T is padded to a multiple of this number, so that products have few shapes. The added tokens are
-            copies of the first real token; they change no other token and have no gradient.
+            copies of the first real token. They change no other token, and have no gradient because ``unpack``,
+            ``split`` and ``sum`` leave them out.
     """
 
     def __init__(self, mask: Bool[Tensor, "N L"], multiple: int = 1):
@@ -115,7 +117,7 @@ class VarlenLayout:
         return packed_index.gather(2, positions)
 
     def packs(self, x: Tensor) -> bool:
-        """Whether x is packed (1,H,T,D), as opposed to selected tokens of each sequence (N,H,c,D)."""
+        """Whether x is packed, (1,H,T,D), or selected tokens of each sequence, (N,H,c,D), by its third dimension."""
         num_packed = len(self.positions)
         return x.shape[2] == num_packed
 

@@ -1,4 +1,5 @@
-"""Readers and writers of copies of the tasks in other formats than the official ones, one file per format.
+"""Readers of the tasks in other formats than the official ones, and writers of the layouts of ``lra data export``.
 
-``detect.open_copy`` chooses the reader of a path; ``reader.Reader`` is the interface that sources use.
+``detect.open_copy`` chooses the reader of a path. All readers but ``AclImdb`` and those of ``cifar`` are a
+``reader.Reader``.
 """

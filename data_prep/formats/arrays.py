@@ -29,6 +29,9 @@ class ArrayReader(Reader):
         num_texts: texts per example.
         num_classes: number of labels.
         length: pixels of an image; None for texts.
+
+    Raises:
+        ValueError: a file is missing.
     """
 
     def __init__(self, path: Path, *, num_texts: int, num_classes: int, length: int | None = None):

@@ -56,7 +56,7 @@ class CifarFolder:
             and name of the file for messages.
 
         Raises:
-            ValueError: a batch is damaged, or holds anything but images and labels.
+            ValueError: a batch of the Python version is damaged, or holds anything but images and labels.
         """
         with ReadMeter(str(self.path)) as meter:
             for number, (name, path) in enumerate(self.files.items(), start=1):
@@ -85,7 +85,7 @@ class CifarPythonArchive:
         return fingerprint(self.path)
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, bytes, str]]:
-        """Read the batches in the order of the archive, as `CifarFolder.batches` does."""
+        """Read the batches as `CifarFolder.batches` does, but in the order of the archive."""
         names = {f"{PYTHON_FOLDER}/{name}": name for name in NAMES}
         for name, file in members(self.path, names.get, progress):
             where = f"{self.path}: {name}"
@@ -98,7 +98,7 @@ Cifar = CifarFolder | CifarPythonArchive
 
 
 def open_cifar(path: Path) -> Cifar | None:
-    """Open the archive of the Python version, or the folder of the batches, which is the path or below it.
+    """Open the archive of the Python version, or the folder of the batches, which is the path or a subfolder of it.
 
     Returns:
         The reader; None if there is neither.
@@ -143,7 +143,7 @@ def _records(file: BinaryIO, where: str) -> bytes:
     for key, value in batch.items():
         name = key.decode() if isinstance(key, bytes) else key
         fields[name] = value
-    # The planes of all images, one line per image.
+    # The planes of all images, one row per image.
     images = fields.get("data")
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (NUM_VALUES,):
         raise ValueError(f"{where} is not a batch of CIFAR-10: its data are not (n, {NUM_VALUES}) uint8")

@@ -7,8 +7,8 @@ A dictionary has ``input_ids_0``, for pairs also ``input_ids_1``, and ``label``.
 * Image and Pathfinder: grey levels without padding,
 * ListOps: ids in the order of a Python set, which differs from run to run; ``listops_ids`` recovers them.
 
-Their loaders pad nothing, so the writer cuts every sequence to the length of the task and pads it with zeros to a fixed
-width.
+Their loaders pad nothing, so the writer cuts every sequence to the limit of the task and pads it with zeros to the
+length of the task.
 """
 
 import pickle
@@ -28,9 +28,9 @@ from .writer import Export
 
 PARTS = {"train": "train", "val": "dev", "test": "test"}
 PREFIXES = ("lra-", "")
-# Expressions from which the ids of ListOps are recovered.
+# The largest number of expressions from which the ids of ListOps are recovered.
 SAMPLE = 2_000
-# Protocol 3 is the first one with bytes, and numbers the entries of its memo explicitly.
+# Unlike earlier protocols 3 has bytes, and unlike later ones it numbers the entries of its memo explicitly.
 PROTOCOL = 3
 HEADER = b"\x80\x03]"
 BATCH = 1000
@@ -46,6 +46,9 @@ class PickleReader(Reader):
         num_texts: texts per example.
         num_classes: number of labels.
         length: pixels of an image; None for texts.
+
+    Raises:
+        ValueError: a file is missing.
     """
 
     def __init__(
@@ -202,7 +205,7 @@ def file_stem(task: Export) -> str:
     source: Any = task.source
     if source.name != "pathfinder":
         return source.name
-    # Imported here, since the generator imports the readers.
+    # Imported here: no other task needs the package of the generator.
     from ..pathfinder.listing import FOLDERS
 
     return f"pathfinder{source.size}-{FOLDERS[source.contour]}"

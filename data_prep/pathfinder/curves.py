@@ -140,7 +140,7 @@ def _segment(seeds, paddle, y, x):
 
 @inlined
 def _seed(seeds, mask, paddle, frame, stream):
-    """The first segment of a curve that starts at any free pixel inside the frame."""
+    """The first segment of a curve at any free pixel inside the frame; `paddle` is the orientation tried first."""
     for _ in range(PADDLE_RETRIALS + 1):
         y, x = draw_tail(seeds, mask, paddle, frame, stream)
         if y < 0:
@@ -168,7 +168,7 @@ def _second_seed(seeds, first_y, first_x, stream):
 
 @inlined
 def _room(paddles, dilated, paddle, c, anchor_y, anchor_x):
-    """Free share, in [0, 1], of the dilated mask at the end of the paddle's follower number c."""
+    """Free share, in [0, 1], of the dilated mask at the point where the paddle's follower number c ends."""
     k = paddles.follower[paddle, c]
     y = BEYOND + anchor_y + paddles.displacement[k, 0]
     x = BEYOND + anchor_x + paddles.displacement[k, 1]
@@ -216,7 +216,7 @@ def _occupy(paddles, masks, segment):
 
 @inlined
 def _note(record, segment):
-    """Write paddle, y and x of a segment into its record (3,)."""
+    """Write paddle, y and x of a segment into a record (3,)."""
     record[0] = segment[0]
     record[1] = segment[1]
     record[2] = segment[2]
@@ -224,7 +224,7 @@ def _note(record, segment):
 
 @inlined
 def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
-    """Draw two targets, the first in the orientation `paddle`, into masks and record; False if either fails."""
+    """Draw two targets into masks and record, the first at first in orientation `paddle`; False if either fails."""
     # Seeds of both targets on an empty image.
     first = _seed(seeds, blank[0], paddle, 2 * seeds.distance, stream)
     if first[0] < 0:
@@ -254,7 +254,7 @@ def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
 
 @inlined
 def draw_targets(paddles, seeds, blank, masks, record, stream):
-    """Draw two targets into masks and record (contour, 2, 3); returns the number of pairs discarded before."""
+    """Draw two targets into masks and record (contour, 2, 3); return the number of failed attempts before."""
     void = seeds.void
     discarded = 0
     while True:
@@ -280,7 +280,7 @@ def _is_full(mask):
 
 @inlined
 def draw_distractor(paddles, seeds, padding, before, masks, record, stream):
-    """Draw a distractor into masks, `before` without it, and record (length, 3); False, masks invalid, if it fails."""
+    """Draw a distractor into record (length, 3) and masks, a copy of `before`; False, masks undefined, if it fails."""
     if _is_full(before[0]):
         return False
     # The mask's frame (padding >= 1) is the frame of ones that the original adds here.

@@ -38,7 +38,7 @@ class Pathfinder(FileSource):
         contour: paddles of a target.
         train, val, test: numbers of generated images.
         seed: seed of generated images.
-        void: False for images with nearly all distractors of the original's settings, unlike the original.
+        void: True as in the original, whose images of 32 x 32 and 64 x 64 lack many distractors; False for nearly all.
         release: the folder of the official images, a folder above it, or the release archive, to read the images of
             this size and contour instead: all of them, split 80 / 10 / 10 percent by a fixed seed; empty and unreadable
             images are skipped and counted. Or a copy in a format of `data_prep.formats`, with its splits.
@@ -206,7 +206,7 @@ class Pathfinder(FileSource):
         self._check(finished, skipped, len(digests))
 
     def _check(self, finished: int, skipped: int, distinct: int) -> None:
-        """Report skipped images. Raises ValueError if no image can be read or most of them are equal."""
+        """Log skipped images. Raises ValueError if no image can be read or less than half of them are distinct."""
         if skipped:
             count = finished + skipped
             advice = "complete the files and prepare again to read them"

@@ -36,8 +36,8 @@ class Trace(NamedTuple):
     distractors: np.ndarray  # (count, most, 3) int16 paddles, one distractor after the other
     margin: np.ndarray  # (count,)
     start: np.ndarray  # (count,) the target, 0 or 1, that has the marker at its start
-    discarded: np.ndarray  # (count,) pairs of targets thrown away
-    placed: np.ndarray  # (count,) distractors
+    discarded: np.ndarray  # (count,) failed attempts at the targets
+    placed: np.ndarray  # (count,) number of distractors
 
 
 def check(size: int, contour: int) -> None:
@@ -80,7 +80,7 @@ def trace(
 ) -> tuple[np.ndarray, np.ndarray, Trace]:
     """Draw images as `generate` does, with the record of their parts."""
     check(size, contour)
-    # Distractors are a third as long as targets; the number of paddles bounds the number of attempts.
+    # Distractors are a third as long as targets; the setting's number of paddles bounds their number.
     length = contour // 3
     num_paddles = SETTINGS[size].distractor_paddles // length * length
     images = np.empty((count, size, size), np.uint8)
@@ -90,7 +90,7 @@ def trace(
     counts = np.zeros((4, count), np.int32)
     parts = Trace(targets, distractors, *counts)
 
-    # Each image draws its margin. The tables depend on it, so the images of one margin are drawn after the other.
+    # Each image draws its margin. The tables depend on it, so all images of one margin are drawn before the next.
     margins = SETTINGS[size].margins
     key = np.uint64(seed % 2**64)
     for choice, margin in enumerate(margins):
@@ -118,7 +118,7 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
         label = below(stream, 2)
         if below(stream, choices) != choice:
             continue
-        # Two targets, then distractors; one that fails is tried again.
+        # Two targets, then distractors; one that fails is tried again up to four times.
         discarded = draw_targets(table.paddles, table.seeds, table.blank, masks, parts.targets[n], stream)
         placed = 0
         for _ in range(parts.distractors.shape[1] // length):

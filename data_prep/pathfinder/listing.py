@@ -22,7 +22,7 @@ Listed = list[tuple[str, int]]  # (imgs/N/sample_i.png, label) of each image
 
 
 def listing(metadata: dict[str, Iterable[bytes]], where: str) -> Listed:
-    """List the images of metadata/<key>.npy in the order of the keys. Raises ValueError for a bad line or none."""
+    """List the images of metadata/<key>.npy by ascending number. Raises ValueError for a bad line or no metadata."""
     if not metadata:
         raise ValueError(f"{where} has no metadata/*.npy: {REMEDY}")
     entries = []
@@ -39,7 +39,7 @@ def listing(metadata: dict[str, Iterable[bytes]], where: str) -> Listed:
 
 
 def decode(data: bytes | None, size: int) -> np.ndarray | None:
-    """Decode grey pixels (size, size) uint8; None if the bytes are no such image."""
+    """Decode an image to grey levels (size, size) uint8; None if it is unreadable or has another size."""
     if not data:
         return None
     try:

@@ -53,16 +53,17 @@ SETTINGS = {
 class Paddles(NamedTuple):
     """Tables for extending a curve.
 
-    P = 360 + K paddles: 0..359 leave their start at -180..179 degrees; 360 + k ends at its start, after displacement k.
-    A patch's centre, row and column side // 2, is the paddle's start. Its rows are filled up to a multiple of 8 for
-    vector instructions, with values that have no effect. In patches 255 = 1.0.
+    P = 360 + K paddles: 0..359 are drawn from the curve's start at -180..179 degrees; 360 + k is drawn backwards from
+    its end, the point at displacement k from the anchor. A patch's centre, row and column side // 2, is the point that
+    it is drawn from. Its rows are filled up to a multiple of 8 for vector instructions, with values that have no
+    effect. In patches 255 = 1.0.
     """
 
     mask: np.ndarray  # (P, side, 8 n) uint8, the line widened by the margin
     dilated: np.ndarray  # (P, side + 2 margin, 8 n) uint8, the mask patch dilated by the margin
     limit: np.ndarray  # (P, side, 8 n) uint8, the greatest mask on which the paddle may be placed
     anchor: np.ndarray  # (P, 2) from a paddle's pivot to the anchor of the next
-    displacement: np.ndarray  # (K, 2) int64
+    displacement: np.ndarray  # (K, 2) int64 from the anchor to the end of a paddle
     follower: np.ndarray  # (P, C) int64 displacements that may follow a paddle, then zeros
     turn: np.ndarray  # (P, C) their weights, then zeros
 
@@ -91,7 +92,7 @@ class PaddleTable(NamedTuple):
     theta: np.ndarray  # (P,) orientation, also of the 360 + k paddles, which are drawn from their end backwards
     line: np.ndarray  # (P, side, 8 n) uint8
     marker: np.ndarray  # (M, M, M, M) uint8: [i, j] holds a marker at (i, j) of an M x M image
-    blank: np.ndarray  # (2, size + 2 BEYOND, same) uint8: the mask without curves, 255 outside the image; it dilated
+    blank: np.ndarray  # (2, size + 2 BEYOND, same) uint8: mask without curves, 255 outside the image; the same dilated
 
 
 def framed(size: int, frame: int) -> np.ndarray:
@@ -147,7 +148,8 @@ def render_markers(radius: float) -> np.ndarray:
 def elements(masks: np.ndarray, half: int) -> list[np.ndarray]:
     """List the dilation elements of seeds, int64 (., 2) cells relative to the centre of a square of side 2 half + 1.
 
-    The paddle starts at index half + 1 of that square, one past its centre; cells below 1 are dropped.
+    The paddle starts at index half + 1 of that square, one past its centre. Cells that are not fully 1 (255) and cells
+    outside the square are dropped.
     """
     elements = []
     for mask in masks:
@@ -199,7 +201,7 @@ def followers(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def turn_weights(theta: np.ndarray, continuity: float) -> np.ndarray:
-    """Weight every displacement as the next one after a paddle, by cos² of the turn: (P, K)."""
+    """Weight every displacement as the next one after a paddle, by cos² of `continuity` times the turn: (P, K)."""
     angle = abs(theta[SEEDS:] - theta[:, None])
     angle = np.minimum(angle, 2 * np.pi - angle)
     angle = np.minimum(continuity * angle, np.pi / 2)
@@ -223,7 +225,7 @@ def extents(cells: np.ndarray) -> list[int]:
 
 @functools.cache
 def paddle_table(size: int, margin: int, void: bool = True) -> PaddleTable:
-    """Make the table of an image's size and margin; without `void` seeds are accepted in every orientation."""
+    """Make the table of an image's size and margin; with void=False no orientation is void (see `is_void`)."""
     setting = SETTINGS[size]
     length = setting.length
 

@@ -29,7 +29,7 @@ def paste(image, patches, paddle, start_y, start_x):
 
 @inlined
 def fits(mask, limits, paddle, start_y, start_x):
-    """Whether no pixel of the mask is above the paddle's limit; pixels beyond the image's edge act as its frame."""
+    """Whether no pixel of the mask is above the paddle's limit; pixels beyond the image's edge count as occupied."""
     limit = limits[paddle]
     side = limits.shape[1]
     width = limits.shape[2]

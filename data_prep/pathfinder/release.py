@@ -41,7 +41,7 @@ class Folder:
 
     @cached_property
     def candidates(self) -> list[Path]:
-        """Every folder of this contour and size at or below the path."""
+        """The path if it holds metadata, else every folder of this contour and size at or below it."""
         if (self.path / "metadata").is_dir():
             return [self.path]
         folders = []
@@ -84,7 +84,7 @@ class Folder:
         return stamp(states)
 
     def fetch(self, root: Path, progress: Progress) -> None:
-        """Report the folder; images are read in place."""
+        """Log the folder if it is not the path; images are read in place."""
         if self.folder != self.path:
             log(f"reading {self.folder}")
 
@@ -109,7 +109,7 @@ def _listing(folder: Path) -> Listed:
 
 
 def _states(folder: Path) -> States:
-    """The name and the state of every file of a contour, sorted by name."""
+    """The name and the state of every file of a contour, sorted by name in each of its folders."""
     states = []
     subfolders = [folder / "metadata", *sorted(folder.glob("imgs/*"))]
     with reporter(folder.name, DELAY) as progress:
@@ -152,11 +152,11 @@ def _content(path: Path) -> bytes | None:
 
 
 def _identity(folder: Path) -> dict[str, Any]:
-    """Count the listed images that are there and hash all names, labels and contents."""
+    """Count the listed images that are there and not empty, and hash all names, labels and contents."""
     entries = _listing(folder)
     starts = range(0, len(entries), BLOCK)
 
-    # The line of each image, and whether the image is there.
+    # The line of each image, and whether the image is there and not empty.
     def digests(start: int) -> list[tuple[str, bool]]:
         lines = []
         for name, label in entries[start : start + BLOCK]:
@@ -189,7 +189,7 @@ class _Copy:
     digests: dict[str, bytes] = field(default_factory=dict)
 
     def add(self, name: str, data: bytes, where: str) -> bool:
-        """Note a file; False if it is a repetition. Raises ValueError if a repetition has another content."""
+        """Note a file; False if its image is stored already. Raises ValueError if a repetition has another content."""
         digest = hashlib.blake2b(data, digest_size=16).digest()
         before = self.digests.setdefault(name, digest)
         if before != digest:
@@ -199,7 +199,7 @@ class _Copy:
 
 
 class Archive:
-    """The release archive.
+    """The images of one size and contour in the release archive.
 
     One pass over it, in `fetch`, stores the decoded images in an unnamed file in `root`, so that memory is bounded and
     a killed process leaves nothing behind.
@@ -230,7 +230,7 @@ class Archive:
     def fetch(self, root: Path, progress: Progress) -> None:
         copies: dict[str, _Copy] = {}
         root.mkdir(parents=True, exist_ok=True)
-        self.images = tempfile.TemporaryFile(dir=root)  # noqa: SIM115 read by `pixels`, closed with this object
+        self.images = tempfile.TemporaryFile(dir=root)  # noqa: SIM115 read by `pixels`, closed by `close`
         count = 0
         with reading(self.path), no_room(root):
             for folder, name, content in self._members(progress):
@@ -261,7 +261,7 @@ class Archive:
             yield folder, below, content
 
     def _choose(self, copies: dict[str, _Copy]) -> None:
-        """Take the first folder of the archive. Raises ValueError if another one has other files."""
+        """Take the first folder of the contour. Raises ValueError if there is none or another one has other files."""
         folders = list(copies)
         if not folders:
             raise ValueError(f"{self.path}:/{self.inner} has no metadata/*.npy: {REMEDY}")

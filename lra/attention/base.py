@@ -15,10 +15,11 @@ The letters of tensor shapes, in this package and in ``lra.model``:
 Signatures declare shapes with jaxtyping, and the tests check them at every call. A mask is True at real tokens;
 None means that all tokens are real.
 
-Every mechanism passes the checks of ``lra.checks``: padding never changes the output of a real token; an example has
-the same result alone and in a batch; evaluation is repeatable; every parameter gets a finite gradient; mask=None equals
-a mask of ones; fewer real tokens than c give the result of c = that number. A mechanism does its own scaling, chooses
-its own precision and keeps no state between calls.
+Every mechanism passes the checks of ``lra.checks``, except for the cases that ``tests/attention/test_checks.py`` lists.
+Among them: padding never changes the output of a real token; an example has the same result alone and in a batch;
+evaluation is repeatable; every parameter gets a finite gradient that is not zero; mask=None equals a mask of ones;
+fewer real tokens than c give the result of c = that number. A mechanism does its own scaling, chooses its own precision
+and keeps no state between calls.
 """
 
 from abc import abstractmethod
@@ -103,11 +104,12 @@ class Mechanism(Checked, nn.Module):
 class Attention(Mechanism):
     """A function of queries, keys and values. ``lra.model.multihead`` has the projections around it."""
 
-    # Whether queries and keys are one projection.
+    # Whether ``Multihead`` has one projection for queries and keys, which are then one tensor.
     shared_qk: ClassVar[bool] = False
     # Whether examples of a batch change each other's results; the texts of a pair are then encoded separately.
     batch_dependent: bool = False
-    # Whether ``forward`` has an argument ``bias``, a function of positions (rows, cols) that returns a score bias.
+    # Whether ``forward`` takes an argument ``bias``: a function of the positions of queries and of keys that returns a
+    # bias of their scores.
     supports_bias: bool = False
 
     @abstractmethod
@@ -137,9 +139,9 @@ class Attention(Mechanism):
 class Mixer(Mechanism):
     """A function of token vectors, whose result may have another ``width``.
 
-    An encoder block contains one Mixer: ``Multihead`` around an Attention, or a mechanism. Like any module it may have
-    ``rates``: learning-rate factors by parameter name. Parameters in ``rates`` have no weight decay unless their names
-    are in ``decayed`` (``lra.train.optim``).
+    The blocks of ``lra.model.blocks`` contain one Mixer: ``Multihead`` around an Attention, or a mechanism. Like any
+    module it may have ``rates``: learning-rate factors by parameter name. Parameters in ``rates`` have no weight decay
+    unless their names are in ``decayed`` (``lra.train.optim``).
 
     Args:
         sizes: see ``Sizes``.
@@ -162,8 +164,8 @@ class Mixer(Mechanism):
         x: Float[Tensor, "N L d"],
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N H L L"] | None:
-        """Return the map that multiplies the values, or None.
+        """Return the map that multiplies the values; None, as here, for a mechanism without one.
 
-        None stands for values that do not enter linearly, and for recurrences, which never form the map.
+        A mechanism has no map if its values do not enter linearly. Convolutions and recurrences never form one.
         """
         return None

@@ -15,17 +15,18 @@ from .base import Attention, Sizes
 class BigBird(Attention):
     """softmax(q kᵀ / √D) v over global, neighbouring and random blocks, O(L block (window + random) D) time.
 
-    A query of block i sees the first and the last block, ``window`` blocks centred at i, and ``random`` other blocks,
-    which are distinct from these if there are enough. Queries of the first and the last block see every token
-    (section 2, ITC). The last block is the one with the example's last real token, whatever the padded length.
+    A query of block i sees the first and the last block, ``window`` blocks centred at i, and ``random`` of the other
+    blocks, or all of them if there are fewer. Queries of the first and the last block see every token (section 2, ITC).
+    The last block is the one with the example's last real token, whatever the padded length.
 
     Random blocks are drawn for each head. Training draws them for every call and example. Evaluation uses one fixed
-    draw, an order of preference over all blocks of ``length``, of which an example takes the first ones that it has.
+    draw, an order of preference over all blocks of ``length``, of which an example takes the first ones that it has. A
+    draw is (L / block)² random numbers.
 
     Args:
         block: tokens of a block, b.
         window: neighbouring blocks including the block itself, odd.
-        random: random blocks.
+        random: random blocks, at most.
 
     Raises:
         ValueError: ``window`` is even.

@@ -1,7 +1,7 @@
 """Controls: the accuracy of an encoder without attention. A mechanism is worth what it adds to them.
 
-Both keep the projections of every other ``Attention``, so that weights, initial values and parameter counts are the
-same. The projections of queries and keys get a gradient of zero.
+Both keep the projections of softmax attention, so that shapes, initial values and number of the weights are the same.
+The projections of queries and keys get a gradient of zero.
 """
 
 from jaxtyping import Bool, Float

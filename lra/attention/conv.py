@@ -1,4 +1,4 @@
-"""Control: a depth-wise convolution of fixed width, so a token sees only its neighbours."""
+"""Control: a depth-wise convolution of fixed width, so a token sees only itself and its neighbours."""
 
 import torch
 import torch.nn.functional as F
@@ -12,16 +12,16 @@ from .base import Mixer, Sizes
 
 
 class Conv(Mixer):
-    """Projection to values, depth-wise convolution and output projection, O(L width d) time.
+    """Projection to values, depth-wise convolution and output projection, O(L d (width + d)) time.
 
-        y_ic = Σ_j w_c,j-i v_jc / Σ_j |w_c,j-i|,  over the real tokens j with |j - i| <= width / 2
+        y_ic = Σ_j w_c,j-i v_jc / Σ_j |w_c,j-i|,  over the real tokens j with |j - i| <= width // 2
 
     The weights depend on the distance only and, unlike attention weights, have a sign. Dividing by the sum of their
     magnitudes keeps y at the scale of the values for every width, at both ends of a sequence and next to padding.
 
     Args:
         width: number of tokens that one output sees, odd; with ``causal`` the token and the ``width - 1`` before it.
-        causal: whether the filter sees earlier tokens only.
+        causal: whether the filter sees no later token.
 
     Raises:
         ValueError: ``width`` is even without ``causal``.
@@ -66,7 +66,7 @@ class Conv(Mixer):
             v = v * mask[..., None]
         numerator = convolve_sequence(v.mT[..., None], filters)  # (N,d,L,1)
 
-        # Denominator: the same convolution of ones at real tokens. It is 0 without a real neighbour, as the numerator.
+        # Denominator: a convolution of ones at real tokens with |w|. If no real token is in reach, both are 0.
         magnitudes = filters.abs()
         L = v.shape[1]
         width = filters.shape[2]

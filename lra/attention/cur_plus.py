@@ -26,7 +26,10 @@ class CURPlus(Attention):
     Args:
         sizes: see ``lra.attention.base.Sizes``.
         count, score, pairing, copy_rv, class_token, resample: see ``lra.attention.cur.CUR``.
-        impl: ``eager`` | ``sdpa``.
+        impl: ``eager`` writes every map out in float32; ``sdpa`` uses torch's fused attention.
+
+    Raises:
+        ValueError: count is outside 1 .. length.
     """
 
     def __init__(
@@ -52,7 +55,8 @@ class CURPlus(Attention):
             impl=impl,
         )
         self.resample = resample
-        # Compaction moves tokens to other positions. Random numbers and the class token depend on positions.
+        # Compaction moves tokens to other positions, but random numbers belong to positions. CURPlus with
+        # ``class_token`` is not compacted either.
         self.compactable = score != "random" and not class_token
 
         # The random numbers of evaluation, one for each side (queries or keys), head and position.

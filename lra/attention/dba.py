@@ -19,11 +19,11 @@ class DBA(Checked, nn.Module):
         4. X + Y, then the feed-forward layer
 
     X stands for LN(X) in steps 1 and 3; P is not normalised. Z is the P of the next layer. Queries and keys have size r
-    over all H heads (the bilinear form), values d; every W has a bias. Padding gets no weight in step 1.
-    O(L p (r + d)) time.
+    over all H heads (the bilinear form), values d; every W has a bias. Padding gets no weight in step 1. Steps 1 and 3
+    take O(L p (r + d)) time without the projections.
 
     Args:
-        sizes: its dropout acts on the softmaxes, on P and on both residual branches.
+        sizes: its dropout acts on the softmaxes, on the P of the first layer and on both residual branches.
         dim: d, which must be heads * head_dim.
         hidden: width of the feed-forward layer.
         first: whether this is the first layer, which learns P (normal with standard deviation d^-1/2 at the start).

@@ -42,7 +42,7 @@ def _transform_each(
 ) -> Float[Tensor, "N L d"]:
     """Transform the real tokens of each sequence in a loop.
 
-    The lengths become Python integers, which an accelerator would have to wait for.
+    The lengths become Python integers: on an accelerator the program would have to wait for them.
     """
     tokens = mask.flatten().nonzero()[:, 0]  # (T,)
     packed = x.flatten(0, 1).index_select(0, tokens)  # (T,d)
@@ -102,7 +102,7 @@ def dft(
     n = lengths.clamp(min=1)[:, None]  # (N,1)
     j = torch.arange(L, device=x.device)
 
-    # The chirp. j² modulo 2n is an integer, so the phase is exact.
+    # The chirp. Reducing the integer j² modulo 2n keeps the phase below 2π, so it loses no digits.
     remainder = j * j % (2 * n)  # (N,L)
     phase = remainder.to(x.real.dtype) / n * math.pi
     chirp = torch.polar(torch.ones_like(phase), phase)

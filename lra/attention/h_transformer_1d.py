@@ -27,6 +27,9 @@ class HTransformer1D(Attention):
     their exponentials, see ``lra.ops.blocks.union``. Up to ``2 block`` positions it is exact softmax attention.
 
     O(L block D) time and O(L block) memory.
+
+    Args:
+        block: cells of a block.
     """
 
     def __init__(self, sizes: Sizes, *, block: Positive = 16):
@@ -92,7 +95,7 @@ class HTransformer1D(Attention):
     ) -> tuple[Part, list[Part]]:
         """Compute the same parts from cells that differ in their number n of real tokens.
 
-        ``num_padding`` positions fill up the last block.
+        ``num_padding`` positions extend the sequence to 2^levels blocks.
         """
         if mask is None:
             mask = torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device)

@@ -1,6 +1,6 @@
 """Attention with kernel features, φ(q) (φ(k)ᵀ v): linear attention, Performer and random feature attention.
 
-The shared product, ``lra.ops.linear_attention.attend``, takes O(L F (D + E)) time for F features.
+The shared product, ``lra.ops.linear_attention.attend``, takes O(L F E) time for F features.
 """
 
 import math
@@ -82,16 +82,16 @@ class Performer(Attention):
         exp:   φ(x)_f = exp(w_f·x - |x|²/2 - c) + eps   (lemma 1)
         relu:  φ(x)_f = max(w_f·x, 0) + 0.001           (generalised attention)
 
-    The exponential kernel estimates softmax attention; it is exact for many features and eps = 0. The stabiliser c is
-    the largest w·x of each query, and for keys the largest one over all real keys of an example and head, as in the
-    released code; with eps = 0 it cancels.
+    The exponential kernel estimates softmax attention, for eps = 0 and enough features to any accuracy. The stabiliser
+    c is the largest w·x of each query, and for keys the largest one over all real keys of an example and head, as in
+    the released code; with eps = 0 it cancels.
 
     Args:
         features: number of random features F.
         kernel: ``exp`` or ``relu``; the official default is ``relu``.
         eps: constant added to the features of ``exp``.
         scalings: how often q and k are divided by D^¼. The PyTorch LRA code does it twice, so its logits are q·k / D.
-        redraw: ``train`` draws the random features at every training step; ``never`` keeps the draw that is used for
+        redraw: ``train`` draws the random features at every call in training; ``never`` keeps the draw that is used for
             evaluation.
     """
 
@@ -180,14 +180,14 @@ class RFA(Attention):
 
         φ(x) = [sin(w_1·x), ..., sin(w_F·x), cos(w_1·x), ..., cos(w_F·x)] / √F   (eq. 3), |q| = |k| = 1
 
-    w = scale * Gaussian with a learned scale (H,D). On the unit sphere the Gaussian kernel that φ estimates is
-    exp(scale² q·k) up to a constant, so many features give softmax(scale² q·k) attention. The gate of section 3.2 is
-    causal and is left out.
+    w = scale * Gaussian with a learned scale (H,D), which starts at 1. φ(q)·φ(k) estimates the Gaussian kernel
+    exp(-|scale * (q - k)|² / 2). While all entries of the scale are equal, this is exp(scale² q·k) up to a constant, so
+    many features give softmax(scale² q·k) attention. The gate of section 3.2 is causal and is left out.
 
     Args:
         features: number of random vectors w; φ has twice as many entries.
         floor: smallest denominator, as a mean over the keys, because estimates can be negative.
-        redraw: ``train`` draws w at every training step; ``never`` keeps the draw that is used for evaluation.
+        redraw: ``train`` draws w at every call in training; ``never`` keeps the draw that is used for evaluation.
     """
 
     compactable = True
@@ -208,7 +208,7 @@ class RFA(Attention):
     ) -> Float[Tensor, "N H L E"]:
         scale = upcast(self.scale)[:, None]  # (H,1,D)
         w = self.rows().to(q.dtype) * scale  # (H,F,D)
-        # Eq. 3; both factors 1/√F stand in the features of the queries.
+        # Eq. 3; the features of the queries have both factors 1/√F.
         num_features = w.shape[1]
         phi_q = self._features(q, w) / num_features  # (N,H,L,2 F)
         phi_k = self._features(k, w)  # (N,H,L,2 F)

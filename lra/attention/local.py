@@ -41,11 +41,10 @@ class Local(Attention):
         if is_strided:
             size = self.sizes.length // self.block + 1
 
-        # Fold the sequence.
-        q, k, v = (blocks(x, size) for x in (q, k, v))  # (N,H,B,b,.)
-        real = real_blocks(mask, L, size, q.device)  # (N or 1,B,b)
+        # Fold the sequence. The groups are the rows (contiguous) or the columns (strided).
+        q, k, v = (blocks(x, size) for x in (q, k, v))  # (N,H,L / size,size,.)
+        real = real_blocks(mask, L, size, q.device)  # (N or 1,L / size,size)
         if is_strided:
-            # Groups are the columns.
             q, k, v = (x.transpose(2, 3) for x in (q, k, v))  # (N,H,s,members,.)
             real = None if real is None else real.mT
 

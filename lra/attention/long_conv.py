@@ -16,7 +16,7 @@ class LongConv(Mixer):
     """y = K * u + D u with one kernel per channel whose entries are parameters, O(d L log L) time.
 
     K = squash(weights) with squash(k) = sign(k) max(|k| - λ, 0) (section 3.2), then dropout of its entries in training.
-    The kernel is as long as the longest sequence: O(d length) parameters. A masked token counts as zero.
+    The kernel is as long as the longest sequence: O(d length) parameters. Masked tokens enter the convolution as zeros.
 
     Args:
         sizes: ``length`` is the length of the kernel, ``dropout`` the dropout of its entries.

@@ -11,15 +11,15 @@ from .base import Attention, Sizes
 
 
 class Longformer(Attention):
-    """softmax(q kᵀ / √D) v over a band of ``window`` positions and ``global_tokens``, O(L window D) time.
+    """softmax(q kᵀ / √D) v over a band of w positions and g global tokens, O(L (w + g) D) time.
 
     Query i sees the positions i - floor((w - 1) / 2) .. i + floor(w / 2), itself included, and the global tokens, which
     are the first ones of the sequence. A global query sees every token (both section 3.1). The paper gives global
     attention separate projections; here, as in the released LRA code, it shares the projections of the band.
 
     Args:
-        window: width of the band w.
-        global_tokens: number of global tokens, from 0 to ``length``.
+        window: w.
+        global_tokens: g, from 0 to ``length``.
 
     Raises:
         ValueError: ``global_tokens`` is outside 0 .. length.
@@ -113,7 +113,10 @@ def _band(size: int, num_left: int, num_right: int, device: torch.device) -> Boo
 
 
 def _hides_keys(q: Float[Tensor, "N H L D"], v: Float[Tensor, "N H L E"]) -> bool:
-    """Whether the mask is a column of the keys: on a CPU. On a GPU fused kernels need sizes that are multiples of 8."""
+    """Whether the mask is a column of the keys: on a CPU, in float32 or float64, with values as wide as keys.
+
+    On a GPU fused kernels need sizes that are multiples of 8.
+    """
     has_one_width = q.shape[-1] == v.shape[-1]
     is_wide = q.dtype in (torch.float32, torch.float64)
     return q.device.type == "cpu" and has_one_width and is_wide

@@ -16,7 +16,7 @@ class LRU(Mixer):
     """x_k = λ x_(k-1) + exp(γ) B u_k, y_k = Re(C x_k) + D u_k: one linear recurrence of complex states (eq. 7).
 
     λ_j = exp(-exp(ν_j) + i exp(θ_j)) lies inside the unit circle for all parameters (section 3.3). exp(γ) starts as
-    √(1 - |λ|²), so the states keep the variance of white noise (section 3.4). A masked token counts as zero.
+    √(1 - |λ|²), so the states keep the variance of white noise (section 3.4). Masked tokens enter the scan as zeros.
 
     O(N L + N d L) time for the scan and for B and C; O(N L) memory.
 

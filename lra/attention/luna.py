@@ -17,11 +17,12 @@ class Luna(Checked, nn.Module):
         2. Y = Attn(X, Q, Q)   unpack them
         3. X + Y, then the feed-forward layer; P + Q is the P of the next layer
 
-    X and P stand for LN(X) and LN(P) in steps 1 and 2. Attn projects queries, keys and values and scales by √D; only Y
-    has an output projection. Step 2 reads Q without its residual. O(L rows D) time.
+    X and P stand for LN(X) and LN(P) in steps 1 and 2. Attn projects queries, keys and values and divides the scores by
+    √D; only Y has an output projection. Step 2 reads Q without its residual. Both steps take O(L rows d) time without
+    the projections.
 
     Args:
-        sizes: its dropout acts on both residual branches.
+        sizes: its dropout acts on the P of the first layer, on the Q that is added to P and on both residual branches.
         dim: d, which must be heads * head_dim.
         hidden: width of the feed-forward layer.
         first: whether this is the first layer, which learns P (normal with standard deviation d^-1/2 at the start).

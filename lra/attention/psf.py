@@ -33,8 +33,8 @@ class PSF(Mixer):
         sizes: its dropout acts on V_0.
         dim: d.
         factors: M; null: ceil(log2 length).
-        links: K; ``code``: ceil(log2 length) + 1, largest offset half the length; ``paper``: ceil(log2 length), largest
-            offset a quarter of the length.
+        links: K; ``code``: ceil(log2 length) + 1; ``paper``: ceil(log2 length). For a length of 2^n the largest offset
+            is half the length with ``code``, a quarter with ``paper``.
         hidden: hidden width of f_m.
         value_hidden: hidden width of g.
         channels: width of V_0; null: d.

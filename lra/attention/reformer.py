@@ -30,14 +30,14 @@ class Reformer(Attention):
 
     The first chunk has none before it, as in the paper; in the released libraries it attends to the last one. Padding
     is sorted to the end, so the chunks of an example do not depend on it. R is drawn again at every call in training;
-    evaluation keeps one draw. O(L chunk hashes) time.
+    evaluation keeps one draw. O(L chunk hashes (D + E)) time.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.
         hashes: number of rounds.
-        chunk: tokens per chunk; null: length / buckets.
-        buckets: number of buckets, 1 or even; null: 2 length / chunk rounded up, for chunks of twice the mean bucket
-            size (section 2).
+        chunk: tokens per chunk; null: ceil(length / buckets).
+        buckets: number of buckets, 1 or even; null: 2 ceil(length / chunk), for chunks of twice the mean bucket size
+            (section 2).
         scope: ``chunk``, all keys of both chunks, and a key that is met in several rounds counts in each of them, as in
             the released libraries; ``bucket``, the paper: only keys of the query's own bucket, and each key counts once
             (the log N_ij of appendix A).
@@ -74,7 +74,7 @@ class Reformer(Attention):
         self.power = power
         self.unit_keys = unit_keys
         self.own_last = own_last
-        # Chunks and buckets default to each other.
+        # Each of chunk and buckets has a default that follows from the other.
         if chunk is None:
             assert buckets is not None
             chunk = math.ceil(sizes.length / buckets)

@@ -23,7 +23,7 @@ class S5(Mixer):
 
     Λ = λ + i ω starts as the eigenvalues of J blocks of the normal part of HiPPO-LegS, S = V Λ Vᴴ, one of each
     conjugate pair; B and C start as Vᴴ B and C V (section 3.3). Λ̄ and B̄ are discretised with a step Δ for each state.
-    The states are computed by a scan over all positions. A masked token counts as zero.
+    The states are computed by a scan over all positions. Masked tokens enter it as zeros.
 
     O(P L + P d L) time for the scan and for B and C; O(P L) memory.
 

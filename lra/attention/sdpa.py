@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 class SDPA(Attention):
     """Compute ``Softmax`` in O(L) memory, in the dtype of its inputs.
 
+    There are two exceptions with O(L²) memory: ``causal`` with a mask, and dropout in training on a CPU.
+
     Args:
-        sizes: its dropout acts on the weights; on a CPU a dropout above 0 makes torch take its quadratic path.
+        sizes: its dropout acts on the weights.
         causal: whether a query attends only to keys up to its own position.
     """
 
@@ -41,7 +43,7 @@ class SDPA(Attention):
             return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=self.causal)
         attn_mask = mask[:, None, None, :]  # (N,1,1,L)
         if self.causal:
-            # A padded query also attends to itself, or it might attend to nothing.
+            # A padded query attends to itself too: it may have no real key at or before it.
             L = q.shape[2]
             lower = torch.ones(L, L, dtype=torch.bool, device=q.device).tril()
             diagonal = lower & lower.mT

@@ -1,4 +1,4 @@
-"""Softmax attention, written out: the baseline of every speed and memory comparison.
+"""Softmax attention with the map written out.
 
 ``lra/reference/softmax.py`` has the same equation for one head of one sequence.
 """
@@ -23,7 +23,8 @@ class Softmax(Attention):
 
     Args:
         sizes: its dropout acts on the weights.
-        weights: ``softmax``, or ``laplace``, MEGA's function of each score (``lra.ops.attention_maps``).
+        weights: ``softmax``, or ``laplace``, MEGA's function of each score (``lra.ops.attention_maps``), for which the
+            scores are divided by the number of real keys instead of √D.
         checkpoint: whether the backward pass recomputes the (L,L) weights instead of storing them, as in the released
             Nystromformer (docs/sources.md).
     """

@@ -90,7 +90,7 @@ class Sparse(Attention):
     ) -> Part:
         """Attend to the band. Tensors of the part are (N,H,B l,.)."""
         L = q.shape[2]
-        # The band of a query: stride - 1 earlier keys if causal, else half of them on each side.
+        # The band of a query: stride - 1 earlier keys if causal, else half of them on either side.
         if self.causal:
             num_left = self.stride - 1
             num_right = 0
@@ -164,7 +164,7 @@ class Sparse(Attention):
             is_earlier = position <= position[:, None]  # (b,b)
             inside = inside & is_earlier  # (N or 1,1,B,b,b)
 
-        # Summaries of the other blocks, S of all blocks together.
+        # Summaries of the other blocks, only of earlier ones if causal; S of all blocks together.
         is_other = self._other_blocks(q.shape[2], q.device)  # (B,B)
         outside = is_other[..., None] & real[:, None, :, summaries]  # (N or 1,B,B,c + 1)
         outside = outside.flatten(2)[:, None, :, None]  # (N or 1,1,B,1,S)

@@ -1,7 +1,7 @@
 """Synthesizers (Tay et al., ICML 2021): attention weights that do not compare tokens.
 
-All of them take O(L²) time; ``Random`` also takes O(L²) memory. A sequence shorter than ``length`` uses the first L
-rows and columns of the learned scores, and padded keys get no weight.
+All of them take O(L²) time; ``Random``, and on a CPU all of them with dropout, also take O(L²) memory. A sequence
+shorter than ``length`` uses the first L rows and columns of the learned scores, and padded keys get no weight.
 """
 
 from abc import abstractmethod
@@ -21,14 +21,15 @@ from .gated import merge_heads, split_heads
 class Synthesizer(Mixer):
     """softmax(S) v with one S (L,L) per head, a function of single tokens or of positions.
 
-    The official LRA configurations name Factorised without q kᵀ for Text and Random for Image and Pathfinder. Its
-    training scripts pass neither option to the encoder, whose defaults are Random with q kᵀ, so the released code runs
-    attn=synthesizer_random attn.dot_product=true.
+    The official LRA configurations name Factorised without q kᵀ for Text, and Random for Image and Pathfinder. The
+    training script of Text does not pass its options to the encoder, whose defaults are Random with q kᵀ, so on every
+    task the released code runs attn=synthesizer_random attn.dot_product=true.
 
     Args:
         sizes: its dropout acts on the weights.
         dim: d.
-        dot_product: whether q kᵀ / √D is added to S (the paper's mixtures with vanilla attention).
+        dot_product: whether q kᵀ / √D is added to S (the paper's mixtures with vanilla attention, without learned
+            weights of the two).
     """
 
     has_dropout = True

@@ -23,7 +23,7 @@ class TransformerLS(Mixer):
         4. out_i = softmax(q_i [k' k_W]ᵀ / √D) [v' v_W],   W the window of token i
 
     Windows: consecutive segments of ``window`` queries attend to their own tokens and to max(window // 2, 1) tokens on
-    either side. Padding has no weight in the windows and in P. Outputs of padded queries are zero. W_p has no bias,
+    either side. Padding has no weight in the windows and in P. Step 4 gives zero for padded queries. W_p has no bias,
     which would add the same to every token. O(L (rank + window) D) time.
 
     Args:

@@ -1,4 +1,4 @@
-"""python -m lra.bench: time and memory of mechanisms, alone and in a training step, interleaved in one process."""
+"""python -m lra.bench: time, memory and rounding error of mechanisms, alone, in a block and in a step of the model."""
 
 if __name__ == "__main__":
     from lra.startup import begin
@@ -19,15 +19,15 @@ from ..train.device import select_device
 from . import contestants, profile, roofline, run
 from .options import BenchOptions
 
-# Options on the machine and the duration of the measurement are not part of a benchmark's fingerprint; ``trainer`` is
-# resolved into other options.
+# Options that are not part of a benchmark's fingerprint: the folder; device and threads, which the machine describes;
+# the time budget; ``steps`` of what=profile; ``trainer``, which is resolved into other options.
 INDIFFERENT = ("runs", "device", "threads", "trainer", "budget_s", "steps")
 INDIFFERENT += ("command_overrides", "data_overrides", "multirun")
 
 
 @main(BenchOptions)
 def bench(options: BenchOptions) -> None:
-    """Measure, write a record and print its tables.
+    """Measure, write a record and print its tables; what=profile prints tables only.
 
     Raises:
         ValueError: a name is unknown, a number out of range, or the record cannot be written.

@@ -12,9 +12,10 @@ from .workloads import Inputs
 
 
 def errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[float, ...]:
-    """Measure ||x - y|| / ||y|| in the 2-norm; y has the same weights, inputs and random numbers, x is without dropout.
+    """Measure ||x - y|| / ||y|| in the 2-norm, x in the dtype of the shape, y in float64, both without dropout.
 
-    If rounding changes which token is selected, the error has the size of that change.
+    Both have the same weights, inputs and random seed. If rounding changes which token is selected, the error has the
+    size of that change.
 
     Args:
         experiment: experiment of the contestant.
@@ -22,7 +23,7 @@ def errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[float, ..
         mode: ``inference`` or ``training``.
 
     Returns:
-        The error of the output and, in training, the error of the gradients by all inputs together.
+        The error of the output and, in training, the error of the gradients of all inputs together.
     """
     # The mechanism, and its copy in float64. A tensor that is both query and key stays one tensor.
     part, tensors = workloads.mechanism(experiment, inputs)

@@ -36,7 +36,7 @@ class BenchOptions(Options):
     heads: Some[Positive]
     head_dim: Some[Positive]
     dtype: Some[Precision]
-    # Training steps: their tasks and batches.
+    # Steps and profiles: their tasks and batches.
     tasks: Some[str]
     budget: Name
     batches: Literal["random", "data"]
@@ -51,7 +51,7 @@ class BenchOptions(Options):
     warmup: Whole
     sample_ms: Least
     clock: Clock
-    # Limits of the time, and the record.
+    # Limits of the time, steps of a profile, and the record.
     limit: Least | None
     budget_s: Least | None
     steps: Positive

@@ -1,6 +1,6 @@
 """Pairs of a mechanism and a public implementation of it on the same inputs, with the same weights.
 
-Packages of peers are imported when a pair is built, since none of them is a dependency.
+Packages of peers are imported when a pair is built, since none of them is a required dependency.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class PeerPair:
     """A mechanism and its peer on the same inputs.
 
     Args:
-        mechanism, reference: functions without arguments that return outputs.
+        mechanism, reference: functions without arguments that return the output of the mechanism and of its peer.
         inputs: tensors whose gradients both compute.
         modules: modules whose parameters get gradients too.
     """
@@ -96,7 +96,7 @@ def from_projections(peer: nn.Module, inputs: list[Tensor]) -> Tensor:
 def same_tokens(
     mechanism: nn.Module, reference: Callable[[Tensor], Tensor], x: Tensor, modules: list[nn.Module]
 ) -> PeerPair:
-    """Pair an ``Attention`` with a peer without projections, whose queries, keys and values all are its tokens."""
+    """Pair an ``Attention`` with a peer without projections; the tokens x are queries, keys and values of both."""
 
     def forward() -> Tensor:
         heads = split_heads(x)
@@ -164,7 +164,7 @@ def build_linear_features(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
 
 
 def build_local(n: int, batch: int, dtype: torch.dtype, *, reach: int) -> PeerPair:
-    """Groups of 64 tokens for a reach of 0 blocks, a band of 64 tokens to each side for 1."""
+    """Compare attention within blocks of 64 tokens (reach=0), or to 64 tokens on each side (reach=1)."""
     from local_attention import LocalAttention
 
     inputs = heads_inputs(n, batch, dtype)

@@ -2,7 +2,8 @@
 
 Both run interleaved in one process on one thread, forward and backward, and are timed by the CPU time of the process.
 Whether they are the same function is measured too: by the difference of their outputs in float64. A peer that is not
-installed is skipped; ``make bench-peers`` installs all of them but pytorch-fast-transformers, which must be compiled.
+installed gets a row without numbers; ``make bench-peers`` installs all of them but pytorch-fast-transformers, which
+must be compiled.
 """
 
 import re
@@ -32,7 +33,7 @@ class PeerComparison:
     Args:
         name: name of the mechanism as in ``attn=``.
         peer: package of the peer.
-        build: function of (n, batch, dtype) that makes the pair; an ImportError says that the peer is not installed.
+        build: function of (n, batch, dtype) that makes the pair; raises ImportError if the peer is not installed.
         remark: how functions differ, if they do.
     """
 
@@ -95,8 +96,8 @@ def arguments(words: list[str], command: str = "lra.bench.peers") -> dict[str, i
 
 
 def training_step(forward: Callable[[], Tensor], pair: PeerPair) -> Callable[[], None]:
-    """Make a forward and backward pass, with a fixed random gradient of the output."""
-    # The gradient is drawn once, outside the timed steps.
+    """Make a function of one forward and backward pass, with a fixed random gradient of the output."""
+    # The gradient is drawn in the first call, which is not timed.
     gradients: dict[torch.Size, Tensor] = {}
 
     def step() -> None:
@@ -134,9 +135,8 @@ def row(comparison: PeerComparison, n: int, batch: int, repeats: int) -> list[st
         pair = comparison.build(n, batch, torch.float32)
     except ImportError:
         return [*cells, "-", "-", "-", "-", "not installed"]
-    # Both are timed in turn.
+    # Both are timed in turn. An error of one of them is its status.
     steps = {"mechanism": training_step(pair.mechanism, pair), "reference": training_step(pair.reference, pair)}
-    # An error of one of them is its status.
     measured = measure(steps, repeats=repeats, clock="cpu")
     mechanism = measured["mechanism"]
     reference = measured["reference"]
@@ -156,7 +156,7 @@ def with_spread(measurement: Measurement) -> str:
 
 
 def verdict(relative: float, remark: str) -> str:
-    """Say whether outputs are the same up to rounding; if not, why."""
+    """Say whether outputs are the same up to rounding; if not, add the remark or else the relative difference."""
     if relative < SAME:
         return f"yes, {relative:.0e}"
     return f"no, {remark}" if remark else f"no, {relative:.0e}"

@@ -38,7 +38,7 @@ ARITHMETIC = ("matrix products", "element-wise and reductions", "optimiser", "se
 
 
 class _Watch(L.Callback):
-    """A callback that profiles the steps after the first WARMUP, or only times them."""
+    """A callback that times the batches after the first WARMUP, and profiles them if ``profiled``."""
 
     def __init__(self, device: str, profiled: bool):
         activities = [ProfilerActivity.CPU]
@@ -73,7 +73,7 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
         device: ``cpu`` or ``cuda``.
 
     Returns:
-        The operators that take most time, and the share of each kind.
+        The operators that take most time, then the time and share of each kind.
 
     Raises:
         ValueError: the mechanism cannot run here.
@@ -119,7 +119,7 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
         num_calls = f"{calls[key]:.0f}"
         lines.append([key, kind(key), *_time(ms[key], total), num_calls])
 
-    # Sums of each kind; the remaining time is spent in Python.
+    # Sums of each kind; in the remaining time Python runs, or the device is idle.
     sums = Counter({PYTHON: total - sum(ms.values())})
     for key, value in ms.items():
         sums[kind(key)] += value

@@ -1,8 +1,8 @@
 """python -m lra.bench.recurrences n=4096 batch=4: rounding errors and times of the linear recurrences.
 
 The operators of ``lra.ops.recurrence`` alone, without projections. Errors are relative to the token-by-token recurrence
-in float64, in the causal direction. Times are CPU times of forward and backward on one thread, relative to exact
-attention on the same queries, keys and values.
+in float64, in the causal direction. Times are CPU times of forward and backward on one thread, also relative to
+exact attention in both directions.
 """
 
 import sys
@@ -113,7 +113,7 @@ def attention_inputs(batch: int, length: int, dtype: torch.dtype) -> tuple[Tenso
 
 
 def decay_errors(length: int) -> Iterator[list[str]]:
-    """Measure the errors of scalar and channel decays: the head, then a line for each strength of the decays."""
+    """Measure the errors of scalar and channel decays: yield the head, then a line for each strength of the decays."""
     yield ["decays", *SCALAR_FORMS, *CHANNEL_FORMS]
     q, k, v = attention_inputs(ERROR_BATCH, length, torch.float64)
     x = torch.randn(q.shape, dtype=torch.float64)
@@ -124,7 +124,7 @@ def decay_errors(length: int) -> Iterator[list[str]]:
         for operator, chunk in SCALAR_FORMS.values():
             with_chunk = partial(operator, chunk=chunk)
             cells.append(relative_error(with_chunk, retention.scalar_decay_attention, inputs))
-        # One decay per key channel, by halving and by two factors.
+        # One decay per key channel, by halving chunks (``lra.ops.channel_decay``) and by two factors.
         inputs = [q, k, v, decay(x)]
         for operator, chunk in CHANNEL_FORMS.values():
             with_chunk = partial(operator, chunk=chunk)
@@ -133,7 +133,7 @@ def decay_errors(length: int) -> Iterator[list[str]]:
 
 
 def delta_rule_errors(length: int) -> Iterator[list[str]]:
-    """Measure the errors of the delta rule: the head, then a line for each kind of keys."""
+    """Measure the errors of the delta rule: yield the head, then a line for each kind of keys."""
     yield ["keys", *(f"beta {beta:g}" for beta in BETAS)]
     q, k, v = attention_inputs(ERROR_BATCH, length, torch.float64)
     # Equal keys make the triangular system as ill-conditioned as it can be.
@@ -154,7 +154,7 @@ def delta_rule_errors(length: int) -> Iterator[list[str]]:
 
 
 def scan_errors(length: int) -> Iterator[list[str]]:
-    """Measure the errors of the two scans: the head, then a line for each shift of the forget gate."""
+    """Measure the errors of the two scans: yield the head, then a line for each shift of the forget gate."""
     yield ["forget gate", "diagonal_recurrence", "selective_scan"]
     x = torch.randn(ERROR_BATCH, length, INNER, dtype=torch.float64)
     gates = torch.randn(x.shape, dtype=torch.float64)
@@ -201,7 +201,7 @@ def operators(batch: int, n: int) -> dict[str, tuple[Operator, list[Tensor]]]:
 
 
 def training_pass(operator: Operator, inputs: list[Tensor], bidirectional: bool) -> Callable[[], None]:
-    """Make a forward and backward pass, with a random gradient of the output."""
+    """Make a function of one forward and backward pass, with a fixed random gradient of the output."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     with torch.no_grad():
         gradient = torch.randn_like(operator(*leaves, bidirectional=bidirectional))
@@ -214,7 +214,7 @@ def training_pass(operator: Operator, inputs: list[Tensor], bidirectional: bool)
 
 
 def times(n: int, batch: int, repeats: int) -> Iterator[list[str]]:
-    """Measure the times of all operators in turn, relative to exact attention in both directions."""
+    """Measure all operators in turn: yield the head, then a line for each, relative to exact two-sided attention."""
     yield ["operator", "causal, ms", "both directions, ms", "causal", "both directions"]
     steps = {}
     contestants = operators(batch, n)

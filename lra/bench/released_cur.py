@@ -18,7 +18,7 @@ class ReleasedCUR(Attention):
     Positions are selected by a full sort of the scores (``sum``, ``abs``, ``embed``, ``random``) or at a fixed stride
     (``step``); the cubic iteration is written with identity matrices. As released, C is not masked and ``step`` ignores
     the mask. If at least ``count`` tokens are real, and for ``step`` if all are and count divides their number, it is
-    the same function as ``lra.attention.cur.CUR`` with ``pairing=separate``.
+    the same function as ``lra.attention.cur.CUR`` with ``pairing=separate``; ``random`` draws other numbers.
 
     Args:
         count: number of selected queries and of selected keys.

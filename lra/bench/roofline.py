@@ -7,7 +7,8 @@ rate of F FLOP/s no kernel is faster than max(bytes / B, FLOPs / F). Bytes count
     forward and backward    and read q, k, v and the output's gradient, write the gradients of q, k, v  11 G n d
 
 FLOPs count matrix products, 2 a b c for a product of a x b and b x c. The backward pass has two products for
-each product of the forward pass; the backward pass of exact attention also recomputes the scores:
+each product of the forward pass. For exact attention one more product is counted, the scores that fused kernels
+recompute in the backward pass:
 
     exact                   4 G n² d, 14 G n² d in both passes
     CUR, Nystromformer      G (8 n m d + 4 m² d + 8 s m³), three times that in both passes; s steps of the cubic
@@ -31,7 +32,7 @@ from .workloads import DTYPES
 
 
 def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> int | None:
-    """The FLOPs of a mechanism by the formulas above; None if it has none.
+    """The FLOPs of a mechanism by the formulas above; None if no formula covers it.
 
     Args:
         attention: the mechanism.

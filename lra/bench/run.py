@@ -36,7 +36,8 @@ def run(options: BenchOptions, machine: Machine) -> Iterator[list[BenchRow]]:
     deadline = time.monotonic() + (options.budget_s or math.inf)
     rows: list[BenchRow] = []
     for workload in options.what:
-        # Steps are of every task, in all dtypes together; inputs alone do not depend on the task.
+        # Steps are measured for every task, all dtypes together. The other workloads take one dtype at a time, with
+        # inputs that do not depend on the task.
         lengths: Sequence[int | None] = options.n
         tasks = options.tasks[:1]
         dtype_groups = [[dtype] for dtype in options.dtype]
@@ -65,7 +66,7 @@ def run(options: BenchOptions, machine: Machine) -> Iterator[list[BenchRow]]:
 class RowGroup:
     """The contestants of one shape, warmed up one by one and then timed in turn.
 
-    Steps are measured in all dtypes together; inputs alone are of the dtype of the shape.
+    Steps are measured in all ``dtypes`` together; for other workloads ``dtypes`` has the dtype of the shape only.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class RowGroup:
         """Measure the shape.
 
         Args:
-            before: rows of smaller shapes, from which the times of contestants are predicted.
+            before: rows of all shapes so far; shorter lengths among them predict the times of contestants.
             deadline: time on the clock of ``time.monotonic``.
         """
         # One row for each contestant, mode, padding and dtype.

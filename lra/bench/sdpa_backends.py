@@ -1,4 +1,4 @@
-"""Exact attention by every implementation that torch has, in the dtype of its inputs."""
+"""Exact attention by the implementations that torch has."""
 
 import functools
 from typing import Literal
@@ -25,8 +25,8 @@ class Exact(Attention):
     torch raises RuntimeError if a backend has no kernel for the inputs.
 
     Args:
-        backend: ``naive``, the formula as written; ``flex``, a compiled flex_attention; else the backend of
-            scaled_dot_product_attention.
+        backend: ``naive``, the formula as written, in the dtype of its inputs; ``flex``, a compiled flex_attention;
+            else the backend of scaled_dot_product_attention.
     """
 
     def __init__(self, sizes: Sizes, *, backend: Backend = "naive"):

@@ -1,4 +1,4 @@
-"""Typed values of a configuration: a section is a frozen pydantic model, and a refused value is one line."""
+"""Typed values of a configuration: sections are frozen pydantic models, and a wrong value gives a one-line message."""
 
 import functools
 import os
@@ -23,9 +23,9 @@ _SPELLED: dict[str, dict[str, Any]] = {
 
 
 def _spelled(schema: Any) -> Any:
-    """Let a strict schema take values as they are spelt on a command line.
+    """Let a strict schema take values as they are spelt on a command line, and expand ~ in paths.
 
-    The schema is changed in place; rules that it has stay.
+    The schema is changed in place. Rules that it already has stay, except for paths.
     """
     # Rules of this node.
     if isinstance(schema, dict):
@@ -33,7 +33,7 @@ def _spelled(schema: Any) -> Any:
             schema.setdefault(key, value)
         if schema.get("type") == "str" and schema.get("strict"):  # the text of a path
             schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
-            # A leading ~ is the home folder, as a shell has it, which expands neither data.root=~/x nor $LRA_DATA.
+            # Expand a leading ~: a shell expands it neither in data.root=~/x nor in the value of LRA_DATA.
             text = dict(schema)
             schema.clear()
             schema.update(no_info_after_validator_function(os.path.expanduser, text))
@@ -74,7 +74,7 @@ class Section(BaseModel):
             tree: plain values.
 
         Raises:
-            ValueError: an option is unknown or missing, or does not take its value.
+            ValueError: an option is unknown or missing or does not take its value, or options do not go together.
         """
         tree = _present(tree)
         try:
@@ -87,7 +87,7 @@ class Section(BaseModel):
         return self
 
     def replace(self, **options: Any) -> Self:
-        """The section with other values of options, which still have to go together."""
+        """The section with other values of options. Raises ValueError if they do not go together."""
         section = self.model_copy(update=options)
         section.check()
         return section
@@ -121,7 +121,7 @@ def _adapter(kind: Any) -> TypeAdapter:
 
 
 def _present(tree: Any) -> Any:
-    """Leave out the keys without a value, but of a constructor call, which says itself what it lacks."""
+    """Leave out the keys whose value is ABSENT, except in constructor calls: ``target.parse`` reports those."""
     if isinstance(tree, Mapping) and "_target_" not in tree:
         return {key: _present(value) for key, value in tree.items() if not (isinstance(value, str) and value == ABSENT)}
     return tree

@@ -21,7 +21,8 @@ _NO_ARGUMENTS = ("requires", "otherwise", "dropout")
 def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> Callable[..., nn.Module]:
     """Make a factory of blocks from a mechanism, which is an Attention, a Mixer or a whole Block.
 
-    A block that takes an ``attention`` gets the Attention itself, any other block a Mixer around it.
+    A block that takes an ``attention`` gets the Attention itself; any other block gets a Mixer, which is ``Multihead``
+    around an Attention. A mechanism that is a whole Block is put in no other.
 
     Args:
         model: options of the encoder. A mechanism that is a Block has ``model.dropout`` unless ``attn.dropout`` is
@@ -80,12 +81,12 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
 
 
 def check(*, model: Model, attn: Target, block: Target) -> None:
-    """Raise ValueError if a mechanism, a block and the positions of the model do not go together."""
+    """Raise ValueError if the mechanism is no class, or does not go with the block or the positions of the model."""
     kind, shell = attn.function, block.function
     if not inspect.isclass(kind):
         raise ValueError(f"attn._target_ must name a class, not {kind}")
 
-    # Rotary positions turn the queries and keys of Multihead.
+    # Rotary positions rotate the queries and keys of Multihead.
     if model.positions == "rotary" and (_takes_attention(block) or not issubclass(kind, Attention)):
         owner = shell.__name__ if _takes_attention(block) else kind.__name__
         raise ValueError(f"model.positions must be learned or none for {owner}, which has its own positions")
@@ -110,7 +111,7 @@ def _option_names(section: str, constructor: Callable, **sections: str) -> Itera
 
     Args:
         section: section of the constructor's own options.
-        constructor: class or function that the block calls.
+        constructor: class or function that the body of the ``with`` statement calls.
         sections: sections of the arguments that are passed to it.
     """
     try:

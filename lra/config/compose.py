@@ -41,8 +41,8 @@ def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
 def composed(name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
     """Compose a configuration inside of an initialized Hydra.
 
-    Hydra spends most of its time on reading and merging groups. Each choice of groups is therefore read once per
-    process, and the values are set in a copy of the result.
+    Hydra spends most of its time on reading and merging groups. Each choice of groups is therefore read once, until a
+    yaml changes, and the values are set in a copy of the result.
 
     Args:
         name: name of a yaml of the folder conf.
@@ -82,7 +82,7 @@ def _set(config: DictConfig, line: str) -> None:
 
 
 def _modification_times() -> tuple[tuple[str, int], ...]:
-    """The yamls on Hydra's search path with their times of modification, by which a cached reading is valid."""
+    """The yamls on Hydra's search path with their modification times, a part of the key of the cache."""
     loader = GlobalHydra.instance().config_loader()
     yamls: list[str] = []
     for source in loader.get_search_path().get_path():
@@ -125,7 +125,7 @@ def further() -> list[Path]:
 
 
 def folders() -> list[str]:
-    """The arguments of a command that name those folders again."""
+    """The --config-dir arguments that a further command needs to find the same yamls."""
     arguments: list[str] = []
     for folder in further():
         arguments += ["--config-dir", str(folder)]
@@ -136,7 +136,7 @@ def mechanism(overrides: Iterable[str]) -> list[str]:
     """Select the overrides that choose a mechanism and its block, ``attn=`` first.
 
     Raises:
-        ValueError: there is an option of a mechanism, and none is named.
+        ValueError: there is an override of a mechanism or of its block, but no ``attn=``.
     """
     selected = [line for line in overrides if line.lstrip("+").startswith(("attn=", "attn.", "block"))]
     names = [line for line in selected if line.startswith("attn=")]
@@ -154,11 +154,11 @@ def class_pooled(*, _root_: DictConfig) -> bool | None:
 
 
 def of_budget(*keys_and_default: Any, _root_: DictConfig) -> Any:
-    """Resolve ``${of_budget:key,default}``: a value of the chosen budget in the task's yaml, or the default.
+    """Resolve ``${of_budget:key,default}``: a value of the chosen budget of the task or experiment, or the default.
 
     ``${of_budget:allowance,kept,64}`` is the token budget of all mechanisms (``allowance``) if the budget has one, else
-    its ``kept``, else 64. ``${of_budget:allowance/4,64}`` is a quarter of the token budget, at least 1, else 64. A
-    default may be another option: ``${of_budget:pretrain_lr,optim.lr}``.
+    its ``kept``, else 64. ``${of_budget:allowance/4,64}`` is a quarter of the token budget, rounded down and at
+    least 1, else 64. A default may be another option: ``${of_budget:pretrain_lr,optim.lr}``.
     """
     *keys, default = keys_and_default
     budgets = OmegaConf.select(_root_, "budgets")

@@ -34,8 +34,9 @@ def main(kind: type[Options]) -> Callable:
 
     The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, Hydra's own errors) is
     reported as one line on stderr with exit status 1; LRA_TRACEBACK=1 shows the traceback instead. If the reader of
-    stdout is gone, as after ``| head``, it ends without the line. With -m a run that fails for any reason, or whose
-    process is killed, does not stop the others; the failed ones are listed at the end.
+    stdout is gone, as after ``| head``, it ends without the line. With -m a run that fails with an exception, or whose
+    process joblib's launcher started and a signal killed, does not stop the others; the failed ones are listed at the
+    end. A launcher of a cluster reports only the first failure at the end.
 
     Args:
         kind: class of the options.
@@ -69,7 +70,7 @@ class Command:
         self.workers: Workers | None = None
 
     def start(self) -> None:
-        """Run the command; if it fails, exit with status 1 and one line."""
+        """Run the command; a user's mistake exits with status 1 and one line, failed runs of -m with a line each."""
         os.environ["HYDRA_FULL_ERROR"] = "1"  # raise exceptions instead of printing them
         try:
             interruptible()
@@ -138,7 +139,7 @@ def _attempt(title: str, compute: Callable[[], Any]) -> tuple[Exception | None, 
     """Compute one run of several.
 
     Returns:
-        The error if it failed, and its title with the reason, which has been logged; else None and an empty text.
+        The error if the run failed, and the title with the reason, which has been logged; else None and an empty text.
     """
     try:
         compute()
@@ -179,7 +180,10 @@ def _unexpected(error: Exception) -> bool:
 
 
 def _end(error: Exception) -> NoReturn:
-    """End the process with status 1 and one line on stderr, or without the line if nobody reads stdout any more."""
+    """End the process with status 1 and one line on stderr; an unexpected error is raised with its traceback.
+
+    There is no line if nobody reads stdout any more, or if another process has reported the error.
+    """
     if _unexpected(error):
         raise error
     if isinstance(error, AlreadyReported):

@@ -35,7 +35,7 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
 
     Args:
         error: error that the mistake led to.
-        words: overrides of the command line, among which a misspelt group is looked for.
+        words: overrides of the command line, which are searched for a misspelt group.
     """
     # The first cause says most: a ValueError of the suite, an unknown key, an unknown choice of a group.
     for cause in _causes(error):
@@ -56,7 +56,7 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
     if missing:
         group, choices = missing.groups()
         return _missing_choice(group, choices.split(), words)
-    # Too little memory, of which torch's message has details behind its location in the code.
+    # Out of memory: torch's message has the details behind the location in its code.
     if failure(error) == OUT_OF_MEMORY:
         details = text.rpartition("] ")[2]
         return f"{OUT_OF_MEMORY}: {details}"
@@ -109,7 +109,7 @@ def _unknown_option(key: str, parent: Mapping) -> str:
 
 
 def _missing_choice(group: str, choices: list[str], words: Iterable[str]) -> str:
-    """Describe a group that the command line does not choose, or one of its words that looks like that."""
+    """Describe a group that the command line does not choose, or an override that looks like its misspelt name."""
     keys = [word.lstrip("+").partition("=")[0] for word in words]
     matches = difflib.get_close_matches(group, keys, n=1)
     if group not in keys and matches:
@@ -118,7 +118,7 @@ def _missing_choice(group: str, choices: list[str], words: Iterable[str]) -> str
 
 
 def failure(error: BaseException) -> str:
-    """Describe an error of a step; a full CPU allocator raises a plain RuntimeError."""
+    """Describe an error of a step. The CPU allocator of torch raises a plain RuntimeError when memory is short."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         return OUT_OF_MEMORY
     text = str(error).strip() or type(error).__name__

@@ -38,7 +38,7 @@ _NOT_IDENTIFYING |= {f"trainer.{key}" for key in ("device", "devices", "compile"
 class Experiment(TaskOptions):
     """All seeds of one configuration.
 
-    Each field is a key of ``conf/train.yaml``. Methods make the model and the data, which need several sections.
+    Each option is a key of ``conf/train.yaml`` or of a yaml that it includes. Methods make the model and the data.
     """
 
     conf: ClassVar[str] = "train"
@@ -81,7 +81,7 @@ class Experiment(TaskOptions):
         """Compute the steps of both phases; ``pretrain.matched`` makes room for phase one in ``optim.steps``.
 
         Raises:
-            ValueError: a phase has no steps, or its evaluations, warm-up or examples (if matched) do not fit its steps.
+            ValueError: the batches, evaluations or warm-up of a phase do not fit its steps, or no steps are left.
         """
         pretrain = self.pretrain
         optim = self.optim
@@ -141,7 +141,7 @@ class Experiment(TaskOptions):
         return blocks.block_factory(model=self.model, attn=self.attn, block=self.block, length=length)
 
     def classifier(self) -> Classifier:
-        """Make the model, with weights drawn from torch's current seed.
+        """Make the model, with weights drawn by torch's RNG in its current state.
 
         Raises:
             ValueError: options of model, block and attn do not go together.
@@ -258,7 +258,7 @@ class Experiment(TaskOptions):
 
     @property
     def eval_batch(self) -> int:
-        """Examples per forward pass in evaluation: ``data.eval_batch``, else ``optim.batch``, on a GPU at least 512."""
+        """Batch size in evaluation: ``data.eval_batch``, else ``optim.batch``, on a GPU usually at least 512."""
         batch = self.optim.batch
         if self.data.eval_batch:
             return self.data.eval_batch
@@ -271,7 +271,7 @@ class Experiment(TaskOptions):
 
     @property
     def padding(self) -> str:
-        """The padding in use: ``auto`` becomes ``compact`` if tokens can be removed without effect, else ``batch``."""
+        """The padding in use: ``auto`` and ``compact`` become ``batch`` if removing tokens would change the result."""
         pad = self.data.pad
         if pad not in ("auto", "compact"):
             return pad

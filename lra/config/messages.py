@@ -11,7 +11,7 @@ from ..options import expected, rejection
 
 
 def describe_error(error: ValidationError, kind: Any, value: Any, name: str) -> str:
-    """Describe the first error of a validation.
+    """Describe one error of a validation: an unknown key, else the first error.
 
     Args:
         error: pydantic's errors.

@@ -27,9 +27,10 @@ class Options(Section):
 
     Args:
         command_overrides: overrides of the command line.
-        data_overrides: overrides among them that ``lra data`` needs for the same data.
+        data_overrides: overrides among them that ``lra data`` needs for the same data, and the task of an experiment.
         multirun: True if the command is one of several of ``-m``.
-        label: folder of a run, and its name in tables; empty for a command without ``attn``.
+        label: name of the configuration in tables, and of the folder of its seeds; empty for a command without
+            ``attn``.
     """
 
     conf: ClassVar[str]  # name of the yaml in the folder conf
@@ -57,7 +58,7 @@ class Options(Section):
 
     @classmethod
     def check_unresolved(cls, tree: Mapping[str, Any]) -> None:
-        """Raise ValueError for options on which the interpolations of others rely."""
+        """Raise ValueError for invalid options on which the interpolations of other options rely."""
         if "budgets" in tree:
             budget, budgets = tree.get("budget"), tree["budgets"]
             if not isinstance(budgets, Mapping):
@@ -74,7 +75,8 @@ class Options(Section):
             choices: hydra's own configuration, with the overrides and the chosen groups.
 
         Raises:
-            ValueError: an option is unknown or missing, or does not take its value, or the label is no valid name.
+            ValueError: an option is unknown or missing or does not take its value, options do not go together, or the
+                label is no valid name.
         """
         cls.check_unresolved(to_tree(config))
         groups = choices.runtime.choices
@@ -83,7 +85,7 @@ class Options(Section):
         tree = to_tree(OmegaConf.masked_copy(config, keys), resolve=True)
         options = cls.parse(tree).resolve()
 
-        # Overrides as they were written, ${...} included; overrides of the data are for the command that prepares it.
+        # Overrides as they were written, ${...} included. The command that prepares the data repeats those of the data.
         overrides = to_tree(choices.overrides)["task"]
         data_overrides = [line for line in overrides if line.lstrip("+~").startswith(_OF_DATA)]
         task = groups.get("task")
@@ -136,7 +138,10 @@ class TaskOptions(Options):
 
 
 def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) -> str:
-    """Name a run: attn, its changed options, the pretraining and the ``label_keys``.
+    """Name a configuration: attn, its options, the pretraining and the ``label_keys``.
+
+    Of the options of attn, the label has those that the command line overrides with another value than the mechanism's
+    yaml has.
 
     Args:
         tree: options of the run.
@@ -156,7 +161,7 @@ def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) ->
         config = OmegaConf.create(tree | {"attn": _load_attn(text)})
         defaults = flatten(to_tree(config.attn, resolve=True))
 
-    # The class names a custom mechanism, but not as one of conf/attn.
+    # A custom mechanism has the name of its class, with a prefix if conf/attn has that name too.
     if text == "custom" and options["_target_"] != ABSENT:
         text = options.pop("_target_").rpartition(".")[2]
         if (CONF / "attn" / f"{text}.yaml").exists():

@@ -1,8 +1,8 @@
 """Quoting of overrides and commands: for Hydra's grammar, and around that for a shell.
 
 An override passes through two parsers. A shell splits a command into arguments and removes one level of quotes; Hydra
-then parses each argument, ``key=value``, with its own grammar, in which spaces, brackets, commas, quotes and all
-letters outside ASCII have to be quoted too. Everything that is printed as a command is made here.
+then parses each argument, ``key=value``, with its own grammar, in which brackets, commas, quotes and all letters
+outside ASCII have to be quoted too. ``command_line`` writes the commands that are printed.
 """
 
 import functools

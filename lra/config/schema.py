@@ -27,7 +27,7 @@ Number = int | float
 Least = Annotated[Number, Range(0)]
 # Examples of a batch.
 BatchSize = Annotated[int, Range(1, 10**6)]
-# Share of masked positions.
+# Probability that a position is masked.
 Masked = Annotated[float, Range(above=0, below=1)]
 Threads = Annotated[int, Range(1, 1024)]
 Device = Literal["auto", "cpu", "cuda"]
@@ -64,7 +64,8 @@ Cosine = Annotated[
     Predicate(lambda steps: len(steps) == 2 and steps[0] < steps[1]),
     Field(description="two steps, [0,90]"),
 ]
-# ``passed``: arguments that ``blocks``, ``experiment`` and ``lra.train.trainer`` pass, so that they are no options.
+# ``passed``: arguments that ``blocks``, ``experiment``, the classifier (to its head) and ``lra.train.trainer`` pass, so
+# that they are no options.
 Attn = constructor(
     "attn",
     passed=("dim", "heads", "head_dim", "value_dim", "length", "first"),
@@ -125,7 +126,7 @@ class Optim(Section):
     def check(self) -> None:
         if self.micro_batch and self.batch % self.micro_batch:
             raise ValueError(f"optim.micro_batch must divide optim.batch {self.batch}, not {self.micro_batch}")
-        # All faults at once, with the overrides that mend them.
+        # Both faults of the schedule at once, with the overrides that correct them.
         faults: list[str] = []
         remedies: list[str] = []
         if self.steps % self.eval_every:
@@ -141,14 +142,14 @@ class Optim(Section):
 
 
 class Masking(Section):
-    """The options of a task for ``pretrain=masked``."""
+    """The options of a task for pretraining; ``ratio`` is for ``pretrain=masked`` only."""
 
     ratio: Masked = 0.15
     loss: Loss = "cross_entropy"
 
 
 class Pretrain(Section):
-    """Phase one; without it, ``objective`` is all that there is."""
+    """Phase one; the other options may be absent if ``objective`` is none."""
 
     objective: Literal["none", "masked", "next"]
     ratio: Masked = absent()
@@ -173,10 +174,12 @@ class Pretrain(Section):
             raise ValueError(f"pretrain.{missing[0]} is missing; pretrain={self.objective} needs it")
 
     def of(self, optim: Optim) -> Optim:
-        """The optimiser of phase one: its own schedule, the rest as in phase two.
+        """The optimiser of phase one: its own learning rate, steps and batch, the rest as in phase two.
+
+        ``optim.cosine``, which counts steps of phase two, is dropped.
 
         Raises:
-            ValueError: its evaluations or its warm-up do not fit its steps.
+            ValueError: its evaluations or its warm-up do not fit its steps, or ``optim.micro_batch`` its batch.
         """
         schedule = {key: getattr(self, key) for key in ("lr", "steps", "warmup", "batch", "eval_every")}
         try:

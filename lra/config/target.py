@@ -83,13 +83,14 @@ def parse(tree: Any, *, name: str, partial: bool = True, passed: Collection[str]
         extra: options that the function does not take, with their types.
 
     Raises:
-        ValueError: the target cannot be imported, or an option is unknown or missing or does not take its value.
+        ValueError: the target cannot be imported, ``_partial_`` is not ``partial``, or an option is unknown or does not
+            take its value. A missing option is reported only if ``passed`` is empty.
     """
     if not isinstance(tree, Mapping) or TARGET not in tree:
         raise ValueError(f"{name} must have _target_, the class to call, and its options, not {format_value(tree)}")
     arguments = {key: value for key, value in tree.items() if key not in (TARGET, PARTIAL)}
     path = tree[TARGET]
-    # attn=custom, of which the command line names the class.
+    # attn=custom without a class: the command line has to name it.
     if path == ABSENT:
         return Target(ABSENT, None, arguments)
 
@@ -123,7 +124,7 @@ def _option(kind: Any, value: Any, name: str) -> Any:
     if get_origin(kind) is collections.abc.Callable:
         return parse(value, name=name)
     converted = typed(kind, value, name)
-    # A path is a choice as it was written.
+    # A path stays as it was written, for config.yaml.
     return str(value) if isinstance(converted, Path) else converted
 
 

@@ -23,7 +23,7 @@ from ..console import log
 from ..io import lock
 
 PAUSE = 0.1  # seconds between two looks at processes that are ending
-POOLS = 3  # pools in a row that may break without a run whose worker was killed
+POOLS = 3  # pools in a row that break before a run begins, after which the command gives up
 
 
 class Workers:
@@ -34,7 +34,7 @@ class Workers:
     <number>.orphaned   written when the run's worker was killed
     <number>.running    lock that the process of the run holds
 
-    The block removes the folder at its end.
+    The ``with`` statement removes the folder at its end.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Workers:
             start: starts every run in a pool of workers, which call ``run``.
 
         Raises:
-            BrokenProcessPool: workers are killed before a run begins.
+            BrokenProcessPool: POOLS pools in a row broke without a run whose worker was killed.
         """
         broken = 0
         while True:

@@ -33,7 +33,7 @@ OPTIONS = [p.name for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY and p.name !=
 # Name after "cur_" -> options of cur_attention.
 SELECTIONS = {score: {"score": score} for score in SCORES}
 SELECTIONS["plus"] = {"columns": "cells", "score": "farthest"}
-# Arguments that change the scores of some models and that CUR does not support.
+# Arguments of some models, most of which change the scores, that CUR does not support.
 UNSUPPORTED = ("position_bias", "softcap", "sliding_window", "s_aux", "head_mask", "cache", "output_attentions")
 
 
@@ -63,7 +63,7 @@ def register(name: str | None = None, **options) -> None:
         AttentionInterface.register(key, partial(attend, merged))
         AttentionMaskInterface.register(key, padding)
 
-    # A loaded model whose configuration asks for CUR but computes exact attention gets a warning.
+    # A model whose configuration asks for CUR but that computes exact attention by sdpa gives a warning.
     exact = AttentionInterface()["sdpa"]
     if getattr(exact, "func", None) is not attend_exactly:
         AttentionInterface.register("sdpa", partial(attend_exactly, exact))
@@ -87,14 +87,16 @@ def attend(
         options: options of ``lra.ops.cur.cur_attention``.
         module: the attention layer, whose ``config.cur`` may hold further options.
         query, key, value: (N,H,L,D), (N,H,L,D), (N,H,L,E).
-        attention_mask: real keys; None if all are real.
+        attention_mask: (N,1,1,L), or (N,H,L,L) with the same keys for all heads and queries: True for real keys, or
+            added to the scores. None if all keys are real.
         dropout: must be 0.
         scaling: factor of the scores; None for 1 / √D.
-        is_causal: must be false.
+        is_causal: must be false; None for the attribute of ``module``, by default true.
         arguments: further arguments of the model.
 
     Raises:
-        ValueError: the model is a decoder, or asks for cross-attention, dropout or arguments that change the scores.
+        ValueError: the model is a decoder, asks for cross-attention, dropout, another mask for some heads or queries,
+            or an unsupported argument, or ``config.cur`` has an unknown option.
     """
     kind = type(module).__name__
     if is_causal is None:
@@ -142,7 +144,9 @@ def attend_exactly(exact: Callable, module: nn.Module, *args, **kwargs) -> tuple
 def padding(
     *, mask_function: Callable, attention_mask: Tensor | None = None, config=None, local_size: int | None = None, **_
 ) -> Tensor | None:
-    """Reshape the mask of the tokenizer (N,L) to (N,1,1,L); other implementations expand it to (N,1,L,L).
+    """Reshape the mask of the tokenizer (N,L) to (N,1,1,L); None if all tokens are real.
+
+    Other implementations expand it to (N,1,L,L).
 
     Args:
         mask_function: mask function of the model; only the bidirectional one is supported.
@@ -172,7 +176,11 @@ def padding(
 
 
 def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
-    """Return the real keys (N,1,1,L) of a mask, which is bool or added to the scores."""
+    """Return the real keys (N,1,1,L) of a mask, which is bool or added to the scores.
+
+    Raises:
+        ValueError: the keys differ between heads or queries.
+    """
     if mask is None:
         return None
     # An additive mask has the most negative value at padding.
@@ -185,7 +193,7 @@ def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
 
 
 def _checked(options: dict, where: str) -> dict:
-    """Raise ValueError for an unknown option; ``where`` tells where it was set."""
+    """Return options. Raises ValueError for an unknown one; ``where`` says where it was set."""
     unknown = sorted(options.keys() - set(OPTIONS))
     if unknown:
         raise ValueError(f"{where}: no option {', '.join(unknown)}; there is {', '.join(OPTIONS)}")

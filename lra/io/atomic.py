@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
 
-# Errors of a full disk or quota.
+# Errors of a full disk or quota, and of a limit on the size of a file.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Size in bytes above which a file is not read into memory at once.
+# Largest file in bytes that ``content`` reads by default.
 MOST = 2**26
 
 

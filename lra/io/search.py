@@ -20,7 +20,7 @@ def find_files(root: Path, names: Collection[str]) -> tuple[list[Path], list[str
         names: file names.
 
     Returns:
-        The sorted paths of the files, and a message for each link or folder that was skipped.
+        The sorted paths of the files, and a message for each link that was skipped and each folder that cannot be read.
     """
     real_root = os.path.realpath(root)
     visited: set[str] = set()

@@ -135,8 +135,8 @@ def scan(root: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T
         load: reads one; raises ValueError or OSError for a file that it rejects.
 
     Returns:
-        The loaded files by their folders, and one message for each link that was skipped and each file that ``load``
-        rejected.
+        The loaded files by their folders, and one message for each link that was skipped, each folder that cannot be
+        read and each file that ``load`` rejected.
     """
     paths, messages = find_files(root, {name})
     records, errors = load_all(paths, load)
@@ -162,7 +162,7 @@ def _parse_tree(text: bytes) -> dict[str, Any]:
         form = tree.get("form")
     except (ValueError, AttributeError, RecursionError) as error:
         raise Unreadable(f"it is no JSON object: {str(error)[:100]}") from None
-    # True == 1 in Python, so the type is compared too.
+    # 2.0 == 2 in Python, so the type is compared too.
     if type(form) is not int or form != FORM:
         raise Unreadable(f"form {str(form)[:20]} instead of {FORM}: another version made it, below 0.2 without a form")
     expected = tree.pop("sha256", None)

@@ -23,7 +23,8 @@ def show(options: MapsOptions) -> None:
     """Draw the attention map of a seed on one example.
 
     Raises:
-        ValueError: the run directory, split, example, layer, head or position does not exist.
+        ValueError: the run directory, its weights or data, the split, example, layer, head or position does not exist,
+            or the picture cannot be written.
     """
     if options.run is None:
         raise ValueError("run is missing; name a run directory: run=runs/<study>/<task>/<label>/seed-<k>")
@@ -62,7 +63,7 @@ def show(options: MapsOptions) -> None:
 
 
 def _directory(run: RunDir, options: MapsOptions) -> Path:
-    """Return the directory of the pictures; nothing is written into a published run."""
+    """Return the directory of the pictures; by default nothing is written into a published run."""
     if options.out:
         return options.out
     if run.is_published:

@@ -43,7 +43,7 @@ class View(NamedTuple):
 
 
 def markers(image: np.ndarray) -> list[int]:
-    """Find the two brightest disks of an image (side, side): the marked ends of a Pathfinder image."""
+    """Find the positions of the two brightest disks of an image (side, side): the marked ends of Pathfinder."""
     side = len(image)
     # 1.5 pixels at side 32, 5 at 256.
     radius = 1 + side / 64
@@ -243,7 +243,8 @@ def _draw_map(figure: Figure, axes: Axes, full_map: np.ndarray) -> None:
 def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | None = None, bar: Axes | None = None):
     """Shade from white at the least weight to blue at the greatest; with two colours around zero if some are negative.
 
-    The greatest 0.1 % are clipped. With a ``bar``, shades end at half their strength, so that text on them is readable.
+    The greatest 0.1 % are clipped. With a ``bar``, shades end at 56 % of their strength (38 % with two colours), so
+    that text on them is readable.
     """
     if values is None:
         values = shades

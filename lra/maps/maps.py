@@ -1,7 +1,7 @@
 """Attention maps of a trained model: the weight of each position of a sequence for another.
 
 N examples (each tower counts as one), H heads, L length, R readings. A reading is a set of weights over queries:
-one-hot for one position, a mean for the pooling.
+one-hot for one position or a class token, else a mean for the pooling.
 """
 
 from collections.abc import Callable
@@ -28,8 +28,8 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
         layer: index of the block.
 
     Returns:
-        The maps (N,H,L,L), H = 1 for a mechanism without heads; None if the mechanism has no values or is not linear in
-        them.
+        The maps (N,H,L,L), H = 1 for a mechanism without heads; None for Luna and DBA, and for a mixer that is
+        recurrent, has no values, or is not linear in them.
     """
     block = model.blocks[layer]
     mixer = getattr(block, "mixer", block)

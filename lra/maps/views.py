@@ -41,7 +41,7 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
         batch: batch of the one example.
 
     Raises:
-        ValueError: the head or a position does not exist.
+        ValueError: the head or a position does not exist, or a position is padding.
     """
     # The stored inputs of the example, for the figure.
     index = torch.tensor([options.example])
@@ -50,7 +50,7 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
     is_image = experiment.task.display == "pixels"
     pool = experiment.model.pool
 
-    # Position of the first token, 1 behind a class token; positions of the model's sequence.
+    # Position of the first token, 1 behind a class token; length of the model's sequence.
     first = 1 if pool in ("cls", "class") else 0
     longest = experiment.task.length
     if pool == "class":
@@ -58,7 +58,7 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
     width = min(stored.shape[2] + first, longest)
     masks = stored_mask[0] if batch.mask is None else batch.mask[0]  # (T,L)
 
-    # The inputs of each tower without padding, its positions, and the weights that read them.
+    # The inputs of each tower without padding (an image as a whole), its positions, and the weights over queries.
     sequences = []
     positions_by_tower = []
     readings = []
@@ -106,7 +106,7 @@ def positions(at: int | list, side: int | None, real: Tensor) -> list[int]:
     """List the positions that ``at`` names.
 
     Args:
-        at: a number or numbers, or [row,column] of an image.
+        at: a number or numbers; of an image also [row,column] or a list of these.
         side: side of the image, None for other data.
         real: whether a position is a real token (L,).
 
@@ -170,7 +170,11 @@ def reading(at: list[int | None], mask: Tensor, first: int, width: int) -> Tenso
 def _weights(
     model: nn.Module, batch: Batch, layer: int, head: int | None, readings: Tensor
 ) -> tuple[Tensor | None, Tensor, str]:
-    """Compute the full map (T,L,L) or None, the weights of the readings (T,R,L), and a description."""
+    """Compute the full map (T,L,L) or None, the weights of the readings (T,R,L), and a description.
+
+    Raises:
+        ValueError: the head does not exist.
+    """
     head_maps = maps.attention_map(model, batch, layer)  # (T,H,L,L)
     if head_maps is None:
         if head is not None:

@@ -31,7 +31,7 @@ def uses_kernels(impl: Impl) -> bool:
 
 
 def check_kernels(impl: Impl, *, count: int, head_dim: int, value_dim: int, pinv: Inverse) -> None:
-    """Raise ValueError if ``impl`` is a Triton kernel that does not support these sizes or this inverse.
+    """Raise ValueError if ``impl`` is a Triton kernel and triton is missing, or a size or the inverse is not supported.
 
     Args:
         impl: implementation.
@@ -61,7 +61,7 @@ def score_scale(
     q: Float[Tensor, "N H L D"],
     mask: Bool[Tensor, "N L"] | None,
 ) -> float | Float[Tensor, "N 1 1 1"]:
-    """Compute the factor of the scores: 1 / √D for softmax, 1 / the number of real keys for Laplace weights."""
+    """Compute the factor of the scores: 1 / √D for softmax, 1 / max(number of real keys, 1) for Laplace weights."""
     if weights == "softmax":
         return q.shape[-1] ** -0.5
     if mask is None:
@@ -157,11 +157,12 @@ def attend_thin(
 
     Torch's fused kernel computes it in O(i + j) memory. In bfloat16 on a CPU the backward pass of that kernel is slow,
     so there the map is written out in O(i j) memory (``is_slow_fused``); sums are in float32, scores and weights are
-    rounded.
+    rounded to bfloat16.
 
     Args:
         q, k, v: queries, keys and values.
-        key_mask, bias: see ``attention_weights``.
+        key_mask: real keys, None if all are.
+        bias: added to the scores, broadcastable; bfloat16 where the map is written out.
     """
     if not is_slow_fused(q):
         attn_mask = sdpa_mask(key_mask, bias)
@@ -196,26 +197,26 @@ def landmark_product(
     attend: Attend | None = None,
     impl: Impl = "sdpa",
 ) -> tuple[Float[Tensor, "B H L E"], Float[Tensor, "N H c E"] | None]:
-    """Compute C · U⁺ · (R v) from right to left, the product that CUR and Nystromformer share.
+    """Compute C (U⁺ (R v)), the product that CUR and Nystromformer share.
 
         C = f(q k_landmarksᵀ)    U = f(q_landmarks k_landmarksᵀ)    R = f(q_landmarks kᵀ)    f: softmax, scores / √D
 
     Padded landmarks change nothing: a padded key landmark has no weight in C and U, and a padded query landmark is a
-    row of zeros in U. U is computed from the landmarks. For CUR it equals the selected rows of C, and avoids a scatter
-    in the backward pass.
+    row of zeros in U. For CUR, U without padding equals the selected rows of C; computing it from the landmarks avoids
+    a scatter in the backward pass.
 
     Args:
         q, k, v: queries, keys and values; B = N, or B = 1 and L = T for packed sequences.
         q_landmarks, k_landmarks: selected or averaged queries and keys.
         pinv: pseudo-inverse, (N,H,c,c) -> (N,H,c,c).
-        mask: real tokens.
+        mask: real tokens; None for packed sequences.
         q_landmark_mask, k_landmark_mask: real landmarks.
         weights: ``softmax`` | ``laplace``, f with MEGA's scale; ``laplace`` needs impl=eager.
         bias: added to the scores of C, U and R, (N,H,L,c), (N,H,c,c) and (N,H,c,L), or broadcastable.
         attend: attention for C and R of packed sequences, see ``lra.ops.varlen_attention``; only with impl=sdpa.
-        impl: ``eager`` writes every map out in float32. ``sdpa`` computes C and R by ``attend_thin``. ``triton`` is
-            ``lra.ops.triton``, for softmax without a bias and the cubic inverse; it returns None for R v.
-            ``triton_rounded`` is faster for 16-bit inputs, with larger errors.
+        impl: ``eager`` writes every map out in float32 or wider. ``sdpa`` applies C and R by ``attend_thin``, or by
+            ``attend``. ``triton`` is ``lra.ops.triton``, for softmax without a bias and the cubic inverse; it returns
+            None for R v. ``triton_rounded`` is faster for 16-bit inputs, with larger errors.
 
     Returns:
         C U⁺ R v and R v. O(L c (D + E) + c³) time.
@@ -232,11 +233,11 @@ def landmark_product(
     scale = score_scale(weights, q, mask)
     bias_C, bias_U, bias_R = bias
 
-    # U is small, so it is always computed in full precision.
+    # U is small, so it is always computed in float32 or wider.
     U = _inner_map(q_landmarks, k_landmarks, scale, q_landmark_mask, k_landmark_mask, weights, bias_U)  # (N,H,c,c)
     multiply_inverse = partial(pinv_matmul, pinv, U)
 
-    # How C and R are computed, and in which precision.
+    # How C and R are applied, and in which precision.
     product = _product
     if impl == "eager":
         attend = partial(attend_eager, scale=scale, weights=weights)
@@ -246,7 +247,7 @@ def landmark_product(
         product = no_autocast(_product)
     else:
         attend = attend_thin
-        # U⁺ R v may leave the range of float16, although the result does not.
+        # U⁺ R v may exceed the range of float16 even if the result does not.
         if v.dtype == torch.float16 and is_unbounded(pinv):
             product = full_precision(_product)
 

@@ -28,7 +28,7 @@ def blocks(x: Tensor, size: int, dim: int = 2) -> Tensor:
 def windows(x: Tensor, size: int, left: int, right: int, dim: int = 2) -> Tensor:
     """Extend each block by its neighbours: x (..., L, *rest) -> (..., B, left + size + right, *rest).
 
-    Positions outside the sequence are zero (False). For x (N,H,L,D) the result is a strided view of one padded copy.
+    Positions outside the sequence are zero (False). The result is a strided view of x, or of one padded copy.
 
     Args:
         x: tensor whose dimension ``dim`` is L.
@@ -49,7 +49,7 @@ def real_blocks(
     size: int,
     device: torch.device,
 ) -> Bool[Tensor, "#N B size"] | None:
-    """Split a mask into blocks; None if every position of every block holds a real token."""
+    """Split a mask into blocks; None if the mask is None and L is a multiple of ``size``."""
     if mask is None:
         if L % size == 0:
             return None
@@ -99,7 +99,8 @@ def attend(
 
     Args:
         q, k, v: queries, keys and values of each block.
-        allowed: the keys of each query, or of all queries of a block; None for all.
+        allowed: the keys of each query, or of all queries of a block; None for all. The first dimension is N, or the
+            first two are 1.
         scale: factor of the scores; None for 1 / √D.
     """
     N = q.shape[0]
@@ -136,17 +137,18 @@ def hide_keys(
     v: Float[Tensor, "N H L D"],
     real: Bool[Tensor, "N L"],
 ) -> tuple[Float[Tensor, "N H L D+1"], Float[Tensor, "N H L D+1"], Float[Tensor, "N H L D+1"]]:
-    """Move a mask of keys into the scores, so that ``attend`` needs none with an entry for each example and pair.
+    """Encode a mask of keys as a further feature of q and k, so that ``attend`` needs no mask for each example.
 
-    A further column, 1 for queries and ``MIN_SCORE`` for padded keys, gives their scores that value; v gets a column of
-    zeros, since torch's fused kernel takes values as wide as keys. A query with padded keys only gets their mean.
+    The feature is 1 for queries, 0 for real keys and ``MIN_SCORE`` for padded keys, so the scores of padded keys are
+    about ``MIN_SCORE`` / √D. v gets a column of zeros, since torch's fused kernel takes values as wide as keys. A query
+    with padded keys only gets the mean of their values.
 
     Args:
-        q, k, v: queries, keys and values.
+        q, k, v: queries, keys and values, not float16, which has no ``MIN_SCORE``.
         real: real keys.
 
     Returns:
-        q, k and v, for ``attend`` with ``scale`` = 1 / √D.
+        q, k and v of width D + 1, for ``attend`` with ``scale`` = 1 / √D. The last column of its output is zero.
     """
     is_padding = ~real[:, None, :, None]
     bias = torch.zeros_like(k[..., :1])  # (N,H,L,1)
@@ -164,7 +166,7 @@ class Part(NamedTuple):
     values: Float[Tensor, "*queries E"]
     # Σ exp(s - top)
     total: Float[Tensor, "*queries 1"]
-    # The largest score, without a gradient, since the result does not depend on it.
+    # The largest score, at least MIN_SCORE / 2. It has no gradient, since the result does not depend on it.
     top: Float[Tensor, "*queries 1"]
 
 
@@ -199,7 +201,7 @@ def union(parts: list[Part]) -> Part:
     values: Any = 0
     total: Any = 0
     for part in parts:
-        # The factor that replaces the part's shift by the common one.
+        # The factor that replaces the part's largest score by the largest of all parts.
         share = (part.top - top).exp()
         values = values + share * part.values
         total = total + share * part.total

@@ -7,9 +7,9 @@ With e = R v - U v̄, the error of C v̄ for the selected queries q_I, whose exa
 
 C is the proportional attention of merged tokens (ToMe: Bolya et al. 2023), S the kernel regression of Nadaraya and
 Watson (1964) over queries. S e would flatten e. With T the rows I of S, g = e + (1 - T) e + (1 - T)² e + ... smooths
-the remainder as well (twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003). The eigenvalues of T lie in [0, 1], so
-the sum converges. Rows of C and S sum to one, so the result is exact for a constant v. With all tokens selected it is
-softmax attention.
+the remainder as well (twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003). The eigenvalues of T lie in (0, 1] if
+the selected queries are distinct, so the sum converges; ``ROUNDS`` terms are computed. Rows of C and S sum to one, so
+the result is exact for a constant v. With all tokens selected it is softmax attention.
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .cur import CUROptions
 
 Impl = Literal["eager", "sdpa"]
-# More rounds of smoothing have hardly any effect.
+# Terms of g. More have hardly any effect.
 ROUNDS = 5
 
 
@@ -45,7 +45,7 @@ def cur_plus(
     Args:
         q, k, v: queries, keys and values.
         mask: real tokens.
-        options: see ``lra.ops.cur.CUROptions``; pinv and weights are unused.
+        options: see ``lra.ops.cur.CUROptions``; pinv and weights are unused, and impl=triton* means sdpa.
         draw: random numbers of score=random, see ``lra.ops.selection.select``.
 
     Returns:
@@ -85,15 +85,15 @@ def corrected_attention(
 ) -> tuple[Float[Tensor, "N H L E"], Float[Tensor, "N H c E"]]:
     """Compute C v̄ + S g and R v in O(L c (D + E)) time.
 
-    h is the mean squared distance from a real query to the nearest selected one.
+    h is the mean squared distance from a real query to the nearest selected one, at least a bound for rounding errors.
 
     Args:
         q, k, v: queries, keys and values.
         q_I, k_J: selected queries and keys.
         mask: real tokens.
         query_mask, key_mask: real ones among the selected queries and keys.
-        impl: ``eager`` writes every map out in float32; ``sdpa`` computes the products by torch's fused attention and
-            returns v's dtype.
+        impl: ``eager`` writes every map out in float32 or wider; ``sdpa`` computes the products with L by torch's fused
+            attention and returns q's dtype, under autocast its dtype.
     """
     # Clusters of keys; an empty one has the bias -inf.
     mean_k, mean_v, cluster_size = form_clusters(k, v, k_J, mask, key_mask)
@@ -161,8 +161,8 @@ def form_clusters(
 def nearest(
     x: Float[Tensor, "N H L D"], centres: Float[Tensor, "N H c D"], centre_mask: Bool[Tensor, "N H c"] | None
 ) -> Int[Tensor, "N H L 1"]:
-    """Find the number of the nearest real centre of every token."""
-    # The scale avoids overflow and does not change which centre is nearest.
+    """Find the index of the nearest real centre of every token; the centres are tokens of x."""
+    # A common scale avoids overflow and does not change which centre is nearest.
     N, H = x.shape[:2]
     unit = power_of_two_scale(x)
     x = (x * unit).flatten(0, 1)  # (N·H,L,D)
@@ -233,7 +233,7 @@ def bandwidth(
     mask: Bool[Tensor, "N L"] | None,
     query_mask: Bool[Tensor, "N H c"] | None,
 ) -> Float[Tensor, "N H 1 1"]:
-    """Compute the mean squared distance of real queries to the nearest selected one, bounded by rounding."""
+    """Compute the mean squared distance of real queries to the nearest selected one, at least its rounding error."""
     index = nearest(q, q_I, query_mask)  # (N,H,L,1)
     index = index.expand(-1, -1, -1, q.shape[-1])
     nearest_q = q_I.gather(2, index)  # (N,H,L,D)
@@ -241,7 +241,7 @@ def bandwidth(
     squared_distance = difference.square().sum(-1)  # (N,H,L)
     mean_distance = _token_mean(squared_distance, mask)  # (N,H)
 
-    # Distances of rounding size are no distances.
+    # The rounding error of a squared distance is about eps |q|².
     squared_norm = q.detach().square().sum(-1)
     mean_norm = _token_mean(squared_norm, mask)
     limits = torch.finfo(q.dtype)
@@ -263,9 +263,10 @@ def _token_mean(x: Float[Tensor, "N H L"], mask: Bool[Tensor, "N L"] | None) -> 
 def _min_bandwidth(
     mean_k: Float[Tensor, "N H c D"], unit: Float[Tensor, "N H 1 1"], eps: float
 ) -> Float[Tensor, "N H 1 1"]:
-    """Compute eps D / max |k|², a squared distance at which scores of two queries differ by √eps at most.
+    """Compute unit² eps D / max |k|²: queries at this squared distance have scores that differ by √eps at most.
 
-    A smaller bandwidth would amplify the rounding of the errors in the gradient. ``unit`` is the factor of the queries.
+    A smaller bandwidth would amplify the rounding of the errors in the gradient. ``unit`` is the factor by which the
+    queries were scaled.
     """
     limits = torch.finfo(mean_k.dtype)
     key_unit = power_of_two_scale(mean_k)

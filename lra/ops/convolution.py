@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-BLOCK = 64  # outputs of one product
+BLOCK = 64  # positions of a block
 
 
 def convolve_sequence(
@@ -15,8 +15,8 @@ def convolve_sequence(
 
     On a CPU each block of the sequence, with its neighbours, is multiplied by a banded matrix, because oneDNN 3.12,
     which torch uses for convolutions there, computes wrong gradients of such filters. With one head it writes outside
-    its memory if 10 <= L <= kernel // 2 + 1. With more heads it omits terms if 1 <= L mod 15 <= kernel // 2 - 15, for a
-    kernel of 35 at L = 256, 512 and 4096 among others.
+    its memory if 10 <= L <= kernel // 2 + 1. With more heads it omits terms if 1 <= L mod 15 <= kernel // 2 - 15: with
+    a kernel of 35 at L = 256, 512 and 4096, among others.
 
     Args:
         v: values.
@@ -49,9 +49,9 @@ def convolve_sequence(
 
 
 def _band(filters: Float[Tensor, "H kernel"]) -> Float[Tensor, "H block window"]:
-    """Make banded matrices whose row i holds the filter of the head from column i on."""
+    """Make one banded matrix per head, whose row i holds the filter from column i on."""
     width = filters.shape[1] + BLOCK
-    # Read with one column less, each row of this width is shifted by one more than the row before.
+    # The rows are repeated at this width and read at a width smaller by one, so each is shifted by one more column.
     padded = F.pad(filters, (0, BLOCK))  # (H,width)
     repeated = padded.repeat(1, BLOCK)  # (H,BLOCK width)
     shifted = repeated[:, : BLOCK * (width - 1)]

@@ -35,6 +35,9 @@ class CUROptions(SelectionOptions):
         copy_rv: whether selected queries have their exact outputs, R v.
         weights: function of the scores: ``softmax``, or ``laplace`` of MEGA.
         impl: implementation, see ``lra.ops.attention_maps.landmark_product``.
+
+    Raises:
+        ValueError: weights=laplace without impl=eager, or an option outside its choices.
     """
 
     pinv: Inverse = partial(cubic, steps=4)
@@ -64,10 +67,10 @@ def cur(
         q, k, v: queries, keys and values; N = 1 and L = T for packed sequences.
         mask: real tokens, None for packed sequences.
         options: see ``CUROptions``.
-        layout: ``VarlenLayout`` of packed sequences, none of them shorter than ``count``; with impl=sdpa, not with
-            score=farthest.
+        layout: ``VarlenLayout`` of packed sequences, none of them shorter than ``count``; with impl=sdpa, without a
+            bias, not with score=farthest. None of this is checked.
         draw: random numbers of score=random, see ``lra.ops.selection.select``.
-        bias: a position bias, evaluated at the selected positions only; not with ``triton*``.
+        bias: a position bias, evaluated only for the entries of C, U and R; not with ``triton*``.
 
     Returns:
         The outputs. O(L c (D + E) + c³) time.
@@ -129,7 +132,7 @@ def cur(
 
     # 4. The rows R v are exact for the selected queries.
     if options.copy_rv:
-        assert rv is not None  # only kernels return none
+        assert rv is not None  # only kernels return None
         return scatter_tokens(out, I, rv)
     return out
 
@@ -164,7 +167,7 @@ def _packed_cur(
         attend=attend,
     )
     if options.copy_rv:
-        assert rv is not None  # only kernels return none
+        assert rv is not None  # only kernels return None
         return scatter_packed(out, I, rv)
     return out
 
@@ -202,8 +205,8 @@ def cur_attention(
         score, pairing, class_token: see ``SelectionOptions``; score=random draws new numbers at every call.
         steps: number of steps of the cubic inverse, None for the true pseudo-inverse.
         copy_rv: whether selected queries have their exact outputs.
-        columns: ``kept``, or ``cells`` for ``cur_plus``, which needs no inverse and is best with score="farthest".
-        impl: see ``lra.ops.attention_maps.landmark_product``.
+        columns: ``kept``, or ``cells`` for ``cur_plus``, which ignores ``steps`` and is best with score="farthest".
+        impl: see ``lra.ops.attention_maps.landmark_product``; ``eager`` or ``sdpa`` with columns="cells".
 
     Returns:
         The outputs in query's dtype.
@@ -261,7 +264,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _token_mask(attn_mask: Tensor | None, query: Tensor) -> Bool[Tensor, "N L"] | None:
-    """Convert torch's mask of keys; raise ValueError for other masks."""
+    """Convert a mask of keys for torch's attention to (N,L); raise ValueError for other masks."""
     if attn_mask is None:
         return None
     N, _, L, _ = query.shape

@@ -23,8 +23,8 @@ def attend(
     """Compute Σ_j φ(q_i)·φ(k_j) v_j / max(Σ_j φ(q_i)·φ(k_j), n floor) over the n real keys of each example.
 
     Args:
-        q, k: features φ(q), φ(k) without the offset. They must be finite at masked positions.
-        v: values.
+        q, k: features φ(q), φ(k) without the offset.
+        v: values. Like the features they must be finite at masked positions.
         mask: real tokens; None if all are real.
         floor: smallest denominator, as a mean over the keys, which makes its effect independent of their number.
         offset: constant that is added to every feature of queries and keys.
@@ -54,7 +54,7 @@ def attend(
 
 
 class _Quotient(torch.autograd.Function):
-    """[a, b] = (q + offset) state and a / max(b, floor).
+    """Compute [a, b] = (q + offset) state and a / max(b, floor), zero where ``is_empty``.
 
     The derivative of a quotient, written out, reads and writes half as much as the derivatives of its operations.
     """
@@ -108,7 +108,7 @@ class _Quotient(torch.autograd.Function):
 
 
 def zero_padding(x: Float[Tensor, "N H L F"], mask: Bool[Tensor, "N L"] | None) -> Float[Tensor, "N H L F"]:
-    """Set x to zero at padded positions."""
+    """Set x, which must be finite, to zero at padded positions."""
     if mask is None:
         return x
     return x * mask[:, None, :, None]

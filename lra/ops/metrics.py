@@ -7,7 +7,7 @@ from jaxtyping import Num
 from torch import Tensor
 
 Metric = Literal["accuracy", "within_tolerance", "balanced_accuracy", "roc_auc"]
-TOLERANCE = 0.04  # largest absolute error of a correct answer (PSF-Attn, Adding)
+TOLERANCE = 0.04  # the absolute error of a correct answer is smaller (PSF-Attn, Adding)
 
 
 def accuracy(outputs: Num[Tensor, "n classes"], labels: Num[Tensor, "n"]) -> float:

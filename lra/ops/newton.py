@@ -23,7 +23,7 @@ def newton(
     ridge: Annotated[float, Range(0)] = 0.0,
     grad: Grad = "implicit",
 ) -> Float[Tensor, "*batch c c"]:
-    """Invert symmetric positive matrices by the Newton-Raphson iteration.
+    """Invert symmetric positive definite matrices by the Newton-Raphson iteration.
 
         X = m + ridge I,   Y_0 = α X,   Y_k+1 = 2 Y_k - Y_k X Y_k
 
@@ -34,7 +34,8 @@ def newton(
     ``paper``   α = 2 / ||X||_1², halved until ||I - α X X||_1 <= 1 (one X is missing in print)
     ``softpp``  the same with 1.01 instead of 1, as in the released SOFT++, which has one α for a whole batch
 
-    Only a diagonally dominant X X passes the last two tests, so there are at most 10 halvings, as released.
+    If X X is not diagonally dominant, no α passes the test of ``paper``, and only a small one that of ``softpp``. So
+    there are at most 10 halvings, as in the released SOFT++.
 
     Args:
         m: matrices.
@@ -90,7 +91,7 @@ def _halvings(
     alpha: Float[Tensor, "*batch"],
     bound: float,
 ) -> Float[Tensor, "*batch"]:
-    """Find the largest power of 1/2, at least 2^-10, for which ||I - power · α X X||_1 <= bound."""
+    """Find the largest of 1, 1/2, ..., 2^-10 with ||I - power · α X X||_1 <= bound; 2^-10 if there is none."""
     # The 1-norm of I - a S needs the diagonal and the off-diagonal column sums of S = X X only.
     square = X @ X
     diagonal = square.diagonal(dim1=-2, dim2=-1)  # (*batch,c)
@@ -106,7 +107,7 @@ def _halvings(
 
 
 class _ImplicitNewton(torch.autograd.Function):
-    """``_iterate`` with the gradient of the true inverse; only Y is saved.
+    """``_iterate`` with the gradient of the true inverse; only Y, the result of ``_iterate``, is saved.
 
     Y X = I gives dY X + Y dX = 0, so dY = -Y dX Y, and for G = ∂L/∂Y the gradient is ∂L/∂X = -Yᵀ G Yᵀ.
     """

@@ -1,4 +1,4 @@
-"""Full precision inside autocast: 16-bit tensors become float32, float64 is unchanged."""
+"""Where to compute in float32 or wider, and where 16 bits are kept."""
 
 import functools
 import math
@@ -16,12 +16,12 @@ def full_precision(function: Callable) -> Callable:
     """Decorate a function or method to compute in float32 or wider, with autocast off.
 
     Arguments of dtype float16 or bfloat16, also in a tuple, are converted to float32; float64, integers and bools are
-    unchanged. The first tensor determines the device. The result keeps its dtype.
+    unchanged. The result is not converted back. Autocast is switched off for the device of the first argument that is a
+    tensor; there must be one.
     """
 
     @functools.wraps(function)
     def upcast_and_call(*args: Any, **kwargs: Any) -> Any:
-        # Autocast is switched off for the device of the tensors.
         arguments = (*args, *kwargs.values())
         tensors = [x for x in arguments if isinstance(x, Tensor)]
         device = tensors[0].device.type
@@ -53,7 +53,7 @@ def keeps_16_bits(x: Tensor) -> bool:
 
 
 def cast_stream(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Convert the residual stream to 16 bits if ``keeps_16_bits``."""
+    """Convert a float32 residual stream to autocast's dtype if ``keeps_16_bits``."""
     if keeps_16_bits(x) and x.dtype == torch.float32:
         dtype = torch.get_autocast_dtype("cpu")
         return x.to(dtype)
@@ -73,9 +73,10 @@ def is_slow_fused(x: Tensor) -> bool:
 
 
 def power_of_two_scale(x: Float[Tensor, "*heads L D"]) -> Float[Tensor, "*heads 1 1"]:
-    """Compute the power of two that scales the largest entry of each matrix into [1/2, 1); 1 for a matrix of zeros.
+    """Compute the power of two that scales the largest magnitude of each matrix into [1/2, 1); 1 for a matrix of zeros.
 
-    A product with it is exact, and squares of the result neither overflow nor underflow.
+    It is bounded, so magnitudes near the ends of the dtype's range are only brought near 1. A product with it is exact
+    unless an entry underflows, and squares of the result do not overflow.
     """
     magnitudes = x.detach().abs()
     largest = magnitudes.amax((-2, -1), keepdim=True)  # (*heads,1,1)

@@ -1,4 +1,4 @@
-"""Linear recurrences of attention: one import for all of them. Each has its file, with its derivation."""
+"""One import for the linear recurrences. Each has its own file, with its derivation."""
 
 from .channel_decay import channel_decay_attention
 from .delta_rule import delta_rule_attention

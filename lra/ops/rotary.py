@@ -13,7 +13,7 @@ def rotate(
 ) -> Float[Tensor, "*heads L D"]:
     """Rotate pairs of features by angles proportional to the position, so that q·k depends on the distance.
 
-    Features i and D/2 + i are one pair, rotated by position · BASE^(-2i/D).
+    Features i and D/2 + i are one pair, rotated by the angle position · BASE^(-2i/D).
 
     Args:
         x: queries or keys.

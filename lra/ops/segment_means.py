@@ -1,4 +1,4 @@
-"""Consecutive segments of the real tokens of a sequence, over which Nystromformer and SOFT average."""
+"""The order of real tokens, and means over consecutive segments of them (Nystromformer, SOFT)."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,7 +29,9 @@ def segment_means(
     count: int,
     *tensors: Float[Tensor, "N H L _"],
 ) -> tuple[list[Float[Tensor, "N H count _"]], Bool[Tensor, "N count"] | None]:
-    """Average consecutive segments of the real tokens: token r of n_real lies in segment floor(r c / n_real).
+    """Average consecutive segments of the real tokens, in float32 or wider.
+
+    Real token r of n_real lies in segment floor(r c / n_real), c = min(count, n_real).
 
     Args:
         mask: real tokens; None if all are real.
@@ -37,8 +39,8 @@ def segment_means(
         tensors: queries, keys or values.
 
     Returns:
-        The means of each tensor, and whether a segment has a token, which the first c = min(count, n_real) have; None
-        if all of them have.
+        The means of each tensor, zero for a segment without a token, and which segments have one: the first c. None
+        instead if the mask is None and L is a multiple of count.
     """
     first = tensors[0]
     N, _, L, _ = first.shape

@@ -1,7 +1,8 @@
 """Selection of the queries and keys of CUR attention (CURformer: Francois et al. 2025, sections 4 and 6).
 
-A token is scored by its query or key vector, and the ``count`` tokens with the highest scores are selected, without a
-gradient. Selected positions are distinct, and real tokens always come before padding.
+Most scores are functions of a token's query or key vector; the ``count`` tokens with the highest scores are selected.
+``step`` and ``farthest`` need no scores. No gradient flows through the selection. Selected positions are distinct, and
+padding is selected only if there are fewer real tokens than ``count``.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class SelectionOptions(Checked):
             ``farthest``, repeatedly the token farthest from the selected ones.
         pairing: vectors that are scored. ``separate``: queries select queries, keys select keys; ``same_k`` and
             ``same_q``: keys or queries select both; ``swapped``: keys select queries, queries select keys.
-        class_token: whether the first real position, where the class token is, is always selected.
+        class_token: whether the first real token, the class token, is always selected; step and farthest always do so.
     """
 
     count: int
@@ -64,12 +65,12 @@ def select(
         options: see ``SelectionOptions``.
         mask: real tokens, None for packed sequences.
         layout: ``VarlenLayout`` of packed sequences, none of them shorter than count; not with score=farthest.
-        draw: random numbers of score=random, one for each side, head and position up to the maximum length, the same
-            for every example; None draws new ones.
-        fused: whether ``sum``, ``abs`` and ``embed`` of queries and keys are one Triton launch.
+        draw: random numbers of score=random, for I and J, each head and each position up to the maximum length, the
+            same for every example; None draws new ones for every example.
+        fused: whether one Triton launch computes the scores ``sum``, ``abs`` or ``embed`` of queries and keys.
 
     Returns:
-        I and J, with c = min(count, L); positions among the T for packed sequences.
+        I and J, in no particular order, with c = min(count, L); positions among the T for packed sequences.
     """
     N, H, L, _ = q.shape
     count = min(options.count, L)
@@ -133,7 +134,7 @@ def _scores(
     positions: Int[Tensor, "L"],
     draw: Float[Tensor, "H _"] | None,
 ) -> Float[Tensor, "B H L"]:
-    """Score x at positions, by ``draw`` for score=random."""
+    """Score the tokens x; score=random takes ``draw`` at ``positions``, or new numbers without a draw."""
     # Many sums are equal in 16 bits.
     dtype = torch.promote_types(x.dtype, torch.float32)
     if score == "sum":
@@ -175,7 +176,7 @@ def _fused_scores(
     mask: Bool[Tensor, "N L"] | None,
     options: SelectionOptions,
 ) -> Float[Tensor, "sides N H L"]:
-    """Score a and b in one launch, -inf for padding."""
+    """Score a and b in one launch: -inf for padding, inf for a class token."""
     from . import triton as kernels
 
     # The kernel knows the class token of sequences without padding, at position 0.
@@ -215,7 +216,7 @@ def farthest(
     count: int,
     mask: Bool[Tensor, "N L"] | None,
 ) -> Int[Tensor, "N H count"]:
-    """Select by farthest-point traversal (Gonzalez 1985) in O(L count D), in order.
+    """Select by farthest-point traversal (Gonzalez 1985) in O(L count D), in the order of selection.
 
     The first real token is selected first. The largest distance of a real token to the nearest selected one is at most
     twice the distance for the best possible selection.

@@ -1,7 +1,7 @@
 """Diagonal linear state-space models, x_k = Λ̄ x_(k-1) + B̄ u_k and y_k = 2 Re(C x_k), as convolutions.
 
 Shapes: B batch, H channels, L length, M complex states, one of each conjugate pair. Source: S4D (Gu, Gupta, Goel and Re
-2022). ``lra.ops.diagonal_recurrence`` has the same models as scans.
+2022). ``lra.ops.diagonal_recurrence`` has diagonal models as scans (S5, LRU).
 """
 
 import math
@@ -23,7 +23,7 @@ def discretise(
     step: Float[Tensor, "..."],
     discretisation: Discretisation,
 ) -> tuple[Complex[Tensor, "*states"], Complex[Tensor, "*states"]]:
-    """Discretise x' = A x + B u with a diagonal A to x_k = Ā x_(k-1) + gain B u_k.
+    """Discretise x' = A x + B u with a diagonal A: x_k = Ā x_(k-1) + gain B u_k.
 
     ``zoh``, u constant over a step: Ā = exp(ΔA), gain = (Ā - 1) / A. ``bilinear``: Ā = (1 + ΔA/2) / (1 - ΔA/2),
     gain = Δ / (1 - ΔA/2).
@@ -34,7 +34,7 @@ def discretise(
         discretisation: ``zoh`` or ``bilinear``.
 
     Returns:
-        log Ā and gain.
+        log Ā, up to multiples of 2πi, and gain.
 
     Source: S4D, section 3.1.
     """
@@ -61,11 +61,11 @@ def s4d_kernel(
 ) -> Float[Tensor, "H length"]:
     """Compute the convolution kernel of a diagonal state-space model, K[l] = 2 Re Σ_n C_n B̄_n Ā_n^l, O(H M L) time.
 
-    A = -exp(log_A_real) + i A_imag, Δ = exp(log_dt); Ā and B̄ / B come from ``discretise``. Memory is O(H M √L).
+    A = -exp(log_A_real) + i A_imag, Δ = exp(log_dt); Ā and B̄ / B come from ``discretise``. Memory is O(H M √L + H L).
 
     Args:
         log_dt: log Δ of each channel.
-        log_A_real: logarithms of the negative real parts of A; one row if the channels share it.
+        log_A_real: log(-Re A); one row if the channels share A.
         A_imag: imaginary parts of A.
         C: output map, multiplied by B.
         length: L.
@@ -73,7 +73,7 @@ def s4d_kernel(
 
     Source: S4D, sections 3.1 and 3.2.
     """
-    # Ā and B̄ (eq. 3 and 4).
+    # Ā and B̄ / B (steps 2 and 3 of lra/reference/s4d.py).
     A_imag = A_imag.to(log_A_real.dtype)
     A = torch.complex(-log_A_real.exp(), A_imag)  # (H or 1,M)
     dt = log_dt.exp()[:, None]  # (H,1)
@@ -108,7 +108,7 @@ def hippo_legs(n: int) -> tuple[Complex[Tensor, "n"], Complex[Tensor, "n n"]]:
         n: number of states.
 
     Returns:
-        Λ, real parts -½, imaginary parts ascending in conjugate pairs, and the unitary V; both complex128.
+        Λ, with real parts -½ and ascending imaginary parts, symmetric about 0, and the unitary V; both complex128.
 
     Source: Gu et al. 2020 (HiPPO); the normal part is S4's (Gu, Goel and Re 2022), as DSS and S5 use it.
     """
@@ -118,7 +118,7 @@ def hippo_legs(n: int) -> tuple[Complex[Tensor, "n"], Complex[Tensor, "n n"]]:
     outer = products.sqrt() / 2
     # S + I/2 is skew-symmetric: A contributes -2 outer below the diagonal, P Pᵀ contributes outer everywhere.
     skew = outer.triu(1) - outer.tril(-1)
-    # -i times a skew-symmetric matrix is Hermitian, with real eigenvalues.
+    # A skew-symmetric matrix times the imaginary unit -i is Hermitian, with real eigenvalues.
     frequencies, vectors = torch.linalg.eigh(-1j * skew)
     real_part = torch.full_like(frequencies, -0.5)
     eigenvalues = torch.complex(real_part, frequencies)
@@ -135,7 +135,7 @@ def fft_conv(
     Args:
         u: inputs.
         kernel: n = L: lags 0 to L - 1, causal. Wider: lag l at index l and lag -l, to the tokens ahead, at index n - l;
-            the reaches to both sides and L may add up to n + 1 at most, as they do for n = 2 L.
+            L plus the largest lag to either side must not exceed n, so n = 2 L has room for L lags to each side.
         mask: True = real; a masked input counts as 0.
 
     Returns:
@@ -176,7 +176,7 @@ def long_conv(
     kernel: Callable[[int], Tensor],
     mask: Bool[Tensor, "B L"] | None = None,
 ) -> Float[Tensor, "B L H"]:
-    """Compute y = K * x + D x for each channel, in float32 at least, the kernel too.
+    """Compute y = K * x + D x for each channel, in float32 or wider and with autocast off, also for the kernel.
 
     Args:
         x: inputs.
@@ -185,7 +185,7 @@ def long_conv(
         mask: True = real; a masked token counts as 0 in the convolution.
 
     Returns:
-        The outputs, of the kernel's precision.
+        The outputs, in the wider dtype of the kernel and D x.
     """
     filters = kernel(x.shape[1])  # (H,L or wider)
     convolved = fft_conv(x.mT, filters, mask)  # (B,H,L)

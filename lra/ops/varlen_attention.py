@@ -34,7 +34,7 @@ def attend(
 
     Args:
         q, k, v: packed (1,H,T,·) or landmarks (N,H,c,·); k and v are both packed or both landmarks.
-        layout: positions of the sequences.
+        layout: layout of the packed sequences.
         dropout_p: dropout rate of the weights.
     """
     out = []
@@ -68,9 +68,9 @@ def attend_thin(
 
 
 class _GroupedAttention(torch.autograd.Function):
-    """softmax(q kᵀ) v within each sequence, for eight sequences of similar lengths at a time.
+    """Compute softmax(q kᵀ) v within each sequence, for ``GROUP_SIZE`` sequences of similar lengths at a time.
 
-    16-bit products on a CPU take microseconds to begin, and copy operands that are not contiguous.
+    Groups save calls: 16-bit products on a CPU take microseconds to begin, and copy operands that are not contiguous.
     """
 
     @staticmethod
@@ -121,7 +121,7 @@ class _GroupedAttention(torch.autograd.Function):
 
 
 def _group(x: Float[Tensor, "B H i D"], layout: "VarlenLayout") -> list[Float[Tensor, "g H _ D"]]:
-    """Copy each group of sequences of x, (1,H,T,D) or (N,H,c,D), with zeros beyond their ends."""
+    """Copy each group of sequences of x, (1,H,T,D) with zeros beyond their ends, or (N,H,c,D)."""
     if not layout.packs(x):
         return [x[group] for group in layout.groups]
     sequences = layout.sequences(x)

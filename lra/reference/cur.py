@@ -52,7 +52,7 @@ def farthest_points(X: Float[Tensor, "n d"], m: int) -> Int[Tensor, "m"]:
 def highest_scores(
     X: Float[Tensor, "n d"], m: int, score: str, random: Float[Tensor, "n"] | None, class_token: bool
 ) -> Int[Tensor, "m"]:
-    """Select the m tokens with the highest scores; the class token, the first, is always among them."""
+    """Select the m tokens with the highest scores; with ``class_token`` the first one is always among them."""
     if score == "random":
         assert random is not None
         scores = random.clone()
@@ -81,7 +81,7 @@ def select(
         m: number of positions; a sequence with fewer tokens selects all of them.
         score: ``sum``, ``abs`` and ``embed`` score a token x by Σ x, Σ |x| and x_0, ``random`` by its random number.
             ``farthest`` (see ``farthest_points``) and ``step`` (positions floor(i n / m)) use no scores.
-        pairing: key of ``PAIRINGS``.
+        pairing: key of ``PAIRINGS``; step ignores it.
         random: numbers for score=random; random[0] for I, random[1] for J.
         class_token: whether the first token is always selected; farthest and step always select it.
     """

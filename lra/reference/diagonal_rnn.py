@@ -98,7 +98,7 @@ def lru(
         u: inputs.
         nu: logarithm of -log |λ|.
         theta: logarithm of the phase of λ.
-        gamma: logarithm of the normalisation √(1 - |λ|²) at the start.
+        gamma: logarithm of the learned scale of the inputs, which is initialised to √(1 - |λ|²).
         B, C, D: matrices; two matrices C for a bidirectional layer.
     """
     # Λ̄ and B̄, step 3.

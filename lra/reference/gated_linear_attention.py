@@ -1,4 +1,4 @@
-"""Linear attention with a decay per key channel: GLA, HGRN2, RWKV-6.
+"""Linear attention with a decay per key channel: GLA, HGRN2. RWKV-6 has this state and another output.
 
     S_t = diag(exp(g_t)) S_(t-1) + k_t v_tᵀ
     o_t = scale q_tᵀ S_t
@@ -51,7 +51,7 @@ def channel_decay_attention_two_sided(
     *,
     scale: float | None = None,
 ) -> Float[Tensor, "N H L E"]:
-    """Add the recurrence from the right, which reads its state before the token's own write."""
+    """Add the recurrence from the right; a token's own write, which both directions contain, is counted once."""
     if scale is None:
         scale = q.shape[-1] ** -0.5
     forward = channel_decay_attention(q, k, v, log_decay, scale=scale)

@@ -30,7 +30,7 @@ def kernel_attention(
 def causal_kernel_attention(
     phi_Q: Float[Tensor, "n F"], phi_K: Float[Tensor, "n F"], V: Float[Tensor, "n e"]
 ) -> Float[Tensor, "n e"]:
-    """Compute equation 5 with sums over j <= i, as a recurrence over the tokens (section 3.3)."""
+    """Compute equation 5 with sums over j <= i, as a recurrence over the tokens (sections 3.3 and 3.4)."""
     num_features = phi_K.shape[1]
     S = torch.zeros(num_features, V.shape[1], dtype=V.dtype)
     z = torch.zeros(num_features, dtype=V.dtype)
@@ -73,13 +73,13 @@ def unnormalised_linear_attention(
 def positive_features(
     X: Float[Tensor, "n d"], W: Float[Tensor, "F d"], shift: Float[Tensor, "..."], eps: float
 ) -> Float[Tensor, "n F"]:
-    """Compute Performer's φ(x) = exp(w·x - ‖x‖²/2) for each row w of W (lemma 1).
+    """Compute Performer's φ(x) = exp(w·x - ‖x‖²/2 - shift) + eps, without 1/√F, for each row w of W (lemma 1).
 
     Args:
         X: queries or keys, divided by d^¼.
         W: random rows, Gaussian and orthogonal in blocks of d (section 2.4).
-        shift: subtracted from the exponent for stability; with eps = 0 it cancels in equation 5.
-        eps: added to every feature in the released code.
+        shift: for numerical stability; with eps = 0 it cancels in equation 5.
+        eps: as in the released code; 0 in the paper.
     """
     squared_norms = X.square().sum(dim=1, keepdim=True)  # (n, 1)
     exponents = X @ W.T - shift - squared_norms / 2
@@ -95,14 +95,14 @@ def performer_attention(
     eps: float = 1e-4,
     scalings: int = 1,
 ) -> Float[Tensor, "n e"]:
-    """Compute FAVOR+ attention: E φ(q)·φ(k) = exp(q·k / √d), an unbiased estimate of softmax attention.
+    """Compute FAVOR+ attention. Without shift and eps, φ(q)·φ(k) / F is an unbiased estimate of exp(q·k / √d).
 
-    W and eps: see ``positive_features``. ``scalings`` divisions by d^¼; the PyTorch LRA code divides twice.
+    Q and K are divided ``scalings`` times by d^¼; twice in the PyTorch LRA code, which so estimates exp(q·k / d).
     """
     scale = Q.shape[1] ** (-0.25 * scalings)
     Q = Q * scale
     K = K * scale
-    # The largest exponent of each query, and of all keys.
+    # The largest w·x of each query, and of all keys together.
     shift_Q = (Q @ W.T).amax(dim=1, keepdim=True)  # (n, 1)
     shift_K = (K @ W.T).max()
     phi_Q = positive_features(Q, W, shift_Q, eps)  # (n, F)

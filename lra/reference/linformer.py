@@ -23,7 +23,7 @@ def attention(
     Args:
         Q, K, V: queries, keys and values.
         E: compresses the keys.
-        F: compresses the values. The paper also shares E and F, between heads, or with F = E (section 4).
+        F: compresses the values. The paper also shares E and F between heads, or sets F = E (section 4).
     """
     d = Q.shape[1]
     # n keys and values are compressed to k.

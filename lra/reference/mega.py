@@ -10,7 +10,8 @@ One sequence of n tokens, X (n, d); hidden width v, attention width z; N average
     H' = SiLU(H + (O · SiLU(R)) W_o),   Y = sigmoid(u) H' + (1 - sigmoid(u)) X               (5)
     Y + W_2 SiLU(W_1 norm(Y))                                                                (6)
 
-Numbers refer to this list. f is softmax with τ = √z, or the Laplace function with τ = n.
+Numbers refer to this list. f is softmax with τ = √z, or the Laplace function with τ = n, the length of a chunk in
+MEGA-chunk. The functions below have no normalisation, no dropout and no feed-forward layer: step 6 is not here.
 """
 
 import math
@@ -94,7 +95,7 @@ def gated_attention(
     w: Float[Tensor, "_"],
     chunk: int | None = None,
 ) -> Float[Tensor, "n d"]:
-    """Compute steps 2 to 5; ``normed`` is X̂, ``averaged`` X'; attention within chunks of tokens in MEGA-chunk.
+    """Compute steps 2 to 5; ``normed`` is X̂, ``averaged`` X'. MEGA-chunk attends within chunks of ``chunk`` tokens.
 
     W_v, W and W_o are linear maps with bias: d -> v, d -> d + z + v + d, v -> d.
     """

@@ -32,7 +32,7 @@ def iterative_pinv(
     steps: int = 6,
     divisor: Float[Tensor, ""] | None = None,
 ) -> Float[Tensor, "m m"]:
-    """Approximate the Moore-Penrose inverse of A by the iteration (3).
+    """Approximate the Moore-Penrose inverse of A, step 3.
 
     Args:
         A: square matrix.

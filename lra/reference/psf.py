@@ -7,8 +7,8 @@ One sequence of N tokens, X (N, d). There are no heads, no softmax and no normal
     W_m = sparse matrix with the K numbers f_m(x_i) at the links of row i,   m = 1 .. M      (3)
     V_m = W_m V_m-1   (plus V_0 with residuals),   out = V_M                                 (4)
 
-Numbers refer to this list. g and f_m are MLPs. The paper has K = log2 N links; its code has log2 N + 1. With
-M = log2 N factors every token reaches every other one. Time O(N M K) per channel.
+Numbers refer to this list. g and f_m are MLPs. The paper has K = log2 N links; its code has log2 N + 1, with which
+M = log2 N factors connect all pairs of tokens. Time O(N M K) per channel; this file has dense factors, O(N² M).
 """
 
 from collections.abc import Callable

@@ -3,6 +3,8 @@
     S_t = exp(g_t) S_(t-1) + k_t v_tᵀ        (state, D x E)
     o_t = scale q_tᵀ S_t                     (output)
 
+LION shifts the decays by one token: between query i and key j the decay of token j counts instead of token i's.
+
 Sources: Sun et al. 2023 (RetNet), eq. 6; Dao and Gu 2024 (Mamba-2), section 3; Afzal et al. 2025 (LION), eq. 9.
 """
 

@@ -8,8 +8,8 @@ One channel of one sequence, u (L,). The state x has N complex entries in conjug
     x_k = Ā x_k-1 + B̄ u_k,   y_k = 2 Re(C x_k) + D u_k                                       (4)
     K_l = 2 Re Σ_n C_n Ā_n^l B̄_n,   y = K * u + D u                                          (5)
 
-Numbers refer to this list. Steps 4 and 5 give the same y: a recurrence of O(L N) time, and a convolution with a
-Vandermonde product, computed by FFT in O(L log L) after O(L N) for the kernel.
+Numbers refer to this list. Steps 4 and 5 give the same y: a recurrence of O(L N) time, and a convolution whose kernel
+is a Vandermonde product of O(L N) time. An FFT would compute the convolution in O(L log L); here it is the sum itself.
 """
 
 import math
@@ -114,7 +114,7 @@ def bidirectional_s4d(
     """Add a second kernel over the tokens ahead, whose lag 0 is the next token, as in the released code."""
     A_bar, B_bar = discretise(A, B, step, method)
     past = recurrence(A_bar, B_bar, C_forward, u)
-    # Reversed sequence: the output of the token before in that order belongs to this one.
+    # Shift by one token, so that lag 0 of the second kernel is the next token.
     ahead = recurrence(A_bar, B_bar, C_backward, u.flip(0))
     ahead = torch.cat([torch.zeros_like(ahead[:1]), ahead[:-1]])
     return past + ahead.flip(0) + D * u

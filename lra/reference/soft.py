@@ -46,7 +46,8 @@ def initial_scale(A: Float[Tensor, "m m"], X: Float[Tensor, "m m"], init: str) -
         A: the kernel matrix.
         X: A plus the ridge, the matrix to invert.
         init: ``soft``, the released SOFT: 0.9 · 2 / ‖A‖_1². ``paper``: 2 / ‖X‖_1², halved until ‖I - α X X‖_1 <= 1 (one
-            X is missing in print). ``softpp``, the released SOFT++: the same with the bound 1.01, for one matrix.
+            X is missing in print), at most 10 times. ``softpp``: the same with the bound 1.01, as in the released
+            SOFT++, which has one α for a whole batch.
     """
     if init == "soft":
         return 0.9 * 2 / one_norm(A) ** 2
@@ -67,7 +68,7 @@ def newton_inverse(
     init: str = "soft",
     ridge: float = 0.01,
 ) -> Float[Tensor, "m m"]:
-    """Invert a symmetric positive matrix by the Newton-Raphson iteration, step 3.
+    """Invert a symmetric positive definite matrix by the Newton-Raphson iteration, step 3.
 
     Args:
         A: kernel matrix.

@@ -47,7 +47,7 @@ def report(options: ReportOptions) -> None:
     """Print the tables and write the report.
 
     Raises:
-        ValueError: there is nothing to show, or the folder cannot be written.
+        ValueError: there is nothing to show, ``show`` has an unknown name, or the folder cannot be written.
     """
     if options.published:
         paths = repository.save()
@@ -77,10 +77,10 @@ def report(options: ReportOptions) -> None:
 
 
 def _read(options: ReportOptions) -> tuple[Studies, list[BenchRecord], list[str]]:
-    """Read the runs and benchmarks below ``options.runs``.
+    """Read the runs below ``options.runs``, its benchmarks unless one study is named, and the board if asked for.
 
     Returns:
-        The rows of each study, the benchmarks, and a message for each damaged file.
+        The rows of each study, the benchmarks, and a message for each file that was skipped.
     """
     benchmarks: list[BenchRecord] = []
     broken: list[str] = []

@@ -34,7 +34,7 @@ def pictures(
         records: records of benchmarks.
         folder: folder of the files.
         studies: rows of each study, for the test scores.
-        width: width in inches; below the width of two columns of a paper, the two panels stand one below the other.
+        width: width in inches; below one and a half columns of a paper, the two panels stand one below the other.
 
     Returns:
         The paths of the PNG files.

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from ..console import visible
 from ..results.bench_record import BenchRecord, BenchRow
 
-# Fields that the rows of a group share.
+# Fields that the rows of a group share, in addition to the dtype.
 KIND = ("what", "mode", "task", "batch", "heads", "head_dim")
 MEBIBYTE = 2**20
 
 
 class Group(NamedTuple):
-    """The rows of one record that differ only in mechanism, padding and n."""
+    """The rows of one record that differ only in mechanism, padding and n; steps also in dtype."""
 
     source: BenchRecord
     title: str
@@ -36,7 +36,7 @@ class Group(NamedTuple):
         return rows_of
 
     def reference(self, n: int) -> BenchRow | None:
-        """Return the reference row of a length, preferably the one of fixed padding; None without one."""
+        """Return a timed row of the reference at a length, preferably of fixed padding; None without one."""
         name = self.source.choices.get("reference")
         rows = [row for row in self.rows if row.n == n and row.mechanism == name]
         timed_rows = [row for row in rows if row.ms]
@@ -46,8 +46,8 @@ class Group(NamedTuple):
 def groups(records: Iterable[BenchRecord]) -> list[Group]:
     """Group the rows of each record by everything except mechanism, padding and n.
 
-    Training steps in several dtypes were measured alternately and are one group: rows of later dtypes have theirs in
-    the name of the mechanism.
+    Steps in several dtypes were measured alternately and are one group: rows of later dtypes have theirs in the name of
+    the mechanism.
 
     Args:
         records: records of benchmarks.
@@ -91,7 +91,7 @@ def label(row: BenchRow) -> str:
 
 
 def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
-    """Estimate the exponent of n over the last two doublings: log(value ratio) / log(n ratio).
+    """Estimate the exponent of n from the first to the last of the last three points: log(value ratio) / log(n ratio).
 
     Args:
         points: (n, value) in order of n; points without a value are skipped.
@@ -102,7 +102,7 @@ def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
     measured = [(n, value) for n, value in points if value]
     if len(measured) < 3:
         return None
-    # Two doublings: three measurements.
+    # Two doublings if n doubles from point to point.
     first_n, first_value = measured[-3]
     last_n, last_value = measured[-1]
     value_ratio = last_value / first_value

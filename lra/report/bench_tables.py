@@ -11,7 +11,7 @@ from ..results.bench_record import BenchRecord, BenchRow
 from ..results.table import Cell, Table, frame
 from .bench_groups import MEBIBYTE, Group, groups, growth, label, number
 
-# A group with more rows gets the table over lengths only.
+# A group of several lengths with more rows gets the table over lengths only.
 MAX_DETAILED_ROWS = 60
 LEGEND = (
     "ms: median of n samples; spread: (largest - smallest) / median. MB: peak memory allocated during a call, without "
@@ -29,7 +29,7 @@ SIZES = ("parameters", "state")
 
 
 def tables(records: Iterable[BenchRecord]) -> list[Table]:
-    """Make a table over lengths for each group with several lengths, and one of every number.
+    """Make a table over lengths for each group with several lengths, and one of every number; or one of errors.
 
     Args:
         records: records of benchmarks.
@@ -56,7 +56,7 @@ def markdown(tables: Iterable[Table]) -> str:
 
 
 def _about(source: BenchRecord) -> str:
-    """Describe the machine of a record."""
+    """Describe the machine and the code of a record."""
     machine = source.machine
     options = [f"{key}={value}" for key, value in machine.allocator.items()] or ["default"]
     matmul_rates = []
@@ -77,7 +77,7 @@ def _about(source: BenchRecord) -> str:
 
 
 def _over_lengths(group: Group) -> Table:
-    """Make a table of milliseconds over n, with memory and growth."""
+    """Make a table of milliseconds over n, with memory, growth and sizes of the layer."""
     claimed = {label(row): row.claimed for row in group.rows}
     lines = []
     for name, rows in group.over_n().items():
@@ -88,13 +88,13 @@ def _over_lengths(group: Group) -> Table:
             line[f"{row.n:,}"] = Cell.of(row.ms, number)
         line |= _summary(rows)
         line["claimed"] = Cell.of(claimed[name], "{:g}".format)
-        # Sizes of the layer, which do not depend on n.
+        # Sizes of the layer at the largest n; those of linformer, among others, grow with n.
         for field in SIZES:
             size = getattr(rows[-1], field) if rows else None
             line[field] = Cell.of(size, "{:,}".format)
         lines.append(line)
 
-    # Records of earlier versions have no sizes.
+    # Steps, and records of earlier versions, have no sizes.
     for field in SIZES:
         if not _has_content(lines, field):
             for line in lines:
@@ -148,7 +148,7 @@ def _errors(group: Group) -> Table:
 
 
 def _details(group: Group) -> Table:
-    """Make a table of every number; columns without any number are left out."""
+    """Make a table of every number; columns without any number, except ms, are left out."""
     # The papers print the speed and memory of training steps.
     first = group.rows[0]
     has_paper_values = first.what == "step" and first.mode == "training"
@@ -168,7 +168,7 @@ def _details(group: Group) -> Table:
         line["status"] = "" if row.status == "ok" else row.status
         lines.append(line)
 
-    # Columns without any value are left out.
+    # Other columns than ms without any value are left out.
     for name in list(lines[0]):
         if name != "ms" and not _has_content(lines, name):
             for line in lines:

@@ -25,7 +25,7 @@ class Line(NamedTuple):
         label: name of the mechanism.
         cells: number cells by column.
         facts: values of FACTS.
-        remarks: what went wrong with failed and collapsed seeds.
+        remarks: what went wrong with diverged, collapsed or missing seeds.
         published: "source: value" of each published value.
     """
 
@@ -163,7 +163,7 @@ def _details_table(study: str, title: str, lines: list[Line], about: str) -> Tab
     if common:
         sentence = "; ".join(common)
         caption.append(f"{sentence[0].upper()}{sentence[1:]}.")
-    # With the caution there are no published values, so there is nothing to say about their means.
+    # Rows that cause the caution have no published values, so a table with it does not explain their means.
     caution = published.caution(line.facts for line in lines)
     if about and not (about == AVERAGED and caution):
         caption.append(about)

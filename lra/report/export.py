@@ -1,4 +1,4 @@
-"""The report's folder: index.html, report.md, main.tex, tables/*.csv and *.tex, figures/*.png and *.pdf."""
+"""The report's folder: index.html, report.md, main.tex, tables/*.csv and *.tex, figures/*.png, *.pdf and *.svg."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ def export(
     Args:
         out: folder of the report.
         studies: rows of each study by name.
-        damaged: messages about records that could not be read, for the page.
+        damaged: messages about skipped files, for the page.
         chapters: further chapters; the files of their pictures are already written.
         width: width of LaTeX tables and figures, in inches.
         show: names of the tables and figures in main.tex; None for all.
@@ -53,7 +53,7 @@ def export(
         A message for each file in a run directory that could not be read.
 
     Raises:
-        ValueError: ``show`` has a name that no table and no figure has.
+        ValueError: ``show`` has a name that no table and no figure has, or two tables have the same name.
         OSError: the folder cannot be written.
     """
     for name in ("tables", "figures"):
@@ -64,7 +64,7 @@ def export(
     chapters = [*chapters, *_common_chapters(studies, out / "figures", width)]
     contents, chapters = _with_file_names(contents, chapters)
 
-    # Tables as CSV and LaTeX, figures as PDF, and the document that shows them.
+    # Tables as CSV and LaTeX, figures as PNG and PDF, and the document that shows them.
     tables = _titled_tables(contents, chapters)
     for table in tables:
         path = out / "tables" / table.name
@@ -127,7 +127,7 @@ def _read_studies(studies: Studies) -> tuple[list[page.Study], list[str]]:
             run_curves[folder] = files.curves
             unreadable += messages
         curves = learning_curves.by_task(rows, run_curves)
-        # The trials of a search all have the same speed: their bubbles would cover each other.
+        # The trials of a mechanism all have the same speed: their bubbles would cover each other.
         is_search = name.endswith(SEARCH_SUFFIX)
         bubbles = {} if is_search else speed_accuracy.by_task_and_device(rows)
         overview, by_task = tables(rows)
@@ -258,7 +258,7 @@ def every_table(studies: Studies, chapters: Sequence[Chapter]) -> list[Table]:
 
 
 def markdown(studies: list[page.Study], chapters: Sequence[Chapter], notes: list[str]) -> str:
-    """Format the report as Markdown: legend, tables, and the sources of the published values."""
+    """Format the report as Markdown: legend, tables, pictures of chapters, and the sources of the published values."""
     sections = ["# Results", LEGEND]
     for study in studies:
         # The first table has the name of the study as its heading.

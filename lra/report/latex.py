@@ -63,14 +63,14 @@ class Footnotes:
 
 
 def table(table: Table, width: float = TEXT) -> str:
-    """Format a table as one or more floats, which need booktabs and siunitx.
+    """Format a table as one or more floats, which need array, booktabs and siunitx.
 
-    Columns beyond the width go below the others, next to the first column again. Long texts and the notes on published
-    values become footnotes.
+    Columns beyond the width go below the others, next to the first column again, and to the second if it holds text.
+    Long texts and the notes on published values become footnotes.
 
     Args:
         table: the table.
-        width: width in inches; beyond one column of a paper the float spans both columns.
+        width: width in inches; beyond 1.25 columns of a paper the float spans both columns.
     """
     # Columns first: they decide which texts become footnotes.
     footnotes = Footnotes()
@@ -103,7 +103,7 @@ def _print_columns(table: Table, footnotes: Footnotes, width: float) -> dict[str
     in_footnotes = [name for name in others if _goes_into_footnotes(table, name)]
     printed = [name for name in others if name not in in_footnotes]
 
-    # Footnote marks are numbered row by row.
+    # Footnote marks are assigned row by row.
     marks: dict[str, list[str]] = {name: [] for name in (first, *printed)}
     for (_, label, _), cells in table.cells.iterrows():
         note = _row_note(cells, in_footnotes)
@@ -170,7 +170,7 @@ def _paginate(columns: dict[str, PrintColumn], words: Sequence[str], width: floa
 
 
 def _blocks(columns: dict[str, PrintColumn], words: Sequence[str], width: float) -> list[list[str]]:
-    """Divide columns into blocks that are no wider than ``width``; each repeats the text columns at the left."""
+    """Divide columns into blocks no wider than ``width``; each repeats the first column, and a second one of text."""
     names = list(columns)
     num_repeated = 1
     if len(names) > 2 and names[1] in words:
@@ -211,7 +211,7 @@ def _foot(legend: str, footnotes: Footnotes) -> str:
 
 
 def _environment(name: str, width: float) -> str:
-    """Return the starred environment, over both columns, for a width beyond one column."""
+    """Return the starred environment, over both columns, for a width beyond 1.25 columns."""
     return f"{name}*" if width > 1.25 * COLUMN else name
 
 

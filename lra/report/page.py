@@ -34,7 +34,7 @@ class Study(NamedTuple):
         name: name of the study.
         rows: its results.
         results: tables over all tasks.
-        details: tables of single tasks.
+        details: tables of single tasks and of their means.
         curves: learning curves by task.
         bubbles: speed and accuracy by (task, device).
         runs: files of each run by its run directory.
@@ -64,7 +64,7 @@ def render(
         chapters: the other parts; the last one holds the papers' tables.
         legend: meaning of the columns and marks of all tables.
         notes: Markdown items on the published values.
-        damaged: messages about files that could not be read.
+        damaged: messages about skipped files.
         out: folder of the page, to which links to files are relative.
     """
 
@@ -150,7 +150,7 @@ def _run(study: Study, row: Row) -> dict[str, Any]:
             caption = f"seed {seed}, {name}"
             pictures.append((caption, f"data:image/png;base64,{data}"))
 
-    # All seeds have the same configuration; the first readable one is shown.
+    # Seeds normally share their configuration; the first readable one is shown.
     configurations = [files.config for _, files in seeds if files.config]
     config = configurations[0] if configurations else {}
     return {"curves": charts, "config": config, "pictures": pictures}

@@ -48,7 +48,7 @@ def tables(studies: Studies) -> list[Table]:
     """Make every table of ``PAPERS`` with the rows of the studies, then the list of mechanisms that no paper names."""
     paper_tables = [table(paper, studies) for paper in PAPERS]
 
-    # Custom mechanisms, with the tasks they ran on.
+    # Mechanisms that no paper names, with the tasks they ran on.
     keys = []
     lines = []
     for study, rows in studies.items():
@@ -69,7 +69,7 @@ def tables(studies: Studies) -> list[Table]:
 
 
 def unnamed(rows: list[Row]) -> list[str]:
-    """Return the labels, whatever their learning rate, that no published value corresponds to."""
+    """Return the labels without a published value for their mechanism, whatever its learning rate."""
     published_names = set()
     for value in published.read():
         published_names.update(value.attn.split())

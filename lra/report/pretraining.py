@@ -58,7 +58,7 @@ def pretraining(rows: list[Row]) -> Table | None:
     unlike = published.unlike(row.facts for row in rows)
     caption = ABOUT
     if unlike:
-        # The published values are of another protocol or budget: part of the same sentence.
+        # Our runs have another protocol, budget or data than the published values: part of the same sentence.
         caption = f"{ABOUT.removesuffix(').')}; not comparable: {unlike})."
     return Table(
         name=f"pretraining/{rows[0].study}",
@@ -82,7 +82,7 @@ def _by_mechanism(rows: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
 
 
 def _same_cost(row: Row, scratch: Row) -> bool:
-    """Whether both rows trained on the same number of tokens."""
+    """Whether both rows trained on the same number of tokens, up to TOLERANCE."""
     if not row.tokens or not scratch.tokens:
         return False
     return abs(row.tokens - scratch.tokens) <= TOLERANCE * scratch.tokens

@@ -28,7 +28,7 @@ ABOUT = (
 
 
 def state_size(model: nn.Module) -> int | None:
-    """Count the numbers that the first recurrent layer carries from token to token; None without a recurrence."""
+    """Count the numbers that the first recurrent layer carries in one direction; None without a recurrence."""
     for module in model.modules():
         state = getattr(module, "state_size", None)
         if state is not None:
@@ -39,7 +39,7 @@ def state_size(model: nn.Module) -> int | None:
 # A model is composed once for each label, although the page is rendered several times in a process.
 @cache
 def state_of(label: str) -> int | None:
-    """The state of a layer of a name of ``attn=`` on ListOps."""
+    """Return the state size of the mechanism ``attn=<label>`` on ListOps."""
     return state_size(compose(Experiment, ["task=listops", f"attn={label}"]).meta_model)
 
 

@@ -119,7 +119,7 @@ def _with_block(path: Path, block: str) -> str:
 
 
 def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) -> list[Picture]:
-    """List the figures of a study: learning curves, and of a board also its scores, seeds and learning rates.
+    """List the figures of a study: learning curves, and of a board also its own pictures, seeds and learning rates.
 
     A study with too many curves for one chart names the mechanisms of its figure in ``about.json``.
     """
@@ -162,7 +162,7 @@ def about_figure(panels: Mapping[str, list]) -> str:
 
 
 def save() -> list[Path]:
-    """Write the files.
+    """Write the files of ``pages``, and return their paths.
 
     Raises:
         ValueError: as ``pages`` does.

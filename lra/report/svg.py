@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ..results.figures import SERIES, STYLE, make_literal, place_labels
 from ..results.palette import VARIABLES, Palette
 
-# Width and height of a chart in points; the page shows a point as a pixel.
+# Width and height of a chart in points; the page scales it to the width of its column.
 SIZE = (380, 250)
 SETTINGS = STYLE | {"font.size": 11, "lines.linewidth": 1.8, "svg.fonttype": "none"}
 
@@ -69,7 +69,7 @@ def _group_series(axes: ElementTree.Element) -> list[ElementTree.Element]:
 
 
 def _restyle(element: ElementTree.Element) -> None:
-    """Replace colours by variables of the style sheet; drop ids, clips, fonts, whitespace and all digits but one."""
+    """Replace colours by style-sheet variables, round coordinates; drop ids, transforms, clips, fonts, whitespace."""
     for name in ("id", "transform", "clip-path"):
         element.attrib.pop(name, None)
     element.tail = None
@@ -89,5 +89,5 @@ def _restyle(element: ElementTree.Element) -> None:
 
 
 def _round(number: re.Match) -> str:
-    """Round a coordinate to one digit, a tenth of a pixel."""
+    """Round a coordinate to one decimal, a tenth of a point."""
     return f"{float(number[0]):.1f}"

@@ -1,4 +1,4 @@
-"""The record of a benchmark: one file per run of the benchmark, with a row for every contestant, shape and pass."""
+"""The record of a benchmark: one file per configuration and machine, a row per contestant, shape, padding and mode."""
 
 import importlib.util
 import os
@@ -41,11 +41,11 @@ class BenchRow:
         mode: inference | training.
         pad: padding of batches of real data, else None.
         samples: each the mean of ``calls`` calls.
-        peak_bytes: bytes allocated during the calls, without parameters, optimiser state and inputs.
-        roofline_bytes, flops, roofline_ms: see ``lra.bench.roofline``; None if no formula is known.
-        claimed: exponent of n in the time, as the authors claim it.
-        parameters: parameters of the layer, projections included; None for steps and errors.
-        state: real numbers in the layer's state in one direction, None for a mechanism without one.
+        peak_bytes: most bytes allocated at once during a call, without parameters, optimiser state and inputs.
+        roofline_bytes, flops, roofline_ms: see ``lra.bench.roofline``; None without a formula.
+        claimed: exponent of n in the time that the authors claim, see conf/bench.yaml; 1 by default.
+        parameters: parameters of the layer at this n, projections included; None for steps and errors.
+        state: real numbers in the layer's state in one direction; None for steps, errors and layers without a state.
         errors: errors of what=error relative to float64: of the output and, in training, of the input gradients.
         status: ``ok``, or the reason why there is no number.
     """
@@ -86,7 +86,7 @@ class Machine:
     Args:
         copy: bytes/s read and written by a large copy.
         matmul: FLOP/s of a large product, by dtype.
-        load: processes waiting for a CPU at the start, mean of one minute.
+        load: processes running on or waiting for a CPU at the start, mean of one minute.
         allocator: environment variables of the allocator that were set.
     """
 
@@ -109,7 +109,7 @@ class BenchRecord:
 
     Args:
         choices: the configuration of the benchmark.
-        seconds: the duration of the whole benchmark.
+        seconds: the duration of the benchmark until this record was written.
     """
 
     __pydantic_config__ = typed_json.STRICT
@@ -148,7 +148,8 @@ def machine(device: str, copy: float, matmul: dict[str, float]) -> Machine:
 def fingerprint(choices: Mapping, machine: Machine) -> str:
     """Digest the measured configuration and the machine.
 
-    Code and load are left out: a measurement after a change of either replaces the record in the same folder.
+    Code, load, Python version and measured rates are left out: a measurement after a change of these replaces the
+    record in the same folder.
     """
     relevant = {key: getattr(machine, key) for key in ("hardware", "threads", "torch", "triton", "allocator")}
     return config_file.fingerprint({"choices": dict(choices)} | relevant)
@@ -162,7 +163,7 @@ def save(bench_record: BenchRecord, runs: Path) -> Path:
 
 
 def load(path: Path) -> BenchRecord:
-    """Read a record. Raises ValueError if the file is not one of a benchmark."""
+    """Read a record. Raises ValueError if the file is not one, or has a timed row without its peak or roofline."""
     remedy = "delete it and measure again"
     bench_record = typed_json.parse(BenchRecord, path, "a record of a benchmark", remedy)
     for row in bench_record.rows:

@@ -1,4 +1,4 @@
-"""The look of all figures: style, size, axes, legends, labels and saving. ``plots`` draws the figures."""
+"""The look of all figures: style, size, axes, legends, labels and saving. ``lra.report.plots`` draws most figures."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -143,7 +143,7 @@ def _key(figure: Figure, looks: Mapping[str, dict], num_columns: int) -> None:
 
 
 def ticks(axes: Axes, unit: str) -> None:
-    """Set at most five round ticks on both axes, and the unit of the horizontal axis."""
+    """Set at most six round ticks on both axes, and the label of the horizontal axis."""
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(short))
@@ -225,7 +225,7 @@ class Picture(NamedTuple):
     """A figure of the report.
 
     Args:
-        name: "study/kind", from which ``save`` makes a file name.
+        name: "study/kind", or the study alone, from which file names are made.
         caption: caption.
         draw: function that draws the figure from ``panels`` and a width in inches.
         panels: contents of its charts by their titles.
@@ -247,7 +247,7 @@ def write(figure: Figure, path: Path, kinds: Iterable[str] = tuple(DATELESS), ab
         about: a description that an SVG file carries.
 
     Returns:
-        The path of the PNG file.
+        The path with the suffix .png, whether or not ``kinds`` has it.
     """
     make_literal(figure)
     settings = FONTS | {"svg.hashsalt": path.name}

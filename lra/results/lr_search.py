@@ -1,4 +1,4 @@
-"""Learning-rate searches: runs whose label holds their learning rate, and the table of the best one."""
+"""Learning-rate searches: runs whose label holds their learning rate, and the table of the best rates."""
 
 import re
 from collections import defaultdict
@@ -19,7 +19,7 @@ BOARD = "board"
 
 
 def without_search(rows: list[Row]) -> list[Row]:
-    """Leave out runs at other learning rates than the budget's, if the mechanism has runs at the budget's rate."""
+    """Leave out runs at other learning rates than the budget's, if the mechanism has runs at that rate on the task."""
     at_budget = {(row.label, row.task) for row in rows}
     selected = []
     for row in rows:
@@ -56,7 +56,7 @@ def best(rows: Iterable[Row]) -> Row | None:
 
 
 def lr_table(rows: list[Row]) -> Table | None:
-    """Make the table of the best learning rates; None if no mechanism has several."""
+    """Make the table of the best learning rates; None if no mechanism has several rates on a task."""
     study = rows[0].study
     keys = []
     lines: list[TableRow] = []

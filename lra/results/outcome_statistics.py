@@ -56,8 +56,8 @@ def difference(first: np.ndarray, second: np.ndarray) -> Difference:
     num_examples = first.shape[1]
     value = first.mean() - second.mean()
 
-    # Examples: variance of the per-example difference of the means over seeds. Its expectation is
-    # σ²_example + σ²_residual (1 / S1 + 1 / S2) of the difference.
+    # Examples: variance of the per-example difference of the means over seeds. Its expectation is the variance of the
+    # difference of the example effects, plus σ²_residual / S of each mechanism.
     by_example = first.mean(0) - second.mean(0)
     examples_variance = by_example.var(ddof=1) / num_examples
     examples_error = 100 * math.sqrt(examples_variance)
@@ -66,7 +66,7 @@ def difference(first: np.ndarray, second: np.ndarray) -> Difference:
             value=100 * value, standard_error=None, low=None, high=None, p=None, examples_error=examples_error
         )
 
-    # Seeds: variance of the seed means. Its expectation is σ²_seed + σ²_residual / N.
+    # Seeds: variance of the seed means of each mechanism. Its expectation is σ²_seed + σ²_residual / N.
     terms = [(examples_variance, num_examples - 1)]
     for outcomes in (first, second):
         seed_variance = outcomes.mean(1).var(ddof=1) / len(outcomes)
@@ -174,8 +174,9 @@ def significant_gap(
 ) -> Gap:
     """Compute the gap to a published score that is significant.
 
-    A test set is a random draw of examples that all seeds share, so more seeds do not reduce its error. An example that
-    nobody can predict contributes score (1 - score) to the variance, which is therefore an upper bound.
+    A test set is a random draw of examples that all seeds share, so more seeds do not reduce its error. The variance of
+    the example effects is taken as p (1 - p) for a score p, an upper bound that is reached if all seeds solve the same
+    examples.
 
     Args:
         score: our score in percent.

@@ -1,6 +1,6 @@
-"""The colours of all figures: one for each label of a figure, and one for each family of mechanisms.
+"""The colours of all figures, for the labels of a figure and for the families of mechanisms.
 
-No two labels of a figure share both colour and shape (dash or marker).
+No two labels of a figure share both colour and dash, nor both colour and marker up to 112 labels.
 """
 
 from collections.abc import Hashable, Iterable
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 
-# (on a light background, on a dark background). They differ in lightness, and in hue for colour-blind readers.
+# (on a light background, on a dark background). They differ in lightness, for colour-blind readers, and in hue.
 COLOURS = (
     ("#0182ea", "#86b9fd"),
     ("#03522d", "#15bc8d"),
@@ -28,7 +28,7 @@ INK = "#1b1b1a"
 SOFT = "#66655f"
 RULE = "#e4e3de"
 
-# Shades of weights: from zero, and of both signs around zero.
+# Shades of weights: from the least weight up, and of both signs around zero.
 SHADES = LinearSegmentedColormap.from_list("shades", [GROUND, "#8cbcf2", "#1d5fb4"])
 SIGNED_SHADES = LinearSegmentedColormap.from_list("signed", ["#1d5fb4", "#8cbcf2", GROUND, "#f4a58c", "#b8341b"])
 
@@ -40,7 +40,7 @@ VARIABLES |= {GROUND: "var(--ground)", INK: "var(--ink)", SOFT: "var(--soft)", R
 EXACT = "sdpa"
 OTHER = "other"
 CONTROL = "control"
-# Names of conf/attn. A longer name, nystrom_original, belongs to the family of its beginning.
+# Names of conf/attn, or their beginnings: nystrom_original belongs to the family of nystrom.
 FAMILIES = {
     "exact": ("sdpa", "softmax"),
     "CUR": ("cur", "flashcur"),
@@ -60,7 +60,7 @@ FAMILIES = {
     CONTROL: ("none", "mean", "conv"),
 }
 KINDS = [*(kind for kind in FAMILIES if kind != CONTROL), OTHER, CONTROL]
-# Mechanisms without content-based lookup.
+# Labels of the controls.
 CONTROLS = FAMILIES[CONTROL]
 
 
@@ -109,7 +109,7 @@ class Palette:
 
 
 def family(label: str) -> str:
-    """Return the family of a label: the family of the longest name in ``FAMILIES`` that the label begins with."""
+    """Return the family of the longest name in ``FAMILIES`` that is the label, or begins it and ends at "_" or "-"."""
     kind_of = {name: kind for kind, names in FAMILIES.items() for name in names}
     matches = []
     for name in kind_of:
@@ -132,7 +132,7 @@ def shade_range(weights: np.ndarray) -> tuple[float, float, bool]:
 
     Returns:
         The weight of the first and of the last shade, and whether the range is symmetric around zero because some
-        weights are negative by more than rounding.
+        weights are negative by more than 1 % of the greatest.
     """
     low = float(weights.min())
     high = float(np.quantile(weights, 0.999))

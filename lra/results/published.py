@@ -40,13 +40,13 @@ class PrintedValue:
     """One printed number, a row of published.csv. Every column is text, as printed.
 
     Args:
-        paper: title, authors, year and address of the paper.
-        table: table of the paper; LRA if its number is not known.
+        paper: short title, authors, year, and where the paper appeared.
+        table: table or section of the paper; LRA if its number is not known.
         model: the paper's name of the mechanism.
         task: name of the task.
         metric: name of the metric, which includes its unit.
         value: the number, FAIL (no better than chance) or NA.
-        std: its standard deviation; empty if none is printed.
+        std: the spread printed with it; empty if there is none.
         note: remark on the value.
         attn: the corresponding names of conf/attn, separated by spaces; a pretrained one has its objective
             (sdpa+masked).
@@ -78,8 +78,7 @@ class PrintedValue:
 
     @property
     def link(self) -> str:
-        """Address of the paper; an arXiv number is part of its name."""
-        # Papers with a DOI or a repository.
+        """Address of the paper, by ``_LINKS`` or the arXiv number in ``paper``. Raises ValueError without either."""
         if self.name in _LINKS:
             return _LINKS[self.name]
         _, _, arxiv_number = self.paper.partition("arXiv ")
@@ -117,7 +116,7 @@ def accuracies(label: str, tasks: Collection[str]) -> list[PrintedValue]:
     """List the published accuracies of a label on LRA tasks, in percent.
 
     Args:
-        label: label of a run; only a name of conf/attn without changed options has published values.
+        label: label of a run; only a name of conf/attn, or one with an objective (sdpa+masked), has published values.
         tasks: tasks to list.
     """
     values = []

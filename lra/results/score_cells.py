@@ -60,8 +60,8 @@ def _failed_seeds(count: int) -> str:
 def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[Cell]:
     """Mark the best cell of a column.
 
-    The highest mean is "best" if it is significantly different from all others. Otherwise it and the means without a
-    significant difference from it are "tied".
+    The highest mean is "best" if it is significantly different from all others. If some means are not, they and the
+    highest are "tied". If all tested means are, but some mean has no test, no cell is marked.
 
     Args:
         cells: cells of the column.
@@ -102,8 +102,8 @@ def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[C
 def gain(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
     """Make a cell of the gain over a control: difference of means ± standard error.
 
-    A gain of less than ``STANDARD_ERRORS`` standard errors is marked as tied. With fewer than two seeds on a side there
-    is neither error nor mark.
+    A gain of zero or of less than ``STANDARD_ERRORS`` standard errors is marked as tied. With one seed on a side there
+    is neither error nor mark; with none the cell is empty.
 
     Args:
         scores: scores by seed.
@@ -111,7 +111,7 @@ def gain(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
     """
     if not scores or not control:
         return Cell()
-    # Seeds of both sides are independent.
+    # Seeds of both sides are treated as independent.
     values = list(scores.values())
     control_values = list(control.values())
     difference = mean(values) - mean(control_values)

@@ -27,14 +27,14 @@ SOLVED = 0.9
 
 
 def sample_std(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation; None for a single value."""
+    """Return the sample standard deviation; None for fewer than two values."""
     return stdev(values) if len(values) > 1 else None
 
 
 def p_value(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
     """Test whether two sets of scores have different means: Welch's two-sided t-test.
 
-    Seeds are not paired: the same seed of two mechanisms shares nothing but the order of the examples.
+    Seeds are not paired, although two mechanisms share the order of the examples and some initial weights of a seed.
 
     Args:
         a, b: scores by seed.
@@ -229,7 +229,7 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, flo
         x, y: scores of the same mechanisms.
 
     Returns:
-        The correlation, the lower and the upper end. Resamples of a single pair have no correlation and are left out.
+        The correlation, the lower and the upper end. Resamples in which x or y is constant are left out.
     """
     # Resample the pairs.
     rng = np.random.default_rng(0)

@@ -39,8 +39,8 @@ class Row:
         cell: the scores as a table cell, linked to the runs.
         test, val: mean scores over finished seeds, in percent; None without any.
         n: number of finished seeds.
-        num_failed: number of seeds without a result.
-        remarks: what went wrong with failed and collapsed seeds.
+        num_failed: number of diverged runs.
+        remarks: diverged and collapsed seeds, and seeds with several results.
         ms: median milliseconds per step.
         peak: median peak memory in bytes on a GPU; None on a CPU, where it is the memory of the whole process.
         objective: objective of pretraining; "" without.
@@ -68,17 +68,17 @@ class Row:
 
     @property
     def published(self) -> list[PrintedValue]:
-        """The accuracies printed for the label on the task; none if the runs used other data than the official."""
+        """The accuracies printed for the label on the task; none if a run used other data than the official."""
         return [] if self.facts["data"] else published.accuracies(self.label, [self.task])
 
     @property
     def chance(self) -> float:
-        """The chance level in percent: the baseline score of the records, else the best constant answer."""
+        """The chance level in percent: the highest ``floor`` of the records, or ``constant_baseline`` without one."""
         return max(r.constant_baseline if r.floor is None else r.floor for r in self.runs.values())
 
     @property
     def tokens(self) -> float | None:
-        """Mean number of real tokens per finished seed over all phases; None if a record does not have it."""
+        """Mean number of tokens of all phases over finished seeds; None without one or if a record does not have it."""
         if not self.done or any(r.tokens is None for r in self.done):
             return None
         # Phase one counts too.
@@ -87,10 +87,10 @@ class Row:
 
     @property
     def cost(self) -> str:
-        """Tokens of each phase and the time of all steps: "3.1 + 3.2 M tokens, 41 s"."""
+        """Tokens of each phase and the time of all steps: "3.1 + 3.2 M tokens, 41 s"; "" without tokens."""
         if self.tokens is None:
             return ""
-        # Tokens of each phase in millions, averaged over seeds, and the time of all steps.
+        # Tokens of each phase in millions, averaged over seeds; the time only if every phase has it.
         tokens = []
         milliseconds = 0.0
         has_time = True
@@ -129,10 +129,10 @@ def collect(
         further: folders of other studies, whose records join the records of the study of the same name.
 
     Returns:
-        The rows of each study, the studies of ``runs`` first, and a message for each damaged record.
+        The rows of each study, the studies of ``runs`` first, and the messages of ``reader.scan`` about ``runs``.
 
     Raises:
-        ValueError: there is nothing to show.
+        ValueError: ``runs`` is not a folder or has no record, or there is no study of this name.
     """
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")

@@ -29,7 +29,8 @@ class Cell:
         text: text that is shown.
         value, std, n: the numbers behind it, for sorting and CSV.
         low, high: ends of the confidence interval of ``value``.
-        collapsed: number of collapsed seeds among ``n``, which give every example the same answer; None without any.
+        collapsed: number of collapsed seeds, which give every example the same answer, among ``n`` or, for a mean over
+            tasks, among the runs of all tasks; None without any.
         mark: "best", "tied" (no significant difference) or "".
         note: tooltip or footnote.
         link: id of an element of the page.
@@ -81,7 +82,7 @@ def frame(
     cells = []
     for row in rows:
         cells.append([cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row])
-    # Published rows have no keys.
+    # Without keys, as in the tables of benchmarks, study and label of every row are empty.
     no_keys = [("", "", "")] * len(cells)
     row_keys = list(keys) or no_keys
     index = pd.MultiIndex.from_tuples(row_keys, names=("study", "label", "aliases"))
@@ -95,7 +96,7 @@ class Table:
     Args:
         name: file name without suffix, or "kind/study" from which ``export`` makes a unique one.
         title: heading.
-        about: caption, one or two sentences; the page's legend explains what all tables share.
+        about: caption; the page's legend explains what all tables share.
         cells: cells of ``frame``.
         words: text columns; all others hold numbers.
         below: text columns that a terminal shows below each row.
@@ -147,7 +148,7 @@ class Table:
         return "\n\n".join(parts)
 
     def numbers(self) -> pd.DataFrame:
-        """Return the unrounded numbers: a column of values and, if present, of spreads, interval ends and n."""
+        """Return the numbers to eight significant digits: a column of values and, if present, one for each of PARTS."""
         columns: dict[str, list] = {}
         for name, cells in self.cells.items():
             if name in self.words:
@@ -205,7 +206,7 @@ class Column(NamedTuple):
 
 
 class Chapter(NamedTuple):
-    """A part of the report in addition to the studies: tables, and paths of PNG files, each with an SVG next to it."""
+    """A part of the report in addition to the studies: tables, and PNG files, each with an SVG and a PDF next to it."""
 
     title: str
     about: str
@@ -214,7 +215,7 @@ class Chapter(NamedTuple):
 
 
 def show(tables: Iterable[Table], legend: str) -> None:
-    """Print tables, then the legend. Text is printed verbatim; no line is wrapped if the output is a pipe."""
+    """Print tables, then the legend. Text is printed verbatim; a pipe gets lines of up to 1,000 characters."""
     # Texts of strangers must not act as markup.
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
@@ -233,7 +234,7 @@ def number(value: float | None) -> str:
 
 
 def joined(values: Iterable) -> str:
-    """Join the distinct values in order; integers with thousands separators, floats with two digits."""
+    """Join the distinct values in ascending order; integers with thousands separators, floats with two digits."""
     forms = {int: "{:,}".format, float: number}
     texts = []
     for value in sorted(set(values)):

@@ -1,6 +1,7 @@
-"""The files that training writes at every evaluation: last.ckpt, best.ckpt and metrics.csv.
+"""The files that training writes at evaluations: last.ckpt, metrics.csv and, if the score is the best, best.ckpt.
 
-All are verified when they are read: by the checksum in the record, and checkpoints by the CRC-32 of each tensor too.
+All are verified when they are read: by the checksum in the record if there is one, and checkpoints by the CRC-32 of
+each part of the zip file too.
 """
 
 import csv
@@ -23,7 +24,7 @@ from ..io.typed_json import FORM, listed, verify
 LAST = "last.ckpt"
 BEST = "best.ckpt"
 METRICS = "metrics.csv"
-# The callback of lra.train.trainer whose state in last.ckpt holds the values of this suite.
+# The callback of lra.train.callbacks whose state in last.ckpt holds the values of this suite.
 CALLBACK = "Checkpoints"
 # Keys of Lightning's checkpoint, and of our callback's state in it.
 _LIGHTNING_KEYS = {"callbacks", "global_step", "loops", "lr_schedulers", "optimizer_states", "state_dict"}
@@ -104,7 +105,7 @@ def state(path: Path) -> dict | None:
 
 
 def _is_state(checkpoint: Any) -> bool:
-    """Whether a checkpoint is Lightning's, with the state of our callback and weights."""
+    """Whether a checkpoint is Lightning's, with weights and the state of our callback after at least one evaluation."""
     # Every level is checked before it is used: the file may be anything that torch can load.
     if not _has_keys(checkpoint, _LIGHTNING_KEYS):
         return False

@@ -23,7 +23,7 @@ from ..ops import newton, pinv
 NAME = "config.yaml"
 # Packages of the suite.
 SUITE = ("lra", "data_prep")
-# Modules of the functions that invert CUR's and SOFT's inner matrix.
+# Modules of the functions that invert the inner matrix of CUR, Nystromformer and SOFT.
 INVERSES = (pinv.__name__, newton.__name__)
 # Largest file in bytes; PyYAML parses it in about a second.
 MOST = 2**17

@@ -35,8 +35,9 @@ def publish(options: PublishOptions) -> None:
     """Add the runs below a folder to the tables of their studies, and print their number.
 
     Raises:
-        ValueError: there is no finished run, one was made by code that is not committed, or another run is published
-            under its name. Nothing is written then.
+        ValueError: there is no finished run, two have the same name, one was made by code that is not committed or has
+            damaged files, or another run is published under its name. Nothing is written then. Or a study cannot be
+            written or weights cannot be copied, when tables may have been written already.
     """
     # 1. Read the runs. Links to folders are followed; what cannot be read is reported.
     records, messages = scan(options.runs)

@@ -149,12 +149,12 @@ def _cell(value: Any) -> str:
 
 
 def _without_nan(line: dict[str, float]) -> dict[str, float]:
-    """An evaluation without the columns that its run does not have: pandas reads them as NaN, which is not itself."""
+    """An evaluation without the columns that its run does not have: pandas reads them as NaN, and NaN != NaN."""
     return {name: value for name, value in line.items() if value == value}
 
 
 def below(folder: Path) -> dict[Path, Published]:
-    """List the published runs at a path or below it; empty if no study there has tables."""
+    """List the published runs at a path or below it; empty unless the path is in a published study, or is one."""
     study_runs = _study_of(folder)
     return {path: run for path, run in study_runs.items() if path.is_relative_to(folder)}
 

@@ -111,13 +111,15 @@ def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
 
 
 def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
-    """Read every training record below a folder, and the published runs if it is a folder of published studies.
+    """Read every training record below a folder, and the published runs of studies with tables.
+
+    Such a study is the folder itself or a folder in it.
 
     Links to folders are followed (``lra.io.search``).
 
     Returns:
-        The records by run directory, and one message for each link that was skipped, each record that could not be
-        read and each seed without a record.
+        The records by run directory, and one message for each link that was skipped, each folder, record or table that
+        could not be read and each seed without a record.
     """
     paths, messages = find_files(root, {record.NAME, config_file.NAME})
 

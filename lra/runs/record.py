@@ -34,8 +34,9 @@ class Pretraining:
         objective: masked | next.
         fingerprint: digest of the choices that decide it.
         loss: validation loss at ``best_step``, whose weights the fine-tuning starts from: the mean over the predicted
-            positions.
-        steps: number of training steps.
+            positions. None if it diverged.
+        best_step: step of the lowest validation loss; None if it diverged.
+        steps: number of training steps; if it diverged, the step at which it did.
         tokens: tokens in the batches of these steps, masked pixels included.
         step_ms: median time per step in milliseconds, a measurement.
         status: done | diverged.
@@ -68,17 +69,18 @@ class RunRecord:
         best_step: step of the best validation score.
         steps: number of training steps; for a run that diverged, the step at which it did.
         step_ms: median time per step, a measurement.
-        peak_bytes: peak memory of the device, or of the whole process on a CPU, a measurement.
+        peak_bytes: peak memory of the device, pretraining included, or of the whole process on a CPU, a measurement.
         status: done | diverged.
         tokens: tokens in the batches of ``steps``.
-        pretrain: pretraining, whose cost is not in the other fields.
+        pretrain: pretraining, whose steps, tokens and time are not in the other fields.
         data: start of the sha256 of a file that was read instead of the official one.
-        train_loss: mean training loss since the last evaluation but one.
+        train_loss: mean training loss between the last two evaluations.
         val_loss: validation loss at ``best_step``.
         output_std: root of the mean, over the outputs, of their variance over the validation set, at ``best_step``.
         live_units: share of the hidden units of the head whose value varies over the validation set, at ``best_step``;
             None for a head without hidden units and for a custom head.
-        collapsed: whether the model of ``best_step`` gives every validation example the same answer.
+        collapsed: whether the model of ``best_step`` gives every validation example the same answer, see ``diagnose``;
+            None if an output is not finite.
         lr: learning rate of the configuration, the highest of the schedule.
         date: end of the run in UTC, ISO 8601.
         command: command line of the run, without the folders of the machine.
@@ -200,7 +202,8 @@ def on_cpu(device: str) -> bool:
 def command(overrides: Iterable[str]) -> str:
     """The command line of a training, quoted for a shell.
 
-    Folders of runs and data are left out. A value with an absolute path becomes the name of the file.
+    Folders of runs and data and options of Hydra are left out. A value with an absolute path becomes the last name of
+    the path.
 
     Args:
         overrides: overrides of the command line.
@@ -232,7 +235,7 @@ def processor() -> str | None:
 
 
 def git_commit() -> str | None:
-    """The commit of the checkout that the code runs from, with ``-dirty`` if it has changes; None outside one."""
+    """The commit of the checkout that the code runs from, with ``-dirty`` if tracked files differ; None outside one."""
     package = Path(__file__).parent
 
     def git(*arguments: str) -> str:

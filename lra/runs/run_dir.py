@@ -33,7 +33,7 @@ Trust = str | Iterable[str] | None
 
 @dataclass(kw_only=True)
 class RunDir:
-    """One seed and its files. No other module reads or writes them.
+    """One seed and its files. Training writes them by this class only.
 
     config.yaml    choices that decide the result; written first
     last.ckpt      state of the training at the last evaluation, with the evaluations so far
@@ -49,7 +49,7 @@ class RunDir:
         is_published: whether the tables of its study hold the run, and its directory at most the weights.
         title: title of its log messages during training.
         curve: evaluations so far, during training.
-        digest: sha256 of the best weights that this process wrote, or the process that it resumed; None on other ranks.
+        digest: sha256 of the best weights, on rank 0; None before the first evaluation and on other ranks.
     """
 
     path: Path
@@ -288,7 +288,7 @@ def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str
 
 
 def _seed_of_name(path: Path) -> int:
-    """The k of seed-<k>; 0 for a directory with another name."""
+    """The k of seed-<k>, at most 9 digits; 0 for a directory whose name has no number after a hyphen."""
     name = path.absolute().name
     digits = name.partition("-")[2][:9]
     return int(digits) if digits.isdecimal() else 0

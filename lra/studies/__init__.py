@@ -1,1 +1,1 @@
-"""Studies that use the suite. None imports another one, and the suite only reads their ``report`` modules."""
+"""Studies that use the suite. None imports another one. Of the suite, only the report imports any of them."""

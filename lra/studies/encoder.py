@@ -21,7 +21,7 @@ with needs("hf", __name__):
 
 # Name of the attention of ``Encoder.qkv``.
 RECORDING = "lra_recording"
-# Mean and standard deviation of ImageNet's colours, with which most models like ViT are trained.
+# Mean and standard deviation of ImageNet's colours, as DINOv2 expects; the model's own processor is not read.
 MEAN = torch.tensor([0.485, 0.456, 0.406])
 DEVIATION = torch.tensor([0.229, 0.224, 0.225])
 
@@ -95,7 +95,7 @@ class Encoder:
         return torch.cat(parts)[inverse]
 
     def with_cur(self, **options) -> "Encoder":
-        """Copy the encoder with CUR attention, with options of ``lra.ops.cur.cur_attention``."""
+        """Copy the encoder with CUR attention, with options of ``cur_attention``; position 0 is always selected."""
         register()
         model = copy.deepcopy(self.model)
         model.set_attn_implementation("cur")

@@ -15,7 +15,7 @@ Names = dict[str, dict[str, list[str]]]
 
 
 def spread(data: TaskData, split: str, examples: int) -> np.ndarray:
-    """Choose examples of a split evenly over their lengths, short ones first; returns their indices."""
+    """Choose examples of a split at equidistant ranks by length; returns their indices, short ones first."""
     # Order the examples by length, the shortest first.
     lengths = data.sequence_lengths[split]
     order = lengths.argsort(stable=True).numpy()
@@ -35,7 +35,7 @@ def gathered(data: TaskData, split: str, parts: Iterable[np.ndarray], device: st
 
 
 def batches(data: TaskData, examples: int, size: int, device: str) -> list[Batch]:
-    """Gather test examples that are spread evenly over their lengths, short ones first."""
+    """Gather the test examples of ``spread`` in batches of ``size``, short ones first."""
     indices = spread(data, "test", examples)
     parts = []
     for start in range(0, len(indices), size):
@@ -51,14 +51,15 @@ def labelled(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Te
     Args:
         path: path of the tar file.
         split: folder in it.
-        n: files, a multiple of the number of classes.
+        n: number of files, a multiple of the number of classes.
         seed: seed of the draw.
 
     Returns:
-        Contents, and labels (n,) that number the classes in alphabetical order.
+        Contents in the order of the archive, and labels (n,) that number the classes in alphabetical order.
 
     Raises:
-        ValueError: the file is not a tar file or does not have enough examples.
+        ValueError: the file is not a tar file, has fewer than two classes or too few examples, or the number of classes
+            does not divide n.
     """
     try:
         with tarfile.open(path) as archive:

@@ -1,4 +1,4 @@
-"""Figures of studies: panels of one size, grids, one legend for all panels, and PNG files."""
+"""Figures of studies: panels of one size with grid lines, one legend for all panels, and PNG files."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def panels(count: int, *, width: float, height: float, **options) -> tuple[Figur
 
 
 def save(figure: Figure, path: Path, title: str = "", **legend) -> Path:
-    """Write a figure as PNG, with a title above the panels and, if it has options, one legend of all their lines."""
+    """Write a figure as PNG, with a title above the panels; ``legend``, if given, are options of one common legend."""
     if title:
         figure.suptitle(title, fontsize=10)
     if legend:

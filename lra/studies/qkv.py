@@ -46,7 +46,7 @@ class Intercepted(NamedTuple):
 
 @torch.no_grad()
 def calls(model: Classifier, batch: Batch, encode_separately: bool = False) -> dict[str, list[Intercepted]]:
-    """Record the calls of every mechanism of a model on a batch, by path, one per tower with ``encode_separately``."""
+    """Record the calls of every mechanism on a batch, by path: one, or one per tower with ``encode_separately``."""
     recorded: dict[str, list[Intercepted]] = {}
 
     def record_call(path: str, module: nn.Module, args: tuple, kwargs: dict, out: Tensor) -> None:
@@ -111,7 +111,7 @@ def generated(kind: Literal["gaussian", "clustered"], options: QKVOptions) -> QK
         noise = NOISE * normal(L, D)
         return gather_tokens(centres, cluster) + noise
 
-    # The order of the draws is q, k, v.
+    # Draw the centres, then q, k and v.
     def layer() -> Layer:
         if kind == "gaussian":
             return normal(L, D), normal(L, D), normal(L, D)

@@ -59,7 +59,7 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
     """Restore the experiment of a finished run, and derive the one with the mechanism and fine-tuning of a transfer.
 
     Raises:
-        ValueError: the run has other attention weights than the mechanism, and no override chooses one.
+        ValueError: the mechanism has another ``attn.weights`` than the run, and no override sets it.
     """
     source = configuration(run, options.data.root)
     # The machine, the loggers and the batch of evaluation come from the transfer, the rest from the run.
@@ -106,7 +106,7 @@ def _optim(run_optim: Optim, options: TransferOptions) -> Optim:
     """Return the run's optimiser with the learning rate, the batch and the schedule of the fine-tuning."""
     tuning = options.optim
     steps = options.steps
-    # Options without a value keep the run's.
+    # Without a value, lr and batch keep the run's.
     changes = {}
     if tuning.lr is not None:
         changes["lr"] = tuning.lr
@@ -115,7 +115,7 @@ def _optim(run_optim: Optim, options: TransferOptions) -> Optim:
     if steps:
         changes["steps"] = steps
         changes["eval_every"] = tuning.eval_every or steps
-        # Default: a tenth of the steps, rounded down to an even number.
+        # Default of warmup: a tenth of the steps, rounded down to an even number.
         changes["warmup"] = 2 * (steps // 20) if tuning.warmup is None else tuning.warmup
     return run_optim.replace(**changes)
 
@@ -133,7 +133,7 @@ def _block(run_block: Target, new_block: Target, overrides: list[str]) -> Target
     for line in overrides:
         if line.startswith("block."):
             keys.add(line.partition("=")[0].removeprefix("block."))
-    # A chunk is not a default but the meaning of ``mega_chunk``, so that it is taken over.
+    # The chunk is what distinguishes ``mega_chunk`` from ``mega``, so it is taken over without an override too.
     if new_block.get("chunk"):
         keys.add("chunk")
     return run_block.replace(**{key: new_block.options[key] for key in keys})
@@ -144,13 +144,14 @@ def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[nn.Module
 
     Args:
         run: finished run.
-        source, target: the run's ``experiments``.
+        source, target: the result of ``experiments``.
 
     Returns:
-        The exact and the swapped model; weights that only the mechanism has are drawn from the run's seed.
+        The exact and the swapped model; weights that only the new mechanism has are drawn from the run's seed.
 
     Raises:
-        ValueError: weights outside the mechanism are missing, or some are left over.
+        ValueError: the new model needs further weights outside the mechanism, lacks some of the run's or has other
+            shapes, or only one of the mechanisms has a shared projection for queries and keys.
     """
     exact = best(run, source)
     weights = exact.state_dict()

@@ -1,4 +1,4 @@
-"""One run of a sweep: python -m lra.train in its own process, so that its memory and a crash are its own."""
+"""One run of a sweep: lra.train in its own process, so that its memory and a crash are its own."""
 
 if __name__ == "__main__":
     from lra.startup import begin
@@ -24,7 +24,7 @@ from ..runs.run_dir import explain_disk_errors
 
 LOG = "train.log"
 FAILED = "failed.txt"
-PATIENCE = 60  # seconds for a run to stop after a step
+PATIENCE = 60  # seconds that a run has to stop after its step, before it is ended
 
 
 def job(

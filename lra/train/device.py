@@ -13,12 +13,12 @@ from ..runs.checkpoint import disk_bytes
 
 # Threads of this process before any run.
 THREADS = torch.get_num_threads()
-# Resident memory may grow by so many bytes after the first batch before the heap is trimmed.
+# Growth of the resident memory in bytes, since the first batch after the last trim, at which the heap is trimmed.
 GROWTH = 2 * 2**30
 # Parameters of mallopt(3).
 _TRIM_THRESHOLD = -1
 _MMAP_MAX = -4
-# Texts of errors without memory: torch's CPU allocator on Linux and macOS, and operator new in C++.
+# Texts of errors without memory: torch's CPU allocator, by platform, and operator new in C++.
 _CPU_ALLOCATOR_ERRORS = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -31,7 +31,7 @@ def select_device(name: str, option: str = "device") -> str:
         option: name of the option, for the message.
 
     Raises:
-        ValueError: this machine has no GPU.
+        ValueError: ``name`` is ``cuda`` and this machine has no GPU.
     """
     has_gpu = torch.cuda.is_available()
     if name == "cuda" and not has_gpu:
@@ -62,7 +62,7 @@ def supports_bf16() -> bool:
 
 
 def prepare_process(device: str, threads: int | None) -> None:
-    """Prepare this process for a run: reset the peak memory of the device, keep the heap's pages, set the threads."""
+    """Prepare this process for a run: set the threads, and reset a GPU's peak memory or, on a CPU, keep heap pages."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     else:
@@ -116,7 +116,7 @@ def resident_bytes() -> int:
 
 
 class TrimHeap(L.Callback):
-    """Returns the free pages of the heap after evaluations, and whenever memory has grown by ``GROWTH``.
+    """Returns the free pages of the heap after validations, and whenever memory has grown by ``GROWTH``.
 
     Tensors of many sizes leave gaps that the next ones do not fit; without trimming, memory grows by 3 to 80 MB per
     step, and by gigabytes in an evaluation. The pages of a single step stay, because the kernel would otherwise clear

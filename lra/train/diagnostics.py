@@ -91,7 +91,8 @@ def diagnose(outputs: Tensor, labels: Tensor, hidden: Tensor | None, loss: str, 
     Returns:
         The fields of ``of_best``. ``collapsed`` is True in two cases. Either the outputs are constant up to rounding.
         Or one class has the largest output for every example and the loss is not significantly below the entropy of
-        the class frequencies: the outputs vary then, but do not depend on the labels.
+        the class frequencies: the outputs vary then, but do not depend on the labels. It is None if an output is not
+        finite.
     """
     outputs = outputs.double()
     if labels.is_floating_point():

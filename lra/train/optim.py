@@ -17,9 +17,9 @@ def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
     """Group the parameters of a model by learning rate and weight decay.
 
     A module may have ``rates``, factors of the learning rate by parameter name. The learning rate of these parameters
-    is at most ``own_lr_max``, and they have no weight decay unless they are among its ``decayed`` (state-space models:
-    section 4.1 of Gu et al. 2022, S4). With ``bias_decay=false``, biases and norms between the embedding and the head
-    have no decay either. All other parameters are the first group.
+    is at most ``own_lr_max``, and they have no weight decay unless they are among its ``decayed`` (state-space models,
+    as in the code of S4, Gu et al. 2022). With ``bias_decay=false``, biases and norms between the embedding and the
+    head have no decay either. All other parameters are the first group.
 
     Args:
         model: the model.
@@ -113,7 +113,7 @@ def schedule(optimiser: torch.optim.AdamW, optim: Mapping, *, cycle_momentum: bo
 
 
 def linear(step: int, optim: Mapping) -> float:
-    """Learning rate of a step: warm-up to lr, then linear decay to 0 at the last step (MEGA)."""
+    """Learning rate of a step, from 0: warm-up to lr, then linear decay to 0 at ``optim.steps`` (MEGA)."""
     warmup = optim["warmup"]
     if step <= warmup:
         return warm_up(step, optim)
@@ -124,8 +124,8 @@ def linear(step: int, optim: Mapping) -> float:
 def cosine(step: int, optim: Mapping) -> float:
     """Learning rate of a step: warm-up to lr, then half a cosine from lr to 0 (S4, S5 and LRU).
 
-    The cosine lasts from the end of the warm-up to the last step, or between the two steps of ``optim.cosine``. Later
-    the rate is 0.
+    The cosine lasts from the end of the warm-up to ``optim.steps``, or from the first to the second step of
+    ``optim.cosine``, of which the part during the warm-up is skipped. Later the rate is 0.
     """
     if step <= optim["warmup"]:
         return warm_up(step, optim)

@@ -5,22 +5,25 @@ With selected queries Qr and keys Kc (m rows each), scale = 1/√d and masked ke
     R = softmax(scale Qr Kᵀ)     U = softmax(scale Qr Kcᵀ), padded rows 0     C = softmax(scale Q Kcᵀ)
     Z = cubic(U)    W = Z (R V)    O = C W    and, to copy, O[rows] = R V
 
-in two launches (``streaming_forward``): R V over keys and values, next to which a program for each head computes U and
-Z on chip (``core``; library products beyond 64 selected rows, ``core_library``), and O over queries, of which each
-program computes W first. Backward in three (``streaming_backward``), more for large sizes; D is dO without copies:
+in two launches (``streaming_forward``). The first computes R V over keys and values; an additional program for each
+head computes U and Z on chip (``core``). The second computes O over queries; each program computes W first. Backward
+takes three launches (``streaming_backward``). Large sizes take more (``tiles``): a separate launch for Z, or library
+products (``core_library``) beyond 64 selected rows, 32 on sm_100, and several launches for the gradients. D is dO with
+zeros in the copied rows:
 
     dW = Cᵀ D    dC = D Wᵀ    dSc = C * (dC - rowsum(dC * C))    dQ = scale dSc Kc    dKc = scale dScᵀ Q
     dZ = dW (R V)ᵀ    d(R V) = Zᵀ dW + dO[rows]    dU from dZ through the steps    dSu = U * (dU - rowsum(dU * U))
     dR = d(R V) Vᵀ    dSr = R * (dR - rowsum(d(R V) * R V))    dV = Rᵀ d(R V)    dK = scale dSrᵀ Qr
     dQr = scale (dSu Kc + dSr K)    dKc += scale dSuᵀ Qr    added to dQ and dK at the selected rows
 
-dW, dQ and dKc come from the first launch, dK, dV and dQr from the second, where a program for each head takes the
-gradient through Z to U, and the third adds at the selected rows.
+dW, dQ and the part of dKc through C come from the first launch. The second computes dK, dV and the part of dQr through
+R; an additional program for each head takes the gradient through Z to U. The third adds dQr and dKc at the selected
+rows.
 
 Sums over the sequence are computed in parts and added in order, so results are the same in every run. Inputs are
-float32, float16 or bfloat16; all sums are in float32, and 16-bit factors whose rounding would dominate the error are
-split in two (``primitives.halves``), unless impl=triton_rounded. Softmax weights are recomputed in the backward pass,
-R from its log-sum-exp.
+float32, float16 or bfloat16. All sums are in float32. Streaming products have factors in the inputs' dtype; with 16
+bits, factors whose rounding would dominate the error are split in two (``primitives.halves``), unless
+impl=triton_rounded. Softmax weights are recomputed in the backward pass, R from its log-sum-exp.
 """
 
 import os
@@ -40,7 +43,11 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def cubic_steps(pinv: Callable) -> int:
-    """The steps of a ``partial(cubic, steps=...)``. Raises ValueError for any other pseudo-inverse."""
+    """The steps of a ``partial(cubic, steps=...)``.
+
+    Raises:
+        ValueError: any other pseudo-inverse, another init than per_matrix, or negative steps.
+    """
     if not (isinstance(pinv, partial) and pinv.func is linalg.cubic and not pinv.args):
         raise ValueError("impl=triton takes lra.ops.pinv.cubic as pinv and no other; impl=sdpa takes any")
     options = {"init": "per_matrix", **pinv.keywords}
@@ -52,11 +59,11 @@ def cubic_steps(pinv: Callable) -> int:
 
 
 def check(*, count: int, head_dim: int, value_dim: int, pinv: Callable) -> None:
-    """Check that the kernels support sizes and inverse.
+    """Check that triton is installed and that the kernels support sizes and inverse.
 
     Args:
         count: number of selected queries or landmarks.
-        head_dim, value_dim: sizes.
+        head_dim, value_dim: sizes of a key and of a value.
         pinv: must be a ``partial`` of ``cubic``.
 
     Raises:
@@ -86,21 +93,22 @@ def landmark_product(
     copy_rv: bool = False,
     impl: str = "triton",
 ) -> Tensor:
-    """Compute C · cubic(U) · (R v) for landmarks or for kept positions.
+    """Compute C · cubic(U) · (R v) for landmarks or for selected positions.
 
     Args:
         q, k: (N,H,L,D). v: (N,H,L,E).
         pinv: a ``partial`` of ``cubic``.
         q_landmarks, k_landmarks: landmarks (N,H,m,D).
         rows, cols: positions (N,H,m) instead, distinct within each head.
-        mask: (N,L).
-        row_mask, col_mask: real landmarks, (N,H,m) or broadcastable.
+        mask: real tokens (N,L); None: all.
+        row_mask, col_mask: real landmarks, (N,H,m) or broadcastable; None: all. Ignored with positions.
         copy_rv: whether selected rows of the output are rows of R v; only with positions.
-        impl: ``triton`` | ``triton_rounded``, which rounds softmax weights, their gradients, W and d(R V) to 16-bit
-            inputs' dtype instead of splitting them in two: 14 products instead of 21, larger errors (docs/kernels.md).
+        impl: ``triton`` | ``triton_rounded``, which splits no factor: with 16-bit inputs, softmax weights, their
+            gradients, W and d(R V) are rounded to the inputs' dtype in every product. 14 products instead of 21,
+            larger errors (docs/kernels.md).
 
     Returns:
-        (N,H,L,E) in the inputs' dtype, under autocast in its dtype.
+        (N,H,L,E) in the promoted dtype of q, k and v, under autocast in its dtype.
 
     Raises:
         ValueError: a dtype or the inverse is not supported, or there is no GPU.
@@ -131,7 +139,7 @@ def token_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str
     Args:
         a: (N,H,L,D).
         b: (N,H,L,D) or None.
-        mask: (N,L); padded rows get -inf.
+        mask: real tokens (N,L), None for all; padding gets -inf.
         score: ``sum`` | ``abs`` | ``embed``.
         class_token: whether position 0 gets +inf, unless it is padded.
 
@@ -143,7 +151,7 @@ def token_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str
 
 
 def interpreted() -> bool:
-    """Whether triton interprets kernels, by its own reading of TRITON_INTERPRET."""
+    """Whether triton interprets kernels: TRITON_INTERPRET, read as triton reads it."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 
 

@@ -1,4 +1,4 @@
-"""One head in one program: parts of the sequence combined, Z from U, the gradients through both, the final scatter."""
+"""What one program computes for one head: sums over parts of the sequence, U, Z, their gradients, the final scatter."""
 
 import triton
 import triton.language as tl
@@ -9,7 +9,7 @@ from .primitives import VARYING, dot, is_real, load, slots, softmax, store
 
 @triton.jit
 def combined(rv, lse, j, valid, g, G, S, M: tl.constexpr, E: tl.constexpr, BE: tl.constexpr):
-    """Combine S parts along the sequence to the selected rows ``j`` of R V, one head's, and their log-sum-exp."""
+    """Combine the S parts of rows ``j`` of R V, of head g, and of their base-2 log-sum-exp."""
     top = tl.full((j.shape[0],), float("-inf"), tl.float32)
     total = tl.zeros((j.shape[0],), tl.float32)
     acc = tl.zeros((j.shape[0], BE), tl.float32)
@@ -38,7 +38,7 @@ def combined(rv, lse, j, valid, g, G, S, M: tl.constexpr, E: tl.constexpr, BE: t
 
 @triton.jit
 def summed(x, j, g, G, S, M: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
-    """Sum the S parts of x (S,G,M,D) in order, rows ``j`` of one head."""
+    """Sum the S parts of x (S,G,M,D) in order, rows ``j`` of head g."""
     acc = tl.zeros((j.shape[0], BD), tl.float32)
     for part in range(S):
         index = part * G + g
@@ -70,7 +70,7 @@ def inner_matrix(
     k += n * k_n + h * k_h
     BK: tl.constexpr = min(BD, 32)
 
-    # Scores, a few entries of the heads at a time, since registers are short.
+    # Scores, a few features at a time, since registers are short.
     s = tl.zeros((BM, BM), tl.float32)
     for first in tl.static_range(0, BD, BK):
         a = load(q + first, row, q_l, row_exists, D - first, BK)  # (BM,BK)
@@ -111,7 +111,7 @@ def inverse(
     INNER: tl.constexpr,
     SYMMETRIC: tl.constexpr,
 ):  # fmt: skip
-    """Store Z (G,M,M) of one head; also a separate launch."""
+    """Store Z (G,M,M) of one head: a part of ``rv_kernel``, or a separate launch."""
     g = tl.program_id(0)
     n = (g // H).to(tl.int64)
     h = (g % H).to(tl.int64)
@@ -157,11 +157,11 @@ def inverse_backward(
     INNER: tl.constexpr,
     SYMMETRIC: tl.constexpr,
 ):  # fmt: skip
-    """Store dq_rows and dk_cols (G,M,D) of one head from the parts of dW and dKc; also a separate launch.
+    """Store dq_rows and dk_cols (G,M,D) of one head: a part of ``r_backward_kernel``, or a separate launch.
 
-    The steps are run again; scratch (G,``tiles.scratch``,BM,BM) holds their matrices, which are loaded for each
-    product, since registers do not hold all of a step. A barrier between two such loads stops the compiler from
-    merging them.
+    Both are gradients through U; the S parts of dKc, through C, are added to dk_cols. The steps are run again; scratch
+    (G,``tiles.scratch``,BM,BM) holds their matrices, which are loaded for each product, since registers do not hold all
+    of a step. A barrier between two such loads stops the compiler from merging them.
     """
     g = tl.program_id(0)
     G = tl.num_programs(0)
@@ -210,7 +210,7 @@ def inverse_backward(
     centred = du - mean[:, None]
     ds = u * centred * scale
 
-    # Gradients of the selected queries and keys; those through C are added here.
+    # Gradients of the selected queries, and of the selected keys with their parts through C.
     at, valid = slots(cols, g, M, BM)
     k += n * k_n + h * k_h
     b = load(k, at, k_l, valid, D, BD)  # (BM,BD)
@@ -239,7 +239,10 @@ def scatter_kernel(
     BM: tl.constexpr, BD: tl.constexpr,
     ADD: tl.constexpr,
 ):  # fmt: skip
-    """Sum the gradients of the selected rows over their parts and add them at rows and cols, or store them."""
+    """Add the gradients of the selected queries and keys to dq and dk at rows and cols.
+
+    Without ADD store them: dq and dk are then the gradients of landmarks.
+    """
     # One program: head g, head h of example n.
     g = tl.program_id(0)
     G = tl.num_programs(0)

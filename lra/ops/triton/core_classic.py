@@ -19,7 +19,7 @@ def factor(p, PRECISION: tl.constexpr):
 
 @triton.jit
 def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute Z; store U at ``at``, and after dU, P and G the initial Z of each step, unless it is None."""
+    """Compute Z. Unless ``at`` is None, store U there and, behind room for dU, P and G, the Z before each step."""
     # Z_0 = Uᵀ / s.
     s = largest_column(u)
     z = tl.trans(u) / s
@@ -37,7 +37,7 @@ def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr)
 
 @triton.jit
 def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute U and its gradient from the gradient of Z; ``at``: the matrices of ``cubic``."""
+    """Return U and its gradient from the gradient of Z; ``at``: the matrices that ``cubic`` stored."""
     u_at = at
     du_at = at + BM * BM
     p_at = at + 2 * BM * BM

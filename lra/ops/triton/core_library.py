@@ -1,4 +1,4 @@
-"""``core`` by library matrix products, for matrices that do not fit on chip."""
+"""Steps of ``core`` by torch's batched products: many parts are combined, and inverses too large for a chip."""
 
 import torch
 from jaxtyping import Float, UInt8
@@ -11,7 +11,7 @@ def combine(
     rv: Float[Tensor, "S G M E"],
     lse: Float[Tensor, "S G M"],
 ) -> tuple[Float[Tensor, "G M E"], Float[Tensor, "G M"]]:
-    """Combine S parts of R V with their base-2 log-sum-exp."""
+    """Combine the S parts of R V, and of its base-2 log-sum-exp."""
     # Shift by the maximum; -inf, of a query without real keys, becomes finite to avoid inf - inf.
     top = lse.amax(0)  # (G,M)
     lowest = torch.finfo(top.dtype).min
@@ -52,7 +52,7 @@ def backward(
     dw: Float[Tensor, "G M E"],
     steps: int,
 ) -> tuple[Float[Tensor, "G M D"], Float[Tensor, "G M D"]]:
-    """Compute the parts of the gradients of a and b that come from U."""
+    """Compute the gradients of a and b through U, from dw, the gradient of W = cubic(U) (R V)."""
     u = inner_matrix(a, b, a_real, b_real)
 
     # The steps again, from Z_0 = Uᵀ / s with s the largest column sum.

@@ -7,14 +7,16 @@ gradient H of P' only the symmetric part matters. With the gradient G of Z', S t
 for X + Xᵀ,
     B = P (7 H - S) / 4    M = (7 S - 15 H) / 4 + B + Bᵀ / 2 - (Y H + ᵀ) / 4
     dP = (13 H - 15 S) / 4 + (P M + ᵀ)    dZ = 13 G / 4 + G N
-are five products instead of eleven, since the gradients of Y, P Y and Y² all have the form P M + ᵀ. At the start
+are five products instead of eleven: P N = (7 P Y - 15 Y - Y²) / 4, and gradients through Y, P Y and Y² all have the
+form P M + ᵀ. At the start
     dU = (Gᵀ + 2 H U) / s and, in the first largest column, - sum((Gᵀ + H U) * U) / s².
 
-P no longer follows from Z, so its rounding errors grow by up to 13/4 in each step: for 16-bit inputs and few steps
-(``tiles.symmetric``). Three measures keep them small. The products with 13/4 I are exact; they would round the small
-eigenvalues of P, whose errors grow most. P' is made symmetric again. And the gradient of Z is given as G + a rᵀ: a rᵀ
-is the part from the mean of the rows of R V, and each step multiplies r alone, without rounding it. That part is the
-largest if values have a large mean, and almost all of it cancels in the softmax of U, whose rows sum to 1.
+P is not recomputed from Z, so its rounding errors grow by up to 13/4 in each step. Therefore this form is used for
+16-bit inputs and few steps only (``tiles.symmetric``). Three measures keep the errors small. Multiples by 13/4 are
+added in float32 and not as 13/4 I in N, since the rounded product would change the small eigenvalues of P, whose errors
+grow most. P' is made symmetric again. And the gradient of Z is given as G + a rᵀ: a rᵀ is the part from the mean of the
+rows of R V, and each step changes r alone, in float32. That part is the largest if values have a large mean, and most
+of it cancels in the softmax of U, whose rows sum to 1.
 """
 
 import triton
@@ -32,7 +34,7 @@ def factor(p, y, PRECISION: tl.constexpr):
 
 @triton.jit
 def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute Z; store U at ``at``, and after G, H and S the matrices Z, P, Y and N of each step, unless it is None."""
+    """Compute Z. Unless ``at`` is None, store U there and, behind room for G, H and S, Z, P, Y and N of each step."""
     # Z_0 = Uᵀ / s, P_0 = U Z_0.
     z = tl.trans(u) / largest_column(u)
     p = dot(u, z, PRECISION)
@@ -55,7 +57,7 @@ def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr)
 
 @triton.jit
 def backward(grad, a, r, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute U and its gradient from the gradient of Z, grad + a rᵀ; ``at``: the matrices of ``cubic``."""
+    """Return U and its gradient from the gradient of Z, grad + a rᵀ; ``at``: the matrices that ``cubic`` stored."""
     # At the last step G is grad and H is zero.
     grad_at = at + BM * BM
     h_at = at + 2 * BM * BM

@@ -1,4 +1,4 @@
-"""The order of the launches. ``run`` launches a kernel; compilation ahead of time replaces it.
+"""The launches of the forward pass and of the selection scores. ``run`` launches a kernel; ``resources`` replaces it.
 
 N examples, H heads, G = N H, L length, M selected queries and keys, D key size, E value size, S parts along the
 sequence. mask (N,L), bytes, marks real tokens.
@@ -91,7 +91,7 @@ def forward(
         rv_parts = rv[None]
         lse_parts = lse[None]
 
-    # The next launch stores R V, its log-sum-exp and W = Z R V; library products compute them here.
+    # With Z on chip the next launch stores R V, its log-sum-exp and W = Z R V; otherwise W is computed here.
     if on_chip:
         rv = new(G, M, E)
         lse = new(G, M)
@@ -101,7 +101,7 @@ def forward(
         z = cubic(u, steps=steps)
         w = z @ rv
 
-    # The output, C W; autograd copies any other layout than the operands'.
+    # The output, C W, laid out as v.
     out = torch.empty_like(v)
     tile = tiles.streaming("out", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device, fill=32)

@@ -13,10 +13,15 @@ from .operands import Selected, gather, inverse_options, mask_strides, num_selec
 def backward(
     dout, q, k, v, selected: Selected, mask, rv, w, lse, z, steps: int, copy: bool, split: bool, run=run, arch=None
 ) -> tuple[Tensor, ...]:
-    """Launch the backward pass, with arguments and results of ``forward``.
+    """Launch the backward pass.
+
+    Args:
+        dout: gradient of the output (N,H,L,E).
+        rv, w, lse, z: results of ``forward``, which explains the other arguments.
 
     Returns:
-        The gradients of q, k, v and of the landmarks (N,H,M,D), the last two empty without landmarks.
+        The gradients of q, k and v, laid out as these, and of the query and key landmarks (N,H,M,D), both empty without
+        landmarks.
     """
     N, H, L, D = q.shape
     G = N * H
@@ -32,6 +37,7 @@ def backward(
     tile = tiles.streaming_backward("c_backward", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
+    # Autograd would copy gradients in another layout than their tensors'.
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     dw_parts = new(S, G, M, E)
     dk_parts = new(S, G, M, D)

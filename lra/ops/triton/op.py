@@ -101,7 +101,7 @@ def _(a, b, mask, score, class_token):
 
 
 def ready(x: Tensor | None) -> Tensor | None:
-    """Copy a tensor whose rows are not contiguous, since the kernels support any other strides; a mask is its bytes."""
+    """View a mask as bytes, and copy a tensor whose last stride is not 1; kernels support any other strides."""
     if x is None:
         return None
     if x.dtype == torch.bool:

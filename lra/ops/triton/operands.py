@@ -20,7 +20,7 @@ def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
 class Selected(NamedTuple):
     """Selected queries and keys: landmarks (N,H,M,D), or all of them (N,H,L,D) with the selected positions (N,H,M).
 
-    row_real and col_real, (N,H,M) or (N,H,L), mark the real ones by bytes.
+    row_real and col_real, (N,H,M) or (N,H,L), mark the real ones of q and k by bytes; None: all are real.
     """
 
     q: Tensor
@@ -37,7 +37,7 @@ class Selected(NamedTuple):
         return (*mask_strides(self.row_real), *mask_strides(self.col_real))
 
     def gathered(self) -> list[Tensor | None]:
-        """Gather selected queries and keys (G,M,D) in float32, and whether each is real (G,M)."""
+        """Gather selected queries and keys (G,M,D) in float32, and the bytes of real ones (G,M), None for all."""
         tensors = [
             gather(self.q, self.rows).float(),
             gather(self.k, self.cols).float(),
@@ -97,7 +97,7 @@ def mask_strides(real: Tensor | None) -> tuple[int, int]:
 
 
 def gather(x: Tensor | None, index: Tensor | None) -> Tensor | None:
-    """Gather rows of x (N,H,L,...) at index (N,H,M), all for None."""
+    """Gather x (N,H,L,...) at positions (N,H,M); all of x if index is None."""
     if x is None or index is None:
         return x
     if x.dim() == 4:

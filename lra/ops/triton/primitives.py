@@ -7,8 +7,7 @@ dots require; BN rows of the sequence at a time. Rows and entries beyond the tru
 import triton
 import triton.language as tl
 
-# Sizes and strides of masks that differ between batches: triton would compile again for a size that is 1 or a
-# multiple of 16.
+# Sizes and strides that may differ between batches: triton would compile again for one that is 1 or a multiple of 16.
 VARYING = ("H", "L", "S", "r_n", "r_h", "rr_n", "rr_h", "cr_n", "cr_h")
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
@@ -28,7 +27,7 @@ def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
 
 @triton.jit
 def is_real(real, at, valid):
-    """Whether selected rows are real tokens; ``real`` are bytes of one head or example, None for all."""
+    """Whether positions ``at`` are valid and real; ``real``: bytes of one head or example, None if all are real."""
     if real is not None:
         byte = tl.load(real + at, mask=valid, other=0)
         valid = valid & (byte != 0)
@@ -82,7 +81,7 @@ def cast_like(x, like):
 
 @triton.jit
 def dot(a, b, PRECISION: tl.constexpr):
-    """Multiply a b in float32; the interpreter rounds float32 factors to the bits of PRECISION, 16 for bf16x3."""
+    """Multiply a b in float32; for bf16x3 the interpreter rounds float32 factors to 16 bits, for others not at all."""
     if not INTERPRETED:
         s = tl.dot(a, b, input_precision=PRECISION)
     elif PRECISION == "bf16x3" and a.dtype == tl.float32:

@@ -39,16 +39,17 @@ COLUMNS = ("arch", "dtype", "m", "d", "kernel", "block", "warps", "stages", "reg
 
 
 def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> list[tuple]:
-    """Compile each launch of a forward and backward pass with a mask and copied rows.
+    """Compile each launch of the selection scores and of a forward and backward pass with a mask and copied rows.
 
     Args:
         arch, dtype, m, d: one of the choices of the command line each.
         kernels: kernels to compile.
 
     Returns:
-        A row of COLUMNS for each launch. ``block``: positions of the sequence at a time; ``spilled``: bytes per
-        thread; ``shared``: bytes per block. If a kernel is launched several times, for some of its gradients each time,
-        their names follow the kernel's name, as in c_backward-dq-dk.
+        A row of COLUMNS for each launch. ``block``: positions of the sequence at a time, 0 for kernels of one head
+        (scatter, inverse, inverse_backward); ``spilled``: bytes per thread; ``shared``: bytes per program. If a kernel
+        is launched several times, for some of its gradients each time, their names follow the kernel's name, as in
+        c_backward-dq-dk.
     """
     from . import launch
 

@@ -23,7 +23,7 @@ def _score(
             tokens = tl.abs(tokens)
     value = tl.sum(tokens, 1)
 
-    # The class token is always selected, padding never.
+    # The class token is always selected, padding only if there are too few real tokens.
     if CLASS:
         value = tl.where(i == 0, float("inf"), value)
     real = is_real(mask, i, ok)
@@ -47,7 +47,10 @@ def score_kernel(
     SCORE: tl.constexpr,
     CLASS: tl.constexpr,
 ):  # fmt: skip
-    """Compute scores (1 or 2,G,L) of the tokens of a (N,H,L,D), and of b unless it is None; -inf for padding."""
+    """Compute scores (1 or 2,G,L) of the tokens of a (N,H,L,D), and of b unless it is None.
+
+    Padding gets -inf and, with CLASS, a real token at position 0 gets +inf.
+    """
     # One program: BN tokens of head g, head h of example n.
     g = tl.program_id(0)
     G = tl.num_programs(0)

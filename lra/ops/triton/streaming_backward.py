@@ -1,4 +1,4 @@
-"""The launches of the backward pass: over queries, then over keys and values next to the inverse."""
+"""The kernels of the backward pass: over queries, then over keys and values next to the inverse."""
 
 import triton
 import triton.language as tl
@@ -52,7 +52,7 @@ def c_backward_kernel(
     """Compute dq of ``chunk`` queries, and their parts of dW (S,G,M,E) and of the gradient of k[cols] (S,G,M,D).
 
     dC = D wᵀ, dS = C * (dC - rowsum(dC * C)), dq = scale dS k[cols], dW = Cᵀ D, dk = scale dSᵀ q; D is dout, with COPY
-    without its selected rows. DW, DQ, DK: the gradients of this launch, since all at once may need too many registers.
+    zero in its selected rows. DW, DQ, DK: the gradients of this launch, since all at once may need too many registers.
     TURNED: compute C as (BM,BN), which suits sums over rows and divides many selected rows among warps; otherwise as
     (BN,BM), for which a softmax stays within one warp.
     """
@@ -73,7 +73,8 @@ def c_backward_kernel(
     j = tl.arange(0, BM)
     w += g.to(tl.int64) * M * E
     weights = load(w, j, E, valid, E, BE)  # (BM,BE)
-    # dS is the same if each row of W is shifted alike; without the mean of the real rows W is rounded less.
+    # A vector subtracted from every row of W leaves dS unchanged. Without the mean of its real rows W loses less to
+    # rounding.
     if dout.dtype.element_ty != tl.float32:
         num_real = tl.maximum(tl.sum(col_ok.to(tl.float32), 0), 1.0)
         centre = tl.sum(tl.where(col_ok[:, None], weights, 0.0), 0) / num_real

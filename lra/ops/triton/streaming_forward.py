@@ -1,4 +1,4 @@
-"""The launches of the forward pass: R V over keys and values, next to the inverse Z; C W over queries, W = Z R V."""
+"""The kernels of the forward pass: R V over keys and values, next to the inverse Z; C W over queries, W = Z R V."""
 
 import triton
 import triton.language as tl
@@ -48,7 +48,7 @@ def rv_kernel(
     SYMMETRIC: tl.constexpr,
     INVERSE: tl.constexpr,
 ):  # fmt: skip
-    """Compute softmax(scale q[rows] kᵀ) v over ``chunk`` keys: rv (S,G,M,E); base-2 log-sum-exp (S,G,M).
+    """Compute softmax(scale q[rows] kᵀ) v over ``chunk`` keys: rv (S,G,M,E), and its base-2 log-sum-exp (S,G,M).
 
     INVERSE: the first program of each head computes z (G,M,M), for selected keys kept_k[cols].
     """
@@ -151,7 +151,7 @@ def out_kernel(
     """Compute softmax(scale q k[cols]ᵀ) w for ``chunk`` queries; with COPY the selected rows are rows of R V.
 
     Each program combines the S parts of R V and computes w = z R V (G,M,E); the first one of a head stores R V, its
-    log-sum-exp and w. If z is None, these are given.
+    log-sum-exp and w. If z is None, rv and w are given.
     """
     # One program: head g, head h of example n, and one part of the queries.
     g = tl.program_id(0)
@@ -207,7 +207,7 @@ def out_kernel(
         y = dot_halves(p, high, low, SPLIT, PRECISION)  # (BN,BE)
         store(out, i, o_l, inside, y, E, BE)
 
-    # Overwrite the selected rows of this part with the exact rows of R V; other threads have written them above.
+    # Overwrite the selected rows of this part by rows of R V, once all threads have written the rows of C W.
     if COPY:
         tl.debug_barrier()
         to, _ = slots(rows, g, M, BM)

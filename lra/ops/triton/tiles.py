@@ -17,8 +17,8 @@ class Tile(NamedTuple):
         block: positions of the sequence at a time.
         warps: warps of a program.
         stages: stages of the software pipeline.
-        precision: precision of float32 products; three products on tensor cores (tf32x3) have about the accuracy of
-            float32, ``ieee`` does not use them.
+        precision: precision of the streaming products of float32 inputs: ``tf32x3``, three products on tensor cores,
+            with about the accuracy of float32, or ``ieee``, without tensor cores.
         launches: number of launches of a backward kernel, each for a part of its gradients if registers are short.
         turned: see ``c_backward_kernel``.
     """
@@ -32,7 +32,7 @@ class Tile(NamedTuple):
 
 
 def padded(size: int) -> int:
-    """Round a dimension up to a power of two from 16 on, its size on chip."""
+    """Round a dimension up to its size on chip, a power of two of at least 16."""
     return max(16, 1 << (size - 1).bit_length())
 
 
@@ -111,7 +111,7 @@ def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) ->
 
 
 def streaming_backward(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
-    """The tile of c_backward or r_backward, of the same ``block``; arguments as for ``streaming``."""
+    """The tile of c_backward or r_backward, both with the same ``block``; arguments as for ``streaming``."""
     # Exceptions first.
     size = (dtype.itemsize, m, width)
     tables = (R_BACKWARD, BACKWARD) if kernel == "r_backward" else (BACKWARD,)
@@ -156,11 +156,11 @@ def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
 
 
 def on_chip(m: int, arch: int) -> bool:
-    """Whether programs of the streaming launches compute the inverse; library products do otherwise.
+    """Whether a kernel computes the inverse (see ``beside``); library products do otherwise.
 
-    64 rows need more registers than there are; some spill to caches, which costs less than the matrices that library
-    products move through device memory for each step, 15 forward and 52 backward. For sm_100 triton 3.7 compiles the
-    kernels of 64 rows, whose products use tensor memory, to a single trap instruction.
+    64 rows need more registers than there are. Some spill to caches, which costs less than library products: these move
+    15 matrices through device memory for each step of the forward pass and 52 of the backward pass. For sm_100 triton
+    3.7 compiles the kernels of 64 rows, whose products use tensor memory, to a single trap instruction.
     """
     largest = 64 if arch < 100 else 32
     return m <= largest
@@ -174,15 +174,15 @@ def symmetric(dtype: torch.dtype, steps: int) -> bool:
 def beside(m: int, width: int, dtype: torch.dtype, arch: int) -> bool:
     """Whether the inverse is part of rv and r_backward; a separate launch in both passes otherwise.
 
-    Launches of eight warps, which float32 and sm_80 take for large sizes, have short registers; in them the inverse
-    spills up to three times as much as alone with four.
+    float32 and sm_80 take eight warps for large sizes, which leaves few registers for the inverse: it spills up to
+    three times as much as in a separate launch with four warps.
     """
     small = m <= 32 and m * width < 4096
     return small or (dtype != torch.float32 and arch >= 90)
 
 
 def scratch(steps: int, symmetric: bool) -> int:
-    """The matrices that the inverse stores for its backward pass."""
+    """The number of (BM,BM) matrices of a head that ``inverse_backward`` keeps in device memory."""
     per_step = 4 if symmetric else 1
     return 4 + per_step * steps
 
@@ -193,12 +193,12 @@ def inner_precision(dtype: torch.dtype) -> str:
 
 
 def chunk(heads: int, length: int, block: int, device: torch.device, fill: int = 4) -> int:
-    """Positions of the sequence for one program, so that there are ``fill`` programs for each multiprocessor.
+    """Positions of the sequence for one program, so that there are about ``fill`` programs for each multiprocessor.
 
     Args:
         heads: number of heads of all examples.
         length: length of the sequence.
-        block: positions at a time; a program gets at least 4 blocks.
+        block: positions at a time; a program gets at least 4 blocks, so there are fewer programs for short sequences.
         device: device of the launch.
         fill: programs for each multiprocessor.
     """
@@ -212,7 +212,7 @@ def chunk(heads: int, length: int, block: int, device: torch.device, fill: int =
 
 @cache
 def arch(device: torch.device) -> int:
-    """The architecture of a device: 80, 90, 100; 90 without a GPU, 80 for all but Hopper and sm_100."""
+    """The architecture whose tiles a device takes: 90 for Hopper and without a GPU, 100 for sm_10x, 80 for others."""
     if device.type != "cuda":
         return 90
     major, _ = torch.cuda.get_device_capability(device)

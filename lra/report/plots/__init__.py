@@ -1,1 +1,1 @@
-"""The figures of the report, one file for each; ``lra.report.figures`` decides how they look."""
+"""The figures of the report, one file for each; ``lra.results.figures`` decides how they look."""

@@ -15,13 +15,13 @@ FIRST_COLOUR, _ = COLOURS[0]
 
 
 def draw_bars(group: Group, width: float) -> Figure:
-    """Draw a bar for each contestant with a time, the slowest first.
+    """Draw a bar for each contestant with a time, the fastest at the top.
 
     Args:
         group: rows of a benchmark with one length.
         width: width in inches.
     """
-    # There is one length, so that each contestant has one row.
+    # There is one length, so each contestant has at most one row.
     times = {}
     megabytes = {}
     for name, rows in group.over_n().items():
@@ -117,7 +117,7 @@ def _set_axes(axes: Axes, unit: str, lengths: list[int]) -> None:
 
 
 def draw_growth(group: Group, width: float) -> Figure:
-    """Draw the measured and the claimed exponent of n of each contestant, the largest first.
+    """Draw the measured and the claimed exponent of n of each contestant, the smallest measured one at the top.
 
     Args:
         group: rows of a benchmark with three or more lengths.

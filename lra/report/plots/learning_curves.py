@@ -72,7 +72,7 @@ def _average(label: str, seeds: list[dict[int, float]]) -> Curve | None:
 
 
 def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str]:
-    """Draw each mean as a line, with a band of one standard deviation behind it.
+    """Draw each mean as a line, and of a coloured label with several seeds a band of one standard deviation behind it.
 
     Returns:
         A tooltip for each label.
@@ -94,7 +94,7 @@ def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str
 
 
 def draw_seeds(axes: Axes, curves: dict[int, dict[int, float]], palette: Palette) -> dict[str, str]:
-    """Draw a line for each seed of one run.
+    """Draw a line for each seed of one mechanism on one task.
 
     Args:
         axes: axes to draw into.

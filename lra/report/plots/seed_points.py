@@ -49,7 +49,7 @@ def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
 
 @rc_context(figures.PRINT)
 def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.TEXT) -> Figure:
-    """Draw a point for each seed, in a row for each label that all charts share."""
+    """Draw a point for each seed; the charts share one row per label."""
     labels = _best_first(panels)
     num_labels = len(labels)
     height = REST_HEIGHT + ROW_HEIGHT * num_labels
@@ -82,7 +82,7 @@ def _draw_seeds(axes: Axes, seed_scores: SeedScores, row: int) -> None:
 
 
 def _best_first(panels: Mapping[str, list[SeedScores]]) -> list[str]:
-    """Sort labels by their number of tasks, then by their mean score."""
+    """Sort labels by their number of tasks, then by their mean score, both descending."""
     means: dict[str, list[float]] = defaultdict(list)
     for seed_scores in itertools.chain(*panels.values()):
         # Without a finished seed chance level counts.

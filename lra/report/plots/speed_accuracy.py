@@ -1,4 +1,4 @@
-"""Speed against accuracy: test score over milliseconds per step, with bubbles of the size of the peak memory."""
+"""Speed against accuracy: test score over milliseconds per step, with bubbles whose area shows the peak memory."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ...results.summary import Row
 
 
 class Bubble(NamedTuple):
-    """A label on one task and device: milliseconds per step, test score, peak bytes (None if unknown)."""
+    """A label on one task and device: ms per step, test score with std over n seeds, peak bytes (None if unknown)."""
 
     label: str
     ms: float
@@ -78,7 +78,7 @@ def draw(axes: Axes, bubbles: Sequence[Bubble], palette: Palette) -> dict[str, s
 
 
 def _area(bubble: Bubble, largest_peak: float) -> float:
-    """Return the area of a bubble in square points, in proportion to its peak memory plus a constant."""
+    """Return the area of a bubble in square points: linear in its peak memory relative to the largest one."""
     letter = rcParams["font.size"] ** 2
     if not bubble.peak or not largest_peak:
         return letter

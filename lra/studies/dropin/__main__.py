@@ -1,4 +1,4 @@
-"""python -m lra.studies.dropin: the errors of replacements of trained softmax attention that need no training.
+"""python -m lra.studies.dropin: the errors of replacements of softmax attention without further training.
 
 Every candidate of ``lra.studies.dropin.candidates`` gets the same queries, keys and values of every source. Errors and
 costs are JSON files, and one table shows all of them.
@@ -42,7 +42,7 @@ STRICT = ConfigDict(strict=True)
 Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
 # Two numbers by candidate, then by count as text.
 Pairs = dict[str, dict[Count, tuple[float, float]]]
-# The error of an exact result.
+# Lower bound of the errors in a ratio, because an exact result has the error 0.
 TINY = 1e-12
 LEGEND = (
     "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
@@ -132,7 +132,10 @@ def _check_counts(source: QKVSource, options: DropinOptions) -> None:
 
 
 def save(new: Errors | Cost, path: Path) -> None:
-    """Write results, and keep further candidates and counts of an earlier file with the same examples or sizes."""
+    """Write results.
+
+    Other candidates and counts of an earlier file are kept if its description, n and seed are the same, else lost.
+    """
     if path.exists():
         old = load(path, type(new))
         is_same = all(getattr(old, key, None) == getattr(new, key, None) for key in ("about", "n", "seed"))
@@ -180,7 +183,7 @@ def distance(function: Function, layer: tuple, out: torch.Tensor, count: int) ->
 
 @torch.no_grad()
 def cost(names: list[str], options: DropinOptions) -> Cost:
-    """Measure milliseconds and MiB of one call of each candidate and count, and of exact attention."""
+    """Measure milliseconds and MiB of one call of each candidate and count up to the length, and of sdpa."""
     generator = torch.Generator().manual_seed(options.seed)
     shape = (1, options.heads, options.cost, options.head_dim)
     q, k, v = (torch.randn(*shape, generator=generator) for _ in range(3))

@@ -1,8 +1,9 @@
 """Every candidate by its name, with a description: q, k (N,H,L,D), v (N,H,L,E) of real tokens, count -> (N,H,L,E).
 
-By default a candidate selects ``count`` queries and ``count`` keys by position (``step``) and copies the exact output
-of the selected queries, as CUR does. Names that begin with cur_ differ from the paper's CUR in one respect, names that
-begin with plus_ from ``cur_plus``.
+Names that begin with cur_ are variants of the paper's CUR (``cur_step``), names that begin with plus_ of ``cur_plus``.
+They differ from it in one respect, except ``cur_least_squares_farthest``, which differs in selection and combination.
+Both select ``count`` queries and ``count`` keys, CUR by position and ``cur_plus`` by farthest-point traversal, and copy
+the exact outputs of the selected queries.
 """
 
 from collections.abc import Callable
@@ -31,10 +32,10 @@ def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def mechanism(kind: Callable[..., Attention], budget: str = "count", **options) -> Function:
-    """Make a mechanism of the suite a candidate.
+    """Make a mechanism of the suite a candidate, which is constructed at every call and stays in training mode.
 
     Args:
-        kind: class of the mechanism.
+        kind: class of the mechanism, or a function that constructs it.
         budget: name of the option that takes ``count``.
         options: further options.
     """
@@ -85,8 +86,8 @@ def clustered(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
 def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     """Improved clustered attention (Vyas et al. 2020, section 3.3, equations 9 to 11).
 
-    A query distributes the attention of its cluster's mean to the cluster's ``count`` heaviest keys by its own scores.
-    The number of products is CUR's: count L for the clusters and count L for the heavy keys.
+    The ``count`` keys with the largest weights of a cluster are its heavy keys. A query distributes their total weight
+    among them by its own scores. It needs as many scores as CUR: count L for the clusters, count L for the heavy keys.
     """
     q_means = centres(q, count)
     attention = weights(q_means, k)  # (N,H,c,L)

@@ -44,13 +44,14 @@ class DropinOptions(QKVOptions):
 
 
 def trained(run: RunDir, options: DropinOptions) -> QKVSource:
-    """Record validation examples with more tokens than the largest count in the best model of a finished run.
+    """Record validation examples whose longest text has more tokens than the largest count, in a run's best model.
 
     Raises:
-        ValueError: the mechanism is not exact softmax attention, or there are too few such examples.
+        ValueError: the mechanism is neither sdpa nor softmax or has a position bias, or there are too few such
+            examples.
     """
     r = run.record
-    # Only exact softmax attention can be the reference.
+    # Errors are measured against softmax attention.
     experiment = restore.configuration(run, options.data.root)
     model, data = restore.trained(run, experiment)
     kinds = set(map(type, mechanisms(model).values()))
@@ -66,7 +67,7 @@ def trained(run: RunDir, options: DropinOptions) -> QKVSource:
     generator = np.random.default_rng(options.seed)
     indices = generator.choice(long, options.n, replace=False)
 
-    # Record the first call of every mechanism: the first tower of a task with two.
+    # Record the first sequence of the first call of every mechanism, which is the first tower of a task with two.
     examples = []
     for index in indices:
         batch = data.gather("val", np.array([index]))
@@ -85,7 +86,7 @@ def trained(run: RunDir, options: DropinOptions) -> QKVSource:
 
 
 def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Layer:
-    """Select the real tokens of the first example: q, k (1,H,L,D), v (1,H,L,E).
+    """Select the real tokens of the first of N sequences: q, k (1,H,L,D), v (1,H,L,E).
 
     Raises:
         ValueError: the attention has a position bias.
@@ -100,7 +101,7 @@ def pretrained(options: DropinOptions) -> QKVSource:
     """Record test examples in an encoder of transformers: images, or texts that fill ``length``.
 
     Raises:
-        ValueError: the encoder cannot be loaded, or there are too few such examples.
+        ValueError: the encoder or the examples cannot be loaded, or there are too few such examples.
     """
     # The encoder needs an optional dependency.
     try:
@@ -112,7 +113,7 @@ def pretrained(options: DropinOptions) -> QKVSource:
     contents, _ = labelled(options.examples, "test", options.drawn, options.seed)
     is_image = encoder.tokenizer is None
 
-    # Examples are sorted by class, so that they are shuffled first.
+    # Archives are usually sorted by class, so the examples are shuffled.
     order = np.random.default_rng(options.seed).permutation(len(contents))
     recorded = []
     for i in order:

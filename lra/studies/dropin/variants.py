@@ -1,7 +1,7 @@
 """Variants of CUR and of ``cur_plus``: rules that select queries and keys, and ways to combine the factors.
 
 ``cur_plus`` (``lra.ops.cluster_attention``) is O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of
-clusters of n keys, e = R v - U v̄ the error of C v̄ at the selected queries, S a smoother.
+clusters of n keys, e = R v - U v̄ the error of C v̄ at the selected queries, S the smoother of ``kernel``.
 
 Shapes: q, k (N,H,L,D), v (N,H,L,E); rows of the attention map belong to queries, columns to keys.
 """
@@ -86,7 +86,7 @@ def product(x: KeptFactors, inverse: Inverse) -> Tensor:
 def missing_mass(x: KeptFactors, inverse: Inverse) -> Tensor:
     """C Z R v + (1 - C Z 1) v̄: the missing mass of the rows of C Z R goes to the mean value v̄.
 
-    That is CUR of v - v̄, which is exact for constant values (a control variate, as in Zheng et al. 2023, "Efficient
+    That is CUR of v - v̄, plus v̄: exact for constant values (a control variate, as in Zheng et al. 2023, "Efficient
     attention via control variates").
     """
     z = inverse(x.U)
@@ -105,7 +105,7 @@ def row_sums(x: KeptFactors, inverse: Inverse) -> Tensor:
 def least_squares(x: KeptFactors) -> Tensor:
     """C M R v with M = C⁺ A R⁺, which minimises |A - C M R| (Stewart 1999; Boutsidis and Woodruff 2014).
 
-    It needs the whole of A. Up to rounding, which rtol removes, C and R have rank below c.
+    It needs the whole of A. rtol cuts off the singular values of C and R that are rounding errors.
     """
     inverse = partial(exact, rtol=1e-6)
     C = x.C.double()
@@ -117,7 +117,7 @@ def least_squares(x: KeptFactors) -> Tensor:
 
 
 def smoothed(x: KeptFactors, lloyd: int = 0, corrected: bool = True) -> Tensor:
-    """C v̄ + S e, ``cur_plus`` itself by default.
+    """C v̄ + S e: by default ``cur_plus``, without the exact outputs of the selected queries.
 
     Args:
         x: selected queries and keys.
@@ -142,8 +142,8 @@ def heavy_keys(x: KeptFactors, share: float) -> Tensor:
     """``smoothed`` with the heaviest keys of each query taken exactly instead of by their clusters.
 
     These are the ``share`` times c heaviest keys of the nearest selected query (heavy keys: Vyas et al. 2020; with a
-    smooth remainder: Scatterbrain, Chen et al. 2021). A heavy key adds exp(its score) less its share of its cluster's
-    weight to numerator and denominator.
+    smooth remainder: Scatterbrain, Chen et al. 2021). In numerator and denominator, exp(score) of a heavy key replaces
+    the weight that its cluster gives it.
     """
     key_clusters = nearest(x.k, x.k_cols, None).squeeze(-1)  # (N,H,L)
     query_clusters = nearest(x.q, x.q_rows, None).squeeze(-1)  # (N,H,L)
@@ -186,13 +186,16 @@ def heavy_keys(x: KeptFactors, share: float) -> Tensor:
 
 
 def means(x: Tensor, centres: Tensor) -> Tensor:
-    """Take one step of Lloyd's algorithm: the mean of the keys nearest to each centre, or the centre without any."""
+    """Take one step of Lloyd's algorithm: the mean of the tokens nearest to each centre, or the centre without any."""
     cluster_means, _, sizes = form_clusters(x, x, centres, None, None)
     return torch.where(sizes[..., None] > 0, cluster_means, centres)
 
 
 def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
-    """softmax(-|q - q_rows|² / h) (1 + (1 - T) + (1 - T)² + ...), h and T as in ``lra.ops.cluster_attention``."""
+    """The smoother softmax(-|q - q_rows|² / h) (1 + (1 - T) + ... + (1 - T)⁴), (N,H,L,r); T are its rows at q_rows.
+
+    h is ``bandwidth``, without the lower bound that ``cur_plus`` adds for gradients.
+    """
     h = bandwidth(q, q_rows, None, None)
     row_distance = torch.cdist(q_rows, q_rows).square()
     smoother_rows = (-row_distance / h).softmax(-1)  # T (N,H,r,r)
@@ -213,7 +216,7 @@ def apply_to_both(rule: Callable[[Tensor, int], Tensor]) -> Choice:
 
 
 def kmeans_pp(x: Tensor, count: int) -> Tensor:
-    """Draw the seeds of k-means++, each in proportion to its squared distance from the earlier ones.
+    """Draw the seeds of k-means++, each in proportion to its squared distance from the nearest earlier one.
 
     Source: Arthur and Vassilvitskii 2007, section 2.2.
     """
@@ -237,9 +240,10 @@ def kmeans_pp(x: Tensor, count: int) -> Tensor:
 
 
 def leverage(x: Tensor, count: int, ridge: float = 1e-3) -> Tensor:
-    """Select the largest ridge leverage scores xᵢᵀ (xᵀx + λ I)⁻¹ xᵢ, λ = ridge times the mean squared column.
+    """Select the largest ridge leverage scores xᵢᵀ (xᵀx + λ I)⁻¹ xᵢ, λ = ridge times the mean squared norm of a column.
 
-    CUR's scores (Mahoney and Drineas 2009, equation 3), taken from the top (Papailiopoulos et al. 2014).
+    The scores of CUR decompositions (Mahoney and Drineas 2009, equation 3), of which the largest are taken
+    (Papailiopoulos et al. 2014).
     """
     gram = x.mT @ x  # (N,H,D,D)
     mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]

@@ -1,6 +1,6 @@
 """python -m lra.studies.factorise: sparse Chord factors against truncated SVD of each matrix.
 
-The tables and figures correspond to Table 1 and Figure 4 of PSF-Attn.
+The first table and the figures correspond to Table 1 and Figure 4 of PSF-Attn.
 """
 
 if __name__ == "__main__":
@@ -118,10 +118,10 @@ class Result:
 
 @main(FactoriseOptions)
 def factorise(options: FactoriseOptions) -> None:
-    """Fit the matrices that have no result yet, then write the table and a figure for each kind of matrix.
+    """Fit the matrices that have no result yet, and write a figure for each kind of matrix and two tables.
 
     Raises:
-        ValueError: a package with matrices is missing.
+        ValueError: a package with matrices is missing, or a result is damaged.
     """
     kinds = KINDS if "all" in options.kinds else options.kinds
     home = options.runs / "factorise"
@@ -216,7 +216,7 @@ def summary(results: list[Result]) -> list[list[str]]:
 
 
 def picture(results: list[Result], path: Path) -> None:
-    """Draw each matrix, its truncated SVD and the product of sparse factors, in grey levels of the matrix's range."""
+    """Draw each matrix, its SVD with equal numbers and the product of the factors, in grey levels of its range."""
     figure, grid = panels(3 * len(results), width=2.15, height=2.3)
     panel = iter(grid)
     for r in results:

@@ -1,10 +1,10 @@
 """A square matrix as a product of sparse factors W_1 W_2 ... W_M on Chord links, and as a truncated SVD.
 
-Khalitov et al., Neural Networks 2022, section 5.1: the numbers are free parameters, fitted to one matrix, so the error
-is a bound for any network that computes them. Row i of every factor has the K = 1 + floor(log2 n) entries i, i + 1,
-i + 2, i + 4, ... (mod n); M = ceil(log2 n).
+Khalitov et al., Neural Networks 2022, section 5.1: the numbers are free parameters, fitted to one matrix. No network
+that computes such factors has a smaller error than the best fit. Row i of every factor has the K = 1 + floor(log2 n)
+entries i, i + 1, i + 2, i + 4, ... (mod n); M = ceil(log2 n).
 
-Shapes: n rows, M factors, K links; numbers are float64.
+Shapes: n rows, M factors, K entries in each row of a factor; numbers are float64.
 """
 
 import math
@@ -70,16 +70,16 @@ def loss_and_gradient(w: np.ndarray, x: np.ndarray) -> tuple[float, np.ndarray]:
 
 @njit(nogil=True, fastmath={"reassoc", "contract"}, cache=True)
 def compiled(w, x, links):
-    """``loss_and_gradient`` as one compiled loop, about ten times as fast on one core; links (K,) are ``offsets(n)``.
+    """``loss_and_gradient`` as one compiled loop, over ten times as fast on one core; links (K,) are ``offsets(n)``.
 
     The columns of W_1 ... W_M - x do not depend on each other, nor do the columns of the products for the gradient. A
     strip of WIDTH columns passes through all factors in both directions, and its (M + 1) n WIDTH numbers stay in the
     cache.
     """
     M, n, K = w.shape
-    # Columns of W_m ... W_M; the identity at M.
+    # Columns of W_(m+1) ... W_M at m; the identity at M.
     right = np.empty((M + 1, n, WIDTH))
-    # Columns of (W_1 ... W_(m-1))ᵀ (W_1 ... W_M - x), for this m and the next.
+    # Columns of (W_1 ... W_(m-1))ᵀ (W_1 ... W_M - x) for the current m, and for the next one.
     left = np.empty((n, WIDTH))
     back = np.empty((n, WIDTH))
     row = np.empty(WIDTH)
@@ -135,11 +135,11 @@ def fit(
 ) -> tuple[np.ndarray, np.ndarray, str]:
     """Fit factors by SciPy's L-BFGS.
 
-    The published program uses BFGS with its dense matrix of second derivatives, at most 1e5 iterations.
+    The published program uses BFGS, whose approximation of the inverse Hessian is dense, at most 1e5 iterations.
 
     Args:
         x: (n,n).
-        iterations: largest number of iterations.
+        iterations: maximum number of iterations; there are at most ten times as many evaluations of the loss.
         seed: seed of the start.
         init: kind of start, ``code`` or ``paper``.
         impl: implementation of loss and gradient, ``compiled`` loops or ``torch``.
@@ -183,13 +183,16 @@ def numbers(n: int) -> int:
 
 
 def ranks(n: int) -> dict[str, int]:
-    """Return the ranks of the SVD: ``paper``, ceil(M² / 2); ``equal``, the largest r with 2 n r + r numbers at most."""
+    """Return the ranks of the SVD, at most n: ``paper``, ceil(M² / 2); ``equal``, the largest with no more numbers.
+
+    An SVD of rank r has 2 n r + r numbers.
+    """
     paper = math.ceil(factors(n) ** 2 / 2)
     equal = numbers(n) // (2 * n + 1)
     return {"paper": min(n, paper), "equal": min(n, equal)}
 
 
 def truncated(x: np.ndarray, rank: int) -> np.ndarray:
-    """Compute the nearest matrix of a rank, by the SVD."""
+    """Compute the nearest matrix of at most a rank, by the SVD."""
     u, s, vt = np.linalg.svd(x)
     return (u[:, :rank] * s[:rank]) @ vt[:rank]

@@ -1,6 +1,6 @@
 """Square matrices of the kinds of PSF's Table 1, from installed packages or generated, without downloads.
 
-The kinds are the ones of the table, the matrices are others: the paper's files are not in any package.
+The matrices differ from the table's, because the paper's files are not in any package.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import numpy as np
 from ...console import pip_install
 
 EXTRA = pip_install("factorise")
-# Pixels of an image's side.
+# Pixels of an image's side, and maximum number of samples of a dense graph.
 SIDE = 256
 PHOTOS = ["astronaut", "brick", "camera", "chelsea", "coffee", "coins"]
 PHOTOS += ["grass", "gravel", "moon", "retina", "rocket", "page"]
@@ -42,7 +42,7 @@ def gradients() -> Named:
 
 
 def dense_graphs() -> Named:
-    """Yield affinities exp(-d² / median d²) between 256 standardised samples of each of scikit-learn's data sets."""
+    """Yield affinities exp(-d² / median d²) between the first 256 standardised samples of scikit-learn's data sets."""
     from scipy.spatial.distance import pdist, squareform
 
     for name, samples in _tables():

@@ -23,7 +23,7 @@ from .. import figures
 from .matrices import InversesOptions, of_run, random_tokens
 from .measure import InvertedLayer, errors, norms
 
-# Line styles, one for each size m.
+# Line styles of the sizes m, repeated from the fifth on.
 LINES = ("-", "--", ":", "-.")
 SIZE = {"width": 4.3, "height": 3.9, "sharey": True}
 LEGEND_BELOW = {"loc": "outside lower center", "ncols": 4, "frameon": False}
@@ -38,7 +38,8 @@ def inverses(options: InversesOptions) -> None:
     """Measure random tokens, or every finished seed of the runs.
 
     Raises:
-        ValueError: a path is not a run, or its mechanism inverts no matrix.
+        ValueError: a path is not a run, its mechanism inverts no matrix, its weights or data cannot be used, or m is
+            larger than the number of random tokens.
     """
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -82,7 +83,7 @@ def measured(layers: Iterable[InvertedLayer], home: Path, title: str, options: I
 
 
 def convergence(errors: pd.DataFrame, layers: list[InvertedLayer], title: str, path: Path) -> Path:
-    """Draw ||A X A - A|| / ||A|| over steps, a panel for each place and mechanism, a dash for each m."""
+    """Draw ||A X A - A|| / ||A|| over steps, a panel for each place and mechanism, a line style for each m."""
     errors = errors[errors.measure == "AXA"]
     panels = errors.groupby(PANEL, sort=False)
     figure, grid = figures.panels(panels.ngroups, **SIZE)
@@ -115,7 +116,7 @@ def convergence(errors: pd.DataFrame, layers: list[InvertedLayer], title: str, p
 
 
 def _convergence_panel(axes: Axes, rows: pd.DataFrame, palette: Palette) -> None:
-    """Draw a line for each iteration and m; the legend lists the dashes if there are several m."""
+    """Draw a line for each iteration and m; the legend lists the line styles if there are several m."""
     sizes = sorted(set(rows["at"]), reverse=True)
     dashes = dict(zip(sizes, itertools.cycle(LINES), strict=False))
     for (size, iteration), line in rows.groupby(["at", "iteration"], sort=False):

@@ -60,7 +60,7 @@ def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
     D = options.head_dim
     sizes = Sizes(heads=options.heads, head_dim=D, value_dim=D, length=options.length)
     for kind in options.kinds:
-        # One layer for each example.
+        # An example of random tokens has one layer.
         examples = [{"q": q, "k": k, "v": v} for ((q, k, v),) in generated(kind, options).examples]
         for m in options.counts:
             # The three kinds of inverted matrices.
@@ -81,7 +81,7 @@ def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
 
 
 def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
-    """Yield the matrices of every layer of a run on test examples, before, within and after its training.
+    """Yield the matrices of every layer of a run on test examples, with its initial, best and last weights.
 
     Raises:
         ValueError: the mechanism inverts nothing, or weights or data are missing, damaged or of another model.
@@ -135,10 +135,10 @@ def checkpoints(run: RunDir, experiment: Experiment, best: nn.Module) -> Iterato
 
 
 def without_padding(batch: Batch) -> Batch:
-    """Return the batch of one example without the padding behind its last real token."""
+    """Return the batch of one example without the padding after the last real token of its longest tower."""
     if batch.mask is None:
         return batch
-    # A position is kept if any tower has a real token there.
+    # Cut after the last position at which any tower has a real token.
     is_real = batch.mask.any(1)
     end = int(is_real.nonzero()[-1, 1]) + 1
     mask = batch.mask[..., :end]
@@ -158,7 +158,7 @@ def layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
             norms[f"{name} map".strip()] += spectral_norms(full_map)
 
         # A is the same in every variant.
-        singular = torch.linalg.svdvals(a.double()).flatten(0, 1)  # (H,m)
+        singular = torch.linalg.svdvals(a.double()).flatten(0, 1)  # (N·H,m)
         norms["A, the inverted matrix"] += singular[:, 0].tolist()
         for values in singular:
             # Singular values that are zero up to rounding have no inverse.
@@ -167,7 +167,7 @@ def layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
             norms["exact inverse of A"].append(1 / smallest)
         inner.extend(a.flatten(0, 1))
 
-    # The number of steps in use, for the figure.
+    # The number of steps that the mechanism uses, for the figure.
     steps = None
     if isinstance(attention.pinv, partial):
         steps = attention.pinv.keywords.get("steps")
@@ -198,7 +198,7 @@ def variants(attention: Attention) -> dict[str, Attention]:
 
 
 def inverted(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor]:
-    """Call a copy of a mechanism with the identity as values and record what it inverts; replaces its ``pinv``.
+    """Call a mechanism with the identity as values and record what it inverts; replaces its ``pinv``, so pass a copy.
 
     Returns:
         The inverted matrix A (N,H,m,m); its inverse X, for SOFT++ D^-½ X D^-½ with the row sums D of A; and the matrix
@@ -221,7 +221,7 @@ def inverted(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Ten
     a = recorded["A"]
     x = recorded["X"]
     if isinstance(attention, Soft) and attention.normalise:
-        # SOFT++ inverts the normalised matrix.
+        # SOFT++ multiplies the inverse by D^-½ on both sides.
         d = a.sum(-1, keepdim=True).rsqrt()
         x = d * x * d.mT
     return a, x, full_map

@@ -1,4 +1,4 @@
-"""Errors of iterative inverses over their steps and spectral norms, as tables with a row for each summary."""
+"""Errors of iterative inverses over their steps, and spectral norms: tables of medians and ranges over matrices."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -34,8 +34,8 @@ class InvertedLayer:
         mechanism: its label.
         weights: initial | best | last, or random.
         at: step of the training, or m of random tokens.
-        symmetric: whether the matrices come from a Gaussian kernel; else from a softmax or Laplace weights.
-        steps: number of steps of the mechanism's iteration, None if it has another inverse.
+        symmetric: whether the mechanism is SOFT, whose A are Gaussian kernels; Newton's iteration is for them only.
+        steps: ``steps`` of the mechanism's inverse, None if it has no such option.
         inner: matrices (m,m) before their inverse, one for each example and head.
         norms: spectral norms by the name of the matrix, one for each example and head.
     """
@@ -91,7 +91,7 @@ def residuals(a: Tensor, x: Tensor) -> dict[str, float]:
 
 
 def norms(layers: Iterable[InvertedLayer]) -> pd.DataFrame:
-    """Summarise the norms of each layer: a row for each kind of matrix, with the columns of ``errors``."""
+    """Summarise the norms of each layer: a row for each kind of matrix, with median, smallest and largest norm."""
     rows = []
     for layer in layers:
         for name, values in layer.norms.items():

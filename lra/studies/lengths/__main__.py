@@ -60,7 +60,7 @@ def lengths(options: LengthsOptions) -> None:
     """Train the missing runs of every length, mechanism and seed as a sweep, and draw the runs of the study.
 
     Raises:
-        ValueError: the options do not give a run, or runs failed, in which case the finished runs are drawn first.
+        ValueError: the options do not give a run, or runs failed; in the latter case the finished runs are drawn first.
     """
     sweep = grid(options)
     failures = carry_out(sweep)
@@ -79,7 +79,7 @@ def lengths(options: LengthsOptions) -> None:
 
 def grid(options: LengthsOptions) -> SweepOptions:
     """Write the study as a sweep over mechanisms and lengths; each length is a task."""
-    # Short sequences come first.
+    # The length is the outer axis: all mechanisms of one length come before the next length.
     axes = {"task.length": options.lengths, "attn": options.mechanisms}
     sweep = Grid(
         name="lengths",
@@ -117,8 +117,8 @@ def printed() -> pd.DataFrame:
     """List the numbers that the paper gives for its Figure 5 in the text; all others are only points of a curve.
 
     Returns:
-        A row for each number and length: the paper's name of the mechanism, ``attn``, the corresponding name of
-        conf/attn, and the error. A number for a range of lengths counts for every power of two in it.
+        A row for each number and length: task, length, ``mechanism`` (the paper's name), ``attn`` (its name in
+        conf/attn) and error. A number for a range of lengths counts for every power of two in it.
     """
     rows = []
     for number in published.read():
@@ -169,7 +169,7 @@ def draw(runs: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     tasks = [task for task in TASKS if task in set(runs.task)]
     figure, grid = panels(len(tasks), width=5.5, height=5.2)
     labels = sorted(set(runs.mechanism))
-    # A published number has the colour of the mechanism that it belongs to.
+    # A published number has the colour of its mechanism; softmax has the colour of sdpa if that was measured.
     equivalent = paper.attn.replace(SAME)
     paper = paper.assign(attn=equivalent.where(equivalent.isin(labels), paper.attn))
     palette = Palette([*labels, *paper.attn])

@@ -40,7 +40,7 @@ LEGEND = (
 
 
 def probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:
-    """Fit a multinomial logistic regression by full-batch L-BFGS to unit features (n,d) with labels (n,)."""
+    """Fit a multinomial logistic regression with an L2 penalty by full-batch L-BFGS to features (n,d), labels (n,)."""
     # Start from zero, so that the fit does not depend on a seed.
     linear = torch.nn.Linear(features.shape[1], int(labels.max()) + 1)
     for parameter in linear.parameters():
@@ -85,10 +85,10 @@ def study(options: PretrainedOptions) -> list[dict]:
     """Measure the exact model, then every selection and count, each before and after distillation.
 
     Returns:
-        A row for each attention: ``attention``, exact, a selection or plus; ``count``, the rows and columns kept, None
-        for exact; ``tuned``, the steps of distillation; ``cosine`` and ``cosine_std`` of its embeddings with the exact
-        ones, mean and standard deviation over test examples; ``probe`` and ``knn``, the accuracies in percent; ``n``,
-        the number of test examples.
+        A row for each attention: ``attention``, exact, a selection or plus; ``count``, the number of selected queries
+        and keys, None for exact; ``tuned``, the steps of distillation; ``cosine`` and ``cosine_std`` of its embeddings
+        with the exact ones, mean and standard deviation over test examples; ``probe`` and ``knn``, the accuracies in
+        percent; ``n``, the number of test examples.
     """
     encoder = load(
         options.model,
@@ -110,7 +110,7 @@ def study(options: PretrainedOptions) -> list[dict]:
 
     def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> dict:
         cosine = (embeddings * exact).sum(-1)
-        # Both classifiers read embeddings of the changed model.
+        # Both classifiers get the embeddings of the measured model.
         neighbour_labels = nearest(train_embeddings, train_labels, embeddings, options.neighbours)
         return {
             "attention": attention,
@@ -144,7 +144,7 @@ def study(options: PretrainedOptions) -> list[dict]:
 
 @main(PretrainedOptions)
 def pretrained(options: PretrainedOptions) -> None:
-    """Print the table and write it with its figure.
+    """Print the table and, with ``out``, write the results as JSON and draw their figure.
 
     Raises:
         ValueError: the model or a file cannot be used, or an option is not valid.

@@ -1,7 +1,8 @@
 """python -m lra.studies.pretrained.dinov2_onnx model.onnx folder: DINOv2's backbone in an ONNX file, for transformers.
 
-Exporters keep parameter names, except that they transpose weights for MatMul and split the position table; both are
-found by the name of the node or their shape. The result is compared with onnx's own evaluation of the graph.
+Exporters keep parameter names, except for the transposed weights of MatMul nodes, which are found by the node's name,
+and the two parts of the position table, which are found by their shape. The result is compared with onnx's own
+evaluation of the graph.
 """
 
 if __name__ == "__main__":
@@ -68,7 +69,7 @@ def convert(file: Path, folder: Path) -> float:
         The largest difference from the graph's last hidden state on one image.
 
     Raises:
-        ValueError: the model is not a DINOv2 backbone.
+        ValueError: the model is not a DINOv2 backbone, or its parameters are not the ones of Dinov2Model.
     """
     onnx_model = onnx.load(file)
     parameters = weights(onnx_model.graph)
@@ -102,7 +103,7 @@ def convert(file: Path, folder: Path) -> float:
 
 
 def _configuration(parameters: dict[str, np.ndarray]) -> Dinov2Config:
-    """Derive the sizes of a backbone from the shapes of its parameters."""
+    """Derive the sizes of a backbone from the shapes of its parameters; all heads of DINOv2 have 64 features."""
     width, _, patch_size, _ = parameters["embeddings.patch_embeddings.projection.weight"].shape
     # One position for each patch of a square image, and one for the class token.
     positions = parameters["embeddings.position_embeddings"]

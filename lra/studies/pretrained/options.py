@@ -1,4 +1,4 @@
-"""The options of the study, conf/pretrained.yaml, which are read without its extra too."""
+"""The options of the study, conf/pretrained.yaml, in a module that does not need the extra ``hf``."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -19,7 +19,7 @@ class PretrainedOptions(Options):
     length: Positive
     size: Positive
     pool: Literal["mean", "cls"]
-    # CUR: how tokens are selected, how many of them, and steps of the inverse.
+    # CUR: how tokens are selected, how many of them, and number of steps of the inverse.
     selections: Some[Literal[Score, "plus"]]
     counts: Some[Positive]
     pairing: Pairing

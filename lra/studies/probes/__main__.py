@@ -58,7 +58,8 @@ def probe(options: ProbesOptions) -> None:
     """Probe every finished seed of the runs, or score it with other mechanisms or over the number of tokens.
 
     Raises:
-        ValueError: a path is not a run, weights do not fit a mechanism, or both ``swaps`` and ``filled`` are given.
+        ValueError: a path is not a run, its data, weights or records cannot be used, its kind of attention weights is
+            not the one of a mechanism in ``swaps``, its task has no tokens for ``filled``, or both are given.
     """
     if options.swaps and options.filled:
         raise ValueError("swaps and filled=true are two ways to score a run; give one of them")
@@ -91,7 +92,7 @@ def probe(options: ProbesOptions) -> None:
 
 
 def probed(run: RunDir, options: ProbesOptions, device: str) -> None:
-    """Measure one seed, unless its record exists."""
+    """Measure one seed, unless it has an up-to-date record."""
     r = run.record
     path = record.folder(options.runs, r) / record.NAME
     title = f"{r.task} {r.label} seed {r.seed}"
@@ -128,13 +129,13 @@ def probed(run: RunDir, options: ProbesOptions, device: str) -> None:
         derived=options.derived,
         rows=options.rows,
     )
-    # A complete record is written at once.
+    # The record is written when all of it is measured.
     typed_json.save(probes, path)
     log(f"{title}: {describe(probes)}")
 
 
 def _is_up_to_date(probes: Probes, r: RunRecord, options: ProbesOptions) -> bool:
-    """Return whether a record has the run, the examples and the derivatives that the options ask for."""
+    """Return whether a record has the run, the number of examples and the derivatives that the options ask for."""
     if probes.fingerprint != r.fingerprint or probes.examples != min(options.examples, r.n_test):
         return False
     return not options.derived or (probes.derived, probes.rows) == (options.derived, options.rows)
@@ -200,7 +201,7 @@ def _save(line: dict[str, float], run: RunDir, options: ProbesOptions, name: str
 
 
 def _transfer_options(run: RunDir, options: ProbesOptions, name: str) -> TransferOptions:
-    """Compose the transfer of a run to a mechanism, with ``kept`` or the run's budget of tokens."""
+    """Compose the transfer of a run to a mechanism; one with a token budget gets ``kept``, else the run's."""
     overrides = [f"run={run.path}", f"attn={name}", f"data.root={options.data.root}"]
     # The defaults of the mechanism show which budget it has, if any.
     transfer = compose(TransferOptions, overrides)

@@ -20,13 +20,13 @@ from ..qkv import mechanisms
 
 
 def confinement(model: nn.Module) -> Literal["mask", "map", "kernel"] | None:
-    """Return the confinement method of a model, or None if a layer has none.
+    """Return the confinement method of a model, or None if a layer has none or layers have different ones.
 
-    ``mask``: exact attention over the neighbours only, one softmax over them. ``map``: the matrix that multiplies the
-    values is set to zero elsewhere and not normalised again, since weights of CUR have signs. ``kernel``: the lags of a
-    convolution are set to zero beyond the reach.
+    ``mask``: exact attention over the neighbours only, with its softmax over them. ``map``: the matrix that multiplies
+    the values is set to zero elsewhere and not normalised again, since weights of CUR have signs. ``kernel``: the lags
+    of a convolution are set to zero beyond the reach; ``Conv`` divides by the sum of the remaining magnitudes.
     """
-    # A model is confined by one method only.
+    # All layers must have the same method.
     methods = set()
     for block in model.blocks:
         mixer = _mixer(block)
@@ -36,12 +36,12 @@ def confinement(model: nn.Module) -> Literal["mask", "map", "kernel"] | None:
 
 @contextlib.contextmanager
 def confined(model: nn.Module, reach: int) -> Iterator[None]:
-    """Confine every layer to tokens j with |i - j| <= ``reach`` within the block.
+    """Confine every layer to tokens j with |i - j| <= ``reach``.
 
     Parts of a block outside the mechanism, such as MEGA's moving average, keep their reach.
 
     Raises:
-        ValueError: a layer has no mask, map or kernel.
+        ValueError: ``confinement`` finds no method.
     """
     if confinement(model) is None:
         raise ValueError("a layer of this model has no mask, map or kernel to confine")
@@ -58,7 +58,7 @@ def confined(model: nn.Module, reach: int) -> Iterator[None]:
 
 
 def _mixer(block: nn.Module) -> nn.Module | None:
-    """Return the mechanism of a block, None if it has none of the supported kinds."""
+    """Return the mechanism of a block: its only Attention, else a Conv or S4D, else None."""
     attentions = list(mechanisms(block).values())
     if len(attentions) == 1:
         return attentions[0]
@@ -84,7 +84,7 @@ def _confine_sdpa(mixer: SDPA, forward: Callable, reach: int, q, k, v, mask=None
     if mixer.causal:
         visible = visible.tril()
     if mask is not None:
-        # A padded query may have no other visible key, so that every query sees itself.
+        # A padded query may have no other visible key, so every query sees itself.
         itself = torch.eye(len(visible), dtype=torch.bool, device=q.device)
         visible = visible & mask[:, None, None] | itself
     return F.scaled_dot_product_attention(q, k, v, visible)

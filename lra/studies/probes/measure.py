@@ -20,7 +20,8 @@ def over_filled(model: nn.Module, batches: list[Batch], metric: str) -> dict[str
     """Compute the metric over the number of tokens that are neither padding nor filler, which is token 0.
 
     Returns:
-        The metric over all examples by the name ``own``, then by 2^i over the examples of 2^i to 2^(i + 1) - 1 tokens.
+        The metric over all examples by the name ``own``, then by 2^i over the examples of 2^i to 2^(i + 1) - 1 tokens,
+        in all towers together. An example without tokens counts as one of a single token.
     """
     # The number of tokens of each example, then its power of two.
     counts = []
@@ -66,13 +67,13 @@ def over_reach(model: nn.Module, batches: list[Batch], metric: str, reaches: Ite
 
 
 def reaches(length: int) -> list[int]:
-    """List 1, 2, 4, ... and the length, at which nothing is cut off."""
+    """List the powers of two below the length, and the length, at which nothing is cut off."""
     powers = [2**i for i in range((length - 1).bit_length())]
     return [*(power for power in powers if power < length), length]
 
 
 def beyond(model: nn.Module, batches: Iterable[Batch], reaches: list[int], rows: int) -> list[float]:
-    """Share of the squared derivatives of hidden states i by inputs j with |i - j| > k, for each reach k.
+    """Compute the share of the squared derivatives of hidden states i by inputs j with |i - j| > k, for each reach k.
 
     Hidden states are taken before the pooling, inputs behind the embedding; both are vectors. The squared Frobenius
     norm of their Jacobian J is the mean of |Jᵀ r|² over random signs r (Hutchinson's estimator), with one r for each of
@@ -121,7 +122,7 @@ def beyond(model: nn.Module, batches: Iterable[Batch], reaches: list[int], rows:
                 squares = squares.double().cpu()
                 sums.index_add_(0, distance.flatten(), squares.flatten())
 
-    # The share behind each reach.
+    # The share beyond each reach.
     total = sums.sum()
     shares = []
     for reach in reaches:
@@ -133,7 +134,7 @@ def beyond(model: nn.Module, batches: Iterable[Batch], reaches: list[int], rows:
 def _masks_of_calls(mask: Tensor | None, num_calls: int) -> list[Tensor | None]:
     """Split the mask (N,T,L) of a batch over the calls of the encoder.
 
-    A model whose mechanism depends on the batch encodes one tower after the other, other models all of them at once.
+    A model with ``encode_separately`` encodes one tower after the other, other models all of them at once.
     """
     if mask is None:
         return [None] * num_calls

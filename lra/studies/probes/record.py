@@ -24,11 +24,11 @@ FILLED = "filled.csv"
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """The reach of a trained model.
+    """Scores and derivatives of a trained model over its reach.
 
     Args:
         examples, score: number of test examples that were scored, and the model's score on them.
-        by: mask | map | kernel: confinement method of the layers; None if they have none.
+        by: mask | map | kernel: confinement method of the layers; None if they have none in common.
         reaches: values of k.
         scores: scores with each layer confined to k; None without a confinement method.
         beyond: share of the squared derivatives of the last hidden states that belongs to inputs further away than k;
@@ -91,7 +91,7 @@ def table(path: Path) -> pd.DataFrame:
     """
     text = atomic.content(path).decode()
     head, *lines = csv.reader(io.StringIO(text, newline=""))
-    # Names of columns are unique, and there is at least one score.
+    # Names of columns are unique, and there are at least two.
     is_valid_head = 1 < len(set(head)) == len(head)
     if not is_valid_head or any(len(line) != len(head) for line in lines):
         raise ValueError("columns are missing or there twice")

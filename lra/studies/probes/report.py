@@ -45,7 +45,7 @@ def tables(study: str, rows: list[Row]) -> list[Table]:
 def columns(rows: list[Row]) -> list[Column]:
     """Make the column of localities of a task.
 
-    There is none without a control that was scored on the whole test set, or without a gain over it.
+    There is none without a finished control, whose score on the whole test set counts, or without a gain over it.
     """
     controls = [row.test for row in rows if row.label == CONTROL]
     if not controls or controls[0] is None:
@@ -71,7 +71,7 @@ def _locality(row: Row, control: float) -> Cell:
 
 
 def smallest(probes: record.Probes, base: float) -> int:
-    """Return the first reach from which on every longer one keeps ``KEPT`` of the gain over ``base`` as well."""
+    """Return the smallest reach from which on all reaches keep ``KEPT`` of the gain over ``base``; else the last."""
     threshold = base + KEPT * (probes.score - base)
     too_short = 0
     for reach, score in zip(probes.reaches, probes.scores, strict=True):
@@ -181,7 +181,7 @@ def _root(run_dir: Path) -> Path:
 
 
 def draw(home: Path) -> list[Path]:
-    """Draw every probe of a study and task, a line for each label, means over its seeds; returns the picture."""
+    """Draw every probe of a study and task, a line for each label, means over its seeds; returns the picture's path."""
     by_label: dict[str, list[record.Probes]] = {}
     for path in sorted(home.glob(f"*/seed-*/{record.NAME}")):
         label = path.parts[-3]
@@ -196,7 +196,7 @@ def draw(home: Path) -> list[Path]:
             if all(getattr(probes, values) for probes in seeds):
                 axes.plot(record.means(seeds, values), label=f"{label} (n = {len(seeds)})", **style)
 
-    # All probes of a task have the same metric and examples.
+    # All probes of a task have the same metric. The title has the number of examples of the first one.
     example = next(iter(by_label.values()))[0]
     left.set_ylabel(f"test {example.metric} within the reach, %")
     right.set(ylabel="squared derivatives beyond the reach, share", ylim=(0, 1))
@@ -221,7 +221,7 @@ def draw(home: Path) -> list[Path]:
 
 
 def matrix(home: Path, name: str) -> list[Path]:
-    """Average the score files ``name`` of a study over seeds; returns the table as Markdown and as CSV.
+    """Average the score files ``name`` of a study over seeds; returns the paths of the Markdown and the CSV table.
 
     Raises:
         ValueError: a file does not hold a line of scores.

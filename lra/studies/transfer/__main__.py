@@ -33,7 +33,8 @@ def transfer(options: TransferOptions) -> None:
     """Measure every finished seed of a run with another mechanism.
 
     Raises:
-        ValueError: the weights do not fit the mechanism, or it cannot run on this machine.
+        ValueError: ``run`` has no finished seed, its weights do not fit the mechanism, or the mechanism cannot run on
+            this machine.
     """
     reason = options.unavailable
     if reason:
@@ -49,7 +50,8 @@ def transfer_seed(run: RunDir, options: TransferOptions) -> None:
     """Measure one seed with the other mechanism, unless its record exists.
 
     Raises:
-        ValueError: the weights do not fit the mechanism, or more than one process is configured.
+        ValueError: the weights do not fit the mechanism, the run was trained on other data, or more than one process
+            is configured.
     """
     source, target = experiments(run, options)
     plan = plans.resolve(target)
@@ -97,7 +99,7 @@ def measure(
     Args:
         run: the finished run.
         plan: plan of its configuration with the other mechanism.
-        run_dir: directory of the fine-tuning.
+        run_dir: directory of the transfer.
         models: exact and swapped.
         options: options of the transfer.
     """
@@ -106,14 +108,14 @@ def measure(
     exact, swapped = models
     val, test = evaluate(plan, swapped, target.task_data())
 
-    # Examples of all lengths in every batch: the first batch gives the singular values.
+    # Every batch has examples of all lengths, since the singular values are taken from the first ones.
     indices = spread(plan.data, "val", options.examples)
     num_batches = -(-len(indices) // 8)
     parts = [indices[i::num_batches] for i in range(num_batches)]
     batches = gathered(plan.data, "val", parts, plan.device)
     distances = layers(exact.to(plan.device), swapped.to(plan.device), batches, options.spectrum)
 
-    # Fine-tuning changes the swapped model, so that it comes last.
+    # Fine-tuning changes the swapped model, so it comes last.
     tuned = fit(plan, run_dir, swapped) if options.steps else None
     return TransferRecord(
         task=r.task,

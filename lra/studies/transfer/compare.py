@@ -59,12 +59,12 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
     Args:
         exact, other: the trained model, and the model with the other mechanism.
         batches: examples.
-        spectrum: number of examples whose exact maps are decomposed into singular values.
+        spectrum: number of sequences whose exact maps are decomposed into singular values; a pair of texts is two.
     """
     exact_mechanisms = mechanisms(exact)
     other_mechanisms = mechanisms(other)
     paths = [path for path in exact_mechanisms if path in other_mechanisms]
-    # Sums over all batches, see ``sums``.
+    # Sums over all batches of the four numbers of ``sums``.
     single = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
     stacked = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
     spectra = {path: [] for path in paths}
@@ -106,7 +106,7 @@ def _distances(total: Tensor) -> tuple[float, float]:
 
 
 def singular_values(module: nn.Module, call: Intercepted, limit: int) -> list[Tensor]:
-    """Compute the singular values (L,) of the maps of a call's first ``limit`` examples, averaged over heads."""
+    """Compute the singular values (L,) of the maps of a call's first ``limit`` sequences, averaged over heads."""
     spectra = []
     for i in range(min(limit, len(call.out))):
         arguments = {}

@@ -60,7 +60,7 @@ class TransferRecord:
 
     @property
     def kept(self) -> int | None:
-        """The token budget: selected queries and keys of CUR, or landmarks of Nystromformer."""
+        """The token budget: ``count``, such as selected queries and keys of CUR, or ``landmarks``; None without one."""
         return self.attn.get("count", self.attn.get("landmarks"))
 
 
