@@ -21,7 +21,7 @@ class EntryPoint(NamedTuple):
 
     Args:
         module: module that ``python -m`` runs, or "module:function" for a function that takes the arguments.
-        about: what the command does, for the help; empty for a command that its group mentions.
+        about: what the command does, for the help; empty for a command that the help does not list by itself.
     """
 
     module: str
@@ -52,7 +52,10 @@ STUDIES = Path(__file__).parent / "studies"
 
 
 def main() -> None:
-    """Run the command that ``sys.argv`` names; exit with status 1 and a message if there is none."""
+    """Run the command that ``sys.argv`` names; exit with status 1 and a message if there is no such command.
+
+    Without arguments, print the help.
+    """
     begin()
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -71,7 +74,7 @@ def main() -> None:
 
 
 def entries() -> dict[str, EntryPoint]:
-    """Every command with its entry point, the studies included."""
+    """Return every command with its entry point, the studies included."""
     studies = {}
     for path in sorted(STUDIES.glob("*/__main__.py")):
         name = path.parent.name
@@ -86,13 +89,13 @@ def find(arguments: list[str]) -> tuple[int, EntryPoint]:
     """Find the command that the first arguments name.
 
     Args:
-        arguments: those behind ``lra``.
+        arguments: the arguments of ``lra``, at least one.
 
     Returns:
-        The number of arguments that are the command's name, and its entry point.
+        The number of arguments to skip, at least the words of the command's name, and its entry point.
 
     Raises:
-        SystemExit: no command has this name; the message lists the commands.
+        SystemExit: no command has this name; the message lists the commands, or the studies.
     """
     commands = entries()
     # The longest name counts: "study transfer show" before "study transfer".
@@ -114,7 +117,7 @@ def find(arguments: list[str]) -> tuple[int, EntryPoint]:
 
 
 def run(entry: EntryPoint, arguments: list[str]) -> None:
-    """Run an entry point with arguments, as ``python -m`` does."""
+    """Run an entry point with arguments, a module as ``python -m`` does. Raises SystemExit if it is not installed."""
     module, _, function = entry.module.partition(":")
     if not _is_installed(module):
         sys.exit(f"lra: {module} is not part of this installation")

@@ -1,4 +1,4 @@
-"""The log of commands: lines on stderr, and text that a stranger may have written."""
+"""Text for a terminal: log lines on stderr, text from untrusted files made harmless, and formats of numbers."""
 
 import sys
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ def is_main_process() -> bool:
 
 
 def visible(text: str) -> str:
-    """Escape what a terminal would act on: control characters, marks of writing direction, halves of characters."""
+    """Escape unprintable characters except line ends: control characters, bidirectional marks, lone surrogates."""
     characters = []
     for character in text:
         is_harmless = character.isprintable() or character == "\n"
-        # repr escapes the others, between quotes.
+        # repr gives the escape sequence of a character, between quotes.
         characters.append(character if is_harmless else repr(character)[1:-1])
     return "".join(characters)
 
 
 def pip_install(extra: str) -> str:
-    """The command that installs an extra of pyproject.toml, in a checkout or next to an installed package."""
+    """Return the command that installs an extra of pyproject.toml, from the checkout or for the installed package."""
     is_checkout = Path(__file__).parents[1].joinpath("pyproject.toml").exists()
     package = "." if is_checkout else "lra-suite"
     return f"pip install '{package}[{extra}]'"
@@ -44,7 +44,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def spread_text(values: Sequence[float]) -> str:
-    """Format a mean ± the sample standard deviation of several values, with two digits: 36.02 ± 0.31."""
+    """Format mean ± sample standard deviation with two decimals, 36.02 ± 0.31; a single value alone, 36.02."""
     text = f"{mean(values):.2f}"
     if len(values) > 1:
         text += f" ± {stdev(values):.2f}"
@@ -52,7 +52,7 @@ def spread_text(values: Sequence[float]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Write a time as 4:05, 13:04:05 or, from two days on, as 3 days."""
+    """Write a time in seconds as 4:05, 13:04:05 or, from two days on, rounded to days: 3 days."""
     if seconds >= 2 * 86400:
         return f"{seconds / 86400:,.0f} days"
     minutes, seconds = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""One live line on stderr, in a terminal that no other process writes to, or none."""
+"""A live progress display on stderr, if it is a terminal that no other process of the run writes to."""
 
 import contextlib
 import multiprocessing
@@ -18,12 +18,12 @@ class _Stderr(Console):
 
 
 def live_line() -> Progress:
-    """Make a progress display that is erased at its end; its tasks have a field ``text``, which stands behind the bar.
+    """Make a progress display that is erased at its end: a bar per task, then its count and its field ``text``.
 
     Returns:
-        The display, ``disable``d where the caller has to log lines instead: without a terminal, in a worker of a
-        launcher, whose siblings write to the same terminal, in the background of a shell, and in all processes of a
-        run but the first.
+        The display. Its attribute ``disable`` is True where the caller has to log lines instead: without a terminal,
+        in a child process of ``multiprocessing``, whose siblings write to the same terminal, in the background of a
+        shell, and in all processes of a run but the first.
     """
     console = _Stderr(file=sys.stderr)
     return Progress(

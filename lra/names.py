@@ -1,4 +1,4 @@
-"""File names and keys made from titles: readable, safe on every file system, and never two alike."""
+"""File names and keys made from titles: readable, without special characters, and never two alike."""
 
 import hashlib
 import itertools
@@ -14,8 +14,11 @@ CHECKSUM_LENGTH = 8  # hexadecimal digits
 def stem(text: str) -> str:
     """Turn a title into a file name without a suffix; two titles may give the same one, see ``unique_names``.
 
+    Every run of characters other than letters, digits, "_", "." and "-" becomes one "-". A result of more than
+    ``MAX_LENGTH`` characters is cut and ends with the checksum of the title.
+
     Args:
-        text: title; every run of characters other than letters, digits, "_", "." and "-" becomes one "-".
+        text: title.
     """
     return shorten(re.sub(r"[^\w.-]+", "-", text), MAX_LENGTH, text)
 
@@ -42,7 +45,7 @@ def unique_names(titles: Iterable[str], simplify: Callable[[str], str] = stem) -
     """Give each title a different name.
 
     Names count as equal if they differ only in case or in Unicode normalisation, as they do on the file systems of
-    Windows and macOS. Titles with equal names get the checksum of their text, except one that is a valid name itself.
+    Windows and macOS. Titles with equal names get the checksum of their text, except one that equals its own name.
 
     Args:
         titles: titles, "/" between their parts; a title that occurs twice is an error.
@@ -60,12 +63,12 @@ def unique_names(titles: Iterable[str], simplify: Callable[[str], str] = stem) -
 
     names = {}
     for group in groups.values():
-        # One title that needs no change keeps its name.
+        # One title that is its own name keeps it.
         unchanged = min((title for title in group if simplify(title) == title), default=None)
         for title in group:
             name = simplify(title)
             if len(group) > 1 and title != unchanged:
-                # The checksum goes before simplifying, so that it obeys the same rules (W&B allows no "-").
+                # Append the checksum before simplifying, so that the whole name obeys the rules (W&B allows no "-").
                 name = simplify(add_checksum(shorten(title, MAX_LENGTH - CHECKSUM_LENGTH - 1), title))
             names[title] = name
 
@@ -74,7 +77,7 @@ def unique_names(titles: Iterable[str], simplify: Callable[[str], str] = stem) -
 
 
 def _check_distinct(titles: Iterable[str], names: dict[str, str]) -> None:
-    """Raise ValueError that names two titles with one name."""
+    """Raise ValueError if two titles have the same name; the message names both."""
     title_of: dict[str, str] = {}
     for title in titles:
         folded = _folded(names[title])
@@ -87,5 +90,5 @@ def _check_distinct(titles: Iterable[str], names: dict[str, str]) -> None:
 
 
 def _folded(name: str) -> str:
-    """Return the form in which file systems compare names."""
+    """Return the form in which names are compared: NFKC-normalised, without case."""
     return unicodedata.normalize("NFKC", name).casefold()

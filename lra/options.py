@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from annotated_types import GroupedMetadata, Interval, MinLen
 
-# Characters of a value in a message.
+# Maximum number of characters of a value in a message.
 MAX_LENGTH = 60
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
-# Types of numbers; their abstract classes include the numbers of numpy.
+# Types of numbers with their abstract classes, which include the numbers of NumPy.
 NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 
 
@@ -66,7 +66,10 @@ Above = Annotated[float, Range(above=0)]
 class Checked:
     """A class whose keyword arguments must have the type, the range or the choices of their annotations.
 
-    The command line has the same rules and messages: ``lra.config`` reads the same annotations.
+    Positional arguments are not checked.
+
+    Raises:
+        ValueError: a keyword argument does not; the message is the command line's.
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
@@ -86,7 +89,7 @@ class Checked:
 def accepts(kind: Any, value: Any) -> bool:
     """Whether an annotation allows a value: its type, its range and its choices.
 
-    Other annotations, such as tensors and classes, allow every value.
+    Other annotations, such as lists, tensors and classes, allow every value.
     """
     origin = get_origin(kind)
     arguments = get_args(kind)
@@ -119,7 +122,7 @@ def one_of(name: str, value: Any, choices: Any) -> None:
     Args:
         name: name of the option.
         value: value of the option.
-        choices: a Literal.
+        choices: a Literal, or another annotation.
     """
     if not accepts(choices, value):
         raise ValueError(rejection(name, value, choices))
@@ -132,7 +135,7 @@ def in_range(name: str, value: float, bounds: Range, upper_bound: str = "") -> N
         name: name of the option.
         value: value of the option.
         bounds: the range.
-        upper_bound: meaning of the upper bound, for the message.
+        upper_bound: explanation of the upper bound, for the message; "" for none.
     """
     if value not in bounds:
         meaning = f" ({upper_bound})" if upper_bound else ""
@@ -140,7 +143,7 @@ def in_range(name: str, value: float, bounds: Range, upper_bound: str = "") -> N
 
 
 def rejection(name: str, value: Any, kind: Any) -> str:
-    """The message about a value that an option does not take: the option, the valid values, the given value.
+    """Return the message about a value that an option does not take: option, valid values, given value.
 
     Args:
         name: name of the option.
@@ -236,7 +239,7 @@ def _plain(value: Any) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Format a value as a user types it, cut to ``MAX_LENGTH`` characters; text in quotes."""
+    """Format a value for a message, cut to ``MAX_LENGTH`` characters: text in quotes, null and booleans as in yaml."""
     if isinstance(value, str):
         text = repr(value)
     elif value is None or isinstance(value, bool):
@@ -247,7 +250,10 @@ def format_value(value: Any) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be the name of a folder on every system."""
+    """Whether a text is accepted as the name of a folder.
+
+    It has 1 to 150 characters, no slash, backslash or control character, no outer white space, and not only dots.
+    """
     has_valid_characters = re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text) is not None
     has_content = text.strip(". ") != ""
     has_no_margins = text.strip() == text

@@ -37,7 +37,7 @@ def gather(value: T) -> list[T]:
 def on_rank_zero(function: Callable[[], T]) -> T:
     """Call a function on rank 0 and broadcast the result.
 
-    A ValueError there ends every rank: rank 0 raises it, the others exit silently.
+    A ValueError there ends every rank: rank 0 raises it, the others exit silently with status 1.
     """
     if not dist.is_initialized():
         return function()
@@ -58,7 +58,7 @@ def on_rank_zero(function: Callable[[], T]) -> T:
 def rank_zero_first() -> Iterator[None]:
     """Run the block on rank 0, then on the other ranks.
 
-    A ValueError of rank 0 ends every rank: rank 0 raises it, the others exit silently without running the block.
+    A ValueError of rank 0 ends every rank: rank 0 raises it, the others exit silently with status 1 before the block.
     """
     if not dist.is_initialized():
         yield

@@ -1,4 +1,4 @@
-"""Settings that an entry point makes before it imports torch: how its threads wait, and Ctrl-C during the imports."""
+"""Preparations of an entry point before it imports torch: platform check, short busy waiting, Ctrl-C."""
 
 import os
 import platform
@@ -6,34 +6,38 @@ import signal
 import sys
 from types import FrameType
 
-SPINS = "1000"  # the value that libgomp takes by itself if it has more threads than cores
+# libgomp's own spin count for more threads than cores under OMP_WAIT_POLICY=active. Its default is 300,000.
+SPINS = "1000"
 
 
 def begin() -> None:
-    """Prepare this process for a command; called by every entry point before torch is imported."""
+    """Prepare this process for a command; ``lra`` and most ``__main__`` modules call it before they import torch."""
     refuse_other_platforms()
     wait_briefly()
     end_quietly()
 
 
 def refuse_other_platforms() -> None:
-    """Exit on a system whose locks, signals and limits this suite does not know."""
+    """Exit on any system but Linux and macOS, whose locks, signals and limits this suite relies on."""
     if platform.system() not in ("Linux", "Darwin"):
         sys.exit(f"lra: runs on Linux and macOS, not on {platform.system()}; on Windows use WSL")
 
 
 def wait_briefly() -> None:
-    """Let the threads of libgomp, the OpenMP runtime of torch's wheels, sleep soon after they begin to wait.
+    """Let the threads of libgomp, the OpenMP runtime of torch's Linux wheels, sleep soon after they begin to wait.
 
-    By default they poll for about a millisecond at each of the thousand joins of a step, on cores that their siblings
-    need if other processes are there. ``GOMP_SPINCOUNT`` and ``OMP_WAIT_POLICY`` in the environment take precedence.
+    By default they poll for about a millisecond at each of the thousand joins of a training step, on cores that other
+    processes may need. ``GOMP_SPINCOUNT`` and ``OMP_WAIT_POLICY`` in the environment take precedence.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def end_quietly() -> None:
-    """Let Ctrl-C print "lra: interrupted" and exit with status 1 until ``interruptible`` is called."""
+    """Let Ctrl-C during an import print "lra: interrupted" and exit with status 1, until ``interruptible`` is called.
+
+    Outside of imports it raises KeyboardInterrupt as usual. A handler that another program has set is kept.
+    """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
@@ -47,7 +51,7 @@ def interruptible() -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     while frame and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
-    # A command that never calls ``interruptible`` is past its imports.
+    # No import is running, for example in a command that never calls ``interruptible``.
     if frame is None:
         raise KeyboardInterrupt
     # No exception: code that is being imported may swallow it, or print it and continue.

@@ -56,7 +56,7 @@ def title(mechanism_check: Check) -> str:
 
 
 def failure(mechanism_check: Check, experiment: Experiment) -> str | None:
-    """Run a check; return why it fails, or None if it passes."""
+    """Run a check; return None if it passes, else its error or the first line of its docstring."""
     # A custom mechanism may raise anything, which counts as a failed check.
     try:
         passes = mechanism_check(experiment)

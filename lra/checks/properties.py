@@ -1,7 +1,8 @@
 """Checks of mechanisms at the level of the encoder block, in float64 except for Triton kernels and the bfloat16 check.
 
-A check is a function of an experiment that returns whether it passes. A batch has four sequences of 128 positions, of
-which 128, 97, 70 and 3 are real tokens. A Triton kernel computes in float32.
+A check is a function of an experiment that returns whether it passes. The first line of its docstring is printed if it
+fails. Unless a check says otherwise, a batch has four sequences of 128 positions, of which 128, 97, 70 and 3 are real
+tokens. A Triton kernel computes in float32.
 """
 
 import copy
@@ -15,13 +16,13 @@ from ..config.experiment import Experiment
 from ..ops.segment_means import argsort_valid_first
 
 LENGTH = 128
-# Real tokens of each sequence: full, odd, and fewer than every default count.
+# Real tokens of each sequence: full, odd, even, and fewer than every default token budget.
 LENGTHS = (128, 97, 70, 3)
 # Real tokens of a sequence that is shorter than the mechanism's budget of tokens.
 FEW = 16
 # Step of the difference quotient.
 STEP = 1e-6
-# Maximum distance of bfloat16 from float32, relative to the norm of the float32 result.
+# Bound on the distance of bfloat16 from float32, relative to the norm of the float32 result.
 ROUGH = 0.1
 
 # Returns whether the mechanism of an experiment passes.
@@ -31,7 +32,7 @@ Check = Callable[[Experiment], bool]
 def block(experiment: Experiment, length: int = LENGTH) -> nn.Module:
     """Build the encoder block of an experiment in evaluation mode and float64.
 
-    The block of a Triton kernel stays in float32 and casts its input.
+    The block of a Triton kernel has one head, stays in float32 and casts its input.
     """
     is_kernel = in_float32(experiment)
     model = experiment.model
@@ -41,7 +42,7 @@ def block(experiment: Experiment, length: int = LENGTH) -> nn.Module:
     task = experiment.task.replace(length=length)
     experiment = experiment.replace(model=model, task=task)
 
-    # Random initial weights of the experiment's sizes.
+    # The same random initial weights at every call.
     torch.manual_seed(0)
     build = experiment.block_factory()
     module = build().eval()
@@ -56,7 +57,7 @@ def block(experiment: Experiment, length: int = LENGTH) -> nn.Module:
 
 
 def in_float32(experiment: Experiment) -> bool:
-    """Return whether the mechanism computes in float32 only."""
+    """Return whether the mechanism is checked in float32: ``impl=triton``, whose kernels take no float64."""
     return experiment.attn.get("impl") == "triton"
 
 
@@ -67,7 +68,7 @@ def outputs(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def real_outputs(module: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-    """Return the outputs of the real tokens, one after the other."""
+    """Return the outputs of the real tokens of all sequences, one after the other."""
     return outputs(module, x, mask)[mask]  # (tokens,dim)
 
 
@@ -89,7 +90,7 @@ def inputs(
 
 
 def with_holes(mask: Tensor) -> Tensor:
-    """Mask random real positions too, as black pixels do; position 1 of each sequence stays real."""
+    """Mask about 40 percent of the real positions too, as black pixels do; position 1 of each sequence is real."""
     generator = torch.Generator().manual_seed(2)
     is_real = torch.rand(mask.shape, generator=generator) < 0.6
     is_second = torch.arange(mask.shape[1]) == 1
@@ -118,12 +119,12 @@ def padding_changes_no_real_token(experiment: Experiment, holes: bool = False) -
 
 
 def padding_anywhere_changes_no_real_token(experiment: Experiment) -> bool:
-    """Neither do they with padding between real tokens."""
+    """Other values in masked positions between real tokens do not change the outputs of real tokens either."""
     return padding_changes_no_real_token(experiment, holes=True)
 
 
 def padding_gets_no_gradient(experiment: Experiment) -> bool:
-    """The derivatives of real outputs by padded inputs are zero."""
+    """The derivatives of real outputs with respect to padded inputs are zero."""
     module = block(experiment)
     x, mask = inputs(experiment)
     x.requires_grad_()
@@ -146,12 +147,12 @@ def alone_as_in_a_batch(experiment: Experiment) -> bool:
 
 
 def evaluation_is_repeatable(experiment: Experiment) -> bool:
-    """Other batches and a training step in between leave no state."""
+    """A forward pass on another batch and one in training mode in between do not change the result."""
     module = block(experiment)
     x, mask = inputs(experiment)
     first = outputs(module, x, mask)
 
-    # Another batch of other sizes, then a forward pass in training mode.
+    # Another, smaller batch without a mask, then a forward pass in training mode.
     other_x, _ = inputs(experiment, seed=4)
     module(other_x[:2], None)
     module.train()
@@ -163,7 +164,7 @@ def evaluation_is_repeatable(experiment: Experiment) -> bool:
 
 
 def every_parameter_gets_a_gradient(experiment: Experiment) -> bool:
-    """Gradients of the parameters and of the input are finite and not zero."""
+    """The gradients of every parameter and of the input are finite and not all zero."""
     module = block(experiment).train()
     x, mask = inputs(experiment)
     x.requires_grad_()
@@ -178,7 +179,7 @@ def every_parameter_gets_a_gradient(experiment: Experiment) -> bool:
 
 
 def compactable(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, length: int = LENGTH) -> bool:
-    """Compacted sequences, cut to a multiple of 64 positions, have the results of the sequences with padding."""
+    """Compaction, followed by padding to a multiple of 64, changes no output of a real token."""
     module = block(experiment, length)
     x, mask = inputs(experiment, lengths=lengths, length=length)
     mask = with_holes(mask)
@@ -197,7 +198,7 @@ def compactable(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, leng
 
 
 def compactable_as_declared(experiment: Experiment) -> bool:
-    """A mechanism with ``compactable = True`` depends on no masked position, not even on their number."""
+    """With ``compactable = True``, outputs do not depend on masked positions, not even on their number."""
     is_declared = getattr(block(experiment), "compactable", False)
     return not is_declared or compactable(experiment)
 
@@ -213,7 +214,7 @@ def no_mask_is_a_mask_of_real_tokens(experiment: Experiment) -> bool:
 
 
 def fewer_tokens_than_budget(experiment: Experiment) -> bool:
-    """With fewer real tokens than ``count`` or ``landmarks`` the result is equal to a mechanism with that budget."""
+    """With fewer real tokens than ``count`` or ``landmarks``, a budget of exactly these tokens gives the same."""
     module = block(experiment)
     budgets = [key for key in ("count", "landmarks") if experiment.attn.get(key) is not None]
     # A mechanism without a token budget only has to stay finite.
@@ -221,7 +222,7 @@ def fewer_tokens_than_budget(experiment: Experiment) -> bool:
         x, mask = inputs(experiment, lengths=(FEW, FEW))
         return bool(real_outputs(module, x, mask).isfinite().all())
 
-    # Fewer tokens than a small budget too.
+    # FEW tokens, or one fewer than a smaller budget.
     budget = experiment.attn.get(budgets[0])
     few = min(FEW, max(1, budget - 1))
     x, mask = inputs(experiment, lengths=(few, few))
@@ -269,7 +270,7 @@ def sequences_of_padding_stay_finite(experiment: Experiment) -> bool:
 
 
 def bfloat16_stays_near_float32(experiment: Experiment) -> bool:
-    """Under autocast to bfloat16 the result is finite and close to the float32 result."""
+    """Under autocast to bfloat16 on the CPU the result is finite and close to the float32 result."""
     module = copy.deepcopy(block(experiment)).float()
     x, mask = inputs(experiment)
     x = x.float()

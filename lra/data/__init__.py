@@ -1,1 +1,1 @@
-"""The batches of a task, the stored form of its data, and the contract of a source of them."""
+"""The batches of a task, the form of its data on the disk, and the interface of a data source."""

@@ -1,6 +1,7 @@
 """The bag-of-tokens baseline: a classifier of how often each token occurs, which does not know where.
 
-It is fitted once per data set by ``lra data baselines``, and its score is cached below the root of the data.
+``lra data baselines`` fits it once per data set and way of reading it; its scores are cached below the root of the
+data.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ from ..io import atomic
 from .datamodule import TaskData
 from .progress import DELAY, reporter
 
-# Version of the classifier and its training, which names the cache file.
+# Version of the classifier and its training, a part of the checksum that names the cache file.
 VERSION = 1
 # Training examples that are fitted, and examples whose tokens are counted at a time.
 MAX_FITTED = 20_000
@@ -64,13 +65,13 @@ def fit(
     outputs: int,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[str, float]:
-    """Train a layer of ``HIDDEN`` units on the counts, and score its best epoch of the validation set on the test set.
+    """Train an MLP on the counts; compute the test score of the epoch with the best validation score.
 
-    The result is deterministic, and torch's global generator is left as it was.
+    The result is deterministic, and torch's global CPU generator is left as it was.
 
     Args:
         data: set up; sequences of token ids.
-        metric: metric of outputs and labels.
+        metric: metric of outputs and labels, in percent.
         vocab: number of token ids.
         outputs: number of outputs of the task.
         loss: loss of outputs (B, outputs) and labels (B,).
@@ -89,7 +90,7 @@ def fit(
             labels[split] = all_labels[: len(split_counts)]
             progress("counts of splits", number, len(SPLITS))
 
-        # Standardise each count; ids that every sequence has equally often carry no information.
+        # Standardise each count; drop ids that every training example has equally often.
         std, mean = torch.std_mean(counts["train"], 0, correction=0)
         varies = std > 0
         inputs = {}
@@ -128,7 +129,7 @@ def _fit_epoch(
     labels: Tensor,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
-    """Train for one epoch in a new order."""
+    """Train for one epoch in a random order."""
     order = torch.randperm(len(inputs))
     for index in order.split(BATCH):
         optimiser.zero_grad()
@@ -147,7 +148,8 @@ def features(data: TaskData, split: str, vocab: int) -> Tensor:
         vocab: number of token ids.
 
     Returns:
-        log(1 + count) of each id (n, vocab); for pairs of texts [a, b, a b, a - b], as the classifier compares them.
+        log(1 + count) of each id (n, vocab); for pairs of texts [a, b, a b, a - b] (n, 4 vocab), as ``Head`` compares
+        them.
     """
     num_examples = len(data.splits[split])
     if split == "train":

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from .epochs import EpochPermutation
 
-# Widths of padded batches are rounded up to a multiple of this, so that few shapes occur.
+# Widths of padded batches are rounded up to a multiple of this, at most to ``length``, so that few shapes occur.
 MULTIPLE = 64
 # Examples whose unmasked tokens are counted at a time.
 CHUNK = 4096
@@ -21,9 +21,9 @@ AHEAD = 256
 
 
 class Batch(NamedTuple):
-    """inputs (B,T,L) int or (B,T,L,F) float, mask (B,T,L) bool or None if every token is real, label (B,) int or float.
+    """inputs (B,T,L) int or (B,T,L,F) float, mask (B,T,L) bool or None if every token counts, label (B,) int or float.
 
-    positions (B,T,L) int: position of each token in its sequence, each once; None for 0 .. L-1.
+    positions (B,T,L) int: position of each token in its sequence, all distinct; None for 0 .. L-1.
     """
 
     inputs: Tensor
@@ -35,25 +35,26 @@ class Batch(NamedTuple):
 class TaskData(L.LightningDataModule):
     """Training, validation and test batches of one task.
 
-    Training is an endless stream of micro-batches that starts at step ``first_step``. The micro-batches of a batch are
-    ordered from short to long sequences, and validation and test sets are sorted by length, to compute little padding.
-    Evaluation visits every example once. Rank r of w takes the examples r, r + w, ... of each training micro-batch,
-    padded to the width of the whole micro-batch, and the evaluation batches r, r + w, ...
+    Training is an endless stream of micro-batches that starts at step ``first_step``. If a batch has several
+    micro-batches, it is sorted by length before it is divided, to compute little padding; so are validation and test
+    sets. Evaluation visits every example once. Rank r of w takes the examples r, r + w, ... of each training
+    micro-batch, padded to the width of the whole micro-batch, and the evaluation batches r, r + w, ...
 
     Args:
         source: a ``lra.data.source.Source``; generated sources prepare themselves.
         root: folder of all data sets.
         length: positions of the model.
-        limit: tokens read per sequence.
+        limit: tokens read per sequence, at most ``length``.
         shift: number added to stored tokens, 1 where token 0 would be byte 0 instead of padding.
-        masked_id: a stored token that counts as padding (black pixels, as published); a sequence that consists of it
-            keeps its first one. None: no such token.
-        batch: examples per optimiser step.
-        micro_batch: examples per forward pass in training, a divisor of ``batch``; None: all of them.
-        eval_batch: examples per forward pass in evaluation; None: ``batch``.
-        pad: ``batch`` pads to the longest sequence of a batch, ``fixed`` to ``length``. ``none`` is ``batch`` for a
-            model that packs the sequences. ``compact`` is ``batch`` after the order-preserving removal of masked
-            tokens: real tokens come first, with their positions.
+        masked_id: a stored token that counts as padding (black pixels, as published); in a sequence of such tokens
+            only, the first one counts as real. None: no such token.
+        batch: examples per optimiser step, of all ranks together.
+        micro_batch: examples per forward and backward pass, of all ranks together, a divisor of ``batch``; None:
+            ``batch``.
+        eval_batch: examples per forward pass of a rank in evaluation; None: ``batch``.
+        pad: ``batch`` pads to the longest sequence of a (micro-)batch, rounded up to ``MULTIPLE``; ``fixed`` pads to
+            ``length``. ``none`` is ``batch`` for a model that packs the sequences. ``compact`` is ``batch`` after the
+            order-preserving removal of the tokens ``masked_id``: real tokens come first, with their positions.
         mask: False: no mask, so that padding counts as tokens.
         seed: seed of the order of the training examples.
     """
@@ -124,12 +125,12 @@ class TaskData(L.LightningDataModule):
     def gather(
         self, split: str, index: np.ndarray, share: slice = slice(None), device_index: Tensor | None = None
     ) -> Batch:
-        """Return the examples of a split, or a share of them with the width of all of them together.
+        """Return examples of a split, or a part of them, padded to the width of all of them.
 
         Args:
             split: name of the split.
             index: indices (B,) of the examples.
-            share: share of them that is returned.
+            share: the part that is returned.
             device_index: ``index`` on the device of the data; None if it is not there yet.
         """
         stored = self.splits[split]
@@ -140,13 +141,13 @@ class TaskData(L.LightningDataModule):
             device_index = copy_async(index, stored.labels.device)
         index = device_index[share]
 
-        # Compaction removes tokens, so that it needs whole sequences.
+        # Compaction removes tokens before it cuts to the width, so it needs whole sequences.
         stored_width = self.limit if self.compact else width
         tokens, mask = stored.gather(index, stored_width, self.limit)  # (B,T,L)
         if self.masked_id is not None:
             mask = mask & (tokens != self.masked_id)
         if self.masked_id is not None or shortest == 0:
-            # Attention over nothing has no value: the first token of an empty sequence counts as real.
+            # A softmax over no key is undefined: the first token of an empty sequence counts as real.
             mask[..., 0] |= ~mask.any(-1)
         elif shortest >= width:
             mask = None
@@ -159,7 +160,7 @@ class TaskData(L.LightningDataModule):
             tokens = tokens.gather(-1, positions)
             mask = mask.gather(-1, positions)
 
-        # Stored id + shift, with id 0 for padding.
+        # Stored id + shift. With a shift, masked tokens get id 0; without one, they keep their id.
         inputs = tokens if tokens.is_floating_point() else tokens.long()
         if self.shift and mask is None:
             inputs = inputs + self.shift
@@ -170,7 +171,7 @@ class TaskData(L.LightningDataModule):
         return Batch(inputs, mask, stored.labels[index], positions)
 
     def _width(self, split: str, index: Tensor) -> int:
-        """The number of positions of a batch of the examples index (B,)."""
+        """Return the number of positions L of a batch of the examples index (B,)."""
         if self.pad == "fixed":
             return self.length
         lengths = self.sequence_lengths[split][index]  # (B,)
@@ -178,7 +179,7 @@ class TaskData(L.LightningDataModule):
         return min(self.length, round_up(longest))
 
     def _unmasked_lengths(self, split) -> Tensor:
-        """Count the unmasked tokens of each example's longest sequence, at least 1: (n,) on the CPU."""
+        """Count unmasked tokens: of each example's sequence that has the most, at least 1. (n,) on the CPU."""
         counts = []
         for index in torch.arange(len(split)).split(CHUNK):
             tokens, mask = split.gather(index, self.limit)
@@ -188,7 +189,7 @@ class TaskData(L.LightningDataModule):
         return torch.cat(counts)
 
     def baseline(self, split: str, metric: Callable[[Tensor, Tensor], float]) -> float:
-        """Score the best constant answer: the most frequent class or, if labels are real numbers, their mean."""
+        """Score a constant answer: the most frequent class of the split or, if labels are real numbers, their mean."""
         labels = self.splits[split].labels
         if labels.is_floating_point():
             answer = labels.mean()[None]
@@ -202,7 +203,7 @@ class TaskData(L.LightningDataModule):
         lengths = self.splits["train"].lengths.clamp(max=self.limit)  # (n,T)
         lengths = lengths.sum(1).cpu()  # (n,)
         n = len(lengths)
-        # Whole epochs, and the examples that begin the last one.
+        # Whole epochs, and the first examples of an unfinished one.
         epochs, remainder = divmod(steps * self.batch, n)
         num_tokens = epochs * int(lengths.sum())
         if remainder:
@@ -254,7 +255,7 @@ class TaskData(L.LightningDataModule):
             yield self.gather(split, index[part], device_index=device_index[part])
 
     def widths(self) -> int:
-        """Count the different widths of the training batches of the first epoch."""
+        """Count the different widths of the whole batches of the first epoch, not divided into micro-batches."""
         if self.pad == "fixed":
             return 1
         lengths = self.sequence_lengths["train"].numpy()
@@ -278,14 +279,14 @@ def round_up(length):
 
 
 def copy_async(index: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the CPU to a device without waiting: a GPU copies pinned memory by itself."""
+    """Copy a tensor of the CPU to a device; from pinned memory, a GPU copies while the CPU continues."""
     if device.type == "cuda":
         index = index.pin_memory()
     return index.to(device, non_blocking=True)
 
 
 class _Batches(IterableDataset):
-    """The iterator that a function returns, as a dataset."""
+    """A dataset that iterates over the batches of ``start()``."""
 
     def __init__(self, start: Callable[[], Iterator[Batch]]):
         self.start = start

@@ -66,8 +66,8 @@ class TaskMetadata:
 class SequenceDataset(Dataset):
     """One split of a prepared task; ``dataset[i]`` is an ``Example``.
 
-    The split is opened on first use in every process, so that a DataLoader's workers share the memory-mapped files
-    instead of copying them.
+    The split is opened on first use, and again in a process that gets a pickled copy. So the workers of a DataLoader
+    share the memory-mapped files instead of copying them.
 
     Args:
         source: data source of the task.
@@ -109,14 +109,14 @@ class SequenceDataset(Dataset):
         return len(self.stored)
 
     def __getitem__(self, index: int) -> Example:
-        """Return one example. Raises IndexError beyond the end, so that ``for example in dataset`` ends."""
+        """Return one example; a negative index counts from the end. Raises IndexError if it is out of range."""
         size = len(self)
         if not -size <= index < size:
             raise IndexError(f"index {index} is out of range for {size} examples")
         return self.__getitems__([index % size])[0]
 
     def __getitems__(self, indices: list[int]) -> list[Example]:
-        """Return several examples at once, which a DataLoader does for each batch."""
+        """Return several examples at once, as a DataLoader does for each batch. Indices must not be negative."""
         stored = self.stored
         # Gather the batch at the width of its longest sequence.
         index = torch.as_tensor(indices)

@@ -17,7 +17,7 @@ class EpochPermutation:
         """Return the indices at positions start .. stop-1 of the stream."""
         stream = np.arange(positions.start, positions.stop)
         epochs = stream // self.n
-        # The slice may cover the end of one epoch and the start of the next one.
+        # The slice may cover parts of several epochs.
         parts = []
         for epoch in np.unique(epochs):
             offsets = stream[epochs == epoch] % self.n
@@ -25,7 +25,7 @@ class EpochPermutation:
         return np.concatenate(parts)
 
 
-# A batch may lie in two epochs.
+# The next slice often begins in the epoch in which this one ends.
 @functools.lru_cache(maxsize=2)
 def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(n)

@@ -1,4 +1,4 @@
-"""Progress of long work: bars in a terminal, log lines elsewhere, and the rate at which files are read."""
+"""Progress of long work: bars in a terminal, log lines elsewhere, and the speed at which files are read."""
 
 import hashlib
 import time
@@ -11,8 +11,9 @@ from ..live import live_line
 
 Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)
 SECONDS_BETWEEN_LINES = 10
-# Seconds of reading from which the rate is logged, and of other work before it is shown.
+# Seconds of reading above which its speed is logged.
 SLOW = 2.0
+# Seconds before the progress of work that is usually short is shown.
 DELAY = 0.5
 # Bytes that are read at a time.
 BLOCK = 2**22
@@ -20,10 +21,12 @@ BLOCK = 2**22
 
 @contextmanager
 def reporter(name: str, delay: float = 0.0) -> Iterator[Progress]:
-    """Report progress by a bar for each kind of work in a terminal, elsewhere by log lines every ten seconds.
+    """Report progress by a bar for each kind of work in a terminal, elsewhere by log lines.
+
+    A log line comes at the end of each kind of work and, during longer work, at most every ten seconds.
 
     Args:
-        name: name of the whole, which begins every line.
+        name: name of all the work together, which begins every line.
         delay: seconds in which nothing is reported, for work that is short in most cases.
     """
     with live_line() as display:
@@ -50,11 +53,11 @@ def reporter(name: str, delay: float = 0.0) -> Iterator[Progress]:
 
 
 class ReadMeter:
-    """Counts the bytes that are read; at the end it logs their rate in MB/s if reading took more than two seconds.
+    """Counts the bytes that are read; without an error it logs MB/s at the end if reading took more than two seconds.
 
     Args:
         name: file or folder that is read, for the log.
-        progress: reports the megabytes; None if the caller reports something else.
+        progress: reports the megabytes, once per ``BLOCK``; None if the caller reports something else.
         work: name of the work for ``progress``.
         total: number of bytes; None if it is unknown.
     """
@@ -74,7 +77,7 @@ class ReadMeter:
         """Count bytes that were read."""
         before = self.size // BLOCK
         self.size += size
-        # A report takes longer than a line, so that it is made once for each block.
+        # A report takes longer than reading a line of a text file, so it is made once per block.
         has_new_block = self.size // BLOCK > before
         if self.progress is not None and has_new_block:
             megabytes = round(self.size / 1e6)
@@ -85,7 +88,7 @@ class ReadMeter:
         if error_type is None and seconds > SLOW:
             megabytes = self.size / 1e6
             rate = megabytes / seconds
-            # Small files that are read slowly still have a rate.
+            # Two digits for slow reading, so that the rate is not rounded to 0.0.
             digits = f"{rate:,.1f}" if rate >= 1 else f"{rate:.2g}"
             log(f"{self.name}: {megabytes:,.1f} MB read at {digits} MB/s")
 
@@ -100,7 +103,7 @@ def read_blocks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def hash_file(file: BinaryIO, meter: ReadMeter) -> str:
-    """The sha256 of the rest of a file in hexadecimal digits; the meter counts its bytes."""
+    """Return the sha256 of the rest of a file in hexadecimal digits; the meter counts its bytes."""
     sha = hashlib.sha256()
     for block in read_blocks(file):
         sha.update(block)

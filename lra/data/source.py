@@ -24,7 +24,7 @@ from .store_writer import write
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Hold the lock next to a folder, after waiting for a live owner. Raises ValueError if it cannot be written."""
-    # The lock is a file next to the folder, which does not exist yet.
+    # The lock is a file next to the folder, because the folder may not exist yet.
     path = folder.with_name(f"{folder.name}{lock.NAME}")
     waiting = lambda owner: log(f"another process is preparing {folder}, waiting for {owner}")
     with ExitStack() as stack:
@@ -62,11 +62,12 @@ class Source(ABC):
 
     Attributes of a class: `version` changes whenever the same arguments give other bytes. `generated`: no download is
     needed, so `open` prepares it if necessary. `stored`: False if examples are generated when they are read, so that
-    there is nothing to prepare. `manual`: it needs files that the user has to provide. `locations`: constructor
-    arguments that say where files are; they are no part of a run's identity, which has the content of the files.
+    there is nothing to prepare; such a class overrides `load` and `open`. `manual`: it needs files that the user has to
+    provide. `towers`: sequences per example. `locations`: constructor arguments that say where files are; they are no
+    part of a run's identity, which has the content of the files.
 
-    Attributes of an object: `root` is the folder of all data, where prepared data sets are looked for. `recorded` is
-    the flat provenance of a run that is restored. `command` prepares the data, if its arguments are not the defaults.
+    Attributes of an object: `root` is the folder of all data, set by `at`. `recorded` is the flat provenance of a run
+    that is restored. `command` is the command that prepares the data; None for `lra data task=<name>`.
     """
 
     name: ClassVar[str]
@@ -82,7 +83,7 @@ class Source(ABC):
     locations: ClassVar[tuple[str, ...]] = ()
     download: Any = None  # download.Download of a source that has one
     sizes: Mapping[str, int | None] = {}  # examples of each split, None for all
-    floor: float | None = None  # baseline score in percent that needs nothing of what the task asks for
+    floor: float | None = None  # chance level in percent that is known for the task, such as a guess among its values
     command: str | None = None
     root: Path | None = None
     recorded: Mapping[str, Any] | None = None
@@ -93,13 +94,13 @@ class Source(ABC):
         """Every argument that influences the bytes, as JSON values; the number of workers does not."""
 
     def serve(self, release: Path) -> None:  # noqa: B027 most sources have no files there
-        """Read the files of a folder that serves all tasks, unless the source already has its files."""
+        """Use the files of a folder with the official files of all tasks, unless the source has other files."""
 
     def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 nothing to do for what is generated
         """Get the files that `splits` reads; downloads are kept in root/downloads. Raises ValueError on failure."""
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
-        """Make the chunks of examples of each split; splits are consumed once, in the order of the mapping."""
+        """Make the chunks of examples of each split; they are consumed once, split by split in the mapping's order."""
         raise ValueError(f"{self.name} is generated on the fly; there is nothing to store")
 
     @property
@@ -121,16 +122,16 @@ class Source(ABC):
 
     @property
     def raw(self) -> dict[str, Any] | None:
-        """The path and the state of the files that are read, which stand in raw.json; None for generated data."""
+        """The path and the state of the user's files, for raw.json; None for data without such files."""
         return None
 
     def at(self, root: Path | str) -> Path:
-        """Set the folder of all data, with ~ expanded."""
+        """Set the folder of all data, and return it with ~ expanded."""
         self.root = Path(os.path.expanduser(root))
         return self.root
 
     def folder(self, root: Path | str) -> Path:
-        """The folder of the data set, named by a checksum of its provenance."""
+        """Set the folder of all data; return the data set's folder in it, <name>-<checksum of the provenance>."""
         root = self.at(root)
         # The same provenance is the same text, whatever the order of its keys.
         canonical = json.dumps(self.provenance, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -170,7 +171,7 @@ class Source(ABC):
 
         Raises:
             StoreError: a damaged data set exists, and `force` is false.
-            ValueError: the root cannot be written, or the disk is full.
+            ValueError: the files cannot be fetched or read, the root cannot be written, or the disk is full.
         """
         folder = self.folder(root)
         if force or not folder.exists():

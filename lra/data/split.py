@@ -1,4 +1,4 @@
-"""The examples of one split in memory: packed sequences and their gathering into batches."""
+"""The examples of one split, in memory or memory-mapped: concatenated sequences, and how batches are gathered."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -46,7 +46,7 @@ class Split:
         Args:
             index: numbers of the examples.
             width: width of the result; a longer sequence is cut.
-            limit: tokens read of a sequence, all for None.
+            limit: tokens read per sequence; None for all.
 
         Returns:
             Tokens (B, T, width[, F]) in the stored dtype and mask (B, T, width), True = real.

@@ -1,13 +1,13 @@
 """One packed on-disk form of a data set.
 
-A data set is a folder. Each split has three plain binary files; `meta.json` describes them, and `SHA256SUMS` has the
-sums of all, in the format of `sha256sum -c`:
+A data set is a folder. Each split has three plain binary files. `meta.json` describes them. `SHA256SUMS` has the
+checksums of these files and of `meta.json`, in the format of `sha256sum -c`:
 
     <split>.tokens.bin    all sequences concatenated, (total,) ids or (total, F) float features
     <split>.offsets.bin   int64 (n * T + 1,), sequence r is tokens[offsets[r] : offsets[r + 1]]
     <split>.labels.bin    int64 or float32 (n,)
 
-Data that were read from files have raw.json too: the path and the state of these files.
+Data that were read from files of the user have raw.json too, without a checksum: the path and the state of these files.
 
 Shapes: n examples, T towers (sequences of one example, 2 for Retrieval, else 1), F features.
 """
@@ -39,7 +39,7 @@ DTYPES = {
     "offsets": ("<i8",),
     "labels": ("<i8", "<f4"),
 }
-# Bytes of a file up to which its sha256 is compared whenever it is opened, which takes a fifth of a second.
+# Size in bytes up to which the sha256 of a file of tokens is compared whenever it is opened, in a fifth of a second.
 HASHED = 2**26
 
 
@@ -48,7 +48,7 @@ class StoreError(ValueError):
 
 
 def checksums(folder: Path, files: Mapping[str, dict]) -> bytes:
-    """The content of SHA256SUMS for files with these entries in meta.json."""
+    """Return the content of SHA256SUMS: the files with these entries in meta.json, and meta.json itself."""
     sums = {name: entry["sha256"] for name, entry in files.items()}
     sums[META] = digest(folder / META)
     # Two spaces, as sha256sum writes them.
@@ -58,7 +58,7 @@ def checksums(folder: Path, files: Mapping[str, dict]) -> bytes:
 
 @contextmanager
 def _meta(folder: Path) -> Iterator[dict[str, Any]]:
-    """Read the description of a folder whose files have their full size; an error of the body is a damaged file."""
+    """Read and check meta.json; errors of a malformed description, also in the block, become a StoreError."""
     if not folder.is_dir():
         raise StoreError(f"there is no data set at {folder}")
     if not (folder / META).is_file():
@@ -78,9 +78,9 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _check_meta(folder: Path, meta: dict[str, Any]) -> None:
-    """Compare the description with its checksum, and the sizes of the files with the description."""
+    """Compare meta.json with its checksum, and the names and sizes of the files with meta.json."""
     sums = folder / SUMS
-    # A folder of an older version has no checksums.
+    # Folders of older versions have no SHA256SUMS.
     if sums.is_file():
         expected_sums = checksums(folder, meta["files"])
         if content(sums) != expected_sums:
@@ -114,7 +114,7 @@ def stored(folder: Path) -> dict[str, Any]:
 
 
 def raw_files(folder: Path) -> dict[str, Any]:
-    """Return the path and the state of the files that a data set was read from; empty if they are not known."""
+    """Return the path and the state of the user's files that a data set was read from; empty if not known."""
     try:
         raw = json.loads(content(folder / RAW))
     except (Unreadable, ValueError, RecursionError):
@@ -178,7 +178,7 @@ def _others(folder: Path, provenance: dict) -> Iterator[str]:
 
 
 def _map_column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Tensor:
-    """Map one file of a split into memory, after a comparison of its checksum if that is quick."""
+    """Map one file of a split into memory, after comparing its checksum unless it is a large file of tokens."""
     name = f"{split}.{part}.bin"
     path = folder / name
     entry = meta["files"][name]
@@ -200,7 +200,7 @@ def _map_column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Te
 
 
 def _check_offsets(split: Split, path: Path) -> None:
-    """Raise StoreError if the sequences of a split are not its tokens, one after the other."""
+    """Raise StoreError unless the sequences of a split cover its tokens, one after the other."""
     offsets = split.offsets
     num_tokens = len(split.tokens)
     num_sequences = len(offsets) - 1
@@ -228,7 +228,11 @@ def _check_sha(path: Path, entry: dict[str, Any], sha256: str) -> None:
 
 
 def verify(folder: Path) -> None:
-    """Compare the sha256 of every file; raise StoreError that names the first damaged one."""
+    """Compare the sha256 of meta.json and of every file of a split.
+
+    Raises:
+        StoreError: a file is damaged, which the message names, or there is no SHA256SUMS.
+    """
     with _meta(folder) as meta:
         if not (folder / SUMS).is_file():
             raise StoreError(f"{folder / SUMS} is not there or not a file")

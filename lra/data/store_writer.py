@@ -18,7 +18,7 @@ from .store import FORMAT, META, PARTS, RAW, SUMS, checksums
 
 
 class _Column:
-    """One file of a split that is being written and hashed; all its chunks have one dtype and one row shape."""
+    """One file of a split that is written and hashed; its chunks have the same dtype and shape after the first axis."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -71,7 +71,7 @@ def _write_split(work: Path, split: str, chunks: Iterable[ExampleChunk], towers:
 
 
 def _check_chunk(chunk: ExampleChunk, split: str, towers: int) -> None:
-    """Raise ValueError unless the tokens, lengths and labels of a chunk fit together."""
+    """Raise ValueError unless the numbers of tokens, lengths and labels fit together and labels have a valid dtype."""
     tokens, lengths, labels = chunk
     num_sequences = towers * len(labels)
     if lengths.sum() != len(tokens) or len(lengths) != num_sequences:
@@ -100,12 +100,12 @@ def write(
         provenance: the source's name, version and arguments, compared by ``load``.
         towers: sequences of an example.
         replace: replace a folder that exists.
-        raw: path and state of the files that were read, which are no part of the provenance.
+        raw: path and state of the user's files, which are no part of the provenance; None for no raw.json.
 
     Raises:
         FileExistsError: the folder exists and not `replace`.
         OSError: the disk is full or cannot be written.
-        ValueError: chunks do not fit together.
+        ValueError: chunks do not fit together, or a split has no token.
     """
     if folder.exists() and not replace:
         raise FileExistsError(f"{folder} exists already")
@@ -122,13 +122,13 @@ def write(
         description = json.dumps(meta, indent=1)
         (work / META).write_text(description, encoding="utf-8")
         (work / SUMS).write_bytes(checksums(work, files))
-        # Not in meta.json: the same data from another place have the same checksums.
+        # Not in meta.json, so that the same data from another place have the same checksums.
         if raw is not None:
             (work / RAW).write_text(json.dumps(raw, indent=1), encoding="utf-8")
         # The contents must be on the disk before the folder has its name.
         for path in (*work.iterdir(), work):
             sync(path)
-        # A folder that is replaced is moved away first, and removed last.
+        # Move an existing folder away first, and remove it last.
         old = work.with_name(f"{work.name}-old")
         if folder.exists():
             folder.rename(old)

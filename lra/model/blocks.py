@@ -1,7 +1,7 @@
 """Encoder blocks: forward(x, mask, memory) -> (x, memory).
 
-A block around a mixer with ``varlen`` also takes packed sequences: varlen(x, layout) -> x. A block inherits
-``compactable`` from its mixer. The blocks of this module have no memory; they pass it on.
+``PreNorm`` and ``Plain`` around a mixer with ``varlen`` also take packed sequences: varlen(x, layout) -> x. A block
+inherits ``compactable`` from its mixer. The blocks of this module have no memory; they pass it on.
 """
 
 from collections.abc import Callable
@@ -77,7 +77,7 @@ class GLU(Checked, nn.Module):
     Args:
         mixer: a factory without arguments.
         dim: d.
-        hidden: unused; other blocks have an MLP of this width.
+        hidden: unused; ``PreNorm`` has an MLP of this width.
         dropout: dropout rate of GELU(y) and of GLU(y).
         norm: name of a normalisation in ``lra.model.norm``.
         prenorm: False for norm(x + ...) instead, as in S4 on ListOps and Image.
@@ -87,6 +87,9 @@ class GLU(Checked, nn.Module):
         gelu: ``exact`` | ``tanh``, the approximation.
         momentum: weight of a batch in the running averages of a batch norm.
         mixer_dropout: whether y has dropout too, drawn for each position.
+
+    Raises:
+        ValueError: the width of the mixer's output is not d, or an option does not take its value.
 
     Source: docs/ssm.md, S4D and S5.
     """
@@ -107,7 +110,7 @@ class GLU(Checked, nn.Module):
         mixer_dropout: bool = False,
     ):
         super().__init__()
-        # Modules in the order of the random numbers of their weights.
+        # Keep this order: the modules draw their initial weights from one RNG, one after the other.
         self.prenorm = prenorm
         self.activation = activation
         self.norm = make_norm(norm, dim, momentum=momentum)
@@ -152,7 +155,10 @@ class Gated(Checked, nn.Module):
         hidden: unused; ``expand`` gives the width of the feed-forward layer.
         dropout: dropout rate of the mixer's output and of the feed-forward layer's.
         norm: name of a normalisation in ``lra.model.norm``.
-        expand: width of the feed-forward layer as a multiple of d; 0 for the mixer alone, as in Mamba.
+        expand: width of the feed-forward layer as a multiple of d; 0 for no feed-forward layer, as in Mamba.
+
+    Raises:
+        ValueError: the width of the mixer's output is not d, or an option does not take its value.
 
     Source: docs/recurrent.md.
     """

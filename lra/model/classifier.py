@@ -34,7 +34,7 @@ class Classifier(Checked, nn.Module):
 
     Attributes:
         encode_separately: whether each tower is a separate batch.
-        compactable: whether removing the masked tokens of a sequence changes no output (data.pad=compact).
+        compactable: whether the blocks give the same result without the masked tokens of a sequence (data.pad=compact).
         packed: whether batches with a mask are packed on a CPU.
         encoded_width: width of the encoder's output.
 
@@ -42,7 +42,7 @@ class Classifier(Checked, nn.Module):
         embed: embedding (N,L[,F]) -> (N,L,d).
         block: a function that makes a block. Its argument is True for the first block, the only one that learns an
             initial memory (Luna).
-        layers: number of blocks; 1 if the block changes the width.
+        layers: number of blocks; at most 1 if a block changes the width.
         dim: d.
         length: maximum sequence length.
         vocab: number of token ids; None for float features.
@@ -55,7 +55,7 @@ class Classifier(Checked, nn.Module):
             loses its last token.
             ``class``: the output of a learned vector, prepended to the embedded tokens. It needs no token id and has no
             position embedding; the sequence grows to L + 1 tokens.
-            ``last``: the vector of the last real token.
+            ``last``: the vector of the last real token, or of the last position if there is none.
             ``flatten``: all ``length`` positions concatenated, with zeros for padding.
         class_std: standard deviation of the initial ``class`` vector.
         mean_over: the divisor of the mean: the maximum ``length``, as published, or the number of ``real`` tokens.
@@ -65,7 +65,7 @@ class Classifier(Checked, nn.Module):
             if every block has ``varlen`` and a ``Multihead`` mixer.
 
     Raises:
-        ValueError: options do not go together.
+        ValueError: ``cls`` without token ids, several blocks that change the width, or an option out of its range.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Classifier(Checked, nn.Module):
         mask: Bool[Tensor, "N L"] | None,
         positions: Int[Tensor, "N L"] | None,
     ) -> tuple[Int[Tensor, "N l"], Bool[Tensor, "N l"] | None, Int[Tensor, "N l"] | None]:
-        """Put the class token in front of each sequence, and drop tokens beyond ``length``."""
+        """Put the class token in front of each sequence, and drop the token at position ``length``, if any."""
         assert self.class_id is not None
         length = self.length
         class_tokens = inputs.new_full((len(inputs), 1), self.class_id)
@@ -247,8 +247,8 @@ class Head(Checked, nn.Module):
         hidden: number of hidden units.
         outputs: number of outputs.
         towers: number of pooled vectors per example.
-        kind: ``relu``: as above. ``gelu``: GELU instead of ReLU. ``linear``: a single Linear.
-        dropout: dropout rate of the input.
+        kind: ``relu``: as above. ``gelu``: GELU instead of ReLU. ``linear``: a single Linear, without ``hidden``.
+        dropout: dropout rate of the input of the first Linear.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class Head(Checked, nn.Module):
 
 
 def _output_width(blocks: nn.ModuleList, dim: int) -> int:
-    """Return the width of the last block; raise ValueError if a block changes the width and is not the only one."""
+    """Return the width of the last block's output; raise ValueError if an earlier block changes the width."""
     widths = [getattr(block, "width", dim) for block in blocks]
     if any(width != dim for width in widths[:-1]):
         raise ValueError(

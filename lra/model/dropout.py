@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..options import Range, in_range
 
-# Probabilities are multiples of 1 / LEVELS: each entry gets 16 random bits.
+# Probabilities are rounded to multiples of 1 / LEVELS: each entry gets 16 random bits.
 LEVELS = 2**16
 # Entries per stream of random numbers.
 PIECE = 2**19
@@ -26,12 +26,12 @@ class Dropout(nn.Module):
     """Dropout in training: zero entries with probability p and divide the others by 1 - p, for any shape.
 
     On a CPU, torch's dropout draws a double for every entry and takes a quarter of a training step. Here four entries
-    share 64 bits of numpy's SFC64, so p is rounded to a multiple of 2^-16. On other devices and in compiled code it is
+    share 64 bits of numpy's SFC64, so p is rounded to a multiple of 2^-16. Other devices and code in torch.compile use
     torch's dropout.
 
     Args:
         p: probability.
-        tied: whether the positions of (N,L,d) share one mask.
+        tied: whether the positions of a sequence share one mask; x is then (..., L, d).
 
     Raises:
         ValueError: p is outside [0, 1].
@@ -58,7 +58,7 @@ class Dropout(nn.Module):
         if threshold == LEVELS:
             return x * torch.zeros_like(template)
         scale = LEVELS / (LEVELS - threshold)
-        # In 16 bits the mask is 0 or 1, and _Scaled multiplies by the exact scale.
+        # In 16 bits the mask is 0 or 1, and _Scaled multiplies by the scale before it rounds.
         if x.dtype in ONE:
             bits = self._draw_mask(template, threshold, ONE[x.dtype], np.uint16)
             return _Scaled.apply(x, bits.view(x.dtype), scale)
@@ -104,7 +104,7 @@ class Dropout(nn.Module):
 
 
 class _Scaled(torch.autograd.Function):
-    """x · mask · scale with one rounding. The scale 1 / (1 - p), rounded to 16 bits, would be wrong by up to 2^-9."""
+    """x · mask · scale with one rounding. The scale, rounded to bfloat16, would have a relative error of up to 2^-9."""
 
     @staticmethod
     def forward(ctx, x, mask, scale):

@@ -19,7 +19,7 @@ Positions = Literal["learned", "rotary", "none"]
 
 
 class TokenEmbedding(Checked, nn.Module):
-    """The sum of learned token and position tables, then dropout.
+    """The sum of a token's and a position's vector from two learned tables, then dropout.
 
     Source: docs/sources.md, Nystromformer.
 
@@ -28,10 +28,11 @@ class TokenEmbedding(Checked, nn.Module):
         dim: d.
         length: maximum L.
         dropout: dropout rate of the sum.
-        std: standard deviation of the normal initialisation, null for d^-1/2.
-        bound: bound of a uniform initialisation between -bound and bound, instead of a normal one.
+        std: standard deviation of the normal initialisation of both tables; None for d^-1/2.
+        bound: initialise both tables uniformly between -bound and bound instead; None for the normal one.
         positions: whether there is a position table; without it only the mechanism knows the order of the tokens.
-        padding: the vector of id 0: ``learned`` as any other, ``constant`` at its random value, or ``zero``.
+        padding: the vector of id 0: ``learned`` as any other, ``constant`` at its initial value, or ``zero``, initially
+            and always.
     """
 
     def __init__(
@@ -83,8 +84,8 @@ class PairEmbedding(nn.Module):
         length: maximum L.
         dim: d.
         dropout: dropout rate of the sum.
-        std: standard deviation of the normal initialisation.
-        positions: whether a position table is added.
+        std: standard deviation of the normal initialisation of both parts; a position table has 0.02.
+        positions: whether the vector of a position table is added.
     """
 
     def __init__(
@@ -131,7 +132,8 @@ class PairEmbedding(nn.Module):
 class PixelEmbedding(nn.Module):
     """Grey levels from 0 to 255 as real numbers, as in MEGA and S5.
 
-    (ids / 255 - mean) / std · scale + shift with two learned vectors, then dropout; there is no position table.
+    (ids / 255 - mean) / std · scale + shift with two learned vectors of width d, then dropout. There is no position
+    table; ``length`` and the positions are unused.
     """
 
     def __init__(self, *, length: int, dim: int, dropout: float, mean: float, std: float):
@@ -155,9 +157,10 @@ class PixelEmbedding(nn.Module):
 
 
 class FeatureEmbedding(nn.Module):
-    """A linear map of float features plus a learned position table with standard deviation 0.02, then dropout.
+    """A linear map of float features, as PSF-Attn has for Adding, then dropout.
 
-    L is at most ``length`` (PSF-Attn's Linear for Adding, TokenEmbedding's positions).
+    With ``positions``, the vector of a learned table of ``length`` positions is added. Its initial standard deviation
+    is 0.02, as in ``TokenEmbedding``.
     """
 
     def __init__(self, *, features: int, length: int, dim: int, dropout: float, positions: bool = True):

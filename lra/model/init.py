@@ -13,8 +13,9 @@ Init = Literal["torch", "lecun"]
 def lecun_normal_(model: nn.Module) -> None:
     """Initialise linear maps by truncated normal numbers with variance 1 / (number of inputs), and biases by 0.
 
-    Embeddings count as linear maps: of one number for pixels, of one-hot vectors for tokens. Tokens keep their standard
-    deviation.
+    ``PixelEmbedding`` counts as a linear map of one number. The token table of ``TokenEmbedding``, the row of padding
+    included, gets truncated normal numbers with the standard deviation ``std`` of the embedding. Position tables are
+    unchanged.
 
     Args:
         model: model, changed in place.

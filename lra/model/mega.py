@@ -31,19 +31,22 @@ class Mega(Checked, nn.Module):
 
     Args:
         attention: a factory that takes ``Sizes`` with heads 1, head_dim ``z`` and value_dim ``hidden``.
-        dim, hidden, length, z: sizes.
-        dropout: dropout rate of c and of both residual branches; the published dropout inside them is 0 on every task
-            of LRA.
+        dim: d.
+        hidden: width of the values and of the feed-forward layer.
+        length: maximum sequence length.
+        z: width of queries and keys.
+        dropout: dropout rate of c and of the outputs of both halves. Attention dropout is an option of the mechanism;
+            MEGA's hidden dropout is left out. Both are 0 on every task of LRA.
         ndim, truncation: options of ``EMA``.
         chunk: attention is restricted to consecutive chunks of this many tokens, which only the moving average
-            connects; null for none.
+            connects; None for none.
         norm: ``layer`` | ``scale`` | ``rms`` | ``batch``.
-        prenorm: whether the norms come before each half, otherwise after it.
-        bias: whether a learned number for each distance between tokens is added to the scores; without it any mechanism
-            can be used.
+        prenorm: whether a norm comes before each half, attention and feed-forward layer, or else after it.
+        bias: whether a learned number for each signed distance between tokens is added to the scores. Mechanisms
+            without ``supports_bias`` need False.
 
     Raises:
-        ValueError: bias is true and the mechanism takes no bias.
+        ValueError: bias is true and the mechanism takes no bias, or an option does not take its value.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Mega(Checked, nn.Module):
             raise ValueError(f"bias must be false around {type(self.attention).__name__}, which takes no position bias")
         self.bias = RelativeBias(reach) if bias else None
         self.ema = EMA(dim, ndim=ndim, truncation=truncation)
-        # Of the moving average; attention over all tokens has none.
+        # The state of the moving average only; attention over all tokens has none.
         self.state_size = dim * ndim
         self.norm = make_norm(norm, dim)
         self.mlp_norm = make_norm(norm, dim)
@@ -167,19 +170,19 @@ def _as_examples(x: Float[Tensor, "N 1 L w"], chunk: int) -> Float[Tensor, "NB 1
 
 
 class EMA(Checked, nn.Module):
-    """Multi-dimensional damped moving average in both directions.
+    """Multi-dimensional damped moving average in both directions, plus ω x, then SiLU.
 
     Each channel has ``ndim`` averages h with gain p = sigmoid(δ) and decay q = 1 - p sigmoid(α):
 
         h_t = q h_(t-1) + p β x_t,    y_t = γ·h_t / √ndim + the same from the right end,    SiLU(y + ω x)
 
-    So y is a convolution with a sum of exponentials, Σ p β γ q^lag / √ndim. It is computed by FFT in O(L log L) time,
-    in float32 or wider, after O(d ndim T) for a kernel of T lags. Padding counts as zero in y.
+    So y is a convolution with a sum of exponentials, Σ p β γ q^lag / √ndim. It is computed by FFT in O(d L log L) time
+    per sequence, in float32 or wider, after O(d ndim T) for a kernel of T lags. Padding counts as zero in y.
 
     Args:
         dim: d.
         ndim: number of averages per channel.
-        truncation: T, the number of lags in each direction, lag 0 included; null for all.
+        truncation: T, the number of lags in each direction, lag 0 included; None for all.
     """
 
     def __init__(self, dim: int, *, ndim: Positive = 16, truncation: Positive | None = None):
@@ -193,7 +196,7 @@ class EMA(Checked, nn.Module):
         self.beta = nn.Parameter(torch.empty(shape))
         self.gamma = nn.Parameter(torch.empty(shape))
         self.omega = nn.Parameter(torch.empty(dim))
-        # The order decides the random numbers. β starts near 1, -1, 1, ...
+        # Keep this order, which decides the random numbers. β starts near 1, -1, 1, ...
         nn.init.normal_(self.delta, std=0.2)
         nn.init.normal_(self.alpha, std=0.2)
         nn.init.normal_(self.beta, std=0.02)
@@ -238,7 +241,7 @@ class EMA(Checked, nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """A learned number for each distance between positions below ``length``."""
+    """A learned number for each signed distance between two of ``length`` positions."""
 
     def __init__(self, length: int):
         super().__init__()

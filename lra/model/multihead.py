@@ -1,4 +1,4 @@
-"""The linear projections around an attention mechanism. All mechanisms get the same state_dict keys."""
+"""The linear projections around an attention mechanism. Their state_dict keys are the same for all mechanisms."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,7 @@ class Multihead(Mixer):
         self.rotary = rotary
         self.attention = attention(self.sizes)
         self.causal = self.attention.causal
-        # Rotary angles depend on the positions in the sequence.
+        # Rotary angles come from the index in the batch, which compaction changes.
         self.compactable = self.attention.compactable and not rotary
         num_projections = 2 if self.attention.shared_qk else 3
         self.widths = [heads * head_dim] * num_projections

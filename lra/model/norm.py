@@ -24,7 +24,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """torch's RMS norm; the mask is unused."""
+    """torch's RMS norm, in float32 or wider; the mask is unused."""
 
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__(dim, eps)
@@ -38,7 +38,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class ScaleNorm(nn.Module):
-    """g x / rms(x) with one number g (Nguyen and Salazar 2019, in the form of MEGA)."""
+    """g x / rms(x) with one number g (Nguyen and Salazar 2019, in the form of MEGA); the mask is unused."""
 
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__()
@@ -98,7 +98,7 @@ class BatchNorm(nn.BatchNorm1d):
     ) -> Float[Tensor, "N L d"]:
         """Normalise tokens, which are zero where the mask is False, and update the running averages.
 
-        A single real token has variance 0, and so have the running averages.
+        A single real token has variance 0, which also enters the running average; torch's batch norm raises an error.
         """
         tokens = upcast(tokens)
         is_real = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
@@ -116,7 +116,7 @@ class BatchNorm(nn.BatchNorm1d):
         squares = (centered * is_real[..., None]).square()
         variance = sum_over_ranks(squares.sum((0, 1))) / count
 
-        # Running averages, with the unbiased variance as in torch.
+        # Running averages, with the unbiased variance as in torch (biased, so 0, for a single token).
         with torch.no_grad():
             unbiased_variance = variance * count / (count - 1).clamp(min=1)
             self.num_batches_tracked += 1

@@ -21,13 +21,14 @@ def over_towers(
     """Encode the towers of a batch as one batch of N sequences, or one tower after the other.
 
     Args:
-        encode: function of tensors whose first dimension counts sequences: N = batch · towers, or batch.
+        encode: function of tensors whose first dimension counts sequences: N = batch · towers, or ``batch`` if
+            ``separately``.
         separately: whether each tower is a separate batch.
-        inputs: inputs.
+        inputs: first argument of ``encode``.
         tensors: further arguments of ``encode``, or None.
 
     Returns:
-        The encoded inputs.
+        The results of ``encode``, with the dimensions batch and towers.
     """
     arguments = (inputs, *tensors)
     if not separately:
@@ -61,7 +62,7 @@ def pool_tokens(
     Returns:
         One vector for each sequence, of width d or, with pool=flatten, length · d.
     """
-    # The class token comes first.
+    # The class token or class vector comes first.
     if pool in ("cls", "class"):
         return x[:, 0]
     if pool == "last":
@@ -93,7 +94,7 @@ def mean_of_sum(
 
     Args:
         total: sums.
-        mask: real tokens; None if all of the ``num_tokens`` tokens are real.
+        mask: real tokens; None if all tokens are real.
         num_tokens: L.
         mean_over: divisor: the maximum ``length``, or the number of ``real`` tokens.
         length: maximum sequence length.
@@ -107,6 +108,6 @@ def mean_of_sum(
 
 
 def last_real(mask: Bool[Tensor, "N L"]) -> Int[Tensor, " N"]:
-    """Return the position of the last real token of each sequence."""
+    """Return the index of the last real token of each sequence, L - 1 for a sequence without one."""
     distance_from_end = mask.flip(1).int().argmax(1)
     return mask.shape[1] - 1 - distance_from_end

@@ -21,8 +21,9 @@ class Pretrainer(nn.Module):
     """The embedding, blocks and norm of a classifier, and a linear map from each position to its prediction.
 
     The parameters of the encoder have the same names as in the classifier; pooling and head are left out. A masked
-    input is id 0 or zeros, plus a learned vector. For float features and grey levels that equals the two channels
-    [x (1 - m), m] of Amos et al. 2024; for ids it equals an additional id, which no task has to reserve.
+    input is id 0 or zeros, plus a learned vector. For embeddings that are linear in features or grey levels, that
+    equals the two channels [x (1 - m), m] of Amos et al. 2024; for ids it equals an additional id, which no task has to
+    reserve.
 
     Args:
         encoder: classifier whose parts are used, not copied.
@@ -30,7 +31,7 @@ class Pretrainer(nn.Module):
         outputs: number of classes for ``cross_entropy``, else numbers per input.
         loss: ``cross_entropy`` of ids | ``l1``, the absolute error of float features, or of ids / 255.
         objective: ``masked`` | ``next``.
-        mask_id: ``own``, with the learned vector | ``padding``, id 0 alone, as released.
+        mask_id: ``own``: id 0 or zeros plus the learned vector | ``padding``: id 0 alone, as released.
     """
 
     def __init__(
@@ -62,7 +63,13 @@ class Pretrainer(nn.Module):
         mask: Bool[Tensor, "batch towers L"] | None,
         holes: Bool[Tensor, "batch towers L"] | None = None,
     ) -> Float[Tensor, "batch towers L d"]:
-        """Encode inputs; ``holes`` are the masked positions."""
+        """Encode inputs.
+
+        Args:
+            inputs: token ids, or float features.
+            mask: real tokens; None if all are real.
+            holes: masked positions; None without any, for ``objective=next``.
+        """
         return over_towers(self._encode, self.encode_separately, inputs, mask, holes)
 
     def _encode(
@@ -95,7 +102,9 @@ class Pretrainer(nn.Module):
         mask: Bool[Tensor, "batch towers L"] | None,
         holes: Bool[Tensor, "batch towers L"] | None = None,
     ) -> tuple[Float[Tensor, ""], int]:
-        """Sum the loss over the masked positions, or over all positions that have a next token.
+        """Sum the loss over the masked positions, or over all positions whose next token is real.
+
+        ``l1`` is the mean over the features of a position.
 
         Returns:
             The sum, and the number of positions.

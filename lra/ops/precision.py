@@ -1,4 +1,4 @@
-"""Where to compute in float32 or wider, and where 16 bits are kept."""
+"""Operations in float32 or wider under autocast, the cases that stay in 16 bits, and a scale against overflow."""
 
 import functools
 import math

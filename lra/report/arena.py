@@ -23,8 +23,8 @@ LEGEND = """\
 * **published**: the value that a paper prints; if there are several, preferably one that was measured with this
   two-layer encoder.
 * **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it.
-* **ms**: median time per training step on the named hardware. Up to 15 runs shared it, a different number for each seed, so
-  these times do not rank mechanisms; `lra bench` measures their speed.
+* **ms**: median time per training step on the named hardware. Up to 15 runs shared it, a different number for each
+  seed, so these times do not rank mechanisms; `lra bench` measures their speed.
 
 The papers' budget is `protocol=paper budget=paper`."""
 

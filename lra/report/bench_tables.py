@@ -88,7 +88,7 @@ def _over_lengths(group: Group) -> Table:
             line[f"{row.n:,}"] = Cell.of(row.ms, number)
         line |= _summary(rows)
         line["claimed"] = Cell.of(claimed[name], "{:g}".format)
-        # Sizes of the layer at the largest n; those of linformer, among others, grow with n.
+        # Sizes of the layer at the largest n; linformer, among others, grows with n.
         for field in SIZES:
             size = getattr(rows[-1], field) if rows else None
             line[field] = Cell.of(size, "{:,}".format)

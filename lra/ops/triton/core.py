@@ -1,4 +1,4 @@
-"""What one program computes for one head: sums over parts of the sequence, U, Z, their gradients, the final scatter."""
+"""The steps of one program for one head: sums over parts of the sequence, U, Z, their gradients, the final scatter."""
 
 import triton
 import triton.language as tl
