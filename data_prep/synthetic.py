@@ -212,5 +212,3 @@ class Synthetic(Source):
             labels = torch.from_numpy(self.answers(key, n, self.length))
             splits[name] = GeneratedSplit(self, key, labels)
         return splits
-
-    open = load

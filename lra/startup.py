@@ -11,7 +11,7 @@ SPINS = "1000"
 
 
 def begin() -> None:
-    """Prepare this process for a command; ``lra`` and most ``__main__`` modules call it before they import torch."""
+    """Prepare this process for a command; ``lra`` and every ``__main__`` module call it before they import torch."""
     refuse_other_platforms()
     wait_briefly()
     end_quietly()

@@ -48,11 +48,13 @@ sys.meta_path.insert(0, Watch())
 """
 ENTRIES = {
     "runpy.run_path('examples/arena_cell.py', run_name='__main__')": SPINS,
-    "runpy.run_module('lra.train', run_name='__main__')": SPINS,
     "sys.argv[1:] = ['maps']; runpy.run_module('lra.cli', run_name='__main__')": SPINS,
     # A program that only imports the package keeps its own settings.
     "import lra.train.__main__": "not settled",
 }
+# ``python -m`` does the same as ``lra``.
+MODULES = sorted({entry.module for entry in cli.ENTRIES.values() if ":" not in entry.module})
+ENTRIES |= {f"runpy.run_module({module!r}, run_name='__main__')": SPINS for module in MODULES}
 
 
 @pytest.mark.parametrize("code", ENTRIES)

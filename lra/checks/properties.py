@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config.experiment import Experiment
+from ..ops.attention_maps import uses_kernels
 from ..ops.segment_means import argsort_valid_first
 
 LENGTH = 128
@@ -57,8 +58,8 @@ def block(experiment: Experiment, length: int = LENGTH) -> nn.Module:
 
 
 def in_float32(experiment: Experiment) -> bool:
-    """Return whether the mechanism is checked in float32: ``impl=triton``, whose kernels take no float64."""
-    return experiment.attn.get("impl") == "triton"
+    """Return whether the mechanism is checked in float32: with Triton kernels, which take no float64."""
+    return uses_kernels(experiment.attn.get("impl") or "eager")
 
 
 def outputs(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:

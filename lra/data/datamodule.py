@@ -255,11 +255,11 @@ class TaskData(L.LightningDataModule):
             yield self.gather(split, index[part], device_index=device_index[part])
 
     def widths(self) -> int:
-        """Count the different widths of the whole batches of the first epoch, not divided into micro-batches."""
+        """Count the different widths of the undivided batches that fit into the first epoch, at least one batch."""
         if self.pad == "fixed":
             return 1
         lengths = self.sequence_lengths["train"].numpy()
-        num_batches = len(lengths) // self.batch
+        num_batches = max(1, len(lengths) // self.batch)
         permutation = EpochPermutation(len(lengths), self.seed)
         index = permutation[0 : num_batches * self.batch]
         batch_lengths = lengths[index].reshape(num_batches, self.batch)

@@ -110,16 +110,17 @@ class SequenceDataset(Dataset):
 
     def __getitem__(self, index: int) -> Example:
         """Return one example; a negative index counts from the end. Raises IndexError if it is out of range."""
-        size = len(self)
-        if not -size <= index < size:
-            raise IndexError(f"index {index} is out of range for {size} examples")
-        return self.__getitems__([index % size])[0]
+        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[Example]:
-        """Return several examples at once, as a DataLoader does for each batch. Indices must not be negative."""
+        """Return several examples at once, for a DataLoader's batches; indices are as in ``__getitem__``."""
+        size = len(self)
+        for index in indices:
+            if not -size <= index < size:
+                raise IndexError(f"index {index} is out of range for {size} examples")
         stored = self.stored
         # Gather the batch at the width of its longest sequence.
-        index = torch.as_tensor(indices)
+        index = torch.as_tensor(indices) % size
         lengths = stored.lengths[index].clamp(max=self.limit)  # (B,T)
         width = max(1, int(lengths.max()))
         tokens, _ = stored.gather(index, width, self.limit)  # (B,T,width) or (B,T,width,F)

@@ -62,7 +62,7 @@ class Source(ABC):
 
     Attributes of a class: `version` changes whenever the same arguments give other bytes. `generated`: no download is
     needed, so `open` prepares it if necessary. `stored`: False if examples are generated when they are read, so that
-    there is nothing to prepare; such a class overrides `load` and `open`. `manual`: it needs files that the user has to
+    there is nothing to prepare; such a class overrides `load`. `manual`: it needs files that the user has to
     provide. `towers`: sequences per example. `locations`: constructor arguments that say where files are; they are no
     part of a run's identity, which has the content of the files.
 
@@ -150,8 +150,8 @@ class Source(ABC):
             raise StoreError(f"{error}; prepare it with: {command}") from None
 
     def open(self, root: Path | str) -> dict[str, Split]:
-        """Open the splits as `load` does, and prepare a generated data set first if it is missing."""
-        if self.generated and not self.folder(root).exists():
+        """Open the splits as `load` does, and prepare a generated data set first if it is stored and missing."""
+        if self.generated and self.stored and not self.folder(root).exists():
             log(f"{self.name}: no data at {self.folder(root)} yet, preparing it once")
             self.prepare(root)
         return self.load(root)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..io.atomic import sync
 from .split import ExampleChunk
-from .store import FORMAT, META, PARTS, RAW, SUMS, checksums
+from .store import DTYPES, FORMAT, META, PARTS, RAW, SUMS, checksums
 
 
 class _Column:
@@ -71,12 +71,15 @@ def _write_split(work: Path, split: str, chunks: Iterable[ExampleChunk], towers:
 
 
 def _check_chunk(chunk: ExampleChunk, split: str, towers: int) -> None:
-    """Raise ValueError unless the numbers of tokens, lengths and labels fit together and labels have a valid dtype."""
+    """Raise ValueError unless the numbers of tokens, lengths and labels fit together and the dtypes are valid."""
     tokens, lengths, labels = chunk
     num_sequences = towers * len(labels)
     if lengths.sum() != len(tokens) or len(lengths) != num_sequences:
         counts = f"{len(tokens)} tokens, {len(lengths)} lengths, {len(labels)} labels"
         raise ValueError(f"{split}: {counts} clash")
+    if tokens.dtype.str not in DTYPES["tokens"]:
+        *names, last = (np.dtype(code).name for code in DTYPES["tokens"])
+        raise ValueError(f"{split}: tokens must be {', '.join(names)} or {last}, not {tokens.dtype}")
     if labels.dtype not in (np.int64, np.float32):
         raise ValueError(f"{split}: labels must be int64 or float32, not {labels.dtype}")
 
@@ -105,7 +108,7 @@ def write(
     Raises:
         FileExistsError: the folder exists and not `replace`.
         OSError: the disk is full or cannot be written.
-        ValueError: chunks do not fit together, or a split has no token.
+        ValueError: chunks do not fit together, a dtype cannot be stored, or a split has no token.
     """
     if folder.exists() and not replace:
         raise FileExistsError(f"{folder} exists already")

@@ -1,5 +1,10 @@
 """python -m lra.evaluate runs=<runs> examples=20000: score best checkpoints on fresh examples of their task."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import sys
 import time
 from pathlib import Path

@@ -1,5 +1,10 @@
 """python -m lra.leaderboard: results on the Long Range Arena, printed, measured and submitted."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import sys
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal

@@ -283,10 +283,9 @@ class Head(Checked, nn.Module):
 def _output_width(blocks: nn.ModuleList, dim: int) -> int:
     """Return the width of the last block's output; raise ValueError if an earlier block changes the width."""
     widths = [getattr(block, "width", dim) for block in blocks]
-    if any(width != dim for width in widths[:-1]):
-        raise ValueError(
-            f"model.layers must be 1 if a block changes the width {dim} to {widths[-1]}, not {len(widths)}"
-        )
+    for width in widths[:-1]:
+        if width != dim:
+            raise ValueError(f"model.layers must be 1 if a block changes the width {dim} to {width}, not {len(widths)}")
     return widths[-1] if widths else dim
 
 

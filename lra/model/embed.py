@@ -53,6 +53,8 @@ class TokenEmbedding(Checked, nn.Module):
         self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = Dropout(dropout)
         self.std = dim**-0.5 if std is None else std
+        self.bound = bound
+        self.padding = padding
         # Both tables have the same distribution.
         for table in filter(None, (self.token, self.position)):
             if bound is None:

@@ -13,9 +13,9 @@ Init = Literal["torch", "lecun"]
 def lecun_normal_(model: nn.Module) -> None:
     """Initialise linear maps by truncated normal numbers with variance 1 / (number of inputs), and biases by 0.
 
-    ``PixelEmbedding`` counts as a linear map of one number. The token table of ``TokenEmbedding``, the row of padding
-    included, gets truncated normal numbers with the standard deviation ``std`` of the embedding. Position tables are
-    unchanged.
+    ``PixelEmbedding`` counts as a linear map of one number. The token table of ``TokenEmbedding`` gets truncated normal
+    numbers with the standard deviation ``std`` of the embedding, also in the row of padding unless ``padding=zero``. A
+    token table with ``bound`` and position tables are unchanged.
 
     Args:
         model: model, changed in place.
@@ -31,5 +31,7 @@ def lecun_normal_(model: nn.Module) -> None:
         elif isinstance(module, PixelEmbedding):
             truncated_normal_(module.scale, std=1.0)
             nn.init.zeros_(module.shift)
-        elif isinstance(module, TokenEmbedding):
+        elif isinstance(module, TokenEmbedding) and module.bound is None:
             truncated_normal_(module.token.weight, std=module.std)
+            if module.padding == "zero":
+                nn.init.zeros_(module.token.weight[0])

@@ -1,5 +1,10 @@
 """python -m lra.submit runs=<runs> name=<name>: check runs and write the folder of a submission."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import sys
 from pathlib import Path
 from typing import ClassVar

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checks.__main__ import SmallExperiment
-from ..checks.properties import CHECKS, gradient_is_the_derivative, in_float32
+from ..checks.__main__ import SmallExperiment, applicable_checks
 from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..evaluate.restore import configuration
@@ -241,12 +240,14 @@ def check_mechanisms(groups: Groups, folder: Path, trust: Iterable[str] = ()) ->
         run = RunDir(path=path, choices=runs[0].choices, seed=runs[0].record.seed, record=runs[0].record)
         try:
             check_trust(run.choices, path, trust)
-            failed = failed_checks(configuration(run, "data"))
+            experiment = configuration(run, "data")
+            failed = failed_checks(experiment)
         except ValueError as error:
             reasons.append(f"{task} {label} cannot be built: {error}")
             continue
         if failed:
-            reasons.append(f"{label} fails {len(failed)} of {len(CHECKS)} checks: {', '.join(failed)}")
+            num_checks = len(applicable_checks(experiment))
+            reasons.append(f"{label} fails {len(failed)} of {num_checks} checks: {', '.join(failed)}")
     return reasons
 
 
@@ -254,9 +255,7 @@ def failed_checks(experiment: Experiment) -> list[str]:
     """Names of the checks that the mechanism of an experiment fails, see ``python -m lra.checks``."""
     small = compose(SmallExperiment, ["attn=mean"]).replace(attn=experiment.attn, block=experiment.block)
     failed = []
-    for check in CHECKS:
-        if check is gradient_is_the_derivative and in_float32(small):
-            continue
+    for check in applicable_checks(small):
         name = check.__name__.replace("_", " ")
         try:
             passes = check(small)

@@ -102,6 +102,24 @@ def test_check_command_reports_failed_checks(words, message, printed_lines, monk
     assert {line: out.count(line) for line in printed_lines} == printed_lines
 
 
+@pytest.mark.parametrize("impl", ["sdpa", "triton", "triton_rounded"])
+def test_kernels_are_checked_in_float32_without_difference_quotient(impl):
+    experiment = config("cur_abs", *CHECK_SIZES)
+    experiment = experiment.replace(attn=experiment.attn.replace(impl=impl))
+    is_kernel = impl != "sdpa"
+    assert properties.in_float32(experiment) == is_kernel
+    skipped = set(properties.CHECKS) - set(command.applicable_checks(experiment))
+    assert skipped == ({properties.gradient_is_the_derivative} if is_kernel else set())
+
+
+def test_check_command_counts_skipped_checks(monkeypatch, capfd):
+    monkeypatch.setattr(command, "in_float32", lambda experiment: True)
+    _, out, _ = printed(command.check, "attn=cur_step", patch=monkeypatch, capfd=capfd)
+    assert out.endswith("cur_step passes 11 of 12 checks, 1 skipped\n") and "difference quotient" in out
+    exit_message, _, _ = printed(command.check, "attn=nystrom_original", patch=monkeypatch, capfd=capfd)
+    assert exit_message.startswith("lra: nystrom_original fails 2 of 11 checks: ")
+
+
 def build_block(words, dropout):
     """Build a block with attention dropout only."""
     experiment = config(*words.split(), *CHECK_SIZES)

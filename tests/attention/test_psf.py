@@ -131,9 +131,10 @@ def test_model_matches_published_formula(task, pool):
     torch.testing.assert_close(model(inputs[:, None]), expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("init", ["torch", "lecun"])
 @pytest.mark.parametrize("task, padding", [("listops", "zero"), ("text", "constant"), ("image", "learned")])
-def test_padding_embedding_is_zero_constant_or_learned(task, padding):
-    model = published_experiment(task, "budget=smoke").classifier().eval()
+def test_padding_embedding_is_zero_constant_or_learned(task, padding, init):
+    model = published_experiment(task, "budget=smoke", f"model.init={init}").classifier().eval()
     table, ids = model.embed.token.weight, torch.tensor([[0, 5, 0, 9]])
     model.embed(ids).sum().backward()
     assert (table[0] == 0).all() == (padding == "zero")

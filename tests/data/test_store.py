@@ -22,11 +22,11 @@ from lra.io import atomic
 PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
 
 
-def chunk(seed: int, n: int, towers: int = 1, features: tuple = (), labels=np.int64) -> ExampleChunk:
+def chunk(seed: int, n: int, towers: int = 1, features: tuple = (), labels=np.int64, tokens=np.uint8) -> ExampleChunk:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, 9, n * towers)
-    tokens = rng.integers(1, 200, (lengths.sum(), *features))
-    tokens = tokens.astype(np.float32) / 7 if features else tokens.astype(np.uint8)
+    ids = rng.integers(1, 200, (lengths.sum(), *features))
+    tokens = ids.astype(np.float32) / 7 if features else ids.astype(tokens)
     return ExampleChunk(tokens, lengths, rng.integers(0, 5, n).astype(labels))
 
 
@@ -227,6 +227,11 @@ def failing_chunks():
         ([chunk(0, 3), chunk(1, 3, labels=np.float32)], ValueError, "train.labels.bin: a chunk of .* follows"),
         ([chunk(0, 3, labels=np.int32)], ValueError, "labels must be int64 or float32, not int32"),
         ([chunk(0, 3)._replace(labels=np.zeros(2, np.int64))], ValueError, "clash"),
+        (
+            [chunk(0, 3, tokens=np.float64)],
+            ValueError,
+            "tokens must be uint8, uint16, int16, int32, int64 or float32, not float64",
+        ),
         ((chunk(i, 100) for i in range(1000)), OSError, "File too large"),
     ],
 )
@@ -320,6 +325,17 @@ def test_open_prepares_generated_source_or_names_command(tmp_path, capsys):
     assert "slow: no data at" in capsys.readouterr().err
     with pytest.raises(StoreError, match=r"no data set at .*: lra data task=slow$"):
         Foreign().open(tmp_path / "empty")
+
+
+class Unstored(Slow):
+    stored = False
+
+    def load(self, root):
+        return {"train": "made by load"}
+
+
+def test_open_loads_source_that_stores_nothing(tmp_path):
+    assert Unstored().open(tmp_path) == {"train": "made by load"} and not list(tmp_path.iterdir())
 
 
 def test_unwritable_root_error_suggests_another_folder(tmp_path):

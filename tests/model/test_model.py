@@ -15,7 +15,7 @@ from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.evaluate.restore import configuration, unflatten
 from lra.maps import maps
-from lra.model.classifier import Head
+from lra.model.classifier import Head, _output_width
 from lra.runs.run_dir import RunDir
 from lra.studies.qkv import calls
 from lra.studies.swap import TransferOptions, experiments
@@ -101,6 +101,15 @@ def test_checkpointed_softmax_gradients_match():
 
 B, L = 3, 64
 SMALL = ("attn.landmarks=8", "attn.kernel=5")
+@pytest.mark.parametrize("widths", [(8, 4, 8), (8, 8, 4, 4)])
+def test_error_names_width_of_the_block_that_changes_it(widths):
+    blocks = [torch.nn.Identity() for _ in widths]
+    for block, width in zip(blocks, widths, strict=True):
+        block.width = width
+    with pytest.raises(ValueError, match=f"must be 1 if a block changes the width 8 to 4, not {len(widths)}$"):
+        _output_width(blocks, 8)
+
+
 BATCH_DEPENDENT = [("nystrom_original", *SMALL), ("nystrom", *SMALL, "attn.pinv.init=batch")]
 BATCH_DEPENDENT += [(f"cur_{score}", "attn.count=8", "attn.pinv.init=batch") for score in ("abs", "step")]
 INDEPENDENT = [("nystrom", *SMALL), ("cur_abs", "attn.count=8"), ("sdpa",)]
