@@ -15,7 +15,9 @@ from typing import Any
 import numba
 
 UNUSED_SECONDS = 30 * 24 * 3600  # a folder is removed after this time without use
-MIN_FREE_BYTES = 2**20  # with less free space there is no cache; the machine code of one function is smaller
+# With less free space there is no cache: numba does not catch the error of a disk that is full. The machine code of all
+# functions of data_prep takes 3.5 MB.
+MIN_FREE_BYTES = 16 * 2**20
 SETTINGS: Any = numba.config  # its attributes are set when numba is imported
 SETTINGS_LOCK = threading.Lock()
 

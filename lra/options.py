@@ -128,17 +128,17 @@ def one_of(name: str, value: Any, choices: Any) -> None:
         raise ValueError(rejection(name, value, choices))
 
 
-def in_range(name: str, value: float, bounds: Range, upper_bound: str = "") -> None:
+def in_range(name: str, value: float, bounds: Range, bound: str = "") -> None:
     """Raise ValueError if the value of an option is out of range.
 
     Args:
         name: name of the option.
         value: value of the option.
         bounds: the range.
-        upper_bound: explanation of the upper bound, for the message; "" for none.
+        bound: explanation of the last bound of the range, for the message; "" for none.
     """
     if value not in bounds:
-        meaning = f" ({upper_bound})" if upper_bound else ""
+        meaning = f" ({bound})" if bound else ""
         raise ValueError(f"{name} must be {bounds}{meaning}, not {format_value(value)}")
 
 

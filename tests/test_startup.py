@@ -332,6 +332,11 @@ def test_full_or_read_only_disk_disables_numba_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled, "MIN_FREE_BYTES", shutil.disk_usage(tmp_path).total)
     assert compiled.cache_folder.__wrapped__(PACKAGE) is None
     monkeypatch.undo()
+    # The machine code of all functions takes 3.5 MB.
+    usage = shutil.disk_usage(tmp_path)._replace(free=4 * 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    assert compiled.cache_folder.__wrapped__(PACKAGE) is None
+    monkeypatch.undo()
     monkeypatch.setattr(os, "access", lambda folder, mode: False)
     assert compiled.cache_folder.__wrapped__(PACKAGE) is None
 

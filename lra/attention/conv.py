@@ -32,7 +32,7 @@ class Conv(Mixer):
     def __init__(self, sizes: Sizes, *, dim: int, width: Positive = 11, causal: bool = False):
         super().__init__(sizes, dim=dim)
         if not causal and width % 2 == 0:
-            raise ValueError(f"width must be odd, not {width}")
+            raise ValueError(f"width must be odd unless causal=true, not {width}")
         self.causal = causal
         self.values = nn.Linear(dim, dim)
         self.output = nn.Linear(dim, dim)

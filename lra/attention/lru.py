@@ -50,7 +50,7 @@ class LRU(Mixer):
         self.causal = not bidirectional
         # N complex numbers.
         self.state_size = 2 * states
-        in_range("r_max", r_max, Range(r_min, 1), "r_min")
+        in_range("r_max", r_max, Range(r_min), "r_min")
         self.rates = {"nu": rate, "theta": rate, "gamma": rate, "b": rate}
 
         # Lemma 3.2: u1 and u2 uniform in (0, 1). At both ends of the interval a logarithm is infinite.

@@ -14,7 +14,7 @@ Pad = Annotated[
     str,
     Field(
         pattern=r"^(fixed|batch|none|compact)(/[1-9]\d{0,5})?$",
-        description="fixed, batch, none, compact or batch/<examples of a micro-batch>",
+        description="fixed, batch, none or compact, or with micro-batches, such as batch/8",
     ),
 ]
 

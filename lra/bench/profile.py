@@ -26,29 +26,30 @@ HEAD = ("operator", "kind", "ms", "share", "calls")
 PYTHON = "Python and the trainer, or the device idle"
 # Kinds of operators by patterns of their names, of which the first match counts; others are element-wise or reductions.
 KINDS = {
+    PYTHON: r"^Optimizer|^\[pl\]|^enumerate",
     "matrix products": r"mm$|mm_|bmm|matmul|linear|conv|_scaled_dot_product|attention",
     "selection and random numbers": r"topk|sort|rand|bernoulli|uniform_|normal_|dropout$",
+    "waiting for the device": r"_local_scalar_dense|item|is_nonzero|Synchronize|equal$",
     "moving data": r"copy|clone|cat$|stack|contiguous|gather|scatter|index|embedding|zero|fill|empty|pad|repeat"
     r"|select_backward|slice_backward|Memcpy|Memset|detach|view|reshape|transpose|expand|as_strided|resize",
-    "waiting for the device": r"_local_scalar_dense|item|is_nonzero|Synchronize|equal$",
     "optimiser": r"adam",
-    PYTHON: r"^Optimizer|^\[pl\]|^enumerate",
 }
 ARITHMETIC = ("matrix products", "element-wise and reductions", "optimiser", "selection and random numbers")
 
 
 class _Watch(L.Callback):
-    """A callback that times the batches after the first WARMUP, and profiles them if ``profiled``."""
+    """A callback that times the batches from ``first_batch`` on, and profiles them if ``profiled``."""
 
-    def __init__(self, device: str, profiled: bool):
+    def __init__(self, device: str, first_batch: int, profiled: bool):
         activities = [ProfilerActivity.CPU]
         if device == "cuda":
             activities.append(ProfilerActivity.CUDA)
         self.device = device
+        self.first_batch = first_batch
         self.profiler = profile(activities=activities) if profiled else None
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx) -> None:
-        if batch_idx == WARMUP:
+        if batch_idx == self.first_batch:
             if self.profiler:
                 self.profiler.start()
             self.began = self._now()
@@ -158,9 +159,21 @@ def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, p
     model = classifier(plan.experiment)
     if options.compile:
         model.compile()
-    watch = _Watch(plan.device, profiled)
-    limits = {"max_steps": WARMUP + options.steps, "gradient_clip_val": plan.experiment.optim.clip_norm}
-    trainer = make_trainer(plan, [Divergence(), Stopwatch(), watch], limit_val_batches=0, logger=False, **limits)
+    # Batches of data come in micro-batches, several of which may be one step.
+    optim = plan.experiment.optim
+    num_parts = 1
+    if options.batches == "data":
+        num_parts = optim.batch // (optim.micro_batch or optim.batch)
+    watch = _Watch(plan.device, WARMUP * num_parts, profiled)
+    trainer = make_trainer(
+        plan,
+        [Divergence(), Stopwatch(), watch],
+        max_steps=WARMUP + options.steps,
+        accumulate_grad_batches=num_parts,
+        gradient_clip_val=optim.clip_norm,
+        limit_val_batches=0,
+        logger=False,
+    )
     if options.batches == "data":
         plan.data.setup()
         batches = plan.data.train_dataloader()

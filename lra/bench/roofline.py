@@ -25,6 +25,7 @@ from ..attention.cur import CUR
 from ..attention.nystrom import Nystrom
 from ..attention.sdpa import SDPA
 from ..attention.softmax import Softmax
+from ..ops.pinv import cubic
 from .measure import measure
 from .released_cur import ReleasedCUR
 from .sdpa_backends import Exact
@@ -53,7 +54,9 @@ def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> in
         steps = attention.steps
     elif isinstance(attention, CUR | Nystrom):
         m = attention.options.count if isinstance(attention, CUR) else attention.landmarks
-        steps = getattr(attention.pinv, "keywords", {}).get("steps")
+        pinv = attention.pinv
+        if isinstance(pinv, partial) and pinv.func is cubic:
+            steps = pinv.keywords.get("steps")
     if steps is None:
         return None
     passes = 3 if backward else 1

@@ -156,13 +156,13 @@ def attend_thin(
     """Compute softmax(q kᵀ / √D + bias) v for few queries or few keys.
 
     Torch's fused kernel computes it in O(i + j) memory. In bfloat16 on a CPU the backward pass of that kernel is slow,
-    so there the map is written out in O(i j) memory (``is_slow_fused``); sums are in float32, scores and weights are
-    rounded to bfloat16.
+    so there the map is written out in O(i j) memory (``is_slow_fused``); sums are in float32, scores, bias and weights
+    are rounded to bfloat16.
 
     Args:
         q, k, v: queries, keys and values.
         key_mask: real keys, None if all are.
-        bias: added to the scores, broadcastable; bfloat16 where the map is written out.
+        bias: added to the scores, broadcastable.
     """
     if not is_slow_fused(q):
         attn_mask = sdpa_mask(key_mask, bias)
@@ -177,6 +177,9 @@ def attend_thin(
         else:
             scaled_k = k * scale
             scores = q @ scaled_k.mT
+        # A float32 bias would promote the scores.
+        if bias is not None:
+            bias = bias.to(scores.dtype)
         weights = attention_weights(scores, key_mask, "softmax", bias)
         return weights @ v
 

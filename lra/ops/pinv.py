@@ -223,8 +223,8 @@ def pinv_matmul(
     """Compute pinv(m) x in float32 or wider, with autocast off.
 
     If x has 16 bits and pinv is ``cubic`` with init=per_matrix and 1 to ``MAX_FACTORED_STEPS`` steps, its factors are
-    applied to x one after the other, without forming the inverse; m then needs a batch dimension. With A = m / √s and
-    E_k = I - m Z_k, symmetric because Z_0 = mᵀ / s, a step of ``cubic`` is
+    applied to x one after the other, without forming the inverse. With A = m / √s and E_k = I - m Z_k, symmetric
+    because Z_0 = mᵀ / s, a step of ``cubic`` is
 
         Z_k+1 = Z_k g(E_k),   g(E) = (13 I - P (15 I - P (7 I - P))) / 4 with P = I - E
                                    = I + E + E² + E³ / 4
@@ -254,7 +254,7 @@ def pinv_matmul(
         from .pinv_factors import Factors
 
         # A = m / √s, s the largest column sum.
-        a = m.flatten(0, -3)  # (G,c,c)
+        a = m.reshape(-1, *m.shape[-2:])  # (G,c,c)
         tiny = torch.finfo(a.dtype).tiny
         column_sums = a.abs().sum(-2)  # (G,c)
         largest_column = column_sums.max(-1).values
@@ -263,7 +263,7 @@ def pinv_matmul(
         a = a * scale
 
         # Z x = Aᵀ g(E_0) g(E_1) ... x / √s.
-        y = x.flatten(0, -3)  # (G,c,E)
+        y = x.reshape(-1, *x.shape[-2:])  # (G,c,E)
         y = Factors.apply(a, y, steps)
         product = a.mT @ (scale * y)
         return product.view(x.shape)

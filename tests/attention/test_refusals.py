@@ -45,7 +45,7 @@ def test_zero_size_error_names_option(option):
         ("linear", {"dropout": 1.1}, "dropout must be from 0 to 1, not 1.1"),
         ("bigbird", {"window": 2}, "window must be odd, in blocks, not 2"),
         ("bigbird", {"random": -1}, "random must be 0 or more, not -1"),
-        ("conv", {"width": 4}, "width must be odd, not 4"),
+        ("conv", {"width": 4}, "width must be odd unless causal=true, not 4"),
         ("cosformer", {"eps": 0.0}, "eps must be above 0, not 0.0"),
         ("cur_abs", {"count": 65}, r"count must be from 1 to 64 \(length\), not 65"),
         ("cur_abs", {"score": "best"}, "score must be one of sum, abs, embed, step, random, farthest, not 'best'"),
@@ -62,7 +62,7 @@ def test_zero_size_error_names_option(option):
         ("longformer", {"global_tokens": 65}, r"global_tokens must be from 0 to 64 \(length\), not 65"),
         ("lru", {"r_max": 0.0}, "r_max must be above 0 and at most 1"),
         ("lru", {"r_min": 1.0}, "r_min must be at least 0 and below 1"),
-        ("lru", {"r_min": 0.9, "r_max": 0.5}, r"r_max must be from 0.9 to 1 \(r_min\), not 0.5"),
+        ("lru", {"r_min": 0.9, "r_max": 0.5}, r"r_max must be 0.9 or more \(r_min\), not 0.5"),
         ("lru", {"max_phase": 7.0}, "max_phase must be above 0 and at most 6.28319"),
         ("luna", {"head_dim": 3}, "head_dim must be 4, dim / heads, with Luna, not 3"),
         *(

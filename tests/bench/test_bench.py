@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.sdpa import SDPA
-from lra.bench import contestants, roofline, workloads
+from lra.bench import contestants, profile, roofline, workloads
 from lra.bench.__main__ import bench
 from lra.bench.options import BenchOptions
 from lra.bench.released_cur import ReleasedCUR
@@ -20,8 +20,10 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.model.dropout import Dropout
+from lra.ops.newton import newton
 from lra.results import bench_record
 from lra.runs.reader import scan
+from lra.train.lit import LitClassifier
 
 PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
 SIZES = Sizes(heads=2, head_dim=8, value_dim=8, length=96)
@@ -307,6 +309,8 @@ def test_flop_formulas_match_torch_flop_counter():
     assert formula(exact) == count_flops(exact, forward)
     # The formula also counts the scores that the backward pass recomputes.
     assert formula(exact, True) == count_flops(exact, forward_backward) + 4 * 2 * 96 * 96 * 8
+    # The steps of another iteration cost something else.
+    assert formula(CUR(SIZES, count=16, pinv=functools.partial(newton, steps=20))) is None
 
 
 def test_profile_shares_sum_to_100_percent(capfd):
@@ -317,3 +321,32 @@ def test_profile_shares_sum_to_100_percent(capfd):
     assert "listops cur_abs" in out and "not arithmetic" in out and "matrix products" in out
     *parts, rest = [float(share) for share in re.findall(r"^ *all .*?(-?[\d.]+)%", out, re.MULTILINE)]
     assert len(parts) > 3 and min(parts) >= 0 and abs(sum(parts) - 100) < 1 and 0 < rest < 100
+
+
+def test_profiled_step_has_all_micro_batches_of_its_batch(monkeypatch, data_root, capfd):
+    steps = []
+    original_step = LitClassifier.training_step
+
+    def training_step(module, batch, batch_idx):
+        steps.append((module.global_step, len(batch.label)))
+        return original_step(module, batch, batch_idx)
+
+    monkeypatch.setattr(LitClassifier, "training_step", training_step)
+    words = ["what=profile", "mechanisms=mean", "tasks=listops", "budget=smoke", "batches=data", "pads=batch/2"]
+    run(compose(BenchOptions, [*words, "batch=8", "steps=2", "device=cpu"]))
+    # A bare and a profiled run of 5 steps, the first 3 of them the warm-up.
+    assert steps == 2 * [(step, 2) for step in range(5) for _ in range(4)]
+    assert re.search(r"^ *Optimizer\.step#AdamW\.step .* 1 *$", capfd.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("operator", "kind"),
+    [
+        ("aten::is_nonzero", "waiting for the device"),
+        ("aten::zero_", "moving data"),
+        ("aten::_fused_adamw_", "optimiser"),
+        ("Optimizer.zero_grad#AdamW.zero_grad", profile.PYTHON),
+    ],
+)
+def test_operator_kind_matches_its_name(operator, kind):
+    assert profile.kind(operator) == kind

@@ -189,7 +189,7 @@ ERRORS = {
         "attn=custom": "attn=custom names no mechanism; name one with attn._target_=",
         "mechanisms=[cur_best]": "mechanisms: cur_best is not one of all,",
         "what=speed": "what must be one of attention, block, step, error, or a list of such, profile, not 'speed'",
-        "pads=[batch/0]": "pads must be fixed, batch, none, compact or batch/<examples of a micro-batch>",
+        "pads=[batch/0]": "pads must be fixed, batch, none or compact, or with micro-batches, such as batch/8",
         'mechanisms=["published-score=best"]': "attn.score must be one of sum, abs, ",
         'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
     },

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from support.features import PATTERNS, all_real, masks, same_with_gradients, tokens
 
+from lra.attention.base import Sizes
+from lra.attention.cur import CUR
 from lra.ops import segment_means, varlen_attention
 from lra.ops.attention_maps import landmark_product
 from lra.ops.pinv import exact
@@ -146,6 +148,21 @@ def test_landmark_product_in_float16_takes_position_bias():
 
     expected = product(*(x.float() for x in (*inputs, bias)))
     torch.testing.assert_close(product(*inputs, bias), expected.half())
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_cur_in_bfloat16_takes_float32_position_bias(autocast):
+    q, k, v = torch.randn(3, 1, 2, 32, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight = torch.linspace(-1, 1, 63, requires_grad=True)
+    bias = lambda rows, cols: weight[rows[..., :, None] - cols[..., None, :] + 31]
+    cur = CUR(Sizes(heads=2, head_dim=8, value_dim=8, length=32), count=8, score="step")
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        out = cur(q, k, v, bias=bias)
+    assert out.dtype == torch.bfloat16
+    expected = cur(q.float(), k.float(), v.float(), bias=bias)
+    torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.02)
+    gradients = [torch.autograd.grad(x.float().square().sum(), weight)[0] for x in (out, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=0.02 * gradients[1].abs().max().item())
 
 
 @full_precision

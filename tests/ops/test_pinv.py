@@ -212,6 +212,13 @@ def test_pinv_matmul_of_16_bits_has_float32_accuracy(dtype):
         torch.testing.assert_close(tensor.double(), target, rtol=0, atol=precision * target.abs().max().item())
 
 
+def test_pinv_matmul_of_16_bits_takes_matrix_without_batch():
+    m, x = (item[0, 0].detach().float() for item in draw_inputs())
+    pinv = partial(cubic, steps=4)
+    product = pinv_matmul(pinv, m, x.bfloat16())
+    torch.testing.assert_close(product, pinv(m) @ x.bfloat16().float(), rtol=0, atol=1e-5 * product.abs().max().item())
+
+
 PINVS = {
     "more": partial(cubic, steps=MAX_FACTORED_STEPS + 1),
     "start": partial(cubic, steps=4, init="two_norms"),

@@ -255,12 +255,13 @@ def test_empty_batch_gives_empty_results(m):
 @pytest.mark.parametrize(
     "kind,options,message",
     [
-        (CUR, {"count": 129}, "kept rows from 1 to 128, not 129"),
+        (CUR, {"count": 129}, "number of selected tokens or landmarks from 1 to 128, not 129"),
         (CUR, {"head_dim": 130}, "head_dim from 1 to 128, not 130"),
         (Nystrom, {"value_dim": 200}, "value size from 1 to 128, not 200"),
-        (CUR, {"pinv": exact}, "takes lra.ops.pinv.cubic as pinv and no other"),
+        (CUR, {"pinv": exact}, "take lra.ops.pinv.cubic as pinv and no other"),
         (CUR, {"pinv": partial(cubic, steps=-1)}, "steps must be 0 or more, not -1"),
-        (NystromOriginal, {"pinv": partial(cubic, steps=6, init="batch")}, "takes pinv.init=per_matrix"),
+        (CUR, {"pinv": partial(cubic)}, "steps must be 0 or more, not null"),
+        (NystromOriginal, {"pinv": partial(cubic, steps=6, init="batch")}, "take pinv.init=per_matrix"),
     ],
 )
 def test_unsupported_options_raise_value_error(kind, options, message):
@@ -272,10 +273,10 @@ def test_unsupported_options_raise_value_error(kind, options, message):
 
 def test_float64_and_missing_gpu_raise_value_error(monkeypatch):
     (q, k, v), rows, cols, mask, _ = small_case()
-    with pytest.raises(ValueError, match=r"takes float32, float16 or bfloat16, not torch\.float64"):
+    with pytest.raises(ValueError, match=r"take float32, float16 or bfloat16, not torch\.float64"):
         fused(q.double(), k.double(), v.double(), rows, cols, mask, True, 2)
     monkeypatch.delenv("TRITON_INTERPRET")
-    message = "needs a GPU, the tensors are on cpu; impl=sdpa is the same without one"
+    message = "need a GPU, the tensors are on cpu; impl=sdpa is the same without one"
     with pytest.raises(ValueError, match=message):
         fused(q, k, v, rows, cols, mask, True, 2)
     with pytest.raises(ValueError, match=message):

@@ -34,6 +34,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from ...options import format_value
 from .. import pinv as linalg
 from . import op
 from .tiles import LARGEST
@@ -46,16 +47,17 @@ def cubic_steps(pinv: Callable) -> int:
     """The steps of a ``partial(cubic, steps=...)``.
 
     Raises:
-        ValueError: any other pseudo-inverse, another init than per_matrix, or negative steps.
+        ValueError: any other pseudo-inverse, another init than per_matrix, or steps that are missing or negative.
     """
     if not (isinstance(pinv, partial) and pinv.func is linalg.cubic and not pinv.args):
-        raise ValueError("impl=triton takes lra.ops.pinv.cubic as pinv and no other; impl=sdpa takes any")
-    options = {"init": "per_matrix", **pinv.keywords}
+        raise ValueError("Triton kernels take lra.ops.pinv.cubic as pinv and no other; impl=sdpa takes any")
+    options = {"init": "per_matrix", "steps": None, **pinv.keywords}
     if options["init"] != "per_matrix":
-        raise ValueError(f"impl=triton takes pinv.init=per_matrix, not {options['init']!r}; impl=sdpa does")
-    if options["steps"] < 0:
-        raise ValueError(f"steps must be 0 or more, not {options['steps']}")
-    return options["steps"]
+        raise ValueError(f"Triton kernels take pinv.init=per_matrix, not {options['init']!r}; impl=sdpa takes any")
+    steps = options["steps"]
+    if steps is None or steps < 0:
+        raise ValueError(f"pinv.steps must be 0 or more, not {format_value(steps)}")
+    return steps
 
 
 def check(*, count: int, head_dim: int, value_dim: int, pinv: Callable) -> None:
@@ -70,10 +72,11 @@ def check(*, count: int, head_dim: int, value_dim: int, pinv: Callable) -> None:
         ValueError: triton is not installed, or an argument is not supported.
     """
     if find_spec("triton") is None:
-        raise ValueError("impl=triton needs the package triton (Linux); impl=sdpa is the same without it")
-    for name, size in {"kept rows": count, "head_dim": head_dim, "value size": value_dim}.items():
+        raise ValueError("Triton kernels need the package triton (Linux); impl=sdpa is the same without it")
+    sizes = {"number of selected tokens or landmarks": count, "head_dim": head_dim, "value size": value_dim}
+    for name, size in sizes.items():
         if not 1 <= size <= LARGEST:
-            raise ValueError(f"impl=triton takes {name} from 1 to {LARGEST}, not {size}; impl=sdpa takes any")
+            raise ValueError(f"Triton kernels take a {name} from 1 to {LARGEST}, not {size}; impl=sdpa takes any")
     cubic_steps(pinv)
 
 
@@ -120,7 +123,7 @@ def landmark_product(
     if torch.is_autocast_enabled(kind) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(kind)
     if dtype not in DTYPES:
-        raise ValueError(f"impl=triton takes float32, float16 or bfloat16, not {dtype}; impl=sdpa takes any")
+        raise ValueError(f"Triton kernels take float32, float16 or bfloat16, not {dtype}; impl=sdpa takes any")
     q, k, v, q_landmarks, k_landmarks = (x if x is None else x.to(dtype) for x in (q, k, v, q_landmarks, k_landmarks))
     mask, rows, cols = (x if x is None else x.contiguous() for x in (mask, rows, cols))
     if rows is not None:
@@ -159,6 +162,6 @@ def available(x: Tensor) -> None:
     """Raise ValueError if a kernel cannot run on x."""
     if x.device.type != "cuda" and not interpreted():
         raise ValueError(
-            f"impl=triton needs a GPU, the tensors are on {x.device.type}; impl=sdpa is the same without one, "
+            f"Triton kernels need a GPU, the tensors are on {x.device.type}; impl=sdpa is the same without one, "
             "TRITON_INTERPRET=1 runs the kernels slowly anywhere"
         )
