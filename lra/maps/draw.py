@@ -32,6 +32,7 @@ class View(NamedTuple):
         weights: weights of the readings, (R,L).
         full_map: map of all queries and keys (L,L), or None.
         alphabet: names of the ids.
+        pooling: title of the reading of the pooling.
     """
 
     title: str
@@ -40,6 +41,7 @@ class View(NamedTuple):
     weights: np.ndarray
     full_map: np.ndarray | None
     alphabet: Sequence[str]
+    pooling: str = "pooling"
 
 
 def markers(image: np.ndarray) -> list[int]:
@@ -89,7 +91,7 @@ def pixels(view: View) -> Figure:
     for axes, at, weights in zip(panels[1:], view.at, view.weights, strict=False):
         shades = weights[:num_pixels].reshape(side, side)
         _shade(figure, axes, shades)
-        axes.set_title(_reading_title(at, side), fontsize=9)
+        axes.set_title(_reading_title(view, at, side), fontsize=9)
         if at is not None:
             row, column = divmod(at, side)
             axes.scatter(column, row, **MARK)
@@ -149,7 +151,7 @@ def tokens(view: View, words: list[str]) -> Figure:
                 axes.text(centre, line, word, parse_math=False, **WORD)
         bar = _add_axes(figure, width + 0.45, bottom, 0.12, min(height, 1.6))
         _shade(figure, axes, shades, weights, bar)
-        axes.set_title(_reading_title(at), fontsize=9, loc="left")
+        axes.set_title(_reading_title(view, at), fontsize=9, loc="left")
         axes.set_axis_off()
         top -= height + 0.4
 
@@ -210,7 +212,7 @@ def series(view: View) -> Figure:
     # The weights of each reading.
     for axes, at, weights in zip(panels[1:], view.at, view.weights, strict=False):
         axes.bar(x, weights, width=1.0, color="#2a78d6")
-        axes.set_title(_reading_title(at), fontsize=9, loc="left")
+        axes.set_title(_reading_title(view, at), fontsize=9, loc="left")
         axes.set_xlim(panels[0].get_xlim())
     return _finish(figure, panels, view)
 
@@ -218,9 +220,9 @@ def series(view: View) -> Figure:
 DISPLAYS = {"pixels": pixels, "expression": expression, "bytes": bytes_, "series": series}
 
 
-def _reading_title(at: int | None, side: int | None = None) -> str:
+def _reading_title(view: View, at: int | None, side: int | None = None) -> str:
     if at is None:
-        return "pooling"
+        return view.pooling
     if side is None:
         return f"position {at}"
     row, column = divmod(at, side)

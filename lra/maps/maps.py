@@ -1,7 +1,7 @@
 """Attention maps of a trained model: the weight of each position of a sequence for another.
 
 N examples (each tower counts as one), H heads, L length, R readings. A reading is a set of weights over queries:
-one-hot for one position or a class token, else a mean for the pooling.
+one-hot for one position, or the pooling: one-hot for a class token or the last token, else a mean.
 """
 
 from collections.abc import Callable

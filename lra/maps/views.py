@@ -11,9 +11,13 @@ from ..config.experiment import Experiment
 from ..config.options import Options
 from ..config.schema import Root, Trust
 from ..data.datamodule import Batch, TaskData
+from ..model.pooling import Pool, last_real
 from ..options import Whole
 from . import maps
 from .draw import View, markers
+
+# Pooling with a class token in front of the sequence.
+CLASS_TOKEN = ("cls", "class")
 
 
 class MapsOptions(Options):
@@ -51,12 +55,13 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
     pool = experiment.model.pool
 
     # Position of the first token, 1 behind a class token; length of the model's sequence.
-    first = 1 if pool in ("cls", "class") else 0
+    first = 1 if pool in CLASS_TOKEN else 0
     longest = experiment.task.length
     if pool == "class":
         longest += 1
     width = min(stored.shape[2] + first, longest)
-    masks = stored_mask[0] if batch.mask is None else batch.mask[0]  # (T,L)
+    # Without a mask every token counts as real.
+    masks = torch.ones_like(stored_mask[0]) if batch.mask is None else batch.mask[0]  # (T,L)
 
     # The inputs of each tower without padding (an image as a whole), its positions, and the weights over queries.
     sequences = []
@@ -78,7 +83,7 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
             at = markers(image.numpy())
         sequences.append(sequence[:length].numpy())
         positions_by_tower.append(at)
-        readings.append(reading(at, masks[tower], first, width))
+        readings.append(reading(at, masks[tower], pool, width))
 
     readings = torch.stack(readings)  # (T,R,L)
     full_maps, weights, description = _weights(model, batch, options.layer, options.head, readings)
@@ -97,6 +102,8 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
             weights=weights[tower, :, keys].numpy(),
             full_map=full_map,
             alphabet=data.source.alphabet,
+            # Flattening keeps every token, so the figure shows their mean.
+            pooling="mean over tokens" if pool == "flatten" else "pooling",
         )
         tower_views.append(view)
     return tower_views
@@ -145,23 +152,27 @@ def whole_number(name: str, value: object, end: int) -> int:
     return value
 
 
-def reading(at: list[int | None], mask: Tensor, first: int, width: int) -> Tensor:
+def reading(at: list[int | None], mask: Tensor, pool: Pool, width: int) -> Tensor:
     """Make the weights over queries of each reading (R, width).
 
     Args:
-        at: position of each reading, for a one-hot; None for the class token or the mean of real tokens.
+        at: position of each reading, for a one-hot; None for the pooling: a one-hot of the class token or of the last
+            real token, else the mean of real tokens.
         mask: real tokens (L,).
-        first: position of the first token of the sequence, 1 behind a class token.
+        pool: pooling of the model, see ``lra.model.classifier.Classifier``.
         width: length of the sequence with its class token.
     """
     weights = torch.zeros(len(at), width)
     num_tokens = len(mask)
+    first = 1 if pool in CLASS_TOKEN else 0
     for reading_weights, position in zip(weights, at, strict=True):
         if position is not None:
             reading_weights[first + position] = 1
         elif first:
             # The class token.
             reading_weights[0] = 1
+        elif pool == "last":
+            reading_weights[last_real(mask[None])] = 1
         else:
             reading_weights[:num_tokens] = mask / mask.sum()
     return weights

@@ -14,11 +14,12 @@ from .bench_groups import MEBIBYTE, Group, groups, growth, label, number
 # A group of several lengths with more rows gets the table over lengths only.
 MAX_DETAILED_ROWS = 60
 LEGEND = (
-    "ms: median of n samples; spread: (largest - smallest) / median. MB: peak memory allocated during a call, without "
-    "parameters, optimiser state and inputs, which all contestants hold at the same time. GB/s, TFLOP/s: bytes that "
-    "any attention has to move and FLOPs of its matrix products, per time; roofline: their time at the machine's "
-    "measured copy bandwidth and matmul rate. growth: exponent of n over the last two doublings. parameters: of the "
-    "layer, projections included; of a whole block (mega, luna, dba) with its feed-forward layer. state: real numbers "
+    "ms: median of n samples; spread: (largest - smallest) / median. MB: units of 2^20 bytes, of the peak memory "
+    "allocated during a call, without parameters, optimiser state and inputs, which all contestants hold at the same "
+    "time. GB/s, TFLOP/s: bytes that any attention has to move and FLOPs of its matrix products, per time; roofline: "
+    "their time at the machine's measured copy bandwidth and matmul rate. growth: exponent of n over the last three "
+    "lengths. parameters: of the layer, projections included; of a whole block (mega, luna, dba) with its feed-forward "
+    "layer; some mechanisms (linformer, synthesizer, long_conv, psf) have more for a larger n. state: real numbers "
     "that the layer carries from one token to the next in one direction, over all heads; - without a recurrence."
 )
 PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transformer": "paper: memory"}
@@ -95,11 +96,17 @@ def _over_lengths(group: Group) -> Table:
         lines.append(line)
 
     # Steps, and records of earlier versions, have no sizes.
+    at_largest_n = ["MB"]
     for field in SIZES:
-        if not _has_content(lines, field):
+        if _has_content(lines, field):
+            at_largest_n.append(field)
+        else:
             for line in lines:
                 del line[field]
-    return _table(f"{group.title}: ms over n", _about(group.source), lines)
+    about = (
+        f"{_about(group.source)}; spread: the largest over n; {', '.join(at_largest_n)}: at the largest n with a time"
+    )
+    return _table(f"{group.title}: ms over n", about, lines)
 
 
 def _summary(rows: list[BenchRow]) -> dict[str, Cell]:

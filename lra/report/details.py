@@ -163,10 +163,11 @@ def _details_table(study: str, title: str, lines: list[Line], about: str) -> Tab
     if common:
         sentence = "; ".join(common)
         caption.append(f"{sentence[0].upper()}{sentence[1:]}.")
-    # Rows that cause the caution have no published values, so a table with it does not explain their means.
-    caution = published.caution(line.facts for line in lines)
-    if about and not (about == AVERAGED and caution):
+    # A table without published means does not explain them.
+    has_published_values = any(line.published for line in lines)
+    if about and (about != AVERAGED or has_published_values):
         caption.append(about)
+    caution = published.caution(line.facts for line in lines)
     if caution:
         caption.append(caution)
 

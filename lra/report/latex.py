@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from string import Template, ascii_lowercase
 
@@ -24,8 +23,6 @@ FLOAT_LINES = 48
 PAGE_LINES = 58
 HEAD_LINES = 4
 FLOATS_PER_PAGE_BREAK = 8
-# a, b, ... z, aa, ab, ... zz.
-FOOTNOTE_MARKS = [*ascii_lowercase, *map("".join, product(ascii_lowercase, repeat=2))]
 DOCUMENT = Template(r"""% pdflatex main.tex, twice for the numbers of the tables
 \documentclass[twocolumn]{article}
 \usepackage[T1]{fontenc}
@@ -55,11 +52,23 @@ class Footnotes:
         """Return the mark of a note, a new one for a new note; "" for no note."""
         if not note:
             return ""
-        return self.marks.setdefault(note, FOOTNOTE_MARKS[len(self.marks)])
+        if note not in self.marks:
+            self.marks[note] = _footnote_mark(len(self.marks))
+        return self.marks[note]
 
     def length(self) -> int:
         """Return the number of characters of all notes."""
         return sum(map(len, self.marks))
+
+
+def _footnote_mark(index: int) -> str:
+    """Return the mark of a footnote: a, b, ... z, aa, ab, ... zz, aaa, ..."""
+    letters = ""
+    number = index + 1
+    while number > 0:
+        number, letter = divmod(number - 1, len(ascii_lowercase))
+        letters = ascii_lowercase[letter] + letters
+    return letters
 
 
 def table(table: Table, width: float = TEXT) -> str:

@@ -45,13 +45,17 @@ PAPERS = _read_papers()
 
 
 def tables(studies: Studies) -> list[Table]:
-    """Make every table of ``PAPERS`` with the rows of the studies, then the list of mechanisms that no paper names."""
+    """Make every table of ``PAPERS`` with the rows of the studies, then the list of mechanisms that no paper names.
+
+    Runs that are not comparable with published values are in no table.
+    """
     paper_tables = [table(paper, studies) for paper in PAPERS]
 
-    # Mechanisms that no paper names, with the tasks they ran on.
+    # Mechanisms that no paper names, with the tasks of their comparable runs.
     keys = []
     lines = []
     for study, rows in studies.items():
+        rows = _comparable(rows)
         for label in unnamed(rows):
             tasks = [row.task for row in rows if row.label == label]
             keys.append((study, label, ""))
@@ -66,6 +70,10 @@ def tables(studies: Studies) -> list[Table]:
         )
         paper_tables.append(custom)
     return paper_tables
+
+
+def _comparable(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if not published.unlike([row.facts])]
 
 
 def unnamed(rows: list[Row]) -> list[str]:
@@ -182,7 +190,7 @@ def _our_lines(
             incomparable.append(f"{study} ({reason})")
 
         # Comparable runs on the tasks of the table.
-        rows = [row for row in rows if not published.unlike([row.facts])]
+        rows = _comparable(rows)
         if not is_ratios:
             rows = [row for row in rows if row.facts["metric"] == paper.metric]
             rows = [row for row in rows if row.task in columns]

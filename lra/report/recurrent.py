@@ -7,7 +7,7 @@ from torch import nn
 
 from ..config.compose import compose
 from ..config.experiment import Experiment
-from ..results.lr_search import SEARCH_SUFFIX, trials
+from ..results.lr_search import SEARCH_SUFFIX, rate_order, trials
 from ..results.score_cells import gain
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame, number
@@ -44,8 +44,8 @@ def state_of(label: str) -> int | None:
 
 
 def accuracies(by_rate: Mapping[str, Row]) -> str:
-    """Format the validation accuracy of each learning rate of a search, the lowest rate first."""
-    rates = sorted(by_rate, key=float)
+    """Format the validation accuracy of each learning rate of a search, the budget's and then the lowest rate first."""
+    rates = sorted(by_rate, key=rate_order)
     return ", ".join(f"{rate}: {number(by_rate[rate].val)}" for rate in rates)
 
 

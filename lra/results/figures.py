@@ -192,12 +192,14 @@ def _obstacles(axes: Axes, texts: Sequence[Text]) -> np.ndarray:
 
 
 def _remove_overlapping(texts: Sequence[Text]) -> None:
+    """Remove each text that overlaps an earlier one that stays."""
     boxes: list[Bbox] = []
     for text in texts:
         box = text.get_window_extent()
         if box.count_overlaps(boxes):
             text.remove()
-        boxes.append(box)
+        else:
+            boxes.append(box)
 
 
 def lay_out(figure: Figure) -> None:

@@ -46,6 +46,11 @@ def trials(rows: Iterable[Row]) -> dict[tuple[str, str], dict[str, Row]]:
     return grouped
 
 
+def rate_order(rate: str) -> float:
+    """Sort key of a learning rate of ``trials``: the budget's first."""
+    return 0.0 if rate == BUDGET else float(rate)
+
+
 def best(rows: Iterable[Row]) -> Row | None:
     """Return the row with the highest mean validation score; None if no row has one."""
     scores = [(row.val, row) for row in rows if row.val is not None]
@@ -98,7 +103,7 @@ def _scores_by_rate(by_rate: dict[str, Row]) -> str:
     """
     seed_counts = {row.n for row in by_rate.values() if row.val is not None}
     parts = []
-    for rate in sorted(by_rate, key=lambda rate: 0.0 if rate == BUDGET else float(rate)):
+    for rate in sorted(by_rate, key=rate_order):
         row = by_rate[rate]
         part = f"{rate} {number(row.val)}"
         if len(seed_counts) > 1 and row.val is not None:

@@ -109,11 +109,11 @@ class Palette:
 
 
 def family(label: str) -> str:
-    """Return the family of the longest name in ``FAMILIES`` that is the label, or begins it and ends at "_" or "-"."""
+    """Return the family of the longest name in ``FAMILIES`` that is the label, or begins it before "_", "-" or "+"."""
     kind_of = {name: kind for kind, names in FAMILIES.items() for name in names}
     matches = []
     for name in kind_of:
-        if label == name or label.startswith((f"{name}_", f"{name}-")):
+        if label == name or label.startswith((f"{name}_", f"{name}-", f"{name}+")):
             matches.append(name)
     return kind_of[max(matches, key=len)] if matches else OTHER
 

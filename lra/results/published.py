@@ -143,8 +143,13 @@ def unlike(facts: Iterable[Mapping[str, str]]) -> str:
 
 def caution(facts: Iterable[Mapping[str, str]]) -> str:
     """Make a sentence of the choices that ``unlike`` lists; "" if there are none."""
+    facts = list(facts)
     choices = unlike(facts)
-    return f"Not comparable with the published values: {choices}." if choices else ""
+    if not choices:
+        return ""
+    has_comparable_rows = not all(unlike([row_facts]) for row_facts in facts)
+    subject = "Some rows are not comparable" if has_comparable_rows else "Not comparable"
+    return f"{subject} with the published values: {choices}."
 
 
 def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:

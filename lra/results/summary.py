@@ -39,7 +39,7 @@ class Row:
         cell: the scores as a table cell, linked to the runs.
         test, val: mean scores over finished seeds, in percent; None without any.
         n: number of finished seeds.
-        num_failed: number of diverged runs.
+        num_failed: number of diverged seeds without a finished run.
         remarks: diverged and collapsed seeds, and seeds with several results.
         ms: median milliseconds per step.
         peak: median peak memory in bytes on a GPU; None on a CPU, where it is the memory of the whole process.
@@ -129,7 +129,7 @@ def collect(
         further: folders of other studies, whose records join the records of the study of the same name.
 
     Returns:
-        The rows of each study, the studies of ``runs`` first, and the messages of ``reader.scan`` about ``runs``.
+        The rows of each study, the studies of ``runs`` first, and the messages of ``reader.scan``.
 
     Raises:
         ValueError: ``runs`` is not a folder or has no record, or there is no study of this name.
@@ -140,8 +140,9 @@ def collect(
     # The studies of the folder itself come first, then the further ones.
     first_studies = {r.study for r in records.values()}
     for folder in further:
-        further_records, _ = reader.scan(folder)
+        further_records, further_damaged = reader.scan(folder)
         records |= further_records
+        damaged += further_damaged
     if not records:
         details = ""
         if damaged:
@@ -172,12 +173,12 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
     runs = _without_copies(runs)
     results = list(runs.values())
     done = [r for r in results if r.status == "done"]
-    num_failed = len(results) - len(done)
 
     # Scores of the finished seeds.
     scores = _by_seed(done, "test")
     val_scores = _by_seed(done, "val")
     collapsed = {r.seed for r in done if r.collapsed}
+    num_failed = len({r.seed for r in results} - scores.keys())
     times = [r.step_ms for r in done if r.step_ms is not None]
 
     # The cell links to the runs in the page.

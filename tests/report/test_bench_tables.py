@@ -32,6 +32,8 @@ def test_benchmark_tables_show_times_growth_and_roofline():
     assert with_sizes.head == [*over.head, "parameters", "state"]
     assert [texts(with_sizes)[name]["state"] for name in ("naive", "cur_abs")] == ["64", "-"]
     assert texts(with_sizes)["naive"]["parameters"] == "1,234"
+    assert over.about.endswith("; spread: the largest over n; MB: at the largest n with a time.")
+    assert with_sizes.about.endswith("; MB, parameters, state: at the largest n with a time.")
     assert texts(over)["naive"]["growth"] == "2.00" and texts(over)["cur_abs"]["growth"] == "1.00"
     assert texts(over)["naive"]["64"] == "4,096" and texts(over)["naive"]["spread"] == "150%"
     assert texts(over)["naive"]["MB"] == "64.0" and texts(over)["naive"]["MB growth"] == "1.00"

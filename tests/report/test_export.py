@@ -226,6 +226,13 @@ def test_latex_cells_marks_and_footnotes():
     assert "S[table-format={2.2{" in text and "S[table-format={+4.1{" in text
 
 
+def test_footnote_marks_continue_after_zz():
+    footnotes = latex.Footnotes()
+    marks = [footnotes.mark(f"note {i}") for i in range(704)]
+    assert [marks[i] for i in (0, 25, 26, 51, 52, 701, 702, 703)] == ["a", "z", "aa", "az", "ba", "zz", "aaa", "aab"]
+    assert len(set(marks)) == 704 and footnotes.mark("note 3") == "d" and footnotes.mark("") == ""
+
+
 def test_latex_splits_wide_table_and_repeats_first_column():
     head = ("mechanism", *(f"task{i}" for i in range(9)))
     rows = [["cur_abs", *(Cell(text=f"{10 * i}.25 ± 1.50", value=1.0) for i in range(9))]]

@@ -83,6 +83,15 @@ def test_labels_without_space_are_omitted(axes):
     assert 1 < len(boxes) < 24 and not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
+def test_removed_label_does_not_remove_its_neighbour():
+    axes = Figure().add_subplot(xlim=(0, 10))
+    texts = [axes.text(x, 0.5, "some long name") for x in (1, 2.5, 4)]
+    first, second, third = [text.get_window_extent() for text in texts]
+    assert first.overlaps(second) and second.overlaps(third) and not first.overlaps(third)
+    figures._remove_overlapping(texts)
+    assert list(axes.texts) == [texts[0], texts[2]]
+
+
 def test_legend_names_coloured_curves_and_counts_the_rest():
     palette = Palette(["first", "second"])
     panels = {"listops": [flat("second"), flat("first")], "text": [flat("second"), flat("third")]}
@@ -163,6 +172,7 @@ def test_every_mechanism_has_exactly_one_family():
     assert len(set(members)) == len(members)
     assert {family(name) for name in members} == set(FAMILIES)
     longest = {"softpp": "low rank", "soft-steps=3": "low rank", "softmax": "exact", "mega_cur_abs": "MEGA"}
+    longest |= {"sdpa+masked": "exact", "cur_abs+next": "CUR"}
     assert {label: family(label) for label in (*longest, "sofa")} == longest | {"sofa": OTHER}
 
 

@@ -46,6 +46,16 @@ def test_duplicate_record_counts_once_and_conflict_is_reported(tmp_path):
     assert row.scores == {0: 37.5, 1: 40.0} and row.test == 38.75
 
 
+def test_seed_with_diverged_and_finished_run_counts_as_finished(tmp_path):
+    add(tmp_path / "finished")
+    diverged(tmp_path / "diverged", 12)
+    diverged(tmp_path / "diverged", 13, seed=1)
+    diverged(tmp_path / "again", 14, seed=1, fingerprint="g")
+    row = rows(tmp_path)["listops", "cur_abs"]
+    assert (row.n, row.num_failed) == (1, 1)
+    assert "3 diverged at steps 12, 13, 14" in row.remarks and "2 different results of seed 0" in row.remarks
+
+
 def test_row_reports_differences_between_seeds(tmp_path):
     add(tmp_path, label="softmax")
     add(tmp_path)
@@ -61,7 +71,7 @@ def test_row_reports_differences_between_seeds(tmp_path):
     ]
     assert "NVIDIA H200" in lines["softmax"]["details"].split("; ")
     assert section.about.startswith("Protocol paper; accuracy; 2,000 test examples.")
-    assert section.about.endswith("Not comparable with the published values: budget paper / quick.")
+    assert section.about.endswith("Some rows are not comparable with the published values: budget paper / quick.")
     assert lines["cur_abs"]["published"] == "" != lines["softmax"]["published"]
 
 
@@ -127,6 +137,8 @@ def test_unusable_run_folder_raises_error_with_reason(tmp_path):
         summary.collect(tmp_path)
     add(tmp_path, study="a")
     add(tmp_path, study="b")
+    # Damaged records of further folders are named too.
+    assert summary.collect(tmp_path / "a", further=[tmp_path])[1] == summary.collect(tmp_path)[1] != []
     with pytest.raises(ValueError, match=r"no study 'c' in .*; there is a, b"):
         summary.collect(tmp_path, "c")
 

@@ -96,6 +96,18 @@ def test_averages_are_grouped_by_common_tasks(tmp_path):
     assert "leaderboard: 50.32" in two["softmax"]["published"].split("\n")
 
 
+def test_caption_of_mixed_budgets_explains_published_means(tmp_path):
+    for task in ("listops", "text"):
+        add(tmp_path, task=task)
+        add(tmp_path, task=task, label="softmax", budget="quick")
+        add(tmp_path, task=task, label="softmax", budget="quick", study="short")
+    mixed = table(tmp_path)["mean of listops, text"]
+    assert texts(mixed)["cur_abs"]["published"] and not texts(mixed)["softmax"]["published"]
+    caution = "not comparable with the published values: budget quick."
+    assert mixed.about.endswith(f"recomputed over exactly these tasks. Some rows are {caution}")
+    assert table(tmp_path, "short")["mean of listops, text"].about == f"Protocol paper; budget quick. N{caution[1:]}"
+
+
 def test_published_average_needs_every_task():
     assert paper_values.averages("bigbird", ["listops", "pathfinder_x"]) == []
     assert paper_values.averages("transformer_ls", ["listops", "image"]) == []
@@ -244,9 +256,11 @@ def test_recurrent_table_has_rates_parameters_and_state_sizes(tmp_path):
         add_seeds(tmp_path, label, tests, study="recurrent", lr=2e-3, params=116_118)
     for rate, val in (("0.002", 61.0), ("0.0005", 60.0)):
         add(tmp_path, label=f"mamba2-optim.lr={rate}", study="recurrent-rates", val=val)
+    # A run without a learning rate in its label is at the budget's rate.
+    add(tmp_path, label="conv", study="recurrent-rates", val=59.0)
     *_, first, second, third, fourth = recurrent.block(collect(tmp_path)[0]).splitlines()
     assert first.startswith("| `sdpa` | 64.00 | 1 | +13.00 | +4.00 | 0.002 |  | 116,118 | - |")
     mamba2 = "| `mamba2` | 61.00 ± 1.41 | 2 | +10.00 ± 1.41 | +1.00 ± 1.41 ≈ | 0.002 | 0.0005: 60.00, 0.002: 61.00 |"
     assert second == f"{mamba2} 116,118 | 8,192 |"
-    assert third == "| `conv` | 60.00 ± 1.41 | 2 | +9.00 ± 1.41 |  | 0.002 |  | 116,118 | - |"
+    assert third == "| `conv` | 60.00 ± 1.41 | 2 | +9.00 ± 1.41 |  | 0.002 | budget's: 59.00 | 116,118 | - |"
     assert fourth == "| `mean` | 51.00 ± 1.41 | 2 |  | -9.00 ± 1.41 | 0.002 |  | 116,118 | - |"

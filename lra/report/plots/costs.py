@@ -12,6 +12,7 @@ from ...results.palette import COLOURED, COLOURS, Palette
 from ..bench_groups import MEBIBYTE, Group, growth, label, number
 
 FIRST_COLOUR, _ = COLOURS[0]
+MEGABYTES = "MB (2^20 bytes)"
 
 
 def draw_bars(group: Group, width: float) -> Figure:
@@ -33,7 +34,7 @@ def draw_bars(group: Group, width: float) -> Figure:
     height = _bar_height(group)
     figure, (left, right) = figures.grid(("", ""), width, height=height, sharey=True)
     _draw_bars(left, slowest_first, times, "ms")
-    _draw_bars(right, slowest_first, megabytes, "MB")
+    _draw_bars(right, slowest_first, megabytes, MEGABYTES)
     return figure
 
 
@@ -93,7 +94,7 @@ def draw_over_length(group: Group, width: float) -> Figure:
         (grey_line,) = left.plot([], [], **figures.GREY)
         key[f"{num_grey} slower ones"] = grey_line
     _set_axes(left, "ms", group.lengths)
-    _set_axes(right, "MB", group.lengths)
+    _set_axes(right, MEGABYTES, group.lengths)
     location = "outside right upper" if width > 1.5 * figures.COLUMN else "outside lower center"
     figure.legend(key.values(), key.keys(), loc=location)
     return figure
