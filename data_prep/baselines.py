@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 from lra.config.entry import main
 from lra.console import log
-from lra.data.store import StoreError
 from lra.train.baselines import baselines_of
 
 from .__main__ import TASKS, PrepareOptions, of_task
@@ -36,8 +35,8 @@ def baselines(options: PrepareOptions) -> None:
     for task in [options] if has_task else [of_task(options, name) for name in TASKS]:
         try:
             baselines = baselines_of(task, force=options.force)
-        except StoreError as error:
-            # A task that is not prepared is an error if it was named, and is skipped by task=all.
+        except ValueError as error:
+            # A task whose data or files are missing is an error if it was named, and is skipped by task=all.
             if has_task:
                 raise
             log(f"{task.task.name}: skipped, {error}")

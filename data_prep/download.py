@@ -75,11 +75,13 @@ class Download:
 
     def stamp(self) -> str | None:
         """Summarise the state of `archive`, None if it does not exist; without one, the address."""
+        # A checksum is part of it: data that were prepared without it may come from another file.
+        suffix = "" if self.sha256 is None else f" sha256 {self.sha256}"
         if self.archive is None:
-            return self.url
+            return self.url + suffix
         if not self.archive.is_file():
             return None
-        return stamp([("archive", self.archive.stat())])
+        return stamp([("archive", self.archive.stat())]) + suffix
 
     def location(self) -> str:
         return self.url if self.archive is None else str(self.archive.absolute())

@@ -188,11 +188,13 @@ class Image(Source):
                     data = file.read()
                 batch = MEMBER.fullmatch(name)[1]
                 batches[batch] = convert(data, self.grey, f"{self.path}: {name}")
+            # The readers of a copy check that it is complete themselves.
+            for batch in (*TRAIN, *TEST):
+                if batch not in batches:
+                    missing = f"cifar-10-batches-bin/{batch}.bin"
+                    raise ValueError(f"{self.path} is not the CIFAR-10 archive: it lacks {missing}")
 
         # Join them in the order of their numbers.
-        for batch in (*TRAIN, *TEST):
-            if batch not in batches:
-                raise ValueError(f"{self.path} is not the CIFAR-10 archive: it lacks cifar-10-batches-bin/{batch}.bin")
         splits = {}
         for split, names in (("train", TRAIN), ("test", TEST)):
             parts = [batches[name] for name in names]

@@ -257,8 +257,8 @@ class ListOps(FileSource):
         return str(self.release.path.absolute())
 
     def serve(self, release: Path) -> None:
-        # A release has the paper's sizes; smaller budgets are generated.
-        is_official = self.tree | self.sizes == OFFICIAL_TREE | OFFICIAL_SIZES
+        # A release has the paper's trees and sizes; smaller budgets and other seeds are generated.
+        is_official = self.tree | self.sizes == OFFICIAL_TREE | OFFICIAL_SIZES and self.seed == 0
         if self.release is None and is_official:
             self.release = serving(Release(path=release, files=FILES), self.name)
 

@@ -22,7 +22,6 @@ from lra.data.source import Source
 from .__main__ import TASKS, PrepareOptions
 
 SPLITS = ("train", "val", "test")
-BUDGETS = ("paper", "quick", "smoke")
 
 
 def load_dataset(

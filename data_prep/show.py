@@ -1,7 +1,7 @@
 """lra data show task=listops count=16 [out=<png>]: a figure of the first examples of a split.
 
 `display` of conf/task/*.yaml is the kind of sequence: pixels, expression (ids of the source's alphabet), bytes or
-series. Sequences are (L,) ids or (L, F) features without their padding.
+series. Sequences are (L,) ids or (L, F) features without their padding, possibly cut; `length` is the stored length.
 """
 
 if __name__ == "__main__":
@@ -36,21 +36,22 @@ SHEET = 1260
 GREY, RED = "#4c566a", "#d1242f"
 
 
-def pixels(sequence: np.ndarray, source: Source) -> Image.Image:
+def pixels(sequence: np.ndarray, source: Source, length: int) -> Image.Image:
     """Draw grey levels 0..255 of a square image that is stored line by line."""
-    # The largest square that the sequence fills, so a sequence that was cut is drawn with shorter lines.
-    side = isqrt(len(sequence))
-    complete = sequence[: side * side]
-    grey = complete.reshape(side, side).astype(np.uint8)
+    # The complete lines of a sequence that was cut, or a part of the first line.
+    side = min(isqrt(length), len(sequence))
+    num_lines = len(sequence) // side
+    complete = sequence[: num_lines * side]
+    grey = complete.reshape(num_lines, side).astype(np.uint8)
     image = Image.fromarray(grey)
 
     # Enlarge small images by a whole factor.
-    scaled = side * max(1, SIDE // side)
-    image = image.resize((scaled, scaled), Image.Resampling.NEAREST)
+    factor = max(1, SIDE // side)
+    image = image.resize((side * factor, num_lines * factor), Image.Resampling.NEAREST)
     return image.convert("RGB")
 
 
-def expression(sequence: np.ndarray, source: Source) -> Image.Image:
+def expression(sequence: np.ndarray, source: Source, length: int) -> Image.Image:
     """Draw ids as the tokens of the source's alphabet."""
     # Tokens of one letter each need no spaces.
     longest = max(map(len, source.alphabet))
@@ -60,14 +61,14 @@ def expression(sequence: np.ndarray, source: Source) -> Image.Image:
     return draw_text(text, f"{len(sequence):,} tokens")
 
 
-def bytes_(sequence: np.ndarray, source: Source) -> Image.Image:
+def bytes_(sequence: np.ndarray, source: Source, length: int) -> Image.Image:
     """Draw bytes as Latin-1 text, with a middle dot for each byte that is not printable."""
     data = sequence.astype(np.uint8).tobytes()
     characters = [c if c.isprintable() else "·" for c in data.decode("latin-1")]
     return draw_text("".join(characters), f"{len(sequence):,} bytes")
 
 
-def series(sequence: np.ndarray, source: Source) -> Image.Image:
+def series(sequence: np.ndarray, source: Source, length: int) -> Image.Image:
     """Draw the first feature over the positions as a curve, with a ring and a line at nonzero values of the second."""
     # Scale positions and values to the panel, with a frame of four pixels.
     width, height = CURVE
@@ -93,7 +94,7 @@ def series(sequence: np.ndarray, source: Source) -> Image.Image:
     return image
 
 
-Draw = Callable[[np.ndarray, Source], Image.Image]
+Draw = Callable[[np.ndarray, Source, int], Image.Image]
 DISPLAYS: dict[str, Draw] = {
     "pixels": pixels,
     "expression": expression,
@@ -183,17 +184,17 @@ def picture(source: Source, split, *, display: str, count: int, limit: int) -> I
     """
     panels = []
     for example in range(min(count, len(split))):
-        width = int(split.lengths[example].max())
+        lengths = split.lengths[example].tolist()
         index = torch.tensor([example])
-        tokens, mask = split.gather(index, width, limit)  # (1,T,width[,F]), (1,T,width)
+        tokens, mask = split.gather(index, max(lengths), limit)  # (1,T,width[,F]), (1,T,width)
 
         # The label on top of the image of each sequence, without padding.
         label = format_label(split.labels[example].item(), source.classes)
         images = [draw_text(f"{example}: {label}")]
         draw = DISPLAYS[display]
-        for sequence, real in zip(tokens[0], mask[0], strict=True):
+        for sequence, real, length in zip(tokens[0], mask[0], lengths, strict=True):
             unpadded = sequence[real].numpy()
-            images.append(draw(unpadded, source))
+            images.append(draw(unpadded, source, length))
         panels.append(column(images, 3))
     return sheet(panels)
 

@@ -216,9 +216,9 @@ class ListOpsCollector(TableCollector):
         lines = super().differences(splits)
         for split in splits:
             lengths = np.array(split.lengths)
-            outside = np.count_nonzero((lengths <= 500) | (lengths > 2000))
+            outside = np.count_nonzero((lengths <= 500) | (lengths >= 2000))
             if outside:
-                lines.append(f"{split.name}: {outside:,} expressions are not of 501 to 2,000 tokens")
+                lines.append(f"{split.name}: {outside:,} expressions are not of 501 to 1,999 tokens")
         # A test of chi squared with the distribution of the official settings.
         total = sum((split.labels for split in splits), Counter())
         counts = np.array([total[label] for label in range(10)])

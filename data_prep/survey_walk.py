@@ -3,6 +3,7 @@
 import functools
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from posixpath import basename, dirname
 
@@ -12,7 +13,8 @@ from lra.data.source import cores
 from .archive import is_metadata, members, reading
 from .examples import in_order
 from .formats.cifar import Cifar, CifarFolder, open_cifar
-from .formats.detect import open_copy
+from .formats.detect import FORMATS, open_copy
+from .formats.lra_pickle import PickleReader
 from .image import PIXELS
 from .lines import bounded_lines, open_lines
 from .locate import DEPTH, split_files, subfolders
@@ -211,8 +213,12 @@ def _survey_pickles(folder: Path, progress: Progress) -> Iterator[CopyCollector]
             options = {"size": int(size), "contour": CONTOURS[contour]}
         collector = CopyCollector(str(folder), task, **options)
         try:
-            reader = open_copy(folder, task, stem=stem, length=length)
+            reader = PickleReader(folder, stem=stem, length=length, **asdict(FORMATS[task]))
             collector.read(reader, progress)
+            # Unpacked reviews or batches in the same folder are read instead of the pickles.
+            if not isinstance(open_copy(folder, task, stem=stem, length=length), PickleReader):
+                advice = "the command below reads other files there; move the pickles to a folder of their own"
+                collector.tolerated.append(f"{folder}: {advice}")
         except ValueError as error:
             collector.faults.append(str(error))
         yield collector

@@ -52,6 +52,9 @@ class ArrayReader(Reader):
             raise ValueError(f"{path} is damaged or not an .npz file: {reason}") from None
 
     def _sequences(self, path: Path, progress: Progress) -> Iterator[SequenceExample]:
+        # np.load takes any other file for a pickle or for a single array.
+        if not zipfile.is_zipfile(path):
+            raise zipfile.BadZipFile("File is not a zip file")
         # Without pickles, so that nothing is executed.
         # Offsets and labels are small; the tokens are streamed below.
         with np.load(path, allow_pickle=False) as arrays:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lra.data.progress import Progress, ReadMeter
 
-from ..archive import fingerprint, members, reading
+from ..archive import fingerprint, is_metadata, members, reading
 from . import safe_pickle
 
 NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
@@ -85,13 +85,22 @@ class CifarPythonArchive:
         return fingerprint(self.path)
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, bytes, str]]:
-        """Read the batches as `CifarFolder.batches` does, but in the order of the archive."""
+        """Read the batches as `CifarFolder.batches` does, but in the order of the archive.
+
+        Raises:
+            ValueError: the archive or a batch is damaged, or a batch is missing.
+        """
         names = {f"{PYTHON_FOLDER}/{name}": name for name in NAMES}
+        missing = list(names)
         for name, file in members(self.path, names.get, progress):
             where = f"{self.path}: {name}"
             with reading(self.path):
                 records = _records(file, where)
+            if name in missing:
+                missing.remove(name)
             yield names[name], records, where
+        if missing:
+            raise ValueError(f"{self.path} is not an archive of CIFAR-10: it lacks {', '.join(missing)}")
 
 
 Cifar = CifarFolder | CifarPythonArchive
@@ -117,10 +126,12 @@ def open_cifar(path: Path) -> Cifar | None:
 
 
 def _is_python_archive(path: Path) -> bool:
-    """Whether the first member of a tar archive belongs to the Python version."""
+    """Whether the first member of a tar archive, apart from metadata of macOS, belongs to the Python version."""
     try:
         with tarfile.open(path) as archive:
             first = archive.next()
+            while first is not None and is_metadata(first.name):
+                first = archive.next()
     except (tarfile.TarError, OSError, EOFError):
         return False
     # An empty archive has no member.

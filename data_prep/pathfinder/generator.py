@@ -114,14 +114,16 @@ class Pathfinder(FileSource):
         return str(self.path.absolute())
 
     def serve(self, release: Path) -> None:
-        # A release has the paper's sizes; smaller budgets are generated.
-        if self.release is not None or self.sizes != OFFICIAL_SIZES:
+        # A release has the paper's sizes; smaller budgets, other seeds and void=false are generated.
+        is_official = self.sizes == OFFICIAL_SIZES and self.void and self.seed == 0
+        if self.release is not None or not is_official:
             return
         folder = Folder(expand(release), size=self.size, contour=self.contour)
         if not folder.path.is_dir() or folder.candidates:
             self._read_from(folder.path)
         else:
-            log(f"{self.name}: data.release={release} holds no images of {self.size} x {self.size} pixels")
+            kind = f"{self.size} x {self.size} pixels and contour {self.contour}"
+            log(f"{self.name}: data.release={release} holds no images of {kind}")
 
     def fetch(self, root: Path, progress: Progress) -> None:
         if self.release is not None:

@@ -128,6 +128,16 @@ def test_real_valued_task_has_no_bag_of_tokens_baseline(data_root, tmp_path, cap
         show_baselines(compose(PrepareOptions, []))
 
 
+def test_baselines_of_all_tasks_skip_missing_data(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(baselines, "TASKS", ["adding", "genome", "retrieval"])
+    show_baselines(compose(PrepareOptions, ["task=all", "budget=smoke", f"data.root={tmp_path}"]))
+    out, err = capfd.readouterr()
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["adding_N128"]
+    assert "genome: skipped, genome needs the cDNA of both species" in err and "retrieval: skipped" in err
+    with pytest.raises(ValueError, match="genome needs the cDNA of both species"):
+        show_baselines(compose(PrepareOptions, ["task=genome", f"data.root={tmp_path}"]))
+
+
 @pytest.mark.parametrize("name", ["board_recall", "psf_listops", "spt_listops"])
 def test_prepare_and_train_agree_on_data_of_experiment(name):
     attn = ["attn=none"] if name.startswith("board") else []
@@ -288,6 +298,37 @@ def test_inspect_reads_pickles_without_executing_them(tmp_path, capsys):
     assert len(damaged) == 2 and "lra-listops.dev.pickle" in damaged[0] and "data_batch_2" in damaged[1]
 
 
+def test_inspect_reads_pickles_next_to_unpacked_files(tmp_path, capsys):
+    reviews = {f"aclImdb/{part}/{label}/0_5.txt": b"good" for part in ("train", "test") for label in ("neg", "pos")}
+    batch = {"data": records(3, 0)[:, 1:], "labels": [1, 2, 2]}
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    batches = {f"cifar-10-batches-py/{name}": pickle.dumps(batch) for name in names}
+    copies = {"text": reviews, "image": batches}
+    for task, files in copies.items():
+        record = {"input_ids_0": np.ones(1024, np.int32), "label": 1}
+        pickles = {f"lra-{task}.{part}.pickle": pickle.dumps([record] * 7) for part in ("train", "dev", "test")}
+        root = write_folder(tmp_path / task, files | pickles)
+        assert inspect.main([str(root)]) == 0
+        out = capsys.readouterr().out
+        assert "train         7 examples  length 1,024 / 1,024 / 1,024  labels 1:7" in out
+        assert f"tolerated: {root}: the command below reads other files there" in out
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_inspect_names_only_missing_python_batch(tmp_path, capsys, packed):
+    batch = pickle.dumps({"data": records(3, 0)[:, 1:], "labels": [1, 2, 2]})
+    names = [*(f"data_batch_{number}" for number in (1, 2, 4, 5)), "test_batch"]
+    files = {f"cifar-10-batches-py/{name}": batch for name in names}
+    root = tmp_path / "copy"
+    if packed:
+        write_tar(root, files)
+    else:
+        write_folder(root, files)
+    assert inspect.main([str(root)]) == 1
+    damaged = [line for line in capsys.readouterr().out.splitlines() if "damaged: " in line]
+    assert len(damaged) == 1 and re.search("it lacks .*data_batch_3$", damaged[0])
+
+
 def test_inspect_compares_copies(tmp_path, capsys):
     other_content = LISTOPS | {"basic_val.tsv": b"Source\tTarget\n1\t1\n"}
     for second_copy, verdict in ((LISTOPS, "2 copies, equal"), (other_content, "2 copies, different; choose one")):
@@ -308,6 +349,9 @@ def test_survey_accepts_generated_listops_and_rejects_other_answers():
         unofficial.add(name, [b"Source\tTarget\n", *(b"[MAX %d ]\t%d\n" % (i % 10, i % 10) for i in range(1200))])
     lines = "\n".join(unofficial.differences(unofficial.splits))
     assert "histogram of the answers is not the official one" in lines and "1,200 expressions are not of 501" in lines
+    # Both bounds of the official lengths are exclusive.
+    bounds = [survey.SplitSummary("train", lengths=[500, 501, 1_999, 2_000])]
+    assert "train: 2 expressions are not of 501 to 1,999 tokens" in collector.differences(bounds)
 
 
 @pytest.mark.parametrize("words", [[], ["a", "b"], ["/nowhere"]])

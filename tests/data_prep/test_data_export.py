@@ -239,7 +239,7 @@ def contains_panel(picture, panel):
 def test_pixels_display_draws_grey_levels_row_by_row():
     rng = np.random.default_rng(0)
     items = [rng.integers(0, 256, 64, dtype=np.uint8) for _ in range(2)]
-    panels = [np.asarray(show.pixels(item, None)) for item in items]
+    panels = [np.asarray(show.pixels(item, None, 64)) for item in items]
     for item, panel in zip(items, panels, strict=True):
         scale = len(panel) // 8
         assert panel.shape == (8 * scale, 8 * scale, 3) and scale > 1
@@ -247,11 +247,16 @@ def test_pixels_display_draws_grey_levels_row_by_row():
     picture = render(items, [0, 1], "pixels")
     assert all(contains_panel(picture, panel) for panel in (*panels, "0: cat", "1: dog"))
     assert not contains_panel(render(items, [0, 1], "pixels", count=1), panels[1])
+    # A sequence that was cut to 21 pixels has two complete lines of the image.
+    scale = len(panels[0]) // 8
+    cut = render(items[:1], [0], "pixels", limit=21)
+    assert contains_panel(cut, panels[0][: 2 * scale]) and not contains_panel(cut, panels[0][: 3 * scale])
+    assert show.pixels(items[0][:5], None, 64).size == (5 * (show.SIDE // 5), show.SIDE // 5)
 
 
 def test_expression_display_decodes_tokens():
     for source, ids, text in ((Named(), [1, 2, 3], "abc"), (ListOps(), [11, 3, 10, 15], "[MIN 2 9 ]")):
-        rendered = np.asarray(show.expression(np.array(ids, np.uint8), source))
+        rendered = np.asarray(show.expression(np.array(ids, np.uint8), source, len(ids)))
         assert (rendered == np.asarray(show.draw_text(text))).all() and not (rendered == 255).all()
 
 
@@ -268,13 +273,13 @@ def test_series_display_marks_marked_positions():
     item = np.zeros((100, 2), np.float32)
     item[:, 0] = np.linspace(-1, 1, 100)
     item[[20, 70], 1] = 1
-    panel = np.asarray(show.series(item, None)).astype(int)
+    panel = np.asarray(show.series(item, None, 100)).astype(int)
     red = (panel[..., 0] > 180) & (panel[..., 1] < 80)
     lines = np.flatnonzero(red.sum(0) > 100)
     expected = 4 + (show.CURVE[0] - 9) * np.array([20, 70]) / 99
     assert len(lines) == 2 and np.abs(lines - expected).max() <= 1
     # A constant series must not divide by zero.
-    show.series(np.zeros((5, 2), np.float32), None)
+    show.series(np.zeros((5, 2), np.float32), None, 5)
 
 
 @pytest.mark.parametrize("task", ["listops", "adding", "temporal_order", "pathfinder"])

@@ -203,7 +203,10 @@ def test_other_cifar_formats_match_binary_archive(tmp_path, grey):
     archive = write_tar(tmp_path / "python.tar.gz", python_batches())["archive"]
     python = write_folder(tmp_path / "python", python_batches())
     extracted = extract(binary["archive"], tmp_path / "unpacked")
-    for path in (archive, python, python / "cifar-10-batches-py", extracted, extracted / "cifar-10-batches-bin"):
+    # macOS writes the attributes of the folder before the folder.
+    metadata = {"._cifar-10-batches-py": b"\0\5"}
+    mac = write_tar(tmp_path / "mac.tar.gz", metadata | python_batches())["archive"]
+    for path in (archive, mac, python, python / "cifar-10-batches-py", extracted, extracted / "cifar-10-batches-bin"):
         assert prepared(Image(archive=path, grey=grey, hold_out=5), tmp_path / "copy") == expected
 
 
@@ -224,6 +227,18 @@ def test_damaged_or_missing_cifar_batch_error_names_batch(tmp_path, message):
     (folder / "data_batch_2").unlink()
     with pytest.raises(ValueError, match="lacks data_batch_2"):
         Image(archive=folder)
+    incomplete = python_batches()
+    del incomplete["cifar-10-batches-py/data_batch_5"]
+    archive = write_tar(tmp_path / "python.tar.gz", incomplete)["archive"]
+    assert_rejected(Image(archive=archive), tmp_path / "bad", "python.tar.gz .* lacks cifar-10-batches-py/data_batch_5")
+
+
+@pytest.mark.parametrize("save", [pickle.dump, lambda array, file: np.save(file, array)])
+def test_file_that_is_no_npz_error_names_file(tmp_path, save):
+    for split in ("train", "val", "test"):
+        with open(tmp_path / f"{split}.npz", "wb") as file:
+            save(np.zeros(3, np.uint8), file)
+    assert_rejected(Text(archive=tmp_path), tmp_path / "data", "train.npz is damaged or not an .npz file")
 
 
 def write_pixel_lines(folder, examples):

@@ -14,12 +14,13 @@ from pathlib import Path
 import hydra
 import pytest
 from conftest import config, printed, small_disk, until
-from server import DATA, SHA256, Server, imdb, partial, refused, silent, start, write_folder, write_tar
+from server import DATA, SHA256, Server, assert_rejected, imdb, partial, refused, silent, start, write_folder, write_tar
 
 from data_prep import __main__ as command
 from data_prep import download
 from data_prep.archive import fingerprint
 from data_prep.download import Download
+from data_prep.genome import Genome
 from data_prep.image import OFFICIAL as CIFAR
 from data_prep.listops import ListOps
 from data_prep.pathfinder.generator import Pathfinder
@@ -281,6 +282,27 @@ def test_unchanged_files_are_not_hashed_again(home, monkeypatch):
         ListOps(release="a").folder("data")
 
 
+def test_files_that_change_before_they_are_read_are_rejected(home):
+    options = {"dog": home / "a" / "dog.fa", "donkey": home / "a" / "donkey.fa", "longer_than": 1}
+    source = Genome(**options)
+    source.folder(home / "data")
+    options["dog"].write_bytes(b">a\nTTTT\n" * 9)
+    assert_rejected(source, home / "data", "dog.fa, .*donkey.fa: the files have changed since")
+    Genome(**options).prepare(home / "data")
+
+
+@pytest.mark.parametrize("key", ["archive", "url"])
+def test_checksum_of_download_selects_its_data(home, monkeypatch, key):
+    archive = write_tar(home / "release.gz", PAIRS)["archive"]
+    if key == "url":
+        monkeypatch.setattr(Download, "fetch", lambda *_: archive)
+    options = {key: archive if key == "archive" else "http://127.0.0.1/release.gz"}
+    folder = Retrieval(**options).prepare("data")
+    assert Retrieval(**options).folder("data") == folder
+    with pytest.raises(StoreError, match=r"has release .* instead of .*sha256.*aaaa"):
+        Retrieval(**options, sha256="a" * 64).load("data")
+
+
 def test_choices_of_generated_data_exclude_release():
     choices = config("cur_abs").choices({"name": "listops"})
     assert choices["source.release"] is None and "data.release" not in choices
@@ -304,7 +326,10 @@ def test_release_option_serves_each_task_it_contains(home, monkeypatch, by):
     assert make_source("task=pathfinder_x", *overrides).path == home / "a"
     assert make_source("task=text", *overrides).download.archive == home / "a" / "aclImdb_v1.tar.gz"
     assert make_source("task=image", *overrides).download.archive is None
-    # Smaller budgets and other sizes are generated; source.release takes precedence over data.release.
+    # Smaller budgets, other sizes and other options are generated; source.release takes precedence over data.release.
+    assert make_source("task=listops", "source.seed=3", *overrides).release is None
+    assert make_source("task=pathfinder_x", "source.seed=3", *overrides).release is None
+    assert make_source("task=pathfinder_x", "source.void=false", *overrides).release is None
     assert make_source("task=listops", "budget=quick", *overrides).release is None
     assert make_source("task=pathfinder", *overrides).release is None
     assert make_source("task=listops", "source.release=b", *overrides).release.path.name == "b"
