@@ -44,7 +44,7 @@ def sha256(path: Path, progress: Progress | None = None) -> str:
 
     Args:
         path: path of the file.
-        progress: reports the megabytes; None for a bar of its own, which only a file of ``LARGE`` bytes or more has.
+        progress: reports the megabytes; None for a separate bar, which only a file of ``LARGE`` bytes or more has.
     """
     size = os.path.getsize(path)
     with ExitStack() as stack:

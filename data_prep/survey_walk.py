@@ -217,7 +217,7 @@ def _survey_pickles(folder: Path, progress: Progress) -> Iterator[CopyCollector]
             collector.read(reader, progress)
             # Unpacked reviews or batches in the same folder are read instead of the pickles.
             if not isinstance(open_copy(folder, task, stem=stem, length=length), PickleReader):
-                advice = "the command below reads other files there; move the pickles to a folder of their own"
+                advice = "the command below reads other files there; move the pickles to another folder"
                 collector.tolerated.append(f"{folder}: {advice}")
         except ValueError as error:
             collector.faults.append(str(error))

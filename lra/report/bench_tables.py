@@ -17,10 +17,11 @@ LEGEND = (
     "ms: median of n samples; spread: (largest - smallest) / median. MB: units of 2^20 bytes, of the peak memory "
     "allocated during a call, without parameters, optimiser state and inputs, which all contestants hold at the same "
     "time. GB/s, TFLOP/s: bytes that any attention has to move and FLOPs of its matrix products, per time; roofline: "
-    "their time at the machine's measured copy bandwidth and matmul rate. growth: exponent of n over the last three "
-    "lengths. parameters: of the layer, projections included; of a whole block (mega, luna, dba) with its feed-forward "
-    "layer; some mechanisms (linformer, synthesizer, long_conv, psf) have more for a larger n. state: real numbers "
-    "that the layer carries from one token to the next in one direction, over all heads; - without a recurrence."
+    "their time at the machine's measured copy bandwidth and matmul rate. growth: exponent of n over the last "
+    "three lengths. parameters: of the layer, projections included; of a whole block (mega, luna, dba) with its "
+    "feed-forward layer; some mechanisms (linformer, synthesizer, long_conv, psf) have more for a larger n. state: "
+    "real numbers that the layer carries from one token to the next in one direction, over all heads; - without a "
+    "recurrence."
 )
 PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transformer": "paper: memory"}
 NUMBERS = ("ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline", "speed", "memory")

@@ -101,6 +101,8 @@ def test_checkpointed_softmax_gradients_match():
 
 B, L = 3, 64
 SMALL = ("attn.landmarks=8", "attn.kernel=5")
+
+
 @pytest.mark.parametrize("widths", [(8, 4, 8), (8, 8, 4, 4)])
 def test_error_names_width_of_the_block_that_changes_it(widths):
     blocks = [torch.nn.Identity() for _ in widths]
