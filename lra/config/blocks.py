@@ -89,7 +89,7 @@ def check(*, model: Model, attn: Target, block: Target) -> None:
     # Rotary positions rotate the queries and keys of Multihead.
     if model.positions == "rotary" and (_takes_attention(block) or not issubclass(kind, Attention)):
         owner = shell.__name__ if _takes_attention(block) else kind.__name__
-        raise ValueError(f"model.positions must be learned or none for {owner}, which has its own positions")
+        raise ValueError(f"model.positions must be learned or none for {owner}, which has no rotary positions")
     if _takes_attention(block) and not issubclass(kind, Attention):
         raise ValueError(f"{shell.__name__} needs a mechanism of queries, keys and values, not {kind.__name__}")
     if not issubclass(kind, Attention | Mixer) and shell is not PreNorm:

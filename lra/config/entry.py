@@ -35,7 +35,7 @@ def main(kind: type[Options]) -> Callable:
     The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, Hydra's own errors) is
     reported as one line on stderr with exit status 1; LRA_TRACEBACK=1 shows the traceback instead. If the reader of
     stdout is gone, as after ``| head``, it ends without the line. With -m a run that fails with an exception, or whose
-    process joblib's launcher started and a signal killed, does not stop the others; the failed ones are listed at the
+    process joblib's launcher started and a signal ended, does not stop the others; the failed ones are listed at the
     end. A launcher of a cluster reports only the first failure at the end.
 
     Args:
@@ -157,15 +157,8 @@ def manual(name: str) -> str:
 
     It needs no valid configuration, unlike Hydra's own help, for which a command's mandatory groups must be set.
     """
-    text = (CONF / f"{name}.yaml").read_text()
-    # Groups of the defaults list, such as {"override /hydra/launcher": "joblib"} and {"attn": "???"}.
-    groups: set[str] = set()
-    for entry in yaml.safe_load(text)["defaults"]:
-        if isinstance(entry, dict):
-            groups |= {key.split()[-1] for key in entry}
-    groups -= {"hydra"}
-
-    lines = [text]
+    groups = _groups(name) - {"hydra"}
+    lines = [(CONF / f"{name}.yaml").read_text()]
     if groups:
         lines.append("# <group>=<name> reads conf/<group>/<name>.yaml; its keys are options too, such as attn.count=32")
     for group in sorted(groups):
@@ -173,6 +166,18 @@ def manual(name: str) -> str:
         lines.append(textwrap.fill(f"{group}= {names}", width=120, subsequent_indent="  ", break_on_hyphens=False))
     lines.append("# --cfg job after other overrides prints the configuration they make; --hydra-help: options of hydra")
     return "\n".join(lines)
+
+
+def _groups(name: str) -> set[str]:
+    """The groups in the defaults list of conf/<name>.yaml and of the yamls that it extends."""
+    groups: set[str] = set()
+    for entry in yaml.safe_load((CONF / f"{name}.yaml").read_text())["defaults"]:
+        if isinstance(entry, dict):
+            # Such as {"override task": "listops"} and {"attn": "???"}.
+            groups |= {key.split()[-1] for key in entry}
+        elif entry != "_self_":
+            groups |= _groups(entry)
+    return groups
 
 
 def _unexpected(error: Exception) -> bool:

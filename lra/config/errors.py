@@ -20,6 +20,8 @@ class AlreadyReported(ValueError):
 
 
 OUT_OF_MEMORY = "out of memory"
+# Texts of errors without memory: torch's CPU allocator, by platform, and operator new in C++.
+_CPU_ALLOCATOR_ERRORS = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 USER_ERRORS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
 # Extras of pyproject.toml by launcher.
 EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
@@ -27,7 +29,14 @@ EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
 
 def is_user_error(error: Exception) -> bool:
     """Whether an error is one that a user can mend, so that one line is enough."""
-    return isinstance(error, USER_ERRORS) or failure(error) == OUT_OF_MEMORY
+    return isinstance(error, USER_ERRORS) or is_out_of_memory(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator raised an error. CUDA's has its own class; the CPU's raises a plain RuntimeError."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _CPU_ALLOCATOR_ERRORS)
 
 
 def explain(error: BaseException, words: Iterable[str] = ()) -> str:
@@ -57,7 +66,7 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
         group, choices = missing.groups()
         return _missing_choice(group, choices.split(), words)
     # Out of memory: torch's message has the details behind the location in its code.
-    if failure(error) == OUT_OF_MEMORY:
+    if is_out_of_memory(error):
         details = text.rpartition("] ")[2]
         return f"{OUT_OF_MEMORY}: {details}"
     # Several values without -m; Hydra quotes the argument.
@@ -118,8 +127,8 @@ def _missing_choice(group: str, choices: list[str], words: Iterable[str]) -> str
 
 
 def failure(error: BaseException) -> str:
-    """Describe an error of a step. The CPU allocator of torch raises a plain RuntimeError when memory is short."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+    """Describe an error of a step."""
+    if is_out_of_memory(error):
         return OUT_OF_MEMORY
     text = str(error).strip() or type(error).__name__
     line = text.splitlines()[0]

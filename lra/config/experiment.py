@@ -210,7 +210,7 @@ class Experiment(TaskOptions):
                 # Some constructors read values, which meta tensors do not have.
                 return self.classifier().to("meta")
         except (TypeError, RuntimeError, OverflowError) as error:
-            raise ValueError(f"attn={self.label} cannot be built: {str(error).splitlines()[0]}") from error
+            raise ValueError(f"the model of {self.label} cannot be built: {str(error).splitlines()[0]}") from error
 
     def task_data(self, seed: int = 0) -> "TaskData":
         """The batches of the task, not yet set up.

@@ -95,7 +95,7 @@ class Options(Section):
         options = options.replace(command_overrides=overrides, data_overrides=data_overrides, multirun=multirun)
         if "attn" not in cls.model_fields:
             return options
-        return options.replace(label=_label(options.to_dict(), overrides, groups))
+        return options.replace(label=_label(options.to_dict(), overrides, groups, cls.conf))
 
 
 class TaskOptions(Options):
@@ -137,16 +137,17 @@ class TaskOptions(Options):
         return source
 
 
-def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) -> str:
+def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str], conf: str) -> str:
     """Name a configuration: attn, its options, the pretraining and the ``label_keys``.
 
     Of the options of attn, the label has those that the command line overrides with another value than the mechanism's
-    yaml has.
+    yaml or, if there is one, the experiment has.
 
     Args:
         tree: options of the run.
         words: overrides of the command line.
         groups: chosen yaml of each group.
+        conf: name of the command's yaml.
 
     Raises:
         ValueError: a key of ``label_keys`` does not exist, or the label is no valid name of a folder.
@@ -155,10 +156,10 @@ def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) ->
     options = flatten(tree["attn"])
     overridden = {line.split("=", 1)[0].lstrip("+~") for line in words if line.lstrip("+~").startswith("attn.")}
 
-    # Defaults of the mechanism, with their interpolations into the rest of the options resolved.
+    # Defaults of the mechanism in the experiment, with their interpolations into the rest of the options resolved.
     defaults = {}
     if overridden:
-        config = OmegaConf.create(tree | {"attn": _load_attn(text)})
+        config = OmegaConf.create(tree | {"attn": _load_attn(text, conf, groups.get("experiment"), groups.get("task"))})
         defaults = flatten(to_tree(config.attn, resolve=True))
 
     # A custom mechanism has the name of its class, with a prefix if conf/attn has that name too.
@@ -188,8 +189,11 @@ def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) ->
 
 
 @functools.cache
-def _load_attn(name: str) -> DictConfig:
+def _load_attn(name: str, conf: str, experiment: str | None, task: str | None) -> DictConfig:
     loader = GlobalHydra.instance().config_loader()
+    if experiment:
+        choices = [f"experiment={experiment}", f"task={task}", f"attn={name}"]
+        return loader.load_configuration(conf, choices, RunMode.RUN).attn
     # A file of conf/attn may override the block, which has to exist for that.
     return loader.load_configuration(None, ["+block=prenorm", f"+attn={name}"], RunMode.RUN).attn
 

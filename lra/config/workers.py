@@ -2,8 +2,8 @@
 
 joblib's pool breaks when one of its workers is killed, for example because memory ran out, and takes all other runs
 along. A worker therefore computes nothing: it forks a process for each run and waits for it. A run whose process is
-killed is one failed run. If a worker itself is killed, its run counts as failed, and the pool is started again for the
-others.
+killed or interrupted is one failed run. If a worker itself is killed, its run counts as failed, and the pool is started
+again for the others.
 """
 
 import contextlib
@@ -85,11 +85,13 @@ class Workers:
             os.close(writing)
             self._compute(number, compute, reading)
         os.close(reading)
-        # Wait without computing; a signal that ends the child is the reason of its failure.
+        # Wait without computing; a child that ends early leaves no reason, unless its run was interrupted.
         _, status = os.waitpid(child, 0)
         os.close(writing)
         if os.WIFSIGNALED(status):
-            self._fail(number, os.WTERMSIG(status))
+            self._fail(number, killed_by(os.WTERMSIG(status)))
+        elif status and not self._failed(number).exists():
+            self._fail(number, f"ended with exit status {os.waitstatus_to_exitcode(status)}")
 
     def failures(self) -> dict[int, str]:
         """The runs that failed, by number, each with the reason."""
@@ -99,10 +101,10 @@ class Workers:
     def _failed(self, number: int) -> Path:
         return self.folder / f"{number}.failed"
 
-    def _fail(self, number: int, signal_number: int) -> None:
-        """Log that a run was killed and mark it as failed."""
+    def _fail(self, number: int, explanation: str) -> None:
+        """Log that the process of a run ended early and mark the run as failed."""
         title = (self.folder / f"{number}.title").read_text()
-        reason = f"{title}: {killed_by(signal_number)}"
+        reason = f"{title}: {explanation}"
         log(f"lra: failed: {reason}")
         self._failed(number).write_text(reason)
 
@@ -121,6 +123,8 @@ class Workers:
                 reason = compute()
                 self._failed(number).write_text(reason)
             status = 0
+        except KeyboardInterrupt as stop:
+            self._fail(number, str(stop) or "interrupted")
         finally:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
@@ -152,7 +156,7 @@ class Workers:
         if not times:
             return False
         first = min(times, key=lambda number: times[number])
-        self._fail(first, signal.SIGKILL)
+        self._fail(first, killed_by(signal.SIGKILL))
         return True
 
 

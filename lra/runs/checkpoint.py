@@ -34,9 +34,19 @@ REMEDY = "delete its folder to run that seed again"
 _MESSAGE_LENGTH = 200
 
 
-def read(path: Path) -> Any:
-    """Read a checkpoint onto the CPU. Raises ValueError if the file is missing, damaged or not a checkpoint."""
+def read(path: Path, digest: str | None = None) -> Any:
+    """Read a checkpoint onto the CPU.
+
+    Args:
+        path: path of the file.
+        digest: sha256 that the file must have; None for any.
+
+    Raises:
+        ValueError: the file is missing, damaged, not a checkpoint or has another digest.
+    """
     try:
+        if digest and atomic.digest(path) != digest:
+            raise Unreadable("this training wrote another one")
         verify(path)
         with opened(path) as file:
             _check_crc(file)
@@ -72,9 +82,7 @@ def weights(path: Path, digest: str | None = None) -> dict[str, Tensor]:
     Raises:
         ValueError: the file cannot be read, has another digest or holds anything else.
     """
-    if digest and atomic.digest(path) != digest:
-        raise ValueError(f"{path} cannot be used (this training wrote another one); {REMEDY}")
-    state_dict = read(path)
+    state_dict = read(path, digest)
     if not _are_weights(state_dict):
         raise ValueError(f"{path} does not hold finite weights by their names; {REMEDY}")
     return state_dict

@@ -91,7 +91,9 @@ def _check_plain(choices: Any) -> None:
         if not is_plain or not _KEY.fullmatch(key):
             raise Unreadable(f"{key}: {text[:60]} is not a plain value")
     for key, value in choices.items():
-        if isinstance(value, dict) or any(section in choices for section in _sections(key)):
+        if isinstance(value, dict):
+            raise Unreadable(f"{key} is a mapping; its keys must be dotted keys of the file")
+        if any(section in choices for section in _sections(key)):
             raise Unreadable(f"{key} is in a section that has a value itself")
 
 

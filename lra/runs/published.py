@@ -83,7 +83,7 @@ def about(study: Path) -> About:
     try:
         return typed_json.validated(About, content(path))
     except Unreadable as error:
-        raise ValueError(f"{path} is not the description of a study of form 2 of version 0.2 ({error})") from None
+        raise ValueError(f"{path} is not the description of a study of form {typed_json.FORM} ({error})") from None
 
 
 def read(study: Path) -> dict[Path, Published]:

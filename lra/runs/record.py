@@ -22,8 +22,8 @@ FILES = ("config.yaml", "metrics.csv", "best.ckpt", "last.ckpt")
 Status = Literal["done", "diverged"]
 # Overrides on which no result depends.
 _MACHINE_OVERRIDES = ("runs=", "data.root=", "data.release=", "hydra.", "hydra/")
-# The start of an absolute path. In a URL, the slash follows a colon or another slash.
-_ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])(/|~)")
+# An absolute path, alone or in a list or mapping; the two slashes of a URL do not begin one.
+_ABSOLUTE_PATH = re.compile(r"""(?<![\w./])(/(?!/)|~)[^][{},'"]*""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +202,7 @@ def on_cpu(device: str) -> bool:
 def command(overrides: Iterable[str]) -> str:
     """The command line of a training, quoted for a shell.
 
-    Folders of runs and data and options of Hydra are left out. A value with an absolute path becomes the last name of
-    the path.
+    Folders of runs and data and options of Hydra are left out. An absolute path becomes its last name.
 
     Args:
         overrides: overrides of the command line.
@@ -212,12 +211,9 @@ def command(overrides: Iterable[str]) -> str:
     for override in overrides:
         if override.lstrip("+~").startswith(_MACHINE_OVERRIDES):
             continue
-        key, _, value = override.partition("=")
-        if _ABSOLUTE_PATH.search(value):
-            file_name = value.rpartition("/")[2]
-            arguments.append(f"{key}={file_name}")
-        else:
-            arguments.append(override)
+        key, equals, value = override.partition("=")
+        value = _ABSOLUTE_PATH.sub(lambda path: Path(path[0]).name, value)
+        arguments.append(f"{key}{equals}{value}")
     return shlex.join(["python", "-m", "lra.train", *arguments])
 
 

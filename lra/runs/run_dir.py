@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -288,10 +289,9 @@ def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str
 
 
 def _seed_of_name(path: Path) -> int:
-    """The k of seed-<k>, at most 9 digits; 0 for a directory whose name has no number after a hyphen."""
-    name = path.absolute().name
-    digits = name.partition("-")[2][:9]
-    return int(digits) if digits.isdecimal() else 0
+    """The k of seed-<k>; 0 for a directory with another name."""
+    match = re.fullmatch(r"seed-([0-9]+)", path.absolute().name)
+    return int(match[1]) if match else 0
 
 
 def _remove_unused_config(path: Path) -> None:

@@ -18,8 +18,6 @@ GROWTH = 2 * 2**30
 # Parameters of mallopt(3).
 _TRIM_THRESHOLD = -1
 _MMAP_MAX = -4
-# Texts of errors without memory: torch's CPU allocator, by platform, and operator new in C++.
-_CPU_ALLOCATOR_ERRORS = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -47,13 +45,6 @@ def check_memory(params: int) -> None:
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     if required > available:
         raise ValueError(f"{params:,} parameters take {required:,.0f} GB to train, this machine has {available:,.0f}")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator raised an error. CUDA's has its own class; the CPU's raises a plain RuntimeError."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _CPU_ALLOCATOR_ERRORS)
 
 
 def supports_bf16() -> bool:

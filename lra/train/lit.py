@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ranks
+from ..config.errors import is_out_of_memory
 from ..config.experiment import Experiment
 from ..data.datamodule import Batch
 from ..model.pretrainer import Pretrainer, draw_holes
 from ..ops import metrics
-from .device import is_out_of_memory
 from .optim import adamw, schedule
 
 # Value of ``bad_step`` while every loss has been finite.

@@ -125,12 +125,12 @@ def cosine(step: int, optim: Mapping) -> float:
     """Learning rate of a step: warm-up to lr, then half a cosine from lr to 0 (S4, S5 and LRU).
 
     The cosine lasts from the end of the warm-up to ``optim.steps``, or from the first to the second step of
-    ``optim.cosine``, of which the part during the warm-up is skipped. Later the rate is 0.
+    ``optim.cosine``, of which the part during the warm-up is skipped. Before it the rate is lr, after it 0.
     """
     if step <= optim["warmup"]:
         return warm_up(step, optim)
     first, last = optim.get("cosine") or (optim["warmup"], optim["steps"])
-    progress = min(1.0, (step - first) / (last - first))
+    progress = min(max(0.0, (step - first) / (last - first)), 1.0)
     return optim["lr"] * (1 + math.cos(math.pi * progress)) / 2
 
 

@@ -103,6 +103,11 @@ def test_command_line_quotes_each_override_once():
     assert quote("it's") == "'it\\'s'" and quote("a b") == "a b" and quote(8) == "'8'"
 
 
+def interrupt():
+    # As a training does after SIGTERM.
+    raise KeyboardInterrupt("stopped at step 3")
+
+
 def kill_process():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -114,6 +119,8 @@ def kill_process():
         (lambda: "attn=a: refused", {3: "attn=a: refused"}),
         (kill_process, {3: "attn=a: ended by SIGKILL, perhaps because memory ran out"}),
         (lambda: os.kill(os.getpid(), signal.SIGTERM), {3: "attn=a: ended by SIGTERM"}),
+        (interrupt, {3: "attn=a: stopped at step 3"}),
+        (lambda: sys.exit(2), {3: "attn=a: ended with exit status 1"}),
     ],
 )
 def test_worker_failure_is_confined_to_its_run(compute, failures):

@@ -186,6 +186,7 @@ def test_help_lists_every_key_and_choice(name):
     for key in OmegaConf.load(CONF / f"{name}.yaml"):
         assert key == "defaults" or f"\n{key}:" in text
     groups = {"train": ("attn", "task", "experiment"), "bench": ("preset",), "sweep": ("sweep",), "data": ("task",)}
+    groups["checks"] = ("attn", "block", "task")
     for group in groups.get(name, ()):
         choices = {path.stem for path in (CONF / group).glob("*.yaml")}
         assert choices and choices <= set(text.partition(f"\n{group}= ")[2].split())

@@ -189,6 +189,19 @@ def test_label_and_fingerprint_match_table(row):
     assert (actual.label, config_file.fingerprint(actual.choices({}))) == (row["label"], row["fingerprint"])
 
 
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        ("", "s4d_legs"),
+        ("attn.states=4", "s4d_legs"),
+        ("attn.states=64", "s4d_legs-states=64"),
+        ("attn=s4d_lin attn.states=8 attn.init=inv", "s4d_lin-init=inv-states=8"),
+    ],
+)
+def test_label_has_options_that_differ_from_the_experiment(words, label):
+    assert experiment("experiment=s4d_listops", *words.split()).label == label
+
+
 TASKS = sorted(path.stem for path in (CONF / "experiment").glob("board_*.yaml"))
 
 

@@ -133,6 +133,8 @@ ERRORS = {
         "task=listops attn=cur_abs optim.batch=8 optim.micro_batch=3": "optim.micro_batch must divide optim.batch 8",
         "task=listops attn=cur_abs data.mask=false": "data.pad must be fixed with data.mask=false, not auto",
         "task=listops attn=cur_abs model.norm=group": "model.norm must be one of layer, scale, rms, batch, or null",
+        "task=listops attn=mean model.embed={_target_:lra.model.embed.TokenEmbedding,_partial_:true}": "the model of "
+        "mean cannot be built: ",
         "task=listops attn=psf attn.channels=8 attn.project=false": "model.dim is 64, the mixer returns 8",
         "experiment=psf_listops model.layers=2": "model.layers must be 1 if a block changes the width 512 to 128",
         "experiment=psf_listops attn=sdpa": "attn.project: no such key; attn has",

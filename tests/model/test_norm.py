@@ -267,6 +267,7 @@ def test_rotary_and_no_positions_have_no_position_table(positions):
     ("words", "message"),
     [
         *((name, r"model\.positions must be learned or none for") for name in ("s4d_lin", "luna", "mega", "psf")),
+        ("fnet", "learned or none for FNet, which has no rotary positions"),
         ("sdpa model.head_dim=5", "head_dim must be even for rotary positions, not 5"),
     ],
 )

@@ -73,9 +73,7 @@ DAMAGES = {
     "FileNotFoundError": lambda study: (study / published.CURVES).unlink(),
     "EmptyDataError": lambda study: (study / published.CURVES).write_text(""),
     "KeyError: 'fingerprints'": lambda study: (study / published.CONFIGS).write_text("{}\n"),
-    "of form 2 of version 0.2 (form: ": lambda study: (study / published.ABOUT).write_text(
-        '{"command": "", "notes": []}'
-    ),
+    "of a study of form 2 (form: ": lambda study: (study / published.ABOUT).write_text('{"command": "", "notes": []}'),
 }
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -350,3 +351,12 @@ def test_invalid_checkpoint_raises_reason(weights, reason):
         checkpoint.load_weights(model, path)
     message = str(excinfo.value)
     assert str(path) in message and "delete its folder" in message and "\n" not in message
+
+
+@pytest.mark.parametrize("reason", ["it is missing", "this training wrote another one"])
+def test_best_weights_that_were_replaced_raise_reason(weights, reason):
+    _, path = weights
+    if reason == "it is missing":
+        path.unlink()
+    with pytest.raises(ValueError, match=rf"{re.escape(str(path))} cannot be used \({reason}\); delete its folder"):
+        checkpoint.weights(path, "0" * 64)

@@ -124,7 +124,7 @@ BAD = {
     "a key is not text(?#inside)": "a: [{1: 2}]\n",
     "model.dim is in a section that has a value itself": "model: 3\nmodel.dim: 4\n",
     "a.b.c.d is in a section": "a.b: 3\na.b.c.d: 4\n",
-    "a is in a section": "a: {b: 3}\n",
+    "a is a mapping; its keys must be dotted keys": "a: {b: 3}\n",
     "a: 9999.* is not a plain value": f"a: {'9' * 4000}\n",
     "Exceeds the limit": f"a: {'9' * 5000}\n",
 }
@@ -141,6 +141,15 @@ def test_invalid_config_yaml_is_rejected_with_short_reason(tmp_path, reason):
         config_file.read(path)
     message = str(excinfo.value)
     assert "delete its folder to run that seed again" in message and "\n" not in message and len(message) < 400
+
+
+@pytest.mark.parametrize(("name", "seed"), [("seed-7", 7), ("seed-1234567890", 1234567890), ("foo-7", 0)])
+def test_unfinished_run_has_seed_of_its_directory(tmp_path, name, seed):
+    path = tmp_path / name
+    path.mkdir()
+    (path / "config.yaml").write_text("a: 1\n")
+    run_dir = RunDir.read(path)
+    assert run_dir.seed == seed and run_dir.fingerprint == config_file.fingerprint({"a": 1, "seed": seed})
 
 
 @pytest.fixture(scope="module")

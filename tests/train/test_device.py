@@ -12,6 +12,7 @@ from conftest import config
 from support.training import result, trained
 from torch._dynamo.backends.registry import lookup_backend
 
+from lra.config.errors import explain, is_user_error
 from lra.config.experiment import MIN_GPU_EVAL_BATCH
 from lra.data.datamodule import Batch
 from lra.train import device
@@ -78,6 +79,7 @@ CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocat
 OUT_OF_MEMORY = {
     "cuda": torch.OutOfMemoryError("CUDA out of memory"),
     "cpu": RuntimeError(CPU_ALLOCATOR),
+    "macos": RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
     "c++": RuntimeError("std::bad_alloc"),
     "python": MemoryError(),
 }
@@ -101,6 +103,11 @@ def evaluation(model):
     module = LitClassifier.of(config("mean"), model, seed=0).eval()
     inputs = torch.arange(14)[:, None, None]
     return module, Batch(inputs, torch.ones_like(inputs, dtype=torch.bool), torch.zeros(14))
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
+def test_command_without_memory_ends_with_one_line(error):
+    assert is_user_error(error) and explain(error).startswith("out of memory")
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)

@@ -215,6 +215,11 @@ def test_module_rates_define_parameter_groups():
     assert len(optim.adamw(model[0], OPTIONS).param_groups) == 1
 
 
+def test_cosine_after_warmup_starts_at_learning_rate():
+    options = OPTIONS | {"lr": 1, "warmup": 2, "steps": 8, "cosine": (4, 6)}
+    assert [optim.cosine(step, options) for step in range(2, 9)] == pytest.approx([1, 1, 1, 0.5, 0, 0, 0])
+
+
 @pytest.mark.parametrize("kind", ["one_cycle", "linear", "cosine", "constant"])
 def test_schedule_preserves_ratio_of_group_rates(kind):
     options = OPTIONS | {"schedule": kind, "steps": 20, "warmup": 5}

@@ -83,11 +83,17 @@ class WandB(WandbLogger):
         self._experiment = open_run(
             self._about, folder=self._folder, mode=self._mode, timeout=self._timeout, resume=last_step > 0
         )
-        if last_step and (self._folder / checkpoint.METRICS).exists():
-            for metrics in checkpoint.read_metrics(self._folder):
-                step = metrics.pop("step")
-                if step <= last_step:
-                    self.log_metrics(metrics, step)
+        if not last_step or not (self._folder / checkpoint.METRICS).exists():
+            return
+        try:
+            evaluations = checkpoint.read_metrics(self._folder)
+        except ValueError as error:
+            tell(f"{first_line(error)}; the evaluations up to step {last_step} are not sent")
+            return
+        for metrics in evaluations:
+            step = metrics.pop("step")
+            if step <= last_step:
+                self.log_metrics(metrics, step)
 
     @rank_zero_only
     def log_metrics(self, metrics: dict, step: int | None = None) -> None:
