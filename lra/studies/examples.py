@@ -43,7 +43,7 @@ def batches(data: TaskData, examples: int, size: int, device: str) -> list[Batch
     return gathered(data, "test", parts, device)
 
 
-def labelled(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Tensor]:
+def labelled(path: Path, split: str, n: int, seed: int, option: str | None = None) -> tuple[list[bytes], Tensor]:
     """Draw files of <split>/<class>/<file> from a tar file, the same number of each class.
 
     Only folders that test has too are classes: IMDb's train has a folder of texts without a label as well.
@@ -53,6 +53,7 @@ def labelled(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Te
         split: folder in it.
         n: number of files, a multiple of the number of classes.
         seed: seed of the draw.
+        option: name of the option with n, for the message; None: the split.
 
     Returns:
         Contents in the order of the archive, and labels (n,) that number the classes in alphabetical order.
@@ -64,7 +65,7 @@ def labelled(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Te
     try:
         with tarfile.open(path) as archive:
             names = _names_by_class(archive, split)
-            _check_classes(names, path, split, n)
+            _check_classes(names, path, split, n, option or split)
             # Draw the same number of names of each class.
             generator = np.random.default_rng(seed)
             num_per_class = n // len(names)
@@ -96,7 +97,7 @@ def _names_by_class(archive: tarfile.TarFile, split: str) -> dict[str, list[str]
     return {kind: files for kind, files in names[split].items() if kind in classes}
 
 
-def _check_classes(names: dict[str, list[str]], path: Path, split: str, n: int) -> None:
+def _check_classes(names: dict[str, list[str]], path: Path, split: str, n: int, option: str) -> None:
     """Raise ValueError unless n files can be drawn evenly from two or more classes."""
     num_classes = len(names)
     smallest = min((len(files) for files in names.values()), default=0)
@@ -104,5 +105,5 @@ def _check_classes(names: dict[str, list[str]], path: Path, split: str, n: int) 
     if not is_even or not 0 < n // num_classes <= smallest:
         raise ValueError(
             f"{path} has {len(names)} classes of {smallest} or more files in {split}/<class>/; "
-            f"{split}={n} must be a multiple of the number of classes, with at most {smallest} files of each"
+            f"{option}={n} must be a multiple of the number of classes, with at most {smallest} files of each"
         )

@@ -1,5 +1,6 @@
 """Swap the mechanism of a finished run: its experiment, its weights, and the options that choose the new one."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -80,13 +81,15 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
         attn = attn.replace(class_token=has_class_token)
 
     # The kind of attention weights is part of the trained model.
-    old_weights = source.attn.get("weights")
-    new_weights = attn.get("weights")
+    old_weights = _attention_weights(source.attn)
+    new_weights = _attention_weights(attn)
     is_chosen = any(line.startswith("attn.weights=") for line in overrides)
     if None not in (old_weights, new_weights) and old_weights != new_weights and not is_chosen:
+        # Hydra adds an option that the configuration does not have only with a plus.
+        plus = "" if "weights" in attn.options else "+"
         raise ValueError(
             f"{run.path} has attn.weights={old_weights} and attn={options.label} has {new_weights}; "
-            f"add attn.weights={old_weights}"
+            f"add {plus}attn.weights={old_weights}"
         )
 
     block = source.block
@@ -100,6 +103,12 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
         optim=_optim(source.optim, options),
     )
     return source, target
+
+
+def _attention_weights(attn: Target) -> str | None:
+    """Return the kind of attention weights of a mechanism, by default its class's; None if it has no choice of them."""
+    parameter = inspect.signature(attn.function).parameters.get("weights")
+    return None if parameter is None else attn.get("weights", parameter.default)
 
 
 def _optim(run_optim: Optim, options: TransferOptions) -> Optim:
@@ -124,6 +133,9 @@ def _block(run_block: Target, new_block: Target, overrides: list[str]) -> Target
     """Return the run's block with the overridden options, since an attn brings the defaults of its block.
 
     A block of another class replaces the run's.
+
+    Raises:
+        ValueError: an option of the run's block is removed (``~block.norm``).
     """
     # A block of the command line counts as chosen.
     is_chosen = any(line.startswith("block=") for line in overrides)
@@ -136,6 +148,11 @@ def _block(run_block: Target, new_block: Target, overrides: list[str]) -> Target
     # The chunk is what distinguishes ``mega_chunk`` from ``mega``, so it is taken over without an override too.
     if new_block.get("chunk"):
         keys.add("chunk")
+    for key in keys:
+        if key not in new_block.options:
+            raise ValueError(
+                f"~block.{key}: the block of the run cannot lose an option; write block.{key}=<value> or leave it out"
+            )
     return run_block.replace(**{key: new_block.options[key] for key in keys})
 
 

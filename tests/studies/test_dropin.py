@@ -3,17 +3,22 @@
 import json
 import sys
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import config
 from scipy.special import softmax
 
 from lra.config.compose import compose
+from lra.data.datamodule import TaskData
+from lra.data.split import Split
 from lra.ops.cluster_attention import form_clusters
 from lra.ops.pinv import cubic, exact
-from lra.studies.dropin import candidates, variants
+from lra.studies.dropin import candidates, qkv_sources, variants
 from lra.studies.dropin.__main__ import Errors, distance, dropin, error_text, ratio
 from lra.studies.dropin.candidates import CANDIDATES, CHOICES, farthest_points, selection, step
 from lra.studies.dropin.qkv_sources import DropinOptions, sources
@@ -189,7 +194,8 @@ def test_qkv_of_trained_run(data_root, tmp_path):
         overrides = ["sources=[]", f"run={tmp_path}/s/listops/{name}", f"n={n}", "counts=[4]"]
         return list(sources(compose(DropinOptions, overrides)))
 
-    for name in ("sdpa", "cur_abs"):
+    other_weights = ("sdpa attn.causal=true", "softmax +attn.weights=laplace", "none")
+    for name in ("sdpa", "cur_abs", *other_weights):
         train.__wrapped__(config(name, f"runs={tmp_path}", "study=s", "seeds=[0]"))
     (source,) = load_sources("sdpa")
     assert source.name == "s-sdpa-seed-0" and len(source.examples) == 3 and len(source.examples[0]) == 2
@@ -199,5 +205,23 @@ def test_qkv_of_trained_run(data_root, tmp_path):
         assert all(x.shape[:3] == (1, 2, length) and x.isfinite().all() for layer in layers for x in layer)
     with pytest.raises(ValueError, match=r"n=65: .* has 64 validation examples of more than 4 tokens"):
         load_sources("sdpa", n=65)
-    with pytest.raises(ValueError, match="has attn=cur_abs; name a run of sdpa or softmax"):
-        load_sources("cur_abs")
+    for label in ("cur_abs", "sdpa-causal=True", "softmax-weights=laplace", "none"):
+        with pytest.raises(ValueError, match=f"has attn={label}; name a run of sdpa or softmax"):
+            load_sources(label)
+
+
+def test_pairs_of_texts_are_selected_by_first_text(monkeypatch):
+    """Half of the first texts are too short for 4 selected tokens, and their second ones are not."""
+    lengths = torch.tensor([[3, 20], [20, 3], [4, 60], [9, 2]])
+    offsets = F.pad(lengths.flatten().cumsum(0), (1, 0))
+    split = Split(torch.randint(1, 16, (int(offsets[-1]),)), offsets, torch.zeros(4, dtype=torch.long), towers=2)
+    data = TaskData(source=SimpleNamespace(open=lambda root: {"val": split}), root="", length=128, limit=128, batch=4)
+    data.setup()
+    model = config("sdpa", "task.towers=2").classifier().eval()
+    monkeypatch.setattr(qkv_sources.restore, "configuration", lambda run, root: None)
+    monkeypatch.setattr(qkv_sources.restore, "trained", lambda run, experiment: (model, data))
+    run = SimpleNamespace(path=Path("seed-0"), record=SimpleNamespace(task="x", label="sdpa", study="s", test=50.0))
+    record_examples = lambda n: qkv_sources.trained(run, compose(DropinOptions, ["counts=[4]", f"n={n}"])).examples
+    assert sorted(layers[0][0].shape[2] for layers in record_examples(2)) == [9, 20]
+    with pytest.raises(ValueError, match="n=3: seed-0 has 2 validation examples of more than 4 tokens"):
+        record_examples(3)

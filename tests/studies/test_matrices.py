@@ -119,7 +119,14 @@ def test_factorise_summary_counts_wins_per_kind_and_rank():
         ["mesh", "3", "2 of 3", "0.5 (0.25 to 1.5)", "1 of 3", "2 (0.5 to 3)"],
         ["image", "1", "0 of 1", "1 (1 to 1)", "1 of 1", "0.5 (0.5 to 0.5)"],
     ]
-    assert summary([]) == [] and results[0].cells()[-2:] == ("2", "3")
+    assert summary([]) == [] and results[0].cells()[-2:] == ("2", "4")
+
+
+@pytest.mark.parametrize("iterations, half_way", [(0, ""), (1, "9"), (2, "9"), (3, "8"), (4, "8"), (10, "5")])
+def test_error_half_way_is_after_half_of_iterations(iterations, half_way):
+    x, factors = np.ones((8, 8)), chord.start(8, seed=1).numpy()
+    result = Result(kind="mesh", name="x", matrix=x, factors=factors, fell=np.arange(9.0, 9.0 - iterations, -1.0))
+    assert result.cells()[-2:] == (str(iterations), half_way)
 
 
 SIZES = Sizes(heads=2, head_dim=8, value_dim=8, length=24)
@@ -244,6 +251,19 @@ def test_run_is_measured_at_initial_best_and_last_weights(data_root, tmp_path, c
     (run.path / "last.ckpt").unlink()
     weights = [name for name, *_ in matrices.checkpoints(run, configuration(run, str(data_root)), None)]
     assert weights == ["initial", "best"]
+
+
+@pytest.mark.parametrize("name", ["skyformer", "cur_plus"])
+def test_message_names_mechanisms_with_inverse(data_root, tmp_path, name):
+    train.__wrapped__(config(name, f"runs={tmp_path}", "seeds=[0]"))
+    (run,) = finished(tmp_path / "paper-smoke/listops" / name)
+    measured = lambda: [layer.steps for layer in matrices.of_run(run, compose(InversesOptions, ["n=1"]))]
+    if name == "skyformer":
+        assert set(measured()) == {6}
+    else:
+        message = "has attn=cur_plus, which inverts no matrix; name one of soft, nystrom, skyformer, cur_step"
+        with pytest.raises(ValueError, match=message):
+            measured()
 
 
 def test_figure_has_panels_one_legend_and_literal_labels(tmp_path):

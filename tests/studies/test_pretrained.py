@@ -58,6 +58,8 @@ def test_examples_are_balanced_and_labelled_by_folder_name(reviews):
     for n in (9, 26, 0):
         with pytest.raises(ValueError, match=f"2 classes of 12 or more files in train/<class>/; train={n} must be"):
             labelled(reviews, "train", n, 0)
+    with pytest.raises(ValueError, match="drawn=9 must be a multiple of the number of classes"):
+        labelled(reviews, "test", 9, 0, option="drawn")
     with pytest.raises(ValueError, match="0 classes"):
         labelled(reviews, "dev", 10, 0)
 

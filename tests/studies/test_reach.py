@@ -17,9 +17,9 @@ from lra.io.typed_json import save
 from lra.runs.reader import finished
 from lra.studies.lengths import __main__ as show
 from lra.studies.lengths.__main__ import lengths
-from lra.studies.probes import local_window, measure, record
+from lra.studies.probes import local_window, measure, record, report
 from lra.studies.probes.__main__ import ProbesOptions, _transfer_options, probe
-from lra.studies.probes.report import matrices, smallest, within
+from lra.studies.probes.report import draw, matrices, matrix, smallest, within
 from lra.studies.swap import TransferOptions
 from lra.sweep import job
 from lra.sweep.launcher import Launcher
@@ -115,6 +115,23 @@ def test_derivative_shares_do_not_depend_on_encode_separately():
     torch.testing.assert_close(*map(torch.tensor, actual), rtol=0.1, atol=1e-4)
 
 
+def test_derivative_distances_count_from_token_to_token_with_class_vector():
+    """A convolution of width 3 reaches one position, and without a mechanism a token depends on itself only."""
+    for words, reach in (("conv attn.width=3", 1), ("none", 0)):
+        model, batch = model_and_batch(words, "model.pool=class", "model.layers=1")
+        assert measure.beyond(model, [batch], [reach], rows=20) == [0]
+    # The only real token is the last one.
+    one_token = Batch(batch.inputs, torch.arange(LENGTH).expand(2, 1, -1) == LENGTH - 1, batch.label)
+    assert measure.beyond(model, [one_token], [0], rows=4) == [0]
+
+
+def test_derivatives_of_padded_sequences_include_last_token_after_class_token():
+    """The class token does not depend on the token behind it, so only the derivatives of that token are beyond 0."""
+    model, batch = model_and_batch("conv attn.causal=true", "model.pool=cls", "model.layers=1")
+    one_token = Batch(batch.inputs, torch.arange(LENGTH).expand(2, 1, -1) == 0, batch.label)
+    assert measure.beyond(model, [one_token], [0], rows=20)[0] > 0.001
+
+
 def test_reaches_are_powers_of_two_and_length():
     assert measure.reaches(24) == [1, 2, 4, 8, 16, 24] and measure.reaches(32) == [1, 2, 4, 8, 16, 32]
 
@@ -164,6 +181,44 @@ def test_scores_by_token_count_exclude_padding_and_filler():
     assert scores == {"own": 60.0, "1": 100.0, "2": pytest.approx(200 / 3), "4": 0.0}
 
 
+def test_scores_by_token_count_leave_out_groups_of_one_class():
+    inputs = torch.tensor([[1, 0], [2, 0], [1, 5]])[:, None]
+    model = lambda inputs, mask: F.one_hot(inputs[:, 0, 0] - 1, 2)
+    for metric in ("roc_auc", "balanced_accuracy"):
+        scores = measure.over_filled(model, [Batch(inputs, None, torch.tensor([0, 1, 0]))], metric)
+        assert scores == {"own": 100.0, "1": 100.0}
+
+
+def test_swaps_with_other_attention_weights_leave_cell_empty(data_root, tmp_path, capfd):
+    """sdpa has no position bias, and the others have softmax weights by default."""
+    train.__wrapped__(config("mega", f"runs={tmp_path}", "seeds=[0]", "attn.weights=laplace"))
+    home = tmp_path / "paper-smoke/listops/mega-weights=laplace"
+    args = [f"run={home}", f"runs={tmp_path}", "examples=8", "swaps=[sdpa,mega_cur_step,softmax,mean]", "threads=1"]
+    probe.__wrapped__(compose(ProbesOptions, args))
+    line = record.table(tmp_path / "probes/paper-smoke/listops/mega-weights=laplace/seed-0/swaps.csv")
+    assert line["scored with"].tolist() == ["own"]
+    assert capfd.readouterr().err.count("has attn.weights=laplace and attn=") == 2
+
+
+def test_matrix_leaves_out_scores_with_other_options(tmp_path, capfd):
+    def line(label, examples, kept):
+        folder = tmp_path / "listops" / label / "seed-0"
+        folder.mkdir(parents=True)
+        rows = [f"{name},{score},{examples},{kept}" for name, score in (("own", 40.0), ("sdpa", 20.0))]
+        (folder / record.SWAPS).write_text("\n".join(["scored with,score,examples,kept", *rows, ""]))
+
+    line("cur_abs", 100, "")
+    line("cur_step", 100, 8)
+    line("nystrom", 200, "")
+    # A line without its options, as earlier versions wrote it.
+    folder = tmp_path / "listops/mean/seed-0"
+    folder.mkdir(parents=True)
+    (folder / record.SWAPS).write_text("scored with,score\nown,40.0\n")
+    matrix(tmp_path, record.SWAPS, {"examples": "100", "kept": ""})
+    assert record.table(tmp_path / record.SWAPS)["trained with"].tolist() == ["cur_abs"]
+    assert capfd.readouterr().err.count("left out: ") == 3
+
+
 def test_swapped_mechanism_inherits_number_of_selected_tokens(data_root, tmp_path):
     train.__wrapped__(config("cur_abs", f"runs={tmp_path}", "seeds=[0]", "attn.count=5"))
     (run,) = finished(tmp_path / "paper-smoke/listops/cur_abs-count=5", None)
@@ -173,10 +228,10 @@ def test_swapped_mechanism_inherits_number_of_selected_tokens(data_root, tmp_pat
     assert swap("mean") == compose(TransferOptions, [f"run={run.path}", "attn=mean"]).attn
 
 
-def save_probes(runs, label, scores, seed=0, fingerprint="f", reaches=(1, 2, 4, 8)):
+def save_probes(runs, label, scores, seed=0, fingerprint="f", reaches=(1, 2, 4, 8), examples=10):
     about = {"study": "paper-paper", "task": "listops", "label": label, "seed": seed, "fingerprint": fingerprint}
-    about |= {"git": None, "metric": "accuracy", "examples": 10, "by": "mask", "derived": 0, "rows": 8, "beyond": None}
-    data = record.Probes(**about, reaches=list(reaches), scores=scores, score=scores[-1])
+    about |= {"git": None, "metric": "accuracy", "by": "mask", "derived": 0, "rows": 8, "beyond": None}
+    data = record.Probes(**about, examples=examples, reaches=list(reaches), scores=scores, score=scores[-1])
     save(data, record.folder(runs, data) / record.NAME)
     return data
 
@@ -189,6 +244,15 @@ def test_locality_is_smallest_reach_that_keeps_95_percent_of_gain(tmp_path):
     assert record.means([data, shorter], "scores").to_dict() == {1: 15.0, 2: 29.5, 4: 30.0}
     assert smallest(save_probes(tmp_path, "sdpa", [20.0, 38.9, 39.0, 40.0]), 20.0) == 4
     assert smallest(save_probes(tmp_path, "sdpa", [40.0, 41.0, 40.0, 40.0]), 20.0) == 1
+
+
+def test_title_of_figure_has_examples_of_all_labels(tmp_path, monkeypatch):
+    titles = []
+    monkeypatch.setattr(report, "save", lambda figure, path, title: titles.append(title))
+    for label, examples in (("cur_abs", 10), ("sdpa", 10), ("sdpa", 200)):
+        save_probes(tmp_path, label, [20.0, 20.0, 30.0, 40.0], examples=examples)
+        draw(tmp_path / record.FOLDER / "paper-paper/listops")
+    assert [title.partition(", ")[2] for title in titles] == ["10 test examples"] * 2 + ["10 to 200 test examples"]
 
 
 def test_report_shows_locality_and_scores_within_each_reach(tmp_path):

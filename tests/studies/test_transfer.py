@@ -13,11 +13,13 @@ import torch
 import yaml
 from conftest import config
 from scipy.special import softmax
+from support.features import model_and_batch, padded_ids
 from support.records import unseal
 
 from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
 from lra.config.compose import compose
+from lra.data.datamodule import Batch
 from lra.io.typed_json import save
 from lra.results import summary as report_tables
 from lra.runs import config_file, record
@@ -140,6 +142,17 @@ def test_spectrum_matches_svd_of_dense_map(runs):
     assert actual.relative < 1e-5
 
 
+@pytest.mark.parametrize("encode_separately", [False, True])
+def test_spectrum_counts_pairs_of_texts(encode_separately):
+    model = model_and_batch("softmax", "task.towers=2", "model.layers=1")[0]
+    inputs, mask = padded_ids((24, 17), towers=2)
+    model.encode_separately = encode_separately
+    both, first = (Batch(inputs[:n], mask[:n], None) for n in (2, 1))
+    spectrum_of = lambda batches, n: layers(model, model, batches, spectrum=n)[0].spectrum
+    assert spectrum_of([both], 2) == spectrum_of([both], 4) != spectrum_of([both], 1)
+    assert spectrum_of([both, both], 1) == spectrum_of([first], 1) == spectrum_of([first], 2)
+
+
 def test_controls_ignore_queries_and_keys():
     q, k, v = torch.randn(3, 2, 3, 5, 4)
     sizes, bias = Sizes(heads=3, head_dim=4, value_dim=4, length=5), torch.randn(3, 5, 5)
@@ -165,6 +178,8 @@ def test_mega_cur_with_exact_inverse_equals_trained_mega(mega):
     other = words(mega, "attn=mega_cur_step", "block.truncation=9", run=home)
     assert experiments(first_run, other)[1].block.get("truncation") == 9
     assert experiments(first_run, words(mega, "attn=mega_chunk", run=home))[1].block == source.block.replace(chunk=128)
+    with pytest.raises(ValueError, match=r"~block.norm: .* write block.norm=<value>"):
+        experiments(first_run, words(mega, "attn=mega_cur_step", "~block.norm", run=home))
     exact, swapped = models(mega, "attn=mega_cur_step", "attn.count=128", *TRUE_INVERSE, run=home)
     batch = torch.randint(0, 15, (2, 1, 128), generator=torch.manual_seed(0))
     out = exact.double()(batch)
@@ -177,11 +192,13 @@ def test_mega_cur_with_exact_inverse_equals_trained_mega(mega):
 def test_changing_attention_function_requires_explicit_override(mega, tmp_path):
     seed = trained(mega, "mega") / "seed-0"
     home = copy_run(seed, tmp_path / "copy", choices(seed) | {"attn.weights": "laplace"})
-    message = "has attn.weights=laplace and attn=mega_cur_step has softmax; add attn.weights="
-    with pytest.raises(ValueError, match=message):
-        models(mega, "attn=mega_cur_step", run=home)
-    for weights in ("laplace", "softmax"):
-        assert models(mega, "attn=mega_cur_step", f"attn.weights={weights}", run=home)
+    # softmax has the option in its class only, mega_cur_step in its configuration too.
+    for attn, override in (("mega_cur_step", "attn.weights"), ("softmax", "+attn.weights")):
+        message = f"has attn.weights=laplace and attn={attn} has softmax; add {override}=laplace"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            models(mega, f"attn={attn}", run=home)
+        for weights in ("laplace", "softmax"):
+            assert models(mega, f"attn={attn}", f"{override}={weights}", run=home)
 
 
 def test_transfer_without_tuning_records_scores_once(runs, capfd):

@@ -9,6 +9,7 @@ import torch
 from annotated_types import MinLen
 from torch import Tensor
 
+from ...attention.base import Attention
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
 from ...config.schema import Some, Threads, as_list
@@ -44,23 +45,26 @@ class DropinOptions(QKVOptions):
 
 
 def trained(run: RunDir, options: DropinOptions) -> QKVSource:
-    """Record validation examples whose longest text has more tokens than the largest count, in a run's best model.
+    """Record validation examples whose first text has more tokens than the largest count, in a run's best model.
 
     Raises:
-        ValueError: the mechanism is neither sdpa nor softmax or has a position bias, or there are too few such
-            examples.
+        ValueError: the mechanism is not softmax attention over all tokens or has a position bias, or there are too few
+            such examples.
     """
     r = run.record
     # Errors are measured against softmax attention.
     experiment = restore.configuration(run, options.data.root)
     model, data = restore.trained(run, experiment)
-    kinds = set(map(type, mechanisms(model).values()))
-    if not kinds <= {SDPA, Softmax}:
-        raise ValueError(f"run={run.path} has attn={r.label}; name a run of sdpa or softmax")
+    attentions = mechanisms(model).values()
+    if not attentions or not all(map(_is_softmax, attentions)):
+        raise ValueError(
+            f"run={run.path} has attn={r.label}; name a run of sdpa or softmax, not causal and with softmax weights"
+        )
 
     # Draw n of the long examples.
     largest = max(options.counts)
-    is_long = data.sequence_lengths["val"] > largest
+    lengths = data.splits["val"].lengths.clamp(max=data.limit)  # (n,T)
+    is_long = lengths[:, 0] > largest
     long = is_long.nonzero()[:, 0].numpy()
     if len(long) < options.n:
         raise ValueError(f"n={options.n}: {run.path} has {len(long)} validation examples of more than {largest} tokens")
@@ -77,12 +81,19 @@ def trained(run: RunDir, options: DropinOptions) -> QKVSource:
         examples.append(layers)
 
     # The description of the source.
-    lengths = []
+    num_tokens = []
     for first_layer, *_ in examples:
         q, _, _ = first_layer
-        lengths.append(q.shape[2])
-    about = f"{r.task} {r.label} {run.path.name}, test {r.test:.1f}, {min(lengths)} to {max(lengths)} tokens"
+        num_tokens.append(q.shape[2])
+    about = f"{r.task} {r.label} {run.path.name}, test {r.test:.1f}, {min(num_tokens)} to {max(num_tokens)} tokens"
     return QKVSource(f"{r.study}-{r.label}-{run.path.name}", about, examples)
+
+
+def _is_softmax(attention: Attention) -> bool:
+    """Return whether a mechanism computes softmax(q kᵀ / √D) v over all tokens."""
+    if type(attention) is SDPA:
+        return not attention.causal
+    return type(attention) is Softmax and attention.weights == "softmax"
 
 
 def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Layer:
@@ -110,7 +121,7 @@ def pretrained(options: DropinOptions) -> QKVSource:
         raise ValueError(f"model={options.model}: {error}") from None
 
     encoder = load(options.model, pool="mean", length=options.length, size=options.size, device="cpu")
-    contents, _ = labelled(options.examples, "test", options.drawn, options.seed)
+    contents, _ = labelled(options.examples, "test", options.drawn, options.seed, option="drawn")
     is_image = encoder.tokenizer is None
 
     # Archives are usually sorted by class, so the examples are shuffled.

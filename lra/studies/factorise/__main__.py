@@ -103,7 +103,8 @@ class Result:
         iterations = len(self.fell)
         # The error of each SVD with its rank.
         svd = [f"{self.errors[key]:.3g} (r = {rank})" for key, rank in chord.ranks(n).items()]
-        half_way = f"{self.fell[iterations // 2]:.3g}" if iterations else ""
+        # ``fell`` begins with the error after the first iteration; half of an odd number is rounded up.
+        half_way = f"{self.fell[(iterations - 1) // 2]:.3g}" if iterations else ""
         return (
             self.kind,
             self.name,

@@ -90,7 +90,8 @@ def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
     experiment = configuration(run, options.data.root)
     if not any(hasattr(attention, "pinv") for attention in mechanisms(experiment.meta_model).values()):
         raise ValueError(
-            f"run={run.path} has attn={r.label}, which inverts no matrix; name one of soft, nystrom, cur_*"
+            f"run={run.path} has attn={r.label}, which inverts no matrix; "
+            "name one of soft, nystrom, skyformer, cur_step, cur_abs or another cur_* except cur_plus"
         )
     best, data = trained(run, experiment)
     examples = [without_padding(batch) for batch in batches(data, options.n, 1, "cpu")]

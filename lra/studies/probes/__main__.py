@@ -58,8 +58,8 @@ def probe(options: ProbesOptions) -> None:
     """Probe every finished seed of the runs, or score it with other mechanisms or over the number of tokens.
 
     Raises:
-        ValueError: a path is not a run, its data, weights or records cannot be used, its kind of attention weights is
-            not the one of a mechanism in ``swaps``, its task has no tokens for ``filled``, or both are given.
+        ValueError: a path is not a run, its data, weights or records cannot be used, its task has no tokens for
+            ``filled``, or ``swaps`` and ``filled`` are both given.
     """
     if options.swaps and options.filled:
         raise ValueError("swaps and filled=true are two ways to score a run; give one of them")
@@ -87,7 +87,7 @@ def probe(options: ProbesOptions) -> None:
     level = 2 if name else 1
     homes = dict.fromkeys(record.folder(options.runs, run.record).parents[level] for run in runs)
     for home in homes:
-        files = matrix(home, name) if name else draw(home)
+        files = matrix(home, name, _settings(options)) if name else draw(home)
         print(f"written: {', '.join(map(str, files))}")
 
 
@@ -160,11 +160,11 @@ def swapped(run: RunDir, options: ProbesOptions, device: str) -> None:
     line = {"own": exact}
     for name in options.swaps:
         transfer = _transfer_options(run, options, name)
-        source, target = experiments(run, transfer)
         try:
+            source, target = experiments(run, transfer)
             _, other = swap(run, source, target)
         except ValueError as error:
-            # The weights do not fit the other mechanism, and the cell stays empty.
+            # The weights do not fit the other mechanism, or it has other attention weights: the cell stays empty.
             log(f"{r.task} {r.label} -> {name} seed {r.seed}: {error}")
             continue
         score = measure.score(other.to(device), scored, r.metric)
@@ -196,8 +196,15 @@ def over_filled(run: RunDir, options: ProbesOptions, device: str) -> None:
 def _save(line: dict[str, float], run: RunDir, options: ProbesOptions, name: str) -> None:
     path = record.folder(options.runs, run.record) / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    scores = pd.Series(line, name="score")
+    scores = pd.DataFrame({"score": line}).assign(**_settings(options))
     atomic.write(path, scores.to_csv(index_label="scored with", lineterminator="\n"))
+
+
+def _settings(options: ProbesOptions) -> dict[str, str]:
+    """Return the options that scores of one matrix have in common, as texts."""
+    # The token budget matters for other mechanisms only.
+    kept = options.kept if options.swaps else None
+    return {"examples": str(options.examples), "kept": str(kept or "")}
 
 
 def _transfer_options(run: RunDir, options: ProbesOptions, name: str) -> TransferOptions:

@@ -94,7 +94,7 @@ def _confine_softmax(mixer: Softmax, forward: Callable, reach: int, q, k, v, mas
     band = _band(q.shape[2], reach, q.device)
     band_bias = torch.zeros(band.shape, device=q.device).masked_fill(~band, MIN_SCORE)
 
-    def confined_bias(rows: slice, cols: slice) -> Tensor:
+    def confined_bias(rows: Tensor, cols: Tensor) -> Tensor:
         return band_bias + (0 if bias is None else bias(rows, cols))
 
     return forward(q, k, v, mask, confined_bias)

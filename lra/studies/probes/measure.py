@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...data.datamodule import Batch
@@ -21,7 +22,8 @@ def over_filled(model: nn.Module, batches: list[Batch], metric: str) -> dict[str
 
     Returns:
         The metric over all examples by the name ``own``, then by 2^i over the examples of 2^i to 2^(i + 1) - 1 tokens,
-        in all towers together. An example without tokens counts as one of a single token.
+        in all towers together. An example without tokens counts as one of a single token. A group of one class is left
+        out if the metric needs both.
     """
     # The number of tokens of each example, then its power of two.
     counts = []
@@ -38,7 +40,11 @@ def over_filled(model: nn.Module, batches: list[Batch], metric: str) -> dict[str
     scores = {"own": compute(outputs, labels)}
     for exponent in exponents.unique().tolist():
         in_group = exponents == exponent
-        scores[str(2**exponent)] = compute(outputs[in_group], labels[in_group])
+        try:
+            scores[str(2**exponent)] = compute(outputs[in_group], labels[in_group])
+        except ValueError:
+            # The group lacks one of the two classes that the metric needs.
+            continue
     return scores
 
 
@@ -77,7 +83,8 @@ def beyond(model: nn.Module, batches: Iterable[Batch], reaches: list[int], rows:
 
     Hidden states are taken before the pooling, inputs behind the embedding; both are vectors. The squared Frobenius
     norm of their Jacobian J is the mean of |Jᵀ r|² over random signs r (Hutchinson's estimator), with one r for each of
-    ``rows`` random real positions of an example.
+    ``rows`` random real positions of an example. The token of ``pool=cls`` is one of the positions; the vector of
+    ``pool=class``, which is behind the embedding, is not.
     """
     generator = torch.Generator().manual_seed(0)
     # Sums by distance; the last entry collects everything that is further away than the largest reach.
@@ -104,6 +111,12 @@ def beyond(model: nn.Module, batches: Iterable[Batch], reaches: list[int], rows:
         for x, hidden, mask in zip(inputs, outputs, masks, strict=True):
             # x and hidden: (N,L,d). Positions are drawn from the real tokens of each example.
             num_examples, length, _ = x.shape
+            if model.pool == "class":
+                # The class vector has a hidden state but no input.
+                hidden = hidden[:, 1:]
+            if model.pool == "cls" and mask is not None:
+                # The class token is in front, and a sequence of full length loses its last token.
+                mask = F.pad(mask, (1, 0), value=True)[:, :length]
             is_real = torch.ones(num_examples, length) if mask is None else mask.float().cpu()
             positions = torch.multinomial(is_real, rows, replacement=True, generator=generator)  # (N,rows)
             for position in positions.unbind(1):

@@ -196,7 +196,7 @@ def draw(home: Path) -> list[Path]:
             if all(getattr(probes, values) for probes in seeds):
                 axes.plot(record.means(seeds, values), label=f"{label} (n = {len(seeds)})", **style)
 
-    # All probes of a task have the same metric. The title has the number of examples of the first one.
+    # All probes of a task have the same metric.
     example = next(iter(by_label.values()))[0]
     left.set_ylabel(f"test {example.metric} within the reach, %")
     right.set(ylabel="squared derivatives beyond the reach, share", ylim=(0, 1))
@@ -216,12 +216,20 @@ def draw(home: Path) -> list[Path]:
             color="grey",
         )
     left.legend(fontsize=7)
-    title = f"{example.study}: {example.task}, {example.examples} test examples"
+    counts = {probes.examples for seeds in by_label.values() for probes in seeds}
+    num_examples = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    title = f"{example.study}: {example.task}, {num_examples} test examples"
     return [save(figure, home / "probes.png", title)]
 
 
-def matrix(home: Path, name: str) -> list[Path]:
+def matrix(home: Path, name: str, settings: dict[str, str]) -> list[Path]:
     """Average the score files ``name`` of a study over seeds; returns the paths of the Markdown and the CSV table.
+
+    Args:
+        home: directory of the study.
+        name: name of the files.
+        settings: values of the columns that all lines have in common, such as the number of examples; a file with other
+            values is logged and left out.
 
     Raises:
         ValueError: a file does not hold a line of scores.
@@ -230,9 +238,16 @@ def matrix(home: Path, name: str) -> list[Path]:
     for path in sorted(home.glob(f"*/*/seed-*/{name}")):
         task_and_label = (path.parents[2].name, path.parents[1].name)
         try:
-            scores = record.table(path).set_index("scored with").score.astype(float)
+            table = record.table(path).set_index("scored with")
+            scores = table["score"].astype(float)
         except (ValueError, KeyError):
             raise ValueError(f"{path} is not a line of scores; delete it to score that seed again") from None
+        # Files of earlier versions lack the columns of the settings.
+        recorded = table.reindex(columns=list(settings))
+        if (recorded != pd.Series(settings)).any(axis=None):
+            text = " ".join(f"{key}={value or 'null'}" for key, value in settings.items())
+            log(f"left out: {path} was not scored with {text}; score that run again")
+            continue
         lines.append(scores.rename(task_and_label))
 
     # A row for each seed, then the mean for each task and label.

@@ -59,7 +59,7 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
     Args:
         exact, other: the trained model, and the model with the other mechanism.
         batches: examples.
-        spectrum: number of sequences whose exact maps are decomposed into singular values; a pair of texts is two.
+        spectrum: number of examples whose exact maps are decomposed into singular values; a pair of texts is one.
     """
     exact_mechanisms = mechanisms(exact)
     other_mechanisms = mechanisms(other)
@@ -70,6 +70,7 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
     spectra = {path: [] for path in paths}
     # Both models must call their mechanisms once per tower, or once for all of them.
     encode_separately = exact.encode_separately or other.encode_separately
+    num_missing = spectrum
     for batch in batches:
         exact_calls = calls(exact, batch, encode_separately)
         other_calls = calls(other, batch, encode_separately)
@@ -79,8 +80,11 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
                 out = other_mechanisms[path](**exact_call.arguments)
                 single[path] += sums(exact_call.out, out, exact_call.real)
                 stacked[path] += sums(exact_call.out, other_call.out, exact_call.real)
-                num_missing = spectrum - len(spectra[path])
-                spectra[path] += singular_values(exact_mechanisms[path], exact_call, num_missing)
+                # The sequences of an example follow each other: its texts, or their chunks.
+                sequences_per_example = len(exact_call.out) // len(batch.inputs)
+                limit = num_missing * sequences_per_example
+                spectra[path] += singular_values(exact_mechanisms[path], exact_call, limit)
+        num_missing = max(0, num_missing - len(batch.inputs))
 
     # Turn sums into means.
     results = []
