@@ -283,7 +283,7 @@ def test_damaged_swaps_csv_is_rejected_or_skipped(content, tmp_path, capfd):
     seed.mkdir(parents=True)
     (seed / "swaps.csv").write_bytes(content)
     with pytest.raises(ValueError, match=r"swaps.csv is not a line of scores"):
-        matrix(seed.parents[2], "swaps.csv")
+        matrix(seed.parents[2], "swaps.csv", {"examples": "200", "kept": ""})
     (seed.parents[2] / "swaps.csv").write_bytes(content)
     row = SimpleNamespace(runs={tmp_path / "s" / "listops" / "sdpa" / "seed-0": None})
     assert matrices("s", [row]) == []
