@@ -46,14 +46,17 @@ class Options(Section):
         """The reason why the mechanism of ``attn`` cannot run here, None if it can."""
         if self.attn.function is None:
             return f"attn={self.label} names no mechanism; name one with attn._target_=package.module.Class"
-        if self.attn.get("requires") == "gpu" and not torch.cuda.is_available():
+        impl = self.attn.get("impl") or ""
+        needs_gpu = self.attn.get("requires") == "gpu" or impl.startswith("triton")
+        if needs_gpu and not torch.cuda.is_available():
             # The kernels are loaded only if they may be used.
             from ..ops.triton import interpreted
 
             if interpreted():
                 return None
-            other = self.attn.get("otherwise")
-            return f"attn={self.label} needs a GPU, and torch sees none; attn={other} computes the same without one"
+            name = self.attn.get("otherwise")
+            other = f"attn={name}" if name else "attn.impl=sdpa"
+            return f"attn={self.label} needs a GPU, and torch sees none; {other} computes the same without one"
         return None
 
     @classmethod

@@ -135,6 +135,7 @@ NEEDS_GPU = ("attn=cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum")
     [
         (["attn=custom"], "names no mechanism; name one with attn._target_"),
         (NEEDS_GPU, "attn=cur_sum computes the same without one"),
+        (["attn=nystrom", "attn.impl=triton"], "attn.impl=sdpa computes the same without one"),
     ],
 )
 def test_unavailable_mechanism_raises_and_is_skipped_in_multirun(mechanism, reason, tmp_path, monkeypatch, call):
