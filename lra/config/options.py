@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from ..data.source import Source as DataSource
+from ..ops.attention_maps import uses_kernels
 from ..options import format_value
 from . import CONF, schema
 from .base import ABSENT, Section, typed
@@ -46,8 +47,7 @@ class Options(Section):
         """The reason why the mechanism of ``attn`` cannot run here, None if it can."""
         if self.attn.function is None:
             return f"attn={self.label} names no mechanism; name one with attn._target_=package.module.Class"
-        impl = self.attn.get("impl") or ""
-        needs_gpu = self.attn.get("requires") == "gpu" or impl.startswith("triton")
+        needs_gpu = self.attn.get("requires") == "gpu" or uses_kernels(self.attn.get("impl") or "")
         if needs_gpu and not torch.cuda.is_available():
             # The kernels are loaded only if they may be used.
             from ..ops.triton import interpreted

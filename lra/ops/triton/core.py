@@ -195,7 +195,7 @@ def inverse_backward(
     dw = summed(dw_parts, j, g, G, S, M, E, BE)  # (BM,BE)
     product = load(rv + slot * E, j, E, exists, E, BE)  # (BM,BE)
     if SYMMETRIC:
-        # The mean of the rows of R V apart.
+        # Subtract the mean of the rows of R V; its part of the gradient of Z is a rᵀ.
         mean = tl.sum(product, 0) / M
         product -= tl.where(exists[:, None], mean[None, :], 0.0)
         grad = dot(dw, tl.trans(product), INNER)  # (BM,BM)

@@ -12,11 +12,13 @@ form P M + ᵀ. At the start
     dU = (Gᵀ + 2 H U) / s and, in the first largest column, - sum((Gᵀ + H U) * U) / s².
 
 P is not recomputed from Z, so its rounding errors grow by up to 13/4 in each step. Therefore this form is used for
-16-bit inputs and few steps only (``tiles.symmetric``). Three measures keep the errors small. Multiples by 13/4 are
-added in float32 and not as 13/4 I in N, since the rounded product would change the small eigenvalues of P, whose errors
-grow most. P' is made symmetric again. And the gradient of Z is given as G + a rᵀ: a rᵀ is the part from the mean of the
-rows of R V, and each step changes r alone, in float32. That part is the largest if values have a large mean, and most
-of it cancels in the softmax of U, whose rows sum to 1.
+16-bit inputs and few steps only (``tiles.symmetric``). Three measures keep the errors small.
+    1. 13 Z / 4 and 13 P / 4 are added in float32. As 13/4 I inside N they would be rounded with the product, and the
+       small eigenvalues of P, whose errors grow most, would change.
+    2. P' is made symmetric after each step.
+    3. The gradient of Z is split into G + a rᵀ, where a rᵀ comes from the mean of the rows of R V. Each step changes r
+       alone, in float32. If values have a large mean, this part is the largest, and most of it cancels in the softmax
+       of U, whose rows sum to 1.
 """
 
 import triton
