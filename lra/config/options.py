@@ -47,7 +47,8 @@ class Options(Section):
         """The reason why the mechanism of ``attn`` cannot run here, None if it can."""
         if self.attn.function is None:
             return f"attn={self.label} names no mechanism; name one with attn._target_=package.module.Class"
-        needs_gpu = self.attn.get("requires") == "gpu" or uses_kernels(self.attn.get("impl") or "")
+        impl: Any = self.attn.get("impl") or ""
+        needs_gpu = self.attn.get("requires") == "gpu" or uses_kernels(impl)
         if needs_gpu and not torch.cuda.is_available():
             # The kernels are loaded only if they may be used.
             from ..ops.triton import interpreted
