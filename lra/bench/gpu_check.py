@@ -20,6 +20,7 @@ import sys
 import tarfile
 import time
 import xml.etree.ElementTree as xml
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ from ..runs import record
 STUDY = "gpu-check"
 # Runs that share the GPU, each with its own CPU core: one run of ListOps or Text alone leaves it idle.
 AT_ONCE = max(1, min(12, (os.cpu_count() or 1) - 1))
+TEST_PROCESSES = min(3, AT_ONCE)
 START = 20  # seconds that a benchmark takes beyond its budget: imports, rates, its last case
 GRACE = 10  # seconds for an interrupted process to write its results
 REPORT = "tests.xml"
@@ -61,6 +63,9 @@ def parts(home: Path) -> list[CheckPart]:
     python = [sys.executable, "-m"]
     report = f"--junitxml={home / 'parts' / REPORT}"
     tests = [*python, "pytest", "-q", "-m", "gpu", report, f"--rootdir={CONF.parent}", *map(str, gpu_test_files())]
+    if find_spec("xdist"):
+        # Most of their time goes into compilation.
+        tests += ["-n", str(TEST_PROCESSES)]
     # The papers' speed tests, a training step, and its profile.
     bench = [*python, "lra.bench", "device=cuda", override("runs", home)]
     listops = ["tasks=listops", "n=2048", "batch=32"]
@@ -229,7 +234,10 @@ def main() -> None:
 
     home = Path("runs").absolute() / STUDY
     name = "".join(c if c.isalnum() else "-" for c in torch.cuda.get_device_name()).lower()
-    path = check(minutes, home, parts(home), env, name)
+    try:
+        path = check(minutes, home, parts(home), env, name)
+    except KeyboardInterrupt:
+        sys.exit("lra: gpu-check was stopped; the same command resumes")
     print((home / f"{name}.md").read_text())
     size = path.stat().st_size / 2**20
     print(f"gpu-check: {size:.1f} MB in {path}; unpack it with tar xf {path.name} -C runs to resume elsewhere")

@@ -169,6 +169,18 @@ def test_gpu_check_without_gpu_runs_nothing(call, monkeypatch):
     assert call(gpu_check.main, "minutes=25")[2] == "gpu-check: torch sees no GPU, nothing was run\n"
 
 
+def test_stopped_gpu_check_names_command_that_resumes(call, monkeypatch, tmp_path):
+    def check(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    monkeypatch.setattr(gpu_check.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(gpu_check, "check", check)
+    assert call(gpu_check.main, "minutes=25")[0] == "lra: gpu-check was stopped; the same command resumes"
+
+
 def comparison_row(build, remark=""):
     return peers.row(peers.PeerComparison(name="doubling", peer="package", build=build, remark=remark), 64, 2, 3)
 
