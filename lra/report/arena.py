@@ -13,7 +13,6 @@ from .arena_entries import ArenaEntry, entries, gain_cell, score_text
 
 # Published values that were measured with the same two-layer encoder come first.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
-ABOUT = "{seeds} seeds at the papers' budget, fresh test on {fresh} examples. {hardware}"
 # Shown once per page.
 LEGEND = """\
 * **test**: accuracy on the standard test set, mean ± sample standard deviation over n seeds.
@@ -23,7 +22,7 @@ LEGEND = """\
 * **published**: the value that a paper prints; if there are several, preferably one that was measured with this
   two-layer encoder.
 * **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it.
-* **ms**: median time per training step on the named hardware. Up to 15 runs shared it, a different number for each
+* **ms**: median time per training step on the named hardware. Up to 16 runs shared it, a different number for each
   seed, so these times do not rank mechanisms; `lra bench` measures their speed.
 
 The papers' budget is `protocol=paper budget=paper`."""
@@ -89,7 +88,15 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
         for cells, name in zip(rows, machines, strict=True):
             cells.append(name)
 
-    about = ABOUT.format(seeds=_seed_range(lines), fresh=_fresh_sizes(lines), hardware=hardware)
+    # What the runs have in common, and data that are not the official file.
+    about = f"{_seed_range(lines)} seeds at the papers' budget"
+    sizes = _fresh_sizes(lines)
+    if sizes:
+        about += f", fresh test on {sizes} examples"
+    about += f". {hardware}"
+    files = {run_record.data for entry in lines for run_record in entry.row.done if run_record.data}
+    if files:
+        about += f" Data: not the official file ({', '.join(sorted(files))})."
     keys = [(entry.row.study, entry.row.label, "") for entry in lines]
     return Table(
         name=f"arena-{task}",
@@ -134,11 +141,11 @@ def _seed_range(lines: list[ArenaEntry]) -> str:
 
 
 def _fresh_sizes(lines: list[ArenaEntry]) -> str:
-    """Describe the numbers of fresh examples: "20,000"."""
+    """Describe the numbers of fresh examples: "20,000"; empty without fresh tests."""
     sizes = set()
     for entry in lines:
         sizes |= {result.examples for result in entry.fresh.values()}
-    return " or ".join(f"{size:,}" for size in sorted(sizes)) or "fresh"
+    return " or ".join(f"{size:,}" for size in sorted(sizes))
 
 
 def fresh_cell(entry: ArenaEntry) -> Cell:

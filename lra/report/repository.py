@@ -1,4 +1,4 @@
-"""docs/results.md, its figures, and the generated blocks of README.md and manuals, from runs/published."""
+"""docs/results.md, docs/board_results.md, their figures, and the generated blocks of README.md and manuals."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ from .pretraining import pretraining
 # The generated block of a file goes between these lines.
 BEGIN = "<!-- results: python -m lra.report published=true -->"
 END = "<!-- end of results -->"
-INTRO = f"""# Results of this repository
+INTRO = f"""# {{title}}
 
 This page is generated from the runs in `runs/published` by
 
@@ -40,7 +40,7 @@ and a test fails if it differs from the records. Each section gives the command 
 
 
 def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str], dict[Path, Picture]]:
-    """Render the files that show the runs of the repository, and compute the figures of docs/results.md.
+    """Render the files that show the runs of the repository, and compute the figures of its results.
 
     Args:
         root: folder of README.md and docs.
@@ -65,9 +65,10 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     board_studies = {name: rows for name, rows in studies.items() if name not in searches}
     boards = board.boards(board_studies, benchmarks)
 
-    # The Arena's own table comes first in both files.
+    # The Arena's own table comes first in the README and in docs/results.md. The board's studies have another page.
     docs = root / "docs"
-    sections = [INTRO, arena.section(studies)]
+    sections = [INTRO.format(title="Results of this repository"), arena.section(studies)]
+    board_sections = [INTRO.format(title="Results of the board")]
     readme_blocks = [arena.readme(studies)]
     # A section for each study, and the studies that the README shows.
     drawings = {}
@@ -78,7 +79,8 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
             file_name = _file_name(picture)
             pictures[file_name] = picture
             drawings[docs / file_name] = picture
-        sections.append(_section(rows, info, boards, pictures))
+        page = board_sections if name.split("-")[0] == BOARD else sections
+        page.append(_section(rows, info, boards, pictures))
         readme_rows = [row for row in rows if row.task in info.readme]
         if readme_rows:
             readme_blocks.append(_readme_block(readme_rows, boards))
@@ -86,6 +88,8 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     # Pages that are generated as a whole, then generated blocks of pages.
     readme = root / "README.md"
     texts = {docs / "results.md": _paragraphs(sections) + "\n"}
+    if len(board_sections) > 1:
+        texts[docs / "board_results.md"] = _paragraphs(board_sections) + "\n"
     texts[readme] = _with_block(readme, _paragraphs(readme_blocks))
     board_page = docs / "board.md"
     if board_page.exists():

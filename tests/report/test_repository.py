@@ -181,12 +181,15 @@ def test_large_board_is_summarised_in_readme_and_pages(home):
         published.save(home / "published" / study, [run._replace(evaluations=[]) for run in runs])
     about(home, "board", readme=["chain"])
     (home / "docs" / "board.md").write_text(f"# The board\n{repository.BEGIN}\n{repository.END}\n")
-    readme, after = readme_and_results(home)
-    page = repository.pages(home, home / "published")[0][home / "docs" / "board.md"]
+    readme, unchanged = readme_and_results(home)
+    pages = repository.pages(home, home / "published")[0]
+    page, results = pages[home / "docs" / "board.md"], pages[home / "docs" / "board_results.md"]
+    assert unchanged == before
     assert "](results-board-scores.svg)" in page and len(re.findall(r"\| `m\d", page)) == 1
     assert len(re.findall(r"\| `m\d", readme)) == 1 and "](docs/results-board-scores.svg)" in readme
-    assert 60 < len(after.splitlines()) - len(before.splitlines()) < 110 and after.count("| `m7` |") == 1
-    assert re.findall(r"]\(results-board-(\w+).svg\)", after) == ["scores", "seeds", "rates"] and "of CUR" not in readme
+    assert 60 < len(results.splitlines()) < 130 and results.count("| `m7` |") == 1
+    assert re.findall(r"]\(results-board-(\w+).svg\)", results) == ["scores", "seeds", "rates"]
+    assert "of CUR" not in readme
 
 
 def edit_study(home, edit_run):
