@@ -20,7 +20,7 @@ from .results import BoardResults
 
 # Number of tokens at which mechanisms are timed.
 LENGTH = 4096
-# The tasks of the board give every mechanism a token budget of length / 8 (conf/experiment/board_*.yaml).
+# The tasks of the board give every mechanism a token budget of length / 8 (conf/experiment/recipes/board.yaml).
 LENGTH_PER_BUDGET = 8
 # Name of the benchmark record in the folder of the published board.
 FILE = "costs.json"

@@ -1,7 +1,8 @@
 """From the command line to a checked configuration.
 
 ``entry`` makes a function a command, ``compose`` reads its configuration, ``options`` parses and names it, ``errors``
-explains what a user can mend, ``quoting`` writes commands that can be pasted.
+explains what a user can mend, ``quoting`` writes commands that can be pasted, ``recipes`` reads files with several
+experiments.
 """
 
 from pathlib import Path

@@ -16,7 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from . import CONF
+from . import CONF, recipes
 from .options import Options, to_tree
 from .quoting import escape
 
@@ -181,3 +181,4 @@ def runs_folder(*, _root_: DictConfig) -> str:
 
 for _resolver in (class_pooled, of_budget, runs_folder):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)
+recipes.register()

@@ -26,6 +26,7 @@ from .compose import overrides_of
 from .errors import AlreadyReported, explain, is_user_error
 from .options import Options
 from .quoting import escape
+from .recipes import choices
 from .workers import Workers
 
 
@@ -161,8 +162,10 @@ def manual(name: str) -> str:
     lines = [(CONF / f"{name}.yaml").read_text()]
     if groups:
         lines.append("# <group>=<name> reads conf/<group>/<name>.yaml; its keys are options too, such as attn.count=32")
+    if "experiment" in groups:
+        lines.append("# experiment=<family>_<task> reads a section of conf/experiment/recipes/<family>.yaml")
     for group in sorted(groups):
-        names = " ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
+        names = " ".join(choices(group))
         lines.append(textwrap.fill(f"{group}= {names}", width=120, subsequent_indent="  ", break_on_hyphens=False))
     lines.append("# --cfg job after other overrides prints the configuration they make; --hydra-help: options of hydra")
     return "\n".join(lines)

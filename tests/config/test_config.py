@@ -16,6 +16,7 @@ from lra.config import CONF
 from lra.config.compose import compose, composed
 from lra.config.entry import follow, main, manual
 from lra.config.experiment import Experiment
+from lra.config.recipes import choices
 from lra.data.datamodule import Batch
 from lra.runs.config_file import difference
 from lra.train import lit as module
@@ -24,7 +25,7 @@ from lra.train.plan import resolve
 
 ROOT = CONF.parent
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
-EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+EXPERIMENTS = choices("experiment")
 
 
 def batch(cfg, width, rows=4, seed=0):
@@ -189,8 +190,8 @@ def test_help_lists_every_key_and_choice(name):
     groups = {"train": ("attn", "task", "experiment"), "bench": ("preset",), "sweep": ("sweep",), "data": ("task",)}
     groups["checks"] = ("attn", "block", "task")
     for group in groups.get(name, ()):
-        choices = {path.stem for path in (CONF / group).glob("*.yaml")}
-        assert choices and choices <= set(text.partition(f"\n{group}= ")[2].split())
+        names = set(choices(group))
+        assert names and names <= set(text.partition(f"\n{group}= ")[2].split())
 
 
 def test_help_works_without_overrides_and_without_stdout(monkeypatch, call):

@@ -11,9 +11,9 @@ from conftest import config, experiment
 from pydantic import ValidationError
 
 from lra.attention.base import Attention, Sizes
-from lra.config import CONF
 from lra.config.base import typed
 from lra.config.compose import compose
+from lra.config.recipes import choices
 from lra.config.schema import Name
 from lra.options import Positive, Range, in_range
 from lra.runs import config_file
@@ -202,7 +202,7 @@ def test_label_has_options_that_differ_from_the_experiment(words, label):
     assert experiment("experiment=s4d_listops", *words.split()).label == label
 
 
-TASKS = sorted(path.stem for path in (CONF / "experiment").glob("board_*.yaml"))
+TASKS = [name for name in choices("experiment") if name.startswith("board_")]
 
 
 @pytest.mark.parametrize("name", TASKS)

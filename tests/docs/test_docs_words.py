@@ -15,6 +15,7 @@ from lra.config.compose import compose
 from lra.config.errors import EXTRAS
 from lra.config.experiment import Experiment
 from lra.config.options import flatten
+from lra.config.recipes import choices
 from lra.runs.record import RunRecord
 
 
@@ -29,7 +30,7 @@ def code_words(cell):
 
 
 def yamls(group):
-    return {path.stem for path in (CONF / group).glob("*.yaml")}
+    return set(choices(group))
 
 
 @pytest.mark.parametrize("key", ["task", "protocol", "pretrain", "block", "trainer", "logger"])

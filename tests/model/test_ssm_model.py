@@ -15,14 +15,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from lra.attention.base import Mixer, Sizes
 from lra.attention.s5 import S5
 from lra.bench.measure import peak_bytes
-from lra.config import CONF
+from lra.config.recipes import choices
 from lra.data.datamodule import Batch
 from lra.model.blocks import GLU, Gated
 from lra.model.dropout import Dropout
 from lra.train import lit, optim
 
 FAMILIES = ("s4d", "s5", "lru")
-EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml") if p.stem.split("_")[0] in FAMILIES)
+EXPERIMENTS = [name for name in choices("experiment") if name.split("_")[0] in FAMILIES]
 S4D_RATES, SLOW_S4D_RATES = (1e-3, 1e-3, 1e-2, 1e-2), (1e-3, 1e-3, 1e-3, 1e-3)
 # Parameters of the models in lindermanlab/S5 and minimal-LRU, counted there with our vocabularies and classes; learning
 # rates of the eigenvalues, B, the steps and C in the authors' scripts; dropout rate of the blocks.

@@ -10,8 +10,8 @@ from conftest import KERNELS, MECHANISMS, config, experiment
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lra.config import CONF
 from lra.config.experiment import Experiment
+from lra.config.recipes import choices
 from lra.data.datamodule import Batch
 from lra.model.pretrainer import draw_holes
 from lra.train import optim
@@ -116,7 +116,7 @@ def test_seed_device_equals_torch_manual_seed():
         assert torch.equal(torch.rand(4), expected)
 
 
-EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+EXPERIMENTS = choices("experiment")
 
 
 def meta_batch(task) -> Batch:
