@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from .epochs import EpochPermutation
+from .split import EpochPermutation
 
 # Widths of padded batches are rounded up to a multiple of this, at most to ``length``, so that few shapes occur.
 MULTIPLE = 64

@@ -1,13 +1,19 @@
-"""The linear projections around an attention mechanism. Their state_dict keys are the same for all mechanisms."""
+"""Multi-head attention: the linear projections around an attention mechanism, and rotary positions.
+
+The keys of the state_dict are the same for all mechanisms.
+"""
 
 from collections.abc import Callable
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..attention.base import Attention, Mixer, Sizes
-from ..ops.rotary import rotate
 from ..varlen import VarlenLayout
+
+# The slowest pair of features rotates by about 1 / ROTARY_BASE per position.
+ROTARY_BASE = 10_000.0
 
 
 class Multihead(Mixer):
@@ -22,7 +28,7 @@ class Multihead(Mixer):
         heads: H.
         head_dim: D, the width of a head.
         length: maximum sequence length.
-        rotary: whether queries and keys get rotary positions, see ``lra.ops.rotary``.
+        rotary: whether queries and keys get rotary positions, see ``rotate``.
 
     Raises:
         ValueError: rotary positions with an odd head_dim.
@@ -90,3 +96,47 @@ class Multihead(Mixer):
         """Join heads and project, in the dtype of x."""
         heads = mixed.transpose(1, 2).flatten(2)  # (N,L,H E)
         return self.output(heads.to(x.dtype))
+
+
+def rotate(
+    x: Float[Tensor, "*heads L D"],
+    positions: Int[Tensor, "L"] | None = None,
+) -> Float[Tensor, "*heads L D"]:
+    """Rotate pairs of features by angles proportional to the position, so that q·k depends on the distance.
+
+    Features i and D/2 + i are one pair, rotated by the angle position · ROTARY_BASE^(-2i/D).
+
+    Args:
+        x: queries or keys.
+        positions: position of each token, None for 0 to L - 1.
+
+    Returns:
+        The rotated vectors, in the dtype of x; angles are computed in float32 or more.
+
+    Raises:
+        ValueError: D is odd.
+
+    Source: Su et al. 2021 (RoFormer), section 3.2.
+    """
+    *_, L, D = x.shape
+    if D % 2:
+        raise ValueError(f"rotary positions need an even head size, not {D}")
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    if positions is None:
+        positions = torch.arange(L, device=x.device)
+
+    # The angle of each position and pair.
+    two_i = torch.arange(0, D, 2, device=x.device, dtype=dtype)
+    frequency = ROTARY_BASE ** (-two_i / D)  # (D/2,)
+    columns = positions.to(dtype)[:, None]  # (L,1)
+    angle = columns * frequency  # (L,D/2)
+    cos = angle.cos()
+    sin = angle.sin()
+
+    # Rotate the pairs (first, second).
+    wide = x.to(dtype)
+    first, second = wide.chunk(2, -1)  # (...,L,D/2)
+    rotated_first = first * cos - second * sin
+    rotated_second = first * sin + second * cos
+    rotated = torch.cat([rotated_first, rotated_second], -1)  # (...,L,D)
+    return rotated.to(x.dtype)

@@ -22,7 +22,7 @@ from data_prep.temporal_order import TemporalOrder
 from lra.config import CONF
 from lra.data import bag_of_tokens as bag
 from lra.data.datamodule import TaskData
-from lra.data.epochs import EpochPermutation
+from lra.data.split import EpochPermutation
 from lra.ops import metrics
 
 

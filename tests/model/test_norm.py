@@ -9,9 +9,9 @@ from support.features import padded_ids, same_with_gradients
 
 from lra.model import dropout
 from lra.model.dropout import Dropout
+from lra.model.multihead import rotate
 from lra.model.norm import NORMS, make_norm
 from lra.ops.attention_maps import attend_thin
-from lra.ops.rotary import rotate
 
 DIM = 5
 
