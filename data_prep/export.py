@@ -22,9 +22,9 @@ from lra.data.source import Source, no_room
 from .archive import sha256
 from .formats.arrays import write_npz
 from .formats.columns import write_parquet
+from .formats.layout import Export
 from .formats.lra_pickle import write_pickle
 from .formats.write_release import write_release
-from .formats.writer import Export
 
 Layout = Literal["release", "pickle", "npz", "parquet"]
 WRITERS: dict[str, Callable[[Export, Path, Progress], str]] = {

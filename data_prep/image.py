@@ -16,7 +16,7 @@ from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
 from .formats.detect import open_copy
-from .formats.reader import Reader, first_examples
+from .formats.layout import Reader, first_examples
 
 ALTERNATIVES = ("torchvision, TFDS and Hugging Face (uoft-cs/cifar10) distribute the same images",)
 # Address, checksum and size as in TFDS's cifar10.

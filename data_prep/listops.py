@@ -23,7 +23,7 @@ from .counter_rng import HALF, STEP, below, mix
 from .examples import chunks, in_order
 from .file_source import FileSource
 from .formats.detect import open_copy
-from .formats.reader import Reader
+from .formats.layout import Reader
 from .lines import text_lines
 from .release import Lines, Release, serving
 

@@ -13,7 +13,7 @@ from lra.data.split import ExampleChunk
 from .examples import chunks
 from .file_source import FileSource
 from .formats.detect import open_copy
-from .formats.reader import Reader
+from .formats.layout import Reader
 from .lines import text_lines
 from .release import OFFICIAL, Lines, Release, serving
 

@@ -11,7 +11,7 @@ from lra.data.progress import Progress
 
 from . import listops, retrieval
 from .formats.aclimdb import LABELS
-from .formats.reader import Reader
+from .formats.layout import Reader
 from .image import PIXELS, RECORD, TEST, TRAIN
 from .lines import impostor
 from .pathfinder.listing import decode, listing

@@ -15,7 +15,7 @@ from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
 from .formats.detect import open_copy
-from .formats.reader import Reader, first_examples
+from .formats.layout import Reader, first_examples
 
 ALTERNATIVES = ("TFDS, torchtext and Hugging Face (stanfordnlp/imdb) distribute the same reviews",)
 # Address, checksum and size as in TFDS's imdb_reviews.

@@ -14,8 +14,7 @@ import numpy as np
 
 from lra.data.progress import Progress
 
-from .reader import SPLITS, Reader, SequenceExample, as_label, check_length
-from .writer import Export
+from .layout import SPLITS, Export, Reader, SequenceExample, as_label, check_length
 
 FIELDS = ("tokens", "offsets", "labels")
 REPORTED = 1000  # examples between two reports of the progress

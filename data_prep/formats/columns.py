@@ -18,8 +18,7 @@ from lra.console import pip_install
 from lra.data.progress import Progress
 
 from ..listops import encode
-from .reader import Kind, Reader, SequenceExample, as_label, check_length
-from .writer import CHUNK, Export
+from .layout import CHUNK, Export, Kind, Reader, SequenceExample, as_label, check_length
 
 NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
 SUFFIXES = (".parquet", ".arrow")

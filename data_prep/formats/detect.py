@@ -8,7 +8,7 @@ from typing import Any
 from . import aclimdb, arrays
 from .aclimdb import AclImdb
 from .cifar import Cifar, open_cifar
-from .reader import Kind, Reader
+from .layout import Kind, Reader
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ import numpy as np
 from lra.data.progress import Progress
 
 from . import safe_pickle
+from .layout import Export, Kind, Reader, SequenceExample, as_label, check_length
 from .listops_ids import IdMap, recover_ids
-from .reader import Kind, Reader, SequenceExample, as_label, check_length
-from .writer import Export
 
 PARTS = {"train": "train", "val": "dev", "test": "test"}
 PREFIXES = ("lra-", "")

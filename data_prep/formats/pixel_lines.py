@@ -15,7 +15,7 @@ import numpy as np
 from lra.data.progress import Progress
 
 from ..lines import bounded_lines, text_lines
-from .reader import Reader, SequenceExample, as_label, check_length
+from .layout import Reader, SequenceExample, as_label, check_length
 
 PARTS = {"train": "train", "val": "valid", "test": "test"}
 REPORTED = 1000  # examples between two reports of the progress

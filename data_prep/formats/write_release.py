@@ -12,7 +12,7 @@ from lra.data.source import cores
 
 from ..examples import in_order
 from ..listops import CLOSE, OPERATOR, TOKENS
-from .writer import Export
+from .layout import Export
 
 # Images per folder, as in the release.
 IMAGES_PER_FOLDER = 1000

@@ -15,7 +15,7 @@ from lra.data.split import ExampleChunk
 from ..examples import in_order
 from ..file_source import FileSource
 from ..formats.detect import open_copy
-from ..formats.reader import Reader
+from ..formats.layout import Reader
 from ..locate import expand, inside_archive
 from .images import Trace, check, generate, trace
 from .listing import FOLDERS

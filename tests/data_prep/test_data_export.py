@@ -14,7 +14,7 @@ from data_prep import __main__ as command
 from data_prep import export, show
 from data_prep.adding import Adding
 from data_prep.formats import write_release
-from data_prep.formats.writer import Export
+from data_prep.formats.layout import Export
 from data_prep.image import Image
 from data_prep.listops import ListOps, encode
 from data_prep.pathfinder.generator import Pathfinder
@@ -50,7 +50,7 @@ def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
     if layout == "parquet":
         pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     monkeypatch.setattr(write_release, "IMAGES_PER_FOLDER", 7)
-    monkeypatch.setattr("data_prep.formats.writer.CHUNK", 3)
+    monkeypatch.setattr("data_prep.formats.layout.CHUNK", 3)
     data = tmp_path / "data"
     exports = {
         "listops": task(listops(), data),

@@ -1,15 +1,21 @@
-"""The interface of a reader: examples of a task by split, as the store keeps them."""
+"""Layouts of a task on the disk: the interface of their readers, and the data that their writers get.
+
+Both have the examples of a task by split, as the store keeps them.
+"""
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from lra.data.progress import Progress, ReadMeter
+from lra.data.source import Source
 from lra.data.split import ExampleChunk
 
 from ..archive import fingerprint
@@ -19,6 +25,8 @@ from ..examples import chunks
 Kind = Literal["bytes", "pixels", "expression"]
 SequenceExample = tuple[tuple[np.ndarray, ...], int]  # tokens (length,) of each text, label
 SPLITS = ("train", "val", "test")
+# Examples that are read at a time for a writer.
+CHUNK = 512
 
 
 class Reader(ABC):
@@ -140,3 +148,50 @@ def as_label(value: Any, num_classes: int, where: str) -> int:
     if not is_whole or not 0 <= value < num_classes:
         raise ValueError(f"{where}: the label must be a whole number from 0 to {num_classes - 1}, got {value!r:.40}")
     return int(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """The data of a task.
+
+    Args:
+        source: data source.
+        splits: opened splits.
+        kind: ``display`` of the task: expression, bytes, pixels or series.
+        limit: tokens that the task reads of a sequence.
+        length: positions of the model.
+        shift: number added to stored ids.
+    """
+
+    source: Source
+    splits: Mapping[str, Any]
+    kind: str
+    limit: int
+    length: int
+    shift: int
+
+    @property
+    def num_examples(self) -> int:
+        return sum(len(split) for split in self.splits.values())
+
+    def examples(self, name: str, progress: Progress) -> Iterator[tuple[list[np.ndarray], int | float]]:
+        """Read the examples of a split in order.
+
+        Args:
+            name: name of the split.
+            progress: reports the examples.
+
+        Yields:
+            Stored tokens (length,) or (length, F) of each text, and the label.
+        """
+        split = self.splits[name]
+        for start in range(0, len(split), CHUNK):
+            index = torch.arange(start, min(start + CHUNK, len(split)))
+            # Padded to the longest sequence of the part, then cut.
+            lengths = split.lengths[index]  # (n,T)
+            tokens, _ = split.gather(index, int(lengths.max()))  # (n,T,width) or (n,T,width,F)
+            labels = split.labels[index].tolist()
+            for number, label in enumerate(labels):
+                pairs = zip(tokens[number], lengths[number].tolist(), strict=True)
+                yield [sequence[:length].numpy() for sequence, length in pairs], label
+            progress(name, start + len(index), len(split))
