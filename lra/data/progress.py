@@ -1,13 +1,19 @@
 """Progress of long work: bars in a terminal, log lines elsewhere, and the speed at which files are read."""
 
 import hashlib
+import multiprocessing
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Self
 
-from ..console import log
-from ..live import live_line
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as LiveDisplay
+
+from ..console import is_main_process, log
 
 Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)
 SECONDS_BETWEEN_LINES = 10
@@ -17,6 +23,45 @@ SLOW = 2.0
 DELAY = 0.5
 # Bytes that are read at a time.
 BLOCK = 2**22
+
+
+class _Stderr(Console):
+    def show_cursor(self, show: bool = True) -> bool:
+        """Leave the cursor as it is: a process that is killed could not show it again."""
+        return False
+
+
+def live_line() -> LiveDisplay:
+    """Make a progress display that is erased at its end: a bar per task, then its count and its field ``text``.
+
+    Returns:
+        The display. Its attribute ``disable`` is True where the caller has to log lines instead: without a terminal,
+        in a child process of ``multiprocessing``, whose siblings write to the same terminal, in the background of a
+        shell, and in all processes of a run but the first.
+    """
+    console = _Stderr(file=sys.stderr)
+    return LiveDisplay(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+        console=console,
+        transient=True,
+        refresh_per_second=4,
+        # stdout may be a file.
+        redirect_stdout=False,
+        disable=not (is_main_process() and console.is_interactive and _foreground()),
+    )
+
+
+def _foreground() -> bool:
+    if multiprocessing.parent_process():
+        return False
+    # A process in the background of a shell is in another group than the terminal's.
+    # The terminal may be of another session, and the stream may have no descriptor.
+    with suppress(OSError, ValueError):
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    return True
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from collections import Counter
 from statistics import mean
 
 from ..console import clock, log
+from ..data.progress import live_line
 from ..io import lock
 from ..io.atomic import content
-from ..live import live_line
 from ..runs import checkpoint, record
 from .job import FAILED
 from .plan import PlannedRun

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..console import log
 from ..data.datamodule import TaskData
-from ..live import live_line
+from ..data.progress import live_line
 from ..runs import record
 from ..runs.run_dir import RunDir
 from .callbacks import Checkpoints, Compile, Diverged, Divergence, Report, Stopwatch

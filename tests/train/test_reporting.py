@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from support.training import DIAGNOSTICS, assert_same_files, result, seed_folder, smoke, start, train_config, trained
 
 from lra import console
-from lra.live import live_line
+from lra.data.progress import live_line
 from lra.model.classifier import Head
 from lra.runs import record
 from lra.train import __main__ as training
@@ -66,7 +66,7 @@ def test_live_line_keeps_cursor_and_log_messages_visible(terminal):
 
 WHOSE = {
     "of the background": ("os.tcgetpgrp", lambda _: os.getpgrp() + 1),
-    "of a second process": ("lra.live.is_main_process", lambda: False),
+    "of a second process": ("lra.data.progress.is_main_process", lambda: False),
     "of a launcher's worker": ("multiprocessing.parent_process", object),
 }
 
