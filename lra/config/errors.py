@@ -12,7 +12,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from ..console import pip_install
 from ..io.atomic import NO_ROOM
 from . import target as targets
-from .messages import unknown_key
+from .base import unknown_key
 
 
 class AlreadyReported(ValueError):

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Self, get_origin, get_type_hints
 from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
 from ..options import expected, format_value
-from .base import ABSENT, typed
-from .messages import unknown_key
+from .base import ABSENT, typed, unknown_key
 
 # Hydra's keys.
 TARGET = "_target_"
