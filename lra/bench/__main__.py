@@ -17,7 +17,7 @@ from ..results.table import show
 from ..runs import record
 from ..train.device import select_device
 from . import contestants, profile, roofline, run
-from .options import BenchOptions
+from .contestants import BenchOptions
 
 # Options that are not part of a benchmark's fingerprint: the folder; device and threads, which the machine describes;
 # the time budget; ``steps`` of what=profile; ``trainer``, which is resolved into other options.

@@ -1,4 +1,4 @@
-"""The experiments of contestants by their names.
+"""The options of the benchmark, conf/bench.yaml, and the experiments of its contestants by their names.
 
 A name is a label: a file of attn in conf or in a folder of --config-dir, or of conf/attn/bench, then its changed
 options, as in ``cur_step-count=32-pinv.steps=6`` and ``custom-_target_=mine.Foo``.
@@ -6,15 +6,80 @@ options, as in ``cur_step-count=32-pinv.steps=6`` and ``custom-_target_=mine.Foo
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import Field
 
 from ..config import CONF
 from ..config.compose import compose, further, mechanism
 from ..config.experiment import Experiment
-from .options import BenchOptions
+from ..config.options import Options
+from ..config.schema import Compile, Device, Least, Name, Number, Precision, Some, Threads, Trainer
+from ..options import Positive, Whole
+from .measure import Clock
 
 MECHANISMS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")  # mechanisms=all
 BENCHMARK_ONLY = sorted(path.stem for path in (CONF / "attn" / "bench").glob("*.yaml"))
+Pad = Annotated[
+    str,
+    Field(
+        pattern=r"^(fixed|batch|none|compact)(/[1-9]\d{0,5})?$",
+        description="fixed, batch, none or compact, or with micro-batches, such as batch/8",
+    ),
+]
+
+
+class BenchOptions(Options):
+    conf: ClassVar[str] = "bench"
+    # Options of a single contestant, read by ``asked``.
+    unread: ClassVar[tuple[str, ...]] = ("attn", "block")
+
+    # What is measured.
+    name: Name
+    what: Some[Literal["attention", "block", "step", "error"]] | Literal["profile"]
+    modes: Some[Literal["inference", "training"]]
+    mechanisms: Some[str]
+    reference: str | None
+    # Shapes: every combination is measured.
+    n: Some[Positive]
+    batch: Some[Positive]
+    heads: Some[Positive]
+    head_dim: Some[Positive]
+    dtype: Some[Precision]
+    # Steps and profiles: their tasks and batches.
+    tasks: Some[str]
+    budget: Name
+    batches: Literal["random", "data"]
+    pads: Some[Pad]
+    overrides: list[str]
+    # Where and how it is measured.
+    device: Device
+    threads: Threads | None
+    compile: Compile
+    trainer: Trainer | None = None
+    repeats: Positive
+    warmup: Whole
+    sample_ms: Least
+    clock: Clock
+    # Limits of the time, steps of a profile, and the record.
+    limit: Least | None
+    budget_s: Least | None
+    steps: Positive
+    runs: Path
+    claims: dict[str, Number]
+
+    def resolve(self) -> Self:
+        """Override device, dtype, compilation and threads by the options of ``trainer=``."""
+        trainer = self.trainer
+        if trainer is None:
+            return self
+        return self.replace(
+            device=trainer.device,
+            dtype=[trainer.precision],
+            compile=trainer.compile,
+            threads=trainer.threads,
+        )
 
 
 class Shape(NamedTuple):

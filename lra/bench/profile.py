@@ -16,8 +16,7 @@ from ..train.lit import LitClassifier
 from ..train.plan import Plan, resolve
 from ..train.trainer import make_trainer
 from . import contestants
-from .contestants import Shape
-from .options import BenchOptions
+from .contestants import BenchOptions, Shape
 from .workloads import classifier
 
 WARMUP = 3

@@ -17,9 +17,8 @@ from ..config.experiment import Experiment
 from ..console import log
 from ..results.bench_record import BenchRow, Machine
 from . import accuracy, contestants, roofline, workloads
-from .contestants import Shape
+from .contestants import BenchOptions, Shape
 from .measure import LEFT_OUT, Measurement, measure
-from .options import BenchOptions
 from .workloads import DTYPES, Inputs
 
 

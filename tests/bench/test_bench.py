@@ -13,7 +13,7 @@ from lra.attention.cur import CUR
 from lra.attention.sdpa import SDPA
 from lra.bench import contestants, profile, roofline, workloads
 from lra.bench.__main__ import bench
-from lra.bench.options import BenchOptions
+from lra.bench.contestants import BenchOptions
 from lra.bench.released_cur import ReleasedCUR
 from lra.bench.sdpa_backends import Exact
 from lra.config import CONF

@@ -34,7 +34,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from lra import cli
 from lra.bench import contestants
-from lra.bench.options import BenchOptions
+from lra.bench.contestants import BenchOptions
 from lra.board.runs import Board
 from lra.config import CONF
 from lra.config.compose import compose
