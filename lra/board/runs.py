@@ -25,8 +25,7 @@ from ..sweep.plan import PlannedRun, disk, duration, planned, study
 from ..sweep.progress import state
 from ..train.baselines import baselines_of
 from .duplicates import find_duplicates
-from .entry import Entry, label_keys
-from .search import decide
+from .search import Entry, decide, label_keys
 
 # Runs per worker that are launched together, so that few workers wait for the last ones.
 ROUND = 8
