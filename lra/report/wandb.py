@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ..console import pip_install
-from ..integrations.wandb.run import MAX_TAG, first_line, open_run, tell
+from ..integrations.wandb import MAX_TAG, first_line, open_run, tell
 from ..names import shorten, unique_names
 from ..results import published
 from ..results.summary import Studies

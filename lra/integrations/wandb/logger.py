@@ -13,7 +13,7 @@ from ...config.experiment import Experiment
 from ...options import Range
 from ...runs import checkpoint
 from ...runs.record import RunRecord, git_commit
-from .run import Mode, check_installed, close_service, first_line, open_run, tell
+from . import Mode, check_installed, close_service, first_line, open_run, tell
 
 # Options that do not describe the run.
 MACHINERY = ("budgets", "masking", "data_overrides", "multirun", "logger", "runs", "seeds")
