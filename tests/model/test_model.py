@@ -19,7 +19,7 @@ from lra.model.classifier import Head, _output_width
 from lra.runs.run_dir import RunDir
 from lra.studies.qkv import calls
 from lra.studies.swap import TransferOptions, experiments
-from lra.studies.transfer.compare import layers
+from lra.studies.transfer.record import layers
 from lra.train import lit
 
 # Vocabulary, length, classes, towers, and the parameters with softmax and CUR (docs/sources.md, Nystromformer).

@@ -32,7 +32,7 @@ from lra.studies.factorise.__main__ import saved
 from lra.studies.probes import record as probes
 from lra.studies.probes.report import matrices, matrix
 from lra.studies.transfer import record as transfers
-from lra.studies.transfer.compare import Layer
+from lra.studies.transfer.record import Layer
 
 METRICS_CSV = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
 INVALID_NAMES = ["../../x", "/etc/x", "a\\b", "..", "", "${oc.env:HOME}", "x" * 151, "\x1b[2J"]

@@ -28,8 +28,8 @@ from lra.studies.qkv import calls, mechanisms
 from lra.studies.swap import TransferOptions, experiments, swap
 from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import describe, transfer
-from lra.studies.transfer.compare import layers
 from lra.studies.transfer.control import MeanControl, ZeroControl
+from lra.studies.transfer.record import layers
 from lra.studies.transfer.show import draw, show
 from lra.studies.transfer.tables import curves, points, tables
 from lra.train.__main__ import train

@@ -24,8 +24,7 @@ from ...train.__main__ import fit
 from ...train.trainer import evaluate
 from ..examples import gathered, spread
 from ..swap import TransferOptions, experiments, swap
-from .compare import layers
-from .record import FILE, TransferRecord, load
+from .record import FILE, TransferRecord, layers, load
 
 
 @main(TransferOptions)

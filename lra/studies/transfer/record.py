@@ -1,18 +1,52 @@
-"""The record of a transfer: transfer.json, separate from the record.json of training."""
+"""The record of a transfer, transfer.json, and the comparison of the mechanisms layer by layer.
 
+N examples, H heads, L length, E value size. All models are in evaluation mode, and no gradients are computed.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from annotated_types import MinLen
 from pydantic import NonNegativeInt
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
+from ...data.datamodule import Batch
 from ...io import typed_json
 from ...io.typed_json import FolderName, Percent
+from ...maps.maps import matrix
+from ...model.classifier import Classifier
 from ...ops.metrics import Metric
-from .compare import Layer
+from ..qkv import Intercepted, calls, mechanisms
 
+# Separate from the record.json of training.
 FILE = "transfer.json"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The distance of a mechanism's output O' (N,H,L,E) from the exact O over the real tokens of one layer.
+
+    Both mechanisms get the queries, keys and values of the exact model. For the two ``stack_`` values each mechanism
+    runs in its own model, so that errors of earlier layers add up.
+
+    Args:
+        path: path of the mechanism in the model.
+        mean_abs, stack_mean_abs: mean |O - O'|, the measure of CURformer's ViT study.
+        relative, stack_relative: ||O - O'||_F / ||O||_F.
+        spectrum: singular values of the exact map, averaged over examples and heads; zero beyond the number of real
+            tokens.
+    """
+
+    path: str
+    mean_abs: float
+    relative: float
+    stack_mean_abs: float
+    stack_relative: float
+    spectrum: list[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,3 +109,95 @@ def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
     if fingerprint not in (None, transfer.fingerprint):
         raise ValueError(f"{path} is the record of another transfer; delete it to make it again")
     return transfer
+
+
+def sums(exact: Tensor, other: Tensor, real: Tensor) -> Tensor:
+    """Sum |O - O'|, |O - O'|², |O|² and the number of entries (4) of two outputs; ``real`` as in ``Intercepted``."""
+    difference = (exact.double() - other.double()) * real
+    exact = exact.double() * real
+    parts = (
+        difference.abs().sum(),
+        difference.square().sum(),
+        exact.square().sum(),
+        real.expand_as(exact).sum(),
+    )
+    return torch.stack([part.cpu().double() for part in parts])
+
+
+@torch.no_grad()
+def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spectrum: int = 0) -> list[Layer]:
+    """Compare the mechanisms that have the same paths in two models.
+
+    Args:
+        exact, other: the trained model, and the model with the other mechanism.
+        batches: examples.
+        spectrum: number of examples whose exact maps are decomposed into singular values; a pair of texts is one.
+    """
+    exact_mechanisms = mechanisms(exact)
+    other_mechanisms = mechanisms(other)
+    paths = [path for path in exact_mechanisms if path in other_mechanisms]
+    # Sums over all batches of the four numbers of ``sums``.
+    single = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
+    stacked = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
+    spectra = {path: [] for path in paths}
+    # Both models must call their mechanisms once per tower, or once for all of them.
+    encode_separately = exact.encode_separately or other.encode_separately
+    num_missing = spectrum
+    for batch in batches:
+        exact_calls = calls(exact, batch, encode_separately)
+        other_calls = calls(other, batch, encode_separately)
+        for path in paths:
+            for exact_call, other_call in zip(exact_calls[path], other_calls[path], strict=True):
+                # The other mechanism on the inputs of the exact one, then on the inputs in its own model.
+                out = other_mechanisms[path](**exact_call.arguments)
+                single[path] += sums(exact_call.out, out, exact_call.real)
+                stacked[path] += sums(exact_call.out, other_call.out, exact_call.real)
+                # The sequences of an example follow each other: its texts, or their chunks.
+                sequences_per_example = len(exact_call.out) // len(batch.inputs)
+                limit = num_missing * sequences_per_example
+                spectra[path] += singular_values(exact_mechanisms[path], exact_call, limit)
+        num_missing = max(0, num_missing - len(batch.inputs))
+
+    # Turn sums into means.
+    results = []
+    for path in paths:
+        mean_abs, relative = _distances(single[path])
+        stack_mean_abs, stack_relative = _distances(stacked[path])
+        layer = Layer(
+            path=path,
+            mean_abs=mean_abs,
+            relative=relative,
+            stack_mean_abs=stack_mean_abs,
+            stack_relative=stack_relative,
+            spectrum=average(spectra[path]),
+        )
+        results.append(layer)
+    return results
+
+
+def _distances(total: Tensor) -> tuple[float, float]:
+    """Mean |O - O'| and ||O - O'|| / ||O|| from the four sums."""
+    absolute, squared, norm_squared, count = total
+    return (absolute / count).item(), (squared / norm_squared).sqrt().item()
+
+
+def singular_values(module: nn.Module, call: Intercepted, limit: int) -> list[Tensor]:
+    """Compute the singular values (L,) of the maps of a call's first ``limit`` sequences, averaged over heads."""
+    spectra = []
+    for i in range(min(limit, len(call.out))):
+        arguments = {}
+        for name, value in call.arguments.items():
+            arguments[name] = value[i : i + 1] if isinstance(value, Tensor) else value
+        # Padded queries and keys do not count: their rows and columns are zero.
+        real = Intercepted(arguments, call.out[i : i + 1]).real
+        weights = matrix(module, arguments) * real  # (1,H,L,L)
+        spectra.append(torch.linalg.svdvals(weights.float()).mean((0, 1)).cpu())
+    return spectra
+
+
+def average(spectra: list[Tensor]) -> list[float]:
+    """Average spectra (L,), whose L may differ from batch to batch, to four significant digits."""
+    if not spectra:
+        return []
+    means = pad_sequence(spectra, batch_first=True).mean(0)
+    return [float(f"{value:.4g}") for value in means.tolist()]
