@@ -14,7 +14,7 @@ from ..results.published import PrintedValue
 from ..results.score_cells import MARKS
 from ..results.summary import Row, Studies
 from ..results.table import Chapter, Table
-from . import artifacts, details, extensions, latex, page, paper_tables, results
+from . import details, extensions, latex, page, paper_tables, results
 from .plots import learning_curves, seed_points, speed_accuracy
 from .pretraining import pretraining
 
@@ -122,7 +122,7 @@ def _read_studies(studies: Studies) -> tuple[list[page.Study], list[str]]:
         runs = {}
         run_curves = {}
         for folder in itertools.chain.from_iterable(row.runs for row in rows):
-            files, messages = artifacts.read(folder)
+            files, messages = page.read_artifacts(folder)
             runs[folder] = files
             run_curves[folder] = files.curves
             unreadable += messages

@@ -1,30 +1,52 @@
-"""The report as one self-contained HTML file, which needs no network, no account and no build step."""
+"""The report as one self-contained HTML file, which needs no network, no account and no build step.
+
+Charts are inline SVG. The files of a run are read as untrusted input.
+"""
 
 import base64
+import io
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
+from xml.etree import ElementTree
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
+from ..io.atomic import Unreadable, content
+from ..results.figures import SERIES, STYLE, make_literal, place_labels
 from ..results.lr_search import base
-from ..results.palette import COLOURS, Palette
+from ..results.palette import COLOURS, VARIABLES, Palette
 from ..results.summary import Row
 from ..results.table import Chapter, Table
-from .artifacts import Artifacts
+from ..runs import reader
 from .plots import learning_curves, speed_accuracy
 from .plots.learning_curves import Curve
 from .plots.speed_accuracy import Bubble
-from .svg import svg
 
 WEB = Path(__file__).with_name("web")
 # Files of a run that the page links to.
 FILES = ("config.yaml", "metrics.csv", "record.json", "best.ckpt", "last.ckpt")
 # Columns of metrics.csv -> titles of the charts of a run.
 RUN_CHARTS = {"val": "validation score", "train_loss": "training loss"}
+# Width and height of a chart in points; the page scales it to the width of its column.
+CHART_SIZE = (380, 250)
+CHART_SETTINGS = STYLE | {"font.size": 11, "lines.linewidth": 1.8, "svg.fonttype": "none"}
+# First bytes of a PNG file.
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class Artifacts(NamedTuple):
+    """The files of one run: ``curves`` by column and step, flat ``config``, ``pictures`` by file stem."""
+
+    curves: dict[str, dict[int, float]]
+    config: dict[str, Any]
+    pictures: dict[str, bytes]
 
 
 class Study(NamedTuple):
@@ -154,3 +176,114 @@ def _run(study: Study, row: Row) -> dict[str, Any]:
     configurations = [files.config for _, files in seeds if files.config]
     config = configurations[0] if configurations else {}
     return {"curves": charts, "config": config, "pictures": pictures}
+
+
+def read_artifacts(folder: Path) -> tuple[Artifacts, list[str]]:
+    """Read the files of a run.
+
+    Args:
+        folder: run directory.
+
+    Returns:
+        The files, each part empty if the run never had it, and a message for each file that cannot be shown.
+    """
+    artifacts = Artifacts({}, {}, {})
+    messages = []
+    for part, load in ((artifacts.curves, reader.read_curves), (artifacts.config, reader.read_choices)):
+        try:
+            part |= load(folder)
+        except ValueError as error:
+            messages.append(str(error))
+    for path in sorted((folder / "maps").glob("*.png")):
+        try:
+            artifacts.pictures[path.stem] = _picture(folder, path)
+        except Unreadable as error:
+            messages.append(f"{path} is not shown: {error}")
+    return artifacts, messages
+
+
+def _picture(folder: Path, path: Path) -> bytes:
+    # The target of a link would be published with the page.
+    if path.resolve() != folder.resolve() / "maps" / path.name:
+        raise Unreadable("it is a link to another file")
+    data = content(path)
+    if not data.startswith(PNG):
+        raise Unreadable("it is no PNG")
+    return data
+
+
+def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:
+    """Draw one chart as SVG, with a group of class ``series`` and a tooltip for each label.
+
+    Colours and fonts come from the page's style sheet. Ids are removed, since they would not be unique in the page.
+
+    Args:
+        title: text for screen readers.
+        draw: drawing function of ``plots`` that returns a tooltip for each label.
+        content: contents of the chart, as ``draw`` takes them.
+        palette: colours and dashes of the labels.
+        study: value of the groups' ``data-study``.
+    """
+    width, height = CHART_SIZE
+    with rc_context(CHART_SETTINGS):
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        tooltips = draw(figure.subplots(), content, palette)
+        place_labels(figure)
+        make_literal(figure)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True)
+
+    # Take the axes out of the document and group their parts by label.
+    text = file.getvalue()
+    begin = text.index('<g id="axes_1">')
+    end = text.rindex("</g>")
+    axes = ElementTree.fromstring(text[begin:end])
+    groups = _group_series(axes)
+    for element in axes.iter():
+        _restyle(element)
+    for group, (label, tooltip) in zip(groups, tooltips.items(), strict=True):
+        group[0].text = tooltip
+        group.attrib |= {"class": "series", "data-label": label, "data-study": study}
+
+    axes.attrib |= {"role": "img", "aria-label": title, "viewBox": f"0 0 {width} {height}"}
+    axes.tag = "svg"
+    return ElementTree.tostring(axes, encoding="unicode")
+
+
+def _group_series(axes: ElementTree.Element) -> list[ElementTree.Element]:
+    """Merge the elements of each label into one group with an empty title."""
+    groups: dict[str, ElementTree.Element] = {}
+    for part in list(axes):
+        name = part.get("id", "")
+        if name in groups:
+            groups[name].extend(part)
+            axes.remove(part)
+        elif name.startswith(SERIES):
+            groups[name] = part
+            part.insert(0, ElementTree.Element("title"))
+    return list(groups.values())
+
+
+def _restyle(element: ElementTree.Element) -> None:
+    """Replace colours by style-sheet variables, round coordinates; drop ids, transforms, clips, fonts, whitespace."""
+    for name in ("id", "transform", "clip-path"):
+        element.attrib.pop(name, None)
+    element.tail = None
+    element.text = (element.text or "").strip() or None
+
+    for name in {"d", "x", "y"} & set(element.keys()):
+        numbers = re.sub(r"-?\d+\.\d+", _round, element.get(name, ""))
+        # No space is needed next to the letter of a path command.
+        path = re.sub(r"\s*([A-Za-z])\s*", r"\1", numbers.strip())
+        element.set(name, path.replace("\n", ""))
+
+    style = element.get("style")
+    if style:
+        style = re.sub(r"#[0-9a-f]{6}", lambda colour: VARIABLES[colour[0]], style)
+        style = re.sub(r"font[\w-]*: [^;]*; ?", "", style)
+        element.set("style", style)
+
+
+def _round(number: re.Match) -> str:
+    """Round a coordinate to one decimal, a tenth of a point."""
+    return f"{float(number[0]):.1f}"

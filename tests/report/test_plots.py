@@ -18,7 +18,7 @@ from lra.board.results import BoardResults
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.report import artifacts
+from lra.report import page
 from lra.report.plots import learning_curves, lr_curves, seed_points, speed_accuracy
 from lra.report.plots.learning_curves import Curve
 from lra.report.plots.speed_accuracy import Bubble
@@ -110,7 +110,7 @@ def test_learning_curve_averages_finished_seeds_at_shared_steps(tmp_path):
         metrics(add(tmp_path, seed=seed), values)
     metrics(diverged(tmp_path, 20, seed=2), [100.0])
     (row,) = of_study(tmp_path)
-    curves = {folder: artifacts.read(folder)[0].curves for folder in row.runs}
+    curves = {folder: page.read_artifacts(folder)[0].curves for folder in row.runs}
     (curve,) = learning_curves.by_task([row], curves)["listops"]
     assert (curve.steps, curve.mean, curve.n) == ([10, 20], [2.0, 4.0], 2)
     assert curve.high == pytest.approx([2 + math.sqrt(2), 4 + 2 * math.sqrt(2)])

@@ -22,7 +22,7 @@ from support.records import RECORD, add, instead, metrics, unseal
 from support.training import NO_WEIGHTS
 
 from lra.io import typed_json
-from lra.report import artifacts
+from lra.report import page
 from lra.report.__main__ import report
 from lra.results import bench_record as bench
 from lra.runs import checkpoint, record, run_dir
@@ -158,7 +158,7 @@ def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch,
         (path.parent / "config.yaml").write_text("optim.lr: 0.0123\n")
     unfinished.unlink()
     (intact.parent / "maps").mkdir()
-    (intact.parent / "maps" / "a.png").write_bytes(artifacts.PNG + b"pixels")
+    (intact.parent / "maps" / "a.png").write_bytes(page.PNG + b"pixels")
     damaged = tmp_path.joinpath(probes.FOLDER, *intact.parts[-5:-2], "seed-5", probes.NAME)
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{")
@@ -170,7 +170,7 @@ def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch,
         assert f"seed-{seed}/record.json is not a record of a run (" in stderr
     assert "| 41.50 ± 0.00 | 2 |" in (tmp_path / "report" / "report.md").read_text()
     html = (tmp_path / "report" / "index.html").read_text().partition('<section id="runs">')[2]
-    assert base64.b64encode(artifacts.PNG + b"pixels").decode() in html and "<dt>optim.lr</dt><dd>0.0123</dd>" in html
+    assert base64.b64encode(page.PNG + b"pixels").decode() in html and "<dt>optim.lr</dt><dd>0.0123</dd>" in html
     # Curves of the validation score and the loss.
     assert [html.count(f'data-label="{seed}"') for seed in (4, 5, 6)] == [0, 2, 2]
 
@@ -202,22 +202,22 @@ def test_damaged_metrics_csv_is_reported_and_not_plotted(tmp_path, rows):
     path = tmp_path / "metrics.csv"
     path.write_text(METRICS_CSV)
     assert checkpoint.read_metrics(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
-    assert artifacts.read(tmp_path)[0].curves["val"] == {3: 10.0, 6: 12.5}
+    assert page.read_artifacts(tmp_path)[0].curves["val"] == {3: 10.0, 6: 12.5}
     path.write_text(METRICS_CSV.replace(*ROWS[rows]))
-    run_artifacts, (line,) = artifacts.read(tmp_path)
+    run_artifacts, (line,) = page.read_artifacts(tmp_path)
     assert run_artifacts.curves == {}
     assert line.startswith(f"{path} is not a table of evaluations (") and "\n" not in line
 
 
 def test_missing_files_of_a_run_are_reported(tmp_path):
-    assert artifacts.read(tmp_path) == (artifacts.Artifacts({}, {}, {}), [])
+    assert page.read_artifacts(tmp_path) == (page.Artifacts({}, {}, {}), [])
     (tmp_path / "metrics.csv").write_text(METRICS_CSV)
     (tmp_path / "config.yaml").write_text("a: 1\n")
     record.save(RECORD, tmp_path)
-    assert artifacts.read(tmp_path)[1] == []
+    assert page.read_artifacts(tmp_path)[1] == []
     for name in ("metrics.csv", "config.yaml"):
         (tmp_path / name).unlink()
-    lines = artifacts.read(tmp_path)[1]
+    lines = page.read_artifacts(tmp_path)[1]
     assert len(lines) == 2 and all("(it is missing)" in line for line in lines)
 
 
@@ -226,24 +226,24 @@ LINK = "it is a link to another file"
 
 def test_report_shows_only_pictures_inside_the_run(tmp_path):
     secret, first, second = tmp_path / "secret", *(tmp_path / f"seed-{seed}" / "maps" for seed in (0, 1))
-    secret.write_bytes(artifacts.PNG + b"secret")
+    secret.write_bytes(page.PNG + b"secret")
     first.mkdir(parents=True), second.parent.mkdir()
-    (first / "a.png").write_bytes(artifacts.PNG + b"a")
+    (first / "a.png").write_bytes(page.PNG + b"a")
     (first / "b.png").symlink_to(secret)
     (first / "c.png").symlink_to(first / "a.png")
     (first / "d.png").write_bytes(b"no picture")
     (first / "e.png").mkdir()
     os.mkfifo(first / "f.png")
-    run_artifacts, lines = artifacts.read(tmp_path / "seed-0")
-    assert run_artifacts.pictures == {"a": artifacts.PNG + b"a"}
+    run_artifacts, lines = page.read_artifacts(tmp_path / "seed-0")
+    assert run_artifacts.pictures == {"a": page.PNG + b"a"}
     reasons = [LINK, LINK, "it is no PNG", "it is a folder", "it is not a regular file"]
     assert [line.partition(" is not shown: ")[2] for line in lines] == reasons
     second.symlink_to(first, target_is_directory=True)
-    run_artifacts, lines = artifacts.read(tmp_path / "seed-1")
+    run_artifacts, lines = page.read_artifacts(tmp_path / "seed-1")
     assert not run_artifacts.pictures and all(LINK in line for line in lines)
     # A whole run may be a link.
     (tmp_path / "linked").symlink_to(tmp_path / "seed-0", target_is_directory=True)
-    assert artifacts.read(tmp_path / "linked")[0].pictures == {"a": artifacts.PNG + b"a"}
+    assert page.read_artifacts(tmp_path / "linked")[0].pictures == {"a": page.PNG + b"a"}
 
 
 def test_missing_file_is_not_explained_as_full_disk(tmp_path):
