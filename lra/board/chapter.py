@@ -16,8 +16,7 @@ from . import agreement
 from .admission import admission_table
 from .costs import costs
 from .costs import picture as cost_picture
-from .ranking import plateau_table, ranking_table, with_interval
-from .results import BoardResults
+from .results import BoardResults, plateau_table, ranking_table, with_interval
 
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best learning rate."
 # Columns of the ranking that the short table leaves out: collapsed seeds and both p-values.

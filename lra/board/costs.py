@@ -15,8 +15,7 @@ from ..results.bench_record import BenchRecord
 from ..results.figures import Picture
 from ..results.palette import CONTROL, INK, SOFT, family, look
 from ..results.statistics import mean_over_tasks
-from .ranking import percent_interval
-from .results import BoardResults
+from .results import BoardResults, percent_interval
 
 # Number of tokens at which mechanisms are timed.
 LENGTH = 4096

@@ -1,15 +1,36 @@
-"""The results of a board: normalised scores of each mechanism on each task."""
+"""The results of a board: normalised scores, ranking of the mechanisms, and steps until they leave the plateau."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 import numpy as np
 
 from ..results.bench_record import BenchRecord
-from ..results.statistics import mean_over_tasks, normalised
+from ..results.palette import CONTROLS, EXACT
+from ..results.statistics import (
+    SOLVED,
+    Scores,
+    holm,
+    interquartile_mean,
+    interval,
+    mean_over_tasks,
+    normalised,
+    permutation_test,
+)
 from ..results.summary import Row
-from ..results.table import Cell
+from ..results.table import Cell, Table, TableRow, frame
+from ..runs import reader
+
+MEANS = {"score": mean_over_tasks, "IQM": interquartile_mean}
+ABOUT = (
+    "Normalised scores (chance = 0, perfect = 100): mean over tasks and seeds, and interquartile mean (IQM, the middle "
+    "half of the runs), with 95 % bootstrap intervals stratified by task; a failed seed counts as chance. Solved: "
+    f"seeds of at least {100 * SOLVED:.0f}; p: permutation test within tasks against {EXACT} and the best control, "
+    "with Holm's correction."
+)
 
 
 @dataclass(frozen=True)
@@ -75,3 +96,145 @@ def percent_cell(scores: np.ndarray | None) -> Cell:
         return Cell(text=f"{mean:.1f}", value=mean, n=1)
     std = 100 * float(scores.std(ddof=1))
     return Cell(text=f"{mean:.1f} ± {std:.1f}", value=mean, std=std, n=len(scores))
+
+
+def ranking_table(board: BoardResults) -> Table:
+    """Make the table of mechanisms; those without runs on every task come last and have no score and no test."""
+    # The order is by score, so the first control is the best one.
+    best_control = next((label for label in board.complete if label in CONTROLS), None)
+    p_values = {}
+    for reference in (EXACT, best_control):
+        p_values[reference] = _p_values(board.complete, reference)
+
+    # One row for each mechanism: means, tasks, counts, p-values.
+    lines: list[TableRow] = []
+    for label, by_task in board.scores.items():
+        scores = np.concatenate(list(by_task.values()))
+        task_cells = [percent_cell(by_task.get(task)) for task in board.tasks]
+        p_cells = []
+        for reference in (EXACT, best_control):
+            p = p_values[reference].get(label)
+            p_cells.append(Cell.of(p, "{:.3f}".format))
+        cells = [
+            *_mean_cells(board, label),
+            *task_cells,
+            _solved_cell(scores),
+            _collapsed_cell(board, label, len(scores)),
+            *p_cells,
+        ]
+        lines.append([label, *cells])
+    p_columns = (f"p ({EXACT})", f"p ({best_control or 'control'})")
+    head = ("mechanism", *MEANS, *board.tasks, "solved", "collapsed", *p_columns)
+    keys = [(board.name, label, "") for label in board.scores]
+    return Table(
+        name=f"board/{board.name}",
+        title=f"{board.name}: mechanisms",
+        about=ABOUT,
+        cells=frame(head, lines, keys),
+    )
+
+
+def with_interval(scores: Scores, statistic: Callable) -> Cell:
+    """Make a cell of a mean of normalised scores with its interval, in percent.
+
+    Args:
+        scores: normalised scores of each task, (seeds,).
+        statistic: ``mean_over_tasks`` or ``interquartile_mean``.
+    """
+    mean, low, high = percent_interval(scores, statistic)
+    num_runs = sum(map(len, scores))
+    return Cell(text=f"{mean:.1f} ({low:.1f} to {high:.1f})", value=mean, low=low, high=high, n=num_runs)
+
+
+def percent_interval(scores: Scores, statistic: Callable) -> tuple[float, float, float]:
+    """Compute a mean of normalised scores and the ends of its interval, in percent; arguments of ``with_interval``."""
+    mean = float(statistic(scores))
+    low, high = interval(scores, statistic)
+    return 100 * mean, 100 * low, 100 * high
+
+
+def _mean_cells(board: BoardResults, label: str) -> list[Cell]:
+    if label not in board.complete:
+        return [Cell.of(None) for _ in MEANS]
+    return [with_interval(board.complete[label], statistic) for statistic in MEANS.values()]
+
+
+def _solved_cell(scores: np.ndarray) -> Cell:
+    num_solved = int((scores >= SOLVED).sum())
+    return Cell(text=f"{num_solved}/{len(scores)}", value=num_solved / len(scores))
+
+
+def _collapsed_cell(board: BoardResults, label: str, num_runs: int) -> Cell:
+    num_collapsed = 0
+    for row in board.rows:
+        if row.label == label:
+            num_collapsed += len(row.collapsed)
+    text = f"{num_collapsed}/{num_runs}" if num_collapsed else "0"
+    return Cell(text=text, value=num_collapsed)
+
+
+def _p_values(complete: dict[str, list[np.ndarray]], reference: str | None) -> dict[str, float]:
+    """Test each mechanism against a reference; none if the reference lacks a task."""
+    if reference not in complete:
+        return {}
+    p_values = {}
+    for label, scores in complete.items():
+        if label != reference:
+            p_values[label] = permutation_test(scores, complete[reference])
+    return holm(p_values)
+
+
+# A run has left the plateau from this normalised validation score on.
+PLATEAU = 0.2
+PLATEAU_ABOUT = (
+    f"Step of the first evaluation with a normalised validation score of at least {100 * PLATEAU:.0f}, median over the "
+    "seeds that reach it; (k/n): k of n seeds do. Mechanisms that never do are left out: a longer training may "
+    "help them."
+)
+
+
+def plateau_table(board: BoardResults) -> Table | None:
+    """Make a row for each mechanism that left the plateau of a task; None if no run did."""
+    cells = {(row.label, row.task): _plateau_cell(row) for row in board.rows}
+    left_plateau = {label for (label, _), cell in cells.items() if cell.value}
+    labels = [label for label in board.scores if label in left_plateau]
+    if not labels:
+        return None
+
+    head = ["mechanism"]
+    for task in board.tasks:
+        longest = 0
+        for row in board.rows:
+            if row.task == task:
+                longest = max(longest, *(r.steps for r in row.runs.values()))
+        head.append(f"{task}, of {longest:,}")
+    lines: list[TableRow] = []
+    for label in labels:
+        row_cells = [cells.get((label, task), Cell.of(None)) for task in board.tasks]
+        lines.append([label, *row_cells])
+    keys = [(board.name, label, "") for label in labels]
+    return Table(
+        name=f"plateaus/{board.name}",
+        title=f"{board.name}: steps until the plateau is left",
+        about=PLATEAU_ABOUT,
+        cells=frame(head, lines, keys),
+    )
+
+
+def _plateau_cell(row: Row) -> Cell:
+    """Make a cell of the median step at which the seeds of a row leave the plateau."""
+    steps = []
+    for folder in row.runs:
+        # The report already lists a damaged file.
+        with suppress(ValueError):
+            curve = reader.read_curves(folder).get("val", {})
+            reached = [step for step, score in curve.items() if normalised(score, row.chance) >= PLATEAU]
+            # The first evaluation above the plateau.
+            steps += reached[:1]
+
+    num_seeds = len(row.runs)
+    count = f" ({len(steps)}/{num_seeds})" if len(steps) < num_seeds else ""
+    if not steps:
+        return Cell(text=f"-{count}", n=num_seeds)
+    step = median(steps)
+    return Cell(text=f"{step:,.0f}{count}", value=step, n=num_seeds)
