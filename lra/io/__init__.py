@@ -1,1 +1,1 @@
-"""File input and output: atomic replacement, locks, search, typed JSON."""
+"""File input and output: atomic replacement, locks, typed JSON."""

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from ..io import typed_json
-from ..io.search import find_files
+from ..io.typed_json import find_files
 from ..runs import config_file
 from ..runs.record import processor
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..console import log, spread_text
 from ..io import typed_json
-from ..io.search import find_files
+from ..io.typed_json import find_files
 from . import checkpoint, config_file, published, record
 from .record import RunRecord
 from .run_dir import RunDir, Trust
@@ -115,7 +115,7 @@ def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
 
     Such a study is the folder itself or a folder in it.
 
-    Links to folders are followed (``lra.io.search``).
+    Links to folders are followed (``typed_json.find_files``).
 
     Returns:
         The records by run directory, and one message for each link that was skipped, each folder, record or table that

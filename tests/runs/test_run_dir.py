@@ -18,7 +18,7 @@ from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.evaluate.restore import check_data, configuration
 from lra.io import atomic
-from lra.io.search import find_files
+from lra.io.typed_json import find_files
 from lra.maps.__main__ import show
 from lra.report.__main__ import report
 from lra.runs import config_file, record
