@@ -16,7 +16,7 @@ from ..config.errors import OUT_OF_MEMORY, failure
 from ..config.experiment import Experiment
 from ..console import log
 from ..results.bench_record import BenchRow, Machine
-from . import accuracy, contestants, roofline, workloads
+from . import contestants, roofline, workloads
 from .contestants import BenchOptions, Shape
 from .measure import LEFT_OUT, Measurement, measure
 from .workloads import DTYPES, Inputs
@@ -115,7 +115,7 @@ class RowGroup:
                 if contestant.unavailable:
                     raise ValueError(contestant.unavailable)
                 if self.workload == "error":
-                    errors = accuracy.errors(contestant, inputs, row.mode)
+                    errors = workloads.rounding_errors(contestant, inputs, row.mode)
                     rows[i] = replace(row, errors=errors)
                 else:
                     steps[i], flops = self._build(contestant, row, inputs)
