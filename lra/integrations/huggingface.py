@@ -8,7 +8,7 @@
     model.config.cur = {"count": 32}            # options of one model, see lra.ops.cur.cur_attention
     register("mine", count=16, pairing="same_k")  # or under another name
 
-docs/huggingface.md lists the supported models and explains how a model is saved with its attention.
+docs/cur.md lists the supported models and explains how a model is saved with its attention.
 """
 
 import inspect
