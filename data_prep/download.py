@@ -16,8 +16,7 @@ from lra.console import log, pip_install
 from lra.data.progress import Progress
 from lra.data.source import exclusive_lock
 
-from .archive import fingerprint, sha256, stamp
-from .locate import expand, subfolders
+from .archive import expand, fingerprint, sha256, stamp, subfolders
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between checks of a download

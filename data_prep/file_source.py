@@ -10,7 +10,7 @@ from lra.console import log
 from lra.data.source import Source
 from lra.data.store import StoreError, raw_files, stored
 
-from .locate import expand
+from .archive import expand
 
 
 class FileSource(Source):

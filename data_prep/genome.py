@@ -12,11 +12,10 @@ import numpy as np
 from lra.data.progress import Progress, ReadMeter
 from lra.data.split import ExampleChunk
 
-from .archive import fingerprint, stamp
+from .archive import expand, fingerprint, stamp
 from .examples import chunks
 from .file_source import FileSource
 from .lines import BYTE_ORDER_MARK, metered
-from .locate import expand
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
 # The id of each byte, 0 for a byte that is no letter of a sequence.

@@ -16,7 +16,7 @@ from lra.data.progress import reporter
 from lra.data.store import META, StoreError, stored
 from lra.startup import interruptible
 
-from .locate import expand, subfolders
+from .archive import expand, subfolders
 from .survey import Collector
 from .survey_files import PathfinderCollector
 from .survey_walk import survey_archive, survey_folder

@@ -13,10 +13,20 @@ from lra.console import log
 from lra.data.progress import DELAY, Progress, ReadMeter, hash_file, read_blocks, reporter
 from lra.data.split import ExampleChunk
 
-from .archive import fingerprint, members, reading, stamp
+from .archive import (
+    ARCHIVES,
+    ambiguous,
+    expand,
+    fingerprint,
+    inside_archive,
+    members,
+    reading,
+    split_files,
+    stamp,
+    subfolders,
+)
 from .download import Download
 from .lines import bounded_lines, open_lines, open_plain
-from .locate import ARCHIVES, ambiguous, expand, inside_archive, split_files, subfolders
 
 # No checksum is published. The address has been reported to answer with HTTP code 403; a mirror may be needed.
 OFFICIAL = Download(

@@ -10,14 +10,13 @@ from posixpath import basename, dirname
 from lra.data.progress import Progress, ReadMeter, read_blocks
 from lra.data.source import cores
 
-from .archive import is_metadata, members, reading
+from .archive import DEPTH, is_metadata, members, reading, split_files, subfolders
 from .examples import in_order
 from .formats.cifar import Cifar, CifarFolder, open_cifar
 from .formats.detect import FORMATS, open_copy
 from .formats.lra_pickle import PickleReader
 from .image import PIXELS
 from .lines import bounded_lines, open_lines
-from .locate import DEPTH, split_files, subfolders
 from .pathfinder.listing import BLOCK, CONTOURS
 from .survey import Collector, ListOpsCollector, RetrievalCollector, TableCollector
 from .survey_files import BatchCollector, CopyCollector, PathfinderCollector, ReviewCollector

@@ -12,11 +12,11 @@ from lra.console import log
 from lra.data.progress import Progress, ReadMeter
 from lra.data.split import ExampleChunk
 
+from ..archive import expand, inside_archive
 from ..examples import in_order
 from ..file_source import FileSource
 from ..formats.detect import open_copy
 from ..formats.layout import Reader
-from ..locate import expand, inside_archive
 from .images import Trace, check, generate, trace
 from .listing import FOLDERS
 from .release import Archive, Folder

@@ -16,9 +16,8 @@ from lra.console import log
 from lra.data.progress import DELAY, Progress, reporter
 from lra.data.source import cores, no_room
 
-from ..archive import fingerprint, is_metadata, members, reading, stamp
+from ..archive import DEPTH, ambiguous, fingerprint, is_metadata, members, reading, stamp, subfolders
 from ..examples import in_order
-from ..locate import DEPTH, ambiguous, subfolders
 from .listing import BLOCK, FOLDERS, REMEDY, Listed, decode, listing
 
 States = list[tuple[str, os.stat_result]]  # name and state of each file
