@@ -1,4 +1,6 @@
-"""The launches of the forward pass and of the selection scores. ``run`` launches a kernel; ``resources`` replaces it.
+"""The launches of the forward pass, of the backward pass and of the selection scores.
+
+``run`` launches a kernel; ``resources`` replaces it.
 
 N examples, H heads, G = N H, L length, M selected queries and keys, D key size, E value size, S parts along the
 sequence. mask (N,L), bytes, marks real tokens.
@@ -11,9 +13,9 @@ from torch import Tensor
 
 from ..pinv import cubic
 from . import core, core_library, selection_scores, tiles
+from . import streaming_backward as back
 from . import streaming_forward as fore
-from .launch_backward import backward
-from .operands import Selected, inverse_options, mask_strides, num_selected, run, sizes, tile_area, tile_options
+from .operands import Selected, gather, inverse_options, mask_strides, num_selected, run, sizes, tile_area, tile_options
 
 __all__ = ["Selected", "backward", "forward", "run", "sizes", "token_scores"]
 
@@ -123,6 +125,153 @@ def forward(
         **size,
     )  # fmt: skip
     return out, rv, w, lse, z
+
+
+def backward(
+    dout, q, k, v, selected: Selected, mask, rv, w, lse, z, steps: int, copy: bool, split: bool, run=run, arch=None
+) -> tuple[Tensor, ...]:
+    """Launch the backward pass.
+
+    Args:
+        dout: gradient of the output (N,H,L,E).
+        rv, w, lse, z: results of ``forward``, which explains the other arguments.
+
+    Returns:
+        The gradients of q, k and v, laid out as these, and of the query and key landmarks (N,H,M,D), both empty without
+        landmarks.
+    """
+    N, H, L, D = q.shape
+    G = N * H
+    M = num_selected(selected)
+    E = v.shape[-1]
+    size = sizes(q, v, M)
+    scale = D**-0.5
+    scale2 = scale / math.log(2)
+    new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
+
+    # Through C: dq, and S parts of dW and of the gradient of the selected keys.
+    area = tile_area(size, q, arch)
+    tile = tiles.streaming_backward("c_backward", *area)
+    chunk = tiles.chunk(G, L, tile.block, q.device)
+    S = -(-L // chunk)
+    # Autograd would copy gradients in another layout than their tensors'.
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    dw_parts = new(S, G, M, E)
+    dk_parts = new(S, G, M, D)
+    for gradients in tiles.passes("DW", "DQ", "DK", tile.launches):
+        run(
+            back.c_backward_kernel, (G, S),
+            q, selected.k, w,
+            selected.rows, selected.cols, selected.col_real,
+            dout,
+            dq, dw_parts, dk_parts,
+            *q.stride()[:3],
+            *selected.k.stride()[:3],
+            *mask_strides(selected.col_real),
+            *dout.stride()[:3],
+            *dq.stride()[:3],
+            H, L, chunk, scale, scale2,
+            COPY=copy,
+            TURNED=tile.turned,
+            **gradients,
+            **tile_options(tile, q, split),
+            **size,
+        )  # fmt: skip
+
+    # Through the inverse: on chip, where the next launch computes d(R V) too, or by library products.
+    on_chip = tiles.on_chip(size["BM"], area[-1])
+    inverse = inverse_options(steps, q.dtype)
+    if S > tiles.PARTS or not on_chip:
+        dw_parts = dw_parts.sum(0, keepdim=True)
+        dk_parts = dk_parts.sum(0, keepdim=True)
+    if on_chip:
+        dq_rows = new(G, M, D)
+        dk_cols = new(G, M, D)
+        drv = None
+        delta = None
+        num_matrices = tiles.scratch(steps, inverse["SYMMETRIC"])
+        scratch = new(G, num_matrices, size["BM"], size["BM"])
+    else:
+        dq_rows, dk_cols = core_library.backward(*selected.gathered(), rv, dw_parts[0], steps)
+        dk_cols = dk_cols + dk_parts[0]
+        drv = z.mT @ dw_parts[0]
+        if copy:
+            drv = drv + gather(dout, selected.rows).float().flatten(0, 1)
+        delta = (drv * rv).sum(-1)
+        z = None
+        scratch = None
+    beside = on_chip and tiles.beside(*area)
+    if on_chip and not beside:
+        run(
+            core.inverse_backward, (G,),
+            *selected,
+            rv, dw_parts, dk_parts,
+            scratch,
+            dq_rows, dk_cols,
+            *selected.strides(),
+            *selected.real_strides(),
+            H, len(dw_parts), scale, scale2,
+            warps=4, stages=1,
+            **inverse,
+            **size,
+        )  # fmt: skip
+
+    # Through R: dk, dv and S parts of the gradient of the selected queries.
+    tile = tiles.streaming_backward("r_backward", *area)
+    dq_parts = new(S, G, M, D)
+    for gradients in tiles.passes("DV", "DK", "DQ", tile.launches):
+        run(
+            back.r_backward_kernel, (G, S + beside),
+            selected.q, selected.k, k, v,
+            *selected[2:], mask,
+            lse, z, rv, drv, delta,
+            dout, dw_parts, dk_parts,
+            scratch,
+            dk, dv, dq_parts, dq_rows, dk_cols,
+            *selected.strides(),
+            *k.stride()[:3],
+            *v.stride()[:3],
+            *dout.stride()[:3],
+            *dk.stride()[:3],
+            *dv.stride()[:3],
+            *selected.real_strides(),
+            H, L, len(dw_parts), chunk, scale, scale2,
+            COPY=copy,
+            INVERSE=beside,
+            **gradients,
+            **inverse,
+            **tile_options(tile, q, split),
+            **size,
+        )  # fmt: skip
+        # Only the first of these launches computes the inverse.
+        beside = False
+
+    # Gradients of landmarks are stored; gradients of selected positions are added to dq and dk.
+    has_landmarks = selected.rows is None
+    if has_landmarks:
+        dq_landmarks = torch.empty_like(selected.q)
+        dk_landmarks = torch.empty_like(selected.k)
+        dq_target, dk_target = dq_landmarks, dk_landmarks
+    else:
+        dq_landmarks = selected.q.new_empty(0)
+        dk_landmarks = selected.k.new_empty(0)
+        dq_target, dk_target = dq, dk
+    # Four warps lack the registers for gradients of 128 x 128.
+    is_large = size["BM"] * size["BD"] > 8192
+    run(
+        core.scatter_kernel, (G,),
+        selected.rows, selected.cols,
+        dq_parts, dq_rows, dk_cols,
+        dq_target, dk_target,
+        *dq_target.stride()[:3],
+        *dk_target.stride()[:3],
+        H, S,
+        M=M, D=D, BM=size["BM"], BD=size["BD"],
+        ADD=not has_landmarks,
+        warps=8 if is_large else 4,
+        stages=2,
+    )  # fmt: skip
+    return dq, dk, dv, dq_landmarks, dk_landmarks
 
 
 def token_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool, run=run) -> Tensor:
