@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import full_precision
-from ..ops.scalar_decay import scalar_decay_attention
 from ..options import Positive
 from .base import Mixer, Sizes
 from .gated import merge_heads, split_heads

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..ops.channel_decay import channel_decay_attention
+from ..ops.decay_attention import channel_decay_attention
 from ..ops.precision import upcast
 from ..options import Above, Positive
 from .base import Mixer, Sizes

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import full_precision, upcast
-from ..ops.scalar_decay import scalar_decay_attention
 from .base import Mixer, Sizes
 from .gated import decays_by_horizon, merge_heads, split_heads
 

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import upcast
-from ..ops.scalar_decay import scalar_decay_attention
 from ..options import Above, Positive
 from .base import Mixer, Sizes
 from .gated import ShortConvolution, initial_steps, split_heads

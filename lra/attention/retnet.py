@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..ops.scalar_decay import scalar_decay_attention
+from ..ops.decay_attention import scalar_decay_attention
 from ..options import Positive
 from .base import Mixer, Sizes
 from .gated import decays_by_horizon, merge_heads, split_heads

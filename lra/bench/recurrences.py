@@ -124,7 +124,7 @@ def decay_errors(length: int) -> Iterator[list[str]]:
         for operator, chunk in SCALAR_FORMS.values():
             with_chunk = partial(operator, chunk=chunk)
             cells.append(relative_error(with_chunk, retention.scalar_decay_attention, inputs))
-        # One decay per key channel, by halving chunks (``lra.ops.channel_decay``) and by two factors.
+        # One decay per key channel, by halving chunks (``lra.ops.decay_attention``) and by two factors.
         inputs = [q, k, v, decay(x)]
         for operator, chunk in CHANNEL_FORMS.values():
             with_chunk = partial(operator, chunk=chunk)

@@ -1,9 +1,8 @@
-"""One import for the linear recurrences. Each has its own file, with its derivation."""
+"""One import for the linear recurrences. Their files have the derivations."""
 
-from .channel_decay import channel_decay_attention
+from .decay_attention import channel_decay_attention, scalar_decay_attention
 from .delta_rule import delta_rule_attention
 from .diagonal_recurrence import diagonal_recurrence
-from .scalar_decay import scalar_decay_attention
 from .selective_scan import selective_scan
 
 __all__ = [
