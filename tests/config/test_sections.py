@@ -2,7 +2,6 @@
 
 import csv
 import math
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +10,7 @@ from conftest import config, experiment
 from pydantic import ValidationError
 
 from lra.attention.base import Attention, Sizes
+from lra.board.costs import LENGTH_PER_BUDGET
 from lra.config.base import typed
 from lra.config.compose import compose
 from lra.config.recipes import choices
@@ -29,21 +29,12 @@ def test_default_configuration_fingerprint_is_stable():
     assert config_file.fingerprint(choices | {"seed": 0}) == "9b1a53037b6d1a47"
 
 
-@pytest.mark.parametrize(
-    "kind, value, result",
-    [
-        (float, 1, 1.0),
-        (bool, "off", False),
-        (str, 2026, "2026"),
-        (int | None, None, None),
-        (int | float, 2, 2),
-        (int | str, "2", "2"),
-        (bool | Literal["reduce-overhead"], "reduce-overhead", "reduce-overhead"),
-        (Path, 2026, Path("2026")),
-        (dict[str, int], {"a": 1}, {"a": 1}),
-    ],
-    ids=str,
-)
+CONVERTED = [(float, 1, 1.0), (bool, "off", False), (str, 2026, "2026"), (int | None, None, None), (int | float, 2, 2)]
+CONVERTED += [(int | str, "2", "2"), (Path, 2026, Path("2026")), (dict[str, int], {"a": 1}, {"a": 1})]
+CONVERTED += [(bool | Literal["reduce-overhead"], "reduce-overhead", "reduce-overhead")]
+
+
+@pytest.mark.parametrize("kind, value, result", CONVERTED, ids=str)
 def test_value_is_converted_to_option_type(kind, value, result):
     actual = typed(kind, value, "x")
     assert actual == result and type(actual) is type(result)
@@ -74,31 +65,27 @@ def test_value_of_wrong_type_raises(kind, values):
             typed(kind, value, "x")
 
 
-@pytest.mark.parametrize(
-    "value, bounds, most, expected",
-    [
-        (9, Range(1, 8), "", "from 1 to 8, not 9"),
-        (1, Range(0, below=1), "", "at least 0 and below 1, not 1"),
-        (4, Range(most=3), "", "at most 3, not 4"),
-        (math.nan, Range(0, 1), "", "from 0 to 1, not nan"),
-    ],
-)
-def test_value_outside_range_raises(value, bounds, most, expected):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'x must be {expected}')}$"):
-        in_range("x", value, bounds, most)
+# The range is closed, half open, or open at one end.
+OUTSIDE = {
+    "from 1 to 8, not 9": (9, Range(1, 8)),
+    "at least 0 and below 1, not 1": (1, Range(0, below=1)),
+    "at most 3, not 4": (4, Range(most=3)),
+    "from 0 to 1, not nan": (math.nan, Range(0, 1)),
+}
 
 
-@pytest.mark.parametrize(
-    "name, option, value",
-    [
-        ("bigbird", "block", 0),
-        ("bigbird", "block", 1.5),
-        ("cur_abs", "score", "best"),
-        ("cur_abs", "copy_rv", 2),
-        ("lru", "r_max", 0.0),
-        ("reformer", "buckets", 0),
-    ],
-)
+@pytest.mark.parametrize("message", OUTSIDE)
+def test_value_outside_range_raises(message):
+    value, bounds = OUTSIDE[message]
+    with pytest.raises(ValueError, match=f"^x must be {message}$"):
+        in_range("x", value, bounds, "")
+
+
+WRONG = [("bigbird", "block", 0), ("bigbird", "block", 1.5), ("cur_abs", "score", "best"), ("cur_abs", "copy_rv", 2)]
+WRONG += [("lru", "r_max", 0.0), ("reformer", "buckets", 0)]
+
+
+@pytest.mark.parametrize("name, option, value", WRONG)
 def test_command_line_and_python_raise_the_same_error(name, option, value):
     with pytest.raises(ValueError) as from_command_line:
         config(name, f"attn.{option}={value}")
@@ -135,13 +122,11 @@ def compose_custom(name, *words):
 def test_custom_class_options_follow_annotations():
     actual = compose_custom("Own", "+attn.rate=2", "+attn.mode=b").attn.options
     assert actual["rate"] == 2.0 and type(actual["rate"]) is float and actual["mode"] == "b"
-    for words, message in (
-        (["+attn.rate=fast"], "attn.rate must be a number, not 'fast'"),
-        (["+attn.mode=c"], "attn.mode must be one of a, b, not 'c'"),
-        (["+attn.speed=1"], "attn.speed: no such key; attn has dropout, mode, "),
-    ):
+    errors = {"rate=fast": "attn.rate must be a number, not 'fast'", "mode=c": "attn.mode must be one of a, b, not 'c'"}
+    errors |= {"speed=1": "attn.speed: no such key; attn has dropout, mode, "}
+    for override, message in errors.items():
         with pytest.raises(ValueError, match=message):
-            compose_custom("Own", *words)
+            compose_custom("Own", f"+attn.{override}")
     actual = compose_custom("Inner", "+attn.free=[1,{a: no}]", "+attn.unknown=x", "+attn.rate=3")
     assert actual.attn.get("free") == [1, {"a": "no"}]
     # An annotation that cannot be resolved leaves the value unchecked.
@@ -162,15 +147,11 @@ def test_empty_run_directory_accepts_another_configuration(tmp_path):
     assert start({"x": 1}) == "x: 1\n" and start({"x": 2}) == "x: 2\n" and not list(tmp_path.iterdir())
 
 
-def test_meta_model_is_rebuilt_when_model_options_change():
+def test_options_are_frozen_and_replace_validates_and_rebuilds_the_meta_model():
     actual = config("sdpa", "model.dim=32")
     wider = actual.replace(model=actual.model.replace(dim=64))
     assert actual.meta_model is actual.replace(data=actual.data.replace(pad="batch")).meta_model
     assert actual.meta_model.encoded_width == 32 and wider.meta_model.encoded_width == 64
-
-
-def test_options_are_frozen_and_replace_validates():
-    actual = config("sdpa")
     with pytest.raises(ValidationError, match="frozen"):
         actual.optim.lr = 1.0
     with pytest.raises(ValueError, match=r"^optim\.eval_every must divide optim\.steps 7, not 3: add optim.eval"):
@@ -189,29 +170,23 @@ def test_label_and_fingerprint_match_table(row):
     assert (actual.label, config_file.fingerprint(actual.choices({}))) == (row["label"], row["fingerprint"])
 
 
-@pytest.mark.parametrize(
-    ("words", "label"),
-    [
-        ("", "s4d_legs"),
-        ("attn.states=4", "s4d_legs"),
-        ("attn.states=64", "s4d_legs-states=64"),
-        ("attn=s4d_lin attn.states=8 attn.init=inv", "s4d_lin-init=inv-states=8"),
-    ],
-)
-def test_label_has_options_that_differ_from_the_experiment(words, label):
-    assert experiment("experiment=s4d_listops", *words.split()).label == label
+LABELS = {"": "s4d_legs", "attn.states=4": "s4d_legs", "attn.states=64": "s4d_legs-states=64"}
+LABELS |= {"attn=s4d_lin attn.states=8 attn.init=inv": "s4d_lin-init=inv-states=8"}
+
+
+@pytest.mark.parametrize("words", LABELS)
+def test_label_has_options_that_differ_from_the_experiment(words):
+    assert experiment("experiment=s4d_listops", *words.split()).label == LABELS[words]
 
 
 TASKS = [name for name in choices("experiment") if name.startswith("board_")]
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_board_experiment_sets_board_protocol(name):
-    actual = experiment(f"experiment={name}", "attn=cur_abs")
-    assert (actual.study, actual.budget, actual.protocol.name) == ("board", "board", "clean")
-    assert f"board_{actual.task.name}" == name and actual.model.dropout == 0 and actual.optim.own_lr_max == 1e-3
-    assert actual.attn.get("count") == actual.task.length // 8
-
-
-def test_board_sweep_has_every_board_task_except_listops():
+def test_board_experiments_set_board_protocol_and_are_in_the_sweep():
+    for name in TASKS:
+        actual = experiment(f"experiment={name}", "attn=cur_abs")
+        assert (actual.study, actual.budget, actual.protocol.name) == ("board", "board", "clean"), name
+        assert f"board_{actual.task.name}" == name and actual.model.dropout == 0 and actual.optim.own_lr_max == 1e-3
+        # The benchmark of the board has the same token budget.
+        assert LENGTH_PER_BUDGET * actual.attn.get("count") == actual.task.length
     assert sorted(compose(SweepOptions, ["sweep=board"]).tasks) == [task for task in TASKS if task != "board_listops"]

@@ -7,7 +7,7 @@ from statistics import geometric_mean
 import numpy as np
 import pytest
 from scipy import stats
-from support.records import RECORD, TESTS, add, add_seeds
+from support.records import RECORD, TESTS, add, add_seeds, texts
 from support.records import cells as cells_by_label
 
 from lra.config import CONF
@@ -19,8 +19,12 @@ from lra.results import published, summary
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
 
 
+def by_name(tables):
+    return {table.name: table for table in tables}
+
+
 def tables_by_name(runs):
-    return {table.name: table for table in paper_tables.tables(summary.collect(runs)[0])}
+    return by_name(paper_tables.tables(summary.collect(runs)[0]))
 
 
 def our_cells(table):
@@ -42,6 +46,9 @@ def test_published_values_match_papers_and_name_mechanisms():
     assert printed["SOFT T12", "SOFT", "image", "accuracy_percent"] == "46.91"
     links = {row.paper: row.link for row in all_values}
     assert len(set(links.values())) == len(links) and all(link.startswith("https://") for link in links.values())
+    # The LRU paper trains sCIFAR in colour (LRU 89.0, S4D 91.5), which does not compare with the grey images here.
+    lru = [row for row in all_values if row.name == "LRU"]
+    assert len(lru) == 15 and not {row.task for row in lru} & {"image", "average"}
 
 
 def test_paper_tables_show_every_published_value_in_printed_order(tmp_path):
@@ -76,12 +83,6 @@ def test_multi_paper_table_names_sources_with_our_runs_below(tmp_path):
         add(tmp_path, label=label, task="text")
     order = [cells[0].text for _, cells in tables_by_name(tmp_path)["self-pretraining"].rows()]
     assert order[:4] == ["Transformer", "softmax", "Transformer, masked self-pretraining", "sdpa+masked"]
-
-
-def test_colour_image_scores_are_excluded():
-    """The LRU paper trains sCIFAR in colour (LRU 89.0, S4D 91.5), which does not compare with the grey images here."""
-    rows = [row for row in published.read() if row.name == "LRU"]
-    assert len(rows) == 15 and not {row.task for row in rows} & {"image", "average"}
 
 
 def test_printed_averages_are_means_of_printed_scores():
@@ -145,10 +146,7 @@ def test_custom_mechanisms_are_last_and_listed(tmp_path):
     add(tmp_path, label="mine", study="mine", task="adding", metric="within_tolerance")
     tables = tables_by_name(tmp_path)
     table_rows = [[cell.text for cell in cells] for _, cells in tables["own-mechanisms"].rows()]
-    assert table_rows == [
-        ["cur_abs-count=32", "mine", "listops"],
-        ["mine", "mine", "listops, adding"],
-    ]
+    assert table_rows == [["cur_abs-count=32", "mine", "listops"], ["mine", "mine", "listops, adding"]]
     grid = tables["curformer-table-1"]
     order = [cells[0].text for _, cells in grid.rows()]
     assert order[-2:] == ["cur_abs-count=32", "mine"] and order[order.index("CURformer") + 1] == "cur_abs"
@@ -178,25 +176,23 @@ def studies(arena_runs):
     return summary.collect(arena_runs)[0]
 
 
+def arena_tables(arena_runs):
+    return by_name(arena.tables(studies(arena_runs)))
+
+
 def fresh(folder, share, seed, rng, easiness=0.0):
     """Write a fresh-test record with a given fraction of correct answers into a run directory."""
     correct = rng.random(EXAMPLES) < share + easiness
-    result = fresh_record.FreshTest(
-        **{key: getattr(RECORD, key) for key in ("study", "task", "fingerprint", "metric", "git")},
-        label=folder.parent.name,
-        seed=seed,
-        weights="w",
-        data="the same",
-        data_seed=1,
-        examples=EXAMPLES,
-        seen=0,
-        fresh_test=100 * float(correct.mean()),
-        standard_error=1.0,
-        precision="bf16",
-        device="cpu",
-        outcomes=fresh_record.pack(correct),
-    )
-    typed_json.save(result, folder / fresh_record.NAME)
+    run = {key: getattr(RECORD, key) for key in ("study", "task", "fingerprint", "metric", "git")}
+    run |= {"label": folder.parent.name, "seed": seed, "weights": "w", "precision": "bf16", "device": "cpu"}
+    data = {"data": "the same", "data_seed": 1, "examples": EXAMPLES, "seen": 0}
+    score = {"fresh_test": 100 * float(correct.mean()), "standard_error": 1.0, "outcomes": fresh_record.pack(correct)}
+    typed_json.save(fresh_record.FreshTest(**run, **data, **score), folder / fresh_record.NAME)
+
+
+def edit_fresh(folder, **changes):
+    result = fresh_record.load(folder / fresh_record.NAME)
+    typed_json.save(dataclasses.replace(result, **changes), folder / fresh_record.NAME)
 
 
 @pytest.fixture
@@ -217,14 +213,20 @@ def arena_runs(tmp_path):
 
 
 def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
-    (table,) = (table for table in arena.tables(studies(arena_runs)) if table.name == "arena-listops")
+    table = arena_tables(arena_runs)["arena-listops"]
     cells = cells_by_label(table)
     assert list(cells) == ["cur_abs", "cur_step", "nystrom", "mean"]
-    assert cells["cur_abs"]["test"].text == "41.00 ± 1.00" and cells["nystrom"]["n"].text == "1 (+1)"
-    assert cells["cur_abs"]["published"].text == "39.62 ± 0.62" and cells["cur_abs"]["source"].text == "CURformer T4"
-    assert cells["mean"]["gain over mean"].text == cells["mean"]["published"].text == "-"
-    assert cells["nystrom"]["gain over mean"].text == "+12.0" and cells["nystrom"]["fresh test"].text == "-"
+    lines = texts(table)
+    expected = {"test": "41.00 ± 1.00", "published": "39.62 ± 0.62", "source": "CURformer T4"}
+    assert expected.items() <= lines["cur_abs"].items()
+    assert lines["mean"]["gain over mean"] == lines["mean"]["published"] == "-"
+    assert {"n": "1 (+1)", "gain over mean": "+12.0", "fresh test": "-"}.items() <= lines["nystrom"].items()
     assert f"{EXAMPLES:,} examples" in table.about and "Hardware: NVIDIA H200, fp32." in table.about
+    # The interval of a gain is Welch's.
+    gain, sides = cells["cur_abs"]["gain over mean"], ([40.0, 41.0, 42.0], [17.0, 18.0, 19.0])
+    interval = stats.ttest_ind(*sides, equal_var=False).confidence_interval(0.95)
+    assert gain.value == pytest.approx(statistics.mean(sides[0]) - statistics.mean(sides[1]))
+    assert (gain.low, gain.high) == pytest.approx((interval.low, interval.high))
 
 
 def test_step_time_is_from_the_most_common_device(arena_runs):
@@ -232,57 +234,39 @@ def test_step_time_is_from_the_most_common_device(arena_runs):
     for seed, step_ms in ((3, 900.0), (4, 1100.0)):
         add(arena_runs, label="cur_abs", seed=seed, test=40.0, step_ms=step_ms, device="x86_64 CPU, 1 thread")
     add(arena_runs, label="soft", seed=0, test=20.0, step_ms=700.0, device="x86_64 CPU, 1 thread")
-    cells = cells_by_label(arena.tables(studies(arena_runs))[0])
-    assert cells["cur_abs"]["n"].text == "5"
-    assert cells["cur_abs"]["ms"].text == "10" and cells["cur_abs"]["hardware"].text == "NVIDIA H200, fp32"
+    lines = texts(arena_tables(arena_runs)["arena-listops"])
+    assert {"n": "5", "ms": "10", "hardware": "NVIDIA H200, fp32"}.items() <= lines["cur_abs"].items()
     # A mechanism without a run on that device shows its own.
-    assert cells["soft"]["ms"].text == "700" and "CPU" in cells["soft"]["hardware"].text
+    assert lines["soft"]["ms"] == "700" and "CPU" in lines["soft"]["hardware"]
 
 
-def test_larger_encoder_has_its_own_line(arena_runs):
-    path = add(arena_runs, study="mamba-paper", label="cur_abs", seed=0, test=50.0)
-    (path.parent / "config.yaml").write_text("model.layers: 6\nmodel.dim: 128\n")
-    cells = cells_by_label(arena.tables(studies(arena_runs))[0])
-    line = cells["cur_abs (6 layers, d 128)"]
-    assert (line["test"].text, line["published"].text) == ("50.00", "-")
-    assert cells["cur_abs"]["test"].text == "41.00 ± 1.00"
-
-
-def test_gain_interval_matches_welch(arena_runs):
-    gain = cells_by_label(arena.tables(studies(arena_runs))[0])["cur_abs"]["gain over mean"]
-    sides = [40.0, 41.0, 42.0], [17.0, 18.0, 19.0]
-    interval = stats.ttest_ind(*sides, equal_var=False).confidence_interval(0.95)
-    assert gain.value == pytest.approx(statistics.mean(sides[0]) - statistics.mean(sides[1]))
-    assert (gain.low, gain.high) == pytest.approx((interval.low, interval.high))
-
-
-def test_selections_are_compared_on_same_examples_only(arena_runs):
-    tables = {table.name: table for table in arena.tables(studies(arena_runs))}
-    ((_, cells),) = tables["arena-listops-selections"].rows()
+def test_fresh_tests_count_for_the_same_fingerprint_and_examples(arena_runs):
+    ((_, cells),) = arena_tables(arena_runs)["arena-listops-selections"].rows()
     assert (cells[0].text, cells[4].text) == ("cur_abs - cur_step", "yes")
     assert cells[1].value == pytest.approx(7, abs=2)
-    # With fresh-test results on other data there is no paired comparison.
-    path = arena_runs / "paper-paper/listops/cur_step"
-    for folder in path.iterdir():
-        result = fresh_record.load(folder / fresh_record.NAME)
-        typed_json.save(dataclasses.replace(result, data="others"), folder / fresh_record.NAME)
-    assert "arena-listops-selections" not in {table.name for table in arena.tables(studies(arena_runs))}
-
-
-def test_fresh_score_of_another_fingerprint_is_ignored(arena_runs):
-    path = arena_runs / "paper-paper/listops/cur_abs/seed-2" / fresh_record.NAME
-    result = fresh_record.load(path)
-    typed_json.save(dataclasses.replace(result, fingerprint="another"), path)
-    cell = cells_by_label(arena.tables(studies(arena_runs))[0])["cur_abs"]["fresh test"]
+    # A result of another fingerprint is ignored; results on other data allow no paired comparison.
+    folder = arena_runs / "paper-paper/listops"
+    edit_fresh(folder / "cur_abs/seed-2", fingerprint="another")
+    for seed_dir in (folder / "cur_step").iterdir():
+        edit_fresh(seed_dir, data="others")
+    tables = arena_tables(arena_runs)
+    cell = cells_by_label(tables["arena-listops"])["cur_abs"]["fresh test"]
     assert cell.text.endswith("(n = 2)") and cell.n == 2
+    assert "arena-listops-selections" not in tables
 
 
-def test_bf16_is_compared_with_fp32_and_larger_study_is_shown(arena_runs):
+def test_other_precisions_are_compared_and_larger_encoders_are_separate(arena_runs):
     for seed in range(4):
         path = add(arena_runs, study="z16", label="cur_abs", seed=seed, test=38.0 + seed)
         (path.parent / "config.yaml").write_text("trainer.precision: bf16\n")
-    tables = {table.name: table for table in arena.tables(studies(arena_runs))}
-    assert cells_by_label(tables["arena-listops"])["cur_abs"]["n"].text == "4"
+    path = add(arena_runs, study="mamba-paper", label="cur_abs", seed=0, test=50.0)
+    (path.parent / "config.yaml").write_text("model.layers: 6\nmodel.dim: 128\n")
+    tables = arena_tables(arena_runs)
+    # The study with more seeds is shown; a larger encoder has its own line, without a published value.
+    lines = texts(tables["arena-listops"])
+    assert lines["cur_abs"]["n"] == "4"
+    larger = lines["cur_abs (6 layers, d 128)"]
+    assert (larger["test"], larger["published"]) == ("50.00", "-")
     ((_, cells),) = tables["arena-precision"].rows()
     assert [cell.text for cell in cells[:6]] == ["cur_abs", "ListOps", "41.00 ± 1.00", "3", "39.50 ± 1.29", "4"]
 

@@ -6,18 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import yaml
 from matplotlib import rcParams
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from support.bench import made, row
 from support.records import add, add_seeds, diverged, metrics, of_study
 
-from lra.board.costs import LENGTH_PER_BUDGET, Point, costs, draw, not_timed, picture
+from lra.board.costs import Point, costs, draw, not_timed, picture
 from lra.board.results import BoardResults
 from lra.config import CONF
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.report import page
 from lra.report.plots import learning_curves, lr_curves, seed_points, speed_accuracy
 from lra.report.plots.learning_curves import Curve
@@ -33,6 +30,7 @@ COLOUR_VISION = {
 }
 # Linear sRGB to CIE XYZ with white point D65.
 XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+ATTN_NAMES = [path.stem for path in (CONF / "attn").glob("*.yaml")]
 
 
 @pytest.fixture
@@ -45,12 +43,10 @@ def flat(label):
 
 
 def test_learning_curve_shows_mean_and_standard_deviation(axes):
-    curves = [
-        Curve("a", [10, 20], [30.0, 40.0], [28.0, 37.0], [32.0, 43.0], 2),
-        Curve("b", [10, 20], [5.0, 6.0], [5.0, 6.0], [5.0, 6.0], 1),
-    ]
+    two_seeds = Curve("a", [10, 20], [30.0, 40.0], [28.0, 37.0], [32.0, 43.0], 2)
+    one_seed = Curve("b", [10, 20], [5.0, 6.0], [5.0, 6.0], [5.0, 6.0], 1)
     palette = Palette(["a", "b"])
-    notes = learning_curves.draw(axes, curves, palette)
+    notes = learning_curves.draw(axes, [two_seeds, one_seed], palette)
     assert [line.get_ydata().tolist() for line in axes.lines] == [[30.0, 40.0], [5.0, 6.0]]
     assert all(line.get_xdata().tolist() == [10, 20] for line in axes.lines)
     (band,) = axes.patches
@@ -81,9 +77,7 @@ def test_labels_without_space_are_omitted(axes):
     figures.place_labels(axes.figure)
     boxes = [text.get_window_extent() for text in axes.texts]
     assert 1 < len(boxes) < 24 and not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
-
-
-def test_removed_label_does_not_remove_its_neighbour():
+    # A removed label does not remove its other neighbour.
     axes = Figure().add_subplot(xlim=(0, 10))
     texts = [axes.text(x, 0.5, "some long name") for x in (1, 2.5, 4)]
     first, second, third = [text.get_window_extent() for text in texts]
@@ -129,28 +123,24 @@ def min_distance(points):
     return min(np.linalg.norm(a - b) for a, b in itertools.combinations(points, 2))
 
 
-def test_cielab_of_white_black_and_a_red_olive_pair():
+def test_colours_are_distinct_for_colour_blind_readers_and_in_grey():
+    """A distance of 2.3 is just noticeable; require ten times that between colours and twice that between greys."""
+    # The conversion: white, black, and a pair of red and olive, which deuteranopes confuse.
     assert lab(["#ffffff", "#000000"]) == pytest.approx(np.array([[100, 0, 0], [0, 0, 0]]), abs=0.05)
-    # Red and olive, which deuteranopes confuse.
     pair = ["#c44e52", "#8a7a2c"]
     assert min_distance(lab(pair)) > 50 and min_distance(lab(pair, "deuteranopia")) < 20
-
-
-@pytest.mark.parametrize("ground", [0, 1])
-def test_colours_are_distinct_for_colour_blind_readers_and_in_grey(ground):
-    """A distance of 2.3 is just noticeable; require ten times that between colours and twice that between greys."""
-    colours = [pair[ground] for pair in COLOURS]
-    assert all(min_distance(lab(colours, vision)) > 23 for vision in COLOUR_VISION)
-    assert min_distance(lab(colours)[:, :1]) > 4.6
+    # The colours on a light and on a dark ground.
+    for colours in zip(*COLOURS, strict=True):
+        assert all(min_distance(lab(colours, vision)) > 23 for vision in COLOUR_VISION)
+        assert min_distance(lab(colours)[:, :1]) > 4.6
     assert min_distance(lab([*(light for light, _ in COLOURS), INK, GROUND])[:, :1]) > 4.6
 
 
 @pytest.mark.parametrize("look", [Palette.line, Palette.marker])
 def test_every_label_has_a_distinct_line_and_marker(look):
-    labels = [path.stem for path in (CONF / "attn").glob("*.yaml")]
-    palette = Palette(labels)
-    assert len({str(look(palette, label)) for label in labels}) == len(labels) > 3 * len(COLOURS)
-    assert len({(palette.colour(label), palette.dash(label)) for label in labels}) == len(labels)
+    palette = Palette(ATTN_NAMES)
+    assert len({str(look(palette, label)) for label in ATTN_NAMES}) == len(ATTN_NAMES) > 3 * len(COLOURS)
+    assert len({(palette.colour(label), palette.dash(label)) for label in ATTN_NAMES}) == len(ATTN_NAMES)
 
 
 def test_pdf_embeds_truetype_fonts(tmp_path):
@@ -166,8 +156,7 @@ LABELS = "sdpa none mean conv cur_abs cur_step nystrom soft psf linear s4d_lin m
 
 
 def test_every_mechanism_has_exactly_one_family():
-    names = [path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom"]
-    assert not [name for name in names if family(name) == OTHER]
+    assert not [name for name in ATTN_NAMES if family(name) == OTHER and name != "custom"]
     members = list(itertools.chain(*FAMILIES.values()))
     assert len(set(members)) == len(members)
     assert {family(name) for name in members} == set(FAMILIES)
@@ -176,29 +165,30 @@ def test_every_mechanism_has_exactly_one_family():
     assert {label: family(label) for label in (*longest, "sofa")} == longest | {"sofa": OTHER}
 
 
-def test_cost_without_benchmark_is_median_step_time_over_tasks(tmp_path):
+def test_cost_figure_needs_a_mechanism_and_shows_median_step_times(tmp_path):
+    add_seeds(tmp_path, "mean", (20.0, 22.0), floor=20.0)
+    # Controls alone give no figure.
+    assert not picture(BoardResults("board", of_study(tmp_path)))
     for task, ms in (("chain", 10.0), ("recall", 30.0), ("listops", 11.0)):
-        add(tmp_path, task=task, label="linear", step_ms=ms)
-    step_times, axis = costs(BoardResults("board", of_study(tmp_path)))
-    assert step_times == {"linear": 11.0} and "median over tasks" in axis
+        add_seeds(tmp_path, "linear", (30.0, 32.0), task=task, floor=20.0, step_ms=ms)
+    board = BoardResults("board", of_study(tmp_path))
+    step_times, axis = costs(board)
+    # Without a benchmark the cost is the median over tasks.
+    assert step_times["linear"] == 11.0 and "median over tasks" in axis and picture(board)
 
 
-@pytest.mark.parametrize(
-    ("override", "counts"),
-    [
-        # 4,096 / 8, as on the board; another value; the option of another budget; each mechanism's default.
-        ("++budgets.paper.allowance=512", True),
-        ("budgets.paper.allowance=64", False),
-        ("++budgets.quick.allowance=512", False),
-        (None, False),
-    ],
-)
-def test_benchmark_needs_token_budget_of_the_board(tmp_path, override, counts):
+# The option of another budget, another value, and each mechanism's default; 4,096 / 8 = 512 tokens on the board.
+OTHER_BUDGETS = (["++budgets.quick.allowance=512"], ["budgets.paper.allowance=64"], [])
+
+
+@pytest.mark.parametrize("overrides", [["++budgets.paper.allowance=512"], *OTHER_BUDGETS], ids=str)
+def test_benchmark_needs_token_budget_of_the_board(tmp_path, overrides):
     """Otherwise the step times of the runs are the costs; mechanisms without a benchmark are omitted and listed."""
+    counts = overrides not in OTHER_BUDGETS
     for label, score in (("soft", 40.0), ("linear", 50.0), ("psf", 30.0)):
         add_seeds(tmp_path, label, (score, score + 1), floor=20.0, step_ms=7.0)
     bench_rows = [row(label, 4096, ms, mode="training") for label, ms in (("soft", 300.0), ("linear", 8.0))]
-    choices = {"budget": "paper", "overrides": [override] if override else [], "clock": "cpu"}
+    choices = {"budget": "paper", "overrides": overrides, "clock": "cpu"}
     board = BoardResults("board", of_study(tmp_path), measured=[made(bench_rows, choices=choices)])
     ms, axis = costs(board)
     assert ms == ({"soft": 300.0, "linear": 8.0} if counts else dict.fromkeys(("soft", "linear", "psf"), 7.0))
@@ -206,19 +196,6 @@ def test_benchmark_needs_token_budget_of_the_board(tmp_path, override, counts):
     ((_, points),) = picture(board).panels.items()
     (axes,) = draw({axis: points}).axes
     assert ("psf" in {text.get_text() for text in axes.texts}) != counts
-
-
-def test_board_tasks_have_token_budget_of_benchmark():
-    for name in yaml.safe_load((CONF / "sweep" / "board.yaml").read_text())["sweep"]["tasks"]:
-        experiment = compose(Experiment, [f"experiment={name}", "attn=cur_abs"])
-        assert experiment.task.length == LENGTH_PER_BUDGET * experiment.choices({})["attn.count"]
-
-
-def test_cost_figure_needs_a_mechanism_besides_controls(tmp_path):
-    add_seeds(tmp_path, "mean", (20.0, 22.0), floor=20.0)
-    assert not picture(BoardResults("board", of_study(tmp_path)))
-    add_seeds(tmp_path, "mine", (30.0, 32.0), floor=20.0)
-    assert picture(BoardResults("board", of_study(tmp_path)))
 
 
 def test_cost_labels_do_not_overlap_and_controls_are_lines():
@@ -262,6 +239,11 @@ def test_seed_plot_shows_every_seed(rows):
     assert points(listops) == [(20.0, 0.0), (60.0, 0.0), (70.0, 0.0), (90.0, 1.0), (90.0, 1.0)]
     assert points(text) == [(61.0, 0.0), (71.0, 0.0)]
     assert [line.get_xdata()[0] for line in (*listops.lines, *text.lines)] == [20.0, 50.0]
+    # Seeds and rates are drawn only where they apply.
+    assert not seed_points.by_task([row for row in rows if "lr=" in row.label])
+    names = lambda rows, study: [p.name for p in seed_points.pictures([replace(row, study=study) for row in rows])]
+    assert names(rows, "x") == ["x/seeds", "x/rates"] and names(rows[:1], "x") == ["x/seeds"]
+    assert names(rows, "x-rates")[1:] == ["x-rates"]
 
 
 def test_lr_curve_includes_default_rate_and_gap_for_divergence(rows):
@@ -269,9 +251,7 @@ def test_lr_curve_includes_default_rate_and_gap_for_divergence(rows):
     assert curve == ("sdpa", [3e-4, 1e-3, 3e-3, 1e-2], [30.0, 38.0, None, 40.0])
     (axes,) = lr_curves.draw_figure({"listops": [curve]}).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0.0003", "0.001", "0.003", "0.01"]
-
-
-def test_lr_plot_colours_reference_and_best_mechanisms():
+    # Of many mechanisms the reference and the best ones are coloured.
     rate_curve = lambda label, val: lr_curves.LrCurve(label, [1e-3, 1e-2], [val, None])
     many = [rate_curve("sdpa", 1.0), *(rate_curve(f"m{i:02}", float(i)) for i in range(60))]
     (axes,) = lr_curves.draw_figure({"recall": many}).axes
@@ -280,13 +260,3 @@ def test_lr_plot_colours_reference_and_best_mechanisms():
     reference, *top_curves = axes.lines[-COLOURED:]
     assert reference.get_ydata()[0] == 1.0
     assert len({line.get_color() for line in (reference, *top_curves[1 - len(COLOURS) :])}) == len(COLOURS)
-
-
-def test_seed_and_lr_plots_are_drawn_only_where_they_apply(rows):
-    assert not seed_points.by_task([row for row in rows if "lr=" in row.label])
-
-    def names(rows, study):
-        return [picture.name for picture in seed_points.pictures([replace(row, study=study) for row in rows])]
-
-    assert names(rows, "x") == ["x/seeds", "x/rates"] and names(rows[:1], "x") == ["x/seeds"]
-    assert names(rows, "x-rates")[1:] == ["x-rates"]

@@ -25,7 +25,7 @@ def test_mean_and_deviation_exclude_failed_seeds(tmp_path):
     add(tmp_path, label="once")
     row = rows(tmp_path)["listops", "cur_abs"]
     assert row.test == pytest.approx(sum(TESTS) / 4)
-    assert row.cell.std == pytest.approx(statistics.variance(TESTS) ** 0.5)
+    assert row.cell.std == pytest.approx(statistics.stdev(TESTS))
     assert row.val == pytest.approx(statistics.fmean(t + i for i, t in enumerate(TESTS)))
     assert (row.n, row.ms) == (4, 12.5)
     output = {"test": "38.01 ± 1.50", "n": "4 (+1)", "val": "39.51", "ms": "12.5"}
@@ -44,14 +44,12 @@ def test_duplicate_record_counts_once_and_conflict_is_reported(tmp_path):
     row = rows(tmp_path)["listops", "cur_abs"]
     assert (row.n, row.remarks) == (2, ["2 different results of seed 0"])
     assert row.scores == {0: 37.5, 1: 40.0} and row.test == 38.75
-
-
-def test_seed_with_diverged_and_finished_run_counts_as_finished(tmp_path):
-    add(tmp_path / "finished")
-    diverged(tmp_path / "diverged", 12)
-    diverged(tmp_path / "diverged", 13, seed=1)
-    diverged(tmp_path / "again", 14, seed=1, fingerprint="g")
-    row = rows(tmp_path)["listops", "cur_abs"]
+    # A seed with a diverged and a finished run counts as finished.
+    diverged(tmp_path / "diverged", 12, label="psf")
+    add(tmp_path / "finished", label="psf")
+    diverged(tmp_path / "diverged", 13, label="psf", seed=1)
+    diverged(tmp_path / "again", 14, label="psf", seed=1, fingerprint="g")
+    row = rows(tmp_path)["listops", "psf"]
     assert (row.n, row.num_failed) == (1, 1)
     assert "3 diverged at steps 12, 13, 14" in row.remarks and "2 different results of seed 0" in row.remarks
 
@@ -63,12 +61,8 @@ def test_row_reports_differences_between_seeds(tmp_path):
     section = table(tmp_path)["listops"]
     lines = texts(section)
     assert lines["cur_abs"]["constant"] == "17.35 / 18.00"
-    assert lines["cur_abs"]["details"].split("; ") == [
-        "budget paper / quick",
-        "1,500 / 5,000 steps",
-        "NVIDIA H200 / x86_64 CPU, 2 threads",
-        "commit 0123456789ab / unknown",
-    ]
+    differences = "budget paper / quick; 1,500 / 5,000 steps; NVIDIA H200 / x86_64 CPU, 2 threads"
+    assert lines["cur_abs"]["details"] == f"{differences}; commit 0123456789ab / unknown"
     assert "NVIDIA H200" in lines["softmax"]["details"].split("; ")
     assert section.about.startswith("Protocol paper; accuracy; 2,000 test examples.")
     assert section.about.endswith("Some rows are not comparable with the published values: budget paper / quick.")
@@ -104,9 +98,9 @@ def test_runs_on_other_data_have_no_published_values(tmp_path):
 def test_tasks_are_in_benchmark_order(tmp_path):
     for task in ("adding", "pathfinder", "image", "text", "listops", "retrieval"):
         add(tmp_path, task=task, metric="within_tolerance" if task == "adding" else "accuracy")
-    titles = list(table(tmp_path))
-    assert titles[:6] == ["listops", "text", "retrieval", "image", "pathfinder", "adding"]
-    assert titles[6:] == ["mean of listops, text, retrieval, image, pathfinder"]
+    *titles, mean = table(tmp_path)
+    assert titles == ["listops", "text", "retrieval", "image", "pathfinder", "adding"]
+    assert mean == "mean of listops, text, retrieval, image, pathfinder"
 
 
 @pytest.mark.parametrize("width", [80, 50])
@@ -150,25 +144,28 @@ def lr_cells(runs):
     return cells(lr_table(of_study(runs)))
 
 
-@pytest.fixture
-def searched(tmp_path):
-    """A learning-rate search whose best validation score is not its best test score."""
+def test_lr_search_chooses_rate_by_validation_score(tmp_path):
+    # The best validation score is not the best test score.
     add_seeds(tmp_path, "linear", (48.0, 50.0), val=50.0)
     add_seeds(tmp_path, "linear-optim.lr=0.01", (59.0, 61.0), val=40.0)
     add_seeds(tmp_path, "linear-optim.lr=3e-05", (51.0, 53.0), val=55.0)
     add_seeds(tmp_path, "mean", (19.0, 21.0), val=20.0)
-    return tmp_path
-
-
-def test_best_rate_is_chosen_by_validation_score(searched):
-    (line,) = lr_cells(searched).values()
+    (line,) = lr_cells(tmp_path).values()
     assert (line["budget's rate"].value, line["best rate"].value, line["rate"].text) == (49.0, 52.0, "3e-05")
     assert line["best rate"].n == 2 and line["best rate"].std == pytest.approx(2**0.5)
     assert line["val at each rate"].text == "budget's 50.00, 3e-05 55.00, 0.01 40.00"
-    # The number of seeds is shown once it differs between rates.
-    add(searched, label="linear", seed=2, val=50.0, test=49.0)
-    (line,) = lr_cells(searched).values()
+    # Other tables show the default rate.
+    tables_by_title = {table.title: table for table in tables(of_study(tmp_path))[0]}
+    assert "Best learning rate" in tables_by_title and "Pretraining on the task's own inputs" not in tables_by_title
+    for title in ("paper-paper", "Gain over mean"):
+        assert not any("optim.lr" in label for label in cells(tables_by_title[title]))
+    # The number of seeds is shown once it differs between rates; without the default rate all rates are shown.
+    add(tmp_path, label="linear", seed=2, val=50.0, test=49.0)
+    add_seeds(tmp_path, "psf-optim.lr=0.1", (29.0, 31.0))
+    line = lr_cells(tmp_path)["linear"]
     assert line["val at each rate"].text == "budget's 50.00 (n = 3), 3e-05 55.00 (n = 2), 0.01 40.00 (n = 2)"
+    assert list(cells(results.results(of_study(tmp_path)))) == ["linear", "mean", "psf-optim.lr=0.1"]
+    assert lr_table([row for row in of_study(tmp_path) if row.label.startswith("psf")]) is None
 
 
 def test_default_rate_can_be_best_and_diverged_rate_is_a_dash(tmp_path):
@@ -179,27 +176,12 @@ def test_default_rate_can_be_best_and_diverged_rate_is_a_dash(tmp_path):
     assert line["best rate"].value == 49.0 and line["val at each rate"].text == "budget's 50.00, 0.1 -"
 
 
-def test_other_tables_show_default_rate_or_all_rates(searched):
-    tables_by_title = {table.title: table for table in tables(of_study(searched))[0]}
-    assert "Best learning rate" in tables_by_title and "Pretraining on the task's own inputs" not in tables_by_title
-    for title in ("paper-paper", "Gain over mean"):
-        assert not any("optim.lr" in label for label in cells(tables_by_title[title]))
-    add_seeds(searched, "psf-optim.lr=0.1", (29.0, 31.0))
-    assert list(cells(results.results(of_study(searched)))) == ["linear", "mean", "psf-optim.lr=0.1"]
-    assert lr_table([row for row in of_study(searched) if row.label.startswith("psf")]) is None
-
-
-@pytest.fixture
-def pretrained(tmp_path):
+def test_pretraining_table_has_scratch_pretrained_and_matched_columns(tmp_path):
     add_seeds(tmp_path, "sdpa", (40.0, 42.0), tokens=1_000_000, steps=100)
     add_seeds(tmp_path, "sdpa+masked", (50.0, 54.0), tokens=1_000_000, steps=100, pretrain=PHASE)
     add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=400_000, steps=100, pretrain=PHASE)
     add_seeds(tmp_path, "mean", (20.0, 22.0), tokens=1_000_000, steps=100)
-    return tmp_path
-
-
-def test_pretraining_table_has_scratch_pretrained_and_matched_columns(pretrained):
-    table = pretraining(of_study(pretrained))
+    table = pretraining(of_study(tmp_path))
     ((label, line),) = cells(table).items()
     assert label == "sdpa+masked" and table.about.endswith("(other model sizes).")
     assert [line[name].value for name in ("scratch", "pretrained", "matched")] == [41.0, 52.0, 45.0]
@@ -209,6 +191,11 @@ def test_pretraining_table_has_scratch_pretrained_and_matched_columns(pretrained
     assert line["published"].text == "Self-pretraining: 36.37, 59.75"
     costs = "scratch 1 M tokens, 1 s; pretrained 0.6 + 1 M tokens, 3 s; matched 0.6 + 0.4 M tokens, 3 s"
     assert line["cost"].text == costs
+    # Other tables report the cost too.
+    assert "sdpa+masked on listops 0.6 + 1 M tokens, 3 s" in results.results(of_study(tmp_path)).about
+    (task_table,) = details.details(of_study(tmp_path))
+    assert "pretrained (masked) 100 steps, 0.6 M tokens, 2 s" in texts(task_table)["sdpa+masked"]["details"]
+    assert "pretrained" not in texts(task_table)["sdpa"]["details"]
 
 
 def test_pretrained_run_is_compared_with_scratch_run_of_same_label_keys(tmp_path):
@@ -231,11 +218,3 @@ def test_pretraining_of_other_cost_or_budget_is_not_compared(tmp_path):
     (line,) = cells(table).values()
     assert line["matched"].value is None and line["pretrained"].value == 45.0
     assert table.about.endswith("(other model sizes; not comparable: budget quick).")
-
-
-def test_tables_report_pretraining_cost(pretrained):
-    table = results.results(of_study(pretrained))
-    assert "sdpa+masked on listops 0.6 + 1 M tokens, 3 s" in table.about
-    (task_table,) = details.details(of_study(pretrained))
-    assert "pretrained (masked) 100 steps, 0.6 M tokens, 2 s" in texts(task_table)["sdpa+masked"]["details"]
-    assert "pretrained" not in texts(task_table)["sdpa"]["details"]

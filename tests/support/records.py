@@ -3,7 +3,9 @@
 import dataclasses
 import json
 
+from lra.config.compose import compose
 from lra.report import details
+from lra.report.__main__ import ReportOptions, report
 from lra.report.export import export
 from lra.results import summary
 from lra.runs import record
@@ -100,3 +102,8 @@ def written(runs):
     """Write the report of ``write_runs``, with a damaged record; returns the folder and the unreadable files."""
     write_runs(runs)
     return runs, export(runs / "report", summary.collect(runs)[0], LOST)
+
+
+def write_report(*words):
+    """Run the report command with overrides in this process, without the command line."""
+    report.__wrapped__(compose(ReportOptions, words))
