@@ -13,15 +13,8 @@ from support.floors import FLOOR, ROOT, chain, closure, folder, imports
 MAX_CHAIN = 7
 # Imports within a layer. model needs only the base class of attention, board plans runs of sweeps, report shows board
 # tables and publishes to Weights & Biases, sweep measures unknown step times, and bench prints its own tables.
-EDGES_WITHIN_LAYER = {
-    ("model", "attention"),
-    ("train", "runs"),
-    ("board", "sweep"),
-    ("report", "board"),
-    ("sweep", "bench"),
-    ("bench", "report"),
-    ("report", "integrations"),
-}
+EDGES_WITHIN_LAYER = {("model", "attention"), ("train", "runs"), ("board", "sweep"), ("report", "board")}
+EDGES_WITHIN_LAYER |= {("sweep", "bench"), ("bench", "report"), ("report", "integrations")}
 # Entry points of data_prep; no other module of it may depend on the command line.
 ENTRIES = {f"data_prep.{name}" for name in ("__main__", "baselines", "bench", "export", "load", "show")}
 
@@ -30,11 +23,8 @@ def edges() -> list[tuple[str, str]]:
     return [(module, target) for module, targets in imports().items() for target in targets]
 
 
-def test_every_folder_has_a_layer():
+def test_every_folder_has_a_layer_and_imports_go_down_or_along_listed_edges():
     assert {folder(module) for module in imports()} == set(FLOOR)
-
-
-def test_imports_go_down_or_along_listed_edges():
     same_layer = set()
     for source, target in edges():
         here, target_folder = folder(source), folder(target)
@@ -50,47 +40,33 @@ def test_import_chains_are_short():
     assert 4 < len(longest) <= MAX_CHAIN, " > ".join(longest)
 
 
-@pytest.mark.parametrize(
-    "here, only",
-    {
-        "attention": ("lra.ops", "lra.attention.base", "lra.attention.gated"),
-        "model": ("lra.ops", "lra.attention.base", "lra.model"),
-        "data": ("lra.data", "lra.io"),
-        "data_prep": ("lra.data.progress", "lra.data.source", "lra.data.split", "lra.data.store", "data_prep"),
-        "io": ("lra.io",),
-        "ops": ("lra.ops",),
-    }.items(),
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_lower_layer_imports_only_listed_modules(here, only):
+ONLY = {
+    "attention": ("lra.ops", "lra.attention.base", "lra.attention.gated"),
+    "model": ("lra.ops", "lra.attention.base", "lra.model"),
+    "data": ("lra.data", "lra.io"),
+    "data_prep": ("lra.data.progress", "lra.data.source", "lra.data.split", "lra.data.store", "data_prep"),
+    "io": ("lra.io",),
+    "ops": ("lra.ops",),
+}
+
+
+def test_lower_layers_import_only_listed_modules():
     for source, target in edges():
-        if folder(source) == here and source not in ENTRIES and folder(target) != "lra":
+        if folder(source) in ONLY and source not in ENTRIES and folder(target) != "lra":
+            only = ONLY[folder(source)]
             is_allowed = any(f"{target}.".startswith(f"{name}.") or name.startswith(f"{target}.") for name in only)
             assert is_allowed, f"{source} imports {target}"
 
 
 # Number of lra modules that a mechanism imports, directly or indirectly, without base and options.
-CLOSURES = {
-    "cur": 6,
-    "dba": 3,
-    "flare": 3,
-    "linear": 3,
-    "linformer": 3,
-    "nystrom": 5,
-    "psf": 3,
-    "s4d": 3,
-    "soft": 5,
-}
+CLOSURES = {"cur": 6, "dba": 3, "flare": 3, "linear": 3, "linformer": 3, "nystrom": 5, "psf": 3, "s4d": 3, "soft": 5}
 
 
-@pytest.mark.parametrize("name", CLOSURES)
-def test_mechanism_imports_few_modules(name):
+def test_mechanisms_import_few_modules_and_no_kernels():
     """Imports inside functions (kernels, packed sequences) do not count."""
-    modules = closure(f"lra.attention.{name}") - {"lra.attention.base", "lra.options"}
-    assert len(modules) <= CLOSURES[name], sorted(modules)
-
-
-def test_kernels_are_imported_lazily():
+    for name, most in CLOSURES.items():
+        modules = closure(f"lra.attention.{name}") - {"lra.attention.base", "lra.options"}
+        assert len(modules) <= most, (name, sorted(modules))
     for module in imports():
         is_kernel = module.startswith("lra.ops.triton")
         assert is_kernel or not any(name.startswith("lra.ops.triton") for name in closure(module)), module

@@ -3,21 +3,18 @@
 import re
 
 import pytest
-from support.records import add, add_seeds, diverged, metrics, of_study, texts
+from support.records import add, add_seeds, diverged, metrics, of_study, texts, write_report
 
 from lra.board import agreement
 from lra.board import chapter as board
 from lra.board.agreement import agreement_table, by_source
 from lra.board.results import BoardResults
-from lra.config.compose import compose
-from lra.report.__main__ import ReportOptions, report
 from lra.report.export import export
 from lra.results import published, summary
 from lra.runs.published import Published, save
 from lra.runs.reader import scan
 
-CHANCE = 20.0
-BOARD = {"study": "board", "task": "recall", "floor": CHANCE, "bag": 24.0}
+BOARD = {"study": "board", "task": "recall", "floor": 20.0, "bag": 24.0}
 RATES = BOARD | {"study": "board-rates"}
 CONTROLS = {"none": 20.0, "mean": 22.0, "conv": 30.0}
 
@@ -33,7 +30,7 @@ def runs(tmp_path):
         add_board_seeds(tmp_path, label, [test] * 5)
     add_board_seeds(tmp_path, "sdpa", [93.0, 94.0, 95.0, 96.0, 99.0])
     add_board_seeds(tmp_path, "linear", [50.0, 52.0, 54.0, 56.0, 58.0])
-    add_board_seeds(tmp_path, "cur", [60.0, 60.0, 60.0, 60.0, 60.0])
+    add_board_seeds(tmp_path, "cur", [60.0] * 5)
     for rate, test in ((0.001, 60.0), (0.01, 55.0)):
         add(tmp_path, **RATES, label=f"cur-optim.lr={rate}", seed=100, test=test, val=test)
     return tmp_path
@@ -44,32 +41,46 @@ def tables(runs):
     return board.tables(results)
 
 
-def test_task_with_low_controls_and_solved_by_sdpa_is_admitted(runs):
-    admission, _ = tables(runs)
+def test_admission_and_ranking_of_a_board(runs):
+    diverged(runs, 7, **BOARD, label="linear", seed=5)
+    admission, ranking = tables(runs)
     line = texts(admission)["recall"]
     assert (line["chance"], line["none"], line["conv"]) == ("20.00", "0.0 ± 0.0", "12.5 ± 0.0")
     assert (line["bag"], line["sdpa solved"], line["98 or more"]) == ("5.0", "5/5", "0/6")
     assert line["admitted"] == "yes"
+    # The ranking is sorted by mean score.
+    by_label = texts(ranking)
+    assert list(by_label) == ["sdpa", "cur", "linear", "conv", "mean", "none"]
+    assert by_label["sdpa"]["score"].startswith(f"{(91.25 + 92.5 + 93.75 + 95 + 98.75) / 5:.1f} (")
+    # The interquartile mean of five seeds is the mean of the middle three.
+    assert by_label["sdpa"]["IQM"].startswith(f"{(92.5 + 93.75 + 95) / 3:.1f} (")
+    assert by_label["cur"]["score"] == by_label["cur"]["IQM"] == "50.0 (50.0 to 50.0)"
+    assert (by_label["sdpa"]["solved"], by_label["linear"]["solved"]) == ("5/5", "0/6")
+    # Six seeds of linear, the diverged one at chance: 0, 37.5, 40, 42.5, 45, 47.5; IQM: the middle four.
+    assert by_label["linear"]["IQM"].startswith("41.2 (") and by_label["linear"]["score"].startswith("35.4 (")
+    assert by_label["sdpa"]["p (sdpa)"] == "-" and float(by_label["none"]["p (sdpa)"]) < 0.05
+    assert by_label["conv"]["p (conv)"] == "-"
 
 
-@pytest.mark.parametrize(
-    ("task", "changes", "reason"),
-    [
-        ("recall", {"mean": [40.0] * 5}, "no: mean at 25%"),
-        # A failing control decides before the other controls have run.
-        ("recall", {"mean": [40.0] * 5, "none": [], "conv": []}, "no: mean at 25%"),
-        ("recall", {"sdpa": [91.0, 95.0, 95.0, 95.0, 95.0]}, "no: sdpa below 90% with 1 of 5 seeds"),
-        # Only one of five mechanisms is at the ceiling.
-        ("recall", {"linear": [99.0] * 5}, "yes"),
-        ("recall", dict.fromkeys(("luna", "dba", "cur"), [99.0] * 5), "no: 43% of the mechanisms at the ceiling"),
-        ("listops", {"conv": [50.0] * 5}, "yes"),
-        ("listops", {"conv": [55.0] * 5}, "no: sdpa leads by 14.0 points"),
-    ],
-)
+ADMISSIONS = [
+    ("recall", {"mean": [40.0] * 5}, "no: mean at 25%"),
+    # A failing control decides before the other controls have run.
+    ("recall", {"mean": [40.0] * 5, "none": [], "conv": []}, "no: mean at 25%"),
+    ("recall", {"sdpa": [91.0, 95.0, 95.0, 95.0, 95.0]}, "no: sdpa below 90% with 1 of 5 seeds"),
+    # Only one of five mechanisms is at the ceiling.
+    ("recall", {"linear": [99.0] * 5}, "yes"),
+    ("recall", dict.fromkeys(("luna", "dba", "cur"), [99.0] * 5), "no: 43% of the mechanisms at the ceiling"),
+    ("listops", {"conv": [50.0] * 5}, "yes"),
+    ("listops", {"conv": [55.0] * 5}, "no: sdpa leads by 14.0 points"),
+]
+
+
+@pytest.mark.parametrize(("task", "changes", "reason"), ADMISSIONS)
 def test_admission_reason(tmp_path, task, changes, reason):
     exact = {"recall": 95.0, "listops": 69.0}[task]
-    for name, values in ({label: [test] * 5 for label, test in (CONTROLS | {"sdpa": exact}).items()} | changes).items():
-        add_board_seeds(tmp_path, name, values, task=task)
+    scores = {label: [test] * 5 for label, test in (CONTROLS | {"sdpa": exact}).items()}
+    for name, tests in (scores | changes).items():
+        add_board_seeds(tmp_path, name, tests, task=task)
     add(tmp_path, **RATES | {"task": task}, label="mean-optim.lr=0.001")
     assert texts(tables(tmp_path)[0])[task]["admitted"] == reason
 
@@ -86,22 +97,6 @@ def test_lr_search_score_replaces_unfinished_seeds(tmp_path):
     assert texts(tables(tmp_path)[0])["recall"]["mean"] == "20.0 (search)"
 
 
-def test_ranking_is_sorted_by_mean_score(runs):
-    diverged(runs, 7, study="board", task="recall", label="linear", seed=5, floor=CHANCE)
-    _, ranking = tables(runs)
-    by_label = texts(ranking)
-    assert list(by_label) == ["sdpa", "cur", "linear", "conv", "mean", "none"]
-    assert by_label["sdpa"]["score"].startswith(f"{(91.25 + 92.5 + 93.75 + 95 + 98.75) / 5:.1f} (")
-    # The interquartile mean of five seeds is the mean of the middle three.
-    assert by_label["sdpa"]["IQM"].startswith(f"{(92.5 + 93.75 + 95) / 3:.1f} (")
-    assert by_label["cur"]["score"] == by_label["cur"]["IQM"] == "50.0 (50.0 to 50.0)"
-    assert (by_label["sdpa"]["solved"], by_label["linear"]["solved"]) == ("5/5", "0/6")
-    # Six seeds of linear, the diverged one at chance: 0, 37.5, 40, 42.5, 45, 47.5; IQM: the middle four.
-    assert by_label["linear"]["IQM"].startswith("41.2 (") and by_label["linear"]["score"].startswith("35.4 (")
-    assert by_label["sdpa"]["p (sdpa)"] == "-" and float(by_label["none"]["p (sdpa)"]) < 0.05
-    assert by_label["conv"]["p (conv)"] == "-"
-
-
 def test_lr_search_has_rate_table_and_no_speed_figure(runs, tmp_path_factory):
     out = tmp_path_factory.mktemp("report")
     export(out, summary.collect(runs)[0], [])
@@ -112,22 +107,20 @@ def test_lr_search_has_rate_table_and_no_speed_figure(runs, tmp_path_factory):
     assert "of 6 mechanisms on" in page and 'var(--c5)"></i><b>sdpa</b>' in page
 
 
-def test_mechanism_missing_a_task_has_no_mean(runs):
+def test_ranking_of_incomplete_and_collapsed_mechanisms(runs):
+    add_board_seeds(runs, "rfa", [20.0, 20.0, 30.0], collapsed=True)
+    # Mechanisms without runs on the second task have no mean.
     add_board_seeds(runs, "sdpa", [95.0] * 5, task="chain")
     by_label = texts(tables(runs)[1])
     assert by_label["sdpa"]["score"] != "-" and {by_label["cur"][name] for name in ("score", "IQM", "chain")} == {"-"}
-
-
-def test_ranking_counts_collapsed_seeds(runs):
-    add_board_seeds(runs, "rfa", [20.0, 20.0, 30.0], collapsed=True)
-    assert texts(tables(runs)[1])["rfa"]["collapsed"] == "3/3"
+    assert by_label["rfa"]["collapsed"] == "3/3"
 
 
 def test_report_rejects_symlinked_output_directory(runs):
     (runs / "report").mkdir()
     (runs / "report" / "board").symlink_to(runs / "board")
     with pytest.raises(ValueError, match="report/board is a link, and nothing is written through links"):
-        report.__wrapped__(compose(ReportOptions, [f"runs={runs}"]))
+        write_report(f"runs={runs}")
 
 
 @pytest.mark.usefixtures("without_figures")
@@ -138,17 +131,17 @@ def test_published_board_is_compared_with_custom_mechanism(runs, tmp_path_factor
         save(home / name, [Published(record, {"optim.lr": 1.0}, []) for record in study.values()])
     add_seeds(custom_runs, "mine", [70.0, 71.0, 72.0, 73.0, 74.0], study="zoo")
     monkeypatch.setattr("lra.board.chapter.HOME", home)
-    report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={custom_runs}"]))
+    write_report("board=true", f"runs={custom_runs}")
     assert list(summary.collect(custom_runs, further=board.published())[0]) == ["zoo", "board", "board-rates"]
     out = capsys.readouterr().out
     assert "zoo" in out and "board: mechanisms" in out and "board: recall" not in out and "board-rates" not in out
     add_board_seeds(custom_runs, "mine", [70.0, 71.0, 72.0, 73.0, 74.0])
-    report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={custom_runs}"]))
+    write_report("board=true", f"runs={custom_runs}")
     out = capsys.readouterr().out
     assert re.search(r"mine +72.00 ± 1.58", out) and re.search(r"sdpa +95.40 ± 2.30", out)
     monkeypatch.setattr("lra.board.chapter.HOME", home / "none")
     with pytest.raises(ValueError, match="board=true needs the runs of the published board"):
-        report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={custom_runs}"]))
+        write_report("board=true", f"runs={custom_runs}")
 
 
 def test_plateau_ends_when_validation_gains_a_fifth(runs):
@@ -166,11 +159,10 @@ PRINTED = {"softmax" if label == "sdpa" else label: 60.0 + rank for rank, label 
 @pytest.fixture
 def papers(monkeypatch):
     """A published source with two tasks and no text score for reformer."""
-    row = lambda model, task, value: published.PrintedValue(
-        paper="Paper (2020)", table="Table 1", model=model, task=task, metric="accuracy_percent", value=str(value),
-        std="", note="", attn=model)  # fmt: skip
-    rows = [row(model, "listops", value) for model, value in PRINTED.items()]
-    rows += [row(model, "text", 10.0) for model in PRINTED if model != "reformer"]
+    source = {"paper": "Paper (2020)", "table": "Table 1", "metric": "accuracy_percent", "std": "", "note": ""}
+    row = lambda model, task, value: published.PrintedValue(**source, model=model, task=task, value=value, attn=model)
+    rows = [row(model, "listops", str(value)) for model, value in PRINTED.items()]
+    rows += [row(model, "text", "10.0") for model in PRINTED if model != "reformer"]
     rows += [row("sinkhorn", "listops", "FAIL")]
     monkeypatch.setattr(published, "read", lambda: tuple(rows))
 
@@ -179,11 +171,6 @@ def study(runs, tests):
     for label, test in tests.items():
         add_seeds(runs, label, [test] * 2, study="board", floor=10.0)
     return BoardResults("board", of_study(runs, "board"))
-
-
-def test_published_average_uses_tasks_printed_for_every_mechanism(papers):
-    printed = {"sdpa" if model == "softmax" else model: value for model, value in PRINTED.items()}
-    assert by_source([*ORDER, "sinkhorn"], ("listops", "text")) == {"Paper T1": printed}
 
 
 @pytest.mark.parametrize(("order", "correlation"), [(ORDER, 1.0), (ORDER[::-1], -1.0)])
@@ -199,6 +186,8 @@ def test_rank_correlation_is_one_for_same_and_minus_one_for_reversed_order(paper
     assert [len(axes.lines) for axes in agreement.draw(picture.panels).axes] == [10, 10]
 
 
-def test_fewer_than_ten_mechanisms_give_no_agreement_table(papers, tmp_path):
+def test_agreement_uses_tasks_printed_for_every_one_of_at_least_ten_mechanisms(papers, tmp_path):
+    printed = {"sdpa" if model == "softmax" else model: value for model, value in PRINTED.items()}
+    assert by_source([*ORDER, "sinkhorn"], ("listops", "text")) == {"Paper T1": printed}
     board = study(tmp_path, dict.fromkeys(ORDER[:9], 30.0))
     assert agreement_table(board) is None and agreement.picture(board) is None
