@@ -29,9 +29,17 @@ def test_default_configuration_fingerprint_is_stable():
     assert config_file.fingerprint(choices | {"seed": 0}) == "9b1a53037b6d1a47"
 
 
-CONVERTED = [(float, 1, 1.0), (bool, "off", False), (str, 2026, "2026"), (int | None, None, None), (int | float, 2, 2)]
-CONVERTED += [(int | str, "2", "2"), (Path, 2026, Path("2026")), (dict[str, int], {"a": 1}, {"a": 1})]
-CONVERTED += [(bool | Literal["reduce-overhead"], "reduce-overhead", "reduce-overhead")]
+CONVERTED = [
+    (float, 1, 1.0),
+    (bool, "off", False),
+    (str, 2026, "2026"),
+    (int | None, None, None),
+    (int | float, 2, 2),
+    (int | str, "2", "2"),
+    (bool | Literal["reduce-overhead"], "reduce-overhead", "reduce-overhead"),
+    (Path, 2026, Path("2026")),
+    (dict[str, int], {"a": 1}, {"a": 1}),
+]
 
 
 @pytest.mark.parametrize("kind, value, result", CONVERTED, ids=str)
@@ -81,8 +89,14 @@ def test_value_outside_range_raises(message):
         in_range("x", value, bounds, "")
 
 
-WRONG = [("bigbird", "block", 0), ("bigbird", "block", 1.5), ("cur_abs", "score", "best"), ("cur_abs", "copy_rv", 2)]
-WRONG += [("lru", "r_max", 0.0), ("reformer", "buckets", 0)]
+WRONG = [
+    ("bigbird", "block", 0),
+    ("bigbird", "block", 1.5),
+    ("cur_abs", "score", "best"),
+    ("cur_abs", "copy_rv", 2),
+    ("lru", "r_max", 0.0),
+    ("reformer", "buckets", 0),
+]
 
 
 @pytest.mark.parametrize("name, option, value", WRONG)

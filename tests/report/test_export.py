@@ -45,6 +45,10 @@ def test_report_writes_all_files_and_scores(written):
     with open(out / "tables" / "study-paper-paper.csv", newline="") as file:
         rows = {row["mechanism"]: row for row in csv.DictReader(file)}
     assert float(rows["cur_abs"]["listops"]) == 39.0 and rows["cur_abs"]["listops n"] == "3"
+    # A second report of the same runs is byte-identical.
+    export(runs / "again", summary.collect(runs)[0], records.LOST)
+    for name in ("index.html", "report.md", "figures/paper-paper-curves.pdf"):
+        assert (runs / "again" / name).read_bytes() == (out / name).read_bytes()
 
 
 def test_page_is_self_contained_and_escapes_names(written):
@@ -53,13 +57,11 @@ def test_page_is_self_contained_and_escapes_names(written):
     assert not re.findall(r"(?:src|href)=\"(?:https?:)?//", page) and "@import" not in page
     assert not re.search(r"url\((?!#)", page)
     assert {"results", "curves", "trade", "papers", "runs"} <= set(re.findall(r'id="([^"]+)"', page))
-
-
-def test_report_is_byte_identical_for_same_runs(written):
-    runs, _ = written
-    export(runs / "again", summary.collect(runs)[0], records.LOST)
-    for name in ("index.html", "report.md", "figures/paper-paper-curves.pdf"):
-        assert (runs / "again" / name).read_bytes() == (runs / "report" / name).read_bytes()
+    # The legend appears once, and captions are short.
+    for text in (page, (written[0] / "report" / "report.md").read_text()):
+        assert text.count("failed seeds, excluded from the mean") == 1
+    for table in every_table(summary.collect(written[0])[0], [Chapter("", "", paper_tables.tables({}))]):
+        assert len(re.findall(r"[^.]\. [A-Z]", table.about)) <= 1, table.about
 
 
 def test_run_file_links_are_relative_for_any_study_name(tmp_path, without_figures):
@@ -93,24 +95,22 @@ def test_report_command_prints_tables_and_writes_files(tmp_path, call):
     assert f"<li>{escape(str(damaged))} is not a record" in (out / "index.html").read_text()
 
 
-def test_long_file_names_are_truncated_and_stay_distinct():
+def test_file_names_are_short_and_distinct():
     names = ["mean of " + ", ".join(f"temporal_order_N{n}" for n in range(k)) for k in (20, 21)]
     stems = [stem(name) for name in names]
     assert len(set(stems)) == 2 and all(len(name_stem) == 120 for name_stem in stems) and stem("a, b") == "a-b"
+    assert len(set(unique_names(["a-b/c", "a/b-c", "a-b-c"]).values())) == 3
+    assert unique_names(["a-b/c", "a-b-c"])["a-b-c"] == "a-b-c" and unique_names(["a/b.c"]) == {"a/b.c": "a-b.c"}
+    with pytest.raises(ValueError, match="would both be written as"):
+        unique_names(["study/a", "study/a"])
 
 
-NAMES_THAT_COLLIDE = [
-    # Equal file names after replacing characters, ignoring case, or Unicode normalisation.
-    ("mine v2", "mine-v2"),
-    ("Mine", "mine"),
-    ("m\u00fcller", "mu\u0308ller"),
-    ("a b", "a\tb", "a-b"),
-    ("a" * 130, "a" * 131),
-    ("a:b", "a?b"),
-]
+# Equal file names after replacing characters, ignoring case, or Unicode normalisation.
+COLLISIONS = [("mine v2", "mine-v2"), ("Mine", "mine"), ("m\u00fcller", "mu\u0308ller"), ("a b", "a\tb", "a-b")]
+COLLISIONS += [("a" * 130, "a" * 131), ("a:b", "a?b")]
 
 
-@pytest.mark.parametrize("studies", NAMES_THAT_COLLIDE)
+@pytest.mark.parametrize("studies", COLLISIONS)
 def test_similar_study_names_get_distinct_file_names(studies):
     for simplify in (stem, lambda title: re.sub(r"\W", "_", title)):
         titles = [f"{kind}/{study}" for study in studies for kind in ("study", "over-mean")]
@@ -118,13 +118,6 @@ def test_similar_study_names_get_distinct_file_names(studies):
         assert names == unique_names(titles[::-1], simplify)
         folded = {unicodedata.normalize("NFKC", name).casefold() for name in names.values()}
         assert len(folded) == len(titles) and all(simplify(name) == name for name in names.values())
-    with pytest.raises(ValueError, match="would both be written as"):
-        unique_names(["study/a", "study/a"])
-
-
-def test_study_and_task_pairs_get_distinct_file_names():
-    assert len(set(unique_names(["a-b/c", "a/b-c", "a-b-c"]).values())) == 3
-    assert unique_names(["a-b/c", "a-b-c"])["a-b-c"] == "a-b-c" and unique_names(["a/b.c"]) == {"a/b.c": "a-b.c"}
 
 
 def test_studies_with_colliding_names_keep_separate_files(tmp_path):
@@ -136,14 +129,6 @@ def test_studies_with_colliding_names_keep_separate_files(tmp_path):
     assert len(list((tmp_path / "report" / "figures").glob("mine-v2*curves*.pdf"))) == 2
     assert {path.stem for path in files} <= set(re.findall('data-name="([^"]*)"', page))
     assert len(re.findall('id="(run-[^"]*)"', page)) == 2
-
-
-def test_legend_appears_once_and_captions_are_short(written):
-    out = written[0] / "report"
-    for name in ("report.md", "index.html"):
-        assert (out / name).read_text().count("failed seeds, excluded from the mean") == 1
-    for table in every_table(summary.collect(written[0])[0], [Chapter("", "", paper_tables.tables({}))]):
-        assert len(re.findall(r"[^.]\. [A-Z]", table.about)) <= 1, table.about
 
 
 HEAD = ("mechanism", "listops", "text", "remarks")
@@ -158,16 +143,13 @@ def table(head=HEAD, rows=ROWS, title="A & B", words=("mechanism", "remarks")):
     return Table(name="g", title=title, about="Said 5% of.", cells=frame(head, rows, keys), words=words)
 
 
-def test_markdown_table():
+def test_markdown_rounds_and_csv_has_unrounded_numbers():
     assert table().markdown().splitlines() == [
         "| mechanism | listops | text | remarks |",
         "| --- | ---: | ---: | --- |",
         "| `cur_abs` | **38.01 ± 1.50** |  | short |",
         f"| a\\|b & 50% | FAIL | +1,024.5 ≈ | {'a text ' * 9} |",
     ]
-
-
-def test_csv_has_unrounded_numbers():
     top_row, bottom_row = csv.DictReader(io.StringIO(table().csv()))
     numbers = {"listops": "38.0125", "listops std": "1.5", "listops n": "4"}
     assert top_row == {"mechanism": "cur_abs", **numbers, "text": "", "remarks": "short"}
@@ -224,16 +206,14 @@ def test_latex_cells_marks_and_footnotes():
     assert r"\caption{A \& B.}\label{tab:g}" in text and r"\begin{table*}" in text and r"Said 5\% of." in text
     assert r"\textsuperscript{a}~remarks: short." in text and r"\textsuperscript{c}~as printed." in text
     assert "S[table-format={2.2{" in text and "S[table-format={+4.1{" in text
-
-
-def test_footnote_marks_continue_after_zz():
+    # Marks of footnotes continue after zz.
     footnotes = latex.Footnotes()
     marks = [footnotes.mark(f"note {i}") for i in range(704)]
     assert [marks[i] for i in (0, 25, 26, 51, 52, 701, 702, 703)] == ["a", "z", "aa", "az", "ba", "zz", "aaa", "aab"]
     assert len(set(marks)) == 704 and footnotes.mark("note 3") == "d" and footnotes.mark("") == ""
 
 
-def test_latex_splits_wide_table_and_repeats_first_column():
+def test_latex_splits_wide_and_tall_tables():
     head = ("mechanism", *(f"task{i}" for i in range(9)))
     rows = [["cur_abs", *(Cell(text=f"{10 * i}.25 ± 1.50", value=1.0) for i in range(9))]]
     wide, narrow = (environments(latex.table(table(head, rows), width)) for width in (20, COLUMN))
@@ -241,26 +221,20 @@ def test_latex_splits_wide_table_and_repeats_first_column():
     lines = [grid(body) for body in narrow]
     assert {line[0] for block in lines for line in block} == {"{mechanism}", r"cur\_abs"}
     assert [cell for block in lines for cell in block[0][1:]] == [f"{{task{i}}}" for i in range(9)]
-
-
-def test_latex_continues_tall_table():
+    # A tall table continues below another caption.
     rows = [[f"m{i}", Cell(text="1.0", value=1.0)] for i in range(120)]
-    tall = Table(name="g", title="T", about="", cells=frame(("mechanism", "x"), rows))
-    text = latex.table(tall)
+    text = latex.table(Table(name="g", title="T", about="", cells=frame(("mechanism", "x"), rows)))
     assert text.count(r"\caption{T (continued).}") == 2 and text.count(r"\label{") == 1
     assert [line[0] for body in environments(text) for line in grid(body)[1:]] == [f"m{i}" for i in range(120)]
 
 
-@pytest.mark.parametrize(
-    ("text", "cell"),
-    {"3.2e-07": "3.2e-7", "150%": r"150 {\%}", "5/5": "5 {/5}", "12.5 (rates)": "12.5 {~(rates)}", "-": "{-}"}.items(),
-)
-def test_latex_number_column_cell(text, cell):
-    (body,) = environments(latex.table(table(("mechanism", "x"), [["a", Cell(text=text)]])))
-    assert grid(body)[1][1] == cell
+CELLS = {"3.2e-07": "3.2e-7", "150%": r"150 {\%}", "5/5": "5 {/5}", "12.5 (rates)": "12.5 {~(rates)}", "-": "{-}"}
 
 
-def test_latex_replaces_newlines_and_escapes_backslashes():
+def test_latex_number_cells_newlines_and_backslashes():
+    for text, cell in CELLS.items():
+        (body,) = environments(latex.table(table(("mechanism", "x"), [["a", Cell(text=text)]])))
+        assert grid(body)[1][1] == cell
     text = latex.table(table(("mechanism", "list\n\nops", "\\evil{"), [["a\nb", "c", "d"]], title="one\ntwo"))
     assert grid(environments(text)[0]) == [
         ["{mechanism}", "{list ops}", r"{\textbackslash{}evil\{}"],
@@ -280,13 +254,13 @@ def documents(request, tmp_path_factory):
 
 
 def test_latex_document_includes_every_table(documents):
-    names = [path.stem for path in (documents / "tables").glob("*.tex")]
+    table_paths = list((documents / "tables").glob("*.tex"))
     document = (documents / "main.tex").read_text()
     environments(document)
-    assert sorted(re.findall(r"\\input\{tables/(.*?)\.tex\}", document)) == sorted(names)
+    assert sorted(re.findall(r"\\input\{tables/(.*?)\.tex\}", document)) == sorted(path.stem for path in table_paths)
     assert all((documents / path).exists() for path in re.findall(r"\\includegraphics\{(.*?)\}", document))
-    for name in names:
-        for body in environments((documents / "tables" / f"{name}.tex").read_text()):
+    for path in table_paths:
+        for body in environments(path.read_text()):
             grid(body)
 
 
