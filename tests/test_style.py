@@ -121,14 +121,17 @@ def test_style_findings_do_not_increase():
         assert len(lines) <= limit, "\n".join([f"{folder} has {len(lines)} findings, not {limit}", *lines])
 
 
-def test_class_names_are_unique_and_docstrings_ask_no_questions():
-    """Options classes are named after their command (SweepOptions), so they are unique as well."""
-    names = Counter()
+def test_docstring_summary_is_not_a_question():
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
     for path in SOURCES:
-        nodes = list(ast.walk(ast.parse(path.read_text())))
-        names.update(node.name for node in nodes if isinstance(node, ast.ClassDef))
-        documented = [node for node in nodes if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
-        assert not [node for node in documented if QUESTION.match(ast.get_docstring(node) or "")], path
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+        assert not [node for node in nodes if QUESTION.match(ast.get_docstring(node) or "")], path
+
+
+def test_class_names_are_unique():
+    """Options classes are named after their command (SweepOptions), so they are unique as well."""
+    trees = [ast.parse(path.read_text()) for path in SOURCES]
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     duplicates = {name for name, count in names.items() if count > 1 and not name.startswith("_")}
     assert len(names) > 200 and not duplicates
 

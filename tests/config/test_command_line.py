@@ -48,14 +48,11 @@ def test_hydra_parses_quoted_value_as_one_string(text):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_report_command_survives_the_shell(name):
+def test_commands_of_report_and_sweep_survive_the_shell(name):
     subcommand, *arguments = shell_arguments(report_command(name, Path(f"/tmp/{name}")))
     options = compose(ReportOptions, map(escape, arguments))
     assert (subcommand, options.study, options.runs) == ("report", name, Path(f"/tmp/{name}"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_sweep_run_command_survives_the_shell(name):
+    # The command of one run of a sweep.
     options = compose(SweepOptions, ["sweep=selection", override("study", name), override("runs", f"/{name}/runs")])
     words = ("task=listops", "attn=mean", override("study", study(options)), override("runs", options.runs))
     sizes = {"seed": 0, "folder": options.runs, "steps": 1, "eval_every": 1, "disk": 0}
@@ -88,16 +85,13 @@ def test_escape_quotes_names_that_are_not_hydra_syntax(name):
         assert escape(escape(f"out={text}")) == escape(f"out={text}")
 
 
-@pytest.mark.parametrize(
-    "argument",
-    ["attn=sdpa,luna", "seeds=[0,1]", "x={a:1}", "x=glob(*,exclude=psf*)", "x='a'", "-m", "--cfg=job", "~x", "x=",
-     "+x=choice(1,2)", "overrides=['optim.lr=1','a=b']", "x=${y}", "x=a\\=b", "x=[0,[1]"],
-)  # fmt: skip
-def test_escape_keeps_valid_hydra_syntax(argument):
-    assert escape(argument) == argument
+VALID = "attn=sdpa,luna seeds=[0,1] x={a:1} x=glob(*,exclude=psf*) x='a' -m --cfg=job ~x x= +x=choice(1,2) x=${y}"
+VALID += r" overrides=['optim.lr=1','a=b'] x=a\=b x=[0,[1]"
 
 
-def test_command_line_quotes_each_override_once():
+def test_valid_hydra_syntax_is_not_escaped_and_overrides_are_quoted_once():
+    for argument in VALID.split():
+        assert escape(argument) == argument
     assert command_line("study transfer", "seeds=[0]") == "lra study transfer 'seeds=[0]'"
     assert command_line("report", "study=my study") == "lra report 'study=my study'"
     assert quote("it's") == "'it\\'s'" and quote("a b") == "a b" and quote(8) == "'8'"
@@ -108,24 +102,24 @@ def interrupt():
     raise KeyboardInterrupt("stopped at step 3")
 
 
-def kill_process():
-    os.kill(os.getpid(), signal.SIGKILL)
+def kill_process(number=signal.SIGKILL):
+    os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize(
-    "compute, failures",
-    [
-        (lambda: "", {}),
-        (lambda: "attn=a: refused", {3: "attn=a: refused"}),
-        (kill_process, {3: "attn=a: ended by SIGKILL, perhaps because memory ran out"}),
-        (lambda: os.kill(os.getpid(), signal.SIGTERM), {3: "attn=a: ended by SIGTERM"}),
-        (interrupt, {3: "attn=a: stopped at step 3"}),
-        (lambda: sys.exit(2), {3: "attn=a: ended with exit status 1"}),
-    ],
-)
-def test_worker_failure_is_confined_to_its_run(compute, failures):
+FAILURES = {
+    "attn=a: refused": lambda: "attn=a: refused",
+    "attn=a: ended by SIGKILL, perhaps because memory ran out": kill_process,
+    "attn=a: ended by SIGTERM": lambda: kill_process(signal.SIGTERM),
+    "attn=a: stopped at step 3": interrupt,
+    "attn=a: ended with exit status 1": lambda: sys.exit(2),
+}
+
+
+@pytest.mark.parametrize("message", ["", *FAILURES])
+def test_worker_failure_is_confined_to_its_run(message):
+    failures = {3: message} if message else {}
     with Workers() as workers:
-        workers.run(3, "attn=a", compute)
+        workers.run(3, "attn=a", FAILURES.get(message, str))
         assert workers.failures() == failures
         # Run 3 has already ended, so it does not start again.
         workers.run(3, "attn=a", kill_process)

@@ -58,8 +58,7 @@ PARSERS = {
 # Entry points without a parser function: a pattern of their arguments.
 FORMS = {
     "lra.bench.gpu_check": r"(minutes=[\d.]+)?",
-    "lra.bench.peers": r"((n|batch|repeats)=[1-9]\d* ?)*",
-    "lra.bench.recurrences": r"((n|batch|repeats)=[1-9]\d* ?)*",
+    **dict.fromkeys(("lra.bench.peers", "lra.bench.recurrences"), r"((n|batch|repeats)=[1-9]\d* ?)*"),
     "lra.studies.pretrained.dinov2_onnx": r"\S+\.onnx \S+",
     "tests.support.floors": "",
     "data_prep inspect": r"\S+",
@@ -80,19 +79,14 @@ def checked(command: Command, config: pytest.Config) -> None:
 
 
 def check_lra(words: list[str]) -> None:
-    """Check the arguments of ``lra``, which begin with the name of an entry point."""
+    """Check a mention of a command, or a command whose entry point is a function: its module must exist."""
     if words == ["--help"]:
         return
     try:
-        number, entry = cli.find(words)
+        _, entry = cli.find(words)
     except SystemExit as stop:
         raise AssertionError(f"lra {shlex.join(words)}: {stop.code}") from None
-    module, _, function = entry.module.partition(":")
-    # A command without options is only a mention: its module must exist.
-    if function or words[number:] in ([], ["--help"]):
-        assert find_spec(module), f"lra {shlex.join(words)}: {module} does not exist"
-    else:
-        check_entry(module, words[number:])
+    assert find_spec(entry.module.partition(":")[0]), f"lra {shlex.join(words)}: {entry.module} does not exist"
 
 
 def check_entry(entry: str, words: list[str]) -> None:
@@ -192,6 +186,6 @@ def check_make(words: list[str]) -> None:
     for word in words:
         name, equals, _ = word.partition("=")
         assert not equals or f"$({name})" in MAKEFILE, f"make {word}: no such variable"
-    words = [word for word in words if "<" not in word]
-    dry_run = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True)
+    command = ["make", "-n", *(word for word in words if "<" not in word)]
+    dry_run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert dry_run.returncode == 0, dry_run.stderr

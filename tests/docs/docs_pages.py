@@ -20,13 +20,7 @@ PAGES = [
 ]
 LANGUAGES = ("sh", "python", "yaml", "text")
 # Pages whose commands use the example files that they define.
-OWN = (
-    "README.md",
-    "docs/board.md",
-    "docs/mechanism.md",
-    "docs/task.md",
-    "docs/tutorial.md",
-)
+OWN = ("README.md", "docs/board.md", "docs/mechanism.md", "docs/task.md", "docs/tutorial.md")
 RUN_WITHOUT_OPTIONS = ("data_prep", "data_prep.bench", "lra.report", "lra.studies.dropin", "lra.studies.inverses")
 RUN_WITHOUT_OPTIONS += ("lra.studies.transfer.show",)
 PROGRAMS = ("lra", "python", "make", "pip", "torchrun", "srun", "wandb")
@@ -101,9 +95,8 @@ def module_form(command: Command) -> Command:
     # A name without options is a mention, unless the command runs without any; so is --help.
     options = arguments[number:]
     is_mention = options == ["--help"] or (not options and entry.module not in RUN_WITHOUT_OPTIONS)
-    if ":" in entry.module or is_mention:
-        return command
-    return command._replace(words=("python", "-m", entry.module, *arguments[number:]))
+    is_function = ":" in entry.module
+    return command if is_function or is_mention else command._replace(words=("python", "-m", entry.module, *options))
 
 
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}

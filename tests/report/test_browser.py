@@ -88,10 +88,8 @@ def visit(browser, pages):
 
 def column(page, table, number):
     """Texts of a column in the visible rows of a table."""
-    return page.eval_on_selector_all(
-        f"{selector(table)} tbody tr",
-        f"rows => rows.filter(row => row.offsetParent).map(row => row.children[{number}].innerText.trim())",
-    )
+    visible_texts = f"rows => rows.filter(row => row.offsetParent).map(row => row.children[{number}].innerText.trim())"
+    return page.eval_on_selector_all(f"{selector(table)} tbody tr", visible_texts)
 
 
 def selector(table):
@@ -102,9 +100,10 @@ def number(text):
     return float(text.split(" ")[0]) if text and text != "FAIL" else None
 
 
-@pytest.mark.parametrize(
-    ("name", "table", "place"), [("report", "leaderboard", 3), ("leaderboard", "#leaderboard", HEAD.index("Path-X"))]
-)
+SORTED = [("report", "leaderboard", 3), ("leaderboard", "#leaderboard", HEAD.index("Path-X"))]
+
+
+@pytest.mark.parametrize(("name", "table", "place"), SORTED)
 def test_column_sorts_descending_ascending_and_resets(visit, name, table, place):
     page = visit(name)
     printed_texts = column(page, table, place)
@@ -127,36 +126,28 @@ def test_text_column_sort_ignores_case(visit, name, table):
     page = visit(name)
     page.locator(f"{selector(table)} thead button").first.click()
     words = column(page, table, 0)
-    is_sorted = "words => [...words].sort((a, b) => a.localeCompare(b, 'en', {sensitivity: 'base'}))"
-    assert page.evaluate(is_sorted, words) == words and len(words) > 20
+    in_order = "words => [...words].sort((a, b) => a.localeCompare(b, 'en', {sensitivity: 'base'}))"
+    assert page.evaluate(in_order, words) == words and len(words) > 20
 
 
-SCREENS = pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
-SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
-
-
-def assert_fits(page, place, width, scheme):
-    """Check that nothing overflows horizontally and that the background follows the colour scheme."""
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+@pytest.mark.parametrize(("name", "place"), [("report", "html"), ("leaderboard", "#leaderboard tbody td")])
+def test_page_fits_viewport_in_both_colour_schemes(visit, name, place, width, height, scheme):
+    page = visit(name, width, height, scheme)
+    # Nothing overflows horizontally, and the background follows the colour scheme.
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     background = page.evaluate(f"getComputedStyle(document.querySelector('{place}')).backgroundColor")
     levels = [int(part) for part in background.removeprefix("rgb(").removesuffix(")").split(",")]
     assert (max(levels) < 60) if scheme == "dark" else (min(levels) > 220)
-
-
-@SCHEMES
-@SCREENS
-def test_report_fits_viewport_in_both_colour_schemes(visit, width, height, scheme):
-    page = visit("report", width, height, scheme)
-    assert_fits(page, "html", width, scheme)
+    # Labels of figures are legible.
     for text in page.locator("svg text:visible").all()[:20]:
         assert text.evaluate("text => text.getBoundingClientRect().height") >= 9
 
 
-@SCHEMES
-@SCREENS
-def test_leaderboard_fits_viewport_in_both_colour_schemes(visit, width, height, scheme):
-    page = visit("leaderboard", width, height, scheme)
-    assert_fits(page, "#leaderboard tbody td", width, scheme)
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_leaderboard_wraps_between_words_and_keeps_models_visible(visit, width, height):
+    page = visit("leaderboard", width, height)
     # Model names wrap between words; a row taller than this would break within a word.
     heights = page.eval_on_selector_all("#leaderboard tbody tr", "rows => rows.map(row => row.clientHeight)")
     assert max(heights) < 120

@@ -54,6 +54,13 @@ def test_gain_over_control_has_standard_error_and_significance(tmp_path):
     assert study_table.about.endswith("No gain is significantly different from zero on text.")
     assert "listops se" in study_table.numbers()
     assert results.over_control([row for row in of_study(tmp_path) if row.label != "mean"]) is None
+    # A single mechanism next to the control is summarised in a sentence; 1.12 = sqrt(2 / 2 + 0.5 / 2).
+    add_seeds(tmp_path, "cur_abs", (60.0, 62.0), study="mine")
+    add_seeds(tmp_path, "mean", (50.0, 51.0), study="mine")
+    sentence = "cur_abs scores +10.50 ± 1.12 points over mean, the control without attention (n = 2 and 2)"
+    assert results.finding(of_study(tmp_path, "mine")) == sentence
+    add(tmp_path, study="mine", label="sdpa")
+    assert results.finding(of_study(tmp_path, "mine")) == ""
 
 
 def test_every_mean_reports_collapsed_seeds(tmp_path):
@@ -94,6 +101,12 @@ def test_averages_are_grouped_by_common_tasks(tmp_path):
     assert {label: cells["mean"] for label, cells in two.items()} == {"softmax": "50.50"}
     assert two["softmax"]["details"] == "no finished seed on image"
     assert "leaderboard: 50.32" in two["softmax"]["published"].split("\n")
+    # A published average needs every task.
+    assert paper_values.averages("bigbird", ["listops", "pathfinder_x"]) == []
+    assert paper_values.averages("transformer_ls", ["listops", "image"]) == []
+    five = paper_values.averages("bigbird", ["listops", "text", "retrieval", "image", "pathfinder"])
+    assert [(source, round(value, 2)) for source, value in five] == [("leaderboard", 55.01), ("FLARE++ T6", 55.01)]
+    assert paper_values.accuracies("softmax", ["genome", "average"]) == []
 
 
 def test_caption_of_mixed_budgets_explains_published_means(tmp_path):
@@ -108,36 +121,15 @@ def test_caption_of_mixed_budgets_explains_published_means(tmp_path):
     assert table(tmp_path, "short")["mean of listops, text"].about == f"Protocol paper; budget quick. N{caution[1:]}"
 
 
-def test_published_average_needs_every_task():
-    assert paper_values.averages("bigbird", ["listops", "pathfinder_x"]) == []
-    assert paper_values.averages("transformer_ls", ["listops", "image"]) == []
-    five = paper_values.averages("bigbird", ["listops", "text", "retrieval", "image", "pathfinder"])
-    assert [(source, round(value, 2)) for source, value in five] == [("leaderboard", 55.01), ("FLARE++ T6", 55.01)]
-    assert paper_values.accuracies("softmax", ["genome", "average"]) == []
-
-
-def test_finding_compares_single_mechanism_with_control(tmp_path):
-    add_seeds(tmp_path, "cur_abs", (60.0, 62.0), study="mine")
-    add_seeds(tmp_path, "mean", (50.0, 51.0), study="mine")
-    line = "cur_abs scores +10.50 ± 1.12 points over mean, the control without attention (n = 2 and 2)"
-    # 1.12 = sqrt(2 / 2 + 0.5 / 2), from the variances 2 and 0.5 of two seeds each.
-    assert results.finding(of_study(tmp_path, "mine")) == line
-    add(tmp_path, study="mine", label="sdpa")
-    assert results.finding(of_study(tmp_path, "mine")) == ""
-
-
 def test_published_pages_and_figures_are_up_to_date():
     texts, pictures = repository.pages()
+    message = "{} differs: python -m lra.report published=true"
     for path, text in texts.items():
-        assert path.read_text(encoding="utf-8") == text, f"{path} differs: python -m lra.report published=true"
+        assert path.read_text(encoding="utf-8") == text, message.format(path)
     for path, picture in pictures.items():
-        about = ElementTree.parse(path).find(".//{http://purl.org/dc/elements/1.1/}description")
-        message = f"{path} differs: python -m lra.report published=true"
-        assert about is not None and about.text == repository.about_figure(picture.panels), message
+        about = ElementTree.parse(path).findtext(".//{http://purl.org/dc/elements/1.1/}description")
+        assert about == repository.about_figure(picture.panels), message.format(path)
     assert {path.name for path in pictures} == {path.name for path in (CONF.parent / "docs").glob("results-*.svg")}
-
-
-def test_published_studies_name_command_and_hardware():
     for study in published.studies(published.HOME):
         about = json.loads((study / "about.json").read_text())
         assert about.keys() - {"figure"} == {"form", "command", "hardware", "notes", "readme"}
@@ -155,9 +147,8 @@ def published_run(study, label, task, **changes):
 
 
 def readme_and_results(home):
-    """Return the generated README and docs/results.md."""
-    result, _ = repository.pages(home, home / "published")
-    return result[home / "README.md"], result[home / "docs" / "results.md"]
+    texts, _ = repository.pages(home, home / "published")
+    return texts[home / "README.md"], texts[home / "docs" / "results.md"]
 
 
 @pytest.fixture
@@ -197,21 +188,18 @@ def edit_study(home, edit_run):
     published.save(path, [edit_run(run) for run in published.read(path).values()])
 
 
-def test_changed_record_changes_readme_and_results(home):
+def test_changed_record_changes_pages_and_changed_evaluation_its_figure(home):
     before = readme_and_results(home)
     assert before[0].startswith(f"# Title\n{repository.BEGIN}\n**ListOps**") and "\nTest scores" in before[0]
     edit_study(home, lambda run: run._replace(record=dataclasses.replace(run.record, test=50.0)))
     assert all(new != old and "50.00" in new for new, old in zip(readme_and_results(home), before, strict=True))
-
-
-def test_changed_evaluation_changes_figure_of_its_study(home):
     before = repository.pages(home, home / "published")[1]
     edit_study(home, lambda run: run._replace(evaluations=[*run.evaluations, {"step": 9, "val": 1.0}]))
     after = repository.pages(home, home / "published")[1]
     assert [path.name for path in before if before[path] != after[path]] == ["results-one.svg"]
 
 
-def test_figure_shows_listed_mechanisms_that_have_runs(home):
+def test_about_file_lists_mechanisms_of_figure_and_tasks_of_readme(home):
     def shown_labels():
         panels = repository.pages(home, home / "published")[1][home / "docs" / "results-one.svg"].panels
         return {task: [item.label for item in result] for task, result in panels.items()}
@@ -221,9 +209,7 @@ def test_figure_shows_listed_mechanisms_that_have_runs(home):
     assert shown_labels() == {"listops": ["mean"], "text": ["mean"]}
     _, page = readme_and_results(home)
     assert "one over steps, of some mechanisms" in page and "two over steps, mean" in page and "`cur_abs`" in page
-
-
-def test_readme_shows_tasks_listed_by_study(home):
+    # Tasks of the README.
     about(home, "one", readme=["listops", "text"])
     about(home, "two", readme=[])
     readme, page = readme_and_results(home)
