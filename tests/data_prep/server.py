@@ -86,11 +86,25 @@ def partial(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.suffix != ".lock"] if folder.exists() else []
 
 
+def rejection(call, *args, match: str = "") -> str:
+    """Assert that the call raises a one-line ValueError that is no StoreError; return its message."""
+    with pytest.raises(ValueError, match=match) as caught:
+        call(*args)
+    assert "\n" not in str(caught.value) and not isinstance(caught.value, StoreError)
+    return str(caught.value)
+
+
+def assert_rejected(source, root: Path, message: str) -> str:
+    """Assert that preparing is rejected and leaves no data set in `root`; return the message."""
+    text = rejection(source.prepare, root, match=message)
+    assert not list(root.glob("*/"))
+    return text
+
+
 def refused(request: Download, folder: Path) -> str:
-    with pytest.raises(ValueError) as caught:
-        request.fetch(folder, silent)
-    message = str(caught.value)
-    assert "\n" not in message and not isinstance(caught.value, StoreError) and partial(folder) == []
+    """Assert that a download is rejected and leaves no file; return the message."""
+    message = rejection(request.fetch, folder, silent)
+    assert partial(folder) == []
     return message
 
 
@@ -134,6 +148,20 @@ def write_folder(folder: Path, files: dict[str, bytes], *, packed: bool = False)
     return folder
 
 
+def write_release(path: Path, kind: str, *copies: dict[str, bytes]) -> Path:
+    """Write each copy into a folder or an archive. kind="packed" gzips the files of all copies but the first."""
+    if kind == "archive":
+        write_tar(path, [member for files in copies for member in files.items()])
+    else:
+        for number, files in enumerate(copies):
+            write_folder(path, files, packed=kind == "packed" and number > 0)
+    return path
+
+
+def nest(folder: str, files: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"{folder}/{name}".lstrip("/"): data for name, data in files.items()}
+
+
 def examples(split: Split) -> list[tuple]:
     """Label, and bytes of the sequence of each tower, for each example of a split."""
     sequences = [split.tokens[a:b].numpy().tobytes() for a, b in split.offsets.unfold(0, 2, 1).tolist()]
@@ -155,15 +183,6 @@ def prepared(source, root: Path) -> dict[str, list[tuple]]:
     """Prepare a source in `root`, verify its checksums and return the examples of each split."""
     verify(source.prepare(root))
     return {name: examples(split) for name, split in source.load(root).items()}
-
-
-def assert_rejected(source, root: Path, message: str) -> str:
-    """Assert that preparing raises a one-line ValueError and leaves no data set in `root`; return the message."""
-    with pytest.raises(ValueError, match=message) as caught:
-        source.prepare(root)
-    assert "\n" not in str(caught.value) and not isinstance(caught.value, StoreError)
-    assert not list(root.glob("*/"))
-    return str(caught.value)
 
 
 def official(*names: str) -> Path:

@@ -2,10 +2,11 @@
 
 import gzip
 import random
+import textwrap
 
 import numpy as np
 import pytest
-from server import prepared, trained
+from server import assert_rejected, prepared, rejection, trained, write_folder
 
 from data_prep.genome import Genome, read_fasta, split_indices
 from lra.data.store import StoreError
@@ -15,23 +16,22 @@ def write_fasta(path, lengths, seed):
     """Write a random sequence of each length in lines of 60 letters; return the sequences."""
     rng = random.Random(seed)
     sequences = ["".join(rng.choices("ACGTNacgt", k=length)) for length in lengths]
-    text = ""
+    lines = []
     for number, letters in enumerate(sequences):
-        text += f">ENS{number} cdna gene:{number}\n"
-        for start in range(0, len(letters), 60):
-            text += letters[start : start + 60] + "\n"
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+        lines += [f">ENS{number} cdna gene:{number}", *textwrap.wrap(letters, 60)]
+    data = "\n".join([*lines, ""]).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return sequences
 
 
 @pytest.fixture
 def sequences(tmp_path):
     """Options of Genome, and labels of the sequences with more than 100 bases, 14 of dog and 6 of donkey."""
-    dogs = write_fasta(tmp_path / "dog.fa", [101, 100, 99, *range(150, 163)], seed=1)
-    donkeys = write_fasta(tmp_path / "donkey.fa.gz", [500, 3, *range(200, 205)], seed=2)
-    labels = {text.lower(): 0 for text in dogs if len(text) > 100}
-    labels |= {text.lower(): 1 for text in donkeys if len(text) > 100}
-    return {"dog": tmp_path / "dog.fa", "donkey": tmp_path / "donkey.fa.gz", "longer_than": 100}, labels
+    options = {"dog": tmp_path / "dog.fa", "donkey": tmp_path / "donkey.fa.gz", "longer_than": 100}
+    dogs = write_fasta(options["dog"], [101, 100, 99, *range(150, 163)], seed=1)
+    donkeys = write_fasta(options["donkey"], [500, 3, *range(200, 205)], seed=2)
+    labels = dict.fromkeys(dogs, 0) | dict.fromkeys(donkeys, 1)
+    return options, {letters.lower(): label for letters, label in labels.items() if len(letters) > 100}
 
 
 def test_each_long_sequence_is_in_one_split_with_species_label(sequences, tmp_path):
@@ -55,25 +55,22 @@ def test_split_indices_partition_60_20_20(n):
     assert n != 10 or splits["test"].tolist() == [2, 9]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "line 0: the file ends without a sequence"),
-        ("\n\n", "line 2: the file ends without a sequence"),
-        ("ACGT\n", "line 1: a sequence without a > line before it"),
-        (">a\nACGT\nACXT\n", "line 3: unknown letter 'X'; the letters are agctn"),
-        (">a\nAC GT\n", "line 2: unknown letter ' '"),
-        (">a\n>b\nACGT\n", "line 1: a > line without a sequence after it"),
-        (">a\nACGT\n>b\n", "line 3: a > line without a sequence after it"),
-    ],
-)
-@pytest.mark.parametrize("suffix", [".fa", ".fa.gz"])
-def test_malformed_fasta_error_names_path_and_line(tmp_path, text, message, suffix):
-    path = tmp_path / f"dog{suffix}"
-    path.write_bytes(gzip.compress(text.encode()) if suffix == ".fa.gz" else text.encode())
-    with pytest.raises(ValueError) as caught:
-        list(read_fasta(path))
-    assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+MALFORMED = {
+    b"": "line 0: the file ends without a sequence",
+    b"\n\n": "line 2: the file ends without a sequence",
+    b"ACGT\n": "line 1: a sequence without a > line before it",
+    b">a\nACGT\nACXT\n": "line 3: unknown letter 'X'; the letters are agctn",
+    b">a\nAC GT\n": "line 2: unknown letter ' '",
+    b">a\n>b\nACGT\n": "line 1: a > line without a sequence after it",
+    b">a\nACGT\n>b\n": "line 3: a > line without a sequence after it",
+}
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+@pytest.mark.parametrize("packed", [False, True])
+def test_malformed_fasta_error_names_path_and_line(tmp_path, text, packed):
+    path = write_folder(tmp_path, {"dog.fa": text}, packed=packed) / ("dog.fa.gz" if packed else "dog.fa")
+    rejection(list, read_fasta(path), match=f"{path}, {MALFORMED[text]}")
 
 
 def test_fasta_reader_ignores_line_ends_and_blank_lines(tmp_path):
@@ -88,23 +85,19 @@ def test_damaged_fasta_gzip_raises(tmp_path, damage):
     content = path.read_bytes()
     damaged = {"cut": content[:-300], "not gzip": b">a\nACGT\n", "changed": content[:200] + b"????" + content[204:]}
     path.write_bytes(damaged[damage])
-    with pytest.raises(ValueError, match="cannot be read") as caught:
-        list(read_fasta(path))
-    assert "\n" not in str(caught.value)
+    rejection(list, read_fasta(path), match="cannot be read")
 
 
 def test_missing_fasta_error_names_source_options(sequences, tmp_path):
     options, _ = sequences
-    command = "lra data task=genome source.dog=<path> source.donkey=<path>"
-    with pytest.raises(ValueError, match=command):
+    with pytest.raises(ValueError, match=r"lra data task=genome source.dog=<path> source.donkey=<path>"):
         Genome(dog=options["dog"]).open(tmp_path)
     with pytest.raises(ValueError, match=r"source.donkey=/nowhere: there is no such file"):
         Genome(dog=options["dog"], donkey="/nowhere").open(tmp_path)
     with pytest.raises(StoreError, match="prepare it with: lra data task=genome"):
         Genome(**options).open(tmp_path)
-    with pytest.raises(ValueError, match="no sequence of dog has more than 9999 bases"):
-        Genome(**options | {"longer_than": 9999}).prepare(tmp_path)
-    assert not list(tmp_path.glob("genome-*/"))
+    too_short = Genome(**options | {"longer_than": 9999})
+    assert_rejected(too_short, tmp_path / "data", "no sequence of dog has more than 9999 bases")
 
 
 def test_data_set_folder_depends_on_seed_and_content(sequences, tmp_path):

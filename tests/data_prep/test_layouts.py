@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from server import assert_rejected, png, prepared, write_folder, write_tar
+from server import assert_rejected, nest, png, prepared, write_folder, write_release, write_tar
 
 from data_prep.listops import ListOps
 from data_prep.pathfinder.generator import Pathfinder, generate
@@ -31,20 +31,6 @@ LAYOUTS = {
 INNER = f"pathfinder32/{FOLDERS[14]}"
 # Number of images, and of lines per metadata file.
 COUNT, BATCH = 60, 25
-
-
-def nest(folder, files):
-    return {f"{folder}/{name}".lstrip("/"): data for name, data in files.items()}
-
-
-def write_release(path, kind, *copies):
-    """Write each copy into a folder or an archive. kind="packed" gzips the files of all copies but the first."""
-    if kind == "archive":
-        write_tar(path, [member for files in copies for member in files.items()])
-    else:
-        for number, files in enumerate(copies):
-            write_folder(path, files, packed=kind == "packed" and number > 0)
-    return path
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -96,19 +82,18 @@ def image_files(contour=14, **changes):
 
 def flip_first_label(name):
     """A metadata file of ``image_files`` in which only the label of the first image differs."""
-    first, *lines = image_files()[name].split(b"\n")
-    folder, image, number, label, *rest = first.split(b" ")
-    flipped = b" ".join([folder, image, number, b"%d" % (1 - int(label)), *rest])
-    return {name: b"\n".join([flipped, *lines])}
+    words = image_files()[name].split(b" ")
+    words[3] = b"%d" % (1 - int(words[3]))
+    return {name: b" ".join(words)}
 
 
 def write_archive(path, files, top="lra_release/lra_release/"):
     """Write an archive in mixed order, with files of another contour length, another size and another task."""
     other_files = image_files(contour=9)
-    members = {f"{top}pathfinder32/{FOLDERS[9]}/{name}": data for name, data in other_files.items()}
-    members |= {f"{top}pathfinder64/{FOLDERS[14]}/{name}": data for name, data in other_files.items()}
-    members |= {f"{top}{INNER}/{name}": files[name] for name in sorted(files, key=lambda name: name[::-1])}
-    write_tar(path, members | {f"{top}tsv_data/new_aan_pairs.test.tsv": b"0.0"})
+    members = nest(f"pathfinder32/{FOLDERS[9]}", other_files) | nest(f"pathfinder64/{FOLDERS[14]}", other_files)
+    members |= nest(INNER, {name: files[name] for name in sorted(files, key=lambda name: name[::-1])})
+    members |= {"tsv_data/new_aan_pairs.test.tsv": b"0.0"}
+    write_tar(path, {f"{top}{name}": data for name, data in members.items()})
     return path
 
 
@@ -127,11 +112,9 @@ def test_splits_hold_each_image_of_folder_exactly_once(tmp_path, inner):
 @pytest.mark.parametrize("top", ["lra_release/lra_release/", "./lra_release/", ""])
 def test_archive_gives_same_splits_as_unpacked_folder(tmp_path, top):
     folder = write_folder(tmp_path / "release", image_files())
-    archive = write_archive(tmp_path / "lra_release.gz", image_files(), top)
-    expected = prepared(Pathfinder(release=folder), tmp_path / "a")
-    assert prepared(Pathfinder(release=archive), tmp_path / "b") == expected
-    (folder_name,) = (path.name for path in (tmp_path / "b").iterdir() if path.suffix != ".lock")
-    assert folder_name == Pathfinder(release=archive).folder("").name
+    source = Pathfinder(release=write_archive(tmp_path / "lra_release.gz", image_files(), top))
+    assert prepared(source, tmp_path / "b") == prepared(Pathfinder(release=folder), tmp_path / "a")
+    assert [path.name for path in (tmp_path / "b").glob("*/")] == [source.folder("").name]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -211,20 +194,14 @@ CHOICES = [(case, kind) for case, (task, _) in CHANGED_COPIES.items() for kind i
 @pytest.mark.parametrize(("case", "kind"), CHOICES)
 def test_error_for_differing_copies_lists_paths_that_work(tmp_path, case, kind):
     task, changes = CHANGED_COPIES[case]
-    files = files_of(task)
-    other_files = {name: data for name, data in (files | changes).items() if data is not None}
-    copy_paths = [f"{top}/{INNER_FOLDER[task]}" for top in DUPLICATE_FOLDERS["an outer copy"]]
-    root = write_release(tmp_path / "root", kind, nest(copy_paths[0], files), nest(copy_paths[1], other_files))
-    message = r"2 copies with different content were found; choose one: "
-    error_message = assert_rejected(task(release=root), tmp_path / "data", message)
-    choices = error_message.partition("choose one: ")[2].split("; ")
-    assert choices == [f"source.release={root}/{copy_path}" for copy_path in copy_paths]
-    folders = set()
-    for choice in choices:
-        source = task(release=choice.partition("=")[2])
-        prepared(source, tmp_path / "data")
-        folders.add(source.folder(tmp_path / "data"))
-    assert len(folders) == 2
+    other_files = {name: data for name, data in (files_of(task) | changes).items() if data is not None}
+    copies = [f"{top}/{INNER_FOLDER[task]}" for top in DUPLICATE_FOLDERS["an outer copy"]]
+    root = write_release(tmp_path / "root", kind, nest(copies[0], files_of(task)), nest(copies[1], other_files))
+    choices = "; ".join(f"source.release={root}/{copy}" for copy in copies)
+    message = f"2 copies with different content were found; choose one: {choices}$"
+    assert_rejected(task(release=root), tmp_path / "data", message)
+    sources = [task(release=root / copy) for copy in copies]
+    assert len({source.prepare(tmp_path / "data") for source in sources}) == 2
 
 
 @pytest.mark.parametrize(("case", "name"), [("another size", "basic_test.tsv"), ("one image", "imgs/8/sample_3.png")])

@@ -6,7 +6,7 @@ import re
 import tarfile
 
 import pytest
-from server import assert_rejected, official, prepared, silent, write_folder, write_tar
+from server import assert_rejected, official, prepared, silent, write_folder, write_release, write_tar
 
 from data_prep import lines
 from data_prep.genome import Genome
@@ -19,7 +19,7 @@ HEAD = b"Source\tTarget\n"
 EXPRESSIONS = {
     "basic_train.tsv": HEAD + b"( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM ( ( ( [MED 4 ) 7 ) ] ) ) 6 ) ] )\t1\n",
     "basic_val.tsv": HEAD + b"[MIN 3 1 ]\t1\n",
-    "basic_test.tsv": b"Source\tTarget\r\n( ( ( [MIN 8 ) 4 ) ] )\t4\r\n",
+    "basic_test.tsv": HEAD + b"( ( ( [MIN 8 ) 4 ) ] )\t4\n",
 }
 PAIRS = {
     "train": [
@@ -29,43 +29,40 @@ PAIRS = {
         (0, "b is a letter", "b' is an unfinished literal"),
         (1, "", "an empty first text"),
         (0, "b", "it's both ' and \""),
+        (1, r"b'\xq'", "an invalid literal"),
     ],
     "val": [(1, "c", "d"), (0, "e", "f")],
     "test": [(0, "g", "h"), (1, "i", "j"), (1, "k", "l")],
 }
 TRAIN, EVAL, TEST = (f"new_aan_pairs.{part}.tsv" for part in ("train", "eval", "test"))
-NAMES = {"train": TRAIN, "val": EVAL, "test": TEST}
 
 
-def encode_text(text, literal):
-    """The text as written in a file, as a Python bytes literal or as UTF-8."""
-    return repr(text.encode()).encode() if literal else text.encode()
+def written_pairs(split, literal):
+    """(label, text, text) of a split as written in its file: the texts as Python bytes literals or as UTF-8."""
+    encode = lambda text: repr(text.encode()).encode() if literal else text.encode()
+    return [(label, encode(a), encode(b)) for label, a, b in PAIRS[split]]
 
 
 def expected_pairs(literal=False):
     """The expected (label, text, text) of each split: texts are truncated to 10,000 bytes."""
-    splits = {}
-    for split, pairs in PAIRS.items():
-        splits[split] = [(n, encode_text(a, literal)[:10_000], encode_text(b, literal)[:10_000]) for n, a, b in pairs]
-    return splits
+    truncated = lambda pairs: [(label, a[:10_000], b[:10_000]) for label, a, b in pairs]
+    return {split: truncated(written_pairs(split, literal)) for split in PAIRS}
 
 
 def pair_files(literal=False):
     """Content of the three official files by name."""
-    files = dict.fromkeys(NAMES.values(), b"")
-    for split, pairs in PAIRS.items():
-        for i, (label, a, b) in enumerate(pairs):
-            first, second = encode_text(a, literal), encode_text(b, literal)
-            files[NAMES[split]] += b"%d.0\tP0%d\tP1%d\t%s\t%s\n" % (label, i, i, first, second)
+    files = {}
+    for name, split in ((TRAIN, "train"), (EVAL, "val"), (TEST, "test")):
+        files[name] = b"".join(b"%d.0\tP0\tP1\t%s\t%s\n" % pair for pair in written_pairs(split, literal))
     return files
 
 
-def write_archive(path, files, top="lra_release/lra_release/"):
+def write_archive(path, files):
     """Write files in the layout of the official archive: test, train, eval, among the files of other tasks."""
-    members = {f"{top}listops-1000/{name}": data for name, data in EXPRESSIONS.items()}
-    members |= {f"{top}pathfinder32/imgs/{i}.png": bytes(i) for i in range(5)}
-    members |= {f"{top}tsv_data/{name}": files[name] for name in (TEST, TRAIN, EVAL) if name in files}
-    write_tar(path, members | {f"{top}zz/last": b"last"})
+    members = {f"listops-1000/{name}": data for name, data in EXPRESSIONS.items()}
+    members |= {f"pathfinder32/imgs/{i}.png": bytes(i) for i in range(5)}
+    members |= {f"tsv_data/{name}": files[name] for name in (TEST, TRAIN, EVAL) if name in files}
+    write_tar(path, {f"./lra_release/{name}": data for name, data in members.items()} | {"zz/last": b"last"})
     return path
 
 
@@ -74,33 +71,19 @@ def test_listops_drops_round_brackets(tmp_path):
     train = splits["train"]
     assert [len(split) for split in splits.values()] == [2, 1, 1]
     assert decode(train.tokens.tolist()) == "[MAX 2 9 ] [SM [MED 4 7 ] 6 ]"
-    assert train.labels.tolist() == [9, 1]
-    assert train.lengths.tolist() == [[4], [7]]
+    assert train.labels.tolist() == [9, 1] and train.lengths.tolist() == [[4], [7]]
 
 
-@pytest.mark.parametrize("literals", [False, True])
-def test_literals_option_decodes_python_bytes_literals(tmp_path, literals):
-    release = write_folder(tmp_path / "release", pair_files(literals))
-    assert prepared(Retrieval(release=release, literals=literals), tmp_path / "data") == expected_pairs()
-
-
-def test_bytes_literals_are_kept_verbatim_by_default(tmp_path):
-    release = write_folder(tmp_path / "release", pair_files(literal=True))
-    assert prepared(Retrieval(release=release), tmp_path / "data") == expected_pairs(literal=True)
-    folders = {Retrieval(release=release, literals=literals).folder("data") for literals in (False, True)}
-    assert len(folders) == 2
-    invalid_literal = write_folder(tmp_path / "broken", pair_files() | {TRAIN: b"1.0\ta\tb\tb'\\xq'\td\n"})
-    assert prepared(Retrieval(release=invalid_literal), tmp_path / "data")["train"] == [(1, rb"b'\xq'", b"d")]
+@pytest.mark.parametrize(("written", "option"), [(False, False), (True, True), (True, False)])
+def test_only_literals_option_decodes_python_bytes_literals(tmp_path, written, option):
+    release = write_folder(tmp_path / "release", pair_files(literal=written))
+    source = Retrieval(release=release, literals=option)
+    assert prepared(source, tmp_path / "data") == expected_pairs(literal=written and not option)
+    assert source.folder("data") != Retrieval(release=release, literals=not option).folder("data")
 
 
 @pytest.mark.parametrize("key", ["release", "archive"])
-def test_pairs_are_read_from_release_archive_without_unpacking(tmp_path, key):
-    path = write_archive(tmp_path / "lra_release.gz", pair_files(), "./lra_release/")
-    assert prepared(Retrieval(**{key: path}), tmp_path / "data") == expected_pairs()
-    assert {entry.name for entry in tmp_path.iterdir()} == {"data", "lra_release.gz"}
-
-
-def test_archive_is_read_to_its_end_in_one_pass(tmp_path, monkeypatch):
+def test_archive_is_read_to_its_end_in_one_pass_without_unpacking(tmp_path, monkeypatch, key):
     """A second copy of the files may follow at the end, so the reader must not stop early."""
     path = write_archive(tmp_path / "lra_release.gz", pair_files())
     names = []
@@ -113,11 +96,11 @@ def test_archive_is_read_to_its_end_in_one_pass(tmp_path, monkeypatch):
         return member
 
     monkeypatch.setattr(tarfile.TarFile, "next", record_next)
-    prepared(Retrieval(release=path), tmp_path / "data")
-    assert set(names) == {*NAMES.values(), *EXPRESSIONS, *(f"{i}.png" for i in range(5)), "last"}
-    assert names[-1] == "last"
+    assert prepared(Retrieval(**{key: path}), tmp_path / "data") == expected_pairs()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"data", "lra_release.gz"}
+    assert set(names) == {TRAIN, EVAL, TEST, *EXPRESSIONS, *(f"{i}.png" for i in range(5)), "last"}
     # tarfile reads the header of the first member twice.
-    assert len(names) - len(set(names)) <= 1
+    assert names[-1] == "last" and len(names) - len(set(names)) <= 1
 
 
 def test_smaller_sizes_take_first_examples_of_each_label(tmp_path):
@@ -169,44 +152,34 @@ DAMAGED_TABLES = {
 @pytest.mark.parametrize("kind", ["folder", "archive"])
 def test_damaged_table_error_names_file_and_line(tmp_path, kind, case):
     name, content, message = DAMAGED_TABLES[case]
-    files = EXPRESSIONS | pair_files() | {name: content}
-    path = tmp_path / "release"
-    if kind == "archive":
-        write_tar(path, {f"lra_release/{name}": data for name, data in files.items()})
-    else:
-        write_folder(path, files)
-    source = ListOps(release=path) if name in EXPRESSIONS else Retrieval(release=path, literals=True)
+    path = write_release(tmp_path / "release", kind, EXPRESSIONS | pair_files() | {name: content})
+    source = ListOps(release=path) if name in EXPRESSIONS else Retrieval(release=path, literals=name == TRAIN)
     assert_rejected(source, tmp_path / "data", message)
 
 
 def test_missing_table_error_names_file(tmp_path):
     files = pair_files()
     del files[EVAL]
-    folder = Retrieval(release=write_folder(tmp_path / "release", files))
-    archive = Retrieval(release=write_archive(tmp_path / "lra_release.gz", files))
+    folder = write_folder(tmp_path / "release", files)
     message = r"new_aan_pairs.eval.tsv is missing: source.release must be the folder of new_aan_pairs.train"
-    assert_rejected(folder, tmp_path / "data", message)
+    assert_rejected(Retrieval(release=folder), tmp_path / "data", message)
+    archive = write_archive(tmp_path / "lra_release.gz", files)
     message = r"lra_release/tsv_data is not the release archive or is damaged: new_aan_pairs.eval.tsv is missing"
-    assert_rejected(archive, tmp_path / "data", message)
+    assert_rejected(Retrieval(release=archive), tmp_path / "data", message)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "message"),
-    [
-        ("folder", "release/new_aan_pairs.train.tsv", r"train.tsv, line 1: 4 fields"),
-        ("packed", "release/new_aan_pairs.train.tsv.gz", r"train.tsv.gz is damaged"),
-        ("archive", "lra_release.gz", r"lra_release.gz is damaged"),
-    ],
-)
+# Kind of the release, and the path and message of its damaged file.
+TRUNCATED = [("folder", TRAIN, "line 1: 4 fields"), ("packed", f"{TRAIN}.gz", "damaged"), ("archive", "", "damaged")]
+
+
+@pytest.mark.parametrize(("kind", "name", "message"), TRUNCATED)
 def test_truncated_file_error_names_file(tmp_path, kind, name, message):
     noise = os.urandom(30_000).hex()
     files = pair_files() | {TRAIN: f"1.0\ta\tb\t{noise}\t{noise[::-1]}\n".encode()}
-    if kind == "archive":
-        release = write_archive(tmp_path / "lra_release.gz", files)
-    else:
-        release = write_folder(tmp_path / "release", files, packed=kind == "packed")
-    os.truncate(tmp_path / name, (tmp_path / name).stat().st_size // 3)
-    assert_rejected(Retrieval(release=release), tmp_path / "data", message)
+    # write_release gzips all copies but the first.
+    release = write_release(tmp_path / "release", kind, {}, files)
+    os.truncate(release / name, (release / name).stat().st_size // 3)
+    assert_rejected(Retrieval(release=release), tmp_path / "data", rf"{release / name}( is|,) {message}")
 
 
 def test_data_set_folder_depends_on_content_checksum_or_url(tmp_path):
@@ -243,10 +216,7 @@ TOLERATED = {
 @pytest.mark.parametrize("change", TOLERATED)
 def test_byte_order_marks_line_ends_and_blank_last_lines_are_accepted(tmp_path, change):
     transform = TOLERATED[change]
-    files = {"basic_train.tsv": EXPRESSIONS["basic_train.tsv"]} | dict.fromkeys(
-        (VAL, "basic_test.tsv"), EXPRESSIONS[VAL]
-    )
-    files |= dict.fromkeys(NAMES.values(), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
+    files = EXPRESSIONS | dict.fromkeys((TRAIN, EVAL, TEST), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
     root = write_folder(tmp_path / "root", {name: transform(data) for name, data in files.items()})
     unmodified = write_folder(tmp_path / "plain", files)
     for kind in (ListOps, Retrieval):
@@ -269,27 +239,23 @@ def test_overlong_line_raises_before_it_is_read_completely(tmp_path, monkeypatch
 
 REVIEWS = {f"{part}/{kind}/0_3.txt": b"x" for part in ("train", "test") for kind in ("pos", "neg")}
 FASTA = {"d.fa": b">a\nACGT\n>b\nAAAC\n>c\nCCCG\n", "e.fa": b">d\nCCGA\n>e\nACAC\n"}
-# Files, the source that reads them, and the names in the log.
+# The source, the kind of release and the files that it reads, and the names in the log.
 SLOW_READERS = {
-    "tables": (pair_files(), lambda root: Retrieval(release=root), ["new_aan_pairs.train", ".eval", ".test"]),
-    "packed tables": (pair_files(), lambda root: Retrieval(release=root), ["new_aan_pairs.train", ".eval", ".test"]),
-    "an archive": (pair_files(), lambda root: Retrieval(release=root / "lra_release.tar"), ["lra_release.tar"]),
-    "reviews": (REVIEWS, lambda root: Text(archive=root), ["root"]),
-    "sequences": (FASTA, lambda root: Genome(dog=root / "d.fa", donkey=root / "e.fa", longer_than=2), ["d.fa", "e.fa"]),
+    "tables": (lambda root: Retrieval(release=root), "folder", pair_files(), [TRAIN, EVAL, TEST]),
+    "packed tables": (lambda root: Retrieval(release=root), "packed", pair_files(), [TRAIN, EVAL, TEST]),
+    "an archive": (lambda root: Retrieval(release=root), "archive", pair_files(), ["root"]),
+    "reviews": (lambda root: Text(archive=root), "folder", REVIEWS, ["root"]),
+    "sequences": (lambda root: Genome(dog=root / "d.fa", donkey=root / "e.fa", longer_than=2), "folder", FASTA, FASTA),
 }
 
 
-@pytest.mark.parametrize("kind", SLOW_READERS)
-def test_slow_reading_logs_rate_per_file(tmp_path, capfd, monkeypatch, kind):
-    files, source, names = SLOW_READERS[kind]
-    root = write_folder(tmp_path / "root", files, packed=kind == "packed tables")
-    if kind == "an archive":
-        write_tar(root / "lra_release.tar", files, mode="w")
+@pytest.mark.parametrize("case", SLOW_READERS)
+def test_slow_reading_logs_rate_per_file(tmp_path, capfd, monkeypatch, case):
+    source, kind, files, names = SLOW_READERS[case]
+    root = write_release(tmp_path / "root", kind, {}, files)
     for seconds in (1e3, 0):
         monkeypatch.setattr("lra.data.progress.SLOW", seconds)
         source(root).prepare(tmp_path / f"data{seconds}")
-        pattern = r"(.*): [\d.]+ MB read at [\d,.]+ MB/s$"
-        matches = [re.search(pattern, line) for line in capfd.readouterr().err.splitlines()]
-        rates = [m[1] for m in matches if m]
+        rates = re.findall(r"(.*): [\d.]+ MB read at [\d,.]+ MB/s$", capfd.readouterr().err, re.MULTILINE)
         assert len(rates) == (0 if seconds else len(names))
     assert all(name in rate for name, rate in zip(names, rates, strict=True))
