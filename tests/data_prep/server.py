@@ -1,6 +1,5 @@
 """Helpers for tests of sources: tiny archives in the official layouts, contents of splits, a local HTTP server."""
 
-import base64
 import gzip
 import hashlib
 import http.server
@@ -31,7 +30,7 @@ class Server(http.server.ThreadingHTTPServer):
     """Serve `folder`, and simulate failures at special paths.
 
     /cut closes the connection halfway, /short does so without Content-Length, /stall and /drip never finish.
-    login: "user:password" that each request must send, or None.
+    login: the header Authorization that each request must send, or None.
     """
 
     daemon_threads = True
@@ -52,8 +51,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.asked.append(self.path)
-        login = self.server.login
-        if login is not None and self.headers["Authorization"] != f"Basic {base64.b64encode(login.encode()).decode()}":
+        if self.server.login not in (None, self.headers["Authorization"]):
             return self.send_error(401)
         name = self.path.lstrip("/")
         path = self.server.folder / name
@@ -132,10 +130,10 @@ def write_tar(path: Path, files: dict | list, *, hostile: tarfile.TarInfo | None
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    return of_archive(path)
+    return hashed(path)
 
 
-def of_archive(path: Path) -> dict:
+def hashed(path: Path) -> dict:
     return {"archive": path, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
@@ -224,8 +222,12 @@ def records(n: int, seed: int) -> np.ndarray:
     return np.concatenate([rng.integers(0, 10, (n, 1)), rng.integers(0, 256, (n, 3072))], axis=1).astype(np.uint8)
 
 
-def cifar(path: Path, n: int = 6, **options) -> dict:
-    """Write an archive of batches of n images, which are not in numerical order, as in the official archive."""
-    names = ["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"]
-    files = {f"cifar-10-batches-bin/{name}.bin": records(n, seed).tobytes() for seed, name in enumerate(names)}
-    return write_tar(path, {"cifar-10-batches-bin/batches.meta.txt": b"airplane\n"} | files, **options)
+# CIFAR-10's batches, not in numerical order, as in the official archive. The index of a batch is the seed of `records`.
+BATCHES = ["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"]
+SEEDS = {"train": [1, 4, 3, 0, 5], "test": [2]}
+
+
+def cifar(path: Path, n: int = 6) -> dict:
+    """Write an archive of batches of n images."""
+    files = {f"cifar-10-batches-bin/{name}.bin": records(n, seed).tobytes() for seed, name in enumerate(BATCHES)}
+    return write_tar(path, {"cifar-10-batches-bin/batches.meta.txt": b"airplane\n"} | files)

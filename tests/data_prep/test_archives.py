@@ -1,25 +1,15 @@
 """The Image and Text sources, read from CIFAR-10 and IMDb archives; hostile and damaged archives."""
 
 import os
+import re
 import tarfile
+from collections import Counter
 from fractions import Fraction
 from math import floor
 
 import numpy as np
 import pytest
-from server import (
-    assert_rejected,
-    cifar,
-    examples,
-    imdb,
-    of_archive,
-    official,
-    prepared,
-    records,
-    silent,
-    trained,
-    write_tar,
-)
+from server import SEEDS, assert_rejected, cifar, hashed, imdb, official, prepared, records, silent, trained, write_tar
 
 from data_prep.archive import members, reading
 from data_prep.image import Image, pillow_grey, shuffled, tensorflow_grey
@@ -27,23 +17,21 @@ from data_prep.text import Text
 
 # Images per batch file.
 COUNT = 6
-# The seed of `records` for each batch file that `cifar` writes.
-TRAIN_BATCH_SEEDS = {"data_batch_1": 1, "data_batch_2": 4, "data_batch_3": 3, "data_batch_4": 0, "data_batch_5": 5}
-
-
-@pytest.fixture
-def images(tmp_path):
-    return cifar(tmp_path / "cifar.tar.gz", COUNT) | {"hold_out": 10}
-
-
-@pytest.fixture
-def reviews(tmp_path):
-    return imdb(tmp_path / "imdb.tar.gz")
 
 
 def options_of(task, folder):
     """Write a small archive of the task; return the options of the source that reads it."""
     return cifar(folder / "cifar.tar.gz", COUNT) | {"hold_out": 10} if task is Image else imdb(folder / "imdb.tar.gz")
+
+
+@pytest.fixture
+def images(tmp_path):
+    return options_of(Image, tmp_path)
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    return options_of(Text, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +81,9 @@ def grey_records(seeds):
 
 
 def test_archive_order_keeps_image_order_of_batches(tmp_path, images):
-    train = grey_records(TRAIN_BATCH_SEEDS.values())
+    train = grey_records(SEEDS["train"])
     splits = prepared(Image(**images, order="archive"), tmp_path / "data")
-    assert splits == {"train": train[:20], "val": train[20:], "test": grey_records([2])}
+    assert splits == {"train": train[:20], "val": train[20:], "test": grey_records(SEEDS["test"])}
 
 
 @pytest.fixture
@@ -112,8 +100,7 @@ def cifar10(tmp_path, monkeypatch):
             return tfds.core.DatasetInfo(builder=self, features=features)
 
         def _split_generators(self, dl_manager):
-            parts = {"train": TRAIN_BATCH_SEEDS.values(), "test": [2]}
-            return {name: self._generate_examples(f"{name}_", seeds) for name, seeds in parts.items()}
+            return {name: self._generate_examples(f"{name}_", seeds) for name, seeds in SEEDS.items()}
 
     images = lambda seed, _: ((r[:1], r[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for r in records(COUNT, seed))
     monkeypatch.setattr(theirs, "_load_data", images)
@@ -137,13 +124,9 @@ def test_image_splits_and_shuffle_match_tfds(tmp_path, images, cifar10):
 
 def read_with_tarfile(path, part):
     """(label, stripped text) of each review of a split, read by tarfile and sorted by member name."""
-    entries = []
     with tarfile.open(path) as tar:
-        for name in sorted(tar.getnames()):
-            folders = name.split("/")
-            if len(folders) == 4 and folders[1] == part and folders[2] != "unsup":
-                entries.append((int(folders[2] == "pos"), tar.extractfile(name).read().strip()))
-    return entries
+        names = [name for name in sorted(tar.getnames()) if re.match(f"aclImdb/{part}/(neg|pos)/", name)]
+        return [(int("/pos/" in name), tar.extractfile(name).read().strip()) for name in names]
 
 
 def test_text_splits_match_paper(tmp_path, reviews):
@@ -258,27 +241,24 @@ def test_run_on_custom_archive_records_its_checksum(tmp_path):
 
 @pytest.mark.slow
 def test_official_cifar10_sizes_and_statistics(tmp_path):
-    source = Image(**of_archive(official("cifar-10-binary.tar.gz")))
-    source.prepare(tmp_path)
-    splits = source.load(tmp_path)
+    splits = prepared(Image(**hashed(official("cifar-10-binary.tar.gz"))), tmp_path)
     assert {name: len(split) for name, split in splits.items()} == {"train": 45_000, "val": 5_000, "test": 10_000}
-    assert splits["test"].labels.bincount().tolist() == [1000] * 10
+    assert Counter(label for label, _ in splits["test"]) == dict.fromkeys(range(10), 1000)
     # The weighted sum of CIFAR-10's published channel means 0.4914, 0.4822, 0.4465.
-    assert abs(splits["train"].tokens.float().mean() / 255.5 - 0.4808) < 0.003
+    mean_grey = np.mean([np.frombuffer(pixels, np.uint8).mean() for _, pixels in splits["train"]])
+    assert abs(mean_grey / 255.5 - 0.4808) < 0.003
 
 
 @pytest.mark.slow
 def test_official_imdb_sizes_and_statistics(tmp_path):
-    source = Text(**of_archive(official("aclImdb_v1.tar.gz")), hold_out=2500)
-    source.prepare(tmp_path)
-    splits = source.load(tmp_path)
+    splits = prepared(Text(**hashed(official("aclImdb_v1.tar.gz")), hold_out=2500), tmp_path)
     assert {name: len(split) for name, split in splits.items()} == {"train": 22_500, "val": 2_500, "test": 25_000}
-    assert splits["test"].labels.bincount().tolist() == [12_500, 12_500]
+    assert Counter(label for label, _ in splits["test"]) == {0: 12_500, 1: 12_500}
     # Four standard errors for 2,500 reviews.
-    assert abs(splits["val"].labels.float().mean() - 0.5) < 0.04
-    lengths = np.concatenate([split.lengths.numpy().ravel() for split in splits.values()])
+    assert abs(sum(label for label, _ in splits["val"]) / 2500 - 0.5) < 0.04
+    lengths = np.array([len(text) for split in splits.values() for _, text in split])
     assert 1_250 < lengths.mean() < 1_370 and lengths.min() >= 10 and lengths.max() < 16_384
-    assert all(text.decode() for _, text in examples(splits["val"]))
+    assert all(text.decode() for _, text in splits["val"])
 
 
 # Name of the hostile member: its type and link target.

@@ -7,11 +7,13 @@ import re
 import shlex
 import sys
 from functools import partial
+from itertools import islice
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from conftest import config, printed
-from server import cifar, imdb, png, records, write_folder, write_tar
+from conftest import config
+from server import BATCHES, cifar, imdb, nest, png, records, write_folder, write_release
 
 from data_prep import __main__ as command
 from data_prep import baselines, inspect, survey
@@ -29,40 +31,35 @@ show_baselines = baselines.baselines.__wrapped__
 
 
 @pytest.fixture
-def run_command(tmp_path, monkeypatch, capfd):
+def run_command(tmp_path, monkeypatch, call):
     """Run lra data in this process on an empty data folder: returns exit message (None on success), stdout, stderr."""
     monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
-    return partial(printed, command.prepare, patch=monkeypatch, capfd=capfd)
-
-
-def split_by_task(out):
-    """Split the output of lra data into the section of each task."""
-    parts = re.split(r"^(?=\S)", out, flags=re.M)[1:]
-    return {part.split("\n")[0]: part for part in parts}
+    return partial(call, command.prepare)
 
 
 def test_list_shows_each_task_and_how_to_prepare_it(run_command, tmp_path):
     stop, out, _ = run_command()
-    assert stop is None and list(split_by_task(out)) == command.TASKS and not (tmp_path / "data").exists()
-    for text in split_by_task(out).values():
+    sections = {part.split("\n")[0]: part for part in re.split(r"^(?=\S)", out, flags=re.M)[1:]}
+    assert stop is None and list(sections) == command.TASKS and not (tmp_path / "data").exists()
+    for text in sections.values():
         assert "not prepared" in text or "nothing to prepare" in text
         assert "  source  " in text and "  licence  " in text
-    assert "train 200,000, val 5,000, test 5,000" in split_by_task(out)["adding"]
-    assert "lra data task=listops" in split_by_task(out)["listops"]
-    assert "source.dog=<path> source.donkey=<path>" in split_by_task(out)["genome"]
+    assert "train 200,000, val 5,000, test 5,000" in sections["adding"]
+    assert "lra data task=listops" in sections["listops"]
+    assert "source.dog=<path> source.donkey=<path>" in sections["genome"]
 
 
 def test_list_shows_prepared_and_damaged_data(run_command, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "TASKS", ["adding", "listops"])
+    monkeypatch.setattr(command, "TASKS", ["listops"])
     run_command("task=listops", "budget=smoke")
     (meta,) = (tmp_path / "data").glob("*/meta.json")
     sha = hashlib.sha256(meta.read_bytes()).hexdigest()[:12]
     line = f"train 256, val 64, test 64; 0.0 MB; sha256 {sha}; {meta.parent}"
-    assert f"  prepared      {line}" in split_by_task(run_command("budget=smoke")[1])["listops"]
-    paper = split_by_task(run_command()[1])["listops"]
+    assert f"  prepared      {line}" in run_command("budget=smoke")[1]
+    _, paper, _ = run_command()
     assert "not prepared" in paper and f"  other choices {line}" in paper
     (meta.parent / "val.tokens.bin").write_bytes(b"")
-    assert "is damaged: 0 bytes instead of" in split_by_task(run_command("budget=smoke")[1])["listops"]
+    assert "is damaged: 0 bytes instead of" in run_command("budget=smoke")[1]
 
 
 def test_all_prepares_tasks_and_skips_those_without_user_files(run_command, tmp_path, monkeypatch):
@@ -75,11 +72,7 @@ def test_all_prepares_tasks_and_skips_those_without_user_files(run_command, tmp_
 
 def test_all_continues_after_failure_and_exits_with_its_message(run_command, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "TASKS", ["adding", "listops", "temporal_order"])
-
-    def fail(*_, **__):
-        raise OSError(28, "No space left")
-
-    monkeypatch.setattr(ListOps, "splits", fail)
+    monkeypatch.setattr(ListOps, "splits", Mock(side_effect=OSError(28, "No space left")))
     stop, _, err = run_command("task=all", "budget=smoke")
     assert "1 of 3 tasks failed: listops" in stop and "No space left" in stop and "\n" not in stop
     assert "listops: failed" in err and "temporal_order_N128: train 256" in err
@@ -148,28 +141,33 @@ def test_prepare_and_train_agree_on_data_of_experiment(name):
     assert compose(PrepareOptions, training.data_overrides).source == data.source
 
 
-LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
+HEAD = b"Source\tTarget\n"
+LISTOPS = {f"basic_{name}.tsv": HEAD + b"[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
 PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\tdd\n0.0\te\tf\tg\thhh\n" for name in ("train", "eval", "test")}
+PYTHON_BATCH = pickle.dumps({b"data": records(3, 0)[:, 1:], b"labels": [1, 2, 2]})
+PYTHON_BATCHES = {f"cifar-10-batches-py/{name}": PYTHON_BATCH for name in BATCHES}
 
 
-def images(count=6, size=32):
-    pixels_of_images, labels = generate(size=size, count=count, seed=1)
+def image_files():
+    images, labels = generate(size=32, count=6, seed=1)
     lines = [f"imgs/0 sample_{i}.png {i} {label} 1.8\n" for i, label in enumerate(labels)]
-    files = {f"imgs/0/sample_{i}.png": png(image) for i, image in enumerate(pixels_of_images)}
+    files = {f"imgs/0/sample_{i}.png": png(image) for i, image in enumerate(images)}
     return files | {"metadata/0.npy": "".join(lines).encode()}
 
 
-def nest(folder, files):
-    return {f"{folder}/{name}": data for name, data in files.items()}
+def pickles(stem, record, count):
+    return {f"lra-{stem}.{part}.pickle": pickle.dumps([record] * count) for part in ("train", "dev", "test")}
+
+
+@pytest.fixture
+def inspected(capsys):
+    """Run lra data inspect on a path: returns the exit status and stdout."""
+    return lambda path: (inspect.main([str(path)]), capsys.readouterr().out)
 
 
 INNER = "pathfinder32/curv_contour_length_14"
 LAYOUTS = {
-    "official release": (
-        "lra_release/lra_release/listops-1000",
-        "lra_release/lra_release/tsv_data",
-        f"lra_release/{INNER}",
-    ),
+    "official release": ("lra_release/lra_release/listops-1000", "lra_release/tsv_data", f"lra_release/{INNER}"),
     "S4's data folder": ("listops", "aan", f"pathfinder/{INNER}"),
     "Kaggle's copy": ("listops/listops", "aan", f"pathfinder/pathfinder/{INNER}"),
     "files of several tasks": ("a", "b", f"c/{INNER}"),
@@ -177,18 +175,13 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("packed", [False, True])
-def test_inspect_recognises_layout_and_counts_examples(tmp_path, capsys, layout, packed):
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_inspect_recognises_layout_and_counts_examples(tmp_path, inspected, layout, kind):
     listops, pairs, pathfinder = LAYOUTS[layout]
-    files = nest(listops, LISTOPS) | nest(pairs, PAIRS) | nest(pathfinder, images())
-    root = tmp_path / ("release.tar" if packed else "root")
-    if packed:
-        write_tar(root, files)
-    else:
-        write_folder(root, files)
-    assert inspect.main([str(root)]) == 0
-    out = capsys.readouterr().out
-    assert f"layout: {layout}" in out and ("archive" if packed else "folder") in out.splitlines()[0]
+    files = nest(listops, LISTOPS) | nest(pairs, PAIRS) | nest(pathfinder, image_files())
+    root = write_release(tmp_path / "root", kind, files)
+    status, out = inspected(root)
+    assert status == 0 and f"layout: {layout}" in out and kind in out.splitlines()[0]
     assert "train         2 examples  length 4 / 4 / 4  labels 2:1 9:1" in out
     assert "val           2 examples  length 1 / 2 / 3  labels 0:1 1:1" in out
     assert "all           6 examples  length 1,024 / 1,024 / 1,024" in out
@@ -199,17 +192,15 @@ def test_inspect_recognises_layout_and_counts_examples(tmp_path, capsys, layout,
     assert sorted(commands) == sorted([f"task={task}", f"source.release={root}/{folders[task]}"] for task in folders)
 
 
-def test_inspect_prints_working_prepare_command(tmp_path, monkeypatch, capfd):
+def test_inspect_prints_working_prepare_command(tmp_path, run_command, capfd):
     root = write_folder(tmp_path / "root", nest("x/listops-1000", LISTOPS))
     inspect.main([str(root)])
-    out = capfd.readouterr().out
-    words = shlex.split(next(line for line in out.splitlines() if "to prepare it" in line).partition("it: ")[2])[2:]
-    stop, _, said = printed(command.prepare, *words, f"data.root={tmp_path}/data", patch=monkeypatch, capfd=capfd)
+    words = re.search("to prepare it: lra data (.*)", capfd.readouterr().out)[1]
+    stop, _, said = run_command(*shlex.split(words))
     assert stop is None and "train 2, val 2, test 2 examples ready" in said
 
 
 HTML = b"<!DOCTYPE html>\n<title>403</title>"
-HEAD = b"Source\tTarget\n"
 EYE, SMALL = (png(np.eye(size, dtype=np.uint8)) for size in (32, 16))
 IMAGE = f"{INNER}/imgs/0/sample_3.png"
 BATCH = "cifar-10-batches-bin/data_batch_1.bin"
@@ -243,42 +234,33 @@ DAMAGED_FILES = {
 
 
 @pytest.mark.parametrize("message", DAMAGED_FILES)
-def test_inspect_names_damaged_file_and_line(tmp_path, capsys, message):
-    files = nest("l", LISTOPS) | nest("r", PAIRS) | nest(INNER, images()) | DAMAGED_FILES[message]
+def test_inspect_names_damaged_file_and_line(tmp_path, inspected, message):
+    files = nest("l", LISTOPS) | nest("r", PAIRS) | nest(INNER, image_files()) | DAMAGED_FILES[message]
     root = write_folder(tmp_path / "root", {name: data for name, data in files.items() if data is not None})
-    status = inspect.main([str(root)])
-    out = capsys.readouterr().out.replace(f"{root}/", "")
-    assert message in out and status == ("tolerated" not in message)
+    status, out = inspected(root)
+    assert message in out.replace(f"{root}/", "") and status == ("tolerated" not in message)
     assert ("damaged: " in out) == (status == 1)
 
 
-def test_inspect_recognises_official_archives_and_other_formats(tmp_path, capsys):
+def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspected):
     imdb(tmp_path / "aclImdb_v1.tar.gz", 5)
     cifar(tmp_path / "cifar.tar.gz", 4)
     for name, line in (("aclImdb_v1.tar.gz", "test         10 examples"), ("cifar.tar.gz", "train        20 examples")):
-        assert inspect.main([str(tmp_path / name)]) == 0
-        out = capsys.readouterr().out
-        assert line in out and f"source.archive={tmp_path / name}" in out
+        status, out = inspected(tmp_path / name)
+        assert status == 0 and line in out and f"source.archive={tmp_path / name}" in out
     ListOps(min_length=5, max_length=20, train=5, val=5, test=5).prepare(tmp_path / "data")
     write_folder(tmp_path, {"hub/train.parquet": b"", "mega/input/train.src": b""})
-    assert inspect.main([str(tmp_path)]) == 0
-    out = capsys.readouterr().out
+    status, out = inspected(tmp_path)
     for line in ("archive: ", "prepared data: ", "parquet files: ", "MEGA's lines", f"source.release={tmp_path}/mega"):
-        assert line in out
+        assert status == 0 and line in out
 
 
-def test_inspect_reads_pickles_without_executing_them(tmp_path, capsys):
-    record = {"input_ids_0": np.array([11, 4, 9, 15, 0, 0]), "label": 3}
-    batch = {b"data": records(3, 0)[:, 1:], b"labels": [1, 2, 2]}
-    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
-    files = {f"cifar-10-batches-py/{name}": pickle.dumps(batch) for name in names}
-    files |= {f"lra-listops.{part}.pickle": pickle.dumps([record] * 2) for part in ("train", "dev", "test")}
-    pixels = {"input_ids_0": np.zeros(4096, np.int32), "label": 0}
-    stem = "pathfinder64-curv_baseline"
-    files |= {f"lra-{stem}.{part}.pickle": pickle.dumps([pixels]) for part in ("train", "dev", "test")}
-    root = write_folder(tmp_path / "copies", files)
-    assert inspect.main([str(root)]) == 0
-    out = capsys.readouterr().out
+def test_inspect_reads_pickles_without_executing_them(tmp_path, inspected):
+    expression = {"input_ids_0": np.array([11, 4, 9, 15, 0, 0]), "label": 3}
+    image = {"input_ids_0": np.zeros(4096, np.int32), "label": 0}
+    files = pickles("listops", expression, 2) | pickles("pathfinder64-curv_baseline", image, 1)
+    root = write_folder(tmp_path / "copies", files | PYTHON_BATCHES)
+    status, out = inspected(root)
     for line in (
         "train         2 examples  length 4 / 4 / 4  labels 3:2",
         f"lra data task=listops source.release={root}",
@@ -287,71 +269,62 @@ def test_inspect_reads_pickles_without_executing_them(tmp_path, capsys):
         "train        15 examples  length 1,024 / 1,024 / 1,024  labels 1:5 2:10",
         f"task=image source.archive={root}/cifar-10-batches-py",
     ):
-        assert line in out
-    write_tar(tmp_path / "cifar-10-python.tar.gz", {name: files[name] for name in files if "batch" in name})
-    assert inspect.main([str(tmp_path / "cifar-10-python.tar.gz")]) == 0
-    assert f"task=image source.archive={tmp_path}/cifar-10-python.tar.gz" in capsys.readouterr().out
+        assert status == 0 and line in out
     hostile = b"cos\nsystem\n(S'touch hacked'\ntR."
     write_folder(root, {"lra-listops.dev.pickle": hostile, "cifar-10-batches-py/data_batch_2": hostile})
-    assert inspect.main([str(root)]) == 1
-    damaged = [line for line in capsys.readouterr().out.splitlines() if "nothing in it was executed" in line]
-    assert len(damaged) == 2 and "lra-listops.dev.pickle" in damaged[0] and "data_batch_2" in damaged[1]
+    status, out = inspected(root)
+    damaged = [line for line in out.splitlines() if "nothing in it was executed" in line]
+    assert status == 1 and len(damaged) == 2
+    assert "lra-listops.dev.pickle" in damaged[0] and "data_batch_2" in damaged[1]
 
 
-def test_inspect_reads_pickles_next_to_unpacked_files(tmp_path, capsys):
-    reviews = {f"aclImdb/{part}/{label}/0_5.txt": b"good" for part in ("train", "test") for label in ("neg", "pos")}
-    batch = {"data": records(3, 0)[:, 1:], "labels": [1, 2, 2]}
-    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
-    batches = {f"cifar-10-batches-py/{name}": pickle.dumps(batch) for name in names}
-    copies = {"text": reviews, "image": batches}
-    for task, files in copies.items():
-        record = {"input_ids_0": np.ones(1024, np.int32), "label": 1}
-        pickles = {f"lra-{task}.{part}.pickle": pickle.dumps([record] * 7) for part in ("train", "dev", "test")}
-        root = write_folder(tmp_path / task, files | pickles)
-        assert inspect.main([str(root)]) == 0
-        out = capsys.readouterr().out
-        assert "train         7 examples  length 1,024 / 1,024 / 1,024  labels 1:7" in out
-        assert f"tolerated: {root}: the command below reads other files there" in out
+@pytest.mark.parametrize("task", ["text", "image"])
+def test_inspect_reads_pickles_next_to_unpacked_files(tmp_path, inspected, task):
+    folders = ("train/neg", "train/pos", "test/neg", "test/pos")
+    unpacked = PYTHON_BATCHES if task == "image" else {f"aclImdb/{folder}/0_5.txt": b"good" for folder in folders}
+    record = {"input_ids_0": np.ones(1024, np.int32), "label": 1}
+    root = write_folder(tmp_path / "root", unpacked | pickles(task, record, 7))
+    status, out = inspected(root)
+    assert status == 0 and "train         7 examples  length 1,024 / 1,024 / 1,024  labels 1:7" in out
+    assert f"tolerated: {root}: the command below reads other files there" in out
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_inspect_names_only_missing_python_batch(tmp_path, capsys, packed):
-    batch = pickle.dumps({"data": records(3, 0)[:, 1:], "labels": [1, 2, 2]})
-    names = [*(f"data_batch_{number}" for number in (1, 2, 4, 5)), "test_batch"]
-    files = {f"cifar-10-batches-py/{name}": batch for name in names}
-    root = tmp_path / "copy"
-    if packed:
-        write_tar(root, files)
-    else:
-        write_folder(root, files)
-    assert inspect.main([str(root)]) == 1
-    damaged = [line for line in capsys.readouterr().out.splitlines() if "damaged: " in line]
-    assert len(damaged) == 1 and re.search("it lacks .*data_batch_3$", damaged[0])
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_inspect_reads_python_batches_and_names_only_missing_one(tmp_path, inspected, kind):
+    root = write_release(tmp_path / "complete", kind, PYTHON_BATCHES)
+    status, out = inspected(root)
+    assert status == 0 and f"task=image source.archive={root}" in out
+    batches = {name: data for name, data in PYTHON_BATCHES.items() if "data_batch_3" not in name}
+    status, out = inspected(write_release(tmp_path / "copy", kind, batches))
+    damaged = [line for line in out.splitlines() if "damaged: " in line]
+    assert status == 1 and len(damaged) == 1 and re.search("it lacks .*data_batch_3$", damaged[0])
 
 
-def test_inspect_compares_copies(tmp_path, capsys):
-    other_content = LISTOPS | {"basic_val.tsv": b"Source\tTarget\n1\t1\n"}
+def test_inspect_compares_copies(tmp_path, inspected):
+    other_content = LISTOPS | {"basic_val.tsv": HEAD + b"1\t1\n"}
     for second_copy, verdict in ((LISTOPS, "2 copies, equal"), (other_content, "2 copies, different; choose one")):
         root = write_folder(tmp_path / "root", nest("a", LISTOPS) | nest("a/b", second_copy))
-        inspect.main([str(root)])
-        assert f"listops: {verdict}" in capsys.readouterr().out
+        assert f"listops: {verdict}" in inspected(root)[1]
+
+
+def listops_differences(lines):
+    """How ListOps with these lines in each file differs from the official data."""
+    collector = survey.ListOpsCollector("here")
+    for name in collector.files.values():
+        collector.add(name, [HEAD, *lines])
+    return "\n".join(collector.differences(collector.splits))
 
 
 def test_survey_accepts_generated_listops_and_rejects_other_answers():
-    collector = survey.ListOpsCollector("here")
-    trees = ListOps().examples(workers=2)
-    tsv_lines = [f"{decode(ids)}\t{answer}\n".encode() for ids, answer in (next(trees) for _ in range(1200))]
-    for name in collector.files.values():
-        collector.add(name, [b"Source\tTarget\n", *tsv_lines])
-    assert not [line for line in collector.differences(collector.splits) if "histogram" in line or "tokens" in line]
-    unofficial = survey.ListOpsCollector("here")
-    for name in unofficial.files.values():
-        unofficial.add(name, [b"Source\tTarget\n", *(b"[MAX %d ]\t%d\n" % (i % 10, i % 10) for i in range(1200))])
-    lines = "\n".join(unofficial.differences(unofficial.splits))
+    trees = islice(ListOps().examples(workers=2), 1200)
+    generated = listops_differences([f"{decode(ids)}\t{answer}\n".encode() for ids, answer in trees])
+    assert "histogram" not in generated and "tokens" not in generated
+    lines = listops_differences([b"[MAX %d ]\t%d\n" % (i % 10, i % 10) for i in range(1200)])
     assert "histogram of the answers is not the official one" in lines and "1,200 expressions are not of 501" in lines
     # Both bounds of the official lengths are exclusive.
     bounds = [survey.SplitSummary("train", lengths=[500, 501, 1_999, 2_000])]
-    assert "train: 2 expressions are not of 501 to 1,999 tokens" in collector.differences(bounds)
+    differences = survey.ListOpsCollector("here").differences(bounds)
+    assert "train: 2 expressions are not of 501 to 1,999 tokens" in differences
 
 
 @pytest.mark.parametrize("words", [[], ["a", "b"], ["/nowhere"]])
@@ -368,10 +341,7 @@ def test_unknown_data_command_error_names_command(capsys):
 
 @pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt, "lra: interrupted\n"), (BrokenPipeError, "")])
 def test_interrupt_and_broken_pipe_exit_without_traceback(error, said, tmp_path, monkeypatch, capsys):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(inspect, "layout", fail)
+    monkeypatch.setattr(inspect, "layout", Mock(side_effect=error))
     with open(tmp_path / "out", "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         assert inspect.main([str(tmp_path)]) == 1

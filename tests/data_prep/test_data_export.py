@@ -2,13 +2,15 @@
 
 import pickle
 import subprocess
+from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from conftest import run
 from PIL import Image as PillowImage
-from server import cifar, examples, gathered, imdb, write_folder
+from server import cifar, examples, gathered, imdb, prepared, write_folder
 
 from data_prep import __main__ as command
 from data_prep import export, show
@@ -29,8 +31,9 @@ SIZES = {"train": 40, "val": 5, "test": 5}
 
 
 def task(source, root, kind="expression", limit=64, shift=0):
-    source.prepare(root)
-    return Export(source=source, splits=source.load(root), kind=kind, limit=limit, length=limit, shift=shift)
+    if source.stored:
+        source.prepare(root)
+    return Export(source=source, splits=source.open(root), kind=kind, limit=limit, length=limit, shift=shift)
 
 
 def listops():
@@ -38,11 +41,10 @@ def listops():
 
 
 def pairs(folder):
-    lines = {}
-    for part, count in (("train", 40), ("eval", 5), ("test", 5)):
-        tsv_lines = [b"%d.0\tx\ty\t%s\t%s\n" % (i % 2, b"\x80 \xff" * (i + 1), b"text %d" % i) for i in range(count)]
-        lines[f"new_aan_pairs.{part}.tsv"] = b"".join(tsv_lines)
-    return Retrieval(release=write_folder(folder, lines))
+    lines = [b"%d.0\tx\ty\t%s\t%s\n" % (i % 2, b"\x80 \xff" * (i + 1), b"text %d" % i) for i in range(40)]
+    files = {"train": lines, "eval": lines[:5], "test": lines[5:10]}
+    files = {f"new_aan_pairs.{part}.tsv": b"".join(subset) for part, subset in files.items()}
+    return Retrieval(release=write_folder(folder, files))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -53,22 +55,15 @@ def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
     monkeypatch.setattr("data_prep.formats.layout.CHUNK", 3)
     data = tmp_path / "data"
     exports = {
-        "listops": task(listops(), data),
-        "retrieval": task(pairs(tmp_path / "pairs"), data, "bytes", limit=128, shift=1),
-        "pathfinder": task(Pathfinder(contour=9, **SIZES), data, "pixels", limit=1024),
+        "listops": (task(listops(), data), ListOps),
+        "retrieval": (task(pairs(tmp_path / "pairs"), data, "bytes", limit=128, shift=1), Retrieval),
+        "pathfinder": (task(Pathfinder(contour=9, **SIZES), data, "pixels", limit=1024), partial(Pathfinder, contour=9)),
     }
-    for name, source in exports.items():
+    for name, (source, reader) in exports.items():
         out = tmp_path / layout / name
         export.write(source, layout, out, "command")
-        reader = {
-            "listops": ListOps(release=out),
-            "retrieval": Retrieval(release=out),
-            "pathfinder": Pathfinder(contour=9, release=out),
-        }[name]
-        reader.prepare(tmp_path / "again")
-        reloaded = reader.load(tmp_path / "again")
-        for split, stored in source.splits.items():
-            assert examples(reloaded[split]) == examples(stored), (name, split)
+        stored = {split: examples(data) for split, data in source.splits.items()}
+        assert prepared(reader(release=out), tmp_path / "again") == stored, name
         checksum_check = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=out)
         readme = (out / "README.md").read_text()
         assert checksum_check.returncode == 0 and str(source.source.provenance) in readme and "| val | 5 |" in readme
@@ -78,12 +73,9 @@ def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
 def test_exported_expressions_have_brackets_of_official_generator():
     """The official to_string writes each pair of the binary tree (((op, a), b), end) in brackets."""
     tree = lambda op, *values: f"( {'( ' * len(values)}{op} " + " ".join(f"{value} )" for value in values) + " ] )"
-    stored = ListOps(release=None)
-    ids = {token: number for number, token in enumerate(stored.alphabet)}
-    words = ["[MAX", "2", "[MIN", "4", "[SM", "1", "1", "9", "]", "]", "0", "]"]
-    text = write_release.expression(np.array([ids[word] for word in words]))
+    text = write_release.expression(encode("[MAX 2 [MIN 4 [SM 1 1 9 ] ] 0 ]"))
     assert text == tree("[MAX", 2, tree("[MIN", 4, tree("[SM", 1, 1, 9)), 0)
-    assert write_release.expression(np.array([ids["7"]])) == "7"
+    assert write_release.expression(encode("7")) == "7"
 
 
 def test_exported_pickles_suit_public_loaders(tmp_path):
@@ -101,13 +93,12 @@ def test_exported_pickles_suit_public_loaders(tmp_path):
 
 def test_pickle_truncates_texts_and_rejects_real_numbers(tmp_path):
     reviews = Text(**imdb(tmp_path / "imdb.tar.gz", n=20), hold_out=5)
-    export.write(task(reviews, tmp_path / "data", "bytes", limit=100, shift=1), "pickle", tmp_path / "text", "command")
-    copy = Text(archive=tmp_path / "text")
-    copy.prepare(tmp_path / "again")
-    for split, stored in reviews.load(tmp_path / "data").items():
-        cut = [(label, text[:100]) for label, text in examples(stored)]
-        assert examples(copy.load(tmp_path / "again")[split]) == cut
-    series = task_of_adding()
+    source = task(reviews, tmp_path / "data", "bytes", limit=100, shift=1)
+    export.write(source, "pickle", tmp_path / "text", "command")
+    copy = prepared(Text(archive=tmp_path / "text"), tmp_path / "again")
+    for split, stored in source.splits.items():
+        assert copy[split] == [(label, text[:100]) for label, text in examples(stored)]
+    series = task(Adding(**SIZES), "nowhere", "series", limit=128)
     with pytest.raises(ValueError, match="layout=pickle holds token ids, adding has real numbers; use npz or parquet"):
         export.write(series, "pickle", tmp_path / "series", "command")
     export.write(series, "npz", tmp_path / "series", "command")
@@ -122,18 +113,14 @@ def test_failed_export_leaves_no_files(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"val, example 1 has a tab or a line end, .* use layout=npz or parquet"):
         export.write(source, "release", tmp_path / "out" / "a", "command")
     with pytest.raises(ValueError, match="layout=release exists for listops, retrieval, pathfinder; adding needs"):
-        export.write(task_of_adding(), "release", tmp_path / "out" / "a", "command")
-    monkeypatch.setitem(export.WRITERS, "npz", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        export.write(task(Adding(**SIZES), "nowhere", "series"), "release", tmp_path / "out" / "a", "command")
+    monkeypatch.setitem(export.WRITERS, "npz", Mock(side_effect=OSError(28, "No space left")))
     with pytest.raises(ValueError, match="No space left"):
         export.write(source, "npz", tmp_path / "out" / "a", "command")
     assert not list((tmp_path / "out").iterdir())
     (tmp_path / "out" / "a").mkdir()
     with pytest.raises(ValueError, match=r"out=.* exists already; choose another folder, or remove it"):
         export.write(source, "pickle", tmp_path / "out" / "a", "command")
-
-
-def task_of_adding():
-    return Export(source=Adding(), splits=Adding(**SIZES).load(""), kind="series", limit=128, length=128, shift=0)
 
 
 def test_export_command_prepares_and_writes_files(tmp_path, monkeypatch, capfd):
@@ -143,9 +130,6 @@ def test_export_command_prepares_and_writes_files(tmp_path, monkeypatch, capfd):
     assert exit_message is None and f"layout npz at {out}" in log and (out / "test.npz").exists()
     readme = (out / "README.md").read_text().replace(f" data.root={data}", "")
     assert "lra data export task=listops budget=smoke layout=npz out=out" in readme
-
-
-SMALL = {"min_length": 10, "max_length": 60, "train": 30, "val": 7, "test": 5}
 
 
 def builders():
@@ -166,46 +150,38 @@ def build_with_tfds(name, source, folder):
     return result.info.features[label], {name: read(name) for name in result.info.splits}
 
 
-def tfds_retrieval(folder):
-    pairs = "1.0\ta\tb\tthe text of {}\tanother ☕\n0.0\ta\tb\tc\td\n"
-    files = {f"new_aan_pairs.{name}.tsv": pairs.format(name).encode() for name in ("train", "eval", "test")}
-    return Retrieval(release=write_folder(folder / "release", files))
+def synthetic_examples(source, split):
+    """(label, bytes of the sequence) of each example of a split that is generated on the fly."""
+    sequences, labels = gathered(source, split)
+    return [(label, ids.astype(source.dtype).tobytes()) for ids, label in zip(sequences, labels, strict=True)]
 
 
-@pytest.mark.parametrize(
-    # stored: function from an example's input to the bytes of its sequences in the store
-    ("builder", "make", "stored"),
-    [
-        ("Listops", lambda _: ListOps(**SMALL), lambda words: [encode(words.decode()).tobytes()]),
-        ("LraText", lambda folder: Text(**imdb(folder / "imdb.gz", 4)), lambda read: [read]),
-        ("LraImage", lambda folder: Image(**cifar(folder / "cifar.gz"), hold_out=4), lambda x: [x.tobytes()]),
-        ("LraRetrieval", tfds_retrieval, list),
-        ("LraPathfinder", lambda _: Pathfinder(train=6, val=2, test=2), lambda pixels: [pixels.tobytes()]),
-    ],
-)
-def test_tfds_builder_yields_prepared_examples(tmp_path, builder, make, stored):
+FEW = {"train": 5, "val": 3, "test": 2}
+# Builder, the function that makes its source, and the bytes of the sequences of an example's input.
+BUILDERS = [
+    ("Listops", lambda _: listops(), lambda words: [encode(words.decode()).tobytes()]),
+    ("LraText", lambda folder: Text(**imdb(folder / "imdb.gz", 4)), lambda review: [review]),
+    ("LraImage", lambda folder: Image(**cifar(folder / "cifar.gz"), hold_out=4), lambda pixels: [pixels.tobytes()]),
+    ("LraRetrieval", pairs, list),
+    ("LraPathfinder", lambda _: Pathfinder(**FEW), lambda pixels: [pixels.tobytes()]),
+    ("AddingProblem", lambda _: Adding(**FEW), lambda values: [values.tobytes()]),
+    ("TemporalOrderProblem", lambda _: TemporalOrder(**FEW), lambda ids: [ids.tobytes()]),
+    ("AssociativeRecall", lambda _: Recall(**FEW), lambda ids: [ids.tobytes()]),
+]
+
+
+@pytest.mark.parametrize(("builder", "make", "as_bytes"), BUILDERS)
+def test_tfds_builder_yields_examples_of_source(tmp_path, builder, make, as_bytes):
     source = make(tmp_path)
     names, actual = build_with_tfds(builder, source, tmp_path / "tfds")
-    store = {name: examples(split) for name, split in source.load(tmp_path / "tfds" / "downloads").items()}
-    assert {name: [(label, *stored(value)) for label, value in items] for name, items in actual.items()} == store
-    # A review of `imdb` starts with its split, its label and its number.
-    if builder == "LraText":
-        assert all(
-            item.split()[1].decode() == names.int2str(int(label)) for items in store.values() for label, item in items
-        )
-
-
-@pytest.mark.parametrize(
-    ("builder", "kind"),
-    [("AddingProblem", Adding), ("TemporalOrderProblem", TemporalOrder), ("AssociativeRecall", Recall)],
-)
-def test_tfds_builder_yields_synthetic_sequences(tmp_path, builder, kind):
-    source = kind(train=5, val=3, test=2)
-    _, actual = build_with_tfds(builder, source, tmp_path / "tfds")
-    assert list(actual) == list(source.sizes)
+    splits = source.open(tmp_path / "tfds" / "downloads")
+    assert list(actual) == list(splits)
     for name, items in actual.items():
-        for item, label, (target, value) in zip(*gathered(source, name), items, strict=True):
-            assert (value == item).all() and value.dtype == source.dtype and target == label
+        expected = examples(splits[name]) if source.stored else synthetic_examples(source, name)
+        assert [(label, *as_bytes(value)) for label, value in items] == expected
+        # A review of `imdb` starts with its split, its label and its number.
+        if builder == "LraText":
+            assert all(names.int2str(int(label)) == text.split()[1].decode() for label, text in expected)
 
 
 def test_tfds_default_config_is_official_task(tmp_path):

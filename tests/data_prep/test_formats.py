@@ -5,13 +5,13 @@ import gzip
 import io
 import os
 import pickle
-import tarfile
+import shutil
 from itertools import islice
 
 import numpy as np
 import pytest
 from conftest import config
-from server import assert_rejected, cifar, imdb, png, prepared, records, write_folder, write_tar
+from server import BATCHES, SEEDS, assert_rejected, cifar, imdb, png, prepared, records, write_folder, write_tar
 
 from data_prep.formats import safe_pickle
 from data_prep.formats.detect import open_copy
@@ -58,28 +58,26 @@ CODES = [b"cbuiltins\neval\n(S'1'\ntR.", b"(i__main__\nX\n.", b"\x80\x02cnumpy\n
 
 @pytest.mark.parametrize("code", [*CODES, b"\x80\x04]\x94h\x00a.", b"cnumpy\ndtype\n.", pickle.dumps(NESTED)[:-9]])
 def test_damaged_or_unsafe_pickle_raises(code):
-    with pytest.raises(safe_pickle.UnsafePickle) as refused:
+    with pytest.raises(safe_pickle.UnsafePickle, match=r"\A[^\n]+\Z"):
         safe_pickle.load(io.BytesIO(code))
-    assert "\n" not in str(refused.value)
 
 
 def listops(n=30):
     return list(islice(ListOps(min_length=4, max_length=60, max_depth=4, max_args=4, seed=3).examples(), n))
 
 
-def write_pickles(folder, stem, examples, *, prefix="lra-", texts=1, width=64):
-    """Write examples (ids of each text, label): the last 5 as test, the 5 before as `dev`, the others as train."""
-    for first, last, part in ((0, -10, "train"), (-10, -5, "dev"), (-5, None, "test")):
-        padded = []
-        for *ids, label in examples[first:last]:
-            sequences = [np.pad(np.asarray(text, np.int32), (0, width - len(text))) for text in ids]
-            keys = [f"input_ids_{number}" for number in range(texts)]
-            padded.append(dict(zip(keys, sequences, strict=True)) | {"label": np.int64(label)})
-        (folder / f"{prefix}{stem}.{part}.pickle").write_bytes(pickle.dumps(padded))
-
-
 def split_examples(examples):
     return {"train": examples[:-10], "val": examples[-10:-5], "test": examples[-5:]}
+
+
+def write_pickles(folder, stem, examples, *, prefix="lra-", width=64):
+    """Write the splits of examples (ids of each text, label), padded with zeros."""
+    for part, subset in zip(PARTS.values(), split_examples(examples).values(), strict=True):
+        padded = []
+        for *texts, label in subset:
+            arrays = [np.pad(np.asarray(ids, np.int32), (0, width - len(ids))) for ids in texts]
+            padded.append({f"input_ids_{i}": ids for i, ids in enumerate(arrays)} | {"label": np.int64(label)})
+        (folder / f"{prefix}{stem}.{part}.pickle").write_bytes(pickle.dumps(padded))
 
 
 @pytest.mark.parametrize("prefix", ["lra-", ""])
@@ -112,7 +110,7 @@ TEXTS = [(bytes([65 + i, 0, 255, 32]) * (1 + i % 3), bytes([97 + i] * 5), i % 2)
 
 def test_pickles_of_texts_and_images_are_read(tmp_path):
     shifted_texts = [(np.frombuffer(a, np.uint8) + np.int32(1), np.frombuffer(b, np.uint8) + 1, y) for a, b, y in TEXTS]
-    write_pickles(tmp_path, "retrieval", shifted_texts, texts=2)
+    write_pickles(tmp_path, "retrieval", shifted_texts)
     write_pickles(tmp_path, "text", [(a, y) for a, _, y in shifted_texts])
     images = [(np.full(1024, i), i % 2) for i in range(30)]
     write_pickles(tmp_path, "image", images, width=1024)
@@ -149,15 +147,9 @@ def test_invalid_pickled_example_error_names_file_and_reason(record, message, tm
         Text(archive=tmp_path)
 
 
-def extract(archive, folder):
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
-    return folder
-
-
 def test_extracted_reviews_match_archive(tmp_path):
     archive = imdb(tmp_path / "imdb.tar.gz")
-    extract(archive["archive"], tmp_path)
+    shutil.unpack_archive(archive["archive"], tmp_path, filter="data")
     options = {"hold_out": 10, "train": 20}
     expected = prepared(Text(**archive, **options), tmp_path / "data")
     for path in (tmp_path, tmp_path / "aclImdb"):
@@ -182,13 +174,10 @@ def python_2_pickle(images, labels):
     return b"\x80\x02}(U\x06labels](" + label_opcodes + b"eU\x04data" + array + b"u."
 
 
-NAMES = ["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"]
-
-
 def python_batches():
     """The files of CIFAR-10's Python version, half of them pickled in the style of Python 2."""
     files = {}
-    for seed, name in enumerate(NAMES):
+    for seed, name in enumerate(BATCHES):
         examples = records(6, seed)
         labels = examples[:, 0].tolist()
         python_3_pickle = pickle.dumps({b"labels": labels, b"data": examples[:, 1:], b"filenames": ["x"]})
@@ -198,16 +187,15 @@ def python_batches():
 
 @pytest.mark.parametrize("grey", ["tensorflow", "pillow"])
 def test_other_cifar_formats_match_binary_archive(tmp_path, grey):
-    binary = cifar(tmp_path / "cifar.tar.gz", n=6)
+    binary = cifar(tmp_path / "cifar.tar.gz")
     expected = prepared(Image(**binary, grey=grey, hold_out=5), tmp_path / "data")
-    archive = write_tar(tmp_path / "python.tar.gz", python_batches())["archive"]
-    python = write_folder(tmp_path / "python", python_batches())
-    extracted = extract(binary["archive"], tmp_path / "unpacked")
+    write_tar(tmp_path / "python.gz", python_batches())
     # macOS writes the attributes of the folder before the folder.
-    metadata = {"._cifar-10-batches-py": b"\0\5"}
-    mac = write_tar(tmp_path / "mac.tar.gz", metadata | python_batches())["archive"]
-    for path in (archive, mac, python, python / "cifar-10-batches-py", extracted, extracted / "cifar-10-batches-bin"):
-        assert prepared(Image(archive=path, grey=grey, hold_out=5), tmp_path / "copy") == expected
+    write_tar(tmp_path / "mac.gz", {"._cifar-10-batches-py": b"\0\5"} | python_batches())
+    write_folder(tmp_path / "py", python_batches())
+    shutil.unpack_archive(binary["archive"], tmp_path / "bin", filter="data")
+    for name in ("python.gz", "mac.gz", "py", "py/cifar-10-batches-py", "bin", "bin/cifar-10-batches-bin"):
+        assert prepared(Image(archive=tmp_path / name, grey=grey, hold_out=5), tmp_path / "copy") == expected
 
 
 DATA = np.zeros((2, 3072), np.uint8)
@@ -280,24 +268,24 @@ def test_damaged_mega_pixel_file_error_names_line(tmp_path, name, content, messa
 
 
 def image_cell(pixels):
-    return {"bytes": png(pixels), "path": None}
+    return {"bytes": png(pixels.astype(np.uint8)), "path": None}
 
 
-def write_columns(folder, examples, names, suffix):
-    """Write one file per split in the parquet, arrow stream or arrow file format."""
+def write_columns(folder, splits, names, suffix="parquet"):
+    """Write the examples of each split to a file in the parquet, arrow stream or arrow file format."""
     arrow = pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     import pyarrow.parquet
 
-    folder.mkdir(exist_ok=True)
-    for part, subset in zip(("train", "validation", "test"), split_examples(examples).values(), strict=True):
-        columns = [arrow.array(list(values)) for values in zip(*subset, strict=True)]
-        table = arrow.table(columns, names=names)
+    for split, examples in splits.items():
+        part = "validation" if split == "val" else split
+        table = arrow.table([arrow.array(list(values)) for values in zip(*examples, strict=True)], names=names)
+        file = folder / (f"{part}-0-of-1.parquet" if suffix == "parquet" else f"{part}/data-0-of-1.arrow")
+        file.parent.mkdir(parents=True, exist_ok=True)
         if suffix == "parquet":
-            pyarrow.parquet.write_table(table, folder / f"{part}-00000-of-00001.parquet")
+            pyarrow.parquet.write_table(table, file)
         else:
-            (folder / part).mkdir()
             open_stream = arrow.ipc.new_stream if suffix == "stream" else arrow.ipc.new_file
-            with open_stream(folder / part / "data-00000-of-00001.arrow", table.schema) as writer:
+            with open_stream(file, table.schema) as writer:
                 writer.write_table(table)
     return folder
 
@@ -305,41 +293,35 @@ def write_columns(folder, examples, names, suffix):
 @pytest.mark.parametrize("suffix", ["parquet", "stream", "file"])
 def test_parquet_and_arrow_columns_are_read_for_each_task(tmp_path, suffix):
     data = tmp_path / "data"
+    write = lambda name, examples, names: write_columns(tmp_path / name, split_examples(examples), names, suffix)
     ascii_texts = [(a.decode("latin-1"), b.decode(), y) for a, b, y in TEXTS]
     expected_pairs = [(y, a.encode(), b.encode()) for a, b, y in ascii_texts]
-    pairs = write_columns(tmp_path / "pairs", ascii_texts, ["left", "right", "cites"], suffix)
+    pairs = write("pairs", ascii_texts, ["left", "right", "cites"])
     source = Retrieval(release=pairs, columns=["left", "right", "cites"])
     assert prepared(source, data) == split_examples(expected_pairs)
     assert source.folder("") != Retrieval(release=pairs, columns=["right", "left", "cites"]).folder("")
     message = r"columns left, right, cites: name them by source.columns=\[text1,text2,lab"
     assert_rejected(Retrieval(release=pairs), tmp_path / "bad", message)
-    text = write_columns(tmp_path / "text", [(a, y) for a, _, y in ascii_texts], ["text", "label"], suffix)
+    text = write("text", [(a, y) for a, _, y in ascii_texts], ["text", "label"])
     assert prepared(Text(archive=text), data) == split_examples([(y, a) for y, a, _ in expected_pairs])
     with pytest.raises(ValueError, match=r"source.columns must be 1 of inputs, then the label, got \['a'\]"):
         Text(archive=text, columns=["a"])
-    trees = write_columns(tmp_path / "trees", [(decode(ids), y) for ids, y in listops()], ["Source", "Target"], suffix)
+    trees = write("trees", [(decode(ids), y) for ids, y in listops()], ["Source", "Target"])
     assert prepared(ListOps(release=trees), data) == split_examples([(y, ids.tobytes()) for ids, y in listops()])
-    images = [(image_cell(np.full((32, 32), i, np.uint8)), i % 2) for i in range(30)]
-    curves = write_columns(tmp_path / "curves", images, ["image", "label"], suffix)
+    curves = write("curves", [(image_cell(np.full((32, 32), i)), i % 2) for i in range(30)], ["image", "label"])
     assert prepared(Pathfinder(release=curves), data) == split_examples([(i % 2, bytes([i]) * 1024) for i in range(30)])
     message = "example 1: 1024 pixels instead of 4096, an image of another size"
     assert_rejected(Pathfinder(release=curves, size=64), tmp_path / "bad", message)
 
 
 def test_coloured_parquet_images_match_binary_archive(tmp_path):
-    arrow = pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
-    import pyarrow.parquet
-
-    binary = cifar(tmp_path / "cifar.tar.gz", n=6)
-    hub = tmp_path / "hub" / "data"
-    hub.mkdir(parents=True)
-    # The seeds with which `cifar` generates data_batch_1 to 5 and test_batch.
-    for part, seeds in {"train": [1, 4, 3, 0, 5], "test": [2]}.items():
+    splits = {}
+    for split, seeds in SEEDS.items():
         examples = np.concatenate([records(6, seed) for seed in seeds])
-        images = [image_cell(example[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for example in examples]
-        table = arrow.table({"img": images, "label": examples[:, 0].tolist()})
-        pyarrow.parquet.write_table(table, hub / f"{part}-00000-of-00001.parquet")
-    expected = prepared(Image(**binary, hold_out=5), tmp_path / "data")
+        images = examples[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        splits[split] = zip(map(image_cell, images), examples[:, 0].tolist(), strict=True)
+    write_columns(tmp_path / "hub" / "data", splits, ["img", "label"])
+    expected = prepared(Image(**cifar(tmp_path / "cifar.tar.gz"), hold_out=5), tmp_path / "data")
     assert prepared(Image(archive=tmp_path / "hub", hold_out=5), tmp_path / "copy") == expected
 
 
