@@ -17,7 +17,7 @@ import math
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,18 +28,12 @@ from data_prep.pathfinder.generator import Trace
 from data_prep.pathfinder.paddles import BEYOND, SEEDS, paddle_table
 from data_prep.pathfinder.patches import paint
 
-SETTINGS = {
-    "antialias_scale": SCALE,
-    "max_paddle_retrial": 2,
-    "max_distractor_contour_retrial": 4,
-    "use_single_paddles": False,
-    "segmentation_task": False,
-    "pause_display": False,
-    "save_images": True,
-    "save_metadata": True,
-    "batch_id": 0,
-    "n_images": 1,
-}
+SETTINGS = {"antialias_scale": SCALE, "max_paddle_retrial": 2, "max_distractor_contour_retrial": 4}
+SETTINGS |= {"batch_id": 0, "n_images": 1, "save_images": True, "save_metadata": True}
+SETTINGS |= dict.fromkeys(("use_single_paddles", "segmentation_task", "pause_display"), False)
+# Functions of the original that `Author` wraps.
+SNAKES = ("seed_snake", "make_snake", "make_many_snakes", "extend_snake")
+SNAKES2 = ("initialize_two_seeds", "two_snakes", "draw_circle")
 ROLES = ("target", "distractor", "marker")
 NUMPY = SimpleNamespace(**vars(np) | {"float": float, "round_": np.round})
 
@@ -91,10 +85,7 @@ class Author:
             module.scipy = SimpleNamespace(misc=SimpleNamespace(imresize=_imresize, imsave=self._imsave))
         self.snakes.save_metadata = lambda *_: None
         self.snakes.draw_line_n_mask = _memoised(self.snakes)
-        for module, names in (
-            (self.snakes, ("seed_snake", "make_snake", "make_many_snakes", "extend_snake")),
-            (self.snakes2, ("initialize_two_seeds", "two_snakes", "draw_circle")),
-        ):
+        for module, names in ((self.snakes, SNAKES), (self.snakes2, SNAKES2)):
             for name in names:
                 setattr(module, name, functools.partial(getattr(self, f"_{name}"), getattr(module, name)))
 
@@ -145,36 +136,25 @@ class Author:
 
     def draw(self, *, size: int, contour: int, seed: int) -> Iterator[dict]:
         """Yield the statistics of one image after another, endlessly."""
-        settings = PARAMETERS[size] | SETTINGS
-        paddles, length = settings.pop("num_distractor_paddles"), contour // 3
+        settings = PARAMETERS[size] | SETTINGS | {"window_size": [size, size], "contour_length": contour}
+        length = contour // 3
+        distractors = settings.pop("num_distractor_paddles") // length
         np.random.seed(seed)
         random.seed(seed)
         with tempfile.TemporaryDirectory() as folder:
-            args = SimpleNamespace(
-                **settings,
-                contour_path=folder,
-                window_size=[size, size],
-                contour_length=contour,
-                distractor_length=length,
-                num_distractor_snakes=paddles // length,
-            )
+            settings |= {"distractor_length": length, "num_distractor_snakes": distractors, "contour_path": folder}
             while True:
                 self.image = {"discarded": 0}
                 with contextlib.redirect_stdout(io.StringIO()):
-                    self.snakes2.from_wrapper(args)
+                    self.snakes2.from_wrapper(SimpleNamespace(**settings))
                 yield self._statistics()
 
     def _statistics(self) -> dict:
         result = self.image
         layers = np.stack([result["targets"], result["distractors"], np.maximum(*result["circles"])])
-        counts = result["discarded"], len(result["orientations"])
-        degrees = lambda thetas: [round(math.degrees(theta)) for theta in thetas]
-        first, second = degrees(result["first"])
-        return measure(result["image"], layers, result["turns of targets"], result["tips"], *counts) | {
-            "orientation of the first target": [first],
-            "orientation of the second target": [second],
-            "orientation of the distractor": degrees(result["orientations"]),
-        }
+        orientations = [round(math.degrees(theta)) for theta in (*result["first"], *result["orientations"])]
+        turns, tips = result["turns of targets"], result["tips"]
+        return measure(result["image"], layers, turns, tips, orientations, result["discarded"])
 
 
 def counted(edges: list[float], values: list) -> list[int]:
@@ -183,16 +163,15 @@ def counted(edges: list[float], values: list) -> list[int]:
     return np.histogram(flat, [-np.inf, *edges, np.inf])[0].tolist()
 
 
-def measure(
-    image: np.ndarray, layers: np.ndarray, turns: Sequence[float], tips: Sequence, discarded: int, num_distractors: int
-) -> dict[str, float]:
+def measure(image, layers, turns, tips, orientations, discarded) -> dict[str, float]:
     """Compute the statistics of an image (size, size).
 
     Lit pixels are brighter than 63. The grey of a role (target, distractor, marker) is its contribution to the mean
     grey: the sum over the pixels where the role is the brightest, divided by the number of all pixels.
 
     layers: (3, size, size) targets, distractors and markers before their maximum is taken. turns: angles in [0, pi]
-    between consecutive paddles of both targets. tips: the two points with markers. discarded: earlier pairs of targets.
+    between consecutive paddles of both targets. tips: the two points with markers. orientations: degrees of the first
+    target, the second one and each distractor. discarded: earlier pairs of targets.
     """
     statistics = {"lit pixels": np.count_nonzero(image > 63), "mean grey": image.mean()}
     brightest = np.where(layers.max(0) > 0, layers.argmax(0), -1)
@@ -201,8 +180,10 @@ def measure(
         statistics |= {f"{name} pixels": grey.size, f"{name} grey": grey.sum() / image.size}
     degrees = np.degrees(turns)
     statistics |= {"marker distance": np.hypot(*np.subtract(*tips, dtype=float)), "turn in degrees": degrees.mean()}
-    statistics |= {"largest turn": degrees.max(), "turns over 30": (degrees > 30).mean()}
-    return statistics | {"discarded pairs": discarded, "distractors": num_distractors}
+    statistics |= {"largest turn": degrees.max(), "turns over 30": (degrees > 30).mean(), "discarded pairs": discarded}
+    first, second, *others = orientations
+    statistics |= {"orientation of the first target": first, "orientation of the second target": second}
+    return statistics | {"orientation of the distractor": others, "distractors": len(others)}
 
 
 def drawn(images: np.ndarray, labels: np.ndarray, result: Trace) -> Iterator[dict]:
@@ -219,8 +200,5 @@ def drawn(images: np.ndarray, labels: np.ndarray, result: Trace) -> Iterator[dic
         turns = abs(np.diff(table.theta[targets[:, :, 0]], axis=0)).ravel()
         turns = np.minimum(turns, 2 * np.pi - turns)
         tips = targets[0, start, 1:], targets[-1, end, 1:]
-        yield measure(images[n], roles, turns, tips, int(result.discarded[n]), int(result.placed[n])) | {
-            "orientation of the first target": targets[0, 0, 0] - SEEDS // 2,
-            "orientation of the second target": targets[0, 1, 0] - SEEDS // 2,
-            "orientation of the distractor": distractors[::length, 0] - SEEDS // 2,
-        }
+        orientations = np.concatenate([targets[0, :, 0], distractors[::length, 0]]) - SEEDS // 2
+        yield measure(images[n], roles, turns, tips, orientations, int(result.discarded[n]))

@@ -1,5 +1,6 @@
 """Helpers for tests of sources: tiny archives in the official layouts, contents of splits, a local HTTP server."""
 
+import functools
 import gzip
 import hashlib
 import http.server
@@ -38,14 +39,14 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, folder):
         self.folder, self.asked, self.left = folder, [], threading.Event()
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), functools.partial(Handler, directory=folder))
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def url(self, name):
         return f"http://127.0.0.1:{self.server_port}/{name}"
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
@@ -54,15 +55,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.server.login not in (None, self.headers["Authorization"]):
             return self.send_error(401)
         name = self.path.lstrip("/")
-        path = self.server.folder / name
-        if name not in ("cut", "short", "stall", "drip") and not path.exists():
-            return self.send_error(404)
-        data = DATA if not path.exists() else path.read_bytes()
+        if name not in ("cut", "short", "stall", "drip"):
+            return super().do_GET()
         self.send_response(200)
         if name != "short":
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Length", str(len(DATA)))
         self.end_headers()
-        self.wfile.write(data[: len(data) // 2])
+        self.wfile.write(DATA[: len(DATA) // 2])
         if name == "stall":
             time.sleep(60)
         try:
@@ -71,8 +70,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 time.sleep(0.02)
         except OSError:
             self.server.left.set()
-        if path.exists():
-            self.wfile.write(data[len(data) // 2 :])
 
 
 def silent(title, done, total):
@@ -84,10 +81,10 @@ def partial(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.suffix != ".lock"] if folder.exists() else []
 
 
-def rejection(call, *args, match: str = "") -> str:
+def rejection(call, *args, match: str = "", **options) -> str:
     """Assert that the call raises a one-line ValueError that is no StoreError; return its message."""
     with pytest.raises(ValueError, match=match) as caught:
-        call(*args)
+        call(*args, **options)
     assert "\n" not in str(caught.value) and not isinstance(caught.value, StoreError)
     return str(caught.value)
 

@@ -204,10 +204,6 @@ def experiment(task, folder):
     return compose(Experiment, [*arguments, "optim.steps=2", "optim.eval_every=1", "optim.warmup=0", "optim.batch=2"])
 
 
-def run_identity(experiment):
-    return experiment.choices(experiment.data_source().provenance)
-
-
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """The home directory, which is also the working directory; its folder a contains a release."""
@@ -215,6 +211,10 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     write_folder(tmp_path / "a", LISTOPS | PAIRS | FASTA)
     return tmp_path
+
+
+def run_identity(experiment):
+    return experiment.choices(experiment.data_source().provenance)
 
 
 @pytest.mark.parametrize(("task", "place"), CASES)
@@ -325,6 +325,9 @@ def test_release_option_serves_each_task_it_contains(home, monkeypatch, by):
     assert make_source("task=text", *overrides).download.archive == home / "a" / "aclImdb_v1.tar.gz"
     assert make_source("task=image", *overrides).download.archive is None
     # Smaller budgets, other sizes and other options are generated; source.release takes precedence over data.release.
+    for words in ("listops source.seed=3", "listops budget=quick", "pathfinder_x source.seed=3", "pathfinder"):
+        assert make_source(*f"task={words}".split(), *overrides).release is None
+    assert make_source("task=pathfinder_x", "source.void=false", *overrides).release is None
     assert make_source("task=listops", "source.release=b", *overrides).release.path.name == "b"
     assert make_source("task=adding", *overrides).arguments["length"] == 128
     # If only some files of a task exist, the error names the missing one.

@@ -33,16 +33,10 @@ def assert_uniform(values, size):
     assert p_value(np.bincount(np.ravel(values), minlength=size)) > LEVEL
 
 
-def pair_counts(marked):
-    """Counts of each pair of positions; marked: (n, 2), in ascending order."""
+def assert_uniform_pairs(marked):
+    """Assert that each pair of positions is drawn with equal probability; marked: (n, 2), in ascending order."""
     counts = np.bincount(marked[:, 0] * LENGTH + marked[:, 1], minlength=LENGTH * LENGTH).reshape(LENGTH, LENGTH)
-    return counts[np.triu_indices(LENGTH, 1)]
-
-
-@pytest.fixture(scope="module")
-def drawn():
-    """60,000 sequences of adding, (n, 128, 2): value and mark of each position."""
-    return gathered(Adding(length=LENGTH, train=60_000, seed=3))[0]
+    assert p_value(counts[np.triu_indices(LENGTH, 1)]) > LEVEL
 
 
 @pytest.mark.parametrize("length", [128, 1024, 16384])
@@ -57,8 +51,9 @@ def test_adding_label_is_scaled_sum_of_marked_values(length):
             assert label == np.float32(expected) and 0 <= label <= 1
 
 
-def test_adding_values_are_uniform_and_independent(drawn):
-    values = drawn[:, :, 0]
+def test_adding_draws_are_uniform_and_independent():
+    sequences, _ = gathered(Adding(length=LENGTH, train=60_000, seed=3))
+    values, marks = sequences.transpose(2, 0, 1)
     assert values.min() > -1 and values.max() <= 1
     bins = np.minimum(((values.astype(np.float64) + 1) * 10).astype(int), 19)
     assert_uniform(bins, 20)
@@ -68,13 +63,9 @@ def test_adding_values_are_uniform_and_independent(drawn):
     assert_uniform(20 * bins[::2] + bins[1::2], 400)
     # The low bits of the mantissa are uniform as well.
     assert_uniform((values[:8000] * 2**23).astype(np.int64) & 255, 256)
-
-
-def test_adding_marked_position_pairs_are_uniform(drawn):
-    marked = np.nonzero(drawn[:, :, 1])[1].reshape(-1, 2)
-    pairs = pair_counts(marked)
-    assert pairs.sum() == len(marked)
-    assert p_value(pairs) > LEVEL
+    # Pairs of marked positions, each position, and the gaps between them.
+    marked = np.nonzero(marks)[1].reshape(-1, 2)
+    assert_uniform_pairs(marked)
     assert_uniform(marked, LENGTH)
     gaps = np.bincount(marked[:, 1] - marked[:, 0], minlength=LENGTH)[1:]
     weights = np.arange(LENGTH - 1, 0, -1)
@@ -84,13 +75,13 @@ def test_adding_marked_position_pairs_are_uniform(drawn):
 @pytest.mark.parametrize(("width", "limit"), [(128, None), (192, None), (64, None), (128, 100), (192, 50), (64, 100)])
 def test_generated_split_gathers_same_batches_as_stored_split(width, limit):
     source = Adding(length=LENGTH, train=30)
-    drawn = source.open("nowhere")["train"]
-    stored_split = Split(torch.from_numpy(gathered(source)[0]).flatten(0, 1), torch.arange(31) * LENGTH, drawn.labels)
+    generated = source.open("nowhere")["train"]
+    stored = Split(torch.from_numpy(gathered(source)[0]).flatten(0, 1), torch.arange(31) * LENGTH, generated.labels)
     index = torch.tensor([4, 4, 29, 0])
-    generated_batch, stored_batch = (split.gather(index, width, limit) for split in (drawn, stored_split))
-    torch.testing.assert_close(generated_batch, stored_batch, rtol=0, atol=0)
-    assert len(drawn) == len(stored_split) and torch.equal(drawn.lengths, stored_split.lengths)
-    assert torch.equal(drawn.to("cpu").labels, stored_split.to("cpu").labels)
+    expected = stored.gather(index, width, limit)
+    torch.testing.assert_close(generated.gather(index, width, limit), expected, rtol=0, atol=0)
+    assert len(generated) == len(stored) and torch.equal(generated.lengths, stored.lengths)
+    assert torch.equal(generated.to("cpu").labels, stored.to("cpu").labels)
 
 
 def test_adding_baseline_predicts_mean_label(data_root):
@@ -123,7 +114,7 @@ def test_temporal_order_draws_are_uniform_and_independent():
     neighbours = 4 * ids[:, ::2] + ids[:, 1::2]
     assert_uniform(neighbours[noise], 16)
     marked = np.nonzero(signal)[1].reshape(-1, 2)
-    assert p_value(pair_counts(marked)) > LEVEL
+    assert_uniform_pairs(marked)
     # The positions of the signals do not depend on the class.
     for quarter in range(4):
         assert_uniform(labels[marked[:, 0] // 32 == quarter], 4)
@@ -137,14 +128,12 @@ def decoded_examples(source):
 
 
 def split_recall_tokens(sequences, source):
-    """Keys (n, K) and values (n, K) of the pairs, the queried key (n,) and the position of the query (n,)."""
+    """Keys (n, K) and values (n, K) of the pairs, the queried key (n,) and the gap between the pairs and it (n,)."""
     pairs = sequences[:, : source.pairs] - 1 - source.keys
     assert (pairs >= 0).all() and (pairs < source.keys * source.values).all()
     after_pairs = sequences[:, source.pairs :]
     assert ((after_pairs > 0).sum(1) == 1).all() and (after_pairs <= source.keys).all()
-    query_position = after_pairs.argmax(1)
-    keys, values = np.divmod(pairs, source.values)
-    return keys, values, after_pairs.max(1) - 1, query_position + source.pairs
+    return *np.divmod(pairs, source.values), after_pairs.max(1) - 1, after_pairs.argmax(1)
 
 
 @pytest.mark.parametrize(("length", "pairs", "keys", "values"), [(64, 4, 8, 8), (128, 1, 3, 2), (1024, 16, 20, 16)])
@@ -182,10 +171,10 @@ def test_recall_keys_values_and_queries_are_uniform():
 def test_recall_gap_has_power_law_distribution(power):
     """Probability a i^(a-1) over slots i = 1, 2, ..., normalised, as in Zoology's code."""
     source = Recall(length=64, power=power, train=40_000, seed=4)
-    query_position = split_recall_tokens(gathered(source)[0], source)[3]
+    *_, gaps = split_recall_tokens(gathered(source)[0], source)
     weights = power * np.arange(1, 61.0) ** (power - 1)
-    counts = np.bincount(query_position - 4, minlength=60)
-    expected = len(query_position) * weights / weights.sum()
+    counts = np.bincount(gaps, minlength=60)
+    expected = len(gaps) * weights / weights.sum()
     # The chi-square approximation needs expected counts of 20: merge rare gaps, and omit them if still too rare.
     is_rare = expected < 20
     counts, expected = (np.append(x[~is_rare], x[is_rare].sum()) for x in (counts, expected))
