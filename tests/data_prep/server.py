@@ -19,6 +19,7 @@ from conftest import experiment
 from PIL import Image
 
 from data_prep.download import Download
+from data_prep.image import TRAIN
 from lra.data.store import Split, StoreError, verify
 from lra.runs import record
 from lra.train.__main__ import train
@@ -81,9 +82,9 @@ def partial(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.suffix != ".lock"] if folder.exists() else []
 
 
-def rejection(call, *args, match: str = "", **options) -> str:
-    """Assert that the call raises a one-line ValueError that is no StoreError; return its message."""
-    with pytest.raises(ValueError, match=match) as caught:
+def assert_error(message: str, call, *args, **options) -> str:
+    """Assert that the call raises a one-line ValueError with this message that is no StoreError; return the text."""
+    with pytest.raises(ValueError, match=message) as caught:
         call(*args, **options)
     assert "\n" not in str(caught.value) and not isinstance(caught.value, StoreError)
     return str(caught.value)
@@ -91,14 +92,14 @@ def rejection(call, *args, match: str = "", **options) -> str:
 
 def assert_rejected(source, root: Path, message: str) -> str:
     """Assert that preparing is rejected and leaves no data set in `root`; return the message."""
-    text = rejection(source.prepare, root, match=message)
+    text = assert_error(message, source.prepare, root)
     assert not list(root.glob("*/"))
     return text
 
 
 def refused(request: Download, folder: Path) -> str:
     """Assert that a download is rejected and leaves no file; return the message."""
-    message = rejection(request.fetch, folder, silent)
+    message = assert_error("", request.fetch, folder, silent)
     assert partial(folder) == []
     return message
 
@@ -213,18 +214,16 @@ def imdb(path: Path, n: int = 20, **options) -> dict:
     return write_tar(path, files, **options)
 
 
-def records(n: int, seed: int) -> np.ndarray:
-    """n random records in CIFAR-10's binary layout, (n, 3073) uint8: a label, then the pixels."""
+# Random records of CIFAR-10's binary layout by batch, (6, 3073) uint8: a label, then the pixels. The batches are not in
+# numerical order, as in the official archive.
+RECORDS = dict.fromkeys(["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"])
+for seed, name in enumerate(RECORDS):
     rng = np.random.default_rng(seed)
-    return np.concatenate([rng.integers(0, 10, (n, 1)), rng.integers(0, 256, (n, 3072))], axis=1).astype(np.uint8)
+    labels, pixels = rng.integers(0, 10, (6, 1)), rng.integers(0, 256, (6, 3072))
+    RECORDS[name] = np.concatenate([labels, pixels], axis=1).astype(np.uint8)
+CIFAR = {"train": np.concatenate([RECORDS[name] for name in TRAIN]), "test": RECORDS["test_batch"]}
 
 
-# CIFAR-10's batches, not in numerical order, as in the official archive. The index of a batch is the seed of `records`.
-BATCHES = ["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"]
-SEEDS = {"train": [1, 4, 3, 0, 5], "test": [2]}
-
-
-def cifar(path: Path, n: int = 6) -> dict:
-    """Write an archive of batches of n images."""
-    files = {f"cifar-10-batches-bin/{name}.bin": records(n, seed).tobytes() for seed, name in enumerate(BATCHES)}
+def cifar(path: Path) -> dict:
+    files = {f"cifar-10-batches-bin/{name}.bin": batch.tobytes() for name, batch in RECORDS.items()}
     return write_tar(path, {"cifar-10-batches-bin/batches.meta.txt": b"airplane\n"} | files)

@@ -9,19 +9,16 @@ from math import floor
 
 import numpy as np
 import pytest
-from server import SEEDS, assert_rejected, cifar, hashed, imdb, official, prepared, records, silent, trained, write_tar
+from server import CIFAR, RECORDS, assert_rejected, cifar, hashed, imdb, official, prepared, silent, trained, write_tar
 
 from data_prep.archive import members, reading
-from data_prep.image import Image, pillow_grey, shuffled, tensorflow_grey
+from data_prep.image import TEST, TRAIN, Image, pillow_grey, shuffled, tensorflow_grey
 from data_prep.text import Text
-
-# Images per batch file.
-COUNT = 6
 
 
 def options_of(task, folder):
     """Write a small archive of the task; return the options of the source that reads it."""
-    return cifar(folder / "cifar.tar.gz", COUNT) | {"hold_out": 10} if task is Image else imdb(folder / "imdb.tar.gz")
+    return cifar(folder / "cifar.tar.gz") | {"hold_out": 10} if task is Image else imdb(folder / "imdb.tar.gz")
 
 
 @pytest.fixture
@@ -74,16 +71,15 @@ def grey_bytes(pixels):
     return bytes(tensorflow_grey(*pixels.T.astype(np.uint32)).tolist())
 
 
-def grey_records(seeds):
-    """(label, grey levels) of each image in the batches with these seeds."""
-    image_records = np.concatenate([records(COUNT, seed) for seed in seeds])
-    return [(int(record[0]), grey_bytes(record[1:].reshape(3, 1024).T)) for record in image_records]
+def grey_records(split):
+    """(label, grey levels) of each image of a split."""
+    return [(int(record[0]), grey_bytes(record[1:].reshape(3, 1024).T)) for record in CIFAR[split]]
 
 
 def test_archive_order_keeps_image_order_of_batches(tmp_path, images):
-    train = grey_records(SEEDS["train"])
+    train = grey_records("train")
     splits = prepared(Image(**images, order="archive"), tmp_path / "data")
-    assert splits == {"train": train[:20], "val": train[20:], "test": grey_records(SEEDS["test"])}
+    assert splits == {"train": train[:20], "val": train[20:], "test": grey_records("test")}
 
 
 @pytest.fixture
@@ -100,9 +96,9 @@ def cifar10(tmp_path, monkeypatch):
             return tfds.core.DatasetInfo(builder=self, features=features)
 
         def _split_generators(self, dl_manager):
-            return {name: self._generate_examples(f"{name}_", seeds) for name, seeds in SEEDS.items()}
+            return {"train": self._generate_examples("train_", TRAIN), "test": self._generate_examples("test_", TEST)}
 
-    images = lambda seed, _: ((r[:1], r[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for r in records(COUNT, seed))
+    images = lambda name, _: ((r[:1], r[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for r in RECORDS[name])
     monkeypatch.setattr(theirs, "_load_data", images)
     builder = Small(data_dir=tmp_path / "tfds", file_format="array_record")
     builder.download_and_prepare()
@@ -115,9 +111,9 @@ def test_image_splits_and_shuffle_match_tfds(tmp_path, images, cifar10):
         source = cifar10.as_data_source(part)
         expected = [(example["label"], grey_bytes(example["image"].reshape(1024, 3))) for example in source]
         assert sorted(splits[name]) == sorted(expected)
-    for split, n in (("train", 5 * COUNT), ("test", COUNT)):
+    for split, examples in CIFAR.items():
         ids = [example["id"].decode() for example in cifar10.as_data_source(split)]
-        assert [f"{split}_{number:05d}" for number in shuffled(n, split)] == ids
+        assert [f"{split}_{number:05d}" for number in shuffled(len(examples), split)] == ids
     # The published order of the full cifar10 of TFDS starts with train_16399, train_01680, ...
     assert shuffled(50_000, "train")[:5].tolist() == [16399, 1680, 47917, 17307, 27051]
 
@@ -164,14 +160,10 @@ def test_hold_out_is_fixed_subset_of_train(tmp_path, reviews):
 
 
 @pytest.mark.parametrize(
-    ("task", "hold_out", "sizes"),
-    [
-        (Image, 10, {"train": 8, "val": 4, "test": 3}),
-        (Text, 0, {"train": 10, "val": 8, "test": 8}),
-        (Text, 6, {"train": 10, "val": 4, "test": 8}),
-    ],
+    "task, hold_out, counts", [(Image, 10, (8, 4, 3)), (Text, 0, (10, 8, 8)), (Text, 6, (10, 4, 8))]
 )
-def test_smaller_sizes_draw_subset_of_full_splits(tmp_path, task, hold_out, sizes):
+def test_smaller_sizes_draw_subset_of_full_splits(tmp_path, task, hold_out, counts):
+    sizes = dict(zip(("train", "val", "test"), counts, strict=True))
     options = options_of(task, tmp_path) | {"hold_out": hold_out}
     subsets = prepared(task(**options, **sizes), tmp_path)
     full = prepared(task(**options), tmp_path)
@@ -216,7 +208,7 @@ def test_invalid_option_error_names_option(tmp_path, task, options, message):
 
 
 BATCH = "cifar-10-batches-bin/data_batch_1.bin"
-TRAIN = ("aclImdb/train/neg/0_1.txt", "aclImdb/train/pos/0_9.txt")
+TRAIN_REVIEWS = ("aclImdb/train/neg/0_1.txt", "aclImdb/train/pos/0_9.txt")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +217,11 @@ TRAIN = ("aclImdb/train/neg/0_1.txt", "aclImdb/train/pos/0_9.txt")
         (Image, {}, r"is not the CIFAR-10 archive: it lacks cifar-10-batches-bin/data_batch_1.bin"),
         (Image, {BATCH: bytes(3072)}, r"data_batch_1.bin: 3072 bytes are not records of 3073"),
         (Image, {BATCH: b"\x0a" + bytes(3072)}, r"data_batch_1.bin: a label is 10, not 0 to 9"),
-        (Text, dict.fromkeys(TRAIN, b"good"), r"x.gz is not the IMDb archive: it holds no aclImdb/test/neg/<id>_<rat"),
+        (
+            Text,
+            dict.fromkeys(TRAIN_REVIEWS, b"good"),
+            r"x.gz is not the IMDb archive: it holds no aclImdb/test/neg/<id>_<rat",
+        ),
     ],
 )
 def test_wrong_archive_error_names_missing_or_invalid_member(tmp_path, task, files, message):

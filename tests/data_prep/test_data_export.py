@@ -57,7 +57,10 @@ def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
     exports = {
         "listops": (task(listops(), data), ListOps),
         "retrieval": (task(pairs(tmp_path / "pairs"), data, "bytes", limit=128, shift=1), Retrieval),
-        "pathfinder": (task(Pathfinder(contour=9, **SIZES), data, "pixels", limit=1024), partial(Pathfinder, contour=9)),
+        "pathfinder": (
+            task(Pathfinder(contour=9, **SIZES), data, "pixels", limit=1024),
+            partial(Pathfinder, contour=9),
+        ),
     }
     for name, (source, reader) in exports.items():
         out = tmp_path / layout / name

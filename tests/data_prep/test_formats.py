@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from conftest import config
-from server import BATCHES, SEEDS, assert_rejected, cifar, imdb, png, prepared, records, write_folder, write_tar
+from server import CIFAR, RECORDS, assert_error, assert_rejected, cifar, imdb, png, prepared, write_folder, write_tar
 
 from data_prep.formats import safe_pickle
 from data_prep.formats.detect import open_copy
@@ -122,8 +122,7 @@ def test_pickles_of_texts_and_images_are_read(tmp_path):
     assert prepared(Image(archive=tmp_path), data) == prepared(Pathfinder(release=tmp_path), data) == pixels
     truncated = prepared(Image(archive=tmp_path, train=3), data)
     assert truncated == pixels | {"train": pixels["train"][:3]}
-    with pytest.raises(ValueError, match=r"image.test.pickle: 6 examples asked for, there are 5"):
-        Image(archive=tmp_path, test=6).prepare(data)
+    assert_error(r"image.test.pickle: 6 examples asked for, there are 5", Image(archive=tmp_path, test=6).prepare, data)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +142,7 @@ def test_invalid_pickled_example_error_names_file_and_reason(record, message, tm
     assert_rejected(Text(archive=tmp_path), tmp_path / "data", f"lra-text.train.pickle.*{message}")
     assert not (tmp_path / "hacked").exists()
     (tmp_path / "lra-text.dev.pickle").unlink()
-    with pytest.raises(ValueError, match=r"lacks lra-text.dev.pickle: all three of train, dev and test are needed"):
-        Text(archive=tmp_path)
+    assert_error(r"lacks lra-text.dev.pickle: all three of train, dev and test are needed", Text, archive=tmp_path)
 
 
 def test_extracted_reviews_match_archive(tmp_path):
@@ -159,8 +157,7 @@ def test_extracted_reviews_match_archive(tmp_path):
     assert Text(archive=tmp_path).folder("data") != original_folder
     for path in (tmp_path / "aclImdb" / "train" / "neg").glob("*.txt"):
         path.unlink()
-    with pytest.raises(ValueError, match=r"neg holds no <id>_<rating>.txt: the folder of reviews is incomplete"):
-        Text(archive=tmp_path)
+    assert_error(r"neg holds no <id>_<rating>.txt: the folder of reviews is incomplete", Text, archive=tmp_path)
 
 
 def python_2_pickle(images, labels):
@@ -177,11 +174,12 @@ def python_2_pickle(images, labels):
 def python_batches():
     """The files of CIFAR-10's Python version, half of them pickled in the style of Python 2."""
     files = {}
-    for seed, name in enumerate(BATCHES):
-        examples = records(6, seed)
+    for number, (name, examples) in enumerate(RECORDS.items()):
         labels = examples[:, 0].tolist()
         python_3_pickle = pickle.dumps({b"labels": labels, b"data": examples[:, 1:], b"filenames": ["x"]})
-        files[f"cifar-10-batches-py/{name}"] = python_3_pickle if seed % 2 else python_2_pickle(examples[:, 1:], labels)
+        files[f"cifar-10-batches-py/{name}"] = (
+            python_3_pickle if number % 2 else python_2_pickle(examples[:, 1:], labels)
+        )
     return files
 
 
@@ -213,8 +211,7 @@ def test_damaged_or_missing_cifar_batch_error_names_batch(tmp_path, message):
     (folder / "data_batch_2").write_bytes(DAMAGED_BATCHES[message])
     assert_rejected(Image(archive=folder), tmp_path / "bad", f"data_batch_2.*{message}")
     (folder / "data_batch_2").unlink()
-    with pytest.raises(ValueError, match="lacks data_batch_2"):
-        Image(archive=folder)
+    assert_error("lacks data_batch_2", Image, archive=folder)
     incomplete = python_batches()
     del incomplete["cifar-10-batches-py/data_batch_5"]
     archive = write_tar(tmp_path / "python.tar.gz", incomplete)["archive"]
@@ -246,8 +243,7 @@ def test_mega_pixel_files_are_read(tmp_path):
     assert prepared(Image(archive=tmp_path), tmp_path / "data") == expected
     assert open_copy(tmp_path, "text") is None
     (tmp_path / "label" / "valid.label").unlink()
-    with pytest.raises(ValueError, match=r"valid.label is missing: an .src and a .label"):
-        Pathfinder(release=tmp_path)
+    assert_error(r"valid.label is missing: an .src and a .label", Pathfinder, release=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -304,8 +300,7 @@ def test_parquet_and_arrow_columns_are_read_for_each_task(tmp_path, suffix):
     assert_rejected(Retrieval(release=pairs), tmp_path / "bad", message)
     text = write("text", [(a, y) for a, _, y in ascii_texts], ["text", "label"])
     assert prepared(Text(archive=text), data) == split_examples([(y, a) for y, a, _ in expected_pairs])
-    with pytest.raises(ValueError, match=r"source.columns must be 1 of inputs, then the label, got \['a'\]"):
-        Text(archive=text, columns=["a"])
+    assert_error(r"source.columns must be 1 of inputs, then the label, got \['a'\]", Text, archive=text, columns=["a"])
     trees = write("trees", [(decode(ids), y) for ids, y in listops()], ["Source", "Target"])
     assert prepared(ListOps(release=trees), data) == split_examples([(y, ids.tobytes()) for ids, y in listops()])
     curves = write("curves", [(image_cell(np.full((32, 32), i)), i % 2) for i in range(30)], ["image", "label"])
@@ -316,8 +311,7 @@ def test_parquet_and_arrow_columns_are_read_for_each_task(tmp_path, suffix):
 
 def test_coloured_parquet_images_match_binary_archive(tmp_path):
     splits = {}
-    for split, seeds in SEEDS.items():
-        examples = np.concatenate([records(6, seed) for seed in seeds])
+    for split, examples in CIFAR.items():
         images = examples[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         splits[split] = zip(map(image_cell, images), examples[:, 0].tolist(), strict=True)
     write_columns(tmp_path / "hub" / "data", splits, ["img", "label"])

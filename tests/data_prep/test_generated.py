@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import LEVEL
 from scipy.stats import chi2_contingency
-from server import assert_rejected, prepared, rejection, trained
+from server import assert_error, assert_rejected, prepared, trained
 
 from data_prep.adding import Adding
 from data_prep.chain import Chain
@@ -239,7 +239,7 @@ def test_synthetic_sequences_are_pinned_to_version(source, sha):
     ],
 )
 def test_invalid_option_error_names_option(kind, options, reason):
-    rejection(kind, match=reason, **options)
+    assert_error(reason, kind, **options)
 
 
 @pytest.mark.parametrize(

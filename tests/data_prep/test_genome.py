@@ -6,7 +6,7 @@ import textwrap
 
 import numpy as np
 import pytest
-from server import assert_rejected, prepared, rejection, trained, write_folder
+from server import assert_error, assert_rejected, prepared, trained, write_folder
 
 from data_prep.genome import Genome, read_fasta, split_indices
 from lra.data.store import StoreError
@@ -70,7 +70,7 @@ MALFORMED = {
 @pytest.mark.parametrize("packed", [False, True])
 def test_malformed_fasta_error_names_path_and_line(tmp_path, text, packed):
     path = write_folder(tmp_path, {"dog.fa": text}, packed=packed) / ("dog.fa.gz" if packed else "dog.fa")
-    rejection(list, read_fasta(path), match=f"{path}, {MALFORMED[text]}")
+    assert_error(f"{path}, {MALFORMED[text]}", list, read_fasta(path))
 
 
 def test_fasta_reader_ignores_line_ends_and_blank_lines(tmp_path):
@@ -85,7 +85,7 @@ def test_damaged_fasta_gzip_raises(tmp_path, damage):
     content = path.read_bytes()
     damaged = {"cut": content[:-300], "not gzip": b">a\nACGT\n", "changed": content[:200] + b"????" + content[204:]}
     path.write_bytes(damaged[damage])
-    rejection(list, read_fasta(path), match="cannot be read")
+    assert_error("cannot be read", list, read_fasta(path))
 
 
 def test_missing_fasta_error_names_source_options(sequences, tmp_path):
