@@ -51,27 +51,6 @@ def _imresize(array, size, interp):
     return np.rint(255 * shrink(_to_bytes(array), size[0])).astype(np.uint8)
 
 
-def _memoised(snakes):
-    """Memoise snakes.draw_line_n_mask: draw each direction once, in the centre of a larger image, and crop it.
-
-    A pair of targets takes a dozen lines, and at 64 x 64 pixels thousands of pairs are discarded per image.
-    """
-    draw = snakes.draw_line_n_mask
-
-    @functools.cache
-    def draw_in_centre(shape, theta, length, thickness, margin, scale, contrast):
-        large_shape, start = [4 * side for side in shape], [2 * side for side in shape]
-        disk = snakes.generate_dilation_struct(margin * scale)
-        return draw(large_shape, start, theta, length, thickness, margin, disk, scale, contrast_scale=contrast)
-
-    def draw_line_n_mask(shape, start, theta, length, thickness, margin, disk, scale, contrast_scale=1.0):
-        centred = draw_in_centre(tuple(shape), theta, length, thickness, margin, scale, contrast_scale)
-        y, x = (2 * side - c for side, c in zip(shape, start, strict=True))
-        return tuple(image[y : y + shape[0], x : x + shape[1]].copy() for image in centred)
-
-    return draw_line_n_mask
-
-
 class Author:
     """The authors' modules from a checkout, wrapped to record what they draw: `image` holds the parts of one image."""
 
@@ -84,7 +63,6 @@ class Author:
             module.np = NUMPY
             module.scipy = SimpleNamespace(misc=SimpleNamespace(imresize=_imresize, imsave=self._imsave))
         self.snakes.save_metadata = lambda *_: None
-        self.snakes.draw_line_n_mask = _memoised(self.snakes)
         for module, names in ((self.snakes, SNAKES), (self.snakes2, SNAKES2)):
             for name in names:
                 setattr(module, name, functools.partial(getattr(self, f"_{name}"), getattr(module, name)))

@@ -5,6 +5,7 @@ import re
 import tarfile
 from collections import Counter
 from fractions import Fraction
+from functools import partial
 from math import floor
 
 import numpy as np
@@ -89,17 +90,12 @@ def cifar10(tmp_path, monkeypatch):
     from tensorflow_datasets.image_classification import cifar as theirs
 
     class Small(theirs.Cifar10, skip_registration=True):
-        def _info(self):
-            image = tfds.features.Tensor(shape=(32, 32, 3), dtype=np.uint8)
-            label = tfds.features.ClassLabel(num_classes=10)
-            features = tfds.features.FeaturesDict({"id": tfds.features.Text(), "image": image, "label": label})
-            return tfds.core.DatasetInfo(builder=self, features=features)
-
         def _split_generators(self, dl_manager):
             return {"train": self._generate_examples("train_", TRAIN), "test": self._generate_examples("test_", TEST)}
 
     images = lambda name, _: ((r[:1], r[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for r in RECORDS[name])
     monkeypatch.setattr(theirs, "_load_data", images)
+    monkeypatch.setattr(tfds.features, "Image", partial(tfds.features.Tensor, dtype=np.uint8))
     builder = Small(data_dir=tmp_path / "tfds", file_format="array_record")
     builder.download_and_prepare()
     return builder

@@ -53,14 +53,11 @@ def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
         pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     monkeypatch.setattr(write_release, "IMAGES_PER_FOLDER", 7)
     monkeypatch.setattr("data_prep.formats.layout.CHUNK", 3)
-    data = tmp_path / "data"
+    data, curves = tmp_path / "data", partial(Pathfinder, contour=9)
     exports = {
         "listops": (task(listops(), data), ListOps),
         "retrieval": (task(pairs(tmp_path / "pairs"), data, "bytes", limit=128, shift=1), Retrieval),
-        "pathfinder": (
-            task(Pathfinder(contour=9, **SIZES), data, "pixels", limit=1024),
-            partial(Pathfinder, contour=9),
-        ),
+        "pathfinder": (task(curves(**SIZES), data, "pixels", limit=1024), curves),
     }
     for name, (source, reader) in exports.items():
         out = tmp_path / layout / name

@@ -1,7 +1,4 @@
-"""Generated data: ListOps compared with a reference generator; seeds, versions and options of all synthetic tasks.
-
-Distributions are compared by chi-square tests on fixed seeds, so a correct generator passes deterministically.
-"""
+"""Generated data: ListOps compared with a reference generator; seeds, versions and options of all synthetic tasks."""
 
 import hashlib
 import random

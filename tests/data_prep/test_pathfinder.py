@@ -92,15 +92,13 @@ def test_targets_follow_rules_of_reference(size, margin):
     frame = oracle.framed(mask, 2 * SETTINGS[size].seed_distance)
     for i, pair in enumerate(record.tolist()):
         for snake, (paddle, *start) in enumerate(pair):
+            theta = table.theta[paddle]
             patch = oracle.paddle(oracle.shape, start, direction(table, paddle), 1.0)[1]
             if i == 0:
-                pivots[snake] = move(
-                    move(start, oracle.length, table.theta[paddle]),
-                    oracle.length + margin,
-                    opposite(table.theta[paddle]),
-                )
+                end = move(start, oracle.length, theta)
+                pivots[snake] = move(end, oracle.length + margin, opposite(theta))
                 if snake == 0:
-                    assert start in oracle.free(frame, table.theta[paddle]).tolist()
+                    assert start in oracle.free(frame, theta).tolist()
                 else:
                     gap = np.subtract(start, record[0, 0, 1:])
                     assert abs(np.hypot(*gap) - SETTINGS[size].seed_distance) <= 0.5**0.5
@@ -108,15 +106,14 @@ def test_targets_follow_rules_of_reference(size, margin):
                 anchor = oracle.anchor(pivots[snake], thetas[snake])
                 points, alphas, weights = oracle.candidates(mask, anchor, thetas[snake])
                 pick = points.index(tuple(start))
-                assert alphas[pick] == table.theta[paddle] and weights[pick] > 0 and weights.sum() >= 1e-4
+                assert alphas[pick] == theta and weights[pick] > 0 and weights.sum() >= 1e-4
                 assert (mask + patch).max() < 1.8 + 1e-9
                 mask = np.maximum(mask, unwritten[snake])
                 pivots[snake] = anchor
-            thetas[snake], unwritten[snake] = table.theta[paddle], patch
+            thetas[snake], unwritten[snake] = theta, patch
     mask = np.maximum(mask, unwritten[1])
     np.testing.assert_array_equal(masks[0, INNER, INNER] / 255, mask)
-    disk = np.hypot(*np.mgrid[-margin : margin + 1, -margin : margin + 1]) <= margin
-    np.testing.assert_array_equal(masks[1, INNER, INNER] / 255, grey_dilation(mask, footprint=disk))
+    np.testing.assert_array_equal(masks[1, INNER, INNER] / 255, grey_dilation(mask, footprint=disk(margin)))
 
 
 @every_kind

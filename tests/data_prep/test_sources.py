@@ -1,7 +1,4 @@
-"""Files of data sets: downloads, from a local server, and folders of a release.
-
-A data set is identified by the content of its files, not by their path, and prepared data need no source files.
-"""
+"""Files of data sets: downloads from a local server, and releases, which their content identifies, not their path."""
 
 import base64
 import hashlib

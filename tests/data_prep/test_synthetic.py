@@ -1,7 +1,4 @@
-"""The synthetic tasks: labels follow from the inputs, and random draws have the intended distributions.
-
-Distributions are compared by chi-square tests on fixed seeds, so a correct generator passes deterministically.
-"""
+"""The synthetic tasks: labels follow from the inputs, and random draws have the intended distributions."""
 
 from collections import Counter
 
