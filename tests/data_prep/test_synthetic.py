@@ -87,6 +87,7 @@ def test_adding_baseline_predicts_mean_label(data_root):
     labels = data.splits["test"].labels
     within = sum(abs(label - labels.mean().item()) < 0.04 for label in labels.tolist())
     assert data.baseline("test", metrics.within_tolerance) == 100 * within / len(labels)
+    assert Adding().floor is None
 
 
 @pytest.mark.parametrize("length", [128, 1024, 16384])
@@ -149,6 +150,7 @@ def test_recall_keys_values_and_queries_are_uniform():
     keys, values, query, _ = split_recall_tokens(sequences, source)
     number = (keys == query[:, None]).argmax(1)
     assert (keys[np.arange(len(keys)), number] == query).all()
+    assert [Recall(pairs=pairs).floor for pairs in (1, 2, 8)] == [100.0, 50.0, 12.5]
     assert_uniform(labels, 8)
     assert_uniform(query, 8)
     assert_uniform(number * 8 + labels, 32)
