@@ -28,9 +28,18 @@ from data_prep.pathfinder.generator import Trace
 from data_prep.pathfinder.paddles import BEYOND, SEEDS, paddle_table
 from data_prep.pathfinder.patches import paint
 
-SETTINGS = {"antialias_scale": SCALE, "max_paddle_retrial": 2, "max_distractor_contour_retrial": 4}
-SETTINGS |= {"batch_id": 0, "n_images": 1, "save_images": True, "save_metadata": True}
-SETTINGS |= dict.fromkeys(("use_single_paddles", "segmentation_task", "pause_display"), False)
+SETTINGS = {
+    "antialias_scale": SCALE,
+    "max_paddle_retrial": 2,
+    "max_distractor_contour_retrial": 4,
+    "use_single_paddles": False,
+    "segmentation_task": False,
+    "pause_display": False,
+    "save_images": True,
+    "save_metadata": True,
+    "batch_id": 0,
+    "n_images": 1,
+}
 # Functions of the original that `Author` wraps.
 SNAKES = ("seed_snake", "make_snake", "make_many_snakes", "extend_snake")
 SNAKES2 = ("initialize_two_seeds", "two_snakes", "draw_circle")

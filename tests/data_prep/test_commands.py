@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from conftest import config
+from pathfinder_release import EQUAL_IMAGES, INNER, NO_METADATA, image_files
 from server import RECORDS, assert_error, cifar, imdb, nest, png, write_folder, write_release
 
 from data_prep import __main__ as command
@@ -20,7 +21,6 @@ from data_prep import baselines, inspect, survey
 from data_prep.__main__ import PrepareOptions
 from data_prep.adding import Adding
 from data_prep.listops import ListOps, decode
-from data_prep.pathfinder import generate
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.runs import record
@@ -138,13 +138,6 @@ PYTHON_BATCH = pickle.dumps({b"data": RECORDS["test_batch"][:3, 1:], b"labels": 
 PYTHON_BATCHES = {f"cifar-10-batches-py/{name}": PYTHON_BATCH for name in RECORDS}
 
 
-def image_files():
-    images, labels = generate(size=32, count=6, seed=1)
-    lines = [f"imgs/0 sample_{i}.png {i} {label} 1.8\n" for i, label in enumerate(labels)]
-    files = {f"imgs/0/sample_{i}.png": png(image) for i, image in enumerate(images)}
-    return files | {"metadata/0.npy": "".join(lines).encode()}
-
-
 def pickles(stem, record, count):
     return {f"lra-{stem}.{part}.pickle": pickle.dumps([record] * count) for part in ("train", "dev", "test")}
 
@@ -152,10 +145,14 @@ def pickles(stem, record, count):
 @pytest.fixture
 def inspected(capsys):
     """Run lra data inspect on a path: returns the exit status and stdout."""
-    return lambda path: (inspect.main([str(path)]), capsys.readouterr().out)
+
+    def run(path):
+        status = inspect.main([str(path)])
+        return status, capsys.readouterr().out
+
+    return run
 
 
-INNER = "pathfinder32/curv_contour_length_14"
 LAYOUTS = {
     "official release": ("lra_release/lra_release/listops-1000", "lra_release/tsv_data", f"lra_release/{INNER}"),
     "S4's data folder": ("listops", "aan", f"pathfinder/{INNER}"),
@@ -174,7 +171,7 @@ def test_inspect_recognises_layout_and_counts_examples(tmp_path, inspected, layo
     assert status == 0 and f"layout: {layout}" in out and kind in out.splitlines()[0]
     assert "train         2 examples  length 4 / 4 / 4  labels 2:1 9:1" in out
     assert "val           2 examples  length 1 / 2 / 3  labels 0:1 1:1" in out
-    assert "all           6 examples  length 1,024 / 1,024 / 1,024" in out
+    assert "all          60 examples  length 1,024 / 1,024 / 1,024" in out
     assert "train has 2 examples, the official data 96,000" in out and "the official data 200,000" in out
     assert "cifar-10-binary.tar.gz: lra data task=image" in out
     commands = [shlex.split(line.partition("it: ")[2])[2:] for line in out.splitlines() if "to prepare it: " in line]
@@ -191,8 +188,8 @@ def test_inspect_prints_working_prepare_command(tmp_path, run_command, capfd):
 
 
 HTML = b"<!DOCTYPE html>\n<title>403</title>"
-EYE, SMALL = (png(np.eye(size, dtype=np.uint8)) for size in (32, 16))
-IMAGE = f"{INNER}/imgs/0/sample_3.png"
+SMALL = png(np.eye(16, dtype=np.uint8))
+IMAGE = f"{INNER}/imgs/8/sample_3.png"
 BATCH = "cifar-10-batches-bin/data_batch_1.bin"
 CUT = gzip.compress(LISTOPS["basic_val.tsv"])[:-9]
 # The expected output, and the files to change.
@@ -207,12 +204,12 @@ DAMAGED_FILES = {
     "basic_train.tsv, line 2: unknown token '[SUM'": {"l/basic_train.tsv": HEAD + b"[SUM 1 2 ]\t3\n"},
     "basic_train.tsv, line 2: is blank": {"l/basic_train.tsv": HEAD + b"\n[SM 1 2 ]\t3\n"},
     "basic_train.tsv: 45 more faults": {"l/basic_train.tsv": HEAD + b"1\n" * 50},
-    "imgs/0/sample_3.png: is empty": {IMAGE: b""},
+    "imgs/8/sample_3.png: is empty": {IMAGE: b""},
     "sample_3.png: is no readable image of 32 x 32": {IMAGE: SMALL},
-    "imgs/0/sample_3.png: is missing": {IMAGE: None},
+    "imgs/8/sample_3.png: is missing": {IMAGE: None},
     "sample_3.png: is a web page": {IMAGE: HTML},
-    "only 2 of 6 images are different": {f"{INNER}/imgs/0/sample_{i}.png": EYE for i in range(5)},
-    "has no metadata/*.npy": {f"{INNER}/metadata/0.npy": None},
+    "only 21 of 60 images are different": nest(INNER, EQUAL_IMAGES),
+    "has no metadata/*.npy": nest(INNER, NO_METADATA),
     "data_batch_1.bin: has 18,437 bytes, not records of 3,073": {BATCH: RECORDS["test_batch"].tobytes()[:-1]},
     "test_batch.bin: is missing": {BATCH: RECORDS["test_batch"].tobytes()},
     "tolerated: l/basic_val.tsv: mixed line ends": {"l/basic_val.tsv": b"Source\tTarget\r\n[MAX 1 2 ]\t2\n"},

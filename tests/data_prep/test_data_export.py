@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 from functools import partial
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -26,7 +27,6 @@ from data_prep.temporal_order import TemporalOrder
 from data_prep.text import Text
 from lra.data.store import Split
 
-LAYOUTS = ("release", "pickle", "npz", "parquet")
 SIZES = {"train": 40, "val": 5, "test": 5}
 
 
@@ -47,13 +47,14 @@ def pairs(folder):
     return Retrieval(release=write_folder(folder, files))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["release", "pickle", "npz", "parquet"])
 def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
     if layout == "parquet":
         pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     monkeypatch.setattr(write_release, "IMAGES_PER_FOLDER", 7)
     monkeypatch.setattr("data_prep.formats.layout.CHUNK", 3)
-    data, curves = tmp_path / "data", partial(Pathfinder, contour=9)
+    data = tmp_path / "data"
+    curves = partial(Pathfinder, contour=9)
     exports = {
         "listops": (task(listops(), data), ListOps),
         "retrieval": (task(pairs(tmp_path / "pairs"), data, "bytes", limit=128, shift=1), Retrieval),
@@ -109,18 +110,19 @@ def test_pickle_truncates_texts_and_rejects_real_numbers(tmp_path):
 
 def test_failed_export_leaves_no_files(tmp_path, monkeypatch):
     source = task(pairs(tmp_path / "pairs"), tmp_path / "data", "bytes")
+    out = tmp_path / "out" / "a"
     source.splits["val"].tokens[0] = ord("\t")
     with pytest.raises(ValueError, match=r"val, example 1 has a tab or a line end, .* use layout=npz or parquet"):
-        export.write(source, "release", tmp_path / "out" / "a", "command")
+        export.write(source, "release", out, "command")
     with pytest.raises(ValueError, match="layout=release exists for listops, retrieval, pathfinder; adding needs"):
-        export.write(task(Adding(**SIZES), "nowhere", "series"), "release", tmp_path / "out" / "a", "command")
+        export.write(task(Adding(**SIZES), "nowhere", "series"), "release", out, "command")
     monkeypatch.setitem(export.WRITERS, "npz", Mock(side_effect=OSError(28, "No space left")))
     with pytest.raises(ValueError, match="No space left"):
-        export.write(source, "npz", tmp_path / "out" / "a", "command")
-    assert not list((tmp_path / "out").iterdir())
-    (tmp_path / "out" / "a").mkdir()
+        export.write(source, "npz", out, "command")
+    assert not list(out.parent.iterdir())
+    out.mkdir()
     with pytest.raises(ValueError, match=r"out=.* exists already; choose another folder, or remove it"):
-        export.write(source, "pickle", tmp_path / "out" / "a", "command")
+        export.write(source, "pickle", out, "command")
 
 
 def test_export_command_prepares_and_writes_files(tmp_path, monkeypatch, capfd):
@@ -191,18 +193,15 @@ def test_tfds_default_config_is_official_task(tmp_path):
     assert builder.info.supervised_keys == ("source", "target")
 
 
-class Named(ListOps):
-    """A source with custom names of tokens and classes."""
-
-    alphabet = tuple("_abc")
-    classes = ("cat", "dog")
+# Names of tokens and classes, as a source has them.
+NAMED = SimpleNamespace(alphabet=tuple("_abc"), classes=("cat", "dog"))
 
 
 def render(sequences, labels, display, *, count=16, towers=1, limit=10**6):
     """Draw examples with these sequences and labels as an array of pixels."""
     offsets = torch.tensor([0, *np.cumsum([len(sequence) for sequence in sequences])])
     split = Split(torch.from_numpy(np.concatenate(sequences)), offsets, torch.tensor(labels), towers)
-    return np.asarray(show.picture(Named(), split, display=display, count=count, limit=limit))
+    return np.asarray(show.picture(NAMED, split, display=display, count=count, limit=limit))
 
 
 def contains_panel(picture, panel):
@@ -231,7 +230,7 @@ def test_pixels_display_draws_grey_levels_row_by_row():
 
 
 def test_expression_display_decodes_tokens():
-    for source, ids, text in ((Named(), [1, 2, 3], "abc"), (ListOps(), [11, 3, 10, 15], "[MIN 2 9 ]")):
+    for source, ids, text in ((NAMED, [1, 2, 3], "abc"), (ListOps(), [11, 3, 10, 15], "[MIN 2 9 ]")):
         rendered = np.asarray(show.expression(np.array(ids, np.uint8), source, len(ids)))
         assert (rendered == np.asarray(show.draw_text(text))).all() and not (rendered == 255).all()
 

@@ -1,13 +1,12 @@
 """Releases in common layouts: folders, gzipped files, archives, duplicate copies, and Pathfinder's images."""
 
-import functools
-
 import numpy as np
 import pytest
+from pathfinder_release import COUNT, EQUAL_IMAGES, EYE, INNER, NO_METADATA, image_files, labelled_images
 from server import assert_rejected, nest, png, prepared, write_folder, write_release, write_tar
 
 from data_prep.listops import ListOps
-from data_prep.pathfinder.generator import Pathfinder, generate
+from data_prep.pathfinder.generator import Pathfinder
 from data_prep.pathfinder.listing import FOLDERS
 from data_prep.retrieval import FILES as PAIR_FILES
 from data_prep.retrieval import Retrieval
@@ -28,9 +27,6 @@ LAYOUTS = {
     "Kaggle": ("listops/listops", "aan/aan"),
     "four levels": ("a/b/c/d", "a/b/c/e"),
 }
-INNER = f"pathfinder32/{FOLDERS[14]}"
-# Number of images, and of lines per metadata file.
-COUNT, BATCH = 60, 25
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -59,25 +55,6 @@ def test_search_follows_symlinks_and_survives_symlink_loop(tmp_path):
     (tmp_path / "root" / "listops").symlink_to(tmp_path / "disk")
     (tmp_path / "root" / "loop").symlink_to(tmp_path / "root")
     assert len(prepared(ListOps(release=tmp_path / "root"), tmp_path / "data")["train"]) == 2
-
-
-@functools.cache
-def labelled_images(contour=14):
-    """(label, pixels) of each generated image."""
-    images, labels = generate(size=32, count=COUNT, seed=3, contour=contour)
-    return [(int(label), image.tobytes()) for image, label in zip(images, labels, strict=True)]
-
-
-def image_files(contour=14, **changes):
-    """Files of the release folder of a contour length; ``changes`` replaces or adds files, None removes one."""
-    files, lines = {}, {}
-    for i, (label, pixels) in enumerate(labelled_images(contour)):
-        # Batches 8, 9 and 10: their alphabetical order differs from their numerical order.
-        batch = 8 + i // BATCH
-        files[f"imgs/{batch}/sample_{i}.png"] = png(np.frombuffer(pixels, np.uint8).reshape(32, 32))
-        lines.setdefault(batch, []).append(f"imgs/{batch} sample_{i}.png {i} {label} 1.8 4 14 0.3 5 3.5 4 2")
-    files |= {f"metadata/{batch}.npy": "\n".join(text).encode() + b"\n" for batch, text in lines.items()}
-    return {name: data for name, data in (files | changes).items() if data is not None}
 
 
 def flip_first_label(name):
@@ -128,11 +105,10 @@ def test_empty_invalid_and_missing_images_are_skipped_and_counted(tmp_path, pack
     assert sum(int(line.split()[1]) for line in lines) == 4
 
 
-EQUAL_IMAGES = {f"imgs/{8 + i // BATCH}/sample_{i}.png": png(np.eye(32, dtype=np.uint8)) for i in range(40)}
 DAMAGED = {
     r"metadata/9.npy, line 1: not a folder, a file, a number": {"metadata/9.npy": b"imgs/9 sample_25.png 0\n"},
     r"metadata/9.npy, line 1: not a folder, a file": {"metadata/9.npy": b"imgs/9 sample_25.png 0 2\n"},
-    r"no metadata/\*.npy: source.release must be": dict.fromkeys([f"metadata/{n}.npy" for n in (8, 9, 10)]),
+    r"no metadata/\*.npy: source.release must be": NO_METADATA,
     r"only 1[0-9] of 48 images are different, so these are not the images": EQUAL_IMAGES,
 }
 
@@ -167,7 +143,7 @@ CHANGED_COPIES = {
     "another size": (ListOps, {"basic_test.tsv": LISTOPS["basic_test.tsv"] + b"[MIN 1 2 ]\t1\n"}),
     "another order": (ListOps, {"basic_train.tsv": TSV + b"[SM 5 6 ]\t1\n( [MAX 2 ) 9 ]\t9\n"}),
     "one label": (Pathfinder, flip_first_label("metadata/8.npy")),
-    "one image": (Pathfinder, {"imgs/8/sample_3.png": png(np.eye(32, dtype=np.uint8))}),
+    "one image": (Pathfinder, {"imgs/8/sample_3.png": EYE}),
     "an image is missing": (Pathfinder, {"imgs/8/sample_3.png": None}),
     "an image is empty": (Pathfinder, {"imgs/8/sample_3.png": b""}),
 }

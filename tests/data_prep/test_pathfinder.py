@@ -275,7 +275,7 @@ def test_free_pixels_and_void_orientations_match_opencv(cv2, size, margin):
     half = SETTINGS[size].length + margin
     rng = np.random.default_rng(size + margin)
     mask = table.blank[0].copy()
-    inner = mask[BEYOND:-BEYOND, BEYOND:-BEYOND]
+    inner = mask[INNER, INNER]
     inner[:] = np.maximum(inner, 255 * (rng.random(inner.shape) < 3 / size))
     for paddle in range(0, SEEDS, 1 if size < 128 else 7):
         cells = table.seeds.element[slice(*table.seeds.element_from[paddle : paddle + 2])]

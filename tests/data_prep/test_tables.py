@@ -44,8 +44,10 @@ def written_pairs(split, literal):
 
 def expected_pairs(literal=False):
     """The expected (label, text, text) of each split: texts are truncated to 10,000 bytes."""
-    truncated = lambda pairs: [(label, a[:10_000], b[:10_000]) for label, a, b in pairs]
-    return {split: truncated(written_pairs(split, literal)) for split in PAIRS}
+    splits = {}
+    for split in PAIRS:
+        splits[split] = [(label, a[:10_000], b[:10_000]) for label, a, b in written_pairs(split, literal)]
+    return splits
 
 
 def pair_files(literal=False):
@@ -230,19 +232,19 @@ def test_byte_order_marks_line_ends_and_blank_last_lines_are_accepted(tmp_path, 
 
 REVIEWS = {f"{part}/{kind}/0_3.txt": b"x" for part in ("train", "test") for kind in ("pos", "neg")}
 FASTA = {"d.fa": b">a\nACGT\n>b\nAAAC\n>c\nCCCG\n", "e.fa": b">d\nCCGA\n>e\nACAC\n"}
-# The source, the kind of release and the files that it reads, and the names in the log.
+# The kind of release and the files that a source reads, the source, and the names in the log.
 SLOW_READERS = {
-    "tables": (lambda root: Retrieval(release=root), "folder", pair_files(), [TRAIN, EVAL, TEST]),
-    "packed tables": (lambda root: Retrieval(release=root), "packed", pair_files(), [TRAIN, EVAL, TEST]),
-    "an archive": (lambda root: Retrieval(release=root), "archive", pair_files(), ["root"]),
-    "reviews": (lambda root: Text(archive=root), "folder", REVIEWS, ["root"]),
-    "sequences": (lambda root: Genome(dog=root / "d.fa", donkey=root / "e.fa", longer_than=2), "folder", FASTA, FASTA),
+    "tables": ("folder", pair_files(), lambda root: Retrieval(release=root), [TRAIN, EVAL, TEST]),
+    "packed tables": ("packed", pair_files(), lambda root: Retrieval(release=root), [TRAIN, EVAL, TEST]),
+    "an archive": ("archive", pair_files(), lambda root: Retrieval(release=root), ["root"]),
+    "reviews": ("folder", REVIEWS, lambda root: Text(archive=root), ["root"]),
+    "sequences": ("folder", FASTA, lambda root: Genome(dog=root / "d.fa", donkey=root / "e.fa", longer_than=2), FASTA),
 }
 
 
 @pytest.mark.parametrize("case", SLOW_READERS)
 def test_slow_reading_logs_rate_per_file(tmp_path, capfd, monkeypatch, case):
-    source, kind, files, names = SLOW_READERS[case]
+    kind, files, source, names = SLOW_READERS[case]
     root = write_release(tmp_path / "root", kind, {}, files)
     for seconds in (1e3, 0):
         monkeypatch.setattr("lra.data.progress.SLOW", seconds)
