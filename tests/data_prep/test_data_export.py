@@ -63,8 +63,8 @@ def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
     for name, (source, reader) in exports.items():
         out = tmp_path / layout / name
         export.write(source, layout, out, "command")
-        stored = {split: examples(data) for split, data in source.splits.items()}
-        assert prepared(reader(release=out), tmp_path / "again") == stored, name
+        stored = {name: examples(split) for name, split in source.splits.items()}
+        assert prepared(reader(release=out), tmp_path / "again") == stored
         checksum_check = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=out)
         readme = (out / "README.md").read_text()
         assert checksum_check.returncode == 0 and str(source.source.provenance) in readme and "| val | 5 |" in readme
