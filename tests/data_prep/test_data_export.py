@@ -63,7 +63,7 @@ def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
     for name, (source, reader) in exports.items():
         out = tmp_path / layout / name
         export.write(source, layout, out, "command")
-        stored = {name: examples(split) for name, split in source.splits.items()}
+        stored = {part: examples(split) for part, split in source.splits.items()}
         assert prepared(reader(release=out), tmp_path / "again") == stored
         checksum_check = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=out)
         readme = (out / "README.md").read_text()

@@ -136,6 +136,7 @@ DAMAGED_TABLES = {
     "wrong head": (VAL, b"Target\tSource\n1\t1\n", "basic_val.tsv: the first line must be Source, a tab, Target"),
     "no tab": (VAL, HEAD + b"1\t1\n1 1\n", "basic_val.tsv, line 3: not an expression, a tab and a digit"),
     "no digit": (VAL, HEAD + b"1\t10\n", "basic_val.tsv, line 2: not an expression"),
+    "overlong": (VAL, HEAD + b"x" * LONGEST, "basic_val.tsv, line 2: more than 20,000 bytes without a line end"),
     "operator": ("basic_test.tsv", HEAD + b"[FIRST 1 2 ]\t1\n", r"basic_test.tsv, line 2: unknown token '\[FIRST'"),
     "4 fields": (EVAL, b"1.0\ta\tb\tc\td\n1.0\ta\tb\tc\n", "eval.tsv, line 2: 4 fields instead of label, id, id, te"),
     "6 fields": (EVAL, b"1.0\ta\tb\tc\td\te\n", "eval.tsv, line 1: 6 fields"),
