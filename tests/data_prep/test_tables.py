@@ -28,7 +28,6 @@ PAIRS = {
         (0, "b is a letter", "b' is an unfinished literal"),
         (1, "", "an empty first text"),
         (0, "b", "it's both ' and \""),
-        (1, r"b'\xq'", "an invalid literal"),
     ],
     "val": [(1, "c", "d"), (0, "e", "f")],
     "test": [(0, "g", "h"), (1, "i", "j"), (1, "k", "l")],
@@ -75,12 +74,17 @@ def test_listops_drops_round_brackets(tmp_path):
     assert train.labels.tolist() == [9, 1] and train.lengths.tolist() == [[4], [7]]
 
 
-@pytest.mark.parametrize(("written", "option"), [(False, False), (True, True), (True, False)])
+@pytest.mark.parametrize(("written", "option"), [(False, False), (False, True), (True, True), (True, False)])
 def test_only_literals_option_decodes_python_bytes_literals(tmp_path, written, option):
     release = write_folder(tmp_path / "release", pair_files(literal=written))
     source = Retrieval(release=release, literals=option)
     assert prepared(source, tmp_path / "data") == expected_pairs(literal=written and not option)
     assert source.folder("data") != Retrieval(release=release, literals=not option).folder("data")
+
+
+def test_invalid_literal_is_kept_verbatim_by_default(tmp_path):
+    release = write_folder(tmp_path / "release", pair_files() | {TRAIN: b"1.0\ta\tb\tb'\\xq'\td\n"})
+    assert prepared(Retrieval(release=release), tmp_path / "data")["train"] == [(1, rb"b'\xq'", b"d")]
 
 
 @pytest.mark.parametrize("key", ["release", "archive"])
@@ -156,7 +160,7 @@ def test_damaged_table_error_names_file_and_line(tmp_path, monkeypatch, kind, ca
     monkeypatch.setattr(lines, "LONGEST", LONGEST)
     name, content, message = DAMAGED_TABLES[case]
     path = write_release(tmp_path / "release", kind, EXPRESSIONS | pair_files() | {name: content})
-    source = ListOps(release=path) if name in EXPRESSIONS else Retrieval(release=path, literals=name == TRAIN)
+    source = ListOps(release=path) if name in EXPRESSIONS else Retrieval(release=path, literals=True)
     assert_rejected(source, tmp_path / "data", message)
 
 
