@@ -99,7 +99,7 @@ def assert_rejected(source, root: Path, message: str) -> str:
 
 def refused(request: Download, folder: Path) -> str:
     """Assert that a download is rejected and leaves no file; return the message."""
-    message = assert_error("", request.fetch, folder, silent)
+    message = assert_error(".", request.fetch, folder, silent)
     assert partial(folder) == []
     return message
 
