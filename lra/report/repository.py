@@ -123,7 +123,7 @@ def _with_block(path: Path, block: str) -> str:
 
 
 def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) -> list[Picture]:
-    """List the figures of a study: learning curves, and of a board also its own pictures, seeds and learning rates.
+    """List the figures of a study: learning curves of two mechanisms or more, and of a board also its own pictures, seeds and learning rates.
 
     A study with too many curves for one chart names the mechanisms of its figure in ``about.json``.
     """
@@ -133,7 +133,8 @@ def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) 
     pictures = []
     if name in boards:
         pictures += board.pictures(boards[name])
-    if not is_search:
+    # A single mechanism has nothing to be compared with.
+    if not is_search and len(rows) > 1:
         pictures.append(_curves(rows, info))
     if board_name in boards:
         pictures += seed_points.pictures(rows)
