@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import CHECK_SIZES, KERNELS, MECHANISMS, config, printed
+from conftest import CHECK_SIZES, KERNELS, MECHANISMS, config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -48,19 +48,16 @@ def test_mechanism_passes_check(check, name):
         assert passes
 
 
-VARIANTS = [("soft", f"attn.sample={sample}") for sample in ("random", "first", "conv")]
-VARIANTS.append(("psf", "block=plain", "attn.channels=8", "attn.project=false", "attn.residuals=true"))
+PADDING = ["soft attn.sample=random", "soft attn.sample=first", "soft attn.sample=conv"]
+PADDING.append("psf block=plain attn.channels=8 attn.project=false attn.residuals=true")
+BUDGETS = ["cur_abs attn.count=8", "nystrom attn.landmarks=8"]
+VARIANTS = [*itertools.product(properties.CHECKS[:4], PADDING)]
+VARIANTS += itertools.product([properties.fewer_tokens_than_budget], BUDGETS)
 
 
-@pytest.mark.parametrize("words", VARIANTS, ids=str)
-@pytest.mark.parametrize("check", properties.CHECKS[:4], ids=lambda check: check.__name__)
-def test_padding_checks_pass_for_other_options(check, words):
-    assert check(config(*words, *CHECK_SIZES))
-
-
-@pytest.mark.parametrize("words", [("cur_abs", "attn.count=8"), ("nystrom", "attn.landmarks=8")], ids=str)
-def test_token_budget_check_passes_for_small_budgets(words):
-    assert properties.fewer_tokens_than_budget(config(*words, *CHECK_SIZES))
+@pytest.mark.parametrize(("check", "words"), VARIANTS, ids=lambda value: getattr(value, "__name__", value))
+def test_checks_pass_for_other_options(check, words):
+    assert check(config(*words.split(), *CHECK_SIZES))
 
 
 @pytest.mark.slow
@@ -79,26 +76,20 @@ class Broken(Attention):
         return v + v[:, :, 200:201]
 
 
-@pytest.mark.parametrize(
-    ("words", "message", "printed_lines"),
-    [
-        (["attn=cur_step"], None, {"passes  ": 12, "cur_step passes all checks\n": 1}),
-        (
-            ["attn=nystrom_original"],
-            "lra: nystrom_original fails 2 of 12 checks: alone as in a batch, fewer tokens than budget",
-            {"FAILS": 2},
-        ),
-        (
-            ["attn=custom", f"attn._target_={__name__}.Broken"],
-            "lra: Broken fails ",
-            {"FAILS   padding changes no real token: RuntimeError: ": 1},
-        ),
-    ],
-    ids=["passes", "fails", "raises an error"],
-)
-def test_check_command_reports_failed_checks(words, message, printed_lines, monkeypatch, capfd):
-    exit_message, out, _ = printed(command.check, *words, patch=monkeypatch, capfd=capfd)
-    assert exit_message is None if message is None else exit_message.startswith(message)
+FAILURES = "lra: nystrom_original fails 2 of 12 checks: alone as in a batch, fewer tokens than budget"
+REPORTS = {
+    "attn=cur_step": ("None", {"passes  ": 12, "cur_step passes all checks\n": 1}),
+    "attn=nystrom_original": (FAILURES, {"FAILS": 2}),
+    "attn=custom": ("lra: Broken fails ", {"FAILS   padding changes no real token: RuntimeError: ": 1}),
+}
+
+
+@pytest.mark.parametrize("word", REPORTS)
+def test_check_command_reports_failed_checks(word, call):
+    message, printed_lines = REPORTS[word]
+    custom_class = [f"attn._target_={__name__}.Broken"] if word == "attn=custom" else []
+    exit_message, out, _ = call(command.check, word, *custom_class)
+    assert str(exit_message).startswith(message)
     assert {line: out.count(line) for line in printed_lines} == printed_lines
 
 
@@ -112,11 +103,11 @@ def test_kernels_are_checked_in_float32_without_difference_quotient(impl):
     assert skipped == ({properties.gradient_is_the_derivative} if is_kernel else set())
 
 
-def test_check_command_counts_skipped_checks(monkeypatch, capfd):
+def test_check_command_counts_skipped_checks(monkeypatch, call):
     monkeypatch.setattr(command, "in_float32", lambda experiment: True)
-    _, out, _ = printed(command.check, "attn=cur_step", patch=monkeypatch, capfd=capfd)
+    _, out, _ = call(command.check, "attn=cur_step")
     assert out.endswith("cur_step passes 11 of 12 checks, 1 skipped\n") and "difference quotient" in out
-    exit_message, _, _ = printed(command.check, "attn=nystrom_original", patch=monkeypatch, capfd=capfd)
+    exit_message, _, _ = call(command.check, "attn=nystrom_original")
     assert exit_message.startswith("lra: nystrom_original fails 2 of 11 checks: ")
 
 

@@ -19,8 +19,6 @@ from lra.reference import cur as reference
 from lra.reference import mega, nystrom
 
 L = 37
-
-
 IMPLS = pytest.mark.parametrize("impl", ["eager", "sdpa"])
 
 
@@ -107,14 +105,17 @@ def test_cur_plus_is_exact_for_two_distinct_tokens():
 
 
 @IMPLS
-def test_nystrom_matches_reference(impl):
-    layer = sized(Nystrom, landmarks=8, kernel=9, impl=impl)
+@pytest.mark.parametrize("landmarks, kernel", [(8, 9), (1, 33), (16, 0)])
+def test_nystrom_matches_reference(landmarks, kernel, impl):
+    layer = sized(Nystrom, landmarks=landmarks, kernel=kernel, impl=impl)
 
     def oracle(h, at, q, k, v):
+        attended = nystrom.attention(q, k, v, m=landmarks, steps=6)
+        if not kernel:
+            return attended
         # The convolution runs over all positions, with zero values at masked ones.
         filled = v.new_zeros(L, v.shape[1]).index_put((at,), v)
-        convolved = nystrom.depthwise_convolution(filled, layer.conv.weight[h, 0, :, 0])[at]
-        return nystrom.attention(q, k, v, m=8, steps=6) + convolved
+        return attended + nystrom.depthwise_convolution(filled, layer.conv.weight[h, 0, :, 0])[at]
 
     check(layer, oracle, L)
 
@@ -126,7 +127,8 @@ def test_nystrom_original_matches_released_steps():
     q, k, v = (F.pad(t * mask[:, None, :, None], (0, 0, 0, 8)) for t in x)
     q_landmarks, k_landmarks = (t.unflatten(2, (8, 5)).mean(3) for t in (q, k))
     scores = lambda a, b: a @ b.mT / D**0.5
-    F1, F2 = scores(q, k_landmarks).softmax(-1), scores(q_landmarks, k_landmarks).softmax(-1)
+    F1 = scores(q, k_landmarks).softmax(-1)
+    F2 = scores(q_landmarks, k_landmarks).softmax(-1)
     F3 = scores(q_landmarks, k).masked_fill(~F.pad(mask, (0, 8))[:, None, None], -torch.inf).softmax(-1)
     inverse = torch.stack([nystrom.iterative_pinv(u, 6, F2.sum(-2).max()) for u in F2.flatten(0, 1)]).view_as(F2)
     expected = (F1 @ inverse @ F3 @ v)[:, :, :32]
@@ -144,7 +146,8 @@ def test_selection_is_distinct_and_prefers_real_tokens(score, pairing, class_tok
     selection = {"score": score, "pairing": pairing, "class_token": class_token}
     draw = None if training else torch.rand(2, H, L)
     for selected in select(q, k, CUROptions(count=9, **selection), mask, draw=draw):
-        assert selected.shape == (3, H, 9) and selected.dtype == torch.int64
+        assert selected.shape == (3, H, 9)
+        assert selected.dtype == torch.int64
         assert (selected.sort(-1).values.diff() > 0).all()
         for real, heads in zip(mask, selected, strict=True):
             assert real[heads].sum(-1).tolist() == [min(9, int(real.sum()))] * H
@@ -201,21 +204,18 @@ def test_cur_attention_signature_matches_torch_sdpa():
     assert [p.default for p in ours[3:]] == [None, 0.0, False]
 
 
-@pytest.mark.parametrize(
-    ("module", "changes", "options"),
-    [
-        (partial(CUR, pinv=partial(cubic, steps=3)), {"steps": 3}, {"score": "step", "pairing": "same_k"}),
-        (partial(CUR, pinv=partial(cubic, steps=3)), {"steps": 3}, {"score": "abs", "pairing": "same_k"}),
-        (CURPlus, {"columns": "cells"}, {"score": "farthest"}),
-    ],
-    ids=["step", "abs", "cells"],
-)
-def test_cur_attention_matches_module(module, changes, options):
+@pytest.mark.parametrize("score", ["step", "abs", "farthest"])
+def test_cur_attention_matches_module(score):
     q, k, v, mask = draw_qkv_and_mask()
-    options = options | {"count": 6, "class_token": True}
-    function = partial(cur_attention, **changes, **options)
-    expected = sized(module, length=LENGTH, **options)(q, k, v, mask)
-    torch.testing.assert_close(function(q, k, v, mask), expected, rtol=0, atol=0)
+    options = {"score": score, "count": 6, "class_token": True}
+    if score == "farthest":
+        module = sized(CURPlus, LENGTH, **options)
+        function = partial(cur_attention, columns="cells", **options)
+    else:
+        options["pairing"] = "same_k"
+        module = sized(CUR, LENGTH, pinv=partial(cubic, steps=3), **options)
+        function = partial(cur_attention, steps=3, **options)
+    torch.testing.assert_close(function(q, k, v, mask), module(q, k, v, mask), rtol=0, atol=0)
     assert function(q.bfloat16(), k.bfloat16(), v.bfloat16(), mask).dtype is torch.bfloat16
 
 

@@ -15,12 +15,19 @@ from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.evaluate.restore import configuration, unflatten
 from lra.maps import maps
-from lra.model.classifier import Head, _output_width
+from lra.model.classifier import Head
 from lra.runs.run_dir import RunDir
 from lra.studies.qkv import calls
 from lra.studies.swap import TransferOptions, experiments
 from lra.studies.transfer.record import layers
 from lra.train import lit
+
+
+def build(name, *words):
+    """Build a classifier in float64 and evaluation mode."""
+    torch.manual_seed(0)
+    return config(name, *words).classifier().double().eval()
+
 
 # Vocabulary, length, classes, towers, and the parameters with softmax and CUR (docs/sources.md, Nystromformer).
 PUBLISHED = {
@@ -64,8 +71,7 @@ def test_mean_divides_by_length_in_paper_and_real_tokens_in_clean():
     ids, mask = torch.randint(1, 16, (1, 1, 40)), torch.arange(40)[None, None] < 10
     pooled = {}
     for protocol in ("paper", "clean"):
-        torch.manual_seed(0)
-        model = config("sdpa", f"protocol={protocol}").classifier().eval()
+        model = build("sdpa", f"protocol={protocol}")
         model.head.register_forward_pre_hook(lambda _, inputs, p=protocol: pooled.setdefault(p, inputs[0]))
         model(ids, mask)
     torch.testing.assert_close(pooled["paper"] * 128, pooled["clean"] * 10)
@@ -103,15 +109,6 @@ B, L = 3, 64
 SMALL = ("attn.landmarks=8", "attn.kernel=5")
 
 
-@pytest.mark.parametrize("widths", [(8, 4, 8), (8, 8, 4, 4)])
-def test_error_names_width_of_the_block_that_changes_it(widths):
-    blocks = [torch.nn.Identity() for _ in widths]
-    for block, width in zip(blocks, widths, strict=True):
-        block.width = width
-    with pytest.raises(ValueError, match=f"must be 1 if a block changes the width 8 to 4, not {len(widths)}$"):
-        _output_width(blocks, 8)
-
-
 BATCH_DEPENDENT = [("nystrom_original", *SMALL), ("nystrom", *SMALL, "attn.pinv.init=batch")]
 BATCH_DEPENDENT += [(f"cur_{score}", "attn.count=8", "attn.pinv.init=batch") for score in ("abs", "step")]
 INDEPENDENT = [("nystrom", *SMALL), ("cur_abs", "attn.count=8"), ("sdpa",)]
@@ -119,8 +116,7 @@ INDEPENDENT = [("nystrom", *SMALL), ("cur_abs", "attn.count=8"), ("sdpa",)]
 
 def pairs(name, *words):
     """Build a model with two towers, and pairs whose second text repeats one token: its column sums are the largest."""
-    torch.manual_seed(0)
-    model = config(name, "task.towers=2", f"task.length={L}", *words).classifier().double().eval()
+    model = build(name, "task.towers=2", f"task.length={L}", *words)
     for part in model.modules():
         if hasattr(part, "widths"):
             # Attention weights that are far from uniform.
@@ -198,12 +194,7 @@ LONG_HORIZONS = {"hgrn2": ["attn.lower_bound=0.99"], "mamba2": ["attn.step_min=1
 # The last token reaches the class token with a gradient below 1e-6 but above this number. Only the moving average of
 # MEGA connects its chunks; with the Reformer the class token attends to few tokens; minGRU and minLSTM forget about
 # half of the state at every token, and no option changes their initial gates.
-WEAK_GRADIENT = {
-    "mega_chunk": 1e-13,
-    "reformer_official": 1e-14,
-    "min_gru": 1e-25,
-    "min_lstm": 1e-25,
-}
+WEAK_GRADIENT = {"mega_chunk": 1e-13, "reformer_official": 1e-14, "min_gru": 1e-25, "min_lstm": 1e-25}
 
 
 def adding_model(name):
@@ -232,15 +223,12 @@ def test_last_token_reaches_class_token(name):
 
 @pytest.mark.parametrize("word", ["model.pool=class", "model.pool=last", "model.positions=rotary"])
 def test_output_is_equal_alone_padded_and_packed(word):
-    lengths, models = (16, 9, 2), []
+    lengths = (16, 9, 2)
     ids, mask = padded_ids(lengths)
-    for pad in ("batch", "none"):
-        torch.manual_seed(0)
-        models.append(config("sdpa", word, f"data.pad={pad}").classifier().double().eval())
-    padded, packed = (model(ids, mask) for model in models)
-    single_outputs = torch.cat([models[0](ids[i : i + 1, :, :n]) for i, n in enumerate(lengths)])
-    torch.testing.assert_close(padded, single_outputs)
-    torch.testing.assert_close(packed, single_outputs)
+    padding_model, packing_model = (build("sdpa", word, f"data.pad={pad}") for pad in ("batch", "none"))
+    single_outputs = torch.cat([padding_model(ids[i : i + 1, :, :n]) for i, n in enumerate(lengths)])
+    torch.testing.assert_close(padding_model(ids, mask), single_outputs)
+    torch.testing.assert_close(packing_model(ids, mask), single_outputs)
 
 
 def class_tokens(model):
