@@ -22,29 +22,21 @@ from lra.runs import record
 MB = 2**20
 
 
-def allocate_twice():
-    a = torch.empty(MB, dtype=torch.uint8)
-    b = a + 1
-    del a
-    c = b + 1
-    return c.view(-1)[:5]
+def test_peak_bytes_counts_only_live_storages():
+    def allocate_twice():
+        a = torch.empty(MB, dtype=torch.uint8)
+        b = a + 1
+        del a
+        c = b + 1
+        return c.view(-1)[:5]
 
-
-BYTES = torch.zeros(MB, dtype=torch.uint8)
-FLOATS = torch.zeros(MB // 4, requires_grad=True)
-
-
-@pytest.mark.parametrize(
-    ("step", "least", "most"),
-    [
-        pytest.param(allocate_twice, 2 * MB, 2 * MB, id="what is alive at once"),
-        # exp saves its output for the backward pass; the gradient of sum is an expanded view; FLOATS.grad is new.
-        pytest.param(lambda: FLOATS.exp().sum().backward(), 2 * MB, 3 * MB + 64, id="backward pass"),
-        pytest.param(lambda: BYTES.view(2, -1).add_(1).t(), 0, 0, id="views and in-place results"),
-    ],
-)
-def test_peak_bytes_counts_only_live_storages(step, least, most):
-    assert least <= peak_bytes(step) <= most
+    assert peak_bytes(allocate_twice) == 2 * MB
+    # exp saves its output for the backward pass; the gradient of sum is an expanded view; the gradient of x is new.
+    x = torch.zeros(MB // 4, requires_grad=True)
+    assert 2 * MB <= peak_bytes(lambda: x.exp().sum().backward()) <= 3 * MB + 64
+    # Views and in-place results allocate nothing.
+    storage = torch.zeros(MB, dtype=torch.uint8)
+    assert peak_bytes(lambda: storage.view(2, -1).add_(1).t()) == 0
 
 
 def test_measure_interleaves_rounds_and_records_failures_as_status():
@@ -90,7 +82,6 @@ def make_sleep_step(clock, seconds):
 
 
 def test_cpu_clock_excludes_sleep(clock):
-    """The step advances the fake wall clock by 50 ms; ``time.process_time`` is not patched."""
     step = {"sleep": make_sleep_step(clock, 0.05)}
     wall, cpu = (measure(step, repeats=1, clock=kind)["sleep"].ms for kind in ("wall", "cpu"))
     assert wall == pytest.approx(50) and cpu < 50
@@ -164,15 +155,12 @@ def test_gpu_test_files_lists_triton_tests():
     assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}
 
 
-def test_gpu_check_without_gpu_runs_nothing(call, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert call(gpu_check.main, "minutes=25")[2] == "gpu-check: torch sees no GPU, nothing was run\n"
-
-
-def test_stopped_gpu_check_names_command_that_resumes(call, monkeypatch, tmp_path):
+def test_gpu_check_needs_gpu_and_names_command_that_resumes(call, monkeypatch, tmp_path):
     def check(*arguments):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert call(gpu_check.main, "minutes=25")[2] == "gpu-check: torch sees no GPU, nothing was run\n"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import until
 
 from lra.config.errors import explain
 from lra.io import atomic, lock
@@ -18,18 +19,14 @@ from lra.sweep import job
 
 def is_killed_at_call(calls: int, write) -> bool:
     """Return whether a child that runs write() is killed at call ``calls`` (from 0) of os.fsync or Path.replace."""
-    if (child := os.fork()) == 0:
+    child = os.fork()
+    if child == 0:
         remaining_calls = iter(range(calls))
 
-        def with_call_limit(function):
-            def limited_call(*args):
-                if next(remaining_calls, None) is None:
-                    os._exit(9)
-                return function(*args)
+        def limit(function):
+            return lambda *args: os._exit(9) if next(remaining_calls, None) is None else function(*args)
 
-            return limited_call
-
-        os.fsync, Path.replace = with_call_limit(os.fsync), with_call_limit(Path.replace)
+        os.fsync, Path.replace = limit(os.fsync), limit(Path.replace)
         write()
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -71,22 +68,18 @@ def test_reading_unusable_file_raises_reason_without_blocking(tmp_path, reason):
         atomic.content(path, 100)
 
 
-FULL_DISK_WRITES = {
-    "a file": (lambda home: atomic.write(home / "report.md", "text"), "report.md"),
-    "a run of a sweep": (lambda home: job.fail(home, "no memory"), ""),
-}
-
-
-@pytest.mark.parametrize("written", FULL_DISK_WRITES)
-def test_disk_full_error_names_path_and_remedy(written, tmp_path, monkeypatch):
+@pytest.mark.parametrize("file_name", ["report.md", ""], ids=["a file", "a run of a sweep"])
+def test_disk_full_error_names_path_and_remedy(file_name, tmp_path, monkeypatch):
     def raise_disk_full(path, text, **_):
         path.touch()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "write_text", raise_disk_full)
-    write, file_name = FULL_DISK_WRITES[written]
     with pytest.raises((OSError, ValueError)) as excinfo:
-        write(tmp_path)
+        if file_name:
+            atomic.write(tmp_path / file_name, "text")
+        else:
+            job.fail(tmp_path, "no memory")
     reason = "cannot be written: No space left on device; make room, then the same command resumes"
     assert explain(excinfo.value).startswith(f"{tmp_path / file_name} {reason}")
     assert not list(tmp_path.iterdir())
@@ -106,28 +99,19 @@ def test_rejected_copy_leaves_no_file(tmp_path):
 FORK = multiprocessing.get_context("fork")
 
 
-def hold_lock(path, acquired):
-    with lock.hold(path):
-        acquired.set()
-        time.sleep(60)
-
-
 def start_holder(path):
+    """Start a process that holds the lock until it is killed."""
     acquired = FORK.Event()
-    process = FORK.Process(target=hold_lock, args=(path, acquired))
+
+    def hold_lock():
+        with lock.hold(path):
+            acquired.set()
+            time.sleep(60)
+
+    process = FORK.Process(target=hold_lock)
     process.start()
     assert acquired.wait(60)
     return process
-
-
-def record_hold_interval(path, log, barrier):
-    """Wait for the barrier, take the lock, and append to the log the times at which it was taken and released."""
-    barrier.wait()
-    with lock.hold(path, lambda owner: None):
-        begin = time.time()
-        time.sleep(0.05)
-        with open(log, "a") as file:
-            file.write(f"{begin} {time.time()}\n")
 
 
 @pytest.fixture
@@ -145,20 +129,15 @@ def test_lock_names_its_holder_and_is_removed_on_release(path):
     assert lock.holder(path) is None and not list(path.parent.iterdir())
 
 
-@pytest.mark.parametrize("reaped", [True, False], ids=["gone", "zombie"])
-def test_lock_of_killed_process_is_taken_over(path, reaped):
+def test_lock_of_killed_process_is_taken_over(path):
     process = start_holder(path)
     with pytest.raises(lock.Held, match=f"process {process.pid} "), lock.hold(path):
         pass
-    os.kill(process.pid, signal.SIGKILL)
-    if reaped:
-        process.join()
-    else:
-        time.sleep(0.2)
+    process.kill()
+    process.join()
     assert path.exists() and lock.holder(path) is None
     with lock.hold(path) as owner:
         assert owner.pid == os.getpid()
-    process.join()
 
 
 @pytest.mark.parametrize("before", ["free", "left", "damaged"])
@@ -167,7 +146,16 @@ def test_concurrent_processes_hold_lock_one_at_a_time(path, tmp_path, before):
     if before != "free":
         path.write_text('{"host": "elsewhere", "pid": 1, "since": "yesterday"}' if before == "left" else "{")
     barrier = FORK.Barrier(6)
-    processes = [FORK.Process(target=record_hold_interval, args=(path, log, barrier)) for _ in range(6)]
+
+    def log_hold_interval():
+        barrier.wait()
+        with lock.hold(path, lambda owner: None):
+            begin = time.time()
+            time.sleep(0.05)
+            with open(log, "a") as file:
+                file.write(f"{begin} {time.time()}\n")
+
+    processes = [FORK.Process(target=log_hold_interval) for _ in range(6)]
     for process in processes:
         process.start()
     for process in processes:
@@ -204,12 +192,14 @@ def test_lock_retries_while_reader_holds_shared_flock(path, monkeypatch):
 
 
 def test_wait_for_lock_ends_when_owner_is_killed_and_calls_back_once(path):
+    """The killed owner is a zombie until it is joined."""
     process = start_holder(path)
     owners = []
 
     def kill(owner):
         owners.append(owner.pid)
         os.kill(owner.pid, signal.SIGKILL)
+        until(lambda: lock.holder(path) is None)
 
     with lock.hold(path, kill) as owner:
         assert owners == [process.pid]

@@ -1,5 +1,6 @@
 """Leaderboard lines from papers, this repository and submissions; filters, order, page and mechanism cards."""
 
+import dataclasses
 import re
 from types import SimpleNamespace
 
@@ -127,10 +128,8 @@ def test_invalid_filter_raises(call, argument, reason):
 
 
 def test_source_missing_from_sources_yaml_raises():
-    unknown = published.PrintedValue(
-        paper="Nobody (2026, arXiv 2601.00001)", table="Table 1", model="M", task="text", metric="accuracy_percent",
-        value="1", std="", note="", attn="",
-    )  # fmt: skip
+    (value, *_) = published.read()
+    unknown = dataclasses.replace(value, paper="Nobody (2026, arXiv 2601.00001)", table="Table 1")
     with pytest.raises(ValueError, match=r"sources\.yaml has no entry for Nobody, Table 1; add one"):
         lines.training_of(unknown)
     assert lines.year_of(unknown) == 2026
@@ -161,7 +160,6 @@ def test_card_shows_results_costs_and_published_scores(everything):
 
 
 def test_submission_line_is_reported_then_verified(tmp_path, monkeypatch):
-    """A rerun that agrees within the tolerance changes the status from reported to verified."""
     runs = [run for run in tables.read(tables.HOME / "paper").values() if run.record.label in ("cur_abs", "mean")]
     statement = Submission(
         name="mine", author="A. Name", hardware="a CPU", rates=[1e-4], link="", protocol="paper", budget="paper",
@@ -177,8 +175,8 @@ def test_submission_line_is_reported_then_verified(tmp_path, monkeypatch):
 
     # Runs of a larger encoder on another task are a line of their own.
     def larger_encoder(run):
-        record = SimpleNamespace(**vars(run.record) | {"task": "text"})
-        return SimpleNamespace(record=record, choices=run.choices | {"model.layers": 4, "model.dim": 256})
+        record = dataclasses.replace(run.record, task="text")
+        return run._replace(record=record, choices=run.choices | {"model.layers": 4, "model.dim": 256})
 
     monkeypatch.setattr(tables, "read", lambda folder: dict(enumerate([*runs, *map(larger_encoder, runs)])))
     two_layers, larger = submission_lines(folder)

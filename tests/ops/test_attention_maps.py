@@ -60,7 +60,7 @@ def test_packed_attention_matches_per_sequence_attention(sizes, written_out, mon
     assert not any(grad.any() for grad in added_grads)
 
 
-@pytest.mark.parametrize("multiple", [1, 4, 32])
+@pytest.mark.parametrize("multiple", [1, 3, 4, 32])
 def test_pack_and_unpack_with_holes_round_trip(multiple):
     mask = torch.tensor([[True, False, True, True], [False, True, False, False], [True] * 4])
     varlen, x = VarlenLayout(mask, multiple), torch.randn(3, 2, 4, 5)
@@ -94,17 +94,17 @@ def test_packed_attention_accumulates_in_float32():
     assert v.grad.unique().tolist() == [2048 + 16]
 
 
-def test_packing_to_a_multiple_gives_few_shapes():
-    g = torch.Generator().manual_seed(0)
-    lengths = [torch.randint(500, 2001, (32,), generator=g).tolist() for _ in range(20)]
-    sizes = {len(layout(batch, multiple=1024).positions) for batch in lengths}
-    assert len(sizes) <= 10 and all(T % 1024 == 0 for T in sizes)
-
-
 def test_argsort_valid_first_matches_stable_argsort():
+    """Without a sort, since the ONNX exporter has no stable one."""
+
+    class Order(torch.nn.Module):
+        forward = staticmethod(segment_means.argsort_valid_first)
+
     mask = torch.rand(50, 17, generator=torch.Generator().manual_seed(0)) < torch.linspace(0, 1, 50)[:, None]
     expected = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
-    assert mask.any() and not mask[0].any() and torch.equal(segment_means.argsort_valid_first(mask), expected)
+    assert mask.any() and not mask[0].any() and torch.equal(Order()(mask), expected)
+    graph = torch.export.export(Order(), (mask,)).graph
+    assert not [node for node in graph.nodes if "sort" in str(node.target)]
 
 
 @pytest.mark.parametrize("count", [1, 7, 16, 50])
@@ -125,16 +125,6 @@ def test_segment_means_match_reference_over_real_tokens(count, pattern):
     (means,), is_used = segment_means.segment_means(mask, count, x)
     same_with_gradients(means, expected, x)
     assert is_used_expected.all() if is_used is None else torch.equal(is_used, is_used_expected)
-
-
-def test_argsort_valid_first_exports_without_sort():
-    """The ONNX exporter has no stable sort."""
-
-    class Order(torch.nn.Module):
-        forward = staticmethod(segment_means.argsort_valid_first)
-
-    graph = torch.export.export(Order(), (torch.ones(2, 5, dtype=torch.bool),)).graph
-    assert not [node for node in graph.nodes if "sort" in str(node.target)]
 
 
 def test_landmark_product_in_float16_takes_position_bias():

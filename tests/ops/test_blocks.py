@@ -153,10 +153,6 @@ def test_sinkhorn_matches_definition(iterations, temperature, block):
     check(layer, lambda *head: sinkhorn_reference(layer, *head, iterations, temperature, block), 14)
 
 
-def test_sparse_default_stride_is_rounded_sqrt_of_length():
-    assert [sized(Sparse, length=n).stride for n in (128, 1024, 2048, 4096)] == [11, 32, 45, 64]
-
-
 def visible_keys(x, rotations, layer, same_bucket):
     """Mask (n,n) of the real keys that each real token x (n,D) sees in one round; rotations (D, buckets / 2)."""
     projected = x @ rotations
@@ -197,7 +193,9 @@ def test_reformer_score_options_match_definition(power, unit_keys, own_last):
     check_reformer("chunk", power=power, unit_keys=unit_keys, own_last=own_last, chunk=6)
 
 
-def test_reformer_chunk_and_buckets_default_to_each_other():
+def test_defaults_follow_length_and_other_options():
+    """The stride is √length, rounded; chunk and buckets default to each other."""
+    assert [sized(Sparse, length=n).stride for n in (128, 1024, 2048, 4096)] == [11, 32, 45, 64]
     layer = sized(Reformer, length=2048)
     # The mean bucket holds half a chunk.
     assert (layer.chunk, layer.buckets) == (64, 64)
@@ -210,19 +208,15 @@ CONV_LENGTH = 70
 
 
 def conv_reference(model, x, mask):
-    """One sum per output, over real neighbours. The token's tap is the middle one, or the last one if causal."""
-    v, width = x @ model.values.weight.T + model.values.bias, model.filters.shape[1]
+    """A banded matrix over real neighbours. The token's tap is the middle one, or the last one if causal."""
+    v = x @ model.values.weight.T + model.values.bias
+    width = model.filters.shape[1]
     center = width - 1 if model.causal else width // 2
-    rows = []
-    for n in range(len(x)):
-        for i in range(CONV_LENGTH):
-            taps = [
-                (j, model.filters[:, center + j - i])
-                for j in range(CONV_LENGTH)
-                if 0 <= center + j - i < width and mask[n, j]
-            ]
-            rows.append(sum(w * v[n, j] for j, w in taps) / sum(w.abs() for _, w in taps) if taps else 0 * v[0, 0])
-    return torch.stack(rows).view_as(x) @ model.output.weight.T + model.output.bias
+    tap = torch.arange(CONV_LENGTH) - torch.arange(CONV_LENGTH)[:, None] + center
+    inside = (tap >= 0) & (tap < width) & mask[:, None, None]  # (N,1,L,L)
+    band = model.filters[:, tap.clamp(0, width - 1)] * inside  # (N,d,L,L)
+    out = (band @ v.mT[..., None])[..., 0] / band.abs().sum(-1).clamp(min=1e-300)  # (N,d,L)
+    return out.mT @ model.output.weight.T + model.output.bias
 
 
 @pytest.mark.parametrize("options", [{"width": 1}, {"width": 5}, {"width": 61}, {"width": 4, "causal": True}])

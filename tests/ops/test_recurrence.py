@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.nn.functional import logsigmoid, normalize, softplus
 from lra.bench.measure import peak_bytes
 from lra.ops import recurrence
 from lra.ops.diagonal_recurrence import diagonal_scan
-from lra.ops.ssm import fft_conv, hippo_legs, long_conv, pack_bidirectional, s4d_kernel
+from lra.ops.ssm import hippo_legs, long_conv, pack_bidirectional, s4d_kernel
 from lra.reference import delta_rule, gated_linear_attention, retention, selective_scan
 
 REFERENCES = {
@@ -25,6 +26,8 @@ REFERENCES = {
 }
 # (factor, shift) of logsigmoid(factor x + shift): weak gates remember thousands of tokens, strong gates less than one.
 GATES = {"weak": (0.1, 6.0), "medium": (1.0, 0.0), "strong": (10.0, 0.0)}
+# Operators of token vectors (N,L,D); the others have heads (N,H,L,D).
+SCANS = ("selective_scan", "diagonal_recurrence")
 OPERATORS = pytest.mark.parametrize("name", REFERENCES)
 DIRECTIONS = pytest.mark.parametrize("bidirectional", [False, True])
 
@@ -35,11 +38,11 @@ def normal_sampler(seed=0):
     return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def draw_inputs(name, length, gate="medium", *, dtype=torch.float64, heads=2, dim=4, keys="random", beta=1.0):
+def draw_inputs(name, length, gate="medium", *, dtype=torch.float64, dim=4, keys="random", beta=1.0):
     draw = normal_sampler()
     factor, shift = GATES[gate]
     gates = lambda *shape: logsigmoid(factor * draw(*shape) + shift)
-    shape = (2, heads, length)
+    shape = (2, 2, length)
     if name == "selective_scan":
         delta = softplus(draw(2, length, dim) - 2)
         B, C = draw(2, length, 3), draw(2, length, 3)
@@ -66,30 +69,27 @@ def relative_error(result, exact):
 @DIRECTIONS
 @pytest.mark.parametrize("gate", GATES)
 @OPERATORS
-def test_operators_match_token_by_token_recurrence(name, gate, bidirectional):
-    """Covers lengths around the chunk size of 64, and the gradients of all inputs."""
+def test_operators_match_token_by_token_recurrence(name, gate, bidirectional, monkeypatch):
+    """Covers lengths around the chunk size of 64, masked tokens, and the gradients of all inputs."""
     reference = getattr(REFERENCES[name], name + "_two_sided" if bidirectional else name)
-    operator = getattr(recurrence, name)
-    for length in (1, 63, 64, 65, 200):
-        tensors = [x.requires_grad_() for x in draw_inputs(name, length, gate)]
+    operator = partial(getattr(recurrence, name), bidirectional=bidirectional)
+    small_chunks = {} if name in SCANS else {"chunk": 4}
+    for length, options in ((1, {}), (63, {}), (64, {}), (65, {}), (200, {}), (7, small_chunks)):
+        # The selective scan handles the longest sequences one by one, as if the batch did not fit into the cache.
+        if length == 200:
+            monkeypatch.setattr("lra.ops.selective_scan.CPU_STATES", 1)
+        tensors = draw_inputs(name, length, gate)
+        # Masked tokens have zero inputs and zero log decays; the matrix A of ``selective_scan`` is of no token.
+        for x in tensors:
+            if x.ndim > 2:
+                x.index_fill_(1 if name in SCANS else 2, torch.arange(length)[3::9], 0.0)
+        tensors = [x.requires_grad_() for x in tensors]
         exact = reference(*tensors)
-        result = operator(*tensors, bidirectional=bidirectional)
+        result = operator(*tensors, **options)
         upstream = torch.linspace(-1, 1, exact.numel(), dtype=exact.dtype).view_as(exact)
         exact_gradients = torch.autograd.grad(exact, tensors, upstream, materialize_grads=True)
         gradients = torch.autograd.grad(result, tensors, upstream, materialize_grads=True)
         torch.testing.assert_close((result, *gradients), (exact, *exact_gradients), rtol=1e-9, atol=1e-10)
-
-
-@DIRECTIONS
-def test_selective_scan_per_example_matches_batch(bidirectional, monkeypatch):
-    results = []
-    for states in (2**20, 1):
-        monkeypatch.setattr("lra.ops.selective_scan.CPU_STATES", states)
-        tensors = [x.requires_grad_() for x in draw_inputs("selective_scan", 70, "weak")]
-        assert len(tensors[0]) > 1
-        out = recurrence.selective_scan(*tensors, bidirectional=bidirectional)
-        results.append((out, *torch.autograd.grad(out.square().sum(), tensors)))
-    torch.testing.assert_close(results[1], results[0], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
@@ -105,15 +105,6 @@ def test_delta_rule_with_repeated_keys_is_accurate(keys, beta):
     float32_out = recurrence.delta_rule_attention(*[x.float() for x in tensors])
     # With reflections the condition number of I + A grows with the 64 tokens of a chunk.
     assert relative_error(float32_out, exact) < (64 if beta == 2 else 8) * 2**-20
-
-
-@DIRECTIONS
-@OPERATORS
-def test_gradients_match_finite_differences(name, bidirectional):
-    tensors = [x.requires_grad_() for x in draw_inputs(name, 7, heads=1, dim=2)]
-    options = {} if name in ("selective_scan", "diagonal_recurrence") else {"chunk": 4}
-    operator = getattr(recurrence, name)
-    assert torch.autograd.gradcheck(lambda *x: operator(*x, bidirectional=bidirectional, **options), tensors)
 
 
 @pytest.mark.parametrize("gate", GATES)
@@ -134,25 +125,6 @@ def test_bfloat16_inputs_are_computed_in_float32(name):
     tensors = [x.bfloat16() for x in draw_inputs(name, 70)]
     result = getattr(recurrence, name)(*tensors)
     assert torch.equal(result, getattr(recurrence, name)(*[x.float() for x in tensors]))
-
-
-@DIRECTIONS
-@OPERATORS
-def test_masked_tokens_leave_state_unchanged(name, bidirectional):
-    """Masked tokens have zero inputs and zero log decays, so the result is the same as without them."""
-    positions = torch.tensor([0, 1, 3, 4, 6, 9])
-    real_inputs = draw_inputs(name, len(positions))
-    time = 1 if name in ("selective_scan", "diagonal_recurrence") else 2
-
-    def insert_zeros(x):
-        shape = list(x.shape)
-        shape[time] = 80
-        return x.new_zeros(shape).index_copy(time, positions, x)
-
-    padded_inputs = [x if name == "selective_scan" and x.ndim == 2 else insert_zeros(x) for x in real_inputs]
-    operator = getattr(recurrence, name)
-    result = operator(*padded_inputs, bidirectional=bidirectional).index_select(time, positions)
-    torch.testing.assert_close(result, operator(*real_inputs, bidirectional=bidirectional))
 
 
 @pytest.mark.parametrize("name", ["mamba", "rg_lru"])
@@ -182,15 +154,14 @@ def test_chunk_must_be_power_of_two():
 
 
 @pytest.mark.skipif(os.environ.get("LRA_CHECK_SHAPES", "1") != "1", reason="shapes are not checked")
-@pytest.mark.parametrize(
-    ("wrong", "match"), [({"k": (1, 2, 7, 4)}, "scalar_decay_attention"), ({"log_decay": (1, 2, 8, 1)}, "log_decay")]
-)
-def test_wrong_shape_raises_type_check_error(wrong, match):
+def test_wrong_shape_raises_type_check_error():
     shapes = dict.fromkeys("qkv", (1, 2, 8, 4)) | {"log_decay": (1, 2, 8)}
     call = lambda shapes: recurrence.scalar_decay_attention(**{key: torch.zeros(shapes[key]) for key in shapes})
     call(shapes)
-    with pytest.raises(TypeCheckError, match=match):
-        call(shapes | wrong)
+    with pytest.raises(TypeCheckError, match="scalar_decay_attention"):
+        call(shapes | {"k": (1, 2, 7, 4)})
+    with pytest.raises(TypeCheckError, match="log_decay"):
+        call(shapes | {"log_decay": (1, 2, 8, 1)})
 
 
 def test_selective_scan_stores_every_32nd_state():
@@ -228,24 +199,15 @@ def test_diagonal_scan_saves_only_decay_and_states():
     assert sum(sizes) == decay.numel() + inputs.numel()
 
 
-def kernel_parameters(dtype=torch.float64) -> list[torch.Tensor]:
-    draw = normal_sampler()
-    step, decay, frequency = draw(H) - 3, draw(H, M) - 1, 4 * draw(H, M)
-    c = torch.complex(draw(H, M), draw(H, M))
-    kind = torch.complex64 if dtype == torch.float32 else torch.complex128
-    return [step.to(dtype), decay.to(dtype), frequency.to(dtype), c.to(kind)]
-
-
 @pytest.mark.parametrize("discretisation", ["zoh", "bilinear"])
-def test_s4d_kernel_gradient_and_float32_error(discretisation):
+def test_s4d_kernel_float32_error(discretisation):
     """The phase l Δ ω has a relative error of 2^-24; as it grows with l, the term that it rotates decays."""
-    exact, float32_out = (
-        s4d_kernel(*kernel_parameters(dtype), 2000, discretisation=discretisation)
-        for dtype in (torch.float64, torch.float32)
-    )
+    draw = normal_sampler()
+    parameters = [draw(H) - 3, draw(H, M) - 1, 4 * draw(H, M), torch.complex(draw(H, M), draw(H, M))]
+    exact = s4d_kernel(*parameters, 2000, discretisation=discretisation)
+    rounded = [x.to(torch.complex64 if x.is_complex() else torch.float32) for x in parameters]
+    float32_out = s4d_kernel(*rounded, 2000, discretisation=discretisation)
     assert (float32_out - exact).abs().max() < 2e-5 * exact.abs().max()
-    leaves = [x.requires_grad_() for x in kernel_parameters()]
-    assert torch.autograd.gradcheck(lambda *x: s4d_kernel(*x, 11, discretisation=discretisation), leaves)
 
 
 def test_s4d_kernel_memory_is_below_an_eighth_of_all_powers():
@@ -271,25 +233,11 @@ def test_hippo_legs_diagonalises_normal_part(n):
     assert (values.real == -0.5).all()
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("directions", [1, 2])
-@pytest.mark.parametrize("length", [1, 5, 12])
-def test_fft_conv_matches_sum_over_lags(length, directions, masked):
-    draw = normal_sampler(length)
-    u, kernel = draw(2, H, length).requires_grad_(), draw(H, directions * length).requires_grad_()
-    mask = draw(2, length) < 0.5 if masked else None
-    real = u if mask is None else u * mask[:, None]
-    # A bidirectional kernel stores negative lags at its end.
-    lags = torch.arange(length)[:, None] - torch.arange(length)
-    band = kernel[:, lags % kernel.shape[1]] * ((lags >= 0) | (directions == 2))  # (H,L,L)
-    same_with_gradients(fft_conv(u, kernel, mask), (band @ real[..., None])[..., 0], (u, kernel))
-
-
 def test_long_conv_computes_in_float32_inside_autocast():
     draw = normal_sampler(1)
     x, skip, kernels = draw(2, 9, H).bfloat16(), draw(H).float(), draw(2, H, 9).float()
     kernel = lambda _: pack_bidirectional(kernels)
-    mask = draw(2, 9) < 0.5
-    with torch.autocast("cpu", torch.bfloat16):
-        autocast_out = long_conv(x, skip, kernel, mask)
-    torch.testing.assert_close(autocast_out, long_conv(x.float(), skip, kernel, mask), rtol=0, atol=0)
+    for mask in (draw(2, 9) < 0.5, None):
+        with torch.autocast("cpu", torch.bfloat16):
+            autocast_out = long_conv(x, skip, kernel, mask)
+        torch.testing.assert_close(autocast_out, long_conv(x.float(), skip, kernel, mask), rtol=0, atol=0)

@@ -157,10 +157,10 @@ def test_fused_selection_matches_eager_selection(score, pairing, class_token):
             assert torch.equal(eager.sort(-1).values, fused_.sort(-1).values)
 
 
-def small_case(requires_grad=True):
+def small_case():
     (q, k, v), rows, cols, mask, dout = case(n=40, m=16, d=8, e=6, dtype=WIDE, masked=True, N=1)
     q, k, v, dout = (x.float() for x in (q, k, v, dout))
-    return [x.requires_grad_(requires_grad) for x in (q, k, v)], rows, cols, mask, dout
+    return [x.requires_grad_() for x in (q, k, v)], rows, cols, mask, dout
 
 
 def test_operators_pass_opcheck():
@@ -179,10 +179,10 @@ def test_operators_pass_opcheck():
 @pytest.mark.parametrize("order", ["heads", "rows"])
 def test_gradient_strides_match_input_strides(order):
     """Autograd would copy a gradient of any other layout."""
-    tensors, rows, cols, mask, dout = small_case(requires_grad=False)
+    tensors, rows, cols, mask, dout = small_case()
     two_heads = lambda x: torch.cat([x, x], 1)
     arrange = torch.Tensor.contiguous if order == "heads" else lambda x: x.transpose(1, 2).contiguous().transpose(1, 2)
-    leaves = [arrange(two_heads(x)).requires_grad_() for x in tensors]
+    leaves = [arrange(two_heads(x.detach())).requires_grad_() for x in tensors]
     out = fused(*leaves, two_heads(rows), two_heads(cols), mask, True, 2)
     gradients = torch.autograd.grad(out, leaves, two_heads(dout))
     assert [x.stride() for x in gradients] == [x.stride() for x in leaves]
@@ -253,22 +253,21 @@ def test_empty_batch_gives_empty_results(m):
 
 
 @pytest.mark.parametrize(
-    "kind,options,message",
+    "kind,sizes,options,message",
     [
-        (CUR, {"count": 129}, "number of selected tokens or landmarks from 1 to 128, not 129"),
-        (CUR, {"head_dim": 130}, "head_dim from 1 to 128, not 130"),
-        (Nystrom, {"value_dim": 200}, "value size from 1 to 128, not 200"),
-        (CUR, {"pinv": exact}, "take lra.ops.pinv.cubic as pinv and no other"),
-        (CUR, {"pinv": partial(cubic, steps=-1)}, "steps must be 0 or more, not -1"),
-        (CUR, {"pinv": partial(cubic)}, "steps must be 0 or more, not null"),
-        (NystromOriginal, {"pinv": partial(cubic, steps=6, init="batch")}, "take pinv.init=per_matrix"),
+        (CUR, {}, {"count": 129}, "number of selected tokens or landmarks from 1 to 128, not 129"),
+        (CUR, {"head_dim": 130}, {}, "head_dim from 1 to 128, not 130"),
+        (Nystrom, {"value_dim": 200}, {}, "value size from 1 to 128, not 200"),
+        (CUR, {}, {"pinv": exact}, "take lra.ops.pinv.cubic as pinv and no other"),
+        (CUR, {}, {"pinv": partial(cubic, steps=-1)}, "steps must be 0 or more, not -1"),
+        (CUR, {}, {"pinv": partial(cubic)}, "steps must be 0 or more, not null"),
+        (NystromOriginal, {}, {"pinv": partial(cubic, steps=6, init="batch")}, "take pinv.init=per_matrix"),
     ],
 )
-def test_unsupported_options_raise_value_error(kind, options, message):
-    sizes = {"heads": 1, "head_dim": 8, "value_dim": 8, "length": 256}
-    attn_options = {key: option for key, option in options.items() if key not in sizes}
+def test_unsupported_options_raise_value_error(kind, sizes, options, message):
+    sizes = Sizes(**{"heads": 1, "head_dim": 8, "value_dim": 8, "length": 256} | sizes)
     with pytest.raises(ValueError, match=message):
-        kind(Sizes(**{key: options.get(key, size) for key, size in sizes.items()}), **attn_options, impl="triton")
+        kind(sizes, **options, impl="triton")
 
 
 def test_float64_and_missing_gpu_raise_value_error(monkeypatch):

@@ -1,6 +1,5 @@
 """The landmark product, C pinv(U) R V, in float64 and in the dtype of a kernel, and the error bound of the kernels."""
 
-import os
 from functools import partial
 
 import torch
@@ -106,19 +105,3 @@ def line(spec, error_norms, impl="triton"):
     """Format the relative errors against float64: the kernel's, and in brackets the naive code's."""
     values = ", ".join(f"{name} {b / x:.1e} ({a / x:.1e})" for name, (x, a, b) in zip(NAMES, error_norms, strict=True))
     return f"{str(spec['dtype']).removeprefix('torch.')} n={spec['n']} m={spec['m']} d={spec['d']} {impl}: {values}"
-
-
-def main():
-    """python tests/ops/triton_reference.py: print the errors on the GPU if there is one, else in the interpreter."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"
-    for n, m, d in ((1027, 32, 32), (4173, 64, 32), (1027, 64, 64), (1027, 128, 64)):
-        for dtype in (torch.float32, torch.float16, torch.bfloat16):
-            spec = {"n": n, "m": m, "d": d, "e": d, "dtype": dtype, "masked": True, "device": device}
-            for impl in kernels.IMPLS if dtype != torch.float32 else kernels.IMPLS[:1]:
-                print(line(spec, errors(spec, steps=6, impl=impl), impl), flush=True)
-
-
-if __name__ == "__main__":
-    main()

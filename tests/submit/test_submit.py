@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -19,52 +20,53 @@ from lra.submit.folder import check_folder
 from lra.submit.verify import is_verified, tolerance
 
 STUDY = tables.HOME / "paper"
-SOURCE = '''"""A mechanism of somebody's own."""
-
-from lra.attention.base import Attention
+SOURCE = """from lra.attention.base import Attention
 
 
 class Efficient(Attention):
-    """softmax(q) times softmax(k) times v."""
-
     def forward(self, q, k, v, mask=None):
         if mask is not None:
             k = k.masked_fill(~mask[:, None, :, None], -1e9)
         return q.softmax(-1) @ (k.softmax(2).mT @ v)
-'''
-BATCH_16 = {"optim.batch": 16}
+"""
 STATEMENT = ("name=cur", "author=A. Name", "hardware=one core", "rates=[0.0001,0.0003]")
 
 
-def published(label, seed=0):
-    return tables.read(STUDY)[STUDY / "listops" / label / f"seed-{seed}"]
+def published(label):
+    return tables.read(STUDY)[STUDY / "listops" / label / "seed-0"]
 
 
-def add(runs, label, seed, choices=None, weights=False, **changes):
+def add(runs, label, seed, choices=None, **changes):
     """Write a run directory with the record and curve of a published run, by default with its configuration."""
     source = published("mean" if label == "mean" else "cur_abs")
     choices = source.choices if choices is None else choices
     fingerprint = config_file.fingerprint(choices | {"seed": seed})
     folder = runs / "mine" / "listops" / label / f"seed-{seed}"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / config_file.NAME).write_text(yaml.safe_dump(json.loads(json.dumps(choices))))
     (folder / checkpoint.METRICS).write_text(checkpoint.format_metrics(source.evaluations))
-    if weights:
-        shutil.copy(STUDY / "listops/cur_abs/seed-0" / checkpoint.BEST, folder)
     changes = {"git": "0123456789ab", "command": "python -m lra.train task=listops study=mine 'seeds=[0]'"} | changes
     identity = {"study": "mine", "label": label, "seed": seed, "fingerprint": fingerprint}
     record.save(dataclasses.replace(source.record, **identity, **changes), folder)
-    return folder
+
+
+def add_seeds(runs, score, control_score):
+    """Write three seeds of cur_abs and of the control, whose scores increase by 1 from seed to seed."""
+    for seed in range(3):
+        add(runs, "cur_abs", seed, test=score + seed)
+        add(runs, "mean", seed, test=control_score + seed)
+    return runs
 
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """Runs of three seeds of cur_abs and of the control, in an otherwise empty working directory."""
     monkeypatch.chdir(tmp_path)
-    for seed in range(3):
-        add(tmp_path / "runs", "cur_abs", seed, test=35.0 + seed, weights=seed == 0)
-        add(tmp_path / "runs", "mean", seed, test=17.0 + seed)
-    return tmp_path / "runs"
+    # The weights come first, because the record lists their checksum.
+    first_dir = tmp_path / "runs/mine/listops/cur_abs/seed-0"
+    first_dir.mkdir(parents=True)
+    shutil.copy(STUDY / "listops/cur_abs/seed-0" / checkpoint.BEST, first_dir)
+    return add_seeds(tmp_path / "runs", 35.0, 17.0)
 
 
 @pytest.fixture
@@ -76,12 +78,11 @@ def command(call):
 @pytest.fixture(scope="module", autouse=True)
 def checks_once():
     """Cache the slow mechanism checks by label; Efficient is always checked because its source changes."""
-    run_checks, failures = checks.failed_checks, {}
+    run_checks = checks.failed_checks
+    failures = {}
 
     def failed_checks(experiment):
-        if experiment.label == "Efficient":
-            return run_checks(experiment)
-        if experiment.label not in failures:
+        if experiment.label == "Efficient" or experiment.label not in failures:
             failures[experiment.label] = run_checks(experiment)
         return failures[experiment.label]
 
@@ -113,48 +114,27 @@ def remove(*parts):
     return lambda runs: shutil.rmtree(runs.joinpath("mine/listops", *parts))
 
 
-remove_control = remove("mean")
+ALL = [(label, seed) for label in ("cur_abs", "mean") for seed in range(3)]
 
 
-def alter_control(runs):
-    remove_control(runs)
-    for seed in range(3):
-        add(runs, "mean", seed, published("mean").choices | {"optim.steps": 9})
-
-
-def retrain(label, seed, choices=(), **changes):
-    """Return a function that replaces a seed by a run with other options or other record fields."""
+def retrain(seeds, choices=(), **changes):
+    """Return a function that replaces runs, (label, seed), by runs with other options or other record fields."""
 
     def change(runs):
-        remove(label, f"seed-{seed}")(runs)
-        add(runs, label, seed, published(label).choices | dict(choices), **changes)
+        for label, seed in seeds:
+            remove(label, f"seed-{seed}")(runs)
+            add(runs, label, seed, published(label).choices | dict(choices), **changes)
 
     return change
 
 
-def retrain_all(choices=(), **changes):
-    """Return a function that replaces all seeds by runs with other options or other record fields."""
-
-    def change(runs):
-        shutil.rmtree(runs)
-        for label in ("cur_abs", "mean"):
-            for seed in range(3):
-                add(runs, label, seed, published(label).choices | dict(choices), **changes)
-
-    return change
+def edit(name, change):
+    """Return a function that changes a file of the first seed."""
+    return lambda runs: change(runs / "mine/listops/cur_abs/seed-0" / name)
 
 
-def remove_record(runs):
-    (runs / "mine/listops/cur_abs/seed-2" / record.NAME).unlink()
-
-
-def alter_record(runs):
-    path = runs / "mine/listops/cur_abs/seed-2" / record.NAME
-    path.write_text(path.read_text().replace("37.0", "77.0"))
-
-
-def damage(name):
-    return lambda runs: flip(runs / "mine/listops/cur_abs/seed-0" / name)
+def raise_score(path):
+    path.write_text(path.read_text().replace("35.0", "75.0"))
 
 
 def use_custom_class(runs):
@@ -166,38 +146,41 @@ def use_custom_class(runs):
 
 
 @pytest.mark.parametrize(
-    "change, words, reason",
+    "change, reason",
     [
-        (remove("cur_abs", "seed-2"), (), "cur_abs has 2 finished seeds; train at least 3"),
-        (remove("cur_abs", "seed-1"), (), "lacks seed 1 of 0 to 2; include every seed, also one that diverged"),
-        (remove_control, (), "listops has no control; train attn=mean"),
-        (alter_control, (), "have different settings (optim.steps: 9 -> 5000)"),
-        (retrain("cur_abs", 1, BATCH_16), (), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
-        (retrain("cur_abs", 1, git="0123-dirty"), (), "uncommitted changes (0123-dirty); commit and train again"),
-        (retrain("cur_abs", 1, budget="quick"), (), "several values of budget (paper, quick); submit each on its own"),
-        (retrain_all(budget="unknown"), (), "the budget of a run is not known; train with budget=<name>"),
-        (retrain_all(budget="quick"), (), "cur_abs was trained at budget=quick, the leaderboard has budget=paper"),
-        (retrain_all({"provenance.max_length": 25}), (), "on other data than the benchmark's (max_length: 2000 -> 25)"),
-        (retrain_all(task="chain"), (), "chain is not a task of the Long Range Arena; its tasks are listops, text"),
-        (remove_record, (), "seed-2 has no record.json: the run is not finished"),
-        (alter_record, (), "its sha256 is not the one in it"),
-        (damage(checkpoint.BEST), (), "best.ckpt is damaged"),
-        (damage(checkpoint.METRICS), (), "is not a table of evaluations"),
-        (use_custom_class, ("trust=mine",), "the source of mine.Efficient is not attached; add source=mine.py"),
-        (None, ("rates=null",), "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
-        (None, ("rates=[0.5]",), "was trained at 0.0001, which is not among rates=[0.5]; name all"),
-        (None, ("author=null",), "author is not given; add author='...'"),
-        (None, ("hardware=null",), "hardware is not given; add hardware='...'"),
-        (None, ("runs=nowhere",), "runs=nowhere is not a folder"),
-        (None, ("source=other.py",), "source=other.py is not a file"),
-        (None, ("name=null",), "runs and name are missing: runs=<folder of runs>"),
+        (remove("cur_abs", "seed-2"), "cur_abs has 2 finished seeds; train at least 3"),
+        (remove("cur_abs", "seed-1"), "lacks seed 1 of 0 to 2; include every seed, also one that diverged"),
+        (remove("mean"), "listops has no control; train attn=mean"),
+        (retrain(ALL[3:], {"optim.steps": 9}), "have different settings (optim.steps: 9 -> 5000)"),
+        (retrain(ALL[1:2], {"optim.batch": 16}), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
+        (retrain(ALL[1:2], git="0123-dirty"), "uncommitted changes (0123-dirty); commit and train again"),
+        (retrain(ALL[1:2], budget="quick"), "several values of budget (paper, quick); submit each on its own"),
+        (retrain(ALL, budget="unknown"), "the budget of a run is not known; train with budget=<name>"),
+        (retrain(ALL, budget="quick"), "cur_abs was trained at budget=quick, the leaderboard has budget=paper"),
+        (retrain(ALL, {"provenance.max_length": 25}), "on other data than the benchmark's (max_length: 2000 -> 25)"),
+        (retrain(ALL, task="chain"), "chain is not a task of the Long Range Arena; its tasks are listops, text"),
+        (edit(record.NAME, Path.unlink), "seed-0 has no record.json: the run is not finished"),
+        (edit(record.NAME, raise_score), "its sha256 is not the one in it"),
+        (edit(checkpoint.BEST, flip), "best.ckpt is damaged"),
+        (edit(checkpoint.METRICS, flip), "is not a table of evaluations"),
+        (use_custom_class, "the source of mine.Efficient is not attached; add source=mine.py"),
+        ("rates=null", "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
+        ("rates=[0.5]", "was trained at 0.0001, which is not among rates=[0.5]; name all"),
+        ("author=null", "author is not given; add author='...'"),
+        ("hardware=null", "hardware is not given; add hardware='...'"),
+        ("runs=nowhere", "runs=nowhere is not a folder"),
+        ("source=other.py", "source=other.py is not a file"),
+        ("name=null", "runs and name are missing: runs=<folder of runs>"),
     ],
 )
-def test_invalid_submission_names_reason_and_writes_nothing(runs, command, tmp_path, change, words, reason):
+def test_invalid_submission_names_reason_and_writes_nothing(runs, command, tmp_path, change, reason):
     # The class can be imported, but its source is not attached.
     (tmp_path / "mine.py").write_text(SOURCE)
-    if change:
+    words = ["trust=mine"]
+    if callable(change):
         change(runs)
+    else:
+        words.append(change)
     stop, _ = command("runs=runs/mine", *STATEMENT, *words)
     assert reason in stop
     assert not (tmp_path / "submissions").exists()
@@ -212,7 +195,7 @@ def test_data_read_from_the_release_are_accepted(runs):
 
 
 def test_all_reasons_are_listed_together(runs, command):
-    remove_control(runs)
+    remove("mean")(runs)
     remove("cur_abs", "seed-0")(runs)
     stop, _ = command("runs=runs/mine", "name=cur", "author=me", "hardware=one")
     assert "for 4 reasons" in stop and len(stop.splitlines()) == 5
@@ -237,16 +220,7 @@ def test_custom_class_is_submitted_with_source_and_checked(runs, command, tmp_pa
     assert "there is no mine.Efficient" in command(*words)[0]
 
 
-def rerun(runs, shift):
-    """Write reruns of the same configurations with other scores; returns their folder."""
-    home = runs / "again"
-    for seed in range(3):
-        add(home, "cur_abs", seed, test=35.2 + seed + shift)
-        add(home, "mean", seed, test=17.1 + seed)
-    return home
-
-
-def test_matching_rerun_verifies_submission(runs, command, tmp_path):
+def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     folder = tmp_path / "submissions/cur"
     assert "there is no submission" in command("verify=cur")[0]
     assert command("runs=runs/mine", *STATEMENT)[0] is None
@@ -254,20 +228,18 @@ def test_matching_rerun_verifies_submission(runs, command, tmp_path):
     assert "0 finished seeds of listops cur_abs, 3 are needed: python -m lra.train" in stop
     assert "study=verify-cur 'seeds=[0,1,2]'" in stop
     assert "0 finished seeds of listops mean, 3 are needed" in stop
-    home = rerun(runs, 0.0)
-    stop, text = command("verify=cur", f"runs={home}", "author=B. Name")
+    # Scores that are 5 points higher.
+    differing = add_seeds(tmp_path / "differing", 40.2, 17.1)
+    stop, text = command("verify=cur", f"runs={differing}")
+    assert "listops cur_abs differ by more than the tolerance" in stop and "DIFFERS" in text
+    assert not is_verified(folder, submission_record.load(folder))
+    # Scores that are 0.2 points higher.
+    matching = add_seeds(tmp_path / "matching", 35.2, 17.1)
+    stop, text = command("verify=cur", f"runs={matching}", "author=B. Name")
     assert stop is None and "submitted 36.00 (n = 3), rerun 36.20 (n = 3)" in text
     assert is_verified(folder, submission_record.load(folder)) and check_folder(folder) == []
     # Other runs under the same name have to be rerun again.
     assert command("runs=runs/mine", *STATEMENT)[0] is None
-    assert not is_verified(folder, submission_record.load(folder))
-
-
-def test_differing_rerun_does_not_verify_submission(runs, command, tmp_path):
-    assert command("runs=runs/mine", *STATEMENT)[0] is None
-    stop, text = command("verify=cur", f"runs={rerun(runs, 5.0)}")
-    assert "listops cur_abs differ by more than the tolerance" in stop and "DIFFERS" in text
-    folder = tmp_path / "submissions/cur"
     assert not is_verified(folder, submission_record.load(folder))
 
 
