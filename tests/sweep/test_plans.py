@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from conftest import MECHANISMS, config, of_session, printed
+from conftest import MECHANISMS, config, of_session
 from support.records import RECORD
 from support.sweeps import SMOKE, expand, fail, finish, finish_each
 from support.sweeps import config as options_of
@@ -28,7 +28,6 @@ RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
 LADDER = sorted(RATES + FURTHER)
 # So many validation examples that the standard error of a score is negligible.
 MANY = 10**6
-TASK_OVERRIDES = ("task=adding", "budget=quick", "task.length=64", "model.pool=class", "model.dropout=0")
 TASKS = {"tiny_recall": "recall", "tiny_listops": "listops"}
 
 
@@ -101,29 +100,20 @@ def test_validation_set_size_is_known_before_preparation(words):
     assert compose(Experiment, [*words.split(), "attn=mean"]).data_source().dev_size == VAL_SIZES[words]
 
 
-def run_search(score):
-    """Search with a function from rates to scores; returns the rates in the order of the attempts, and the choice."""
-    scores, attempts = {}, []
-    while True:
-        next_rates, chosen = decide(scores, RATES, FURTHER, examples=MANY)
-        if chosen is not None:
-            assert not next_rates
-            return attempts, chosen
-        assert next_rates and not set(next_rates) & set(scores)
-        attempts += next_rates
-        scores |= {rate: score(rate) for rate in next_rates}
-
-
 def test_search_chooses_best_rate_inside_the_tried_range():
     rng = random.Random(0)
     for _ in range(300):
         table = {rate: rng.choice([None, *range(5)]) for rate in LADDER}
-        attempts, chosen = run_search(table.get)
+        attempts, chosen = {}, None
+        while chosen is None:
+            next_rates, chosen = decide(attempts, RATES, FURTHER, examples=MANY)
+            assert bool(next_rates) == (chosen is None) and not set(next_rates) & set(attempts)
+            attempts |= {rate: table[rate] for rate in next_rates}
         ends = LADDER.index(min(attempts)), LADDER.index(max(attempts))
-        assert sorted(attempts) == LADDER[ends[0] : ends[1] + 1] and attempts[:4] == list(RATES)
-        valid_scores = {rate: table[rate] for rate in attempts if table[rate] is not None}
+        assert sorted(attempts) == LADDER[ends[0] : ends[1] + 1] and [*attempts][:4] == list(RATES)
+        valid_scores = [score for score in attempts.values() if score is not None]
         if valid_scores:
-            assert table[chosen] == max(valid_scores.values())
+            assert table[chosen] == max(valid_scores)
             assert chosen not in (min(attempts), max(attempts)) or chosen in (LADDER[0], LADDER[-1])
             ties = [rate for rate in attempts if table[rate] == table[chosen]]
             middle = lambda rate: abs(LADDER.index(rate) - 3.5)
@@ -159,26 +149,24 @@ def test_board_lists_each_cpu_mechanism_once():
 def tasks(tmp_path_factory):
     """Write the YAML files of two tiny tasks once per session, so that Hydra reads each choice of groups once."""
     conf = of_session(tmp_path_factory, "tiny-tasks")
+    (conf / "experiment").mkdir(parents=True, exist_ok=True)
     for name, task in TASKS.items():
         path = conf / "experiment" / f"{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             atomic.write(path, f"# @package _global_\ndefaults: [override /task: {task}, _self_]\nbudget: smoke\n")
     return conf
 
 
 @pytest.fixture
-def board(tmp_path, tasks, monkeypatch, capfd, data_root):
+def board(tmp_path, tasks, monkeypatch, call, data_root):
     """Return a function that runs sweep=board on two tiny tasks and returns exit message, stdout and stderr."""
     monkeypatch.setattr(launcher, "EVERY", 0.01)
     monkeypatch.setattr("lra.data.bag_of_tokens.EPOCHS", 1)
 
     def start(launch, *words):
         monkeypatch.setattr(launcher.Launcher, "launch", lambda _, runs: launch(runs))
-        options = ["--config-dir", str(tasks), "sweep=board", f"runs={tmp_path / 'runs'}", "seeds=[0,1]", "measure=0"]
-        if not any(word.startswith("tasks=") for word in words):
-            options.append(f"tasks=[{','.join(TASKS)}]")
-        return printed(leader.sweep, *options, *words, patch=monkeypatch, capfd=capfd)
+        words = ("sweep=board", f"tasks=[{','.join(TASKS)}]", "seeds=[0,1]", "measure=0", *words)
+        return call(leader.sweep, "--config-dir", str(tasks), f"runs={tmp_path / 'runs'}", *words)
 
     return start
 
@@ -200,7 +188,6 @@ def test_board_searches_rates_then_runs_seeds_per_mechanism(board, tmp_path):
     words = ("mechanisms=[mean,none]", "hydra.launcher.n_jobs=1")
     stop, out, _ = board(launch, *words)
     assert stop is None and "8 rates" not in out and "16 runs for the rates and 8 at the chosen ones" in out
-    runs = list(itertools.chain(*rounds))
     names = [[(label.split("-")[0], seed) for _, label, seed, _ in items] for items in rounds]
     first_round = lambda *run: next(number for number, items in enumerate(names) if run in items)
     assert max(first_round("mean", 0), first_round("mean", 1)) <= first_round("none", 100)
@@ -209,7 +196,7 @@ def test_board_searches_rates_then_runs_seeds_per_mechanism(board, tmp_path):
         for task, chosen, further in (("recall_N64_K4", 1e-3, []), ("listops", 1e-2, [3e-2])):
             expected += [(task, f"{label}-optim.lr={lr}", 100, lr) for lr in (*RATES, *further)]
             expected += [(task, label, seed, chosen) for seed in (0, 1)]
-    assert sorted(runs) == sorted(expected)
+    assert sorted(itertools.chain(*rounds)) == sorted(expected)
     homes = {"/".join(path.parts[-4:-3]) for path in (tmp_path / "runs").rglob("seed-*")}
     assert homes == {"board", "board-rates"}
 
@@ -324,5 +311,6 @@ def test_bag_of_tokens_is_fitted_once_before_first_run(board, tmp_path):
 def test_duplicate_mechanisms_are_detected_by_their_outputs():
     exact = ["bigbird attn.block=65", "sinkhorn attn.block=65", "longformer attn.window=200", "softmax attn.dropout=0"]
     distinct = ["local attn.block=64", "softmax", "linear", "mean", "soft attn.count=8", "soft_fixed attn.count=8"]
-    duplicates = find_duplicates({words: config(words, *TASK_OVERRIDES) for words in ["sdpa", *exact, *distinct]})
+    task = ("task=adding", "budget=quick", "task.length=64", "model.pool=class", "model.dropout=0")
+    duplicates = find_duplicates({words: config(words, *task) for words in ["sdpa", *exact, *distinct]})
     assert duplicates == dict.fromkeys(exact, "sdpa") | {"soft_fixed attn.count=8": "soft attn.count=8"}

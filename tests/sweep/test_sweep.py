@@ -12,12 +12,10 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import run as entry
 from conftest import until
 from support.sweeps import SMOKE, config, expand, fail, finish, finish_each, sweep
 from support.training import wait
@@ -35,24 +33,29 @@ from lra.sweep.launcher import Launcher
 from lra.train.device import device_name
 from lra.train.plan import resolve
 
+# Two mechanisms with two seeds each.
+GRID = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
+SWEEP = [sys.executable, "-m", "lra.sweep"]
+
 
 @pytest.fixture
 def four(tmp_path):
-    """Plan two mechanisms with two seeds each; returns the runs and the options."""
-    args = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
-    return expand("selection", *args, runs=tmp_path), config("selection", f"runs={tmp_path}", *SMOKE, *args)
+    """The planned runs of a small sweep, and its options."""
+    return expand("selection", *GRID, runs=tmp_path), config("selection", f"runs={tmp_path}", *SMOKE, *GRID)
 
 
 @pytest.mark.parametrize(("word", "extra"), [("ray", "ray"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm")])
-def test_missing_launcher_error_names_its_extra(word, extra, monkeypatch, capfd):
+def test_missing_launcher_error_names_its_extra(word, extra, monkeypatch, call):
     from hydra.core.config_store import ConfigStore
     from hydra.core.plugins import Plugins
 
     # Installed launchers register themselves here.
     Plugins.instance()
     monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{word}.yaml", raising=False)
-    stop, _ = entry(leader.sweep, "sweep=selection", f"hydra/launcher={word}", patch=monkeypatch, capfd=capfd)
-    assert stop == f"lra: hydra/launcher={word} is not installed: pip install '.[{extra}]'"
+    assert (
+        call(leader.sweep, "sweep=selection", f"hydra/launcher={word}")[0]
+        == f"lra: hydra/launcher={word} is not installed: pip install '.[{extra}]'"
+    )
 
 
 def test_run_folder_of_another_configuration_is_rejected(four, tmp_path):
@@ -166,8 +169,8 @@ def test_failed_runs_are_listed_with_reason_and_others_finish(tmp_path, monkeypa
         assert f"listops cur_sum seed {seed}: failed, no memory for {seed}\n  lra train task=listops" in report
     assert "cur_abs seed 0: diverged at step 3" in report and "1 of 4 done, 1 diverged, 2 failed" in report
     rerun = []
-    launch = finish_each(lambda run: rerun.append((run.label, run.seed)))
-    stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    repeat = finish_each(lambda run: rerun.append((run.label, run.seed)))
+    stop, report = sweep(monkeypatch, capfd, repeat, f"runs={tmp_path}")
     assert stop is None and rerun == [("cur_sum", 0), ("cur_sum", 1)]
     assert "listops cur_sum: test 37.00 ± 0.00 (n = 2)\n" in report
 
@@ -205,15 +208,25 @@ def test_failed_launcher_is_called_again_while_runs_finish(tmp_path, monkeypatch
 
 
 def test_free_space_is_measured_at_the_runs_folder(four, tmp_path, monkeypatch):
-    """The folder may be the root of another disk."""
+    # The folder may be the root of another disk.
     monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: {tmp_path: SimpleNamespace(free=2**30)}[path])
     for folder in (tmp_path, tmp_path / "not" / "there"):
         assert "1.0 GB free" in plan.disk(four[0], four[1].replace(runs=folder))
 
 
-def command(runs, *args, launcher="joblib", attn="cur_sum,cur_abs", seeds="0,1"):
-    grid = [f"seeds=[{seeds}]", f"sweep.grids.methods.attn=[{attn}]", f"hydra/launcher={launcher}"]
-    return [sys.executable, "-m", "lra.sweep", "sweep=selection", *SMOKE, *grid, f"runs={runs}", *args]
+def command(runs, *args, launcher="joblib"):
+    return [*SWEEP, "sweep=selection", *SMOKE, *GRID, f"hydra/launcher={launcher}", f"runs={runs}", *args]
+
+
+def finished(runs):
+    """Times of the records of finished runs, by path."""
+    return {path: path.stat().st_mtime_ns for path in runs.rglob(record.NAME)}
+
+
+def owners(runs):
+    """The processes that hold the lock of a run."""
+    holders = map(lock.holder, runs.rglob(lock.NAME))
+    return [holder for holder in holders if holder is not None]
 
 
 start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -236,43 +249,33 @@ def test_killed_sweep_resumes_without_repeating_runs(data_root, tmp_path, launch
     assert first.returncode != 0
     assert kill == signal.SIGKILL or ("stopped, " in err and "the same command resumes" in err), err
     # The runs end with their sweep.
-    while any(lock.holder(path) for path in tmp_path.rglob(lock.NAME)):
-        time.sleep(0.1)
-    finished = {path: path.stat().st_mtime_ns for path in tmp_path.rglob(record.NAME)}
-    assert 0 < len(finished) < 4
+    until(lambda: not owners(tmp_path))
+    initial = finished(tmp_path)
+    assert 0 < len(initial) < 4
     rerun = start(args)
     _, err = rerun.communicate(timeout=600)
     assert rerun.returncode == 0 and "4 of 4 done" in err, err
-    assert all(path.stat().st_mtime_ns == stamp for path, stamp in finished.items())
+    assert initial.items() <= finished(tmp_path).items()
     report = results(tmp_path)
     assert len(report) == 4 and set(report.values()) <= {0, 1}
     # Killed between writing the record and logging the end.
     silent = {folder for folder, times in report.items() if not times}
-    assert silent <= {str(path.parent) for path in finished}
+    assert silent <= {str(path.parent) for path in initial}
 
 
 @pytest.mark.slow
 def test_killed_board_resumes_from_run_folders(data_root, tmp_path):
-    args = [
-        sys.executable,
-        "-m",
-        "lra.sweep",
-        "sweep=board",
-        "tasks=[board_recall]",
-        "budget=smoke",
-        "mechanisms=[mean]",
-    ]
-    args += ["seeds=[0]", "measure=0", "sweep.search.further=[]", f"runs={tmp_path / 'runs'}"]
-    finished = lambda: {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob(record.NAME)}
+    words = ["tasks=[board_recall]", "mechanisms=[mean]", "seeds=[0]", "sweep.search.further=[]"]
+    args = [*SWEEP, "sweep=board", "budget=smoke", "measure=0", f"runs={tmp_path}", *words]
     first = start(args)
-    wait(first, lambda: len(finished()) >= 2)
+    wait(first, lambda: len(finished(tmp_path)) >= 2)
     first.kill()
     first.communicate(timeout=90)
-    initial = finished()
+    initial = finished(tmp_path)
     rerun = start(args)
     _, err = rerun.communicate(timeout=300)
     assert rerun.returncode == 0, err
-    final = finished()
+    final = finished(tmp_path)
     assert initial.items() <= final.items() and 2 <= len(initial) < len(final) == 5
     search_records = [result for result in map(record.load, final) if result.seed == 100]
     scores = {result.lr: None if result.collapsed else result.val for result in search_records}
@@ -282,8 +285,11 @@ def test_killed_board_resumes_from_run_folders(data_root, tmp_path):
 
 
 @pytest.mark.slow
-def test_concurrent_sweeps_share_the_runs(data_root, tmp_path):
-    processes = [start(command(tmp_path)) for _ in range(2)]
+@pytest.mark.parametrize(("launcher", "sweeps"), [("joblib", 2), ("submitit_local", 1), ("ray", 1)])
+def test_concurrent_sweeps_and_each_launcher_finish_all_runs_once(launcher, sweeps, data_root, tmp_path):
+    package = launcher.removesuffix("_local")
+    pytest.importorskip(package, reason=f"{package} is in the extras slurm and ray")
+    processes = [start(command(tmp_path, launcher=launcher)) for _ in range(sweeps)]
     for process in processes:
         _, err = process.communicate(timeout=600)
         assert process.returncode == 0 and "4 of 4 done" in err, err
@@ -293,38 +299,18 @@ def test_concurrent_sweeps_share_the_runs(data_root, tmp_path):
 @pytest.mark.slow
 def test_killed_run_is_listed_and_others_finish(data_root, tmp_path):
     process = start(command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']"))
-    owner = None
-    while owner is None and process.poll() is None:
-        holders = [lock.holder(path) for path in tmp_path.rglob(lock.NAME)]
-        owner = next((holder for holder in holders if holder is not None), None)
-        time.sleep(0.05)
-    os.kill(owner.pid, signal.SIGKILL)
+    wait(process, lambda: owners(tmp_path))
+    os.kill(owners(tmp_path)[0].pid, signal.SIGKILL)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "failed, ended by SIGKILL, perhaps because memory ran out\n  lra train" in err
     assert "3 of 4 done, 1 failed" in err and err.splitlines()[-1].startswith("lra: 1 of 4 runs failed")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("launcher", "package"), [("submitit_local", "submitit"), ("ray", "ray")])
-def test_submitit_and_ray_launchers_finish_all_runs(launcher, package, data_root, tmp_path):
-    pytest.importorskip(package, reason=f"{package} is in the extras slurm and ray")
-    process = start(command(tmp_path, launcher=launcher))
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 0 and "4 of 4 done" in err, err
-    assert set(results(tmp_path).values()) == {1}
-
-
-def run(name, seconds, steps=100, eval_every=10):
-    return plan.PlannedRun(
-        overrides=(), task="t", label=name, seed=0, folder=Path("none", name), steps=steps, eval_every=eval_every,
-        disk=0, seconds=seconds,
-    )  # fmt: skip
-
-
-def test_window_starts_finishable_runs_first_and_skips_hopeless_ones(monkeypatch):
+def test_window_starts_finishable_runs_first_and_skips_hopeless_ones(four, monkeypatch):
     monkeypatch.setattr(launcher, "START_SECONDS", 0.0)
-    long, short, unknown, endless = run("long", 900), run("short", 100), run("unknown", None), run("endless", 90_000)
+    run = lambda seconds: replace(four[0][0], steps=100, eval_every=10, seconds=seconds)
+    long, short, unknown, endless = map(run, (900, 100, None, 90_000))
     monkeypatch.setattr(launcher, "workers", lambda: (1, None))
     # 585 of the 600 seconds are for runs.
     limited = Launcher(config("selection", "minutes=10"))
