@@ -1,6 +1,5 @@
 """Tests of the batches of the data module and of lra.load_dataset, and of the bag-of-tokens baseline."""
 
-import json
 import runpy
 import subprocess
 import sys
@@ -38,18 +37,24 @@ def test_epoch_permutation_depends_only_on_seed_and_position():
 
 def test_epoch_permutation_is_uniform():
     """Position of example 0 in the first epoch, over 2,000 seeds."""
-    positions = [int(np.flatnonzero(EpochPermutation(10, seed)[0:10] == 0)[0]) for seed in range(2000)]
+    positions = [EpochPermutation(10, seed)[0:10].tolist().index(0) for seed in range(2000)]
     assert p_value(np.bincount(positions, minlength=10)) > LEVEL
+
+
+def set_up(data):
+    data.setup()
+    return data
 
 
 @pytest.fixture
 def data(data_root):
-    def make(*overrides):
-        made = config("cur_abs", f"data.root={data_root}", *overrides).task_data(seed=1)
-        made.setup()
-        return made
+    return lambda *overrides: set_up(config("cur_abs", f"data.root={data_root}", *overrides).task_data(seed=1))
 
-    return make
+
+def labelled_sequences(batch):
+    """The real tokens and the label of each example."""
+    sequences = zip(batch.inputs[:, 0], batch.mask[:, 0], batch.label, strict=True)
+    return [(tokens[mask].tolist(), label.item()) for tokens, mask, label in sequences]
 
 
 def test_stream_follows_permutation_and_sorts_micro_batches_by_length(data):
@@ -57,9 +62,8 @@ def test_stream_follows_permutation_and_sorts_micro_batches_by_length(data):
     large = next(iter(full_data.train_dataloader()))
     stream = iter(micro_data.train_dataloader())
     small = [next(stream) for _ in range(4)]
-    seqs = lambda batch: [batch.inputs[i, 0][batch.mask[i, 0]].tolist() for i in range(len(batch.label))]
-    by_length = sorted(zip(seqs(large), large.label.tolist(), strict=True), key=lambda pair: len(pair[0]))
-    assert by_length == [pair for b in small for pair in zip(seqs(b), b.label.tolist(), strict=True)]
+    by_length = sorted(labelled_sequences(large), key=lambda pair: len(pair[0]))
+    assert by_length == [pair for batch in small for pair in labelled_sequences(batch)]
     assert small[0].inputs.shape[-1] < large.inputs.shape[-1]
     split = full_data.splits["train"]
     for row, index in enumerate(EpochPermutation(256, 1)[0:8]):
@@ -88,6 +92,8 @@ def test_batch_width_is_longest_sequence_rounded_up_or_task_length(data):
         widths.add(batch.inputs.shape[-1])
     assert widths <= {64, 128}
     assert next(iter(fixed.train_dataloader())).inputs.shape == (8, 1, 128)
+    # Sequences are truncated to the limit of the task.
+    assert next(iter(data("task.limit=30").train_dataloader())).mask.sum(-1).max() == 30
 
 
 def test_unmasked_batches_count_padding_as_tokens(data):
@@ -100,24 +106,16 @@ def test_unmasked_batches_count_padding_as_tokens(data):
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_evaluation_batches_cover_each_example_once(data, split):
     made = data("data.eval_batch=7")
-    evaluated = [
-        tuple(row[m].tolist())
-        for b in made.evaluation_batches(split)
-        for row, m in zip(b.inputs[:, 0], b.mask[:, 0], strict=True)
-    ]
+    evaluated = [pair for batch in made.evaluation_batches(split) for pair in labelled_sequences(batch)]
     stored = made.splits[split]
-    seqs = [tuple(stored.tokens[a:b].tolist()) for a, b in zip(stored.offsets[:-1], stored.offsets[1:], strict=True)]
-    assert sorted(evaluated) == sorted(seqs) and len(evaluated) == 64
-
-
-def test_sequences_are_truncated_to_task_limit(data):
-    made = data("task.limit=30")
-    assert next(iter(made.train_dataloader())).mask.sum(-1).max() == 30
+    tokens = stored.tokens.tensor_split(stored.offsets[1:-1])
+    assert sorted(evaluated) == sorted((x.tolist(), y.item()) for x, y in zip(tokens, stored.labels, strict=True))
+    assert len(evaluated) == 64
 
 
 def test_accuracy_baseline_is_share_of_most_frequent_class(data):
     labels = data().splits["test"].labels
-    assert data().baseline("test", metrics.accuracy) == 100 * max(int((labels == c).sum()) for c in range(10)) / 64
+    assert data().baseline("test", metrics.accuracy) == 100 * labels.bincount().max().item() / 64
 
 
 ROOT = CONF.parent
@@ -127,8 +125,7 @@ ROOT = CONF.parent
 def test_load_dataset_batches_equal_task_data_batches(task, data_root):
     dataset = lra.load_dataset(task, "val", budget="smoke", root=data_root)
     suite = config("sdpa" if task != "adding" else "none", f"task={task}", f"data.root={data_root}").task_data()
-    suite.setup()
-    expected = suite.gather("val", torch.arange(9).numpy())
+    expected = set_up(suite).gather("val", torch.arange(9).numpy())
     batch = next(iter(DataLoader(dataset, batch_size=9, collate_fn=dataset.collate)))
     width = batch.tokens.shape[1]
     mask = torch.ones_like(batch.mask) if expected.mask is None else expected.mask[:, 0, :width]
@@ -146,10 +143,9 @@ def test_dataset_indices_work_as_in_a_list(data_root):
         for (tokens, label), (expected_tokens, expected_label) in zip(examples, expected, strict=True):
             assert torch.equal(tokens, expected_tokens) and torch.equal(label, expected_label)
     for index in (64, -65):
-        with pytest.raises(IndexError, match=f"^index {index} is out of range for 64 examples$"):
-            dataset.__getitems__([0, index])
-        with pytest.raises(IndexError, match=f"^index {index} is out of range for 64 examples$"):
-            dataset[index]
+        for get in (dataset.__getitem__, lambda i: dataset.__getitems__([0, i])):
+            with pytest.raises(IndexError, match=f"^index {index} is out of range for 64 examples$"):
+                get(index)
 
 
 def test_load_dataset_text_is_shifted_truncated_and_needs_download(tmp_path):
@@ -165,18 +161,17 @@ def test_load_dataset_text_is_shifted_truncated_and_needs_download(tmp_path):
     assert dataset.metadata.class_names == ("negative", "positive") and dataset.metadata.vocab_size == 512
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("lisotps",), "task must be one of adding, .*, got 'lisotps'"),
-        (("listops", "dev"), "split must be one of train, val, test, got 'dev'"),
-    ],
-)
-def test_invalid_names_are_rejected_with_valid_choices(arguments, message):
+INVALID_NAMES = {
+    "task must be one of adding, .*, got 'lisotps'": {"task": "lisotps"},
+    "split must be one of train, val, test, got 'dev'": {"task": "listops", "split": "dev"},
+    "budget must be one of .*smoke.*, not 'large'": {"task": "listops", "budget": "large"},
+}
+
+
+@pytest.mark.parametrize("message", INVALID_NAMES)
+def test_invalid_names_are_rejected_with_valid_choices(message):
     with pytest.raises(ValueError, match=message):
-        lra.load_dataset(*arguments)
-    with pytest.raises(ValueError, match=r"budget must be one of .*smoke.*, not 'large'"):
-        lra.load_dataset("listops", budget="large")
+        lra.load_dataset(**INVALID_NAMES[message])
     with pytest.raises(AttributeError, match="no attribute 'load_datasets'"):
         lra.load_datasets  # noqa: B018
 
@@ -222,10 +217,8 @@ def test_example_training_loop_runs(data_root, monkeypatch):
 fit = partial(bag.fit, metric=metrics.accuracy, vocab=7, outputs=4, loss=F.cross_entropy)
 
 
-def task(source, root="", **options):
-    data = TaskData(source=source, root=str(root), length=source.length, limit=source.length, batch=8, **options)
-    data.setup()
-    return data
+def task(source, root=""):
+    return set_up(TaskData(source=source, root=str(root), length=source.length, limit=source.length, batch=8))
 
 
 def test_bag_features_are_counts_of_valid_tokens():
@@ -252,17 +245,18 @@ def test_bag_of_tokens_learns_counts_but_not_order():
 
 
 def test_bag_score_path_depends_on_data_and_reading_options(tmp_path):
-    data = task(Recall(train=9, val=9, test=9), tmp_path)
+    recall = lambda **options: task(Recall(train=9, val=9, test=9, **options), tmp_path)
+    data = recall()
     file = bag.path(data, "accuracy")
     assert bag.read(file) is None and file.parent == tmp_path / "bags"
     bag.write(file, {"val": 3.0, "test": 12.5})
     assert bag.read(file) == 12.5
-    variants = [task(Recall(train=9, val=9, test=9, pairs=3), tmp_path), task(Recall(train=9, val=9, test=9), tmp_path)]
+    variants = [recall(pairs=3), recall()]
     variants[1].limit = 32
     assert len({file, bag.path(data, "roc_auc"), *(bag.path(other, "accuracy") for other in variants)}) == 4
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", json.dumps({"test": 101.0}), json.dumps({"test": "9"})])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"test": 101.0}', '{"test": "9"}'])
 def test_damaged_bag_file_is_no_score(text, tmp_path):
     (tmp_path / "bag.json").write_text(text)
     assert bag.read(tmp_path / "bag.json") is None
