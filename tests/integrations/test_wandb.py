@@ -2,18 +2,19 @@
 
 import csv
 import http.server
-import importlib.util
 import json
 import re
 import statistics
 import sys
 import threading
 from dataclasses import asdict
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
 import wandb_files
 from conftest import config
+from lightning import Trainer
 from PIL import Image
 from support.records import TESTS, add, add_seeds, diverged
 from support.training import power_cut, seed_folder, train_config
@@ -93,8 +94,6 @@ def test_logger_does_not_change_fingerprint():
 @pytest.mark.parametrize("before_checkpoint", [False, True])
 def test_resumed_offline_run_is_complete(service, data_root, tmp_path, before_checkpoint):
     """The process crashes at the evaluation of step 3, before or after the checkpoint is saved."""
-    from lightning import Trainer
-
     save = Trainer.save_checkpoint
 
     def saved(self, path):
@@ -147,15 +146,10 @@ def test_training_survives_killed_wandb_service(service, data_root, tmp_path, ca
 
 
 class Broken(http.server.BaseHTTPRequestHandler):
-    """A W&B service that answers every request with an error."""
+    """A W&B service that answers every request with an error, and logs none."""
 
-    def do_GET(self):
-        self.send_error(500)
-
-    do_POST = do_GET
-
-    def log_message(self, *_):
-        """Suppress the request log on stderr."""
+    do_GET = do_POST = lambda self: self.send_error(500)
+    log_message = lambda *_: None
 
 
 @pytest.mark.parametrize(
@@ -191,13 +185,13 @@ def test_diverged_seed_is_a_failed_run(service, data_root, tmp_path):
     assert data.summary["record"]["status"] == "diverged" and data.messages["exit"].exit_code == 1
 
 
-@pytest.mark.parametrize("there", ["nothing", "a folder that other programs left"])
-def test_missing_wandb_package_raises_with_install_command(data_root, tmp_path, monkeypatch, there):
-    if there == "nothing":
-        monkeypatch.setitem(sys.modules, "wandb", None)
-    else:
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_missing_wandb_package_raises_with_install_command(data_root, tmp_path, monkeypatch, has_folder):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    # A folder that other programs left is no package.
+    if has_folder:
         (tmp_path / "wandb").mkdir()
-        monkeypatch.delitem(sys.modules, "wandb", raising=False)
+        monkeypatch.delitem(sys.modules, "wandb")
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
         monkeypatch.setattr(sys, "path_importer_cache", {})
     with pytest.raises(ValueError, match=r"not installed: pip install '\.\[wandb\]'"):
@@ -206,8 +200,7 @@ def test_missing_wandb_package_raises_with_install_command(data_root, tmp_path, 
         run(tmp_path, "logger.wandb.mode=live")
 
 
-is_installed = importlib.util.find_spec("wandb_workspaces") is not None
-needs_wandb = pytest.mark.skipif(not is_installed, reason="pip install '.[wandb]'")
+needs_wandb = pytest.mark.skipif(not find_spec("wandb_workspaces"), reason="pip install '.[wandb]'")
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,10 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
 
 BLOCK, HEADER = 1 << 15, 7
 FULL, LAST = 1, 4
-
-
-class Contents(NamedTuple):
-    """A .wandb file: the last message of each kind, the merged config and summary, and the history."""
-
-    messages: dict[str, Any]
-    config: dict
-    summary: dict
-    history: list[dict]
 
 
 def chunks(path: Path) -> Iterator[bytes]:
@@ -46,11 +37,12 @@ def insert(items, tree: dict) -> dict:
     return tree
 
 
-def read(folder: Path) -> Contents:
-    """Read the only run in folder/wandb; first stop W&B's process, which writes the file asynchronously."""
+def read(folder: Path) -> SimpleNamespace:
+    """Read the last message of each kind, the merged config and summary, and the history of the run in folder/wandb."""
     import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
+    # W&B's process writes the file asynchronously.
     wandb.teardown()
     (path,) = (folder / "wandb").glob("*run-*/*.wandb")
     messages, config, summary, history = {}, {}, {}, []
@@ -63,4 +55,4 @@ def read(folder: Path) -> Contents:
             insert(message.update, summary)
         elif kind == "history":
             history.append(insert(message.item, {}))
-    return Contents(messages, config, summary, history)
+    return SimpleNamespace(messages=messages, config=config, summary=summary, history=history)
