@@ -27,24 +27,20 @@ from lra.studies.qkv import generated
 from lra.train.__main__ import train
 
 N, H, L, D, E = 2, 3, 24, 5, 4
+GENERATOR = torch.Generator().manual_seed(0)
+Q, K, V = (torch.randn(N, H, L, size, dtype=torch.float64, generator=GENERATOR) for size in (D, D, E))
 np_softmax = partial(softmax, axis=-1)
 # Not exact even if all queries and keys are selected.
 INEXACT = ("nystrom", "nystrom_kmeans", "performer", "mean")
 
 
-def qkv():
-    g = torch.Generator().manual_seed(0)
-    return [torch.randn(N, H, L, size, dtype=torch.float64, generator=g) for size in (D, D, E)]
-
-
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_candidates_are_exact_if_they_select_all_tokens(name):
     torch.manual_seed(0)
-    q, k, v = qkv()
     function = CANDIDATES[name].function
-    out = function(q, k, v, 6)
-    assert out.shape == v.shape and out.isfinite().all()
-    assert (distance(function, (q, k, v), candidates.softmax(q, k, v), L) < 1e-9) == (name not in INEXACT)
+    out = function(Q, K, V, 6)
+    assert out.shape == V.shape and out.isfinite().all()
+    assert (distance(function, (Q, K, V), candidates.softmax(Q, K, V), L) < 1e-9) == (name not in INEXACT)
 
 
 INVERTING = [partial(combine, inverse=exact) for combine in (product, missing_mass, row_sums)]
@@ -54,16 +50,14 @@ OTHERS = [variants.least_squares, partial(smoothed, corrected=False), smoothed, 
 @pytest.mark.parametrize("combine", [*INVERTING, *OTHERS])
 def test_combinations_are_exact_with_all_queries_and_keys(combine):
     """All tokens are selected, in random order. Inverting a 24 x 24 softmax matrix loses some digits."""
-    q, k, v = qkv()
     rows, cols = (torch.rand(N, H, L, generator=torch.manual_seed(i)).argsort(-1) for i in range(2))
-    out = combine(KeptFactors(q, k, v, rows, cols))
-    assert (out - candidates.softmax(q, k, v)).abs().max() < 1e-7
+    out = combine(KeptFactors(Q, K, V, rows, cols))
+    assert (out - candidates.softmax(Q, K, V)).abs().max() < 1e-7
 
 
 def test_constant_values_are_preserved():
     """Rows of the attention map sum to one for any number of selected queries."""
-    q, k, v = qkv()
-    x, rough = KeptFactors(q, k, torch.full_like(v, 3.0), *farthest_points(q, k, v, 5)), partial(cubic, steps=2)
+    x, rough = KeptFactors(Q, K, torch.full_like(V, 3.0), *farthest_points(Q, K, V, 5)), partial(cubic, steps=2)
     outputs = [missing_mass(x, rough), row_sums(x, rough), smoothed(x), heavy_keys(x, 0.6)]
     for out in (*outputs, candidates.clustered_improved(x.q, x.k, x.v, 5)):
         torch.testing.assert_close(out, x.v)
@@ -71,9 +65,8 @@ def test_constant_values_are_preserved():
 
 def test_least_squares_satisfies_normal_equations():
     """With identity values the output is C M R. The residual is orthogonal to C and R, so no other M is closer to A."""
-    q, k, _ = qkv()
     eye = torch.eye(L, dtype=torch.float64).expand(N, H, L, L)
-    x, a = KeptFactors(q, k, eye, *step(q, k, eye, 5)), weights(q, k)
+    x, a = KeptFactors(Q, K, eye, *step(Q, K, eye, 5)), weights(Q, K)
     residual = a - variants.least_squares(x)
     assert (x.C.mT @ residual @ x.R.mT).abs().max() < 1e-10
     alternatives = [product(x, inverse) for inverse in (exact, lambda u: cubic(u, steps=4))]
@@ -82,16 +75,15 @@ def test_least_squares_satisfies_normal_equations():
 
 def test_smoothed_combination_equals_cur_plus():
     cur_plus = selection(farthest_points, smoothed)
-    torch.testing.assert_close(cur_plus(*qkv(), 6), CANDIDATES["cur_plus"].function(*qkv(), 6))
+    torch.testing.assert_close(cur_plus(Q, K, V, 6), CANDIDATES["cur_plus"].function(Q, K, V, 6))
 
 
 def test_heavy_keys_matches_numpy():
-    q, k, v = qkv()
-    x = KeptFactors(q, k, v, *farthest_points(q, k, v, 6))
+    x = KeptFactors(Q, K, V, *farthest_points(Q, K, V, 6))
     actual = heavy_keys(x, 0.5)
-    keys, _, sizes = form_clusters(k, v, x.k_cols, None, None)
+    keys, _, sizes = form_clusters(K, V, x.k_cols, None, None)
     for n, h in np.ndindex(N, H):
-        a, b, c, m = (y[n, h].numpy() for y in (q, k, v, keys))
+        a, b, c, m = (y[n, h].numpy() for y in (Q, K, V, keys))
         rows, cols = x.rows[n, h].numpy(), x.cols[n, h].numpy()
         cell = ((b[:, None] - b[cols][None]) ** 2).sum(-1).argmin(1)
         assert (np.bincount(cell, minlength=6) == sizes[n, h].numpy()).all()
@@ -101,17 +93,16 @@ def test_heavy_keys_matches_numpy():
         is_heavy = np.zeros((L, L), bool)
         np.put_along_axis(is_heavy, heavy, True, 1)
         out = np_softmax(np.where(is_heavy, scores, rough)) @ c
-        smooth = variants.kernel(q, x.q_rows)[n, h].numpy()
+        smooth = variants.kernel(Q, x.q_rows)[n, h].numpy()
         expected = out + smooth @ ((np_softmax(scores) @ c)[rows] - out[rows])
         np.testing.assert_allclose(actual[n, h].numpy(), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_clustered_attention_matches_numpy_version_of_paper():
-    q, k, v = qkv()
-    improved, plain = (f(q, k, v, 4) for f in (candidates.clustered_improved, candidates.clustered))
-    query_means = candidates.centres(q, 4)
+    improved, plain = (f(Q, K, V, 4) for f in (candidates.clustered_improved, candidates.clustered))
+    query_means = candidates.centres(Q, 4)
     for n, h in np.ndindex(N, H):
-        a, b, c, m = (y[n, h].numpy() for y in (q, k, v, query_means))
+        a, b, c, m = (y[n, h].numpy() for y in (Q, K, V, query_means))
         map = np_softmax(m @ b.T / D**0.5)
         for i in range(L):
             j = ((a[i] - m) ** 2).sum(1).argmin()
@@ -122,30 +113,28 @@ def test_clustered_attention_matches_numpy_version_of_paper():
 
 
 def test_lloyd_steps_reduce_distance_to_means():
-    x = qkv()[0]
-    within = lambda centres: torch.cdist(x, centres).amin(-1).square().sum().item()
-    first = x[:, :, :4]
-    updated = variants.means(x, first)
-    assert within(variants.means(x, updated)) <= within(updated) < within(first)
+    within = lambda centres: torch.cdist(Q, centres).amin(-1).square().sum().item()
+    first = Q[:, :, :4]
+    updated = variants.means(Q, first)
+    assert within(variants.means(Q, updated)) <= within(updated) < within(first)
     # No key is nearest to the last centre, which then stays as it is.
     with_far_centre = torch.cat([first, torch.full_like(first[:, :, :1], 99.0)], 2)
-    torch.testing.assert_close(variants.means(x, with_far_centre)[:, :, 4], with_far_centre[:, :, 4])
+    torch.testing.assert_close(variants.means(Q, with_far_centre)[:, :, 4], with_far_centre[:, :, 4])
 
 
 def test_selection_rules_match_numpy():
     torch.manual_seed(0)
-    q, k, v = qkv()
     for choose in (*(rule for rule, _ in CHOICES.values()), farthest_points):
-        for index in choose(q, k, v, 7):
+        for index in choose(Q, K, V, 7):
             assert index.shape == (N, H, 7) and (index.sort(-1).values.diff(dim=-1) > 0).all()
-    a = k[1, 2].numpy()
+    a = K[1, 2].numpy()
     gram = a.T @ a
     scores = np.diag(a @ np.linalg.inv(gram + 1e-3 * np.diag(gram).mean() * np.eye(D)) @ a.T)
-    assert set(variants.leverage(k, 7)[1, 2].tolist()) == set(np.argsort(-scores)[:7])
-    rows, cols = variants.received(q, k, v, 7)
-    mass = np_softmax(q[1, 2].numpy()[rows[1, 2].numpy()] @ a.T / D**0.5).sum(0)
+    assert set(variants.leverage(K, 7)[1, 2].tolist()) == set(np.argsort(-scores)[:7])
+    rows, cols = variants.received(Q, K, V, 7)
+    mass = np_softmax(Q[1, 2].numpy()[rows[1, 2].numpy()] @ a.T / D**0.5).sum(0)
     assert set(cols[1, 2].tolist()) == set(np.argsort(-mass)[:7])
-    with_far_key = torch.cat([k, k[:, :, :1] + 1e4], 2)
+    with_far_key = torch.cat([K, K[:, :, :1] + 1e4], 2)
     # An outlier is drawn first or second.
     assert (variants.kmeans_pp(with_far_key, 2) == L).any(-1).all()
 
@@ -155,17 +144,17 @@ TINY = ("n=2", "heads=1", "head_dim=4", "length=20", "counts=[4,6]", "cost=0")
 
 def test_dropin_command_adds_results_to_one_table(tmp_path, call):
     command = partial(call, dropin, f"runs={tmp_path}", *TINY)
+    read_errors = lambda: json.loads((tmp_path / "dropin/gaussian-20/errors.json").read_text())
     _, out, _ = command("sources=gaussian", "candidates=[cur_plus,mean]")
-    home = tmp_path / "dropin"
-    errors = json.loads((home / "gaussian-20/errors.json").read_text())
+    errors = read_errors()
     assert set(errors["values"]) == {"cur_step", "cur_plus", "mean"} and errors["n"] == 2 and "cur_plus" in out
     layers = [layer for (layer,) in generated("gaussian", compose(DropinOptions, TINY)).examples]
     mean_errors = [distance(candidates.mean, layer, candidates.softmax(*layer), 4) for layer in layers]
     assert errors["values"]["mean"]["4"] == pytest.approx([np.mean(mean_errors), np.std(mean_errors, ddof=1)], rel=1e-6)
     command("sources=[gaussian,clustered]", "candidates=[clustered]", "cost=30")
-    values = json.loads((home / "gaussian-20/errors.json").read_text())["values"]
+    values = read_errors()["values"]
     assert set(values) == {"cur_step", "cur_plus", "mean", "clustered"} and values["mean"] == errors["values"]["mean"]
-    table = (home / "dropin.md").read_text()
+    table = (tmp_path / "dropin/dropin.md").read_text()
     assert "clustered-20 c=4 | clustered-20 c=6 | gaussian-20 c=4" in table and "30 tokens, 1 heads of 4" in table
     lines = [line.split(" | ") for line in table.splitlines() if line.startswith("| ") and "---" not in line][1:]
     ratios = [float(line[1]) for line in lines]
