@@ -116,15 +116,13 @@ def test_class_token_is_always_selected():
     """With its row selected, the class token's output of the first layer is exact; without, it is not."""
     register("cur_1", count=1, score="abs", pairing="same_q")
     register("cur_1_free", count=1, score="abs", pairing="same_q", class_token=False)
-    encoder, free = model("dinov2", "cur_1"), model("dinov2", "cur_1_free")
-    exact, batch = model("dinov2"), inputs("dinov2")
     class_tokens = []
-    for net in (exact, encoder, free):
-        outputs = []
-        first_layer = net.encoder.layer[0] if hasattr(net, "encoder") else net.layers[0]
-        first_layer.attention.register_forward_hook(lambda _, args, out, outputs=outputs: outputs.append(out))
-        states(net, batch)
-        class_tokens.append((outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0])[:, 0])
+    hook = lambda _, args, out: class_tokens.append((out[0] if isinstance(out, tuple) else out)[:, 0])
+    for attention in ("eager", "cur_1", "cur_1_free"):
+        encoder = model("dinov2", attention)
+        first_layer = encoder.encoder.layer[0] if hasattr(encoder, "encoder") else encoder.layers[0]
+        first_layer.attention.register_forward_hook(hook)
+        states(encoder, inputs("dinov2"))
     torch.testing.assert_close(class_tokens[1], class_tokens[0])
     assert not torch.allclose(class_tokens[2], class_tokens[0], atol=1e-3)
 
@@ -160,15 +158,14 @@ def test_reload_uses_saved_attention_name_and_warns_without_it(tmp_path):
 
 def test_decoder_raises():
     gpt_sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 50}
-    gpt = transformers.GPT2Model(transformers.GPT2Config(**gpt_sizes, attn_implementation="cur"))
+    gpt = build("GPT2", gpt_sizes | {"attn_implementation": "cur"})
     with pytest.raises(ValueError, match="gpt2 is a decoder or masks keys query by query"):
         gpt(input_ids=inputs("bert")["input_ids"])
     decoder = build("Bert", {**TEXT, "is_decoder": True, "attn_implementation": "cur"})
     with pytest.raises(ValueError, match="bert is a decoder"):
         decoder(**inputs("bert"))
-    layer = copy.deepcopy(gpt.h[0].attn).eval()
     with pytest.raises(ValueError, match="GPT2Attention is causal; CUR attention is for encoders"):
-        layer(torch.randn(1, 4, 32))
+        gpt.h[0].attn.eval()(torch.randn(1, 4, 32))
 
 
 def test_local_attention_layers_raise():
@@ -199,23 +196,22 @@ def test_additive_mask_equals_boolean_mask():
     encoder, batch = model("bert", "cur_8"), inputs("bert")
     keys = batch["attention_mask"].bool()[:, None, None]
     bias = torch.zeros(keys.shape, dtype=torch.float64).masked_fill(~keys, torch.finfo(torch.float64).min)
-    torch.testing.assert_close(
-        encoder(batch["input_ids"], bias.expand(3, 1, 20, 20)).last_hidden_state[keys[:, 0, 0]], states(encoder, batch)
-    )
+    out = encoder(batch["input_ids"], bias.expand(3, 1, 20, 20)).last_hidden_state
+    torch.testing.assert_close(out[keys[:, 0, 0]], states(encoder, batch))
 
 
 def test_cur_attention_matches_registered_attention():
     """The queries, keys and values that the model passes give the same output in cur_attention."""
-    encoder, batch = model("vit", "cur_8"), inputs("vit")
-    calls = []
-    register("cur_spy", count=8)
-    attention_fn = transformers.AttentionInterface()["cur_spy"]
-    transformers.AttentionInterface.register(
-        "cur_spy", lambda *a, **k: calls.append((a, k, attention_fn(*a, **k))) or calls[-1][2]
-    )
-    encoder.set_attn_implementation("cur_spy")
-    states(encoder, batch)
-    for (_, q, k, v, mask), kwargs, (out, weights) in calls:
-        assert mask is None and weights is None
-        expected = cur_attention(q, k, v, scale=kwargs["scaling"], count=8, class_token=True)
-        torch.testing.assert_close(out, expected.transpose(1, 2))
+    attention, lengths = transformers.AttentionInterface()["cur_8"], []
+
+    def compare(module, q, k, v, mask, **options):
+        lengths.append(q.shape[2])
+        result = attention(module, q, k, v, mask, **options)
+        expected = cur_attention(q, k, v, scale=options["scaling"], count=8, class_token=True)
+        torch.testing.assert_close(result[0], expected.transpose(1, 2))
+        assert mask is None and result[1] is None
+        return result
+
+    transformers.AttentionInterface.register("cur_compared", compare)
+    states(model("vit", "cur_compared"), inputs("vit"))
+    assert lengths == [37, 37]

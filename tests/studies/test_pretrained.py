@@ -1,14 +1,13 @@
 """The study of pretrained encoders: functions compared with numpy, and the commands on a tiny BERT and toy reviews."""
 
-import io
 import json
-import tarfile
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from server import write_tar
 
 pytestmark = pytest.mark.peers
 transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
@@ -24,14 +23,13 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "p
 def reviews(tmp_path_factory):
     path = tmp_path_factory.mktemp("reviews") / "reviews.tar.gz"
     rng = np.random.default_rng(0)
-    with tarfile.open(path, "w:gz") as archive:
-        for split in ("train", "test"):
-            for kind, word in (("neg", "bad"), ("pos", "good"), *([("unsup", "film")] if split == "train" else [])):
-                for i in range(12):
-                    text = " ".join([*rng.choice(["film", "plot", "the"], rng.integers(3, 30)), word]).encode()
-                    member = tarfile.TarInfo(f"reviews/{split}/{kind}/{i}.txt")
-                    member.size = len(text)
-                    archive.addfile(member, io.BytesIO(text))
+    files = {}
+    for folder in ("train/neg", "train/pos", "train/unsup", "test/neg", "test/pos"):
+        last_word = {"neg": "bad", "pos": "good", "unsup": "film"}[folder.partition("/")[2]]
+        for i in range(12):
+            words = [*rng.choice(["film", "plot", "the"], rng.integers(3, 30)), last_word]
+            files[f"reviews/{folder}/{i}.txt"] = " ".join(words).encode()
+    write_tar(path, files)
     return path
 
 
