@@ -1,8 +1,8 @@
 """Studies of reach: probes with confined layers and derivatives, and errors as a function of task length."""
 
-import csv
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,11 +26,10 @@ from lra.sweep.launcher import Launcher
 from lra.train.__main__ import train
 
 LENGTH = 24
+CONFINED = ["sdpa", "softmax", "cur_abs", "nystrom", "linear", "mean", "conv", "s4d_lin", "local"]
 
 
-@pytest.mark.parametrize(
-    "name", ["sdpa", "softmax", "cur_abs", "nystrom", "linear", "mean", "conv", "s4d_lin", "local"]
-)
+@pytest.mark.parametrize("name", CONFINED)
 def test_full_reach_keeps_output_and_confinement_is_undone(name):
     model, batch = model_and_batch(name)
     reference_output = model(batch.inputs, batch.mask)
@@ -115,21 +114,16 @@ def test_derivative_shares_do_not_depend_on_encode_separately():
     torch.testing.assert_close(*map(torch.tensor, actual), rtol=0.1, atol=1e-4)
 
 
-def test_derivative_distances_count_from_token_to_token_with_class_vector():
+def test_derivative_distances_count_from_token_to_token_with_class_vector_or_token():
     """A convolution of width 3 reaches one position, and without a mechanism a token depends on itself only."""
     for words, reach in (("conv attn.width=3", 1), ("none", 0)):
         model, batch = model_and_batch(words, "model.pool=class", "model.layers=1")
         assert measure.beyond(model, [batch], [reach], rows=20) == [0]
-    # The only real token is the last one.
-    one_token = Batch(batch.inputs, torch.arange(LENGTH).expand(2, 1, -1) == LENGTH - 1, batch.label)
-    assert measure.beyond(model, [one_token], [0], rows=4) == [0]
-
-
-def test_derivatives_of_padded_sequences_include_last_token_after_class_token():
-    """The class token does not depend on the token behind it, so only the derivatives of that token are beyond 0."""
-    model, batch = model_and_batch("conv attn.causal=true", "model.pool=cls", "model.layers=1")
-    one_token = Batch(batch.inputs, torch.arange(LENGTH).expand(2, 1, -1) == 0, batch.label)
-    assert measure.beyond(model, [one_token], [0], rows=20)[0] > 0.001
+    only = lambda position: Batch(batch.inputs, torch.arange(LENGTH).expand(2, 1, -1) == position, batch.label)
+    assert measure.beyond(model, [only(LENGTH - 1)], [0], rows=4) == [0]
+    # The class token does not depend on the token behind it, so only the derivatives of that token are beyond 0.
+    model, _ = model_and_batch("conv attn.causal=true", "model.pool=cls", "model.layers=1")
+    assert measure.beyond(model, [only(0)], [0], rows=20)[0] > 0.001
 
 
 def test_reaches_are_powers_of_two_and_length():
@@ -155,22 +149,19 @@ def test_probe_command_caches_results_and_writes_tables(data_root, tmp_path, cap
         probe.__wrapped__(compose(ProbesOptions, [*args, *extra_overrides]))
         assert ("done before" in capfd.readouterr().err) == is_cached
     probe.__wrapped__(compose(ProbesOptions, [*args, "swaps=[sdpa,nystrom]"]))
-    saved = lambda name: csv.DictReader((home.parent / name).read_text().splitlines())
-    table = {row["trained with"]: row for row in saved("swaps.csv") if row["task"] == "listops"}
-    assert table["nystrom"]["sdpa"] == "" and table["sdpa"]["nystrom"]
-    for name in names:
-        assert table[name]["own"] == table[name][name] == str(record.load(home / name / "seed-0/probes.json").score)
+    swaps = record.table(home.parent / "swaps.csv").set_index(["task", "trained with"]).loc["listops"]
+    assert swaps.sdpa["nystrom"] == "" and swaps.nystrom["sdpa"]
+    scores = {name: str(record.load(home / name / "seed-0/probes.json").score) for name in names}
+    assert swaps.own.to_dict() == {name: swaps[name][name] for name in names} == scores
     assert "| task | trained with | own | nystrom | sdpa |" in (home.parent / "swaps.md").read_text()
     probe.__wrapped__(compose(ProbesOptions, [*args, "filled=true"]))
     with pytest.raises(ValueError, match="give one of them"):
         probe.__wrapped__(compose(ProbesOptions, [*args, "filled=true", "swaps=[sdpa]"]))
-    lines = {line["trained with"]: line for line in saved("filled.csv")}
-    for name in names:
-        assert lines[name]["own"] == str(record.load(home / name / "seed-0/probes.json").score)
-        assert lines[name]["task"] == "listops" and lines[name].keys() >= {"trained with", "16", "32"}
+    filled = record.table(home.parent / "filled.csv").set_index(["task", "trained with"]).loc["listops"]
+    assert filled.own.to_dict() == scores and {"16", "32"} <= set(filled)
 
 
-def test_scores_by_token_count_exclude_padding_and_filler():
+def test_scores_by_token_count_exclude_padding_filler_and_groups_of_one_class():
     rows = torch.tensor([[1, 0, 0, 0], [2, 5, 0, 0], [1, 0, 5, 5], [2, 5, 5, 5], [1, 5, 5, 5]])
     mask = torch.tensor([4, 4, 4, 4, 3])[:, None, None] > torch.arange(4)
     label = torch.tensor([1, 2, 0, 0, 1])
@@ -179,14 +170,11 @@ def test_scores_by_token_count_exclude_padding_and_filler():
     batches = [Batch(rows[:2, None], None, label[:2]), Batch(rows[2:, None], mask[2:], label[2:])]
     scores = measure.over_filled(model, batches, "accuracy")
     assert scores == {"own": 60.0, "1": 100.0, "2": pytest.approx(200 / 3), "4": 0.0}
-
-
-def test_scores_by_token_count_leave_out_groups_of_one_class():
-    inputs = torch.tensor([[1, 0], [2, 0], [1, 5]])[:, None]
-    model = lambda inputs, mask: F.one_hot(inputs[:, 0, 0] - 1, 2)
+    # These metrics need both classes.
+    classes = lambda inputs, mask: F.one_hot(inputs[:, 0, 0] - 1, 2)
+    batch = Batch(torch.tensor([[1, 0], [2, 0], [1, 5]])[:, None], None, torch.tensor([0, 1, 0]))
     for metric in ("roc_auc", "balanced_accuracy"):
-        scores = measure.over_filled(model, [Batch(inputs, None, torch.tensor([0, 1, 0]))], metric)
-        assert scores == {"own": 100.0, "1": 100.0}
+        assert measure.over_filled(classes, [batch], metric) == {"own": 100.0, "1": 100.0}
 
 
 def test_swaps_with_other_attention_weights_leave_cell_empty(data_root, tmp_path, capfd):
@@ -201,19 +189,15 @@ def test_swaps_with_other_attention_weights_leave_cell_empty(data_root, tmp_path
 
 
 def test_matrix_leaves_out_scores_with_other_options(tmp_path, capfd):
-    def line(label, examples, kept):
+    swaps = {}
+    for label, options in {"cur_abs": "100,", "cur_step": "100,8", "nystrom": "200,"}.items():
+        swaps[label] = f"scored with,score,examples,kept\nown,40.0,{options}\nsdpa,20.0,{options}\n"
+    # A line without its options, as earlier versions wrote it.
+    swaps["mean"] = "scored with,score\nown,40.0\n"
+    for label, text in swaps.items():
         folder = tmp_path / "listops" / label / "seed-0"
         folder.mkdir(parents=True)
-        rows = [f"{name},{score},{examples},{kept}" for name, score in (("own", 40.0), ("sdpa", 20.0))]
-        (folder / record.SWAPS).write_text("\n".join(["scored with,score,examples,kept", *rows, ""]))
-
-    line("cur_abs", 100, "")
-    line("cur_step", 100, 8)
-    line("nystrom", 200, "")
-    # A line without its options, as earlier versions wrote it.
-    folder = tmp_path / "listops/mean/seed-0"
-    folder.mkdir(parents=True)
-    (folder / record.SWAPS).write_text("scored with,score\nown,40.0\n")
+        (folder / record.SWAPS).write_text(text)
     matrix(tmp_path, record.SWAPS, {"examples": "100", "kept": ""})
     assert record.table(tmp_path / record.SWAPS)["trained with"].tolist() == ["cur_abs"]
     assert capfd.readouterr().err.count("left out: ") == 3
@@ -248,11 +232,11 @@ def test_locality_is_smallest_reach_that_keeps_95_percent_of_gain(tmp_path):
 
 def test_title_of_figure_has_examples_of_all_labels(tmp_path, monkeypatch):
     titles = []
-    monkeypatch.setattr(report, "save", lambda figure, path, title: titles.append(title))
+    monkeypatch.setattr(report, "save", lambda figure, path, title: titles.append(title.partition(", ")[2]))
     for label, examples in (("cur_abs", 10), ("sdpa", 10), ("sdpa", 200)):
         save_probes(tmp_path, label, [20.0, 20.0, 30.0, 40.0], examples=examples)
         draw(tmp_path / record.FOLDER / "paper-paper/listops")
-    assert [title.partition(", ")[2] for title in titles] == ["10 test examples"] * 2 + ["10 to 200 test examples"]
+    assert titles == ["10 test examples"] * 2 + ["10 to 200 test examples"]
 
 
 def test_report_shows_locality_and_scores_within_each_reach(tmp_path):
@@ -282,9 +266,6 @@ def test_report_shows_table_of_swapped_mechanisms(tmp_path):
     assert data.head == ["task", "trained with", "own", "sdpa", "mean"]
     ((_, cells),) = data.rows()
     assert [cell.text for cell in cells] == ["listops", "nystrom", "41.00", "", "12.35"]
-
-
-SMALL_STUDY = ("lengths=[128,256]", "mechanisms=[mean,linear]", "seeds=[0]", "tasks=[temporal_order]", "budget=smoke")
 
 
 def run_record(task, label="mean", seed=0, test=40.0, **changes):
@@ -344,13 +325,12 @@ def test_lengths_command_plots_finished_runs_after_failure(tmp_path, monkeypatch
                 finish(run)
 
     monkeypatch.setattr(Launcher, "launch", launch)
-    command = (*SMALL_STUDY, "measure=0", f"runs={tmp_path}")
+    grid = ("lengths=[128,256]", "mechanisms=[mean,linear]", "seeds=[0]", "tasks=[temporal_order]")
+    command = (*grid, "budget=smoke", "measure=0", f"runs={tmp_path}")
     assert call(lengths, *command, "plan=true")[0] is None and not list(tmp_path.iterdir())
     stop, _, log = call(lengths, *command)
     assert stop == "lra: 2 of 4 runs failed; the same command tries them again" and "no memory" in log
     home = tmp_path / "sweep-lengths-smoke"
-    lines = (home / "lengths.csv").read_text().splitlines()
-    rows = [row for row in csv.DictReader(lines) if row["source"] == "measured"]
-    errors = [(row["mechanism"], row["length"], float(row["error"])) for row in rows]
-    assert errors == [("mean", length, 100 - RECORD.test) for length in ("128", "256")]
+    measured = pd.read_csv(home / "lengths.csv").query("source == 'measured'")[["mechanism", "length", "error"]]
+    assert measured.to_numpy().tolist() == [["mean", length, 100 - RECORD.test] for length in (128, 256)]
     assert (home / "lengths.png").stat().st_size > 10_000

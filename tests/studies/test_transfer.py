@@ -65,16 +65,15 @@ def batches(count=2):
     return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
 
 
-def choices(seed):
-    return yaml.safe_load((seed / "config.yaml").read_text())
-
-
-def copy_run(seed, home, choices, weights=None):
-    """Copy a run with other recorded choices, and optionally other weights."""
+def copy_run(seed, home, changes, weights=None):
+    """Copy a run with changes of its recorded choices, or with other weights and all of their choices."""
     shutil.copytree(seed, home, ignore=shutil.ignore_patterns(".*"))
     unseal(home / "record.json")
+    choices = changes
     if weights:
         torch.save(weights, home / "best.ckpt")
+    else:
+        choices = yaml.safe_load((seed / "config.yaml").read_text()) | changes
     (home / "config.yaml").write_text(yaml.safe_dump(choices))
     result = record.load(home / "record.json")
     record.save(dataclasses.replace(result, fingerprint=config_file.fingerprint(choices | {"seed": result.seed})), home)
@@ -131,12 +130,11 @@ def test_spectrum_matches_svd_of_dense_map(runs):
     call = calls(exact, batch)["blocks.1.mixer.attention"][0]
     q, k = (call.arguments[name].double().detach().numpy() for name in "qk")
     expected = []
-    for i in range(4):
+    for i, h in np.ndindex(4, q.shape[1]):
         real = batch.mask[i, 0].numpy()
-        for h in range(q.shape[1]):
-            scores = q[i, h][real] @ k[i, h][real].T / np.sqrt(q.shape[3])
-            values = np.linalg.svd(softmax(scores, axis=1), compute_uv=False)
-            expected.append(np.pad(values, (0, q.shape[2] - len(values))))
+        scores = q[i, h][real] @ k[i, h][real].T / np.sqrt(q.shape[3])
+        values = np.linalg.svd(softmax(scores, axis=1), compute_uv=False)
+        expected.append(np.pad(values, (0, q.shape[2] - len(values))))
     actual = layers(exact, swapped, [batch], spectrum=4)[1]
     np.testing.assert_allclose(actual.spectrum, np.mean(expected, 0), rtol=1e-3, atol=1e-6)
     assert actual.relative < 1e-5
@@ -190,8 +188,7 @@ def test_mega_cur_with_exact_inverse_equals_trained_mega(mega):
 
 
 def test_changing_attention_function_requires_explicit_override(mega, tmp_path):
-    seed = trained(mega, "mega") / "seed-0"
-    home = copy_run(seed, tmp_path / "copy", choices(seed) | {"attn.weights": "laplace"})
+    home = copy_run(trained(mega, "mega") / "seed-0", tmp_path / "copy", {"attn.weights": "laplace"})
     # softmax has the option in its class only, mega_cur_step in its configuration too.
     for attn, override in (("mega_cur_step", "attn.weights"), ("softmax", "+attn.weights")):
         message = f"has attn.weights=laplace and attn={attn} has softmax; add {override}=laplace"
@@ -278,8 +275,7 @@ def test_weights_without_counterpart_in_new_mechanism_raise(runs, tmp_path):
 
 
 def test_run_on_other_data_or_without_record_raises(runs, tmp_path):
-    seed = trained(runs) / "seed-0"
-    copy = copy_run(seed, tmp_path / "copy", choices(seed) | {"provenance.name": "other"})
+    copy = copy_run(trained(runs) / "seed-0", tmp_path / "copy", {"provenance.name": "other"})
     with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
         transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
     (copy / "record.json").unlink()
