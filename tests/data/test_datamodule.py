@@ -32,7 +32,8 @@ def test_epoch_permutation_depends_only_on_seed_and_position():
         assert sorted(stream[first : first + 10]) == list(range(10))
     for start, stop in [(0, 1), (7, 23), (19, 21), (30, 35)]:
         assert (EpochPermutation(10, seed=3)[start:stop] == stream[start:stop]).all()
-    assert (EpochPermutation(10, seed=4)[0:10] != stream[:10]).any() and (stream[:10] != stream[10:20]).any()
+    assert (EpochPermutation(10, seed=4)[0:10] != stream[:10]).any()
+    assert (stream[:10] != stream[10:20]).any()
 
 
 def test_epoch_permutation_is_uniform():
@@ -80,7 +81,8 @@ def test_training_stream_resumes_at_step(data):
     resumed = iter(other.train_dataloader())
     for batch in batches[35:]:
         resumed_batch = next(resumed)
-        assert torch.equal(batch.inputs, resumed_batch.inputs) and torch.equal(batch.label, resumed_batch.label)
+        assert torch.equal(batch.inputs, resumed_batch.inputs)
+        assert torch.equal(batch.label, resumed_batch.label)
 
 
 def test_batch_width_is_longest_sequence_rounded_up_or_task_length(data):
@@ -129,10 +131,12 @@ def test_load_dataset_batches_equal_task_data_batches(task, data_root):
     batch = next(iter(DataLoader(dataset, batch_size=9, collate_fn=dataset.collate)))
     width = batch.tokens.shape[1]
     mask = torch.ones_like(batch.mask) if expected.mask is None else expected.mask[:, 0, :width]
-    assert torch.equal(batch.tokens, expected.inputs[:, 0, :width]) and torch.equal(batch.mask, mask)
+    assert torch.equal(batch.tokens, expected.inputs[:, 0, :width])
+    assert torch.equal(batch.mask, mask)
     assert torch.equal(batch.label, expected.label) and int(mask.sum(1).max()) == width
     assert dataset.metadata.is_regression == (task == "adding") == (dataset.metadata.vocab_size is None)
-    assert len(list(dataset)) == len(dataset) == 64 and torch.equal(dataset[-1].label, dataset.labels[-1])
+    assert len(list(dataset)) == len(dataset) == 64
+    assert torch.equal(dataset[-1].label, dataset.labels[-1])
 
 
 def test_dataset_indices_work_as_in_a_list(data_root):

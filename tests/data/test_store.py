@@ -221,7 +221,8 @@ def test_existing_folder_is_replaced_only_with_replace_true(folder):
     with pytest.raises(FileExistsError):
         write(folder, {"train": [chunk(5, 2)]}, provenance={})
     write(folder, {"train": [chunk(5, 2)]}, provenance={}, replace=True)
-    assert len(load(folder, {})["train"]) == 2 and [path.name for path in folder.parent.iterdir()] == ["toy"]
+    assert len(load(folder, {})["train"]) == 2
+    assert [path.name for path in folder.parent.iterdir()] == ["toy"]
 
 
 class Slow(Source):
