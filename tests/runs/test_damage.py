@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from conftest import config, run
+from conftest import run
+from support.cases import error_message, slow
 from support.records import PHASE, flip, instead
 from support.training import NO_WEIGHTS, assert_same_files, power_cut, result, seed_folder, smoke, train_config
 
@@ -26,7 +26,6 @@ from lra.runs.run_dir import RunDir
 from lra.studies.transfer.__main__ import transfer
 from lra.studies.transfer.show import show as tables
 from lra.train.__main__ import train
-from lra.train.callbacks import Checkpoints
 from lra.train.pretrain import PretrainDir
 
 SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu"]
@@ -113,7 +112,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        pytest.param(name, damage, marks=[] if (name, damage) in QUICK else pytest.mark.slow)
+        (name, damage) if (name, damage) in QUICK else slow(name, damage)
         for name, (_, _, location, _) in COMMANDS.items()
         for damage in DAMAGE
         if (damage != "of another seed" or "seed-0" in location) and (name, damage) not in UNDETECTABLE
@@ -141,34 +140,27 @@ def test_damage_is_reported_or_changes_no_result(name, damage, whole, tmp_path, 
         shutil.rmtree(tmp_path / str(number))
 
 
-def link_to_dev_zero(path):
-    instead(path, lambda path: path.symlink_to("/dev/zero"))
-
-
-DAMAGED_SOURCES = [
-    ("best.ckpt", r"cannot be used \(it is missing", lambda path: path.unlink()),
-    ("best.ckpt", r"cannot be used \(it is not a regular", link_to_dev_zero),
-    ("best.ckpt", r"cannot be used \(its sha256", lambda path: path.write_bytes(b"x")),
-    ("metrics.csv", r"cannot be used \(it is not a regular", lambda path: instead(path, os.mkfifo)),
-    ("metrics.csv", r"cannot be used \(its sha256", lambda path: path.write_text("a\n1\n")),
-]
-
-
-@pytest.mark.parametrize(("name", "reason", "damage"), DAMAGED_SOURCES)
+@pytest.mark.parametrize(
+    ("name", "reason", "damage"),
+    [
+        ("best.ckpt", "it is missing", Path.unlink),
+        ("best.ckpt", "it is not a regular", lambda path: instead(path, lambda link: link.symlink_to("/dev/zero"))),
+        ("best.ckpt", "its sha256", lambda path: path.write_bytes(b"x")),
+        ("metrics.csv", "it is not a regular", lambda path: instead(path, os.mkfifo)),
+        ("metrics.csv", "its sha256", lambda path: path.write_text("a\n1\n")),
+    ],
+)
 def test_pretraining_is_reused_only_from_intact_regular_files(name, reason, damage, tmp_path):
-    experiment = config("sdpa", "pretrain=masked", f"pretrain.from={tmp_path / 'theirs'}", f"runs={tmp_path}")
     home, target_dir = tmp_path / "theirs" / "pretrain", tmp_path / "mine" / "pretrain"
     home.mkdir(parents=True)
     target_dir.parent.mkdir()
-    (home.parent / "config.yaml").write_text(yaml.safe_dump({"seed": 0}))
     torch.save({"weight": torch.zeros(1, 1)}, home / "best.ckpt")
     (home / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
     whole = {name: (home / name).read_bytes() for name in ("best.ckpt", "metrics.csv")}
-    target = PretrainDir(path=target_dir, choices={}, seed=0, source=experiment.pretrain.from_)
+    target = PretrainDir(path=target_dir, choices={}, seed=0, source=home.parent)
     record.save_pretraining(replace(PHASE, fingerprint=target.fingerprint), home)
     damage(home / name)
-    with pytest.raises(ValueError, match=f"{home}/{name} {reason}"):
-        target.find_finished()
+    assert f"{home}/{name} cannot be used ({reason}" in error_message(target.find_finished)
     assert not (target_dir / "pretrain.json").exists() and not list(target_dir.glob(".*"))
     for name, content in whole.items():
         (home / name).unlink(missing_ok=True)
@@ -181,6 +173,8 @@ def test_pretraining_is_reused_only_from_intact_regular_files(name, reason, dama
 
 
 WORDS = ("optim.steps=6", "optim.eval_every=3")
+NO_STATE = [{"callbacks": 1}, {"callbacks": {"Checkpoints": dict.fromkeys(checkpoint._CALLBACK_KEYS, ())}}]
+LOST = {"missing": Path.unlink, "a flipped bit": flip, "no rows": lambda path: path.write_text("step\n")}
 OTHER_SUM = r"{} .* \(its sha256 is not the one in the record.json or pretrain.json"
 
 
@@ -223,24 +217,17 @@ def test_training_does_not_resume_from_changed_files(halves, tmp_path, data_root
     folder, other, _ = halves
     home = shutil.copytree(folder, seed_folder(tmp_path))
     HARM[message](home, other)
-    with pytest.raises(ValueError) as excinfo:
-        train_config(smoke(tmp_path, *WORDS))
-    assert message in str(excinfo.value) and "resumes" not in str(excinfo.value)
+    actual = error_message(train_config, smoke(tmp_path, *WORDS))
+    assert message in actual and "resumes" not in actual
     assert not (home / "record.json").exists()
-
-
-NO_STATE = [{"callbacks": 1}, {"callbacks": {"Checkpoints": dict.fromkeys(checkpoint._CALLBACK_KEYS, ())}}]
 
 
 @pytest.mark.parametrize("held", [[], {}, *NO_STATE, *({"state_dict": held} for held in NO_WEIGHTS.values())])
 def test_checkpoint_with_other_contents_is_rejected(halves, tmp_path, held):
     whole = torch.load(halves[0] / "last.ckpt", weights_only=True)
     torch.save(whole | held if held else held, tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run of this version; delete its folder"):
-        checkpoint.state(tmp_path / "last.ckpt")
-
-
-LOST = {"missing": Path.unlink, "a flipped bit": flip, "no rows": lambda path: path.write_text("step\n")}
+    message = error_message(checkpoint.state, tmp_path / "last.ckpt")
+    assert "last.ckpt is not the state of a run of this version; delete its folder" in message
 
 
 @pytest.mark.parametrize("harm", LOST)
@@ -269,23 +256,19 @@ def test_record_of_another_seed_is_rejected(halves, tmp_path, data_root):
         train_config(smoke(tmp_path, *WORDS, "seeds=[1]"))
 
 
-def train_until(files: int, runs: Path, words: tuple[str, ...]) -> int:
-    """Return the exit status of training that is killed after replacing ``files`` files in the evaluation of step 6."""
-    if child := os.fork():
+def train_until(files, runs, words):
+    """Return the exit status of training that is killed when it has replaced a number of files."""
+    child = os.fork()
+    if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    replace, original_hook, remaining_calls = Path.replace, Checkpoints.on_validation_end, iter(range(files))
+    replace, remaining_calls = Path.replace, iter(range(files))
 
-    def replace_or_exit(*call):
+    def replace_or_exit(*paths):
         if next(remaining_calls, None) is None:
             os._exit(9)
-        return replace(*call)
+        return replace(*paths)
 
-    def hook(self, trainer, module):
-        Path.replace = replace_or_exit if trainer.global_step == 6 else replace
-        original_hook(self, trainer, module)
-        Path.replace = replace
-
-    Checkpoints.on_validation_end = hook
+    Path.replace = replace_or_exit
     train_config(smoke(runs, *words))
     os._exit(0)
 
@@ -303,4 +286,5 @@ def test_resume_after_kill_at_any_file_write_is_exact(tmp_path, data_root):
         assert result(home) == result(whole)
         assert_same_files(home, whole, ["metrics.csv", "config.yaml"], ["best.ckpt"])
         files += 1
-    assert status == 0 and files > 2
+    # The configuration, the record, and at least seven files of three evaluations.
+    assert status == 0 and files > 8

@@ -4,17 +4,16 @@ import dataclasses
 import functools
 import json
 import shutil
-import sys
 
 import pytest
 import torch
 import yaml
+from support.cases import error_message
 from support.records import PHASE, RECORD
 
 from lra.evaluate.restore import best, configuration
-from lra.runs import checkpoint, config_file, published, record
+from lra.runs import checkpoint, config_file, published, reader, record
 from lra.runs.publish import publish
-from lra.runs.reader import finished, scan
 from lra.runs.run_dir import RunDir
 
 FILLED = {"tokens": 10**12, "pretrain": PHASE, "data": "00", "collapsed": True, "live_units": 1 / 3, "command": "'b,c'"}
@@ -48,9 +47,7 @@ def test_published_tables_round_trip_is_exact(study):
     old_files = {path: path.read_bytes() for path in study.iterdir()}
     published.save(study, loaded.values())
     assert {path: path.read_bytes() for path in study.iterdir()} == old_files
-
-
-def test_each_configuration_is_stored_once(study):
+    # Each configuration is stored once.
     lines = [json.loads(line) for line in (study / published.CONFIGS).read_text().splitlines()]
     assert {tuple(line["labels"]) for line in lines} == {("cur_abs",), ("NA", "none", "sdpa-model.positions=x,y")}
     assert sorted(name for line in lines for name in line["fingerprints"]) == sorted(r.record.fingerprint for r in RUNS)
@@ -80,22 +77,23 @@ DAMAGES = {
 @pytest.mark.parametrize("reason", DAMAGES)
 def test_damaged_tables_raise_single_line_reason(study, reason):
     DAMAGES[reason](study)
-    with pytest.raises(ValueError) as excinfo:
-        published.read(study)
-    message = str(excinfo.value)
-    assert message.startswith(str(study)) and reason in message and "\n" not in message
-    assert scan(study.parent) == ({}, [message])
+    message = error_message(published.read, study)
+    assert message.startswith(str(study)) and reason in message
+    assert reader.scan(study.parent) == ({}, [message])
 
 
+# Run directories with published weights, and two runs of the first one's label.
 WEIGHTS = sorted(path.parent for path in published.HOME.rglob(checkpoint.BEST))
+SOURCES = list(published.below(WEIGHTS[0].parent).values())[:2]
+
+
+def published_runs(root):
+    return {path: run for study in published.studies(root) for path, run in published.read(study).items()}
 
 
 @functools.cache
 def published_suite():
-    runs = {}
-    for study in published.studies(published.HOME):
-        runs |= published.read(study)
-    return runs
+    return published_runs(published.HOME)
 
 
 def test_published_tables_are_complete_and_consistent(monkeypatch):
@@ -130,46 +128,35 @@ def test_published_weights_total_at_most_3_mib():
 
 
 def test_scan_skips_published_runs_unless_named():
-    assert not set(scan(published.HOME.parent)[0]) & set(published_suite())
-    assert scan(published.HOME) == ({path: run.record for path, run in published_suite().items()}, [])
+    assert not set(reader.scan(published.HOME.parent)[0]) & set(published_suite())
+    assert reader.scan(published.HOME) == ({path: run.record for path, run in published_suite().items()}, [])
 
 
 def test_finished_lists_seeds_of_published_label():
+    done = [path for path, run in published_suite().items() if run.record.status == "done"]
     for label in {path.parent for path in published_suite() if path.name == "seed-1"}:
-        seeds = [
-            path for path, run in published_suite().items() if path.parent == label and run.record.status == "done"
-        ]
-        assert [run.path for run in finished(label)] == sorted(seeds)
-
-
-PUBLISHED_WEIGHTS = min(published.HOME.rglob(checkpoint.BEST))
-LABEL = PUBLISHED_WEIGHTS.parents[1]
-SOURCES = dict(list(published.below(LABEL).items())[:2])
-
-
-def write_run_dir(run, folder, weights=None):
-    """Write the files that training leaves of a finished run."""
-    folder.mkdir(parents=True)
-    (folder / config_file.NAME).write_text(yaml.dump(run.choices))
-    if run.evaluations:
-        (folder / checkpoint.METRICS).write_text(checkpoint.format_metrics(run.evaluations))
-    if weights:
-        shutil.copy(weights, folder / checkpoint.BEST)
-    record.save(run.record, folder)
+        assert [run.path for run in reader.finished(label)] == sorted(path for path in done if path.parent == label)
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """Change to a working directory with two finished runs in runs/mine."""
+    """Change to a working directory with two finished runs in runs/mine, of which seed 0 has weights."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["publish", "runs=runs/mine", "out=out"])
-    for number, run in enumerate(SOURCES.values()):
-        write_run_dir(run, tmp_path / "runs" / "mine" / f"seed-{number}", None if number else PUBLISHED_WEIGHTS)
+    for seed, run in enumerate(SOURCES):
+        folder = tmp_path / "runs" / "mine" / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        if seed == 0:
+            shutil.copy(WEIGHTS[0] / checkpoint.BEST, folder)
+        (folder / config_file.NAME).write_text(yaml.dump(run.choices))
+        (folder / checkpoint.METRICS).write_text(checkpoint.format_metrics(run.evaluations))
+        record.save(run.record, folder)
     return tmp_path
 
 
-def published_runs(home):
-    return {path: run for study in published.studies(home / "out") for path, run in published.read(study).items()}
+@pytest.fixture
+def publish_mine(home, call):
+    """Publish the runs; returns the exit message, stdout and stderr."""
+    return functools.partial(call, publish, "runs=runs/mine", "out=out")
 
 
 def contents(folder):
@@ -180,59 +167,48 @@ def change(folder, **fields):
     record.save(dataclasses.replace(record.load(folder / record.NAME), **fields), folder)
 
 
-def rejection() -> str:
-    with pytest.raises(SystemExit) as stop:
-        publish()
-    return str(stop.value)
-
-
-def test_publish_adds_complete_runs_once(home, monkeypatch, capsys):
-    publish()
-    assert list(published_runs(home).values()) == list(SOURCES.values())
+def test_publish_adds_complete_runs_once(home, publish_mine, call):
+    _, output, _ = publish_mine()
+    assert "2 added, 0 there already" in output and "about.json" in output
+    assert list(published_runs(home / "out").values()) == SOURCES
     files = {published.RUNS, published.CURVES, published.CONFIGS, published.ABOUT}
     assert {path.name for path in (home / "out").rglob("*.*")} == files
-    output = capsys.readouterr().out
-    assert "2 added, 0 there already" in output and "about.json" in output
     old_files = contents(home / "out")
-    publish()
-    assert "0 added, 2 there already" in capsys.readouterr().out and contents(home / "out") == old_files
-    monkeypatch.setattr(sys, "argv", ["publish", "runs=out", "out=again"])
-    publish()
+    assert "0 added, 2 there already" in publish_mine()[1] and contents(home / "out") == old_files
+    call(publish, "runs=out", "out=again")
     assert contents(home / "again") == old_files
 
 
-def test_publish_in_two_steps_equals_publish_at_once(home, capsys):
+def test_publish_in_two_steps_equals_publish_at_once(home, publish_mine):
     shutil.move(home / "runs" / "mine" / "seed-1", home / "later")
-    publish()
+    publish_mine()
     shutil.move(home / "later", home / "runs" / "mine" / "seed-1")
-    publish()
-    assert "1 added, 1 there already" in capsys.readouterr().out
+    assert "1 added, 1 there already" in publish_mine()[1]
     two_step_files = contents(home / "out")
     shutil.rmtree(home / "out")
-    publish()
+    publish_mine()
     assert two_step_files == contents(home / "out")
 
 
-def test_publish_copies_weights_of_selected_seeds_exactly(home, monkeypatch):
+def test_publish_copies_weights_of_selected_seeds_exactly(home, publish_mine):
     (home / "out").mkdir()
     # An unrelated file next to the studies.
     (home / "out" / published.RUNS).touch()
-    publish()
+    publish_mine()
     old_files = contents(home / "out")
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "weights=[0]"])
-    publish()
+    publish_mine("weights=[0]")
     (copy,) = (home / "out").rglob(checkpoint.BEST)
-    assert copy.parent.name == "seed-0" and copy.read_bytes() == PUBLISHED_WEIGHTS.read_bytes()
+    assert copy.parent.name == "seed-0" and copy.read_bytes() == (WEIGHTS[0] / checkpoint.BEST).read_bytes()
     assert RunDir.read(copy.parent).weights == copy
     assert old_files.items() <= contents(home / "out").items()
 
 
-def test_publish_adds_run_diverged_before_first_evaluation(home):
+def test_publish_adds_run_diverged_before_first_evaluation(home, publish_mine):
     run = home / "runs" / "mine" / "seed-1"
     (run / checkpoint.METRICS).unlink()
     change(run, status="diverged", val=None, test=None, best_step=None, steps=7)
-    publish()
-    (copy,) = (run for run in published_runs(home).values() if run.record.status == "diverged")
+    publish_mine()
+    (copy,) = (run for run in published_runs(home / "out").values() if run.record.status == "diverged")
     assert copy.evaluations == [] and copy.record.steps == 7
 
 
@@ -244,35 +220,33 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("reason", REJECTED)
-def test_rejected_run_leaves_no_files(home, reason):
+def test_rejected_run_leaves_no_files(home, publish_mine, reason):
     REJECTED[reason](home / "runs" / "mine")
-    assert reason in rejection() and not (home / "out").exists()
+    assert reason in publish_mine()[0] and not (home / "out").exists()
 
 
-def test_publish_does_not_overwrite_another_run(home):
-    publish()
+def test_publish_does_not_overwrite_another_run(home, publish_mine):
+    publish_mine()
     change(home / "runs" / "mine" / "seed-0", test=1.0)
     old_files = contents(home / "out")
-    assert "holds another run than runs/mine/seed-0" in rejection()
+    assert "holds another run than runs/mine/seed-0" in publish_mine()[0]
     assert contents(home / "out") == old_files
 
 
-def test_publish_without_finished_run_or_folder_raises_error(home, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["publish", "runs=nowhere"])
-    assert rejection() == "lra: runs=nowhere has no finished run; name a folder of finished runs, runs=runs/<study>"
-    monkeypatch.setattr(sys, "argv", ["publish"])
-    assert "a folder of finished runs: runs=runs/<study>" in rejection()
+def test_publish_without_finished_run_or_folder_raises_error(home, call):
+    stop, _, _ = call(publish, "runs=nowhere")
+    assert stop == "lra: runs=nowhere has no finished run; name a folder of finished runs, runs=runs/<study>"
+    assert "a folder of finished runs: runs=runs/<study>" in call(publish)[0]
 
 
-def test_publish_follows_links_and_reports_unfinished_runs(home, capsys):
+def test_publish_follows_links_and_reports_unfinished_runs(home, publish_mine):
     root = home / "runs" / "mine"
     (root / "seed-2").mkdir()
     (root / "seed-2" / config_file.NAME).write_text("a: 1\n")
     for seed in (1, 2):
         shutil.move(root / f"seed-{seed}", home / f"moved-{seed}")
         (root / f"seed-{seed}").symlink_to(home / f"moved-{seed}")
-    assert [folder.seed for folder in finished(root)] == [0, 1]
-    publish()
-    out, err = capsys.readouterr()
+    assert [folder.seed for folder in reader.finished(root)] == [0, 1]
+    _, out, err = publish_mine()
     assert "2 added, 0 there already" in out
     assert "skipped: runs/mine/seed-2 has no record.json: the run is not finished" in err
