@@ -127,12 +127,9 @@ def test_published_weights_total_at_most_3_mib():
     assert {path.name for path in published.HOME.rglob("record.json")} == set()
 
 
-def test_scan_skips_published_runs_unless_named():
+def test_published_runs_are_scanned_only_if_named_and_listed_by_label():
     assert not set(reader.scan(published.HOME.parent)[0]) & set(published_suite())
     assert reader.scan(published.HOME) == ({path: run.record for path, run in published_suite().items()}, [])
-
-
-def test_finished_lists_seeds_of_published_label():
     done = [path for path, run in published_suite().items() if run.record.status == "done"]
     for label in {path.parent for path in published_suite() if path.name == "seed-1"}:
         assert [run.path for run in reader.finished(label)] == sorted(path for path in done if path.parent == label)
@@ -167,27 +164,21 @@ def change(folder, **fields):
     record.save(dataclasses.replace(record.load(folder / record.NAME), **fields), folder)
 
 
-def test_publish_adds_complete_runs_once(home, publish_mine, call):
+def test_publish_adds_complete_runs_once_in_any_number_of_steps(home, publish_mine, call):
+    shutil.move(home / "runs" / "mine" / "seed-1", home / "later")
     _, output, _ = publish_mine()
-    assert "2 added, 0 there already" in output and "about.json" in output
+    assert "1 added, 0 there already" in output and "about.json" in output
+    shutil.move(home / "later", home / "runs" / "mine" / "seed-1")
+    assert "1 added, 1 there already" in publish_mine()[1]
     assert list(published_runs(home / "out").values()) == SOURCES
     files = {published.RUNS, published.CURVES, published.CONFIGS, published.ABOUT}
     assert {path.name for path in (home / "out").rglob("*.*")} == files
     old_files = contents(home / "out")
     assert "0 added, 2 there already" in publish_mine()[1] and contents(home / "out") == old_files
-    call(publish, "runs=out", "out=again")
-    assert contents(home / "again") == old_files
-
-
-def test_publish_in_two_steps_equals_publish_at_once(home, publish_mine):
-    shutil.move(home / "runs" / "mine" / "seed-1", home / "later")
-    publish_mine()
-    shutil.move(home / "later", home / "runs" / "mine" / "seed-1")
-    assert "1 added, 1 there already" in publish_mine()[1]
-    two_step_files = contents(home / "out")
-    shutil.rmtree(home / "out")
-    publish_mine()
-    assert two_step_files == contents(home / "out")
+    # Both runs at once, and published runs, give the same files.
+    for runs in ("runs/mine", "out"):
+        assert "2 added, 0 there already" in call(publish, f"runs={runs}", f"out={runs}-again")[1]
+        assert contents(home / f"{runs}-again") == old_files
 
 
 def test_publish_copies_weights_of_selected_seeds_exactly(home, publish_mine):

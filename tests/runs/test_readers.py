@@ -247,6 +247,7 @@ def test_history_skips_run_with_rejected_configuration(tmp_path, capfd):
 
 
 NPZ = [b"", b"\xff\x00", b"PK\x03\x04", b"asked", {}, {"asked": "{"}, {"asked": "{}"}, {"asked": np.array([{}])}]
+SWAPS = [b"", b"\xff\x00", b"a,b\n1\n", b'"', b"a,b,b\n1,2,3\n", b"scored with,score\nown,x\n"]
 
 
 @pytest.mark.parametrize("content", NPZ)
@@ -257,9 +258,6 @@ def test_foreign_npz_is_rejected(content, tmp_path):
     else:
         path.write_bytes(content)
     assert "a.npz is not a result of this study (" in error_message(saved, path, {})
-
-
-SWAPS = [b"", b"\xff\x00", b"a,b\n1\n", b'"', b"a,b,b\n1,2,3\n", b"scored with,score\nown,x\n"]
 
 
 @pytest.mark.parametrize("content", SWAPS)

@@ -1,64 +1,57 @@
 """Tests of the progress display and the log of a run, and of its diagnostics against oracles."""
 
 import contextlib
-import math
 import os
 import pty
 import re
 import select
 import signal
 import subprocess
-import sys
 import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
+from support.cases import slow
 from support.training import DIAGNOSTICS, assert_same_files, result, seed_folder, smoke, start, train_config, trained
 
 from lra import console
 from lra.data.progress import live_line
 from lra.model.classifier import Head
-from lra.runs import record
+from lra.runs import checkpoint, record
 from lra.train import __main__ as training
-from lra.train import diagnostics
-from lra.train.plan import resolve
-from lra.train.trainer import ignore_expected_warnings
+from lra.train import diagnostics, plan, trainer
 
 # A killed process could not show a hidden cursor again.
 HIDE_CURSOR = b"\x1b[?25l"
 ERASE_LINE = b"\x1b[2K"
+LABELS = torch.arange(4).repeat(250)
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    """Return a function that makes stderr a terminal and returns a function that reads it."""
+@contextlib.contextmanager
+def terminal():
+    """Make stderr a terminal; yields a function that reads it until it is silent for half a second."""
     reader_fd, terminal_fd = pty.openpty()
-    with os.fdopen(terminal_fd, "w") as stream:
-        # Called by the test itself, because pytest replaces stderr after the fixtures.
-        def attach():
-            monkeypatch.setattr(sys, "stderr", stream)
-            return read_all
 
-        def read_all():
-            """Read until the terminal is silent for half a second: its text arrives in chunks."""
-            text = b""
-            while select.select([reader_fd], [], [], 0.5)[0]:
-                text += os.read(reader_fd, 2**16)
-            return text
+    def read_all():
+        text = b""
+        while select.select([reader_fd], [], [], 0.5)[0]:
+            text += os.read(reader_fd, 2**16)
+        return text
 
-        yield attach
+    with os.fdopen(terminal_fd, "w") as stream, contextlib.redirect_stderr(stream):
+        yield read_all
     os.close(reader_fd)
 
 
-def test_live_line_keeps_cursor_and_log_messages_visible(terminal):
-    read_all = terminal()
-    with live_line() as line:
-        task = line.add_task("a [b] run", total=4, text="")
-        line.update(task, completed=2, text="best 20.00")
-        line.refresh()
-        console.log("a word")
-    output = read_all()
+def test_live_line_keeps_cursor_and_log_messages_visible():
+    with terminal() as read_all:
+        with live_line() as line:
+            task = line.add_task("a [b] run", total=4, text="")
+            line.update(task, completed=2, text="best 20.00")
+            line.refresh()
+            console.log("a word")
+        output = read_all()
     assert b"a [b] run" in output and b"2/4" in output and b"best 20.00" in output and HIDE_CURSOR not in output
     # After the logged message the live line is drawn again and finally erased.
     assert ERASE_LINE in output[output.index(b"a word") :]
@@ -72,17 +65,15 @@ WHOSE = {
 
 
 @pytest.mark.parametrize("whose", WHOSE)
-def test_live_line_is_disabled_if_processes_share_the_terminal(terminal, whose, monkeypatch):
-    terminal()
-    assert not live_line().disable
-    monkeypatch.setattr(*WHOSE[whose])
-    assert live_line().disable
+def test_live_line_is_disabled_if_processes_share_the_terminal(whose, monkeypatch):
+    with terminal():
+        assert not live_line().disable
+        monkeypatch.setattr(*WHOSE[whose])
+        assert live_line().disable
 
 
 @pytest.mark.first
-@pytest.mark.parametrize(
-    "kill", [signal.SIGINT, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGTERM, signal.SIGKILL))]
-)
+@pytest.mark.parametrize("kill", [signal.SIGINT, slow(signal.SIGTERM), slow(signal.SIGKILL)])
 def test_stopped_run_leaves_terminal_usable(data_root, tmp_path, kill):
     reader_fd, terminal_fd = pty.openpty()
     streams = {"stdin": subprocess.DEVNULL, "stdout": terminal_fd, "stderr": terminal_fd, "start_new_session": True}
@@ -129,13 +120,10 @@ def test_log_without_terminal_and_final_gain_over_control(data_root, tmp_path, c
 
 
 def test_time_left_counts_seeds_without_record(tmp_path):
-    plan = resolve(smoke(tmp_path, "seeds=[0,1,2,3]"))
+    resolved = plan.resolve(smoke(tmp_path, "seeds=[0,1,2,3]"))
     seed_folder(tmp_path, seed=2).mkdir(parents=True)
     (seed_folder(tmp_path, seed=2) / "record.json").touch()
-    assert [plan.more_seeds(seed) for seed in range(4)] == [2, 1, 1, 0]
-
-
-LABELS = torch.arange(4).repeat(250)
+    assert [resolved.more_seeds(seed) for seed in range(4)] == [2, 1, 1, 0]
 
 
 def diagnose(outputs, labels=LABELS, hidden=None, loss="cross_entropy", precision="fp32"):
@@ -176,7 +164,7 @@ def test_regression_outputs_are_collapsed_only_if_constant():
 
 def test_nonfinite_outputs_have_no_diagnostics():
     outputs = noise(1000, 4)
-    outputs[3, 1] = math.nan
+    outputs[3, 1] = torch.nan
     assert diagnose(outputs) == {"val_loss": None, "output_std": None, "live_units": None, "collapsed": None}
 
 
@@ -203,8 +191,7 @@ def test_record_has_diagnostics_of_best_weights(kind, data_root, tmp_path):
     assert entry.val_loss == pytest.approx(F.cross_entropy(outputs, labels).item(), rel=1e-5)
     assert entry.output_std == pytest.approx(outputs.var(0, correction=0).mean().sqrt().item(), rel=1e-4)
     assert (entry.live_units is None) == (kind == "linear")
-    last = (folder / "metrics.csv").read_text().splitlines()
-    assert entry.train_loss == float(last[-1].split(",")[last[0].split(",").index("train_loss")])
+    assert entry.train_loss == checkpoint.read_metrics(folder)[-1]["train_loss"]
     assert entry.lr == 0.01 and entry.torch == torch.__version__ and entry.command.startswith("python -m lra.train ")
 
 
@@ -269,17 +256,12 @@ def test_recorded_command_omits_local_folders(override, kept):
     assert record.command([override]) == " ".join(["python -m lra.train", *[kept] * bool(kept)])
 
 
-@pytest.mark.parametrize(
-    "message,shown",
-    [
-        ("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled.", False),
-        ("\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.", False),
-        ("an unexpected warning", True),
-    ],
-)
-def test_expected_warnings_of_torch_are_hidden(message, shown):
+def test_expected_warnings_of_torch_are_hidden():
+    tensor_cores = "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled."
+    softmax = "\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction."
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ignore_expected_warnings()
-        warnings.warn(message, stacklevel=1)
-    assert bool(caught) is shown
+        trainer.ignore_expected_warnings()
+        for message in (tensor_cores, softmax, "an unexpected warning"):
+            warnings.warn(message, stacklevel=1)
+    assert [str(warning.message) for warning in caught] == ["an unexpected warning"]

@@ -1,6 +1,7 @@
 """Tests of training runs: resumed after a crash or kill, rejected, diverged, locked, and several with -m."""
 
 import os
+import re
 import signal
 import subprocess
 from copy import deepcopy
@@ -11,19 +12,20 @@ import torch
 from conftest import config
 from lightning import Trainer
 from support import training
+from support.cases import error_message, slow
 from support.training import DIAGNOSTICS, LONGER, result, seed_folder, trained
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from lra.io.lock import hold
 from lra.runs import checkpoint, record
-from lra.train import distributed
+from lra.train import distributed, plan
 from lra.train.__main__ import train
 from lra.train.callbacks import Checkpoints, Stopwatch
 from lra.train.lit import LitClassifier
-from lra.train.plan import check_data
 
 
-def test_resume_after_crash_is_bit_exact(data_root, tmp_path, monkeypatch):
+def test_resume_after_crash_and_full_disk_is_bit_exact(data_root, tmp_path, monkeypatch):
+    """Training crashes after its second checkpoint, and the resumed training finds a full disk at the third."""
     words = ["optim.steps=12", "optim.eval_every=3", "optim.micro_batch=4", "optim.lr=0.01"]
     reference_dir = trained(tmp_path / "whole", *words)
 
@@ -33,13 +35,25 @@ def test_resume_after_crash_is_bit_exact(data_root, tmp_path, monkeypatch):
     assert torch.load(crashed_dir / "last.ckpt", weights_only=True)["global_step"] == 6
     assert not (crashed_dir / "record.json").exists()
 
-    steps, step = [], LitClassifier.training_step
+    save, steps, step = Trainer.save_checkpoint, [], LitClassifier.training_step
+
+    def full_disk(self, path, *args, **kwargs):
+        if self.global_step == 9:
+            raise OSError(28, "No space left on device")
+        return save(self, path, *args, **kwargs)
 
     def counting_step(self, *batch):
         steps.append(self.global_step)
         return step(self, *batch)
 
     monkeypatch.setattr(LitClassifier, "training_step", counting_step)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save_checkpoint", full_disk)
+        message = error_message(trained, tmp_path / "cut", *words)
+    assert re.search("No space.*the same command resumes from the last checkpoint", message)
+    assert sorted(set(steps)) == list(range(6, 9)) and not list(tmp_path.rglob("*.part"))
+
+    steps.clear()
     trained(tmp_path / "cut", *words)
     assert sorted(set(steps)) == list(range(6, 12))
     assert result(crashed_dir) == result(reference_dir)
@@ -62,9 +76,8 @@ def test_scoring_uses_weights_of_first_best_validation_score(data_root, tmp_path
 
     monkeypatch.setattr(LitClassifier, "on_validation_epoch_end", set_score)
     monkeypatch.setattr(LitClassifier, "on_test_epoch_end", save_weights)
-    run_dir = trained(tmp_path, "optim.steps=12", "optim.eval_every=3", "optim.lr=0.01")
-    run = record.load(run_dir / "record.json")
-    assert (run.best_step, run.val) == (6, 7.0) and sorted(weights) == [3, 6, 9, 12]
+    values = result(trained(tmp_path, "optim.steps=12", "optim.eval_every=3", "optim.lr=0.01"))
+    assert (values["best_step"], values["val"]) == (6, 7.0) and sorted(weights) == [3, 6, 9, 12]
     # Evaluated on the test set, then on the validation set for the diagnostics.
     assert len(evaluated_weights) == 2
     assert all(torch.equal(value, weights[6][name]) for state in evaluated_weights for name, value in state.items())
@@ -105,35 +118,21 @@ def test_recorded_commit_marks_uncommitted_changes(tmp_path, monkeypatch):
     assert record.git_commit() is None
 
 
-def test_resume_after_full_disk_between_checkpoints_is_exact(data_root, tmp_path, monkeypatch):
-    words = ["optim.steps=6", "optim.eval_every=3"]
-    reference_dir = trained(tmp_path / "whole", *words)
-    original = Trainer.save_checkpoint
-
-    def full_disk(self, path, *args, **kwargs):
-        if self.global_step == 6:
-            raise OSError(28, "No space left on device")
-        return original(self, path, *args, **kwargs)
-
-    message = r"No space.*the same command resumes from the last checkpoint"
-    with monkeypatch.context() as patch, pytest.raises(ValueError, match=message):
-        patch.setattr(Trainer, "save_checkpoint", full_disk)
-        trained(tmp_path / "cut", *words)
-    assert not list(tmp_path.rglob("*.part"))
-    assert result(trained(tmp_path / "cut", *words)) == result(reference_dir)
-
-
-def test_finished_seed_is_skipped_and_changed_configuration_is_rejected(data_root, tmp_path, capfd):
-    run_dir = trained(tmp_path)
+def test_finished_or_locked_seed_is_skipped_and_changed_configuration_is_rejected(data_root, tmp_path, capfd):
+    run_dir, second_dir = trained(tmp_path), seed_folder(tmp_path, seed=1)
     stamp = (run_dir / "record.json").stat().st_mtime_ns
+    second_dir.mkdir()
+    with hold(second_dir / ".owner"):
+        trained(tmp_path, "seeds=[0,1]")
+    err = capfd.readouterr().err
+    assert "seed 0: done before" in err and f"seed 1: skipped, process {os.getpid()} on " in err
+    assert (run_dir / "record.json").stat().st_mtime_ns == stamp and not (second_dir / "record.json").exists()
     trained(tmp_path, "seeds=[0,1]")
-    assert "seed 0: done before" in capfd.readouterr().err
-    assert (run_dir / "record.json").stat().st_mtime_ns == stamp
-    first, second = result(run_dir), result(seed_folder(tmp_path, seed=1))
+    first, second = result(run_dir), result(second_dir)
     assert first["fingerprint"] != second["fingerprint"]
     assert (first["params"], first["n_val"], first["n_test"]) == (second["params"], 64, 64)
-    with pytest.raises(ValueError, match=r"optim.lr: 0.001 -> 0.002.*study=<name>"):
-        trained(tmp_path, "optim.lr=0.002")
+    message = error_message(trained, tmp_path, "optim.lr=0.002")
+    assert re.search("optim.lr: 0.001 -> 0.002.*study=<name>", message)
     trained(tmp_path, "optim.lr=0.002", "study=other")
     # Options that change no result.
     trained(tmp_path, "trainer.threads=1", "data.eval_batch=7")
@@ -173,7 +172,8 @@ def test_nonfinite_weights_are_not_saved(data_root, tmp_path, monkeypatch):
     assert checkpoint.state(run_dir / checkpoint.LAST)["global_step"] == 3
 
 
-@pytest.mark.parametrize("room", [pytest.param(100_000, id="best.ckpt", marks=pytest.mark.slow), 500_000])
+# The sizes fail the write of best.ckpt or of last.ckpt.
+@pytest.mark.parametrize("room", [slow(100_000), 500_000])
 def test_full_disk_is_reported_and_run_resumes(room, data_root, tmp_path):
     """A limit on the file size of a process fails the writes that a full disk would fail."""
     overrides = ("optim.steps=6", "optim.eval_every=3")
@@ -186,19 +186,8 @@ def test_full_disk_is_reported_and_run_resumes(room, data_root, tmp_path):
     assert result(seed_folder(tmp_path, "cur_abs"))["status"] == "done"
 
 
-def test_seed_locked_by_another_process_is_skipped(data_root, tmp_path, capfd):
-    folder = seed_folder(tmp_path)
-    folder.mkdir(parents=True)
-    with hold(folder / ".owner"):
-        trained(tmp_path)
-    assert f"seed 0: skipped, process {os.getpid()} on " in capfd.readouterr().err
-    assert not (folder / "record.json").exists()
-
-
 @pytest.mark.first
-@pytest.mark.parametrize(
-    "kill", [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGTERM))]
-)
+@pytest.mark.parametrize("kill", [signal.SIGKILL, slow(signal.SIGINT), slow(signal.SIGTERM)])
 def test_killed_run_resumes(data_root, tmp_path, kill, capfd):
     folder = seed_folder(tmp_path, "cur_abs")
     err = training.killed(training.start(tmp_path), folder / "last.ckpt", kill)
@@ -209,22 +198,18 @@ def test_killed_run_resumes(data_root, tmp_path, kill, capfd):
     assert not list(folder.glob(".*.part"))
 
 
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [
-        # The ignore_index of torch's cross entropy.
-        (-100, "labels must be 0 or more; the smallest label of the train set is -100"),
-        (8, "task.outputs must be above 8, the largest label of the train set, not 8"),
-    ],
-)
-def test_label_outside_the_classes_is_rejected(label, message):
+def test_label_outside_the_classes_is_rejected():
     run = config("mean", "task=recall")
     data = run.task_data()
     data.setup()
-    check_data(run.task, data)
-    data.splits["train"].labels[3] = label
-    with pytest.raises(ValueError, match=message):
-        check_data(run.task, data)
+    plan.check_data(run.task, data)
+    data.splits["train"].labels[3] = 8
+    message = "task.outputs must be above 8, the largest label of the train set, not 8"
+    assert message in error_message(plan.check_data, run.task, data)
+    # The ignore_index of torch's cross entropy.
+    data.splits["train"].labels[3] = -100
+    message = "labels must be 0 or more; the smallest label of the train set is -100"
+    assert message in error_message(plan.check_data, run.task, data)
 
 
 def test_failed_multirun_job_is_listed_and_others_finish(data_root, tmp_path, monkeypatch, call):
@@ -260,8 +245,7 @@ def test_failed_ddp_job_is_listed_once_and_others_finish(tmp_path, monkeypatch, 
     words = ["task=listops", "budget=smoke", f"runs={tmp_path}"]
     words += ["trainer=ddp", "trainer.devices=2", "trainer.device=cpu"]
     stop, *_ = call(train, "-m", *words, "attn=mean,sdpa")
-    assert (
-        len(calls) == 2 and stop.startswith("lra: 2 runs failed") and "attn=sdpa: one of its processes failed" in stop
-    )
+    assert len(calls) == 2
+    assert stop.startswith("lra: 2 runs failed") and "attn=sdpa: one of its processes failed" in stop
     stop, _, error = call(train, *words, "attn=mean")
     assert (stop, error) == (1, "") and "OMP_NUM_THREADS" not in distributed.os.environ
