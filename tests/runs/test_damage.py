@@ -167,8 +167,7 @@ def test_pretraining_is_reused_only_from_intact_regular_files(name, reason, dama
     assert target.find_finished().status == "done" and checkpoint.read_metrics(target_dir)
     assert all((target_dir / name).read_bytes() == content for name, content in whole.items())
     (target_dir / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
-    with pytest.raises(ValueError, match=OTHER_SUM.format("metrics.csv")):
-        checkpoint.read_metrics(target_dir)
+    assert re.search(OTHER_SUM.format("metrics.csv"), error_message(checkpoint.read_metrics, target_dir))
 
 
 WORDS = ("optim.steps=6", "optim.eval_every=3")
@@ -243,8 +242,7 @@ def test_changed_file_of_finished_run_fails_sha256_check(halves, tmp_path, name)
     read = readers.get(name, lambda home: checkpoint.read(home / name))
     read(home)
     flip(home / name)
-    with pytest.raises(ValueError, match=OTHER_SUM.format(name)):
-        read(home)
+    assert re.search(OTHER_SUM.format(name), error_message(read, home))
 
 
 def test_record_of_another_seed_is_rejected(halves, tmp_path, data_root):
