@@ -144,6 +144,20 @@ def without_figures(monkeypatch):
     monkeypatch.setattr("lra.report.export._draw_studies", lambda *_: {})
 
 
+def slow(*values):
+    """Mark a case of a parametrised test as slow."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def error_message(call, *args) -> str:
+    """Return the message of the ValueError that a call raises; it must be a single line."""
+    with pytest.raises(ValueError) as excinfo:
+        call(*args)
+    message = str(excinfo.value)
+    assert "\n" not in message
+    return message
+
+
 def p_value(observed, expected=None) -> float:
     """p-value of a chi-square test of counts (k,) with k - 1 degrees of freedom; expected counts default to uniform."""
     observed = torch.as_tensor(observed, dtype=torch.float64)

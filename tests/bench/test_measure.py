@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.bench import made, row
-from support.records import add
+from support.records import add, made, row
 
 from lra.bench import gpu_check, peers, recurrences
 from lra.bench.gpu_check import CheckPart

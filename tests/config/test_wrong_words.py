@@ -9,7 +9,7 @@ from typing import get_type_hints
 import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from support.sweeps import SMOKE
+from support.records import SMOKE
 
 from data_prep.__main__ import prepare
 from data_prep.show import show as examples

@@ -13,8 +13,20 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from conftest import config
-from pathfinder_release import EQUAL_IMAGES, INNER, NO_METADATA, image_files
-from server import RECORDS, assert_error, cifar, imdb, nest, png, write_folder, write_release
+from server import (
+    EQUAL_IMAGES,
+    INNER,
+    NO_METADATA,
+    RECORDS,
+    assert_error,
+    cifar,
+    image_files,
+    imdb,
+    nest,
+    png,
+    write_folder,
+    write_release,
+)
 
 from data_prep import __main__ as command
 from data_prep import baselines, inspect, survey

@@ -2,8 +2,22 @@
 
 import numpy as np
 import pytest
-from pathfinder_release import COUNT, EQUAL_IMAGES, EYE, INNER, NO_METADATA, image_files, labelled_images
-from server import assert_rejected, nest, png, prepared, write_folder, write_release, write_tar
+from server import (
+    COUNT,
+    EQUAL_IMAGES,
+    EYE,
+    INNER,
+    NO_METADATA,
+    assert_rejected,
+    image_files,
+    labelled_images,
+    nest,
+    png,
+    prepared,
+    write_folder,
+    write_release,
+    write_tar,
+)
 
 from data_prep.listops import ListOps
 from data_prep.pathfinder.generator import Pathfinder

@@ -5,14 +5,16 @@ import http.server
 import json
 import re
 import statistics
+import struct
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import wandb_files
 from conftest import config
 from lightning import Trainer
 from PIL import Image
@@ -51,7 +53,7 @@ def logged(contents):
 
 
 def assert_complete(run_dir):
-    data = wandb_files.read(run_dir)
+    data = read_files(run_dir)
     assert data.summary["record"] == asdict(record.load(run_dir / "record.json"))
     assert logged(data) == rows(run_dir)
 
@@ -62,7 +64,7 @@ def wandb_lines(capfd):
 
 def test_run_has_config_history_and_summary(service, data_root, tmp_path):
     run_dir = run(tmp_path / "runs", "logger.wandb.mode=offline", "logger.wandb.tags=[mine]", "optim.lr=0.002")
-    data, saved = wandb_files.read(run_dir), record.load(run_dir / "record.json")
+    data, saved = read_files(run_dir), record.load(run_dir / "record.json")
     run_info = data.messages["run"]
     assert (run_info.project, run_info.job_type, run_info.display_name) == ("lra", "train", "listops sdpa seed 0")
     assert run_info.run_group == "paper-smoke/listops/sdpa"
@@ -105,10 +107,10 @@ def test_resumed_offline_run_is_complete(service, data_root, tmp_path, before_ch
         patch.setattr(Trainer, "save_checkpoint", saved)
         run(tmp_path, "logger.wandb.mode=offline")
     sys.modules["wandb"].teardown(exit_code=1)
-    first = wandb_files.read(seed_folder(tmp_path, "sdpa"))
+    first = read_files(seed_folder(tmp_path, "sdpa"))
     assert [row["_step"] for row in first.history] == [1, 2, 3] and first.messages["exit"].exit_code == 1
     run_dir = run(tmp_path, "logger.wandb.mode=offline")
-    assert wandb_files.read(run_dir).messages["run"].run_id == first.messages["run"].run_id
+    assert read_files(run_dir).messages["run"].run_id == first.messages["run"].run_id
     assert_complete(run_dir)
 
 
@@ -181,7 +183,7 @@ def test_unreachable_service_falls_back_to_offline_run(service, data_root, tmp_p
 
 def test_diverged_seed_is_a_failed_run(service, data_root, tmp_path):
     run_dir = run(tmp_path, "logger.wandb.mode=offline", "optim.lr=1e30")
-    data = wandb_files.read(run_dir)
+    data = read_files(run_dir)
     assert data.summary["record"]["status"] == "diverged" and data.messages["exit"].exit_code == 1
 
 
@@ -261,7 +263,7 @@ def test_report_publishes_offline(service, runs, tables, capfd):
     upload = f"W&B: {len(tables)} tables and {len(figures) + 2} pictures in {runs / 'report' / 'wandb'}\n"
     assert err == upload + "W&B: the dashboard needs a login and a connection, skipped\n" and "W&B" not in out
 
-    data = wandb_files.read(runs / "report")
+    data = read_files(runs / "report")
     assert data.messages["run"].job_type == "report" and data.messages["exit"].exit_code == 0
     (row,) = data.history
     (files,) = (runs / "report" / "wandb").glob("offline-run-*/files")
@@ -290,3 +292,55 @@ def test_dashboard_shows_every_table_figure_and_curve(runs, tables):
     for study, task in expected:
         assert any(f"[{study!r}]" in text and f"[{task!r}]" in text for text in curves)
     assert "https://doi.org/10.1007/s10994-025-06768-3" in result.blocks[-1].text
+
+
+BLOCK, HEADER = 1 << 15, 7
+FULL, LAST = 1, 4
+
+
+def chunks(path: Path) -> Iterator[bytes]:
+    """Yield the records of a LevelDB log: 32 KiB blocks, each record in parts with checksum, length and type."""
+    data = path.read_bytes()
+    assert data[:4] == b":W&B"
+    offset, record = HEADER, b""
+    while offset + HEADER <= len(data):
+        if BLOCK - offset % BLOCK < HEADER:
+            offset += BLOCK - offset % BLOCK
+        length, kind = struct.unpack_from("<HB", data, offset + 4)
+        record += data[offset + HEADER : offset + HEADER + length]
+        offset += HEADER + length
+        if kind in (FULL, LAST):
+            yield record
+            record = b""
+
+
+def insert(items, tree: dict) -> dict:
+    """Set the value of each item at its key, or at its nested path of keys."""
+    for item in items:
+        *path, key = item.nested_key or [item.key]
+        node = tree
+        for name in path:
+            node = node.setdefault(name, {})
+        node[key] = json.loads(item.value_json)
+    return tree
+
+
+def read_files(folder: Path) -> SimpleNamespace:
+    """Read the last message of each kind, the merged config and summary, and the history of the run in folder/wandb."""
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    # W&B's process writes the file asynchronously.
+    wandb.teardown()
+    (path,) = (folder / "wandb").glob("*run-*/*.wandb")
+    messages, config, summary, history = {}, {}, {}, []
+    for entry in map(Record.FromString, chunks(path)):
+        kind = entry.WhichOneof("record_type")
+        message = messages[kind] = getattr(entry, kind)
+        if kind == "run":
+            insert(message.config.update, config)
+        elif kind == "summary":
+            insert(message.update, summary)
+        elif kind == "history":
+            history.append(insert(message.item, {}))
+    return SimpleNamespace(messages=messages, config=config, summary=summary, history=history)

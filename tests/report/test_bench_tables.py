@@ -6,8 +6,7 @@ import re
 
 import pytest
 from PIL import Image
-from support.bench import MACHINE, MB, made, row
-from support.records import add, diverged, texts, write_report
+from support.records import MACHINE, MB, add, diverged, made, row, texts, write_report
 
 from lra.report import bench_figures, bench_tables
 from lra.report.bench_groups import growth

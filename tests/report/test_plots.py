@@ -9,8 +9,7 @@ import pytest
 from matplotlib import rcParams
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from support.bench import made, row
-from support.records import add, add_seeds, diverged, metrics, of_study
+from support.records import add, add_seeds, diverged, made, metrics, of_study, row
 
 from lra.board.costs import Point, costs, draw, not_timed, picture
 from lra.board.results import BoardResults

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import run
-from support.cases import error_message, slow
+from conftest import error_message, run, slow
 from support.records import PHASE, flip, instead
 from support.training import NO_WEIGHTS, assert_same_files, power_cut, result, seed_folder, smoke, train_config
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 import yaml
-from support.cases import error_message
+from conftest import error_message
 from support.records import PHASE, RECORD
 
 from lra.evaluate.restore import best, configuration

@@ -15,10 +15,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import run
-from support.bench import made, row
-from support.cases import error_message
-from support.records import RECORD, add, instead, metrics, unseal
+from conftest import error_message, run
+from support.records import RECORD, add, instead, made, metrics, row, unseal
 from support.training import NO_WEIGHTS
 
 from lra.io import typed_json

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import config, run
-from support.cases import error_message
+from conftest import config, error_message, run
 from support.records import RECORD, add, of_study
 from support.training import trained
 

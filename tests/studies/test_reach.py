@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from conftest import MECHANISMS, config
 from support.features import model_and_batch
-from support.records import RECORD, add, rows, table, texts
-from support.sweeps import finish
+from support.records import RECORD, add, finish, rows, table, texts
 
 from lra.config.compose import compose
 from lra.data.datamodule import Batch

@@ -1,14 +1,21 @@
-"""Synthetic run records on disk, and the cells of the report's tables."""
+"""Synthetic records of runs, benchmarks and sweeps, and the cells of the report's tables."""
 
 import dataclasses
 import json
+from dataclasses import asdict
+
+from conftest import run as entry
 
 from lra.config.compose import compose
 from lra.report import details
 from lra.report.__main__ import ReportOptions, report
 from lra.report.export import export
 from lra.results import summary
+from lra.results.bench_record import BenchRecord, BenchRow, Machine
 from lra.runs import record
+from lra.sweep import __main__ as leader
+from lra.sweep import job, launcher, plan
+from lra.sweep.options import SweepOptions
 
 NAMED = {"study": "paper-paper", "task": "listops", "protocol": "paper", "budget": "paper", "label": "cur_abs"}
 SCORED = {"metric": "accuracy", "val": 38.0, "test": 37.0, "constant_baseline": 17.35, "n_val": 2000, "n_test": 2000}
@@ -107,3 +114,66 @@ def written(runs):
 def write_report(*words):
     """Run the report command with overrides in this process, without the command line."""
     report.__wrapped__(compose(ReportOptions, words))
+
+
+MB = 2**20
+SOFTWARE = {"python": "3.11", "torch": "2.13", "triton": None, "allocator": {"MALLOC_MMAP_MAX_": "0"}}
+RATES = {"copy": 1e10, "matmul": {"fp32": 1e12}}
+MACHINE = Machine(hardware="A machine", device="cpu", threads=2, load=0.5, **SOFTWARE, **RATES)
+
+
+def row(mechanism, n, ms, **changes):
+    """A benchmark row with samples ms / 2, ms and 2 ms, n MB of memory, and throughputs of 1 GB/s and 2 TFLOP/s."""
+    fields = {} if ms is None else {"samples": (ms / 2, ms, 2 * ms), "peak_bytes": n * MB, "roofline_ms": ms / 4}
+    fields |= {} if ms is None else {"roofline_bytes": int(ms * 1e6), "flops": int(ms * 2e9)}
+    base = dict.fromkeys([field.name for field in dataclasses.fields(BenchRow)])
+    base |= {"what": "attention", "mode": "training", "mechanism": mechanism, "n": n, "dtype": "fp32", "status": "ok"}
+    base |= {"batch": 4, "heads": 2, "head_dim": 32, "samples": (), "calls": 1, "claimed": 1.0}
+    return BenchRow(**base | fields | changes)
+
+
+def made(rows, **changes):
+    fields = {"name": "bench", "fingerprint": "0123456789ab", "git": "abc", "choices": {"reference": "naive"}}
+    base = BenchRecord(**fields, machine=MACHINE, seconds=1.0, rows=rows)
+    return dataclasses.replace(base, **changes)
+
+
+SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
+
+
+def config(name, *words):
+    return compose(SweepOptions, [f"sweep={name}", *words])
+
+
+def expand(name, *words, runs="unused"):
+    return plan.expand(config(name, f"runs={runs}", *SMOKE, *words), threads=None)[0]
+
+
+def finish(run, **changes):
+    run.folder.mkdir(parents=True, exist_ok=True)
+    values = asdict(RECORD) | {"task": run.task, "label": run.label, "seed": run.seed, "steps": run.steps}
+    (run.folder / record.NAME).write_text(json.dumps({"form": 2} | values | changes))
+
+
+def finish_each(note=lambda run: None, **changes):
+    """Return a launcher that passes each run to ``note`` and writes its finished record."""
+
+    def launch(runs, *_):
+        for run in runs:
+            note(run)
+            finish(run, **changes)
+
+    return launch
+
+
+def fail(run, reason):
+    run.folder.mkdir(parents=True, exist_ok=True)
+    job.fail(run.folder, reason)
+
+
+def sweep(monkeypatch, capfd, launch, *words):
+    """Run a small sweep with the given launcher; returns its exit message and stderr."""
+    monkeypatch.setattr(launcher.Launcher, "launch", lambda self, runs: launch(runs, self))
+    monkeypatch.setattr(launcher, "EVERY", 0.01)
+    small_grid = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
+    return entry(leader.sweep, "sweep=selection", *SMOKE, *small_grid, *words, patch=monkeypatch, capfd=capfd)

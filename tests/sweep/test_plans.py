@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import yaml
 from conftest import MECHANISMS, config, of_session
-from support.records import RECORD
-from support.sweeps import SMOKE, expand, fail, finish, finish_each
-from support.sweeps import config as options_of
+from support.records import RECORD, SMOKE, expand, fail, finish, finish_each
+from support.records import config as options_of
 
 from lra.board.duplicates import find_duplicates
 from lra.board.runs import Board

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from conftest import until
-from support.sweeps import SMOKE, config, expand, fail, finish, finish_each, sweep
+from support.records import SMOKE, config, expand, fail, finish, finish_each, sweep
 from support.training import wait
 
 from lra.board.search import decide

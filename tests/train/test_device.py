@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import config
-from support.cases import slow
+from conftest import config, slow
 from support.training import result, trained
 from torch._dynamo.backends.registry import lookup_backend
 

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
-from conftest import config
-from support.cases import error_message, slow
+from conftest import config, error_message, slow
 from support.training import result, seed_folder, smoke, start, train_config, trained, wait
 
 from lra import ranks

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import config
-from support.cases import error_message, slow
+from conftest import config, error_message, slow
 from support.features import padded_ids
 from support.training import assert_same_files, killed, power_cut, result, seed_folder, smoke, start, trained
 

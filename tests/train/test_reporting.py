@@ -12,7 +12,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from support.cases import slow
+from conftest import slow
 from support.training import DIAGNOSTICS, assert_same_files, result, seed_folder, smoke, start, train_config, trained
 
 from lra import console

@@ -5,8 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from conftest import KERNELS, MECHANISMS, config, experiment
-from support.cases import slow
+from conftest import KERNELS, MECHANISMS, config, experiment, slow
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 

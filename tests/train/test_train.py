@@ -9,10 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import config
+from conftest import config, error_message, slow
 from lightning import Trainer
 from support import training
-from support.cases import error_message, slow
 from support.training import DIAGNOSTICS, LONGER, result, seed_folder, trained
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
