@@ -123,7 +123,9 @@ def _with_block(path: Path, block: str) -> str:
 
 
 def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) -> list[Picture]:
-    """List the figures of a study: learning curves of two mechanisms or more, and of a board also its own pictures, seeds and learning rates.
+    """List the figures of a study: learning curves, and of a board also its own pictures, seeds and learning rates.
+
+    A study of a single mechanism has no learning curves.
 
     A study with too many curves for one chart names the mechanisms of its figure in ``about.json``.
     """
