@@ -103,11 +103,14 @@ class Command:
         self.pid = os.getpid()
         self.failures = []
         sys.argv[1:] = map(escape, sys.argv[1:])
-        if not {"-m", "--multirun"} & set(sys.argv):
+        flags = {"-m", "--multirun"}
+        if not flags & set(sys.argv):
             start()
             return
-        # Several runs: in this process one after the other, or in the processes of a launcher.
-        sys.argv[1:] = follow(sys.argv[1:])
+        # Several runs: in this process one after the other, or in the processes of a launcher. argparse rejects a flag
+        # between two overrides.
+        overrides = [word for word in sys.argv[1:] if word not in flags]
+        sys.argv[1:] = ["-m", *follow(overrides)]
         with Workers() as self.workers:
             self.workers.launch(start)
             self.failures += self.workers.failures().values()
