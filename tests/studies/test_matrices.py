@@ -36,7 +36,7 @@ def test_chord_product_loss_and_gradient_match_dense_matrices(n, init):
     noise, x = torch.randn(2, n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
     w = (chord.start(n, seed=n, init=init) + 0.1 * noise[None, :, :1]).requires_grad_()
     expected = torch.linalg.multi_dot([sparse_factor(factor) for factor in w])
-    torch.testing.assert_close(chord.product(w.detach()), expected.detach(), rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(chord.product(w.detach()), expected.detach(), rtol=1e-12, atol=1e-14)
     loss = (x - expected).square().sum() / 2
     loss.backward()
     eps, arguments = np.finfo(np.float64).eps, (w.detach().numpy(), x.numpy())
