@@ -1,4 +1,4 @@
-"""The files of a release: where they are, in folders or inside archives, and what identifies them.
+"""The files of a task's source: where they are, in folders or inside archives, and what identifies them.
 
 Archives are read as streams, without unpacking them to the disk.
 """

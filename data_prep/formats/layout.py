@@ -25,7 +25,7 @@ from ..examples import chunks
 Kind = Literal["bytes", "pixels", "expression"]
 SequenceExample = tuple[tuple[np.ndarray, ...], int]  # tokens (length,) of each text, label
 SPLITS = ("train", "val", "test")
-# Examples that are read at a time for a writer.
+# Examples that are read or written at a time.
 CHUNK = 512
 
 

@@ -48,7 +48,7 @@ class CheckPart(NamedTuple):
 
     Args:
         name: name of its files.
-        command: arguments; {seconds} is the budget of this part, {minutes} the time that is left.
+        command: arguments; {seconds} is the budget of a benchmark, {minutes} the time of this part.
         share: share of all the minutes.
     """
 

@@ -91,7 +91,7 @@ def rounding_errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[
 
     Args:
         experiment: experiment of the contestant.
-        inputs: tensors of the shape, rounded to its dtype.
+        inputs: tensors of the shape.
         mode: ``inference`` or ``training``.
 
     Returns:
@@ -151,9 +151,9 @@ def layer_sizes(experiment: Experiment) -> dict[str, int | None]:
     block = experiment.block_factory()()
     # A Block is a whole layer; otherwise the mixer is the layer, and its state is in the mechanism.
     layer = getattr(block, "mixer", block)
-    mechanism = layer.attention if isinstance(layer, Multihead) else layer
+    stateful = layer.attention if isinstance(layer, Multihead) else layer
     parameters = sum(parameter.numel() for parameter in layer.parameters())
-    return {"parameters": parameters, "state": getattr(mechanism, "state_size", None)}
+    return {"parameters": parameters, "state": getattr(stateful, "state_size", None)}
 
 
 def step(part: nn.Module, tensors: tuple[Tensor, ...], inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:

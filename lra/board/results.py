@@ -31,6 +31,13 @@ ABOUT = (
     f"seeds of at least {100 * SOLVED:.0f}; p: permutation test within tasks against {EXACT} and the best control, "
     "with Holm's correction."
 )
+# A run has left the plateau from this normalised validation score on.
+PLATEAU = 0.2
+PLATEAU_ABOUT = (
+    f"Step of the first evaluation with a normalised validation score of at least {100 * PLATEAU:.0f}, median over the "
+    "seeds that reach it; (k/n): k of n seeds do. Mechanisms that never do are left out: a longer training may "
+    "help them."
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,6 @@ class BoardResults:
 
 def normalised_scores(row: Row) -> np.ndarray:
     """Return the normalised score of each seed of a row; a failed seed counts as chance."""
-    # A failed seed learned nothing.
     finished = [normalised(score, row.chance) for score in row.scores.values()]
     failed = [0.0] * row.num_failed
     return np.array(finished + failed)
@@ -182,15 +188,6 @@ def _p_values(complete: dict[str, list[np.ndarray]], reference: str | None) -> d
         if label != reference:
             p_values[label] = permutation_test(scores, complete[reference])
     return holm(p_values)
-
-
-# A run has left the plateau from this normalised validation score on.
-PLATEAU = 0.2
-PLATEAU_ABOUT = (
-    f"Step of the first evaluation with a normalised validation score of at least {100 * PLATEAU:.0f}, median over the "
-    "seeds that reach it; (k/n): k of n seeds do. Mechanisms that never do are left out: a longer training may "
-    "help them."
-)
 
 
 def plateau_table(board: BoardResults) -> Table | None:

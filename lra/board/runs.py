@@ -17,6 +17,7 @@ from ..config.quoting import override
 from ..console import log, plural
 from ..data import bag_of_tokens
 from ..data.store import StoreError
+from ..results.lr_search import SEARCH_SUFFIX
 from ..runs import config_file, published, record
 from ..runs.run_dir import check_choices
 from ..sweep.estimate import Estimates
@@ -67,7 +68,7 @@ class Board:
         self.settled: set[Path] = set()
         # Published runs of both phases, and published runs of another configuration with what differs.
         self.published: dict[Path, published.Published] = {}
-        for name in (study(options), f"{study(options)}-rates"):
+        for name in (study(options), f"{study(options)}{SEARCH_SUFFIX}"):
             self.published |= published.below(published.HOME / name)
         self.foreign: dict[Path, str] = {}
 
@@ -266,7 +267,7 @@ class Board:
         tasks = plural(len(options.tasks), "task")
         yield (
             f"{home}: {mechanisms} on {tasks} in {options.runs / home} and "
-            f"{home}-rates; rates {', '.join(map(str, search.rates))} with seed {search.seed}, then seeds "
+            f"{home}{SEARCH_SUFFIX}; rates {', '.join(map(str, search.rates))} with seed {search.seed}, then seeds "
             f"{', '.join(map(str, options.seeds))}"
         )
         yield from lines

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..config.experiment import Experiment
 from ..config.quoting import override
+from ..results.lr_search import SEARCH_SUFFIX
 from ..sweep.plan import PlannedRun
 
 
@@ -29,13 +30,13 @@ class Entry:
     options: Experiment
 
     def at(self, rate: float, seed: int, *, search: bool) -> PlannedRun:
-        """The run of a seed at a learning rate, in phase one if ``search``, else in phase two."""
+        """The run of a seed at a learning rate: of the search of the rate, phase one, or of phase two."""
         home = self.run.folder.parents[2]
         label = self.run.label
         keys = label_keys(self.mechanism)
         # Runs of phase one differ in their rates, so the rate is part of the label.
         if search:
-            home = home.with_name(f"{home.name}-rates")
+            home = home.with_name(f"{home.name}{SEARCH_SUFFIX}")
             label = f"{label}-optim.lr={rate}"
             keys = (*keys, "optim.lr")
         # These follow the overrides of the mechanism.

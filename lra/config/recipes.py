@@ -1,8 +1,8 @@
 """Recipes: files with several experiments, such as all trainings of one paper side by side.
 
-A section of ``conf/experiment/recipes/<family>.yaml`` is one experiment. It has the form of a file of
-``conf/experiment``: a defaults list and options. ``experiment=s5_listops`` reads the section ``s5_listops`` of
-``s5.yaml``. The section ``base/s5`` holds what the experiments of the family share; their defaults lists name it.
+A section of ``conf/experiment/recipes/<family>.yaml`` has the form of a file of ``conf/experiment``: a defaults list
+and options. ``experiment=s5_listops`` reads the section ``s5_listops`` of ``s5.yaml``. A section below ``base/`` is no
+experiment: it holds what several of them share, and their defaults lists name it or a section that does.
 
 Hydra reads the sections through a config source, one of its kinds of plugins
 (https://hydra.cc/docs/1.3/advanced/plugins/develop/), which stands behind the folder ``conf`` on the search path.
@@ -61,7 +61,8 @@ def sections(path: Path) -> dict[str, str]:
         parser have the line numbers of the file.
 
     Raises:
-        ValueError: a section has no name of the family, or a section or a file of ``conf/experiment`` has its name too.
+        ValueError: the name of a section is not of the file's family, or is also the name of another section or of a
+            file of ``conf/experiment``.
     """
     text = path.read_text(encoding="utf-8")
     headings = list(_HEADING.finditer(text))
@@ -73,7 +74,9 @@ def sections(path: Path) -> dict[str, str]:
         name = heading[1]
         # Each name stands once, in the file of its family.
         if _family(name) != path.stem:
-            raise ValueError(f"{path}: a section must be {path.stem}_<task> or {BASE}{path.stem}, not {name}")
+            raise ValueError(
+                f"{path}: a section must be {path.stem}_<task> or {BASE}{path.stem}, not {name}"
+            )
         if name in texts:
             raise ValueError(f"{path}: two sections are {name}; rename one of them")
         file = path.parents[1] / f"{name}.yaml"

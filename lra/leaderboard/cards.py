@@ -16,7 +16,7 @@ from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text
 from ..report.recurrent import state_size
 from ..results import bench_record
 from ..results.bench_record import BenchRecord
-from ..results.lr_search import BOARD
+from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.published import TITLES
 from ..results.summary import Row, Studies, collect
 from ..results.table import in_markdown
@@ -176,7 +176,7 @@ def published(name: str, lines: Sequence[LeaderboardLine]) -> str:
 def published_studies() -> Studies:
     """Rows of the published studies without learning-rate searches."""
     studies, _ = collect(HOME)
-    return {study: rows for study, rows in studies.items() if not study.endswith("-rates")}
+    return {study: rows for study, rows in studies.items() if not study.endswith(SEARCH_SUFFIX)}
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Linear attention with decays, in chunks: one decay per head and token, or one per key channel and token.
 
-One decay per head: RetNet, simple GLA, Mamba-2, LION. One per key channel: GLA, HGRN2.
+One decay per head: RetNet, Mamba-2, LION, Based. One per key channel: GLA, HGRN2.
 
 With decays per channel the score of query i and key j of a chunk is Σ_d q_id k_jd exp(G_id - G_jd), where G is the
 cumulative sum of the logarithmic decays. As a product exp(G_id) exp(-G_jd) its second factor overflows. For queries of
@@ -96,7 +96,6 @@ def scalar_decay_attention(
         # start.
         keys_to_start = k * right.exp()[..., None]
         increments = keys_to_start.mT @ v
-        chunk_decay = total.exp()[..., None]
         states_ahead = boundary_states(chunk_decay, increments, reverse=True)
         from_end = (total - right).exp()[..., None]
         # One product with both states.

@@ -33,7 +33,7 @@ This page is generated from the runs in `runs/published` by
 python -m lra.report published=true
 ```
 
-and a test fails if it differs from the records. Each section gives the command and the hardware of its runs.
+and a test fails if it differs from the records. The section of a study gives the command and the hardware of its runs.
 `attn=mean` is the control without attention: every query gets the mean of the values.
 
 {export.LEGEND}"""
@@ -125,7 +125,7 @@ def _with_block(path: Path, block: str) -> str:
 def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) -> list[Picture]:
     """List the figures of a study: learning curves, and of a board also its own pictures, seeds and learning rates.
 
-    A study of a single mechanism has no learning curves.
+    A study of a single mechanism on one task has no learning curves.
 
     A study with too many curves for one chart names the mechanisms of its figure in ``about.json``.
     """

@@ -1,6 +1,6 @@
 """The launches of the forward pass, of the backward pass and of the selection scores.
 
-``run`` launches a kernel; ``resources`` replaces it.
+``run`` of ``operands`` launches a kernel; ``resources`` passes another function in its place.
 
 N examples, H heads, G = N H, L length, M selected queries and keys, D key size, E value size, S parts along the
 sequence. mask (N,L), bytes, marks real tokens.
