@@ -74,9 +74,7 @@ def sections(path: Path) -> dict[str, str]:
         name = heading[1]
         # Each name stands once, in the file of its family.
         if _family(name) != path.stem:
-            raise ValueError(
-                f"{path}: a section must be {path.stem}_<task> or {BASE}{path.stem}, not {name}"
-            )
+            raise ValueError(f"{path}: a section must be {path.stem}_<task> or {BASE}{path.stem}, not {name}")
         if name in texts:
             raise ValueError(f"{path}: two sections are {name}; rename one of them")
         file = path.parents[1] / f"{name}.yaml"
