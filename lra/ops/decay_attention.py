@@ -60,12 +60,12 @@ def scalar_decay_attention(
     v = split_chunks(v, chunk, 2)
     g = split_chunks(log_decay, chunk, 2)  # (N,H,B,C)
 
-    # Log decay from the start of the chunk to each token, with and without the token's own decay.
-    including = g.cumsum(-1)
-    excluding = including - g
-    total = including[..., -1:]  # (N,H,B,1)
+    # prefix_i: log of the decay from the start of the chunk to token i, token i included; before_i: token i excluded.
+    prefix = g.cumsum(-1)
+    before = prefix - g
+    total = prefix[..., -1:]  # (N,H,B,1)
     # Differences of left are log decays of the recurrence from the left, differences of right those from the right.
-    left, right = (excluding, including) if key_decays else (including, excluding)
+    left, right = (before, prefix) if key_decays else (prefix, before)
 
     # Exponents of the decay between query i and key j of a chunk. a + (-b): the gradient of b is summed before it is
     # negated, without another C x C tensor. Masked before exp: the exp of a masked positive exponent may be inf, and

@@ -3,6 +3,7 @@
 from collections import Counter
 from statistics import median
 
+from ..console import plural
 from ..results import outcome_statistics
 from ..results.published import TITLES, PrintedValue
 from ..results.summary import Row, Studies
@@ -89,7 +90,7 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
             cells.append(name)
 
     # What the runs have in common, and data that are not the official file.
-    about = f"{_seed_range(lines)} seeds at the papers' budget"
+    about = f"{_seed_range(lines)} at the papers' budget"
     sizes = _fresh_sizes(lines)
     if sizes:
         about += f", fresh test on {sizes} examples"
@@ -133,11 +134,11 @@ def _line(entry: ArenaEntry) -> list[Cell | str]:
 
 
 def _seed_range(lines: list[ArenaEntry]) -> str:
-    """Describe the numbers of seeds: "3 to 5"."""
+    """Describe the numbers of seeds: "3 to 5 seeds"."""
     counts = [entry.row.n for entry in lines]
     if min(counts) == max(counts):
-        return str(counts[0])
-    return f"{min(counts)} to {max(counts)}"
+        return plural(counts[0], "seed")
+    return f"{min(counts)} to {max(counts)} seeds"
 
 
 def _fresh_sizes(lines: list[ArenaEntry]) -> str:

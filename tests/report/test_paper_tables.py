@@ -222,6 +222,11 @@ def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
     assert lines["mean"]["gain over mean"] == lines["mean"]["published"] == "-"
     assert {"n": "1 (+1)", "gain over mean": "+12.0", "fresh test": "-"}.items() <= lines["nystrom"].items()
     assert f"{EXAMPLES:,} examples" in table.about and "Hardware: NVIDIA H200, fp32." in table.about
+    # A task without fresh tests, whose data are not the official file.
+    add(arena_runs, task="text", data="sha256 0123456789ab")
+    about = arena_tables(arena_runs)["arena-text"].about
+    assert about.startswith("1 seed at the papers' budget. Hardware: ")
+    assert about.endswith("Data: not the official file (sha256 0123456789ab).")
     # The interval of a gain is Welch's.
     gain, sides = cells["cur_abs"]["gain over mean"], ([40.0, 41.0, 42.0], [17.0, 18.0, 19.0])
     interval = stats.ttest_ind(*sides, equal_var=False).confidence_interval(0.95)

@@ -199,6 +199,11 @@ def test_changed_record_changes_pages_and_changed_evaluation_its_figure(home):
     assert [path.name for path in before if before[path] != after[path]] == ["results-one.svg"]
 
 
+def test_study_of_one_mechanism_has_no_figure(home):
+    published.save(home / "published" / "one", [published_run("one", "mean", "listops")])
+    assert [path.name for path in repository.pages(home, home / "published")[1]] == ["results-two.svg"]
+
+
 def test_about_file_lists_mechanisms_of_figure_and_tasks_of_readme(home):
     def shown_labels():
         panels = repository.pages(home, home / "published")[1][home / "docs" / "results-one.svg"].panels
