@@ -20,8 +20,15 @@ class AlreadyReported(ValueError):
 
 
 OUT_OF_MEMORY = "out of memory"
-# Texts of errors without memory: torch's CPU allocator, by platform, and operator new in C++.
-_CPU_ALLOCATOR_ERRORS = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+# Texts of errors without memory that have no class of their kind: torch's CPU allocator, by platform, operator new in
+# C++, and CUDA and its libraries, which allocate some memory themselves.
+_ALLOCATOR_ERRORS = (
+    "can't allocate memory",
+    "not enough memory",
+    "std::bad_alloc",
+    "CUDA error: out of memory",
+    "STATUS_ALLOC_FAILED",
+)
 USER_ERRORS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
 # Extras of pyproject.toml by launcher.
 EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
@@ -33,10 +40,10 @@ def is_user_error(error: Exception) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator raised an error. CUDA's has its own class; the CPU's raises a plain RuntimeError."""
+    """Whether an allocator raised an error. Only torch's allocator on CUDA and Python's have a class for it."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _CPU_ALLOCATOR_ERRORS)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _ALLOCATOR_ERRORS)
 
 
 def explain(error: BaseException, words: Iterable[str] = ()) -> str:
@@ -65,9 +72,10 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
     if missing:
         group, choices = missing.groups()
         return _missing_choice(group, choices.split(), words)
-    # Out of memory: torch's message has the details behind the location in its code.
+    # Out of memory: the first line of torch's message has the details behind the location in its code.
     if is_out_of_memory(error):
-        details = text.rpartition("] ")[2]
+        lines = str(error).splitlines() or [text]
+        details = lines[0].rpartition("] ")[2]
         return f"{OUT_OF_MEMORY}: {details}"
     # Several values without -m; Hydra quotes the argument.
     if text.startswith("Ambiguous value for argument"):
