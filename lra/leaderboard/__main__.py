@@ -17,10 +17,11 @@ from ..config.options import Options
 from ..config.schema import Name
 from ..io import atomic
 from ..options import Range
+from ..results.published import Protocol
 from ..results.table import show
 from ..runs.published import HOME
 from . import cards, mechanism
-from .lines import LeaderboardLine, Protocol, Status, quoted_lines
+from .lines import LeaderboardLine, Status, quoted_lines
 from .measured import measured_lines
 from .table import Order, page, select, table
 

@@ -3,17 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 from statistics import mean
 from typing import Literal, get_args
 
-import yaml
-
 from ..results import published
-from ..results.published import TASKS, PrintedValue
+from ..results.published import TASKS, PrintedValue, Protocol, training_of
 
-Protocol = Literal["two-layer", "official", "s4-sized", "pretrained", "other"]
 # verified: run here, or a submission that was rerun. reported: a submission. quoted: printed in a paper. digest:
 # printed in a paper, read in a summary. recalled: not read.
 Status = Literal["verified", "reported", "quoted", "digest", "recalled"]
@@ -118,9 +113,9 @@ def _quoted_line(values: list[PrintedValue]) -> LeaderboardLine:
         scores=scores,
         average=average,
         averaged=convention(scores, average),
-        size=training["size"],
+        size=training.size,
         year=year_of(first),
-        protocol=training["protocol"],
+        protocol=training.protocol,
         sources=((first.source, first.link),),
         status=status_of(notes),
         note="; ".join(notes),
@@ -223,24 +218,3 @@ def year_of(value: PrintedValue) -> int | None:
     # arXiv 2102.03902 is of the year 2021.
     number = re.search(r"arXiv (\d\d)\d\d\.", value.paper)
     return 2000 + int(number[1]) if number else None
-
-
-def training_of(value: PrintedValue) -> dict:
-    """Protocol and size of the training behind a printed value.
-
-    Raises:
-        ValueError: sources.yaml has no entry for it.
-    """
-    # The first entry of sources.yaml that fits.
-    for entry in _trainings():
-        is_source = entry["source"] == [value.name, value.table]
-        is_model = re.search(entry.get("model", ""), value.model)
-        has_note = re.search(entry.get("note", ""), value.note)
-        if is_source and is_model and has_note:
-            return entry
-    raise ValueError(f"lra/leaderboard/sources.yaml has no entry for {value.name}, {value.table}; add one")
-
-
-@cache
-def _trainings() -> list[dict]:
-    return yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8"))

@@ -9,13 +9,13 @@ from typing import Any
 
 from ..console import spread_text
 from ..report.arena_entries import TWO_LAYERS, encoder_of, entries
-from ..results.published import TASKS
+from ..results.published import TASKS, Protocol
 from ..results.summary import collect
 from ..runs import published as tables
 from ..runs.reader import read_choices
 from ..submit import record as submission_record
 from ..submit.verify import is_verified
-from .lines import LeaderboardLine, Protocol, Score, Status, group_of
+from .lines import LeaderboardLine, Score, Status, group_of
 
 # Address of a file of the repository, relative to the page in docs.
 ROOT = ".."

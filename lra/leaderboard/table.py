@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from ..results.published import TASKS, TITLES
+from ..results.published import TASKS, TITLES, Protocol
 from ..results.table import Cell, Table, frame, in_markdown
-from .lines import LeaderboardLine, Protocol, Status
+from .lines import LeaderboardLine, Status
 
 Order = Literal[
     "model", "mean", "average", "year", "listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x"

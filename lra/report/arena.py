@@ -5,14 +5,14 @@ from statistics import median
 
 from ..console import plural
 from ..results import outcome_statistics
-from ..results.published import TITLES, PrintedValue
+from ..results.published import TITLES, PrintedValue, training_of
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
 from .arena_compare import gap_section, pair_table, precision, precision_table
 from .arena_entries import ArenaEntry, entries, gain_cell, score_text
 
-# Published values that were measured with the same two-layer encoder come first.
+# Sources of the same class of training, in the order in which their values are preferred.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
 # Shown once per page.
 LEGEND = """\
@@ -22,7 +22,8 @@ LEGEND = """\
   standard error over seeds and examples, over examples alone for one seed.
 * **published**: the value that a paper prints; if there are several, preferably one that was measured with this
   two-layer encoder.
-* **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it.
+* **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it;
+  after a semicolon the encoder, if it is another one. Such values say little about this encoder.
 * **ms**: median time per training step on the named hardware. Up to 16 runs shared it, a different number for each
   seed, so these times do not rank mechanisms; `lra bench` measures their speed.
 
@@ -120,7 +121,7 @@ def _line(entry: ArenaEntry) -> list[Cell | str]:
     value = published_value(entry)
     if value:
         published_cell = Cell(text=value.text, value=value.number)
-        source = value.source
+        source = source_text(value)
     return [
         entry.name,
         Cell(text=score_text(row), value=row.test, n=row.n),
@@ -167,8 +168,23 @@ def published_value(entry: ArenaEntry) -> PrintedValue | None:
     if entry.name != entry.row.label:
         return None
     values = [value for value in entry.row.published if value.number is not None]
-    rank = {source: i for i, source in enumerate(PREFERRED)}
-    return min(values, key=lambda value: rank.get(value.source, len(rank)), default=None)
+    order = {source: i for i, source in enumerate(PREFERRED)}
+
+    def rank(value: PrintedValue) -> tuple[bool, int]:
+        has_other_encoder = training_of(value).protocol != "two-layer"
+        return has_other_encoder, order.get(value.source, len(order))
+
+    return min(values, key=rank, default=None)
+
+
+def source_text(value: PrintedValue) -> str:
+    """Name the source of a printed value, with the size of an encoder other than the two-layer one."""
+    training = training_of(value)
+    if training.protocol == "two-layer":
+        return value.source
+    has_numbers = any(character.isdigit() for character in training.size)
+    size = training.size if has_numbers else "another encoder"
+    return f"{value.source}; {size}"
 
 
 def step_time(row: Row, device: str) -> float | None:

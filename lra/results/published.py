@@ -8,6 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Literal, NamedTuple
+
+import yaml
 
 # The tasks of the benchmark and their names in tables.
 TITLES = {
@@ -19,6 +22,8 @@ TITLES = {
     "pathfinder_x": "Path-X",
 }
 TASKS = tuple(TITLES)
+# Classes of trainings, explained in sources.yaml.
+Protocol = Literal["two-layer", "official", "s4-sized", "pretrained", "other"]
 # Runs with these choices may be compared with published values.
 COMPARABLE = {"protocol paper", "budget paper"}
 ACCURACY = "accuracy_percent"
@@ -103,6 +108,35 @@ def read() -> tuple[PrintedValue, ...]:
     """Read every row of published.csv, in its order."""
     with open(Path(__file__).with_name("published.csv"), newline="", encoding="utf-8") as file:
         return tuple(PrintedValue(**row) for row in csv.DictReader(file))
+
+
+class PublishedTraining(NamedTuple):
+    """The training behind a printed value.
+
+    Args:
+        protocol: class of the training.
+        size: size of the encoder, such as "2 layers, d 64", or "not printed".
+    """
+
+    protocol: Protocol
+    size: str
+
+
+def training_of(value: PrintedValue) -> PublishedTraining:
+    """Look up the training behind a printed value. Raises ValueError if sources.yaml has no entry for it."""
+    # The first entry that fits.
+    for entry in _trainings():
+        is_source = entry["source"] == [value.name, value.table]
+        is_model = re.search(entry.get("model", ""), value.model)
+        has_note = re.search(entry.get("note", ""), value.note)
+        if is_source and is_model and has_note:
+            return PublishedTraining(entry["protocol"], entry["size"])
+    raise ValueError(f"lra/results/sources.yaml has no entry for {value.name}, {value.table}; add one")
+
+
+@functools.cache
+def _trainings() -> list[dict]:
+    return yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8"))
 
 
 def task_order(task: str) -> tuple[int, str]:

@@ -131,7 +131,7 @@ def test_source_missing_from_sources_yaml_raises():
     (value, *_) = published.read()
     unknown = dataclasses.replace(value, paper="Nobody (2026, arXiv 2601.00001)", table="Table 1")
     with pytest.raises(ValueError, match=r"sources\.yaml has no entry for Nobody, Table 1; add one"):
-        lines.training_of(unknown)
+        published.training_of(unknown)
     assert lines.year_of(unknown) == 2026
 
 

@@ -220,6 +220,14 @@ def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
     expected = {"test": "41.00 ± 1.00", "published": "39.62 ± 0.62", "source": "CURformer T4"}
     assert expected.items() <= lines["cur_abs"].items()
     assert lines["mean"]["gain over mean"] == lines["mean"]["published"] == "-"
+    # A value of another encoder is named as such, and one of the same encoder is preferred to it.
+    add(arena_runs, label="s4d_lin", seed=0, test=20.0)
+    add(arena_runs, label="linear", seed=0, test=19.0)
+    add(arena_runs, label="softmax", seed=0, test=18.5)
+    sources = {label: line["source"] for label, line in texts(arena_tables(arena_runs)["arena-listops"]).items()}
+    assert sources["s4d_lin"] == "Mamba-360; 4 to 8 layers, d 64 to 512"
+    assert sources["linear"] == "CURformer T1; another encoder"
+    assert sources["softmax"] == "PSF T3 (Xiong et al. 2021)"
     assert {"n": "1 (+1)", "gain over mean": "+12.0", "fresh test": "-"}.items() <= lines["nystrom"].items()
     assert f"{EXAMPLES:,} examples" in table.about and "Hardware: NVIDIA H200, fp32." in table.about
     # A task without fresh tests, whose data are not the official file.
