@@ -65,7 +65,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, log_decay: Tensor, inputs: Tensor) -> Tensor:
-        states = _scan(log_decay, inputs)
+        states = scan(log_decay, inputs)
         ctx.save_for_backward(log_decay, states)
         return states
 
@@ -77,7 +77,7 @@ class _Recurrence(torch.autograd.Function):
         first = torch.zeros_like(log_decay[:, :1])
         later = log_decay[:, 1:].flip(1)
         reversed_decay = torch.cat([first, later], dim=1)
-        reversed_adjoint = _scan(reversed_decay, grad.flip(1))
+        reversed_adjoint = scan(reversed_decay, grad.flip(1))
         adjoint = reversed_adjoint.flip(1)  # also the gradient of u
 
         # x_t contains exp(g_t) x_(t-1), so dg_t = λ_t exp(g_t) x_(t-1).
@@ -87,8 +87,8 @@ class _Recurrence(torch.autograd.Function):
         return grad_decay, adjoint
 
 
-def _scan(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
-    """Compute the recurrence from left to right."""
+def scan(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
+    """Compute the recurrence from left to right in 2 √L steps of Python."""
     length = inputs.shape[1]
     # B blocks of T tokens, both about √L.
     size = math.isqrt(max(length - 1, 0)) + 1

@@ -74,10 +74,13 @@ def test_operators_match_token_by_token_recurrence(name, gate, bidirectional, mo
     reference = getattr(REFERENCES[name], name + "_two_sided" if bidirectional else name)
     operator = partial(getattr(recurrence, name), bidirectional=bidirectional)
     small_chunks = {} if name in SCANS else {"chunk": 4}
-    for length, options in ((1, {}), (63, {}), (64, {}), (65, {}), (200, {}), (7, small_chunks)):
-        # The selective scan handles the longest sequences one by one, as if the batch did not fit into the cache.
+    for length, options in ((1, {}), (63, {}), (64, {}), (65, {}), (200, {}), (7, small_chunks), (130, {})):
+        # The selective scan handles the longest sequences one by one, as if the batch did not fit into the cache, and
+        # the last ones in long blocks, as on a GPU.
         if length == 200:
             monkeypatch.setattr("lra.ops.selective_scan.CPU_STATES", 1)
+        if length == 130:
+            monkeypatch.setattr("lra.ops.selective_scan.block_length", lambda state: 50)
         tensors = draw_inputs(name, length, gate)
         # Masked tokens have zero inputs and zero log decays; the matrix A of ``selective_scan`` is of no token.
         for x in tensors:
@@ -170,6 +173,18 @@ def test_selective_scan_stores_every_32nd_state():
     input_bytes = 4 * 2 * 2048 * (64 + 3) * 2
     peak = peak_bytes(lambda: recurrence.selective_scan(*tensors).sum().backward())
     assert peak < 6 * input_bytes + all_states / 4
+
+
+def test_selective_scan_takes_few_operators_in_long_blocks(monkeypatch):
+    """On a GPU an operator of PyTorch is at least one kernel launch."""
+    tensors = [x.requires_grad_() for x in draw_inputs("selective_scan", 1024, dtype=torch.float32, dim=8)]
+    counts = []
+    for block in (32, 1024):
+        monkeypatch.setattr("lra.ops.selective_scan.block_length", lambda state, block=block: block)
+        with torch.profiler.profile() as profile:
+            recurrence.selective_scan(*tensors).sum().backward()
+        counts.append(sum(event.name == "aten::addcmul" for event in profile.events()))
+    assert counts == [3 * 1024 - 32, 3 * 31]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
