@@ -4,7 +4,8 @@ A linear recurrence over L tokens is computed chunk by chunk: within a chunk by 
 between chunks through a state of D x E numbers. That takes O(L C (D + E) + L D E) time instead of O(L² (D + E)).
 """
 
-from collections.abc import Iterable
+import itertools
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -40,21 +41,57 @@ def boundary_states(
         increments: what a chunk adds to the state by its end.
         reverse: start from the last chunk; the state is then the one behind each chunk.
     """
-    # unbind instead of x[..., i, :, :], whose gradient would be a zero-filled tensor of all chunks for every i.
+    return _BoundaryStates.apply(decay, increments, reverse)
+
+
+class _BoundaryStates(torch.autograd.Function):
+    """The recurrence over chunks, with its gradient: at most two operators for each chunk in either pass.
+
+    Let λ_b be the gradient of the state behind chunk b. It is also the gradient of increment_b, and
+
+        λ_(b-1) = dS_b + decay_b λ_b,    d decay_b = λ_b S_b summed over the entries that share the decay.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, decay: Tensor, increments: Tensor, reverse: bool) -> Tensor:
+        states = _carry(decay, increments, reverse)
+        ctx.save_for_backward(decay, states)
+        ctx.reverse = reverse
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        decay, states = ctx.saved_tensors
+        # λ is carried in the other direction.
+        adjoints = _carry(decay, grad, not ctx.reverse)
+        grad_decay = (adjoints * states).sum_to_size(decay.shape)
+        return grad_decay, adjoints, None
+
+
+def _carry(
+    decay: Float[Tensor, "*heads B _ 1"],
+    increments: Float[Tensor, "*heads B D E"],
+    reverse: bool,
+) -> Float[Tensor, "*heads B D E"]:
+    """Compute the state in front of each chunk, or behind it from the last one."""
     chunk_decays = decay.unbind(-3)
     chunk_increments = increments.unbind(-3)
-    num_chunks = len(chunk_increments)
-    order: Iterable[int] = range(num_chunks)
+    states = torch.zeros_like(increments)
+    chunk_states = states.unbind(-3)
+    order = list(range(len(chunk_states)))
     if reverse:
-        order = reversed(range(num_chunks))
-
-    state = torch.zeros_like(chunk_increments[0])
-    states = [state] * num_chunks
-    for chunk in order:
-        states[chunk] = state
-        decayed = chunk_decays[chunk] * state
-        state = decayed + chunk_increments[chunk]
-    return torch.stack(states, dim=-3)
+        order.reverse()
+    for chunk, later in itertools.pairwise(order):
+        decayed = (chunk_decays[chunk], chunk_states[chunk])
+        increment = chunk_increments[chunk]
+        out = chunk_states[later]
+        if increments.device.type == "cpu":
+            # The product is rounded before the sum, which keeps earlier results bit for bit.
+            torch.mul(*decayed, out=out).add_(increment)
+        else:
+            # One kernel instead of two.
+            torch.addcmul(increment, *decayed, out=out)
+    return states
 
 
 def causal_mask(size: int, device: torch.device, *, diagonal: bool = True) -> Bool[Tensor, "size size"]:
