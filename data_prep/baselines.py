@@ -1,8 +1,8 @@
 """lra data baselines task=recall: baseline scores that need no attention; also with task=all or experiment=.
 
 The columns are test scores in percent: ``constant`` is the best constant answer, ``analytic`` the chance level that the
-source states for a guess among the plausible labels, ``floor`` the larger of both, and ``bag`` the bag-of-tokens
-baseline, which is fitted once and stored.
+source states for a guess among the plausible labels, ``floor`` the larger of both, ``bag`` the bag-of-tokens baseline,
+which is fitted once and stored, and ``first`` the first-tokens baseline.
 """
 
 if __name__ == "__main__":
@@ -16,7 +16,7 @@ from lra.train.baselines import baselines_of
 
 from .__main__ import TASKS, PrepareOptions, of_task
 
-HEAD = ("constant", "analytic", "floor", "bag")
+HEAD = ("constant", "analytic", "floor", "bag", "first")
 
 
 @main(PrepareOptions)
@@ -32,6 +32,7 @@ def baselines(options: PrepareOptions) -> None:
         raise ValueError(f"task must be one of all, {', '.join(TASKS)}")
 
     scores = {}
+    remarks = []
     for task in [options] if has_task else [of_task(options, name) for name in TASKS]:
         try:
             baselines = baselines_of(task, force=options.force)
@@ -41,8 +42,17 @@ def baselines(options: PrepareOptions) -> None:
                 raise
             log(f"{task.task.name}: skipped, {error}")
         else:
-            columns = (baselines.constant, baselines.analytic, baselines.chance, baselines.bag_of_tokens)
-            scores[task.task.name] = columns
+            first = baselines.first_tokens
+            scores[task.task.name] = (
+                baselines.constant,
+                baselines.analytic,
+                baselines.chance,
+                baselines.bag_of_tokens,
+                None if first is None else first.test,
+            )
+            if first is not None:
+                tests = ", ".join(f"{score:.2f}" for score in first.tests)
+                remarks.append(f"{task.task.name}, first 1, 2, ... tokens: {tests}; {first.num_tokens} by validation")
 
     # The table, with a dash for a score that does not exist.
     width = max(map(len, scores), default=0)
@@ -50,6 +60,8 @@ def baselines(options: PrepareOptions) -> None:
     for name, columns in scores.items():
         cells = ["-" if score is None else f"{score:.2f}" for score in columns]
         print(" ".join([f"{name:<{width}}", *(f"{cell:>8}" for cell in cells)]))
+    for remark in remarks:
+        print(remark)
 
 
 if __name__ == "__main__":

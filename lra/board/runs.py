@@ -15,7 +15,7 @@ from ..config.compose import mechanism as mechanism_overrides
 from ..config.experiment import Experiment
 from ..config.quoting import override
 from ..console import log, plural
-from ..data import bag_of_tokens
+from ..data import token_baselines
 from ..data.store import StoreError
 from ..results.lr_search import SEARCH_SUFFIX
 from ..runs import config_file, published, record
@@ -231,8 +231,8 @@ class Board:
             # Tasks with float features have no bag of tokens.
             if task.vocab is None:
                 continue
-            path = bag_of_tokens.path(options.task_data(), task.metric)
-            if bag_of_tokens.read(path) is None:
+            path = token_baselines.path(options.task_data(), task.metric)
+            if token_baselines.read(path) is None:
                 log(f"{name}: fitting the bag of tokens")
                 try:
                     baselines_of(options)

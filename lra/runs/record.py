@@ -87,7 +87,7 @@ class RunRecord:
         torch, suite: versions.
         processor: model of the CPU, also if the device is a GPU.
         floor: chance level: ``constant_baseline``, or the analytic chance level of the source if that is higher.
-        bag: test score of the bag-of-tokens baseline (``lra.data.bag_of_tokens``); None if it had not been fitted.
+        bag: test score of the bag-of-tokens baseline (``lra.data.token_baselines``); None if it had not been fitted.
     """
 
     __pydantic_config__ = STRICT

@@ -1,12 +1,14 @@
-"""The baselines of a task: chance level, and a classifier on the bag of tokens. Neither needs attention."""
+"""The baselines of a task that need no attention: chance level, a bag of tokens, the first tokens."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from ..config.options import TaskOptions
 from ..config.schema import Task
-from ..data import bag_of_tokens
+from ..data import token_baselines
 from ..data.datamodule import TaskData
 from ..ops import metrics
 from .lit import loss_of
@@ -42,22 +44,31 @@ class Baselines:
     @property
     def bag_of_tokens(self) -> float | None:
         """The score of the bag-of-tokens baseline, which is stored next to the data; None if it was not fitted yet."""
-        return bag_of_tokens.read(self._bag_path)
+        return token_baselines.read(self._bag_path)
+
+    @cached_property
+    def first_tokens(self) -> token_baselines.FirstTokens | None:
+        """The scores of the first-tokens baseline; None for real labels or features."""
+        train = self.data.splits["train"]
+        tokens, _ = train.gather(torch.arange(1), 1)
+        if tokens.is_floating_point() or train.labels.is_floating_point():
+            return None
+        return token_baselines.first_tokens(self.data, getattr(metrics, self.metric))
 
     def fit_bag_of_tokens(self, task: Task) -> None:
         """Fit the bag-of-tokens baseline of a task with token ids, and store its score."""
-        scores = bag_of_tokens.fit(
+        scores = token_baselines.fit(
             self.data,
             getattr(metrics, self.metric),
             vocab=task.vocab,
             outputs=task.outputs,
             loss=lambda outputs, labels: loss_of(outputs, labels, task.loss),
         )
-        bag_of_tokens.write(self._bag_path, scores)
+        token_baselines.write(self._bag_path, scores)
 
     @property
     def _bag_path(self) -> Path:
-        return bag_of_tokens.path(self.data, self.metric)
+        return token_baselines.path(self.data, self.metric)
 
 
 def baselines_of(options: TaskOptions, *, force: bool = False) -> Baselines:
@@ -75,7 +86,7 @@ def baselines_of(options: TaskOptions, *, force: bool = False) -> Baselines:
         limit=task.limit,
         shift=task.shift,
         masked_id=task.masked_id,
-        batch=bag_of_tokens.CHUNK,
+        batch=token_baselines.CHUNK,
     )
     data.setup()
     baselines = Baselines(data, task.metric)

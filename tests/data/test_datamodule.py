@@ -19,9 +19,9 @@ import lra
 from data_prep.recall import Recall
 from data_prep.temporal_order import TemporalOrder
 from lra.config import CONF
-from lra.data import bag_of_tokens as bag
+from lra.data import token_baselines as bag
 from lra.data.datamodule import TaskData
-from lra.data.split import EpochPermutation
+from lra.data.split import EpochPermutation, Split
 from lra.ops import metrics
 
 
@@ -246,6 +246,21 @@ def test_bag_of_tokens_learns_counts_but_not_order():
     # Best accuracy from counts: X X, Y Y and half of the mixed pairs.
     assert 0.65 < best / 2000 < 0.85
     assert abs(scores["test"] - 100 * best / 2000) <= 100 * 3 * (0.25 / 2000) ** 0.5
+
+
+def test_first_tokens_answer_by_beginning_and_by_shorter_one_if_unseen():
+    """The answer is the first token, but after token 1 the second one decides; 1 3 is no beginning of training."""
+
+    def split(*examples):
+        tokens = torch.tensor([token for *tokens, _ in examples for token in tokens])
+        labels = torch.tensor([label for *_, label in examples])
+        return Split(tokens, torch.arange(0, len(tokens) + 1, 3), labels)
+
+    data = task(TemporalOrder(train=9, val=5, test=5))
+    train = split((1, 2, 5, 0), (1, 2, 6, 0), (1, 4, 5, 1), (2, 2, 5, 2), (2, 4, 6, 2), (1, 2, 7, 0))
+    data.splits = {"train": train, "val": train, "test": split((1, 2, 9, 0), (1, 4, 9, 1), (2, 9, 9, 2), (1, 3, 9, 1))}
+    scores = bag.first_tokens(data, metrics.accuracy)
+    assert (scores.tests[0], scores.num_tokens, scores.test) == (50, 2, 75)
 
 
 def test_bag_score_path_depends_on_data_and_reading_options(tmp_path):

@@ -104,14 +104,15 @@ def test_baselines_are_cached_and_recorded_by_later_runs(data_root, tmp_path, mo
         return record.load(next(tmp_path.glob(f"{study}/**/record.json")))
 
     record_before = train_study("before")
-    monkeypatch.setattr("lra.data.bag_of_tokens.EPOCHS", 2)
+    monkeypatch.setattr("lra.data.token_baselines.EPOCHS", 2)
     show_baselines(compose(PrepareOptions, words))
-    head, line = capsys.readouterr().out.splitlines()
-    constant, analytic, floor, bag = map(float, line.split()[1:])
+    head, line, remark = capsys.readouterr().out.splitlines()
+    constant, analytic, floor, bag, first = map(float, line.split()[1:])
+    assert remark.startswith("recall_N64_K4, first 1, 2, ... tokens: ") and f"{first:.2f}" in remark
     assert head.split() == list(baselines.HEAD) and analytic == 25 and floor == max(constant, 25)
-    monkeypatch.setattr("lra.data.bag_of_tokens.fit", lambda *_, **__: pytest.fail("it is fitted once"))
+    monkeypatch.setattr("lra.data.token_baselines.fit", lambda *_, **__: pytest.fail("it is fitted once"))
     show_baselines(compose(PrepareOptions, words))
-    assert capsys.readouterr().out.splitlines() == [head, line]
+    assert capsys.readouterr().out.splitlines() == [head, line, remark]
     record_after = train_study("after")
     assert record_before.floor == record_after.floor == floor
     assert record_before.bag is None and record_after.bag == pytest.approx(bag, abs=0.005)
@@ -125,8 +126,8 @@ def test_baselines_of_all_tasks_skip_missing_data(tmp_path, monkeypatch, capfd):
     out, err = capfd.readouterr()
     # Real values have neither an analytic nor a bag-of-tokens baseline.
     (line,) = out.splitlines()[1:]
-    name, _, analytic, _, bag = line.split()
-    assert (name, analytic, bag) == ("adding_N128", "-", "-")
+    name, _, analytic, _, *scores = line.split()
+    assert (name, analytic, scores) == ("adding_N128", "-", ["-", "-"])
     assert "genome: skipped, genome needs the cDNA of both species" in err and "retrieval: skipped" in err
     genome = compose(PrepareOptions, ["task=genome", f"data.root={tmp_path}"])
     assert_error("genome needs the cDNA of both species", show_baselines, genome)

@@ -160,7 +160,7 @@ def tasks(tmp_path_factory):
 def board(tmp_path, tasks, monkeypatch, call, data_root):
     """Return a function that runs sweep=board on two tiny tasks and returns exit message, stdout and stderr."""
     monkeypatch.setattr(launcher, "EVERY", 0.01)
-    monkeypatch.setattr("lra.data.bag_of_tokens.EPOCHS", 1)
+    monkeypatch.setattr("lra.data.token_baselines.EPOCHS", 1)
 
     def start(launch, *words):
         monkeypatch.setattr(launcher.Launcher, "launch", lambda _, runs: launch(runs))

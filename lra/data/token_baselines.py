@@ -1,15 +1,19 @@
-"""The bag-of-tokens baseline: a classifier of how often each token occurs, which does not know where.
+"""Baselines that need no mixing of tokens: a bag of tokens, and the first tokens alone.
 
-``lra data baselines`` fits it once per data set and way of reading it; its scores are cached below the root of the
-data.
+The bag-of-tokens baseline is a classifier of how often each token occurs, which does not know where. ``lra data
+baselines`` fits it once per data set and way of reading it; its scores are cached below the root of the data. The
+first-tokens baseline is a table of the most frequent answers.
 """
 
 import hashlib
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..io import atomic
@@ -28,6 +32,8 @@ EPOCHS = 30
 # Learning rates, chosen by the validation score.
 RATES = (1e-3, 1e-2)
 SPLITS = ("train", "val", "test")
+# Longest beginning of the first-tokens baseline.
+MAX_FIRST = 4
 
 
 def path(data: TaskData, metric: str) -> Path:
@@ -177,3 +183,58 @@ def _compare(a: Tensor, b: Tensor) -> Tensor:
     product = a * b
     difference = a - b
     return torch.cat([a, b, product, difference], 1)
+
+
+class FirstTokens(NamedTuple):
+    """Scores of the first-tokens baseline.
+
+    Args:
+        tests: test scores in percent for 1, 2, ... tokens.
+        num_tokens: number of tokens with the best validation score.
+    """
+
+    tests: list[float]
+    num_tokens: int
+
+    @property
+    def test(self) -> float:
+        """Test score of the best number of tokens, in percent."""
+        return self.tests[self.num_tokens - 1]
+
+
+def first_tokens(data: TaskData, metric: Callable[[Tensor, Tensor], float]) -> FirstTokens:
+    """Score the most frequent training answer among the examples that begin with the same 1 to ``MAX_FIRST`` tokens.
+
+    A beginning that no training example has gets the answer of the next shorter one.
+
+    Args:
+        data: set up; sequences of token ids, labels of classes.
+        metric: metric of outputs and labels, in percent.
+    """
+    labels = {split: data.splits[split].labels.cpu() for split in SPLITS}
+    num_classes = max(2, *(int(part.max()) + 1 for part in labels.values()))
+    most_frequent = int(labels["train"].bincount().argmax())
+    answers = {split: [most_frequent] * len(labels[split]) for split in ("val", "test")}
+    scores: dict[str, list[float]] = {"val": [], "test": []}
+    for num_tokens in range(1, MAX_FIRST + 1):
+        # How often each answer follows each beginning.
+        counts: dict[tuple, Counter] = defaultdict(Counter)
+        for beginning, label in zip(_beginnings(data, "train", num_tokens), labels["train"].tolist(), strict=True):
+            counts[beginning][label] += 1
+
+        for split, split_answers in answers.items():
+            for i, beginning in enumerate(_beginnings(data, split, num_tokens)):
+                if beginning in counts:
+                    ((answer, _),) = counts[beginning].most_common(1)
+                    split_answers[i] = answer
+            outputs = F.one_hot(torch.tensor(split_answers), num_classes)
+            scores[split].append(metric(outputs, labels[split]))
+    best = scores["val"].index(max(scores["val"]))
+    return FirstTokens(scores["test"], best + 1)
+
+
+def _beginnings(data: TaskData, split: str, num_tokens: int) -> list[tuple]:
+    """List the first tokens of every example; of both texts for a pair."""
+    examples = data.splits[split]
+    tokens, _ = examples.gather(torch.arange(len(examples)), num_tokens)  # (n,T,num_tokens)
+    return [tuple(row) for row in tokens.flatten(1).tolist()]
