@@ -25,12 +25,12 @@ class EfficientAttention(Attention):
 
     def forward(self, q, k, v, mask=None):  # q, k (N,H,L,D), v (N,H,L,E), mask (N,L) -> (N,H,L,E)
         if mask is not None:
-            k = k.masked_fill(~mask[:, None, :, None], -torch.inf)
+            k = k.masked_fill(~mask[:, None, :, None], torch.finfo(k.dtype).min)
         context = k.softmax(dim=2).mT @ v  # (N,H,D,E)
         return q.softmax(dim=-1) @ context
 
 
-MECHANISMS = {"efficient": EfficientAttention, "softmax": SDPA, "mean": Mean}
+MECHANISMS = {"efficient": EfficientAttention, "sdpa": SDPA, "mean": Mean}
 SIZES = {"dim": 64, "length": 128}
 ENCODER = {"layers": 2, "vocab": 7, "hidden": 128, "outputs": 4, "mean_over": "real", **SIZES}
 

@@ -1,6 +1,7 @@
 """Train your own model on a task of the Long Range Arena: python examples/own_loop.py [task] [budget] [steps]
 
-Nothing but `load_dataset` comes from this package: the model and the training loop are plain torch.
+Nothing but `load_dataset` comes from this package: the model and the training loop are plain torch. The model takes one
+sequence of token ids per example, so the task may not be retrieval (pairs of texts) or adding (real numbers).
 """
 
 import sys

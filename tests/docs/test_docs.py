@@ -324,11 +324,11 @@ def test_arena_cell_example_trains_and_prints_table(pictures):
 def test_add_mechanism_example_trains_and_scores(pictures, capsys):
     assert 0 <= example("add_mechanism", "3", "efficient")["efficient"] <= 100
     assert "efficient: test" in capsys.readouterr().out and (pictures / "add_mechanism.png").exists()
-    with pytest.raises(SystemExit, match="mechanisms are efficient, softmax, mean, got best"):
+    with pytest.raises(SystemExit, match="mechanisms are efficient, sdpa, mean, got best"):
         example("add_mechanism", "3", "best")
 
 
 @pytest.mark.slow
 def test_attention_beats_control_in_example(pictures):
-    scores = example("add_mechanism", "100", "efficient", "softmax", "mean")
-    assert min(scores["efficient"], scores["softmax"]) > 50 + scores["mean"]
+    scores = example("add_mechanism", "100", "efficient", "sdpa", "mean")
+    assert min(scores["efficient"], scores["sdpa"]) > 50 + scores["mean"]
