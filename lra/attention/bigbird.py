@@ -17,7 +17,8 @@ class BigBird(Attention):
 
     A query of block i sees the first and the last block, ``window`` blocks centred at i, and ``random`` of the other
     blocks, or all of them if there are fewer. Queries of the first and the last block see every token (section 2, ITC).
-    The last block is the one with the example's last real token, whatever the padded length.
+    The first block is the first one of the sequence, although it may have no real token; the last block is the one with
+    the example's last real token, whatever the padded length.
 
     Random blocks are drawn for each head. Training draws them for every call and example. Evaluation uses one fixed
     draw, an order of preference over all blocks of ``length``, of which an example takes the first ones that it has. A

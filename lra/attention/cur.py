@@ -27,7 +27,7 @@ class CUR(Attention):
         1. I, J = select(q, k): positions of c queries and of c keys                       (N,H,c)
         2. C = softmax(q k_Jᵀ / √D)    U = softmax(q_I k_Jᵀ / √D)    R = softmax(q_I kᵀ / √D)
         3. out = C (U⁺ (R v)),   U⁺ by the cubic iteration                                 (N,H,L,E)
-        4. If copy_rv: out_I = R v, which is exact softmax attention for the selected queries
+        4. If copy_rv: out_I = R v, the exact outputs of the selected queries
 
     ``lra.ops.cur.cur`` computes these steps. O(L c (D + E) + c³) time.
 

@@ -119,5 +119,6 @@ class GatedDeltaNet(DeltaNet):
 
 def _unit(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L D"]:
     """Scale each head's vector to unit length: x / sqrt(Σ x² + 1e-6)."""
+    x = upcast(x)
     squares = x.square().sum(-1, keepdim=True)  # (N,H,L,1)
     return x * (squares + 1e-6).rsqrt()

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..options import Range, in_range
+
 
 def split_heads(x: Float[Tensor, "N L HD"], heads: int) -> Float[Tensor, "N {heads} L D"]:
     """Split the last dimension into heads."""
@@ -86,7 +88,12 @@ def inverse_softplus(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
 
 
 def initial_steps(count: int, step_min: float, step_max: float) -> Float[Tensor, " count"]:
-    """Draw step sizes log-uniformly and return their biases b, so that softplus(b) is the step (Gu and Dao 2023)."""
+    """Draw step sizes log-uniformly and return their biases b, so that softplus(b) is the step (Gu and Dao 2023).
+
+    Raises:
+        ValueError: step_max is below step_min.
+    """
+    in_range("step_max", step_max, Range(step_min), "step_min")
     log_steps = torch.empty(count).uniform_(math.log(step_min), math.log(step_max))
     # The released code's floor of 1e-4, unless smaller steps are asked for.
     floor = min(step_min, 1e-4)

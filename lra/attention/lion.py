@@ -26,8 +26,8 @@ class LionS(Mixer):
     Args:
         causal: only earlier tokens and the token itself.
 
-    Source: the paper, sections 3.2 and 4. The released code detaches λ; here λ has its gradient. In plain
-    torch: ``lra/reference/retention.py``.
+    Source: the paper, sections 3.2 and 4. The released code detaches λ; here λ has its gradient.
+    ``lra/reference/retention.py`` has the recurrence with the query's decay instead of the key's.
     """
 
     compactable = True

@@ -62,7 +62,6 @@ class Mamba(Mixer):
     ):
         super().__init__(sizes, dim=dim)
         decay_max = states if decay_max is None else decay_max
-        in_range("step_max", step_max, Range(step_min), "step_min")
         in_range("decay_max", decay_max, Range(decay_min), "decay_min")
         self.causal = causal
         inner = expand * dim
@@ -82,7 +81,7 @@ class Mamba(Mixer):
             log_A = torch.linspace(math.log(decay_min), math.log(decay_max), states)
         self.log_A = nn.Parameter(log_A.repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
-        # Parameters in ``rates`` have no weight decay.
+        # Parameters in ``rates`` have no weight decay. As released, the bias of Δ has it, unlike Mamba-2's.
         self.rates = {"log_A": 1.0, "D": 1.0}
         self.output = nn.Linear(inner, dim, bias=False)
 

@@ -140,14 +140,15 @@ class Hydra(Mamba2):
     """A quasiseparable mixer: Mamba-2 in both directions over the other tokens, plus a diagonal for the token itself.
 
     y_i = l_(i-1) + r_(i+1) + (W_D u_i + D) u_i, where l and r are the outputs of the scans from the left and from the
-    right; then RMSNorm(y) silu(z). So token i is read with C of its neighbours, as in the release. B, C and Δ of the
-    two directions are separate; u, z, A and the bias of Δ are shared. The short convolution is centred.
+    right; then RMSNorm(y) silu(z). So token i is read with C of its neighbours, as in the release; masked tokens are no
+    neighbours. B, C and Δ of the two directions are separate; u, z, A and the bias of Δ are shared. The short
+    convolution is centred.
 
     Args:
         causal: the scan from the left and the diagonal alone.
 
-    Source: the paper, section 3; the shift and initial values by its released code. In plain torch:
-    ``lra/reference/retention.py``.
+    Source: the paper, section 3; the shift and initial values by its released code. ``lra/reference/retention.py`` has
+    the scans.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, conv: Positive = 7, **options):
@@ -168,7 +169,7 @@ class Hydra(Mamba2):
         z, u, BC, delta = self.project(x, mask)
         if self.causal:
             outputs = self.scan(u, BC, delta, bidirectional=False)
-            out = _shift(outputs)  # (N,L,H,E)
+            out = _shift(outputs, mask)  # (N,L,H,E)
         else:
             # Both directions are one batch: the second half of the examples runs from right to left.
             BC_left, BC_right = BC.chunk(2, dim=-1)
@@ -177,7 +178,8 @@ class Hydra(Mamba2):
             maps = torch.cat([BC_left, BC_right.flip(1)])  # (2 N,L,2 n)
             steps = torch.cat([delta_left, delta_right.flip(1)])  # (2 N,L,H)
             outputs = self.scan(sequences, maps, steps, bidirectional=False)
-            from_left, from_right = _shift(outputs).chunk(2)
+            both_masks = None if mask is None else torch.cat([mask, mask.flip(1)])
+            from_left, from_right = _shift(outputs, both_masks).chunk(2)
             out = from_left + from_right.flip(1)  # (N,L,H,E)
 
         # The diagonal: the token itself.
@@ -191,7 +193,15 @@ class Hydra(Mamba2):
         return self.output(gated.to(x.dtype))
 
 
-def _shift(x: Float[Tensor, "N L *rest"]) -> Float[Tensor, "N L *rest"]:
-    """Move every token one position to the right; the first one becomes zero."""
+def _shift(x: Float[Tensor, "N L H E"], mask: Bool[Tensor, "N L"] | None) -> Float[Tensor, "N L H E"]:
+    """Give every token the entry of the real token before it; the first real token gets zero."""
     first = torch.zeros_like(x[:, :1])
-    return torch.cat([first, x[:, :-1]], dim=1)
+    if mask is None:
+        return torch.cat([first, x[:, :-1]], dim=1)
+    # Entry 0 is the zero, entry 1 + j belongs to token j.
+    entries = torch.cat([first, x], dim=1)  # (N,1+L,H,E)
+    numbers = torch.arange(1, 1 + mask.shape[1], device=x.device)
+    last_real = (numbers * mask).cummax(1).values  # (N,L)
+    before = F.pad(last_real[:, :-1], (1, 0))
+    example = torch.arange(len(x), device=x.device)
+    return entries[example[:, None], before]

@@ -170,6 +170,7 @@ class NystromOriginal(Nystrom):
         mask: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N H L E"]:
         if self.landmarks == self.sizes.length:
+            mask = ensure_nonempty(mask)
             key_mask = None if mask is None else mask[:, None, None]
             return F.scaled_dot_product_attention(q, k, v, key_mask)
         return super().product(q, k, v, mask)

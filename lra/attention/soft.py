@@ -29,12 +29,12 @@ class Soft(Attention):
         1. q̃ = m bottleneck tokens of q                                                    (N,H,m,D)
         2. P = κ(q̃, q)    A = κ(q̃, q̃)    κ(x, y) = exp(-||x - y||² / (2 √D))
         3. SOFT:   out = Pᵀ (A⁻¹ (P v)),   A⁻¹ by the Newton-Raphson iteration             (N,H,L,E)
-           SOFT++: out = Pᵀ D^-½ A⁻¹ D^-½ P v,   D = row sums of A
+           SOFT++: out = Pᵀ Λ^-½ A⁻¹ Λ^-½ P v,   Λ = diag(row sums of A)
 
-    Padding enters no window. A bottleneck token without a real token is a row and column of the identity in A, so the
-    inverse stays block diagonal, and its row of P v is zero; the result equals the result of the smaller problem. The
-    starting value of the iteration does not change either: it depends on the largest column sum, which is at least 1 in
-    the real block.
+    Windows are cut from positions; padding counts as zero in a convolution and is left out of a mean. A bottleneck
+    token without a real token is a row and column of the identity in A, so the inverse stays block diagonal, and its
+    row of P v is zero; the result equals the result of the smaller problem. The starting value of the iteration does
+    not change either: it depends on the largest column sum, which is at least 1 in the real block.
 
     O(L m (D + E) + m³) time.
 
@@ -130,11 +130,11 @@ class Soft(Attention):
         real_v = v * mask[:, None, :, None]
         Pv = P @ real_v * token_mask[:, None, :, None]  # (N,H,m,E)
 
-        # 3. out = Pᵀ A⁻¹ P v, SOFT++ with D^-½ on both sides of A⁻¹.
+        # 3. out = Pᵀ A⁻¹ P v, SOFT++ with Λ^-½ on both sides of A⁻¹.
         inverse = self.pinv(A)  # (N,H,m,m)
         if self.normalise:
-            d = A.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1), the diagonal of D^-½
-            return P.mT @ (d * (inverse @ (d * Pv)))
+            inverse_root = A.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1), the diagonal of Λ^-½
+            return P.mT @ (inverse_root * (inverse @ (inverse_root * Pv)))
         return P.mT @ (inverse @ Pv)
 
     def bottleneck(

@@ -240,26 +240,22 @@ def landmark_product(
     U = _inner_map(q_landmarks, k_landmarks, scale, q_landmark_mask, k_landmark_mask, weights, bias_U)  # (N,H,c,c)
     multiply_inverse = partial(pinv_matmul, pinv, U)
 
-    # How C and R are applied, and in which precision.
-    product = _product
-    if impl == "eager":
-        attend = partial(attend_eager, scale=scale, weights=weights)
-        product = full_precision(_product)
-    elif attend is not None:
-        no_autocast = torch.autocast(q.device.type, enabled=False)
-        product = no_autocast(_product)
-    else:
-        attend = attend_thin
-        # U⁺ R v may exceed the range of float16 even if the result does not.
-        if v.dtype == torch.float16 and is_unbounded(pinv):
-            product = full_precision(_product)
-
     key_mask = None if mask is None else mask[:, None]  # (N,1,L)
     maps = (bias_C, bias_R, key_mask, k_landmark_mask)
-    out, rv = product(q, k, v, q_landmarks, k_landmarks, multiply_inverse, attend, maps)
-    if impl != "eager":
-        out = out.to(v.dtype)
-    return out, rv
+    inputs = (q, k, v, q_landmarks, k_landmarks, multiply_inverse)
+    if impl == "eager":
+        attend_written_out = partial(attend_eager, scale=scale, weights=weights)
+        return _product_in_float32(*inputs, attend_written_out, maps)
+    if attend is not None:
+        # Packed sequences: 16-bit inputs stay as they are.
+        with torch.autocast(q.device.type, enabled=False):
+            out, rv = _product(*inputs, attend, maps)
+    elif v.dtype == torch.float16 and is_unbounded(pinv):
+        # U⁺ R v may exceed the range of float16 even if the result does not.
+        out, rv = _product_in_float32(*inputs, attend_thin, maps)
+    else:
+        out, rv = _product(*inputs, attend_thin, maps)
+    return out.to(v.dtype), rv
 
 
 def _product(
@@ -279,6 +275,11 @@ def _product(
     w = w.to(v.dtype)
     out = attend(q, k_landmarks, w, landmark_mask, bias_C)  # (N,H,L,E)
     return out, rv
+
+
+@full_precision
+def _product_in_float32(*arguments):
+    return _product(*arguments)
 
 
 @full_precision

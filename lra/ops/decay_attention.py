@@ -64,16 +64,22 @@ def scalar_decay_attention(
     prefix = g.cumsum(-1)
     before = prefix - g
     total = prefix[..., -1:]  # (N,H,B,1)
-    # Differences of left are log decays of the recurrence from the left, differences of right those from the right.
-    left, right = (before, prefix) if key_decays else (prefix, before)
+    # The decay between query i and key j is exp(from_left_i - from_left_j) for j <= i and
+    # exp(from_right_j - from_right_i) for j > i.
+    if key_decays:
+        from_left = before
+        from_right = prefix
+    else:
+        from_left = prefix
+        from_right = before
 
     # Exponents of the decay between query i and key j of a chunk. a + (-b): the gradient of b is summed before it is
     # negated, without another C x C tensor. Masked before exp: the exp of a masked positive exponent may be inf, and
     # its gradient 0 * inf is NaN.
     is_seen = causal_mask(chunk, q.device)
-    exponents = left[..., :, None] + (-left)[..., None, :]  # (N,H,B,C,C)
+    exponents = from_left[..., :, None] + (-from_left)[..., None, :]  # (N,H,B,C,C)
     if bidirectional:
-        exponents_ahead = right[..., None, :] + (-right)[..., :, None]
+        exponents_ahead = from_right[..., None, :] + (-from_right)[..., :, None]
         exponents = torch.where(is_seen, exponents, exponents_ahead)
     else:
         exponents = exponents.masked_fill(~is_seen, -torch.inf)
@@ -84,20 +90,20 @@ def scalar_decay_attention(
     out = weights @ v
 
     # Between chunks: the state at the start of the chunk, decayed up to each query.
-    to_end = (total - left).exp()[..., None]
+    to_end = (total - from_left).exp()[..., None]
     keys_to_end = k * to_end
     chunk_decay = total.exp()[..., None]
     increments = keys_to_end.mT @ v
     states = boundary_states(chunk_decay, increments)  # (N,H,B,D,E)
-    from_start = left.exp()[..., None]
+    from_start = from_left.exp()[..., None]
     queries = q * from_start
     if bidirectional:
         # The recurrence from the right enters a chunk at its end and leaves it at its start, so keys decay towards the
         # start.
-        keys_to_start = k * right.exp()[..., None]
+        keys_to_start = k * from_right.exp()[..., None]
         increments = keys_to_start.mT @ v
         states_ahead = boundary_states(chunk_decay, increments, reverse=True)
-        from_end = (total - right).exp()[..., None]
+        from_end = (total - from_right).exp()[..., None]
         # One product with both states.
         queries = torch.cat([queries, q * from_end], dim=-1)
         states = torch.cat([states, states_ahead], dim=-2)

@@ -201,7 +201,7 @@ def tikhonov(m: Float[Tensor, "*batch r c"], *, ridge: float) -> Float[Tensor, "
 
     Args:
         m: matrices.
-        ridge: relative to s.
+        ridge: relative to s, which is a constant in the backward pass.
 
     Returns:
         The inverses; zeros for a matrix of zeros.
@@ -230,8 +230,8 @@ def pinv_matmul(
                                    = I + E + E² + E³ / 4
         E_k+1 = I - (I - E_k) g(E_k) = E_k³ (3 I + E_k) / 4,   E_0 = I - A Aᵀ
 
-    so Z x = Aᵀ g(E_0) g(E_1) ... x / √s; the factors are polynomials of E_0, so their order is free. With E = c / 2
-    columns of x, forward and backward pass together need a third fewer multiplications. But E_k is not computed from
+    so Z x = Aᵀ g(E_0) g(E_1) ... x / √s; the factors are polynomials of E_0, so their order is free. If x has c / 2
+    columns, forward and backward pass together need a third fewer multiplications. But E_k is not computed from
     Z_k, so rounding errors grow by up to 13/4 in each step. ``pinv_factors`` has the factors and their gradients.
 
     Args:

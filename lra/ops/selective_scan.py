@@ -111,7 +111,8 @@ class _SelectiveScan(torch.autograd.Function):
             _, states = _block_states(state, u_block, delta_block, A, B_block)
             block_outputs = states @ C_block[..., None]  # (T,N,d,1)
             outputs.append(block_outputs.squeeze(-1))
-            state = states[-1]
+            # A copy: a view would keep all states of the block until the backward pass.
+            state = states[-1].clone()
         return torch.cat(outputs).transpose(0, 1)
 
     @staticmethod
@@ -120,8 +121,8 @@ class _SelectiveScan(torch.autograd.Function):
         grad_A = torch.zeros_like(A)
         # Gradients of u, delta, B and C of each block, the last block first.
         block_grads = []
-        # adjoint: the gradient that later blocks pass to the last state of this block.
-        adjoint = torch.zeros_like(ctx.starts[0])
+        # The gradient that the next block passes to the last state of a block.
+        from_next_block = torch.zeros_like(ctx.starts[0])
         for first in reversed(range(0, u.shape[1], ctx.block)):
             # Run the block again from the state in front of it.
             start = ctx.starts[first // ctx.block]
@@ -130,9 +131,9 @@ class _SelectiveScan(torch.autograd.Function):
 
             # y_t = h_t C_t: its gradient enters the adjoint of h_t, λ_t = dy_t C_tᵀ + exp(Δ_(t+1) A) λ_(t+1).
             adjoints = grad_block[..., None] * C_block[:, :, None, :]  # (T,N,d,n)
-            adjoints[-1] += adjoint
+            adjoints[-1] += from_next_block
             adjoints = _carry_back(adjoints, decays, delta_block, A)
-            adjoint = decays[0] * adjoints[0]
+            from_next_block = decays[0] * adjoints[0]
             grad_y = grad_block[:, :, None, :]  # (T,N,1,d)
             grad_C = (grad_y @ states).squeeze(2)
 

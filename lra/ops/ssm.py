@@ -118,7 +118,7 @@ def hippo_legs(n: int) -> tuple[Complex[Tensor, "n"], Complex[Tensor, "n n"]]:
     outer = products.sqrt() / 2
     # S + I/2 is skew-symmetric: A contributes -2 outer below the diagonal, P Pᵀ contributes outer everywhere.
     skew = outer.triu(1) - outer.tril(-1)
-    # A skew-symmetric matrix times the imaginary unit -i is Hermitian, with real eigenvalues.
+    # A real skew-symmetric matrix times -i is Hermitian, so its eigenvalues are real.
     frequencies, vectors = torch.linalg.eigh(-1j * skew)
     real_part = torch.full_like(frequencies, -0.5)
     eigenvalues = torch.complex(real_part, frequencies)

@@ -211,6 +211,15 @@ def test_causal_output_ignores_later_tokens(name, holes):
     assert not torch.allclose(noncausal(x, mask)[:, :position], noncausal(changed_x, mask)[:, :position], atol=1e-6)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_hydra_reads_past_masked_tokens(causal):
+    """Without a wider convolution the real tokens have the outputs of the sequence of real tokens alone."""
+    mixer = build_mixer("hydra", conv=1, causal=causal)
+    x = torch.randn(1, LENGTH, 16, dtype=torch.float64)
+    mask = torch.rand(1, LENGTH) < 0.6
+    torch.testing.assert_close(mixer(x, mask)[:, mask[0]], mixer(x[:, mask[0]]))
+
+
 LONG_SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=LENGTH)
 
 

@@ -67,7 +67,7 @@ def test_zero_size_error_names_option(option):
         ("luna", {"head_dim": 3}, "head_dim must be 4, dim / heads, with Luna, not 3"),
         *(
             (name, {"step_max": 1e-4}, r"step_max must be 0.001 or more \(step_min\), not 0.0001")
-            for name in ("mamba", "s4d_lin", "s5")
+            for name in ("mamba", "mamba2", "gated_delta_net", "s4d_lin", "s5")
         ),
         ("mamba", {"spacing": "even"}, "spacing must be one of linear, log, not 'even'"),
         ("mamba", {"decay_max": 0.5}, r"decay_max must be 1.0 or more \(decay_min\), not 0.5"),

@@ -173,6 +173,9 @@ def test_selective_scan_stores_every_32nd_state():
     input_bytes = 4 * 2 * 2048 * (64 + 3) * 2
     peak = peak_bytes(lambda: recurrence.selective_scan(*tensors).sum().backward())
     assert peak < 6 * input_bytes + all_states / 4
+    # Between the passes, views of a block would keep its states.
+    node, _ = recurrence.selective_scan(*tensors).grad_fn.next_functions[0]
+    assert sum(start.untyped_storage().nbytes() for start in node.starts) == all_states / 32
 
 
 def test_selective_scan_takes_few_operators_in_long_blocks(monkeypatch):
