@@ -16,7 +16,7 @@ from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
 from .formats.detect import open_copy
-from .formats.layout import Reader, first_examples
+from .formats.layout import Reader, SequenceExample, first_examples
 
 ALTERNATIVES = ("torchvision, TFDS and Hugging Face (uoft-cs/cifar10) distribute the same images",)
 # Address, checksum and size as in TFDS's cifar10.
@@ -204,23 +204,28 @@ class Image(Source):
         return splits
 
     def _converted(self, copy: Reader, part: str, progress: Progress) -> Images:
-        """Read a part of a copy without a validation set, whose images are grey or have colours."""
-        greys = []
+        """Read a part of a copy without a validation set as grey images."""
+        images = []
         labels = []
-        for (tokens,), label in copy.examples(part, progress):
+        for (tokens,), label in self._grey_examples(copy.examples(part, progress)):
+            images.append(tokens)
+            labels.append(label)
+        return np.stack(images), np.array(labels, np.int64)
+
+    def _grey_examples(self, examples: Iterator[SequenceExample]) -> Iterator[SequenceExample]:
+        """Convert the images of a copy, which are grey or have colours."""
+        for (tokens,), label in examples:
             # Three planes are colours, one is grey already.
             if len(tokens) == 3 * PIXELS:
                 planes = tokens.reshape(3, PIXELS).astype(np.uint32)
                 grey = GREYS[self.grey](*planes)
                 tokens = grey.astype(np.uint8)
-            greys.append(tokens)
-            labels.append(label)
-        return np.stack(greys), np.array(labels, np.int64)
+            yield (tokens,), label
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         # A copy with a validation set has its own splits.
         if isinstance(self.copy, Reader) and self.copy.has_val:
-            return self.copy.chunks(progress, self.sizes, first_examples)
+            return self.copy.chunks(progress, self.sizes, first_examples, self._grey_examples)
         images = self.read(progress)
         num_train = len(images["train"][1])
         num_test = len(images["test"][1])

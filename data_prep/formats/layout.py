@@ -105,6 +105,7 @@ class Reader(ABC):
         progress: Progress,
         sizes: Mapping[str, int | None] | None = None,
         select: Callable[[Iterator[SequenceExample], int, str], Iterable[SequenceExample]] | None = None,
+        convert: Callable[[Iterator[SequenceExample]], Iterator[SequenceExample]] | None = None,
     ) -> dict[str, Iterator[ExampleChunk]]:
         """Read all splits.
 
@@ -112,14 +113,19 @@ class Reader(ABC):
             progress: reports the examples read.
             sizes: number of examples of each split; None for all of them.
             select: called with (examples, size, file name) if a size is given; returns the chosen examples.
+            convert: called with the examples of a split; returns the converted ones.
         """
         splits = {}
         for split in SPLITS:
             # None reads the whole split.
             size = None if sizes is None else sizes[split]
             examples = self.examples(split, progress)
+            if convert is not None:
+                examples = convert(examples)
             if size is not None and select is not None:
-                examples = select(examples, size, str(self.files[split]))
+                # A split without a file is rejected when it is read, with the names that are looked for.
+                path = self.files.get(split, self.path)
+                examples = select(examples, size, str(path))
             splits[split] = chunks(examples, split, size, progress)
         return splits
 

@@ -296,6 +296,10 @@ def test_parquet_and_arrow_columns_are_read_for_each_task(tmp_path, suffix):
     source = Retrieval(release=pairs, columns=["left", "right", "cites"])
     assert prepared(source, data) == split_examples(expected_pairs)
     assert source.folder("") != Retrieval(release=pairs, columns=["right", "left", "cites"]).folder("")
+    # Columns are chosen and splits are looked for when they are read, also of a smaller budget.
+    without_val = write_columns(tmp_path / "part", {"train": ascii_texts, "test": ascii_texts}, list("abc"), suffix)
+    source = Retrieval(release=without_val, columns=list("abc"), train=1, val=1)
+    assert_rejected(source, tmp_path / "bad", "part has no .parquet or .arrow file of val; its name begins with val")
     message = r"columns left, right, cites: name them by source.columns=\[text1,text2,lab"
     assert_rejected(Retrieval(release=pairs), tmp_path / "bad", message)
     text = write("text", [(a, y) for a, _, y in ascii_texts], ["text", "label"])
@@ -309,14 +313,19 @@ def test_parquet_and_arrow_columns_are_read_for_each_task(tmp_path, suffix):
     assert_rejected(Pathfinder(release=curves, size=64), tmp_path / "bad", message)
 
 
-def test_coloured_parquet_images_match_binary_archive(tmp_path):
+@pytest.mark.parametrize("has_val", [False, True], ids=["train and test", "train, validation and test"])
+def test_coloured_parquet_images_match_binary_archive(tmp_path, has_val):
+    records = dict(CIFAR)
+    if has_val:
+        records["train"], records["val"] = np.split(CIFAR["train"], [-5])
     splits = {}
-    for split, examples in CIFAR.items():
+    for split, examples in records.items():
         images = examples[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         splits[split] = zip(map(image_cell, images), examples[:, 0].tolist(), strict=True)
     write_columns(tmp_path / "hub" / "data", splits, ["img", "label"])
-    expected = prepared(Image(**cifar(tmp_path / "cifar.tar.gz"), hold_out=5), tmp_path / "data")
-    assert prepared(Image(archive=tmp_path / "hub", hold_out=5), tmp_path / "copy") == expected
+    options = {"hold_out": 5, "order": "archive" if has_val else "tfds"}
+    expected = prepared(Image(**cifar(tmp_path / "cifar.tar.gz"), **options), tmp_path / "data")
+    assert prepared(Image(archive=tmp_path / "hub", **options), tmp_path / "copy") == expected
 
 
 def test_damaged_parquet_raises_and_unknown_folder_is_no_copy(tmp_path):
