@@ -7,8 +7,9 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
+from typing import Any
 
 # Errors of a full disk or quota, and of a limit on the size of a file.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -18,6 +19,18 @@ MOST = 2**26
 
 class Unreadable(ValueError):
     """The reason why a file cannot be used; the caller adds the path and the remedy."""
+
+
+class _CheckedFile(FileIO):
+    """A file whose read errors are Unreadable, so that they differ from write errors of the same block."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        with _read_errors():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with _read_errors():
+            return super().readall()
 
 
 def write(path: Path, text: str) -> None:
@@ -85,23 +98,29 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
     Raises:
         Unreadable: it is missing, not a regular file, or cannot be read. A FIFO is rejected without waiting for it.
+            Other errors of the block, such as a full disk that it writes to, stay as they are.
     """
-    try:
+    with _read_errors():
         # Without O_NONBLOCK, opening a FIFO would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise Unreadable("it is missing") from None
-    except OSError as error:
-        raise Unreadable(f"it cannot be read: {error.strerror}") from None
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         raise Unreadable("it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file")
-    with open(descriptor, "rb") as file:
-        try:
-            yield file
-        except OSError as error:
-            raise Unreadable(f"it cannot be read: {error.strerror}") from None
+    raw: Any = _CheckedFile(descriptor)
+    with BufferedReader(raw) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _read_errors() -> Iterator[None]:
+    """Turn errors of opening or reading a file into Unreadable."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Unreadable("it is missing") from None
+    except OSError as error:
+        raise Unreadable(f"it cannot be read: {error.strerror}") from None
 
 
 def digest(path: Path) -> str:
@@ -120,6 +139,7 @@ def copy(source: Path, target: Path, check: Callable[[Path], object]) -> None:
 
     Raises:
         Unreadable: the source is missing, not a regular file, or cannot be read.
+        OSError: the copy cannot be written; it names ``target``.
     """
     with replacing(target) as part, opened(source) as file:
         with open(part, "wb") as into:

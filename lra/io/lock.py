@@ -73,7 +73,8 @@ def hold(path: Path, waiting: Callable[[Owner], None] | None = None) -> Iterator
 
 def holder(path: Path) -> Owner | None:
     """The process that holds a lock, None without one."""
-    with contextlib.suppress(Unreadable), opened(path) as file:
+    # A file system without locks has no holders.
+    with contextlib.suppress(Unreadable, OSError), opened(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -55,6 +55,8 @@ DAMAGE = {
     "it is not a regular file": lambda path: (path.unlink(), os.mkfifo(path)),
     "it has more than 100 bytes": lambda path: path.write_text("x" * 101),
     "it cannot be read: Too many levels of symbolic links": lambda path: (path.unlink(), path.symlink_to(path)),
+    # The first page of a process's memory can be opened, but not read.
+    "it cannot be read: Input/output error": lambda path: (path.unlink(), path.symlink_to("/proc/self/mem")),
 }
 
 
@@ -68,18 +70,27 @@ def test_reading_unusable_file_raises_reason_without_blocking(tmp_path, reason):
         atomic.content(path, 100)
 
 
-@pytest.mark.parametrize("file_name", ["report.md", ""], ids=["a file", "a run of a sweep"])
+DISK_FULL = {
+    "report.md": lambda path: atomic.write(path, "text"),
+    "best.ckpt": lambda path: atomic.copy(Path(__file__), path, lambda part: None),
+    # The folder of a run of a sweep.
+    "": lambda path: job.fail(path, "no memory"),
+}
+
+
+@pytest.mark.parametrize("file_name", DISK_FULL)
 def test_disk_full_error_names_path_and_remedy(file_name, tmp_path, monkeypatch):
-    def raise_disk_full(path, text, **_):
-        path.touch()
+    def raise_disk_full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", raise_disk_full)
+    def write_nothing(path, text, **_):
+        path.touch()
+        raise_disk_full()
+
+    monkeypatch.setattr(Path, "write_text", write_nothing)
+    monkeypatch.setattr(atomic.shutil, "copyfileobj", raise_disk_full)
     with pytest.raises((OSError, ValueError)) as excinfo:
-        if file_name:
-            atomic.write(tmp_path / file_name, "text")
-        else:
-            job.fail(tmp_path, "no memory")
+        DISK_FULL[file_name](tmp_path / file_name)
     reason = "cannot be written: No space left on device; make room, then the same command resumes"
     assert explain(excinfo.value).startswith(f"{tmp_path / file_name} {reason}")
     assert not list(tmp_path.iterdir())
