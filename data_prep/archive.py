@@ -35,8 +35,8 @@ def expand(path: Path | str) -> Path:
 def subfolders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
     """Yield a folder and the folders below it, level by level and in the order of their names.
 
-    Links to folders are followed; a folder that several paths lead to is yielded once. Hidden folders and those in
-    `SKIPPED` are left out.
+    Links to folders are followed; a folder that several paths lead to is yielded once. Hidden folders, those in
+    `SKIPPED` and those that this user may not read, such as lost+found of a disk, are left out.
     """
     # Breadth first, so that the nearest folder comes first.
     level = [root]
@@ -45,19 +45,27 @@ def subfolders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
         below: list[Path] = []
         for folder in level:
             real = os.path.realpath(folder)
-            if real not in visited:
-                visited.add(real)
+            if real in visited:
+                continue
+            visited.add(real)
+            children = _children(folder)
+            # The root is yielded in any case, so that opening its files gives an error that names them.
+            if children is not None or folder == root:
                 yield folder
-                below += _children(folder)
+                below += children or []
         level = below
 
 
-def _children(folder: Path) -> list[Path]:
+def _children(folder: Path) -> list[Path] | None:
+    """The folders in a folder in the order of their names; None if it is no folder that this user may read."""
+    # Names can be listed without the permission to open the files.
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return None
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.is_dir()]
     except OSError:
-        return []
+        return None
     visible = [name for name in names if not name.startswith(".") and name not in SKIPPED]
     return [folder / name for name in sorted(visible)]
 

@@ -67,18 +67,17 @@ def main(argv: list[str]) -> int:
 
 def inspect(path: Path) -> int:
     """Print what a path holds, and return the exit status."""
-    if not path.exists():
-        print(f"lra: {path} does not exist", file=sys.stderr)
-        return 1
     try:
+        if not path.exists():
+            raise ValueError(f"{path} does not exist")
         with reporter("inspect") as progress:
             survey = survey_archive if path.is_file() else survey_folder
             collectors = list(survey(path, progress))
+        other_lines = list(other_copies(path))
     except (ValueError, OSError) as error:
         print(f"lra: {error}", file=sys.stderr)
         return 1
     print(f"layout: {layout(path, collectors)}")
-    other_lines = list(other_copies(path))
     for collector in collectors:
         print(*report(collector, path), sep="\n")
     # Lines that concern several tasks, other formats, and tasks without files.

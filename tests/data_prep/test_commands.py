@@ -1,7 +1,9 @@
 """The commands lra data (list, prepare, baselines) and lra data inspect (layouts, counts and damage of files)."""
 
+import errno
 import gzip
 import hashlib
+import os
 import pickle
 import re
 import shlex
@@ -24,6 +26,7 @@ from server import (
     imdb,
     nest,
     png,
+    prepared,
     write_folder,
     write_release,
 )
@@ -32,6 +35,7 @@ from data_prep import __main__ as command
 from data_prep import baselines, inspect, survey
 from data_prep.__main__ import PrepareOptions
 from data_prep.adding import Adding
+from data_prep.image import OFFICIAL
 from data_prep.listops import ListOps, decode
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
@@ -332,6 +336,30 @@ def test_inspect_prints_usage_or_missing_path_for_invalid_arguments(words, capsy
     assert inspect.main(words) == 1
     said = "".join(capsys.readouterr())
     assert "usage" in said or "/nowhere does not exist" in said
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["without names", "with names only"])
+def test_folders_without_permission_are_skipped_unless_named(tmp_path, inspected, monkeypatch, is_listed):
+    root = write_folder(tmp_path / "disk", nest("listops", LISTOPS) | {"train/pos/0_1.txt": b""})
+
+    def denied(function, pattern):
+        def call(path, *args, **options):
+            if re.search(pattern, str(path)):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return function(path, *args, **options)
+
+        return call
+
+    # The folder belongs to somebody else: nothing in it has a status, and its names are listed or not.
+    monkeypatch.setattr(os, "stat", denied(os.stat, "/train/"))
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "train" or not is_listed)
+    if not is_listed:
+        monkeypatch.setattr(os, "scandir", denied(os.scandir, "/train$"))
+    status, out = inspected(root)
+    assert status == 0 and "listops: " in out
+    assert len(prepared(ListOps(release=root), tmp_path / "data")["train"]) == 2
+    assert OFFICIAL.beside(root) == OFFICIAL
+    assert inspected(root / "train" / "pos")[0] == 1
 
 
 def test_unknown_data_command_error_names_command(capsys):
