@@ -17,7 +17,7 @@ from hydra.core.utils import JobStatus
 from hydra.types import HydraContext, RunMode
 
 from ..config.errors import explain
-from ..config.quoting import override
+from ..config.quoting import escape, override
 from ..console import log
 from ..data.source import cores
 from .estimate import START_SECONDS
@@ -174,7 +174,9 @@ class Launcher:
         job_overrides = []
         for run in runs:
             subdir = override("hydra.sweep.subdir", run.folder.relative_to(self.options.runs))
-            job_overrides.append([*run.overrides, subdir])
+            # Hydra's launchers parse the overrides, as ``compose`` does for the plan.
+            run_overrides = [escape(line) for line in run.overrides]
+            job_overrides.append([*run_overrides, subdir])
         # A scheduler may fail, or a worker be killed; the remaining runs are launched again.
         try:
             ended = launcher.launch(job_overrides, 0)

@@ -140,9 +140,12 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     runs: list[PlannedRun] = []
     skipped: list[str] = []
     estimates = Estimates(options.runs, options.measure)
-    # Overrides that all runs share.
-    common = [f"budget={options.budget}", f"protocol={options.protocol.name}"]
-    common += [line for line in options.command_overrides if line.startswith("protocol.")]
+    # Overrides that all runs share. The name in a protocol may differ from the one of its yaml.
+    common = [f"budget={options.budget}"]
+    protocol = [line for line in options.command_overrides if line.startswith(("protocol=", "protocol."))]
+    if not any(line.startswith(("protocol=", "protocol.name=")) for line in protocol):
+        common.append(f"protocol={options.protocol.name}")
+    common += protocol
     common += [override("study", study(options)), override("runs", options.runs)]
     if threads:
         common.append(f"trainer.threads={threads}")

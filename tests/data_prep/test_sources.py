@@ -18,6 +18,7 @@ from data_prep import __main__ as command
 from data_prep import download
 from data_prep.archive import fingerprint
 from data_prep.download import Download
+from data_prep.export import ExportOptions
 from data_prep.genome import Genome
 from data_prep.image import OFFICIAL as CIFAR
 from data_prep.listops import ListOps
@@ -318,6 +319,8 @@ def test_release_option_serves_each_task_it_contains(home, monkeypatch, by):
     write_folder(home / "a" / "pathfinder128/curv_contour_length_14", {"metadata/0.npy": b""})
     assert make_source("task=listops", *overrides).release.path == home / "a"
     assert make_source("task=retrieval", *overrides).release.path == home / "a"
+    exported = compose(ExportOptions, ["task=listops", "layout=npz", "out=x", *overrides])
+    assert exported.data_source().release.path == home / "a"
     assert make_source("task=pathfinder_x", *overrides).path == home / "a"
     assert make_source("task=text", *overrides).download.archive == home / "a" / "aclImdb_v1.tar.gz"
     assert make_source("task=image", *overrides).download.archive is None

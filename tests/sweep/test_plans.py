@@ -82,6 +82,11 @@ def test_protocol_options_are_passed_to_runs():
     runs = expand("selection", "protocol.mean_over=real", "protocol=clean")
     assert {"protocol=clean", "protocol.mean_over=real"} <= set(runs[0].overrides)
     assert compose(Experiment, runs[0].overrides).protocol.mean_over == "real"
+    # The name of a protocol is an option too, and need not be the one of its yaml.
+    for choice, mean_over in ((["protocol=clean"], "real"), ([], "length")):
+        run = expand("selection", *choice, "protocol.name=mine")[0]
+        protocol = compose(Experiment, run.overrides).protocol
+        assert (protocol.name, protocol.mean_over) == ("mine", mean_over)
 
 
 VAL_SIZES = {

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from conftest import run as entry
 from conftest import until
 from support.records import SMOKE, config, expand, fail, finish, finish_each, sweep
 from support.training import wait
@@ -205,6 +206,15 @@ def test_failed_launcher_is_called_again_while_runs_finish(tmp_path, monkeypatch
     stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
     assert rounds == [4, 3, 2] and stop.startswith("lra: 2 of 4 runs failed")
     assert report.count("failed, a worker was killed\n") == 2
+
+
+def test_launched_run_gets_overrides_with_spaces_and_brackets(tmp_path, monkeypatch, capfd):
+    data_folders = []
+    note = lambda config, **options: data_folders.append(config.data.root)
+    monkeypatch.setattr(launcher, "job", note)
+    words = ["sweep=selection", *SMOKE, "seeds=[0]", "sweep.grids.methods.attn=[cur_sum]", f"runs={tmp_path}"]
+    entry(leader.sweep, *words, "overrides=['data.root=/data/a (1)']", patch=monkeypatch, capfd=capfd)
+    assert data_folders == ["/data/a (1)"]
 
 
 def test_free_space_is_measured_at_the_runs_folder(four, tmp_path, monkeypatch):
