@@ -31,9 +31,12 @@ def baselines(options: PrepareOptions) -> None:
     if not has_task and tasks[-1:] != ["all"]:
         raise ValueError(f"task must be one of all, {', '.join(TASKS)}")
 
+    task_options = [options]
+    if not has_task:
+        task_options = [of_task(options, name) for name in TASKS]
     scores = {}
     remarks = []
-    for task in [options] if has_task else [of_task(options, name) for name in TASKS]:
+    for task in task_options:
         try:
             baselines = baselines_of(task, force=options.force)
         except ValueError as error:

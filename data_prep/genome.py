@@ -123,14 +123,18 @@ class Genome(FileSource):
 
     def files(self) -> dict[str, Path]:
         """The file of each species. Raises ValueError if one is not given or does not exist."""
-        if None in self.paths.values():
-            command = "lra data task=genome source.dog=<path> source.donkey=<path>"
-            raise ValueError(f"genome needs the cDNA of both species as FASTA files (plain or .gz): {command}")
-        paths = {species: expand(path) for species, path in self.paths.items()}
+        paths = self._require_paths()
         for species, path in paths.items():
             if not path.is_file():
                 raise ValueError(f"source.{species}={path}: there is no such file")
         return paths
+
+    def _require_paths(self) -> dict[str, Path]:
+        """The path of each species. Raises ValueError if one is not given."""
+        if None in self.paths.values():
+            command = "lra data task=genome source.dog=<path> source.donkey=<path>"
+            raise ValueError(f"genome needs the cDNA of both species as FASTA files (plain or .gz): {command}")
+        return {species: expand(path) for species, path in self.paths.items()}
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -140,9 +144,7 @@ class Genome(FileSource):
         return {species: fingerprint(path) for species, path in self.files().items()}
 
     def stamp(self) -> str | None:
-        if None in self.paths.values():
-            self.files()
-        paths = {species: expand(path) for species, path in self.paths.items()}
+        paths = self._require_paths()
         if not all(path.is_file() for path in paths.values()):
             return None
         return stamp((species, path.stat()) for species, path in paths.items())

@@ -96,7 +96,9 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
             nodes += 1
             # An operator: draw the number of its arguments.
             if depth + 1 < max_depth and (word >> HALF) * 2.0**-32 <= p_operator:
-                opened[depth], base[depth], missing[depth] = at, top, left
+                opened[depth] = at
+                base[depth] = top
+                missing[depth] = left
                 left = 2 + below(word, max_args - 1)
                 length += left + 1
                 at += 1
@@ -272,11 +274,10 @@ class ListOps(FileSource):
 
     def examples(self, *, workers: int = 1) -> Iterator[Example]:
         """Yield distinct trees of valid length without end. Raises ValueError if hardly any new ones are found."""
-        # Every tree has its own random stream and blocks of trees are used in order, so the bytes do not depend on the
-        # number of workers. They are threads, since the compiled function releases the interpreter's lock.
+        # Blocks are used in order, so the bytes do not depend on the number of threads; _grow releases the GIL.
         max_length = self.tree["max_length"]
         trees = max(1, min(BLOCK_TREES, BLOCK_BYTES // max_length))
-        grow = lambda first: _grow(self.seed, first, trees, **self.tree)
+        grow = partial(_grow, self.seed, trees=trees, **self.tree)
         digests: set[bytes] = set()
         nodes = new = 0
         for tokens, lengths, answers, num_nodes in in_order(grow, count(0, trees), workers):

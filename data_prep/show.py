@@ -27,13 +27,16 @@ from lra.data.source import Source
 from lra.options import Positive
 
 # Characters and lines of text in a panel.
-COLUMNS, LINES = 100, 12
+COLUMNS = 100
+LINES = 12
 # Pixels: a series, the approximate side of an image, the space around a panel, the width of a row of panels.
 CURVE = (600, 120)
 SIDE = 160
 MARGIN = 12
 SHEET = 1260
-GREY, RED = "#4c566a", "#d1242f"
+# Colours of the curve of a series and of its marked positions.
+GREY = "#4c566a"
+RED = "#d1242f"
 
 
 def pixels(sequence: np.ndarray, source: Source, length: int) -> Image.Image:
@@ -58,14 +61,14 @@ def expression(sequence: np.ndarray, source: Source, length: int) -> Image.Image
     separator = " " if longest > 1 else ""
     tokens = [source.alphabet[id] for id in sequence]
     text = separator.join(tokens)
-    return draw_text(text, f"{len(sequence):,} tokens")
+    return draw_text(text, f"{length:,} tokens")
 
 
 def bytes_(sequence: np.ndarray, source: Source, length: int) -> Image.Image:
     """Draw bytes as Latin-1 text, with a middle dot for each byte that is not printable."""
     data = sequence.astype(np.uint8).tobytes()
     characters = [c if c.isprintable() else "·" for c in data.decode("latin-1")]
-    return draw_text("".join(characters), f"{len(sequence):,} bytes")
+    return draw_text("".join(characters), f"{length:,} bytes")
 
 
 def series(sequence: np.ndarray, source: Source, length: int) -> Image.Image:
@@ -104,7 +107,7 @@ DISPLAYS: dict[str, Draw] = {
 
 
 def draw_text(text: str, size: str = "") -> Image.Image:
-    """Draw a text in monospaced lines; one that does not fit is cut, and `size` is its whole size."""
+    """Draw a text in monospaced lines; one that does not fit is cut, and `size` is the whole size of the sequence."""
     lines = textwrap.wrap(text, COLUMNS) or [""]
     if len(lines) > LINES:
         lines = lines[: LINES - 1]

@@ -196,8 +196,7 @@ def _open(arrow: Any, file: Any, path: Path) -> tuple[Any, int | None, Any]:
     """Return the schema, the number of examples if it is known, and a function of column names that yields batches."""
     if path.suffix == ".parquet":
         table = arrow.parquet.ParquetFile(file)
-        read = lambda names: table.iter_batches(BATCH, columns=names)
-        return table.schema_arrow, table.metadata.num_rows, read
+        return table.schema_arrow, table.metadata.num_rows, lambda names: table.iter_batches(BATCH, columns=names)
     try:
         # save_to_disk and the cache of the package write streams; other programs write files.
         stream = arrow.ipc.open_stream(file)
@@ -206,8 +205,7 @@ def _open(arrow: Any, file: Any, path: Path) -> tuple[Any, int | None, Any]:
         file.seek(0)
         reader = arrow.ipc.open_file(file)
         indices = range(reader.num_record_batches)
-        read = lambda names: map(reader.get_batch, indices)
-        return reader.schema, None, read
+        return reader.schema, None, lambda names: map(reader.get_batch, indices)
 
 
 def _values(column: Any) -> Iterable[Any]:

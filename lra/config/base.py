@@ -41,8 +41,13 @@ def _spelled(schema: Any) -> Any:
             schema.update(no_info_after_validator_function(os.path.expanduser, text))
             return schema
     # Nodes below it.
-    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        _spelled(part)
+    children: Collection[Any] = ()
+    if isinstance(schema, dict):
+        children = schema.values()
+    elif isinstance(schema, list):
+        children = schema
+    for child in children:
+        _spelled(child)
     return schema
 
 

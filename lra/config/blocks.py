@@ -82,7 +82,8 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
 
 def check(*, model: Model, attn: Target, block: Target) -> None:
     """Raise ValueError if the mechanism is no class, or does not go with the block or the positions of the model."""
-    kind, shell = attn.function, block.function
+    kind = attn.function
+    shell = block.function
     if not inspect.isclass(kind):
         raise ValueError(f"attn._target_ must name a class, not {kind}")
 

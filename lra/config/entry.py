@@ -117,7 +117,11 @@ class Command:
 
     def _run(self, config: DictConfig, hydra_config: Any) -> Any:
         """Run the function once: the only run of the command, or one of several of -m."""
-        compute = lambda: self.function(self.kind.from_config(config, hydra_config))
+
+        def compute() -> Any:
+            options = self.kind.from_config(config, hydra_config)
+            return self.function(options)
+
         if hydra_config.mode is not RunMode.MULTIRUN:
             try:
                 return compute()

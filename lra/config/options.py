@@ -64,7 +64,8 @@ class Options(Section):
     def check_unresolved(cls, tree: Mapping[str, Any]) -> None:
         """Raise ValueError for invalid options on which the interpolations of other options rely."""
         if "budgets" in tree:
-            budget, budgets = tree.get("budget"), tree["budgets"]
+            budget = tree.get("budget")
+            budgets = tree["budgets"]
             if not isinstance(budgets, Mapping):
                 raise ValueError(f"budgets must be keys with their values, not {format_value(budgets)}")
             if not isinstance(budget, str) or budget not in budgets:

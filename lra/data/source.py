@@ -26,7 +26,10 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
     """Hold the lock next to a folder, after waiting for a live owner. Raises ValueError if it cannot be written."""
     # The lock is a file next to the folder, because the folder may not exist yet.
     path = folder.with_name(f"{folder.name}{lock.NAME}")
-    waiting = lambda owner: log(f"another process is preparing {folder}, waiting for {owner}")
+
+    def waiting(owner: lock.Owner) -> None:
+        log(f"another process is preparing {folder}, waiting for {owner}")
+
     with ExitStack() as stack:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)

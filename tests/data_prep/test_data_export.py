@@ -242,6 +242,11 @@ def test_bytes_display_shows_both_texts_and_shortens_long_ones():
     long_panel = show.draw_text("word " * 1000, "5,000 bytes")
     assert long_panel.height == show.draw_text("\n".join(["x"])).height * show.LINES
     assert contains_panel(render([first_text], [0], "bytes", limit=3), "The")
+    # The size is the stored one, also if the task reads less.
+    ids = np.full(4000, 1, np.uint8)
+    panels = {"5,000 bytes": show.bytes_(ids + 96, None, 5000), "5,000 tokens": show.expression(ids, NAMED, 5000)}
+    for size, panel in panels.items():
+        assert panel == show.draw_text("a" * 4000, size)
 
 
 def test_series_display_marks_marked_positions():
