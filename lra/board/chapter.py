@@ -8,7 +8,7 @@ from ..results.bench_record import BenchRecord
 from ..results.figures import TEXT, Picture
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.palette import CONTROL, family
-from ..results.statistics import SOLVED, mean_over_tasks
+from ..results.statistics import SOLVED
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Chapter, Table
 from ..runs.published import HOME
@@ -16,7 +16,7 @@ from . import agreement
 from .admission import admission_table
 from .costs import costs
 from .costs import picture as cost_picture
-from .results import BoardResults, plateau_table, ranking_table, with_interval
+from .results import BoardResults, mean_cell, plateau_table, ranking_table
 
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best learning rate."
 # Columns of the ranking that the short table leaves out: collapsed seeds and both p-values.
@@ -122,14 +122,15 @@ def _short_caption(board: BoardResults, cost: str) -> str:
     """Explain the columns, and list the scores of CUR by selection."""
     caption = (
         "Normalised scores (chance = 0, perfect = 100) of the best mechanism of each family and of every control. "
-        "score and IQM (interquartile mean) have 95 % intervals, tasks ± standard deviation. "
+        "score has a 95 % t interval, IQM (interquartile mean) a 95 % bootstrap interval, which is too narrow with few "
+        "seeds; tasks ± standard deviation. "
         f"solved: seeds of at least {100 * SOLVED:.0f}. {cost.replace(', ', ': ', 1)}."
     )
     # CUR has one mechanism per rule of selection, and only the best one has a row.
     selections = []
     for label, scores in board.complete.items():
         if family(label) == family("cur"):
-            selections.append(f"`{label}` {with_interval(scores, mean_over_tasks).text}")
+            selections.append(f"`{label}` {mean_cell(scores).text}")
     if selections:
         caption += f" CUR by selection: {', '.join(selections)}."
     return caption

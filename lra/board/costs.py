@@ -14,8 +14,7 @@ from ..results import figures
 from ..results.bench_record import BenchRecord
 from ..results.figures import Picture
 from ..results.palette import CONTROL, INK, SOFT, family, look
-from ..results.statistics import mean_over_tasks
-from .results import BoardResults, percent_interval
+from .results import BoardResults, mean_cell
 
 # Number of tokens at which mechanisms are timed.
 LENGTH = 4096
@@ -91,8 +90,8 @@ def picture(board: BoardResults) -> Picture | None:
     ms, axis = costs(board)
     points = []
     for label, scores in board.complete.items():
-        mean, low, high = percent_interval(scores, mean_over_tasks)
-        points.append(Point(label, ms.get(label), mean, low, high))
+        cell = mean_cell(scores)
+        points.append(Point(label, ms.get(label), cell.value, cell.low, cell.high))
     if not _timed(points):
         return None
     caption = f"score of each mechanism of {board.name} over its cost, with 95 % intervals; controls are lines"

@@ -1,6 +1,6 @@
 """The results of a board: normalised scores, ranking of the mechanisms, and steps until they leave the plateau."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +16,7 @@ from ..results.statistics import (
     holm,
     interquartile_mean,
     interval,
+    mean_interval,
     mean_over_tasks,
     normalised,
     permutation_test,
@@ -24,12 +25,13 @@ from ..results.summary import Row
 from ..results.table import Cell, Table, TableRow, frame
 from ..runs import reader
 
-MEANS = {"score": mean_over_tasks, "IQM": interquartile_mean}
+MEANS = ("score", "IQM")
 ABOUT = (
-    "Normalised scores (chance = 0, perfect = 100): mean over tasks and seeds, and interquartile mean (IQM, the middle "
-    "half of the runs), with 95 % bootstrap intervals stratified by task; a failed seed counts as chance. Solved: "
-    f"seeds of at least {100 * SOLVED:.0f}; p: permutation test within tasks against {EXACT} and the best control, "
-    "with Holm's correction."
+    "Normalised scores (chance = 0, perfect = 100): mean over tasks and seeds with a 95 % t interval over the seeds of "
+    "each task, and interquartile mean (IQM, the middle half of the runs) with a 95 % bootstrap interval stratified by "
+    "task, which is too narrow with few seeds. A failed seed counts as chance, or as the best constant answer if that "
+    f"is lower. Solved: seeds of at least {100 * SOLVED:.0f}; p: permutation test within tasks against {EXACT} and the "
+    "best control, with Holm's correction."
 )
 # A run has left the plateau from this normalised validation score on.
 PLATEAU = 0.2
@@ -87,9 +89,15 @@ class BoardResults:
 
 
 def normalised_scores(row: Row) -> np.ndarray:
-    """Return the normalised score of each seed of a row; a failed seed counts as chance."""
+    """Return the normalised score of each seed of a row.
+
+    A failed seed counts as chance, or as the constant answer if that is lower: a trained model may end far below
+    chance, and a run that diverges is no better.
+    """
     finished = [normalised(score, row.chance) for score in row.scores.values()]
-    failed = [0.0] * row.num_failed
+    constant = min(r.constant_baseline for r in row.runs.values())
+    failed_score = min(0.0, normalised(constant, row.chance))
+    failed = [failed_score] * row.num_failed
     return np.array(finished + failed)
 
 
@@ -140,29 +148,42 @@ def ranking_table(board: BoardResults) -> Table:
     )
 
 
-def with_interval(scores: Scores, statistic: Callable) -> Cell:
-    """Make a cell of a mean of normalised scores with its interval, in percent.
+def mean_cell(scores: Scores) -> Cell:
+    """Make a cell of the mean of normalised scores over tasks with its t interval, in percent.
+
+    Args:
+        scores: normalised scores of each task, (seeds,). With a single seed of a task there is no interval.
+    """
+    mean = float(mean_over_tasks(scores))
+    return _interval_cell(mean, mean_interval(scores), num_runs=sum(map(len, scores)))
+
+
+def iqm_cell(scores: Scores) -> Cell:
+    """Make a cell of the interquartile mean of normalised scores with its bootstrap interval, in percent.
 
     Args:
         scores: normalised scores of each task, (seeds,).
-        statistic: ``mean_over_tasks`` or ``interquartile_mean``.
     """
-    mean, low, high = percent_interval(scores, statistic)
-    num_runs = sum(map(len, scores))
-    return Cell(text=f"{mean:.1f} ({low:.1f} to {high:.1f})", value=mean, low=low, high=high, n=num_runs)
+    iqm = float(interquartile_mean(scores))
+    ends = interval(scores, interquartile_mean)
+    return _interval_cell(iqm, ends, num_runs=sum(map(len, scores)))
 
 
-def percent_interval(scores: Scores, statistic: Callable) -> tuple[float, float, float]:
-    """Compute a mean of normalised scores and the ends of its interval, in percent; arguments of ``with_interval``."""
-    mean = float(statistic(scores))
-    low, high = interval(scores, statistic)
-    return 100 * mean, 100 * low, 100 * high
+def _interval_cell(score: float, ends: tuple[float, float] | None, num_runs: int) -> Cell:
+    """Make a cell of a normalised score, with the ends of its interval if it has one."""
+    value = 100 * score
+    if ends is None:
+        return Cell(text=f"{value:.1f}", value=value, n=num_runs)
+    low = 100 * ends[0]
+    high = 100 * ends[1]
+    return Cell(text=f"{value:.1f} ({low:.1f} to {high:.1f})", value=value, low=low, high=high, n=num_runs)
 
 
 def _mean_cells(board: BoardResults, label: str) -> list[Cell]:
     if label not in board.complete:
         return [Cell.of(None) for _ in MEANS]
-    return [with_interval(board.complete[label], statistic) for statistic in MEANS.values()]
+    scores = board.complete[label]
+    return [mean_cell(scores), iqm_cell(scores)]
 
 
 def _solved_cell(scores: np.ndarray) -> Cell:

@@ -10,7 +10,7 @@ from ..console import plural
 from ..evaluate.record import FreshTest
 from ..results import outcome_statistics
 from ..results.published import TITLES
-from ..results.statistics import SIGNIFICANCE, holm, normal_p_value, sample_std
+from ..results.statistics import SIGNIFICANCE, holm, sample_std
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, TableRow, frame
 from ..runs import reader
@@ -178,7 +178,7 @@ def verdict(name: str, runs: Runs) -> str:
     """
     gap, score, _ = gap_of(runs)
     distance = PUBLISHED - score
-    p = normal_p_value(distance / gap.standard_error)
+    p = outcome_statistics.normal_p_value(distance / gap.standard_error)
     judgement = "is not compatible at the 5 % level" if p < SIGNIFICANCE else "is compatible"
     n = runs[0].n
     seeds = "one seed" if n == 1 else f"{n} seeds"

@@ -20,10 +20,10 @@ GAINS = tuple(f"gain over {label}" for label in CONTROLS)
 HEAD = ("mechanism", "test", "n", *GAINS, "rate", "val at each rate", "parameters", "state")
 ABOUT = (
     "Short ListOps (budget quick): test accuracy, mean ± sample standard deviation over n seeds; gain over the control "
-    "without attention and over the control of convolutions, ± standard error. ≈: less than 2 standard errors. rate: "
-    "learning rate with the best validation accuracy of seed 100; of rates within a standard error (about 1.5 points) "
-    "of the best, the middle one. parameters: of the whole model. state: numbers that a layer carries from token to "
-    "token in each direction."
+    "without attention and over the control of convolutions, ± standard error. ≈: no significant difference "
+    "(p > 0.05, Welch's t-test). rate: learning rate with the best validation accuracy of seed 100; of rates within a "
+    "standard error (about 1.5 points) of the best, the middle one. parameters: of the whole model. state: numbers "
+    "that a layer carries from token to token in each direction."
 )
 
 

@@ -192,7 +192,7 @@ def _gain(row: Row | None, control: Row) -> Cell:
 
 
 def _all_tied(cells: Sequence[Cell]) -> bool:
-    """Whether there are gains with a standard error and all of them are within two standard errors of zero."""
+    """Whether there are gains with a standard error and none of them is significantly different from zero."""
     marks = {cell.mark for cell in cells if cell.std is not None}
     return marks == {"tied"}
 

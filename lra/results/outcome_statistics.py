@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
-from .statistics import degrees_of_freedom, normal_quantile, student_p_value, student_quantile
+from .statistics import CONFIDENCE, degrees_of_freedom, student_p_value, student_quantile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +108,15 @@ def standard_error(outcomes: np.ndarray) -> float:
         outcomes: outcomes (seeds, examples) of 0 and 1. With a single seed the error is over examples alone.
     """
     num_seeds, num_examples = outcomes.shape
-    variance = outcomes.mean(0).var(ddof=1) / num_examples
-    if num_seeds > 1:
-        seed_variance = outcomes.mean(1).var(ddof=1) / num_seeds
-        # Both variances contain the residual; take it out once.
-        repeated = residual_variance(outcomes) / outcomes.size
-        variance = max(variance, variance + seed_variance - repeated)
-    return 100 * math.sqrt(variance)
+    examples_variance = outcomes.mean(0).var(ddof=1) / num_examples
+    if num_seeds == 1:
+        return 100 * math.sqrt(examples_variance)
+    seed_variance = outcomes.mean(1).var(ddof=1) / num_seeds
+    # Both variances contain the residual; take it out once.
+    repeated = residual_variance(outcomes) / outcomes.size
+    total = examples_variance + seed_variance - repeated
+    # The variance over examples is a lower bound.
+    return 100 * math.sqrt(max(examples_variance, total))
 
 
 def binomial_error(share: float, examples: int) -> float:
@@ -167,6 +170,16 @@ class Gap:
     published_error: float
     standard_error: float
     threshold: float
+
+
+def normal_quantile() -> float:
+    """Return the number of standard errors in half a 95 % interval of the normal distribution."""
+    return float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+
+
+def normal_p_value(statistic: float) -> float:
+    """Return the two-sided p-value of a statistic with the normal distribution."""
+    return float(2 * stats.norm.sf(abs(statistic)))
 
 
 def significant_gap(

@@ -1,17 +1,18 @@
 """Table cells of scores: means over seeds, gains over a control, and the marks of the best mean of a column."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from statistics import mean
+from statistics import mean, variance
 
 from ..console import plural, spread_text
-from .statistics import SIGNIFICANCE, STANDARD_ERRORS, gain_error, holm, p_value, sample_std
+from .statistics import SIGNIFICANCE, holm, p_value, sample_std
 from .table import Cell
 
 MARKS = (
     f"Bold: the highest mean of a column, if it is significantly different from every other mean (p < {SIGNIFICANCE}, "
-    "Welch's t-test with Holm's correction). ≈: no significant difference from the highest mean; for a gain, less than "
-    f"{STANDARD_ERRORS} standard errors from zero."
+    "Welch's t-test with Holm's correction). ≈: no significant difference from the highest mean; for a gain, no "
+    f"significant difference from zero (p > {SIGNIFICANCE}, Welch's t-test)."
 )
 
 
@@ -102,8 +103,8 @@ def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[C
 def gain(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
     """Make a cell of the gain over a control: difference of means ± standard error.
 
-    A gain of zero or of less than ``STANDARD_ERRORS`` standard errors is marked as tied. With one seed on a side there
-    is neither error nor mark; with none the cell is empty.
+    A gain that is not significantly different from zero by Welch's t-test is marked as tied. With one seed on a side
+    there is neither error nor mark; with none the cell is empty.
 
     Args:
         scores: scores by seed.
@@ -117,9 +118,26 @@ def gain(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
     difference = mean(values) - mean(control_values)
     text = f"{difference:+.2f}"
     note = f"n = {len(values)} and {len(control_values)}"
+    p = p_value(scores, control)
     error = gain_error(values, control_values)
-    if error is None:
+    if p is None or error is None:
         return Cell(text=text, value=difference, note=note)
-    is_tied = abs(difference) < STANDARD_ERRORS * error or difference == 0
-    mark = "tied" if is_tied else ""
+    mark = "tied" if p >= SIGNIFICANCE else ""
     return Cell(text=f"{text} ± {error:.2f}", value=difference, std=error, mark=mark, note=note)
+
+
+def gain_error(scores: Sequence[float], control: Sequence[float]) -> float | None:
+    """Compute the standard error of a difference of means, sqrt(s1²/n1 + s2²/n2).
+
+    Args:
+        scores, control: scores of independent seeds.
+
+    Returns:
+        The standard error; None if a side has fewer than two seeds.
+    """
+    if min(len(scores), len(control)) < 2:
+        return None
+    # Variances of the two means.
+    score_variance = variance(scores) / len(scores)
+    control_variance = variance(control) / len(control)
+    return math.sqrt(score_variance + control_variance)

@@ -1,4 +1,4 @@
-"""Statistics over seeds: spreads, significance tests, normalised scores and bootstrap intervals.
+"""Statistics over seeds: spreads, significance tests, normalised scores and confidence intervals.
 
 Scores of a mechanism on several tasks are a list with one array (seeds,) per task. Normalised scores map chance to 0
 and a perfect score to 1. Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice",
@@ -20,8 +20,6 @@ Scores = Sequence[np.ndarray]
 SIGNIFICANCE = 0.05
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-# A gain of fewer standard errors is not significant.
-STANDARD_ERRORS = 2
 # A seed counts as solving a task from this normalised score on.
 SOLVED = 0.9
 
@@ -88,16 +86,6 @@ def student_p_value(statistic: float, freedom: float) -> float:
     return float(2 * stats.t.sf(abs(statistic), freedom))
 
 
-def normal_quantile() -> float:
-    """Return the number of standard errors in half a 95 % interval of the normal distribution."""
-    return float(stats.norm.ppf((1 + CONFIDENCE) / 2))
-
-
-def normal_p_value(statistic: float) -> float:
-    """Return the two-sided p-value of a statistic with the normal distribution."""
-    return float(2 * stats.norm.sf(abs(statistic)))
-
-
 def welch_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
     """Compute the 95 % interval of the difference of means of independent values with unequal variances.
 
@@ -113,12 +101,21 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float
     for side in (a, b):
         n = len(side)
         terms.append((variance(side) / n, n - 1))
+    half_width = interval_half_width(terms)
+    return (difference - half_width, difference + half_width) if half_width else None
+
+
+def interval_half_width(terms: Sequence[tuple[float, int]]) -> float:
+    """Compute half a 95 % t interval of a sum of independent means; zero without any variance.
+
+    Args:
+        terms: the variance of each mean with its degrees of freedom.
+    """
     total = sum(term for term, _ in terms)
     if not total:
-        return None
+        return 0.0
     freedom = degrees_of_freedom(terms, total)
-    half_width = student_quantile(freedom) * math.sqrt(total)
-    return difference - half_width, difference + half_width
+    return student_quantile(freedom) * math.sqrt(total)
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
@@ -137,23 +134,6 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     factors = range(len(p), 0, -1)
     corrected = (p * factors).clip(upper=1.0)
     return corrected.cummax().to_dict()
-
-
-def gain_error(scores: Sequence[float], control: Sequence[float]) -> float | None:
-    """Compute the standard error of a difference of means, sqrt(s1²/n1 + s2²/n2).
-
-    Args:
-        scores, control: scores of independent seeds.
-
-    Returns:
-        The standard error; None if a side has fewer than two seeds.
-    """
-    if min(len(scores), len(control)) < 2:
-        return None
-    # Variances of the two means.
-    score_variance = variance(scores) / len(scores)
-    control_variance = variance(control) / len(control)
-    return math.sqrt(score_variance + control_variance)
 
 
 def normalised(score: float, chance: float) -> float:
@@ -181,6 +161,28 @@ def mean_over_tasks(scores: Scores) -> np.ndarray:
     return np.mean(means, axis=0)
 
 
+def mean_interval(scores: Scores) -> tuple[float, float] | None:
+    """Compute the 95 % t interval of ``mean_over_tasks``, whose variance is Σ s²/n / T² over the T tasks.
+
+    Args:
+        scores: scores of each task, (seeds,).
+
+    Returns:
+        The lower and the upper end; None if a task has a single seed.
+    """
+    if min(map(len, scores)) < 2:
+        return None
+    # The variance of each task's share of the mean, with its degrees of freedom.
+    terms = []
+    for values in scores:
+        n = len(values)
+        share_variance = float(values.var(ddof=1)) / n / len(scores) ** 2
+        terms.append((share_variance, n - 1))
+    center = float(mean_over_tasks(scores))
+    half_width = interval_half_width(terms)
+    return center - half_width, center + half_width
+
+
 def interquartile_mean(scores: Scores) -> np.ndarray:
     """Average the middle half of all scores.
 
@@ -200,11 +202,13 @@ def interval(
     *,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Estimate the 95 % confidence interval of a mean by a percentile bootstrap stratified by task.
+    """Estimate the 95 % confidence interval of a statistic by a percentile bootstrap stratified by task.
+
+    It is too narrow with few seeds: n resampled seeds vary by (n - 1) / n of the variance.
 
     Args:
         scores: scores of each task, (seeds,).
-        statistic: ``mean_over_tasks`` or ``interquartile_mean``.
+        statistic: such as ``interquartile_mean``.
         seed: random seed of the resampling.
 
     Returns:

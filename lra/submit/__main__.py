@@ -105,7 +105,8 @@ def verify_submission(options: SubmitOptions) -> None:
     """Compare a submission with a rerun and write ``verified.json``.
 
     Raises:
-        ValueError: the submission or the rerun is incomplete, or their means differ by more than the tolerance.
+        ValueError: the submission or the rerun is incomplete, their means differ by more than the tolerance, or their
+            scores vary too much to decide.
     """
     folder = options.out / options.verify
     if not (folder / record.NAME).is_file():
@@ -127,14 +128,25 @@ def verify_submission(options: SubmitOptions) -> None:
     comparisons = verify.compare(folder, reruns)
     for item in comparisons:
         judgement = "agrees" if item.agrees else "DIFFERS"
+        if item.is_undecided:
+            judgement = "undecided, add seeds"
         print(
             f"{item.task} {item.label}: submitted {item.submitted:.2f} (n = {item.n}), rerun {item.rerun:.2f} "
             f"(n = {item.rerun_n}), tolerance {item.tolerance:.2f}: {judgement}"
         )
-    differing = [item for item in comparisons if not item.agrees]
+    # A submission is verified if every comparison agrees; name those that do not, with what to do.
+    reasons = []
+    differing = [f"{item.task} {item.label}" for item in comparisons if not item.agrees and not item.is_undecided]
     if differing:
-        names = ", ".join(f"{item.task} {item.label}" for item in differing)
-        raise ValueError(f"{options.verify} is not verified: {names} differ by more than the tolerance")
+        reasons.append(f"{', '.join(differing)} differ by more than the tolerance")
+    undecided = [f"{item.task} {item.label}" for item in comparisons if item.is_undecided]
+    if undecided:
+        reasons.append(
+            f"{', '.join(undecided)} are undecided, since two standard errors exceed {record.LARGEST_TOLERANCE:g} "
+            "points: add seeds to the rerun or to the submission"
+        )
+    if reasons:
+        raise ValueError(f"{options.verify} is not verified: {'; '.join(reasons)}")
 
     # The hardware of the rerun, from its records if it is not given.
     hardware = options.hardware or " / ".join(sorted({run.record.device_name for run in reruns}))

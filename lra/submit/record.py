@@ -23,6 +23,8 @@ from ..runs import published as tables
 HOME = Path("submissions")
 NAME = "submission.json"
 VERIFIED = "verified.json"
+# A larger tolerance decides nothing: means that differ by more than this many points would agree.
+LARGEST_TOLERANCE = 2.0
 TABLES = (tables.RUNS, tables.CURVES, tables.CONFIGS, tables.ABOUT)
 
 
@@ -79,8 +81,14 @@ class Comparison:
     tolerance: NonNegativeFloat
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether the scores vary too much between seeds for the comparison of so few."""
+        return self.tolerance > LARGEST_TOLERANCE
+
+    @property
     def agrees(self) -> bool:
-        return abs(self.submitted - self.rerun) <= self.tolerance
+        """Whether the means differ by at most the tolerance, which is small enough to decide."""
+        return not self.is_undecided and abs(self.submitted - self.rerun) <= self.tolerance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 
 from ..io import typed_json
-from ..results.statistics import STANDARD_ERRORS, gain_error
+from ..results.score_cells import gain_error
 from ..runs import config_file
 from ..runs.published import Published
 from ..runs.published import read as read_tables
@@ -16,6 +16,7 @@ from .record import Comparison, Submission, Verification
 
 # A rerun agrees within one point, or within two standard errors of the difference if that is more.
 POINTS = 1.0
+STANDARD_ERRORS = 2
 
 
 def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:

@@ -8,7 +8,15 @@ from scipy import stats
 
 from lra.results import statistics
 from lra.results.score_cells import gain, mark, score
-from lra.results.statistics import interquartile_mean, interval, mean_over_tasks, normalised, p_value, permutation_test
+from lra.results.statistics import (
+    interquartile_mean,
+    interval,
+    mean_interval,
+    mean_over_tasks,
+    normalised,
+    p_value,
+    permutation_test,
+)
 
 
 def test_means_and_holm_match_hand_computed_values():
@@ -34,6 +42,25 @@ def test_bootstrap_interval_has_nominal_coverage(statistic):
         low, high = interval(simulate(np.random.default_rng(draw), seeds=20), statistic, seed=draw)
         covered += low <= truth <= high
     assert covered / 200 > 0.95 - 0.03 - 3 * (0.95 * 0.05 / 200) ** 0.5
+
+
+def test_t_interval_of_mean_matches_scipy_and_has_nominal_coverage():
+    """One task is Student's interval; two tasks are half of Welch's interval of a difference of the negated scores."""
+    rng = np.random.default_rng(5)
+    a = rng.normal(0.5, 0.1, 5)
+    b = rng.normal(0.2, 0.4, 4)
+    one_task = stats.ttest_1samp(a, 0).confidence_interval(0.95)
+    assert mean_interval([a]) == pytest.approx((one_task.low, one_task.high))
+    two_tasks = stats.ttest_ind(a, -b, equal_var=False).confidence_interval(0.95)
+    assert mean_interval([a, b]) == pytest.approx((two_tasks.low / 2, two_tasks.high / 2))
+    assert mean_interval([a, np.array([1.0])]) is None
+    assert mean_interval([np.ones(3)]) == (1.0, 1.0)
+    # Only the first task varies, so that few seeds decide: the bootstrap covers the mean in 84 % of the draws.
+    covered = 0
+    for _ in range(1000):
+        low, high = mean_interval([rng.normal(0, 1, 5), np.ones(5)])
+        covered += low <= 0.5 <= high
+    assert covered / 1000 == pytest.approx(0.95, abs=3 * (0.95 * 0.05 / 1000) ** 0.5)
 
 
 def test_bootstrap_interval_matches_scipy_for_one_task():
@@ -100,11 +127,13 @@ def test_best_mark_needs_significance_over_every_other():
     assert marks(high, below, below) == ["tied", "tied", "tied"]
 
 
-@pytest.mark.parametrize("shift, mark", [(1.999, "tied"), (2.001, ""), (-2.001, ""), (-1.999, "tied")])
-def test_gain_above_two_standard_errors_is_significant(shift, mark):
-    # Variance 2 with two seeds in each group: the standard error of the difference is sqrt(2 / 2 + 2 / 2).
+@pytest.mark.parametrize("factor, mark", [(0.999, "tied"), (1.001, ""), (-1.001, ""), (-0.999, "tied")])
+def test_gain_above_quantile_of_student_is_significant(factor, mark):
+    # Variance 2 with two seeds in each group: the standard error of the difference is sqrt(2 / 2 + 2 / 2). Welch's
+    # test has two degrees of freedom, so that 4.3 standard errors are significant.
     scores = {0: -1.0, 1: 1.0}
-    shifted = {seed: score + shift * math.sqrt(2) for seed, score in scores.items()}
+    shift = factor * stats.t.ppf(0.975, 2) * math.sqrt(2)
+    shifted = {seed: score + shift for seed, score in scores.items()}
     assert gain(shifted, scores).mark == mark
     assert gain({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).mark == "tied"
 

@@ -233,6 +233,14 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     stop, text = command("verify=cur", f"runs={differing}")
     assert "listops cur_abs differ by more than the tolerance" in stop and "DIFFERS" in text
     assert not is_verified(folder, submission_record.load(folder))
+    # Three seeds with a standard deviation of 8: a mean that is 4 points higher neither agrees nor differs.
+    varying = add_seeds(tmp_path / "varying", 40.2, 17.1)
+    for seed, test in enumerate((32.0, 40.0, 48.0)):
+        add(varying, "cur_abs", seed, test=test)
+    stop, text = command("verify=cur", f"runs={varying}")
+    assert "listops cur_abs are undecided" in stop and "add seeds" in stop and "differ by" not in stop
+    assert "undecided" in text and "DIFFERS" not in text
+    assert not is_verified(folder, submission_record.load(folder))
     # Scores that are 0.2 points higher.
     matching = add_seeds(tmp_path / "matching", 35.2, 17.1)
     stop, text = command("verify=cur", f"runs={matching}", "author=B. Name")
