@@ -12,7 +12,7 @@ from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..console import plural
 from ..report import extensions
-from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text
+from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text, seeds_text
 from ..report.recurrent import state_size
 from ..results import bench_record
 from ..results.bench_record import BenchRecord
@@ -131,13 +131,14 @@ def arena_result(entry: ArenaEntry) -> str:
     """Describe the runs of a mechanism at the papers' budget."""
     gain = gain_cell(entry).text
     over = f", {gain} over the control" if gain != "-" else ""
-    return f"* **{TITLES[entry.row.task]}, papers' budget**: {score_text(entry.row)} (n = {entry.row.n}){over}"
+    seeds = seeds_text(entry.row.n, entry.row.num_failed)
+    return f"* **{TITLES[entry.row.task]}, papers' budget**: {score_text(entry.row)} (n = {seeds}){over}"
 
 
 def study_result(row: Row) -> str:
     """Describe the runs of a mechanism in one study: listops masked pretraining 36.02 ± 0.31 (n = 3)."""
     pretraining = f" {row.objective} pretraining" if row.objective else ""
-    return f"{row.task}{pretraining} {score_text(row)} (n = {row.n})"
+    return f"{row.task}{pretraining} {score_text(row)} (n = {seeds_text(row.n, row.num_failed)})"
 
 
 def costs(name: str) -> str:

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from ..console import spread_text
-from ..report.arena_entries import TWO_LAYERS, encoder_of, entries
+from ..report.arena_entries import TWO_LAYERS, encoder_of, entries, seeds_text
 from ..results.published import TASKS, Protocol
 from ..results.summary import collect
 from ..runs import published as tables
@@ -21,7 +21,7 @@ from .lines import LeaderboardLine, Score, Status, group_of
 ROOT = ".."
 
 
-@dataclass(frozen=True)
+@dataclass
 class Training:
     """The finished seeds of a mechanism on a task.
 
@@ -30,12 +30,25 @@ class Training:
         label: label of the runs.
         choices: flat choices of the first seed.
         scores: test scores in percent.
+        num_failed: number of seeds without a score.
+        num_collapsed: number of finished seeds that give every example the same answer.
     """
 
     task: str
     label: str
     choices: Mapping[str, Any]
     scores: list[float]
+    num_failed: int = 0
+    num_collapsed: int = 0
+
+    @property
+    def text(self) -> str:
+        """The score as it is shown: 36.02 ± 0.31 (n = 4 (+1), collapsed 1/4)."""
+        num_seeds = len(self.scores)
+        seeds = f"n = {seeds_text(num_seeds, self.num_failed)}"
+        if self.num_collapsed:
+            seeds += f", collapsed {self.num_collapsed}/{num_seeds}"
+        return f"{spread_text(self.scores)} ({seeds})"
 
 
 def measured_lines(runs: Path, submissions: Path) -> list[LeaderboardLine]:
@@ -59,7 +72,12 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
     for entry in chain.from_iterable(entries(studies).values()):
         choices = read_choices(next(iter(entry.row.runs)))
         training = Training(
-            task=entry.row.task, label=entry.row.label, choices=choices, scores=list(entry.row.scores.values())
+            task=entry.row.task,
+            label=entry.row.label,
+            choices=choices,
+            scores=list(entry.row.scores.values()),
+            num_failed=entry.row.num_failed,
+            num_collapsed=len(entry.row.collapsed),
         )
         protocol = protocol_of(choices)
         # The name of an entry has the size of a larger encoder, which differs between tasks; the label does not.
@@ -98,6 +116,9 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
             # A seed that diverged has no score.
             if result.status == "done" and result.test is not None:
                 training.scores.append(result.test)
+                training.num_collapsed += bool(result.collapsed)
+            else:
+                training.num_failed += 1
         by_protocol: dict[Protocol, list[Training]] = {}
         for training in by_task.values():
             by_protocol.setdefault(protocol_of(training.choices), []).append(training)
@@ -141,8 +162,7 @@ def line_of(
     scores = {}
     for training in trainings:
         if training.scores:
-            text = f"{spread_text(training.scores)} (n = {len(training.scores)})"
-            scores[training.task] = Score(text=text, value=mean(training.scores))
+            scores[training.task] = Score(text=training.text, value=mean(training.scores))
     first = trainings[0]
     sizes = dict.fromkeys(encoder_of(training.choices) for training in trainings)
     return LeaderboardLine(

@@ -63,8 +63,11 @@ How to read the table:
 * **mean of 5** is recomputed over ListOps, Text, Retrieval, Image and Pathfinder. Printed averages do not compare: some
   count a missing Path-X as 50, some as 0, some leave it out (column *averaged over*).
 * Papers that repeat the same numbers share a row. Different numbers for the same model are in adjacent rows.
-* On ListOps, with its 2,000 test examples, a difference below three points
-  [means nothing](results.md#when-a-gap-to-a-published-value-means-something).
+* Rows with n (seeds) are *verified* or *reported*. (+k): k failed seeds, excluded from the mean. collapsed k/n: k of n
+  seeds give every example the same answer; the mean includes them.
+* On ListOps, with 2,000 test examples, a difference below about three points
+  [may be chance](results.md#when-a-gap-to-a-published-value-means-something) if the test sets differ; on the same test
+  set the limit is smaller, but papers do not print what is needed to compute it.
 
 ## All results
 

@@ -1,22 +1,25 @@
 """The Arena's table: every mechanism at the papers' budget, with its gain over no attention and published values."""
 
 from collections import Counter
-from statistics import median
 
 from ..console import plural
 from ..results import outcome_statistics
 from ..results.published import TITLES, PrintedValue, training_of
-from ..results.summary import Row, Studies
+from ..results.summary import Row, Studies, common_device, step_time
 from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
 from .arena_compare import gap_section, pair_table, precision, precision_table
-from .arena_entries import ArenaEntry, entries, gain_cell, score_text
+from .arena_entries import ArenaEntry, entries, gain_cell, score_text, seeds_text
 
 # Sources of the same class of training, in the order in which their values are preferred.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
 # Shown once per page.
 LEGEND = """\
-* **test**: accuracy on the standard test set, mean ± sample standard deviation over n seeds.
+* **(longer training)**: the training that CURformer's authors released for ListOps, 20,000 steps of 128 sequences at a
+  learning rate of 0.0007 instead of 5,000 of 32 at 0.0001 (`experiment=curformer_listops`).
+* **test**: accuracy on the standard test set at the best validation checkpoint, mean ± sample standard deviation over n
+  seeds. Text has no validation set in the papers' protocol: the test set selects the checkpoint, so its scores are
+  optimistic.
 * **gain**: difference from `attn=mean`, the control without attention, with a 95 % Welch interval over seeds.
 * **fresh test**: accuracy on examples that were generated from another random seed, the same for all mechanisms, ±
   standard error over seeds and examples, over examples alone for one seed.
@@ -77,25 +80,29 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
     head = ["mechanism", "test", "n", f"gain over {CONTROL}", "fresh test", "published", "source", "parameters", "ms"]
     rows = []
     machines = []
+    num_elsewhere = 0
     for entry in lines:
-        device = max({run_record.device for run_record in entry.row.done}, key=lambda name: (devices[name], name))
-        rows.append([*_line(entry), Cell.of(step_time(entry.row, device), "{:.0f}".format)])
+        device = common_device(entry.row.done, devices)
+        rows.append([*_line(entry), Cell.of(step_time(entry.row.done, device), "{:.0f}".format)])
         machines.append(machine(entry.row, device))
+        num_elsewhere += sum(run_record.device != device for run_record in entry.row.done)
 
     # Runs on one machine share a sentence, else each line names its machine.
-    hardware = f"Hardware: {machines[0]}."
+    hardware = f"Hardware of the times: {machines[0]}"
     if len(set(machines)) > 1:
         head.append("hardware")
-        hardware = "Compare times of the same hardware only."
+        hardware = "Compare times of the same hardware only"
         for cells, name in zip(rows, machines, strict=True):
             cells.append(name)
+    if num_elsewhere:
+        hardware += f"; {num_elsewhere} of {plural(devices.total(), 'run')} ended on another device"
 
     # What the runs have in common, and data that are not the official file.
     about = f"{_seed_range(lines)} at the papers' budget"
     sizes = _fresh_sizes(lines)
     if sizes:
         about += f", fresh test on {sizes} examples"
-    about += f". {hardware}"
+    about += f". {hardware}."
     files = {run_record.data for entry in lines for run_record in entry.row.done if run_record.data}
     if files:
         about += f" Data: not the official file ({', '.join(sorted(files))})."
@@ -112,10 +119,6 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
 def _line(entry: ArenaEntry) -> list[Cell | str]:
     """Make the cells of an entry, without its time and hardware."""
     row = entry.row
-    num_seeds = str(row.n)
-    if row.num_failed:
-        num_seeds += f" (+{row.num_failed})"
-
     published_cell = Cell(text="-")
     source = ""
     value = published_value(entry)
@@ -125,7 +128,7 @@ def _line(entry: ArenaEntry) -> list[Cell | str]:
     return [
         entry.name,
         Cell(text=score_text(row), value=row.test, n=row.n),
-        Cell(text=num_seeds, value=row.n),
+        Cell(text=seeds_text(row.n, row.num_failed), value=row.n),
         gain_cell(entry),
         fresh_cell(entry),
         published_cell,
@@ -185,15 +188,6 @@ def source_text(value: PrintedValue) -> str:
     has_numbers = any(character.isdigit() for character in training.size)
     size = training.size if has_numbers else "another encoder"
     return f"{value.source}; {size}"
-
-
-def step_time(row: Row, device: str) -> float | None:
-    """Median time per training step in milliseconds, of the runs on a device; None if no run has one."""
-    times = []
-    for run_record in row.done:
-        if run_record.device == device and run_record.step_ms is not None:
-            times.append(run_record.step_ms)
-    return median(times) if times else None
 
 
 def machine(row: Row, device: str) -> str:

@@ -1,7 +1,7 @@
-"""Comparisons below the Arena's table: selections of CUR, bf16 with fp32, and the gap to a published value."""
+"""Comparisons below the Arena's table: on fresh examples, of bf16 with fp32, and with a published value."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
@@ -9,13 +9,13 @@ from statistics import mean
 from ..console import plural
 from ..evaluate.record import FreshTest
 from ..results import outcome_statistics
+from ..results.palette import EXACT
 from ..results.published import TITLES
 from ..results.statistics import SIGNIFICANCE, holm, sample_std
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, TableRow, frame
 from ..runs import reader
-from ..runs.reader import CONTROL
-from .arena_entries import LONGER, ArenaEntry, arena_rows, gain_cell, line_name, score_text
+from .arena_entries import LONGER, ArenaEntry, arena_rows, difference_cell, line_name, score_text
 
 LABEL = "cur_abs"
 # CURformer, Table 4, selection abs: mean and standard deviation of five runs on the official 2,000 test examples.
@@ -28,26 +28,40 @@ Runs = tuple[Row, dict[int, FreshTest]]
 
 
 def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
-    """Compare the selections of CUR with each other on the fresh examples; None without two of them with two seeds.
+    """Compare the selections of CUR and exact attention with each other on the fresh examples.
 
     Args:
         task: name of the task.
         lines: entries of the task.
+
+    Returns:
+        The table; None without two mechanisms that have two seeds each.
     """
-    outcomes = {}
-    digests = set()
+    # The usual training of the two-layer encoder, whose line has no remark, with a spread over seeds.
+    compared = []
     for entry in lines:
-        if entry.name.startswith("cur_") and len(entry.fresh) > 1:
-            outcomes[entry.name] = entry.outcomes()
-            digests |= {result.data for result in entry.fresh.values()}
-    if len(outcomes) < 2 or len(digests) > 1:
+        is_compared = entry.row.label.startswith("cur_") or entry.row.label == EXACT
+        if is_compared and entry.name == entry.row.label and len(entry.fresh) > 1:
+            compared.append(entry)
+    # Only scores on the same examples are compared: on the examples that most mechanisms share.
+    if not compared:
+        return None
+    digests = Counter(_digest(entry) for entry in compared)
+    digest, _ = digests.most_common(1)[0]
+    outcomes = {entry.name: entry.outcomes() for entry in compared if _digest(entry) == digest}
+    others = [entry.name for entry in compared if entry.name not in outcomes]
+    if len(outcomes) < 2:
         return None
 
     pairs = {}
     for (higher, lower), result in outcome_statistics.all_pairs(outcomes).items():
         pairs[f"{higher} - {lower}"] = result
     # Every mechanism has two seeds or more, so that every pair has a p-value.
-    corrected = holm({pair: result.p for pair, result in pairs.items() if result.p is not None})
+    p_values = {}
+    for pair, result in pairs.items():
+        assert result.p is not None, pair
+        p_values[pair] = result.p
+    corrected = holm(p_values)
     rows: list[TableRow] = []
     for pair, result in pairs.items():
         p = corrected[pair]
@@ -56,9 +70,12 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
         difference = Cell.of(result.value, "{:+.2f}".format)
         rows.append([pair, difference, interval, Cell.of(p, "{:.3f}".format), is_significant])
     about = (
-        "Difference of the fresh-test scores in points, on the same examples, with a 95 % interval over seeds "
-        f"and examples (two-way random effects). p: corrected for {plural(len(pairs), 'comparison')} (Holm)."
+        "Which selections of CUR, and exact attention, differ: difference of the fresh-test scores in points, on the "
+        "same examples, with a 95 % interval over seeds and examples (two-way random effects). p: corrected for "
+        f"{plural(len(pairs), 'comparison')} (Holm)."
     )
+    if others:
+        about += f" Scored on other examples and left out: {', '.join(others)}."
     return Table(
         name=f"arena-{task}-selections",
         title=f"{TITLES[task]}: which selections of CUR differ",
@@ -68,25 +85,31 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     )
 
 
+def _digest(entry: ArenaEntry) -> str:
+    """Return the digest of the fresh examples, which all results of an entry share."""
+    first = next(iter(entry.fresh.values()))
+    return first.data
+
+
 def precision_table(studies: Studies) -> Table | None:
     """Compare mechanisms that were trained in bf16 and in fp32; None if there are none."""
-    by_line: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    # Rows of the same training on the same data; of several studies with one precision the one with the most seeds.
+    by_line: dict[tuple[str, str, str], dict[str, Row]] = defaultdict(dict)
     for row in arena_rows(studies):
-        if not row.study.startswith(LONGER):
-            by_precision = by_line[row.task, line_name(row)]
-            by_precision[precision(row.runs)] = row
+        if row.study.startswith(LONGER):
+            continue
+        by_precision = by_line[row.task, line_name(row), row.facts["data"]]
+        row_precision = precision(row.runs)
+        if row_precision not in by_precision or row.n > by_precision[row_precision].n:
+            by_precision[row_precision] = row
 
     lines: list[TableRow] = []
-    for (task, name), by_precision in sorted(by_line.items()):
+    for (task, name, _), by_precision in sorted(by_line.items()):
         bf16 = by_precision.get("bf16")
         fp32 = by_precision.get("fp32")
         if bf16 is None or fp32 is None:
             continue
-        # The gain of bf16, with the runs in fp32 as its control.
-        difference = gain_cell(ArenaEntry(name, bf16, fp32, {}))
-        if bf16.label == CONTROL:
-            gain = mean(bf16.scores.values()) - mean(fp32.scores.values())
-            difference = Cell.of(gain, "{:+.1f}".format)
+        difference = difference_cell(bf16.scores, fp32.scores)
         lines.append([name, TITLES[task], score_text(fp32), str(fp32.n), score_text(bf16), str(bf16.n), difference])
     if not lines:
         return None
@@ -122,23 +145,33 @@ def gap_section(runs: dict[str, Runs]) -> str:
         f"A test set is one random draw of examples, and all seeds of a paper share it. For a score near {score:.0f} % "
         f"a draw of {PUBLISHED_EXAMPLES:,} examples has a standard deviation of √(p (1 - p) / n) = {gap.draw:.2f} "
         "points, which more seeds do not reduce. Two scores on two draws of this size differ by up to "
-        f"1.96 · √2 · {gap.draw:.2f} = {two_draws:.1f} points by chance alone: **on the standard test set a gap below "
-        "about 3 points means nothing.** Mechanisms on the same examples share this error and can be compared much "
-        "more closely.",
+        f"1.96 · √2 · {gap.draw:.2f} = {two_draws:.1f} points by chance alone, even without any error of the seeds: "
+        "**if the test sets differ, a gap below about 3 points may be chance.** On the same test set the limit is "
+        "smaller, since the mechanisms share this error, but papers do not print what is needed to compute it.",
         f"Our score: {score:.2f} on {examples:,} examples. The standard error of our mean is {gap.own_error:.2f}, of "
         f"the published mean over its seeds {gap.published_error:.2f}, of its test set {gap.draw:.2f}, together "
-        f"{gap.standard_error:.2f}: a gap is significant from {gap.threshold:.1f} points.",
-        f"CURformer prints {PUBLISHED} ± {PUBLISHED_STD} for `{LABEL}` (Table 4). "
-        f"{verdict('the base training', runs[LABEL])}",
+        f"{gap.standard_error:.2f}: a gap is significant from {gap.threshold:.1f} points. The error of our mean is "
+        "larger here than in the table above: few seeds underestimate their spread, so ours count with at least the "
+        f"published standard deviation of {PUBLISHED_STD}, and examples count with their largest variance, p (1 - p).",
     ]
-    longer = [runs[name] for name in runs if runs[name][0].label == LABEL and runs[name][0].study.startswith(LONGER)]
-    if longer:
-        parts[-1] += " " + verdict("the longer training", longer[0])
-    else:
-        parts[-1] += (
-            " Whether it is compatible with the longer training (`experiment=curformer_listops`) is open: that "
-            "training has no finished run here."
+
+    # The longer training of the same mechanism.
+    longer = None
+    for row, fresh in runs.values():
+        if row.label == LABEL and row.study.startswith(LONGER):
+            longer = (row, fresh)
+    if longer is None:
+        longer_verdict = (
+            "Whether it is different from the longer training (`experiment=curformer_listops`) is open: that training "
+            "has no finished run here."
         )
+    else:
+        longer_verdict = verdict("the longer training", longer)
+    parts.append(
+        f"CURformer prints {PUBLISHED} ± {PUBLISHED_STD} for `{LABEL}` (Table 4). "
+        f"{verdict('the base training', runs[LABEL])} {longer_verdict} This assumes that the official examples follow "
+        "the distribution of our generator."
+    )
     return "\n\n".join(parts)
 
 
@@ -170,7 +203,7 @@ def gap_of(runs: Runs) -> tuple[outcome_statistics.Gap, float, int]:
 
 
 def verdict(name: str, runs: Runs) -> str:
-    """Judge whether the published value is compatible with runs of a training.
+    """Judge whether the published value is significantly different from the score of a training.
 
     Args:
         name: name of the training in the sentence.
@@ -179,7 +212,7 @@ def verdict(name: str, runs: Runs) -> str:
     gap, score, _ = gap_of(runs)
     distance = PUBLISHED - score
     p = outcome_statistics.normal_p_value(distance / gap.standard_error)
-    judgement = "is not compatible at the 5 % level" if p < SIGNIFICANCE else "is compatible"
+    judgement = "is significantly different from" if p < SIGNIFICANCE else "is not significantly different from"
     n = runs[0].n
     seeds = "one seed" if n == 1 else f"{n} seeds"
-    return f"It {judgement} with {name} ({score:.2f}, {seeds}): a distance of {distance:+.2f} points, p = {p:.3f}."
+    return f"It {judgement} {name} ({score:.2f}, {seeds}): a distance of {distance:+.2f} points, p = {p:.3f}."

@@ -31,7 +31,7 @@ class ArenaEntry:
     """One line of the Arena's table.
 
     Args:
-        name: name of the line; the label, with what differs from the usual training: the encoder, the steps.
+        name: name of the line; the label, with what differs from the usual training: the encoder, "longer training".
         row: runs of the mechanism.
         control: runs of the control in the same study; None without any.
         fresh: fresh-test results by seed.
@@ -92,13 +92,13 @@ def arena_rows(studies: Studies) -> list[Row]:
 
 
 def line_name(row: Row) -> str:
-    """Name the line of a row: its label, an encoder other than the two-layer one, the steps of the longer training."""
+    """Name the line of a row: its label, with an encoder other than the two-layer one and the longer training."""
     remarks = []
     encoder = encoder_of(read_choices(next(iter(row.runs))))
     if encoder != TWO_LAYERS:
         remarks.append(encoder)
     if row.study.startswith(LONGER):
-        remarks.append(f"{row.facts['steps']} steps")
+        remarks.append("longer training")
     return f"{row.label} ({'; '.join(remarks)})" if remarks else row.label
 
 
@@ -157,19 +157,33 @@ def score_text(row: Row) -> str:
     return text
 
 
+def seeds_text(num_finished: int, num_failed: int) -> str:
+    """Format a number of finished seeds, with the number of failed ones: "4 (+1)"."""
+    return f"{num_finished} (+{num_failed})" if num_failed else str(num_finished)
+
+
 def gain_cell(entry: ArenaEntry) -> Cell:
-    """Make the cell of the gain over the control, with Welch's interval if both have two seeds or more."""
+    """Make the cell of the gain over the control; "-" for the control itself or without one."""
     if entry.control is None or entry.row.label == CONTROL:
         return Cell(text="-")
-    scores = list(entry.row.scores.values())
-    control = list(entry.control.scores.values())
-    gain = mean(scores) - mean(control)
-    text = f"{gain:+.1f}"
-    if min(len(scores), len(control)) < 2:
-        return Cell(text=text, value=gain, note="an interval needs two seeds on both sides")
+    return difference_cell(entry.row.scores, entry.control.scores)
 
-    interval = welch_interval(scores, control)
+
+def difference_cell(scores: Mapping[int, float], others: Mapping[int, float]) -> Cell:
+    """Make the cell of a difference of means, with Welch's interval if both sides have two seeds or more.
+
+    Args:
+        scores, others: scores by seed.
+    """
+    values = list(scores.values())
+    other_values = list(others.values())
+    difference = mean(values) - mean(other_values)
+    text = f"{difference:+.1f}"
+    if min(len(values), len(other_values)) < 2:
+        return Cell(text=text, value=difference, note="an interval needs two seeds on both sides")
+
+    interval = welch_interval(values, other_values)
     if interval is None:
-        return Cell(text=text, value=gain)
+        return Cell(text=text, value=difference)
     low, high = interval
-    return Cell(text=f"{text} ({low:+.1f} to {high:+.1f})", value=gain, low=low, high=high)
+    return Cell(text=f"{text} ({low:+.1f} to {high:+.1f})", value=difference, low=low, high=high)

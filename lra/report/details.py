@@ -11,6 +11,7 @@ from ..results.score_cells import score
 from ..results.summary import FACTS, Row, Studies
 from ..results.table import SEPARATOR, Cell, Table, TableRow, frame, joined, number
 from . import extensions
+from .arena_entries import seeds_text
 from .results import keys
 
 # Text columns, which a terminal shows below each row.
@@ -77,13 +78,10 @@ def _cells(row: Row) -> dict[str, Cell]:
     test = score(row.scores, collapsed=row.collapsed)
     if not test.text:
         test = replace(test, text=number(None))
-    num_seeds = str(row.n)
-    if row.num_failed:
-        num_seeds += f" (+{row.num_failed})"
     return {
         # The number of seeds has its own column.
         "test": replace(test, n=None),
-        "n": Cell(text=num_seeds, value=row.n),
+        "n": Cell(text=seeds_text(row.n, row.num_failed), value=row.n),
         "val": Cell.of(row.val),
         "constant": Cell(text=joined(constants), value=min(constants)),
         "ms": Cell.of(row.ms, "{:.1f}".format),

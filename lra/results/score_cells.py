@@ -1,11 +1,13 @@
-"""Table cells of scores: means over seeds, gains over a control, and the marks of the best mean of a column."""
+"""Table cells of scores: means over seeds, remarks on seeds, gains over a control, and marks of the best mean."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, variance
 
 from ..console import plural, spread_text
+from ..runs.record import RunRecord
 from .statistics import SIGNIFICANCE, holm, p_value, sample_std
 from .table import Cell
 
@@ -56,6 +58,39 @@ def score(scores: Mapping[int, float], num_failed: int = 0, collapsed: Collectio
 
 def _failed_seeds(count: int) -> str:
     return f"{plural(count, 'seed')} without a result"
+
+
+def remarks(results: Sequence[RunRecord], scores: Mapping[int, float], collapsed: Collection[int]) -> list[str]:
+    """Describe diverged, collapsed and contradictory seeds.
+
+    Args:
+        results: records of all seeds of a mechanism.
+        scores: scores of the finished seeds.
+        collapsed: seeds that give every example the same answer.
+    """
+    texts = []
+    # Seeds without a result.
+    diverged_steps = sorted(r.steps for r in results if r.status == "diverged")
+    if diverged_steps:
+        num_diverged = len(diverged_steps)
+        noun = "step" if num_diverged == 1 else "steps"
+        steps = ", ".join(map(str, diverged_steps))
+        texts.append(f"{num_diverged} diverged at {noun} {steps}")
+
+    # Seeds with a constant answer.
+    if collapsed:
+        remark = f"collapsed {len(collapsed)}/{len(scores)}"
+        trained = [value for seed, value in scores.items() if seed not in collapsed]
+        if trained:
+            remark += f", others {mean(trained):.2f}"
+        texts.append(remark)
+
+    # Seeds with several results.
+    counts = Counter(r.seed for r in results)
+    for seed, count in sorted(counts.items()):
+        if count > 1:
+            texts.append(f"{count} different results of seed {seed}")
+    return texts
 
 
 def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[Cell]:

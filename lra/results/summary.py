@@ -1,7 +1,7 @@
 """Rows: the results of each mechanism on each task, from the records of a study."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
@@ -10,7 +10,7 @@ from ..runs import reader, record
 from ..runs.record import Pretraining, RunRecord
 from . import published
 from .published import PrintedValue
-from .score_cells import score
+from .score_cells import remarks, score
 from .table import Cell, joined
 
 # Facts about runs. A table states a fact once if its rows agree on it, else in the details of each row.
@@ -41,7 +41,7 @@ class Row:
         n: number of finished seeds.
         num_failed: number of diverged seeds without a finished run.
         remarks: diverged and collapsed seeds, and seeds with several results.
-        ms: median milliseconds per step.
+        ms: median milliseconds per step on the device with the most runs of the study's task, see ``common_device``.
         peak: median peak memory in bytes on a GPU; None on a CPU, where it is the memory of the whole process.
         objective: objective of pretraining; "" without.
         facts: values of FACTS shared by the seeds, or all values joined by " / ".
@@ -163,12 +163,40 @@ def collect(
     studies = {}
     for name in names:
         if study is None or study == name:
-            by_mechanism = groups[name]
-            studies[name] = [summarise(by_mechanism[key]) for key in sorted(by_mechanism)]
+            studies[name] = _summarise_study(groups[name])
     return studies, damaged
 
 
-def summarise(runs: dict[Path, RunRecord]) -> Row:
+def _summarise_study(by_mechanism: dict[tuple, dict[Path, RunRecord]]) -> list[Row]:
+    """Summarise the records of a study by (task, label)."""
+    # The number of finished runs on each device, by task.
+    devices: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
+    for (task, _), runs in by_mechanism.items():
+        devices[task].update(r.device for r in runs.values() if r.status == "done")
+    rows = []
+    for task, label in sorted(by_mechanism):
+        rows.append(_summarise(by_mechanism[task, label], devices[task]))
+    return rows
+
+
+def common_device(records: Sequence[RunRecord], counts: Mapping[str, int]) -> str:
+    """Return the device of records on which most runs of their table ended; of equal ones the last name.
+
+    Args:
+        records: records of at least one run.
+        counts: number of runs on each device.
+    """
+    devices = {r.device for r in records}
+    return max(devices, key=lambda name: (counts[name], name))
+
+
+def step_time(records: Sequence[RunRecord], device: str) -> float | None:
+    """Return the median milliseconds per training step of the runs on a device; None if none has a time."""
+    times = [r.step_ms for r in records if r.device == device and r.step_ms is not None]
+    return median(times) if times else None
+
+
+def _summarise(runs: dict[Path, RunRecord], devices: Mapping[str, int]) -> Row:
     """Summarise the records of one study, task and label; several copies of a result count once."""
     runs = _without_copies(runs)
     results = list(runs.values())
@@ -179,7 +207,6 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
     val_scores = _by_seed(done, "val")
     collapsed = {r.seed for r in done if r.collapsed}
     num_failed = len({r.seed for r in results} - scores.keys())
-    times = [r.step_ms for r in done if r.step_ms is not None]
 
     # The cell links to the runs in the page.
     first = results[0]
@@ -198,9 +225,9 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         test=cell.value,
         n=len(scores),
         num_failed=num_failed,
-        remarks=_remarks(results, scores, collapsed),
+        remarks=remarks(results, scores, collapsed),
         val=mean(val_scores.values()) if val_scores else None,
-        ms=median(times) if times else None,
+        ms=step_time(done, common_device(done, devices)) if done else None,
         peak=_peak(done),
         objective=first.pretrain.objective if first.pretrain else "",
         facts=facts,
@@ -235,33 +262,6 @@ def _peak(done: list[RunRecord]) -> float | None:
     if not peaks or len(peaks) < len(on_gpu):
         return None
     return median(peaks)
-
-
-def _remarks(results: list[RunRecord], scores: dict[int, float], collapsed: set[int]) -> list[str]:
-    """Describe diverged, collapsed and contradictory seeds."""
-    remarks = []
-    # Seeds without a result.
-    diverged_steps = sorted(r.steps for r in results if r.status == "diverged")
-    if diverged_steps:
-        num_diverged = len(diverged_steps)
-        noun = "step" if num_diverged == 1 else "steps"
-        steps = ", ".join(map(str, diverged_steps))
-        remarks.append(f"{num_diverged} diverged at {noun} {steps}")
-
-    # Seeds with a constant answer.
-    if collapsed:
-        remark = f"collapsed {len(collapsed)}/{len(scores)}"
-        trained = [value for seed, value in scores.items() if seed not in collapsed]
-        if trained:
-            remark += f", others {mean(trained):.2f}"
-        remarks.append(remark)
-
-    # Seeds with several results.
-    counts = Counter(r.seed for r in results)
-    for seed, count in sorted(counts.items()):
-        if count > 1:
-            remarks.append(f"{count} different results of seed {seed}")
-    return remarks
 
 
 def _facts(results: list[RunRecord], done: list[RunRecord]) -> dict[str, str]:

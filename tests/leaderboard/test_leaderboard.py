@@ -5,12 +5,13 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from support.records import add, add_seeds, diverged
 
 from lra.config import CONF
 from lra.leaderboard import cards, lines, mechanism, table
 from lra.leaderboard.__main__ import all_lines, chosen, filter_words, leaderboard, pages
 from lra.leaderboard.lines import LeaderboardLine, Score, convention, merged
-from lra.leaderboard.measured import protocol_of, submission_lines
+from lra.leaderboard.measured import own_lines, protocol_of, submission_lines
 from lra.results import published
 from lra.results.table import Cell, Column
 from lra.runs import published as tables
@@ -178,10 +179,24 @@ def test_submission_line_is_reported_then_verified(tmp_path, monkeypatch):
         record = dataclasses.replace(run.record, task="text")
         return run._replace(record=record, choices=run.choices | {"model.layers": 4, "model.dim": 256})
 
+    # A seed that diverged and one that collapsed.
+    *others, last = [run for run in runs if run.record.label == "cur_abs"]
+    collapsed = last._replace(record=dataclasses.replace(last.record, collapsed=True))
+    failure = last._replace(record=dataclasses.replace(last.record, seed=9, status="diverged", test=None))
+    runs = [*others, collapsed, failure]
     monkeypatch.setattr(tables, "read", lambda folder: dict(enumerate([*runs, *map(larger_encoder, runs)])))
     two_layers, larger = submission_lines(folder)
     assert (two_layers.protocol, *two_layers.scores) == ("two-layer", "listops") and "text" not in two_layers.note
+    assert two_layers.scores["listops"].text.endswith("(n = 3 (+1), collapsed 1/3)")
     assert (larger.protocol, *larger.scores) == ("s4-sized", "text") and "listops" not in larger.note
+
+
+def test_published_line_counts_failed_and_collapsed_seeds(tmp_path):
+    add_seeds(tmp_path, "linear", (20.0, 22.0))
+    add(tmp_path, label="linear", seed=2, test=18.0, collapsed=True)
+    diverged(tmp_path, 7, label="linear", seed=3)
+    (own,) = own_lines(tmp_path)
+    assert own.scores["listops"].text == "20.00 ± 2.00 (n = 3 (+1), collapsed 1/3)"
 
 
 @pytest.mark.parametrize(

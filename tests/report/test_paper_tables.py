@@ -11,9 +11,11 @@ from support.records import RECORD, TESTS, add, add_seeds, texts
 from support.records import cells as cells_by_label
 
 from lra.config import CONF
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.evaluate import record as fresh_record
 from lra.io import typed_json
-from lra.report import arena, arena_compare, paper_tables
+from lra.report import arena, arena_compare, arena_entries, paper_tables
 from lra.results import published, summary
 
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
@@ -229,11 +231,11 @@ def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
     assert sources["linear"] == "CURformer T1; another encoder"
     assert sources["softmax"] == "PSF T3 (Xiong et al. 2021)"
     assert {"n": "1 (+1)", "gain over mean": "+12.0", "fresh test": "-"}.items() <= lines["nystrom"].items()
-    assert f"{EXAMPLES:,} examples" in table.about and "Hardware: NVIDIA H200, fp32." in table.about
+    assert f"{EXAMPLES:,} examples" in table.about and "Hardware of the times: NVIDIA H200, fp32." in table.about
     # A task without fresh tests, whose data are not the official file.
     add(arena_runs, task="text", data="sha256 0123456789ab")
     about = arena_tables(arena_runs)["arena-text"].about
-    assert about.startswith("1 seed at the papers' budget. Hardware: ")
+    assert about.startswith("1 seed at the papers' budget. Hardware of the times: ")
     assert about.endswith("Data: not the official file (sha256 0123456789ab).")
     # The interval of a gain is Welch's.
     gain, sides = cells["cur_abs"]["gain over mean"], ([40.0, 41.0, 42.0], [17.0, 18.0, 19.0])
@@ -243,12 +245,17 @@ def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
 
 
 def test_step_time_is_from_the_most_common_device(arena_runs):
-    """The other runs are on an H200; times of cur_abs on a CPU do not compare with theirs."""
-    for seed, step_ms in ((3, 900.0), (4, 1100.0)):
+    """The other runs are on an H200; times of cur_abs on a CPU, although of most seeds, do not compare with theirs."""
+    for seed, step_ms in ((3, 900.0), (4, 1100.0), (5, 900.0), (6, 900.0)):
         add(arena_runs, label="cur_abs", seed=seed, test=40.0, step_ms=step_ms, device="x86_64 CPU, 1 thread")
     add(arena_runs, label="soft", seed=0, test=20.0, step_ms=700.0, device="x86_64 CPU, 1 thread")
-    lines = texts(arena_tables(arena_runs)["arena-listops"])
-    assert {"n": "5", "ms": "10", "hardware": "NVIDIA H200, fp32"}.items() <= lines["cur_abs"].items()
+    table = arena_tables(arena_runs)["arena-listops"]
+    lines = texts(table)
+    assert "4 of 15 runs ended on another device." in table.about
+    # The details of the study show the same times.
+    times = {row.label: row.ms for row in studies(arena_runs)["paper-paper"]}
+    assert times == dict.fromkeys(("cur_abs", "cur_step", "mean", "nystrom"), 10.0) | {"soft": 700.0}
+    assert {"n": "7", "ms": "10", "hardware": "NVIDIA H200, fp32"}.items() <= lines["cur_abs"].items()
     # A mechanism without a run on that device shows its own.
     assert lines["soft"]["ms"] == "700" and "CPU" in lines["soft"]["hardware"]
 
@@ -257,7 +264,15 @@ def test_fresh_tests_count_for_the_same_fingerprint_and_examples(arena_runs):
     ((_, cells),) = arena_tables(arena_runs)["arena-listops-selections"].rows()
     assert (cells[0].text, cells[4].text) == ("cur_abs - cur_step", "yes")
     assert cells[1].value == pytest.approx(7, abs=2)
-    # A result of another fingerprint is ignored; results on other data allow no paired comparison.
+    # Exact attention is compared too, a longer training is not.
+    rng = np.random.default_rng(1)
+    for study, label in (("paper-paper", "sdpa"), ("curformer_listops-paper-paper", "cur_abs")):
+        for seed in range(2):
+            path = add(arena_runs, study=study, label=label, seed=seed, test=20.0, steps=20_000)
+            fresh(path.parent, 0.2, seed, rng)
+    pairs = arena_tables(arena_runs)["arena-listops-selections"]
+    assert [cells[0].text for _, cells in pairs.rows()] == ["cur_abs - cur_step", "cur_abs - sdpa", "cur_step - sdpa"]
+    # A result of another fingerprint is ignored; only results on the data of most mechanisms are compared.
     folder = arena_runs / "paper-paper/listops"
     edit_fresh(folder / "cur_abs/seed-2", fingerprint="another")
     for seed_dir in (folder / "cur_step").iterdir():
@@ -265,13 +280,21 @@ def test_fresh_tests_count_for_the_same_fingerprint_and_examples(arena_runs):
     tables = arena_tables(arena_runs)
     cell = cells_by_label(tables["arena-listops"])["cur_abs"]["fresh test"]
     assert cell.text.endswith("(n = 2)") and cell.n == 2
-    assert "arena-listops-selections" not in tables
+    pairs = tables["arena-listops-selections"]
+    assert [cells[0].text for _, cells in pairs.rows()] == ["cur_abs - sdpa"]
+    assert pairs.about.endswith("Scored on other examples and left out: cur_step.")
 
 
 def test_other_precisions_are_compared_and_larger_encoders_are_separate(arena_runs):
     for seed in range(4):
-        path = add(arena_runs, study="z16", label="cur_abs", seed=seed, test=38.0 + seed)
-        (path.parent / "config.yaml").write_text("trainer.precision: bf16\n")
+        for label in ("cur_abs", "mean"):
+            path = add(arena_runs, study="z16", label=label, seed=seed, test=38.0 + seed)
+            (path.parent / "config.yaml").write_text("trainer.precision: bf16\n")
+        # As many seeds on other data, which do not compare with bf16.
+        add(arena_runs, study="a-other", label="cur_abs", seed=seed, test=1.0, data="sha256 0123456789ab")
+    # A later study with fewer seeds does not replace an earlier one.
+    path = add(arena_runs, study="z17", label="cur_abs", seed=0, test=1.0)
+    (path.parent / "config.yaml").write_text("trainer.precision: bf16\n")
     path = add(arena_runs, study="mamba-paper", label="cur_abs", seed=0, test=50.0)
     (path.parent / "config.yaml").write_text("model.layers: 6\nmodel.dim: 128\n")
     tables = arena_tables(arena_runs)
@@ -280,18 +303,25 @@ def test_other_precisions_are_compared_and_larger_encoders_are_separate(arena_ru
     assert lines["cur_abs"]["n"] == "4"
     larger = lines["cur_abs (6 layers, d 128)"]
     assert (larger["test"], larger["published"]) == ("50.00", "-")
-    ((_, cells),) = tables["arena-precision"].rows()
+    (_, cells), (_, control_cells) = tables["arena-precision"].rows()
+    # The difference of the control, 39.5 - 18, has Welch's interval as well.
+    interval = stats.ttest_ind([38.0, 39, 40, 41], [17.0, 18, 19], equal_var=False).confidence_interval(0.95)
+    assert (control_cells[6].low, control_cells[6].high) == pytest.approx((interval.low, interval.high))
     assert [cell.text for cell in cells[:6]] == ["cur_abs", "ListOps", "41.00 ± 1.00", "3", "39.50 ± 1.29", "4"]
 
 
 def test_published_value_is_compared_with_base_and_longer_training(arena_runs):
     """The published 39.62 is within the error of a mean of 41, and significantly different from a mean of 30."""
     chapter = arena.section(studies(arena_runs))
-    assert "is compatible with the base training" in chapter and "has no finished run here" in chapter
+    assert "is not significantly different from the base training" in chapter and "has no finished run here" in chapter
     add_seeds(arena_runs, "cur_abs", (30.0, 30.5), study="curformer_listops-paper-paper", steps=20_000)
     chapter = arena.section(studies(arena_runs))
-    assert "not compatible at the 5 % level with the longer training (30.25, 2 seeds)" in chapter
-    assert "`cur_abs (20,000 steps)`" in chapter and "has no finished run here" not in chapter
+    assert "is significantly different from the longer training (30.25, 2 seeds)" in chapter
+    assert "`cur_abs (longer training)`" in chapter and "has no finished run here" not in chapter
+    # The legend states the longer training as it is configured.
+    overrides = [f"experiment={arena_entries.LONGER}", "attn=cur_abs", "budget=paper"]
+    optim = compose(Experiment, overrides).optim
+    assert f"{optim.steps:,} steps of {optim.batch} sequences at a\n  learning rate of {optim.lr} " in chapter
     gap, score, examples = arena_compare.gap_of((studies(arena_runs)["paper-paper"][0], {}))
     assert (score, examples) == (41.0, 2000) and 3 < gap.threshold < 4
 
