@@ -150,8 +150,8 @@ def gap_section(runs: dict[str, Runs]) -> str:
         "smaller, since the mechanisms share this error, but papers do not print what is needed to compute it.",
         f"Our score: {score:.2f} on {examples:,} examples. The standard error of our mean is {gap.own_error:.2f}, of "
         f"the published mean over its seeds {gap.published_error:.2f}, of its test set {gap.draw:.2f}, together "
-        f"{gap.standard_error:.2f}: a gap is significant from {gap.threshold:.1f} points. The error of our mean is "
-        "larger here than in the table above: few seeds underestimate their spread, so ours count with at least the "
+        f"{gap.standard_error:.2f}: a gap is significant from {gap.threshold:.1f} points. The error of our mean "
+        "differs from the table above: few seeds underestimate their spread, so ours count with at least the "
         f"published standard deviation of {PUBLISHED_STD}, and examples count with their largest variance, p (1 - p).",
     ]
 

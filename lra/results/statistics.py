@@ -102,7 +102,9 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float
         n = len(side)
         terms.append((variance(side) / n, n - 1))
     half_width = interval_half_width(terms)
-    return (difference - half_width, difference + half_width) if half_width else None
+    if not half_width:
+        return None
+    return difference - half_width, difference + half_width
 
 
 def interval_half_width(terms: Sequence[tuple[float, int]]) -> float:
@@ -173,11 +175,12 @@ def mean_interval(scores: Scores) -> tuple[float, float] | None:
     if min(map(len, scores)) < 2:
         return None
     # The variance of each task's share of the mean, with its degrees of freedom.
+    num_tasks = len(scores)
     terms = []
     for values in scores:
         n = len(values)
-        share_variance = float(values.var(ddof=1)) / n / len(scores) ** 2
-        terms.append((share_variance, n - 1))
+        task_variance = float(values.var(ddof=1)) / n
+        terms.append((task_variance / num_tasks**2, n - 1))
     center = float(mean_over_tasks(scores))
     half_width = interval_half_width(terms)
     return center - half_width, center + half_width
