@@ -87,13 +87,13 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
         machines.append(machine(entry.row, device))
         num_elsewhere += sum(run_record.device != device for run_record in entry.row.done)
 
-    # Runs on one machine share a sentence, else each line names its machine.
-    hardware = f"Hardware of the times: {machines[0]}"
-    if len(set(machines)) > 1:
-        head.append("hardware")
-        hardware = "Compare times of the same hardware only"
-        for cells, name in zip(rows, machines, strict=True):
-            cells.append(name)
+    # A sentence names the machine of most lines and the exceptions.
+    (most_frequent, _), *_ = Counter(machines).most_common(1)
+    exceptions = []
+    for entry, name in zip(lines, machines, strict=True):
+        if name != most_frequent:
+            exceptions.append(f"`{entry.name}`: {name}")
+    hardware = f"Hardware of the times: {'; '.join([most_frequent, *exceptions])}"
     if num_elsewhere:
         hardware += f"; {num_elsewhere} of {plural(devices.total(), 'run')} ended on another device"
 
@@ -112,12 +112,12 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
         title=TITLES[task],
         about=about,
         cells=frame(head, rows, keys),
-        words=("mechanism", "source", "hardware"),
+        words=("mechanism", "source"),
     )
 
 
 def _line(entry: ArenaEntry) -> list[Cell | str]:
-    """Make the cells of an entry, without its time and hardware."""
+    """Make the cells of an entry, without its time."""
     row = entry.row
     published_cell = Cell(text="-")
     source = ""
