@@ -249,7 +249,7 @@ class RunDir:
 
 @contextlib.contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of a directory that can no longer be written into a ValueError with the remedy."""
+    """Turn an OSError of a disk, in the run directory or elsewhere, into a ValueError with the file and the remedy."""
     try:
         yield
     except OSError as error:
@@ -257,7 +257,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
             raise
         room = "make room, then " if error.errno in NO_ROOM else ""
         reason = f"{error.strerror}; {room}the same command resumes from the last checkpoint"
-        raise ValueError(f"{path} cannot be written: {reason}") from error
+        raise ValueError(f"{error.filename or path} cannot be written: {reason}") from error
 
 
 def has_begun(path: Path) -> bool:

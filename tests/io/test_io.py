@@ -73,8 +73,8 @@ def test_reading_unusable_file_raises_reason_without_blocking(tmp_path, reason):
 DISK_FULL = {
     "report.md": lambda path: atomic.write(path, "text"),
     "best.ckpt": lambda path: atomic.copy(Path(__file__), path, lambda part: None),
-    # The folder of a run of a sweep.
-    "": lambda path: job.fail(path, "no memory"),
+    # In the folder of a run of a sweep.
+    job.FAILED: lambda path: job.fail(path.parent, "no memory"),
 }
 
 
