@@ -13,12 +13,13 @@ from pydantic import Field
 
 from ..config.entry import main
 from ..config.options import Options
+from ..config.schema import Trust
 from ..console import log
-from ..io import atomic
+from ..io import atomic, lock
 from ..options import Whole
 from . import checkpoint, published
 from .published import Published
-from .reader import scan
+from .reader import is_expected, scan
 from .run_dir import RunDir
 
 
@@ -28,6 +29,7 @@ class PublishOptions(Options):
     runs: Annotated[Path, Field(description="a folder of finished runs: runs=runs/<study>")]
     weights: list[Whole]
     out: Path
+    trust: Trust
 
 
 @main(PublishOptions)
@@ -47,36 +49,63 @@ def publish(options: PublishOptions) -> None:
         raise ValueError(f"runs={options.runs} has no finished run; name a folder of finished runs, runs=runs/<study>")
     runs: dict[Path, RunDir] = {}
     for path, result in sorted(records.items()):
-        runs[published.place(options.out, result)] = RunDir.read(path)
+        runs[published.place(options.out, result)] = RunDir.read(path, options.trust)
     if len(runs) < len(records):
         remedy = "name a folder with one of them"
         raise ValueError(f"two runs below {options.runs} have the same study, task, label and seed; {remedy}")
 
-    # 2. Compare them with the published ones.
-    studies = list(dict.fromkeys(path.parents[2] for path in runs))
-    before = {study: _published_runs(study) for study in studies}
-    new: dict[Path, list[Published]] = defaultdict(list)
+    # 2. Check all runs, study by study, before anything is written.
+    studies: dict[Path, dict[Path, RunDir]] = defaultdict(dict)
     for path, run in runs.items():
         study = path.parents[2]
-        published_run = before[study].get(path)
-        if published_run is None:
-            new[study].append(contents(run))
-        elif published_run.record != run.record:
-            raise ValueError(f"{path} holds another run than {run.path}; delete one of them")
+        studies[study][path] = run
+    new_runs = {study: _new_runs(study_runs, _published_runs(study)) for study, study_runs in studies.items()}
 
     # 3. Write the tables, then the weights.
-    for study in studies:
+    for study, study_runs in studies.items():
         is_described = (study / published.ABOUT).exists()
-        study_runs = {path: run for path, run in runs.items() if study in path.parents}
         try:
-            if new[study]:
-                published.save(study, [*before[study].values(), *new[study]])
+            # Without a new run nothing is written, so the tables may be read-only.
+            num_added = _add_to_tables(study, study_runs) if new_runs[study] else 0
             _copy_weights(study_runs, options.weights)
         except OSError as error:
             raise ValueError(f"{study} cannot be written: {error.strerror}") from None
-        print(f"{study}: {len(new[study])} added, {len(study_runs) - len(new[study])} there already")
+        print(f"{study}: {num_added} added, {len(study_runs) - num_added} there already")
         if not is_described:
             print(f"fill in {study / published.ABOUT}: command, hardware, notes, readme (tasks in the README's table)")
+
+
+def _new_runs(runs: dict[Path, RunDir], published_runs: dict[Path, Published]) -> list[Published]:
+    """Read the runs that are not published yet.
+
+    Args:
+        runs: runs of one study by their published paths.
+        published_runs: published runs of the study by their paths.
+
+    Raises:
+        ValueError: ``contents`` rejects a run, or another run is published at its path.
+    """
+    new_runs = []
+    for path, run in runs.items():
+        published_run = published_runs.get(path)
+        if published_run is None:
+            new_runs.append(contents(run))
+        elif published_run.record != run.record:
+            raise ValueError(f"{path} holds another run than {run.path}; delete one of them")
+    return new_runs
+
+
+def _add_to_tables(study: Path, runs: dict[Path, RunDir]) -> int:
+    """Add the new runs to the tables of a study, and return their number."""
+    # Two processes that rewrite the tables at once would lose the runs of one of them, so the second one waits and
+    # reads the tables of the first.
+    study.mkdir(parents=True, exist_ok=True)
+    with lock.hold(study / lock.NAME, lambda owner: log(f"waiting for {owner}, which writes {study}")):
+        published_runs = _published_runs(study)
+        new_runs = _new_runs(runs, published_runs)
+        if new_runs:
+            published.save(study, [*published_runs.values(), *new_runs])
+    return len(new_runs)
 
 
 def contents(run: RunDir) -> Published:
@@ -94,8 +123,8 @@ def contents(run: RunDir) -> Published:
     published_run = published.find(run.path)
     if published_run:
         return published_run
-    # A run may diverge before its first evaluation.
-    has_evaluations = (run.path / checkpoint.METRICS).exists()
+    # A run may diverge before its first evaluation, and then has no metrics.csv.
+    has_evaluations = is_expected(run.path, checkpoint.METRICS)
     evaluations = checkpoint.read_metrics(run.path) if has_evaluations else []
     return Published(result, run.choices, evaluations)
 
@@ -107,8 +136,10 @@ def _published_runs(study: Path) -> dict[Path, Published]:
 def _copy_weights(runs: dict[Path, RunDir], seeds: list[int]) -> None:
     """Copy the best weights of some seeds to the paths of their published runs."""
     for path, run in runs.items():
+        # A run that diverged before its first evaluation has no weights.
+        has_weights = run.record is not None and run.record.best_step is not None
         target = path / checkpoint.BEST
-        if run.seed in seeds and not target.exists():
+        if has_weights and run.seed in seeds and not target.exists():
             # Damaged weights raise an error before the folder is created.
             checkpoint.weights(run.weights)
             path.mkdir(parents=True, exist_ok=True)

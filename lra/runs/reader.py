@@ -110,12 +110,15 @@ def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
     return done
 
 
-def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
+def scan(root: Path, *, reports_unfinished: bool = True) -> tuple[dict[Path, RunRecord], list[str]]:
     """Read every training record below a folder, and the published runs of studies with tables.
 
-    Such a study is the folder itself or a folder in it.
+    A study with tables is the folder itself or a folder in it. Links to folders are followed
+    (``typed_json.find_files``).
 
-    Links to folders are followed (``typed_json.find_files``).
+    Args:
+        root: the folder.
+        reports_unfinished: whether seeds without a record get a message.
 
     Returns:
         The records by run directory, and one message for each link that was skipped, each folder, record or table that
@@ -131,7 +134,7 @@ def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
         seed_dir = path.parent
         is_config = path.name == config_file.NAME and seed_dir.name.startswith("seed-")
         has_record = any(seed_dir.glob("*.json"))
-        if is_config and not has_record:
+        if reports_unfinished and is_config and not has_record:
             messages.append(f"{seed_dir} has no {record.NAME}: the run is not finished")
 
     # Tables of published studies.
@@ -155,7 +158,7 @@ def read_choices(seed_dir: Path) -> dict[str, Any]:
     published_run = published.find(seed_dir)
     if published_run:
         return published_run.choices
-    if not _is_expected(seed_dir, config_file.NAME):
+    if not is_expected(seed_dir, config_file.NAME):
         return {}
     return config_file.read(seed_dir / config_file.NAME)
 
@@ -171,7 +174,7 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
     published_run = published.find(seed_dir)
     if published_run:
         evaluations = published_run.evaluations
-    elif _is_expected(seed_dir, checkpoint.METRICS):
+    elif is_expected(seed_dir, checkpoint.METRICS):
         try:
             evaluations = checkpoint.read_metrics(seed_dir)
         except ValueError as error:
@@ -187,18 +190,19 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
     return columns
 
 
-def _is_expected(seed_dir: Path, name: str) -> bool:
+def is_expected(seed_dir: Path, name: str) -> bool:
     """Whether a file exists, or the record next to it holds its checksum, so that its absence is damage."""
     path = seed_dir / name
     return path.exists() or typed_json.listed(path) is not None
 
 
 def history(root: Path) -> list[tuple[RunRecord, dict[str, Any]]]:
-    """List the readable records below a folder with the choices of their runs; log the others.
+    """List the readable records below a folder with the choices of their runs; log the unreadable ones.
 
     The choices are for comparison only: they may name anything, and nothing is built from them.
     """
-    records, messages = scan(root)
+    # An unfinished seed is no past run: the sweep that asks may be about to resume it.
+    records, messages = scan(root, reports_unfinished=False)
     past_runs = []
     for seed_dir, result in records.items():
         try:

@@ -12,7 +12,9 @@ from conftest import error_message
 from support.records import PHASE, RECORD
 
 from lra.evaluate.restore import best, configuration
+from lra.io import lock
 from lra.runs import checkpoint, config_file, published, reader, record
+from lra.runs.publish import contents as read_contents
 from lra.runs.publish import publish
 from lra.runs.run_dir import RunDir
 
@@ -198,14 +200,48 @@ def test_publish_adds_run_diverged_before_first_evaluation(home, publish_mine):
     run = home / "runs" / "mine" / "seed-1"
     (run / checkpoint.METRICS).unlink()
     change(run, status="diverged", val=None, test=None, best_step=None, steps=7)
-    publish_mine()
+    # It has no weights to copy.
+    assert publish_mine("weights=[1]")[0] is None
     (copy,) = (run for run in published_runs(home / "out").values() if run.record.status == "diverged")
     assert copy.evaluations == [] and copy.record.steps == 7
+
+
+def test_publish_adds_run_of_custom_class_only_with_trust(home, publish_mine):
+    folder = home / "runs" / "mine" / "seed-1"
+    choices = SOURCES[1].choices | {"attn._target_": f"{__name__}.run"}
+    (folder / config_file.NAME).write_text(yaml.dump(choices))
+    change(folder, fingerprint=config_file.fingerprint(choices | {"seed": 1}))
+    assert f"add trust={__name__}" in publish_mine()[0]
+    assert "2 added" in publish_mine(f"trust={__name__}")[1]
+
+
+def test_publish_keeps_runs_that_another_process_adds_meanwhile(home, publish_mine, monkeypatch):
+    study = home / "out" / SOURCES[0].record.study
+    shutil.rmtree(home / "runs" / "mine" / "seed-1")
+    save = published.save
+
+    def read_late(run):
+        # The other process adds seed 1 after this one has read the tables.
+        if not study.exists():
+            save(study, SOURCES[1:])
+        return read_contents(run)
+
+    def save_locked(folder, runs):
+        assert lock.holder(folder / lock.NAME)
+        save(folder, runs)
+
+    monkeypatch.setattr("lra.runs.publish.contents", read_late)
+    monkeypatch.setattr(published, "save", save_locked)
+    assert "1 added, 0 there already" in publish_mine()[1]
+    assert list(published_runs(home / "out").values()) == SOURCES and not (study / lock.NAME).exists()
 
 
 REJECTED = {
     "seed-1 was trained by uncommitted code (123-dirty)": lambda root: change(root / "seed-1", git="123-dirty"),
     "seed-1 was trained by uncommitted code (unknown commit)": lambda root: change(root / "seed-1", git=None),
+    "metrics.csv is not a table of evaluations (it is missing)": lambda root: (
+        root / "seed-1" / checkpoint.METRICS
+    ).unlink(),
     "the same study, task, label and seed": lambda root: shutil.copytree(root / "seed-0", root / "again"),
 }
 

@@ -239,6 +239,9 @@ def test_history_skips_run_with_rejected_configuration(tmp_path, capfd):
     good, bad = (add(tmp_path, label=label).parent for label in ("good", "bad"))
     (good / "config.yaml").write_text("attn.count: 3\n")
     (bad / "config.yaml").write_text("model: 3\nmodel.dim: 4\n")
+    # A seed that is not finished is skipped without a message.
+    (good.with_name("seed-1")).mkdir()
+    (good.with_name("seed-1") / "config.yaml").write_text("attn.count: 3\n")
     assert {r.label: choices for r, choices in reader.history(tmp_path)} == {"good": {"attn.count": 3}}
     stderr = capfd.readouterr().err
     assert str(bad / "config.yaml") in stderr and len(stderr.splitlines()) == 1 and len(stderr) < 400
