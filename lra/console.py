@@ -21,6 +21,12 @@ def is_main_process() -> bool:
     return dist.get_rank() == 0
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or its class if it has none."""
+    message = str(error).strip() or type(error).__name__
+    return message.splitlines()[0]
+
+
 def visible(text: str) -> str:
     """Escape unprintable characters except line ends: control characters, bidirectional marks, lone surrogates."""
     characters = []

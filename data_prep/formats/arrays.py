@@ -12,6 +12,7 @@ from typing import IO
 
 import numpy as np
 
+from lra.console import first_line
 from lra.data.progress import Progress
 
 from .layout import SPLITS, Export, Reader, SequenceExample, as_label, check_length
@@ -47,8 +48,7 @@ class ArrayReader(Reader):
             names = ", ".join(FIELDS)
             raise ValueError(f"{path} has no array {error}: it needs {names}") from None
         except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"{path} is damaged or not an .npz file: {reason}") from None
+            raise ValueError(f"{path} is damaged or not an .npz file: {first_line(error)}") from None
 
     def _sequences(self, path: Path, progress: Progress) -> Iterator[SequenceExample]:
         # np.load takes any other file for a pickle or for a single array.

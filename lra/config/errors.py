@@ -9,7 +9,7 @@ import torch
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from ..console import pip_install
+from ..console import first_line, pip_install
 from ..io.atomic import NO_ROOM
 from . import target as targets
 from .base import unknown_key
@@ -138,6 +138,5 @@ def failure(error: BaseException) -> str:
     """Describe an error of a step."""
     if is_out_of_memory(error):
         return OUT_OF_MEMORY
-    text = str(error).strip() or type(error).__name__
-    line = text.splitlines()[0]
+    line = first_line(error)
     return line if isinstance(error, ValueError) else f"failed: {line}"

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from ..console import first_line
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.init import lecun_normal_
@@ -146,7 +147,8 @@ class Experiment(TaskOptions):
         Raises:
             ValueError: options of model, block and attn do not go together.
         """
-        model, task = self.model, self.task
+        model = self.model
+        task = self.task
         classifier = Classifier(
             embed=self._embedding(),
             block=self.block_factory(),
@@ -170,16 +172,15 @@ class Experiment(TaskOptions):
 
     def _embedding(self) -> nn.Module:
         """Make the embedding that ``model.embed`` names, else the default for the task's tokens or features."""
-        model, task = self.model, self.task
-        shared: dict[str, Any] = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
-        if model.embed is not None:
+        shared: dict[str, Any] = {"length": self.task.length, "dim": self.model.dim, "dropout": self.model.dropout}
+        if self.model.embed is not None:
             # Options of ``model.embed`` take precedence.
-            missing = {key: value for key, value in shared.items() if key not in model.embed.options}
-            return model.embed(**missing)
-        has_positions = model.positions == "learned"
-        if task.vocab is None:
-            return FeatureEmbedding(features=task.features, positions=has_positions, **shared)
-        return TokenEmbedding(vocab=task.vocab, std=model.embed_std, positions=has_positions, **shared)
+            missing = {key: value for key, value in shared.items() if key not in self.model.embed.options}
+            return self.model.embed(**missing)
+        has_positions = self.model.positions == "learned"
+        if self.task.vocab is None:
+            return FeatureEmbedding(features=self.task.features, positions=has_positions, **shared)
+        return TokenEmbedding(vocab=self.task.vocab, std=self.model.embed_std, positions=has_positions, **shared)
 
     def pretrainer(self) -> Pretrainer:
         """Make the encoder of the classifier with the head of phase one, see ``lra.train.pretrain``."""
@@ -210,7 +211,7 @@ class Experiment(TaskOptions):
                 # Some constructors read values, which meta tensors do not have.
                 return self.classifier().to("meta")
         except (TypeError, RuntimeError, OverflowError) as error:
-            raise ValueError(f"the model of {self.label} cannot be built: {str(error).splitlines()[0]}") from error
+            raise ValueError(f"the model of {self.label} cannot be built: {first_line(error)}") from error
 
     def task_data(self, seed: int = 0) -> "TaskData":
         """The batches of the task, not yet set up.
@@ -271,7 +272,11 @@ class Experiment(TaskOptions):
 
     @property
     def padding(self) -> str:
-        """The padding in use: ``auto`` and ``compact`` become ``batch`` if removing tokens would change the result."""
+        """The padding in use.
+
+        ``auto`` becomes ``compact`` if that removes masked pixels without an effect on the result, else ``batch``.
+        ``compact`` becomes ``batch`` if removing tokens would change the result.
+        """
         pad = self.data.pad
         if pad not in ("auto", "compact"):
             return pad
@@ -284,15 +289,10 @@ class Experiment(TaskOptions):
         return "compact"
 
     def choices(self, provenance: dict[str, Any]) -> dict[str, Any]:
-        """The choices that decide the result of a seed, flat.
-
-        Args:
-            provenance: provenance of the data.
-        """
+        """The choices that decide the result of a seed, flat, with the provenance of its data."""
         options = self.to_dict()
         tree = {section: options[section] for section in _CHOICES}
-        tree["provenance"] = provenance
-        flat = flatten(tree)
+        flat = flatten(tree | {"provenance": provenance})
         # Where files are decides nothing: their content is in the provenance.
         for option in getattr(self.source.function, "locations", ()):
             if f"source.{option}" in flat:

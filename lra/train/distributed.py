@@ -16,6 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from ..config.compose import folders
 from ..config.errors import AlreadyReported
 from ..config.schema import Trainer
+from ..console import first_line
 from ..data.source import cores
 
 # Text of gloo's RuntimeError when another process has ended.
@@ -147,7 +148,7 @@ def group(processes: Processes) -> Iterator[None]:
         is_lost_peer = isinstance(error, dist.DistError) or GLOO in str(error)
         if not is_lost_peer:
             raise
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"another process of the run does not answer; the same command resumes: {reason}") from error
     finally:
         dist.destroy_process_group()
