@@ -111,6 +111,8 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
     """
     end = time.monotonic() + 60 * minutes
     (home / "parts").mkdir(parents=True, exist_ok=True)
+    # The parts may all have ended already, on another GPU.
+    write(home, name)
     path = pack(home)
     # A part that has ended is not repeated, so that the same command resumes.
     for part in todo:
@@ -129,7 +131,10 @@ def run_part(home: Path, part: CheckPart, seconds: float, env: dict[str, str]) -
     # Fill in the budget.
     budget_s = max(1.0, seconds - START)
     values = {"{seconds}": f"{budget_s:.0f}", "{minutes}": f"{seconds / 60:.2f}"}
-    fill = lambda match: values[match[0]]
+
+    def fill(match: re.Match) -> str:
+        return values[match[0]]
+
     command = [re.sub(r"\{\w+\}", fill, argument) for argument in part.command]
 
     # A part that is stopped has no file that marks it as done.
@@ -214,12 +219,12 @@ def _done(home: Path, name: str) -> Path:
 def main() -> None:
     """Run the check if there is a GPU."""
     # The argument, 8 minutes without one.
-    minutes = 8
+    minutes = 8.0
     if len(sys.argv) > 1:
         match = re.fullmatch(r"minutes=(\d+(?:\.\d+)?)", sys.argv[1])
-        minutes = float(match[1]) if match and len(sys.argv) == 2 else None
-    if minutes is None:
-        sys.exit("lra: minutes must be a number: lra bench gpu-check minutes=25")
+        minutes = float(match[1]) if match and len(sys.argv) == 2 else 0.0
+    if not minutes:
+        sys.exit("lra: minutes must be a number above 0: lra bench gpu-check minutes=25")
     if not torch.cuda.is_available():
         log("gpu-check: torch sees no GPU, nothing was run")
         return
@@ -238,6 +243,9 @@ def main() -> None:
         path = check(minutes, home, parts(home), env, name)
     except KeyboardInterrupt:
         sys.exit("lra: gpu-check was stopped; the same command resumes")
+    except OSError as error:
+        file = error.filename or home
+        sys.exit(f"lra: {file} cannot be written: {error.strerror or error}; the same command resumes")
     print((home / f"{name}.md").read_text())
     size = path.stat().st_size / 2**20
     print(f"gpu-check: {size:.1f} MB in {path}; unpack it with tar xf {path.name} -C runs to resume elsewhere")

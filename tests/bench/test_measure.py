@@ -148,15 +148,28 @@ def test_gpu_check_saves_results_of_stopped_part_and_resumes_elsewhere(tmp_path,
     assert (moved_home / "parts" / "slow.log").read_text().startswith("begun\n")
     check(0.3, moved_home, CheckPart("quick", ["no such program"], 0.5), slow_part(0))
     assert capfd.readouterr().err == "gpu-check: slow, exit status 0\n"
+    # On another GPU with nothing left to do, there is still a page with its name.
+    gpu_check.check(0.3, moved_home, [], {}, "other-gpu")
+    text = (moved_home / "other-gpu.md").read_text()
+    assert "exit status: {'quick': 0, 'slow': 0}" in text
 
 
 def test_gpu_test_files_lists_triton_tests():
     assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}
 
 
-def test_gpu_check_needs_gpu_and_names_command_that_resumes(call, monkeypatch, tmp_path):
+STOPS = {
+    "lra: gpu-check was stopped; the same command resumes": KeyboardInterrupt(),
+    "lra: a.tar cannot be written: No space left on device; the same command resumes": OSError(
+        28, os.strerror(28), "a.tar"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", STOPS)
+def test_gpu_check_needs_gpu_and_names_command_that_resumes(call, monkeypatch, tmp_path, message):
     def check(*arguments):
-        raise KeyboardInterrupt
+        raise STOPS[message]
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert call(gpu_check.main, "minutes=25")[2] == "gpu-check: torch sees no GPU, nothing was run\n"
@@ -165,7 +178,7 @@ def test_gpu_check_needs_gpu_and_names_command_that_resumes(call, monkeypatch, t
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
     monkeypatch.setattr(gpu_check.signal, "signal", lambda *arguments: None)
     monkeypatch.setattr(gpu_check, "check", check)
-    assert call(gpu_check.main, "minutes=25")[0] == "lra: gpu-check was stopped; the same command resumes"
+    assert call(gpu_check.main, "minutes=25")[0] == message
 
 
 def comparison_row(build, remark=""):

@@ -194,7 +194,8 @@ ERRORS = {
         'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
     },
     (gpu_check.main, ""): dict.fromkeys(
-        ("25", "minutes=25m", "minutes=1 x=2"), "minutes must be a number: lra bench gpu-check minutes=25"
+        ("25", "minutes=25m", "minutes=1 x=2", "minutes=0.0"),
+        "minutes must be a number above 0: lra bench gpu-check minutes=25",
     ),
     (prepare, ""): dict.fromkeys(("task=nope", "task=ALL"), ": no such choice; task is one of all, adding,"),
     (examples, "task=adding budget=smoke"): {
