@@ -40,7 +40,7 @@ class PreNorm(nn.Module):
 
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
         super().__init__()
-        # Mixer, then MLP, each after a norm.
+        # Keep this order: the modules draw their initial weights from one RNG, one after the other.
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
         self.compactable = self.mixer.compactable
@@ -58,15 +58,15 @@ class PreNorm(nn.Module):
         memory: Any = None,
     ) -> tuple[Float[Tensor, "N L d"], Any]:
         mixed = self.mixer(self.mixer_norm(x), mask)
-        return self._add(x, mixed), memory
+        return self._add_mixed_then_mlp(x, mixed), memory
 
     def varlen(self, x: Float[Tensor, "1 T d"], layout: VarlenLayout) -> Float[Tensor, "1 T d"]:
         mixer = cast(Multihead, self.mixer)
         mixed = mixer.varlen(self.mixer_norm(x), layout)
-        return self._add(x, mixed)
+        return self._add_mixed_then_mlp(x, mixed)
 
-    def _add(self, x: Float[Tensor, "N L d"], mixed: Float[Tensor, "N L d"]) -> Float[Tensor, "N L d"]:
-        """Add the mixer's output and the MLP's to the residual stream."""
+    def _add_mixed_then_mlp(self, x: Float[Tensor, "N L d"], mixed: Float[Tensor, "N L d"]) -> Float[Tensor, "N L d"]:
+        """Add the mixer's output to the residual stream, and then the MLP's."""
         x = x + self.dropout(mixed)
         return x + self.mlp(self.mlp_norm(x))
 

@@ -1,6 +1,7 @@
 """Multi-head attention: the linear projections around an attention mechanism, and rotary positions.
 
-The keys of the state_dict are the same for all mechanisms.
+The keys of the projections in the state_dict are the same for all mechanisms; parameters of a mechanism are under
+"attention.".
 """
 
 from collections.abc import Callable
@@ -51,7 +52,7 @@ class Multihead(Mixer):
         self.rotary = rotary
         self.attention = attention(self.sizes)
         self.causal = self.attention.causal
-        # Rotary angles come from the index in the batch, which compaction changes.
+        # Rotary angles come from a token's index in its padded sequence, which compaction changes.
         self.compactable = self.attention.compactable and not rotary
         num_projections = 2 if self.attention.shared_qk else 3
         self.widths = [heads * head_dim] * num_projections

@@ -69,11 +69,14 @@ class Stopwatch(L.Callback):
         self.step_ms: list[float] = []
 
     def on_train_start(self, trainer, module) -> None:
-        self._time = time.perf_counter()
-        self._step = trainer.global_step
+        self._restart(trainer)
 
     def on_validation_end(self, trainer, module) -> None:
-        self.on_train_start(trainer, module)
+        self._restart(trainer)
+
+    def _restart(self, trainer) -> None:
+        self._time = time.perf_counter()
+        self._step = trainer.global_step
 
     def on_validation_start(self, trainer, module) -> None:
         steps = trainer.global_step - self._step

@@ -9,8 +9,6 @@ import sys
 import lightning as L
 import torch
 
-from ..runs.checkpoint import disk_bytes
-
 # Threads of this process before any run.
 THREADS = torch.get_num_threads()
 # Growth of the resident memory in bytes, since the first batch after the last trim, at which the heap is trimmed.
@@ -41,7 +39,8 @@ def select_device(name: str, option: str = "device") -> str:
 
 def check_memory(params: int) -> None:
     """Raise ValueError for a model whose weights, gradients and two moments exceed the memory of this machine."""
-    required = disk_bytes(params) / 2**30
+    # Weights, gradients and the two moments of AdamW, all in float32.
+    required = 16 * params / 2**30
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     if required > available:
         raise ValueError(f"{params:,} parameters take {required:,.0f} GB to train, this machine has {available:,.0f}")
@@ -115,24 +114,31 @@ class TrimHeap(L.Callback):
     """
 
     def __init__(self):
-        self.trim = getattr(_LIBC, "malloc_trim", None)
+        # None without glibc.
+        self.malloc_trim = getattr(_LIBC, "malloc_trim", None)
         # Resident memory after the first batch since the heap was trimmed.
         self.baseline: int | None = None
 
     def on_train_batch_end(self, *_) -> None:
+        self._trim_if_grown()
+
+    def on_validation_batch_end(self, *_) -> None:
+        self._trim_if_grown()
+
+    def on_test_batch_end(self, *_) -> None:
+        self._trim_if_grown()
+
+    def on_validation_end(self, *_) -> None:
+        self._trim()
+
+    def _trim_if_grown(self) -> None:
         current = resident_bytes()
         if self.baseline is None:
             self.baseline = current
         elif current > self.baseline + GROWTH:
-            self.on_validation_end()
+            self._trim()
 
-    def on_validation_batch_end(self, *_) -> None:
-        self.on_train_batch_end()
-
-    def on_test_batch_end(self, *_) -> None:
-        self.on_train_batch_end()
-
-    def on_validation_end(self, *_) -> None:
-        if self.trim:
-            self.trim(0)
+    def _trim(self) -> None:
+        if self.malloc_trim:
+            self.malloc_trim(0)
         self.baseline = None

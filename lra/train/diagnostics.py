@@ -33,11 +33,11 @@ def advice(live_units: float | None) -> str:
     return COLLAPSED + DEAD if live_units == 0 else COLLAPSED
 
 
-def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
+def of_best(trainer: L.Trainer, module: LitClassifier, precision: str) -> dict:
     """Compute the diagnostics of the weights in a module by one pass over the validation set.
 
     Args:
-        fitter: trainer of the run, after the test.
+        trainer: trainer of the run, after the test.
         module: module with the best weights.
         precision: fp32 | bf16 | fp16.
 
@@ -58,7 +58,8 @@ def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
     try:
         # A compiled model would not call the hook.
         with torch.compiler.set_stance("force_eager"):
-            fitter.test(module, fitter.datamodule.val_dataloader(), verbose=False)
+            # test, not validate: callbacks of the training act on validations, and Checkpoints would write files.
+            trainer.test(module, trainer.datamodule.val_dataloader(), verbose=False)
     finally:
         if hook:
             hook.remove()

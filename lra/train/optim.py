@@ -113,7 +113,7 @@ def schedule(optimiser: torch.optim.AdamW, optim: Mapping, *, cycle_momentum: bo
 
 
 def linear(step: int, optim: Mapping) -> float:
-    """Learning rate of a step, from 0: warm-up to lr, then linear decay to 0 at ``optim.steps`` (MEGA)."""
+    """Learning rate of a step (steps count from 0): warm-up to lr, then linear decay to 0 at ``optim.steps`` (MEGA)."""
     warmup = optim["warmup"]
     if step <= warmup:
         return warm_up(step, optim)

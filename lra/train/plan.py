@@ -72,8 +72,8 @@ def resolve(experiment: Experiment) -> Plan:
     if device == "cpu" and experiment.trainer.precision == "fp16":
         raise ValueError("trainer.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
     # The processes and the padding are known only on this machine.
-    shared = processes(experiment.trainer)
-    check_batches(experiment.optim, experiment.pretrain, shared.count)
+    run_processes = processes(experiment.trainer)
+    check_batches(experiment.optim, experiment.pretrain, run_processes.count)
     if experiment.data.pad == "auto":
         # The seeds of a configuration have the same padding.
         padding = SeedDirs(experiment.home).saved_padding() or experiment.padding
@@ -88,7 +88,7 @@ def resolve(experiment: Experiment) -> Plan:
     return Plan(
         experiment=experiment,
         device=device,
-        processes=shared,
+        processes=run_processes,
         data=experiment.task_data(),
         params=params,
         title=f"{experiment.task.name} {experiment.label}",

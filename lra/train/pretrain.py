@@ -56,16 +56,16 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
 
     # 1. Phase one has its own schedule and no logger.
     optim = experiment.pretrain.of(experiment.optim)
-    plan = dataclasses.replace(plan, experiment=experiment.replace(optim=optim, logger={}))
+    pretrain_plan = dataclasses.replace(plan, experiment=experiment.replace(optim=optim, logger={}))
 
     # 2. Model and data.
     torch.manual_seed(run_dir.seed)
-    model = plan.experiment.pretrainer()
-    data = plan.experiment.task_data(run_dir.seed)
-    module = LitPretrainer.of(plan.experiment, model, run_dir.seed)
+    model = pretrain_plan.experiment.pretrainer()
+    data = pretrain_plan.experiment.task_data(run_dir.seed)
+    module = LitPretrainer.of(pretrain_plan.experiment, model, run_dir.seed)
 
     # 3. Fit, and write the record.
-    phase = run_phase(plan, pretrain_dir, module, data)
+    phase = run_phase(pretrain_plan, pretrain_dir, module, data)
     pretraining = Pretraining(
         objective=experiment.pretrain.objective,
         fingerprint=pretrain_dir.fingerprint,
