@@ -14,8 +14,9 @@ Shapes: n examples, T towers (sequences of one example, 2 for Retrieval, else 1)
 
 import glob
 import json
+import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,8 @@ def checksums(folder: Path, files: Mapping[str, dict]) -> bytes:
     return "".join(lines).encode()
 
 
-@contextmanager
-def _meta(folder: Path) -> Iterator[dict[str, Any]]:
-    """Read and check meta.json; errors of a malformed description, also in the block, become a StoreError."""
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Read meta.json. Raises StoreError unless it describes the files of the folder completely."""
     if not folder.is_dir():
         raise StoreError(f"there is no data set at {folder}")
     if not (folder / META).is_file():
@@ -66,19 +66,25 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
     try:
         meta = json.loads(content(folder / META))
         _check_meta(folder, meta)
-        yield meta
     except OSError as error:
         raise StoreError(f"{error.filename} cannot be read: {error.strerror}") from None
     except Unreadable as error:
         raise StoreError(f"{folder / META} is damaged: {error}") from None
     except StoreError:
         raise
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError, MemoryError):
+    # A malformed description has keys or values of any kind.
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise StoreError(f"{folder / META} is damaged") from None
+    return meta
 
 
 def _check_meta(folder: Path, meta: dict[str, Any]) -> None:
-    """Compare meta.json with its checksum, and the names and sizes of the files with meta.json."""
+    """Compare meta.json with its checksum, and the names and sizes of the files with meta.json.
+
+    Raises:
+        StoreError: a file has another size, or the folder another format.
+        ValueError, LookupError, TypeError, AttributeError: the description is malformed.
+    """
     sums = folder / SUMS
     # Folders of older versions have no SHA256SUMS.
     if sums.is_file():
@@ -87,8 +93,12 @@ def _check_meta(folder: Path, meta: dict[str, Any]) -> None:
             raise Unreadable(f"its sha256 is not the one in {SUMS}")
     if meta["format"] != FORMAT:
         raise StoreError(f"{folder} has format {meta['format']!r}, this version reads format {FORMAT}")
+    if not isinstance(meta["provenance"], dict):
+        raise ValueError("the provenance is not a mapping")
     expected = set()
     for split in meta["splits"]:
+        if not isinstance(split, str):
+            raise ValueError(f"{split} is not the name of a split")
         expected.update(f"{split}.{part}.bin" for part in PARTS)
     if set(meta["files"]) != expected:
         raise ValueError("its files are not the files of its splits")
@@ -103,14 +113,29 @@ def _check_meta(folder: Path, meta: dict[str, Any]) -> None:
         expected_size = entry["bytes"]
         if size != expected_size:
             raise StoreError(f"{path} is damaged: {size} bytes instead of {expected_size}")
+        _check_entry(name, entry)
+
+
+def _check_entry(name: str, entry: dict[str, Any]) -> None:
+    """Raise ValueError unless a file has a dtype of its part, and a shape that fills its bytes."""
+    part = name.split(".")[-2]
+    dtype = entry["dtype"]
+    shape = entry["shape"]
+    if dtype not in DTYPES[part]:
+        raise ValueError(f"{name} of {dtype!r}")
+    # Only tokens may have features.
+    has_valid_axes = len(shape) == 1 or (part == "tokens" and len(shape) > 1)
+    has_valid_sizes = all(type(size) is int and size > 0 for size in shape)
+    if not has_valid_axes or not has_valid_sizes:
+        raise ValueError(f"{name} of shape {shape}")
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if num_bytes != entry["bytes"]:
+        raise ValueError(f"{name} of shape {shape} and {entry['bytes']} bytes")
 
 
 def stored(folder: Path) -> dict[str, Any]:
     """Return the provenance of a data set. Raises StoreError if it is missing or damaged."""
-    with _meta(folder) as meta:
-        if not isinstance(meta["provenance"], dict):
-            raise ValueError("the provenance is not a mapping")
-        return meta["provenance"]
+    return read_meta(folder)["provenance"]
 
 
 def raw_files(folder: Path) -> dict[str, Any]:
@@ -140,19 +165,19 @@ def load(folder: Path, provenance: dict | None = None, towers: int | None = None
     if provenance is not None and not folder.exists():
         differences = "".join(_others(folder, provenance))
         raise StoreError(f"there is no data set at {folder}{differences}")
-    with _meta(folder) as meta:
-        difference = "" if provenance is None else _difference(meta["provenance"], provenance)
-        if difference:
-            raise StoreError(f"{folder} is another data set: {difference}")
-        if towers not in (None, meta["towers"]):
-            count = f"{meta['towers']} sequences per example"
-            raise StoreError(f"{folder} is another data set: {count} instead of {towers}")
-        splits = {}
-        for split in meta["splits"]:
-            columns = [_map_column(folder, meta, split, part) for part in PARTS]
-            splits[split] = Split(*columns, meta["towers"])
-            _check_offsets(splits[split], folder / f"{split}.offsets.bin")
-        return splits
+    meta = read_meta(folder)
+    difference = "" if provenance is None else _difference(meta["provenance"], provenance)
+    if difference:
+        raise StoreError(f"{folder} is another data set: {difference}")
+    if towers not in (None, meta["towers"]):
+        count = f"{meta['towers']} sequences per example"
+        raise StoreError(f"{folder} is another data set: {count} instead of {towers}")
+    splits = {}
+    for split in meta["splits"]:
+        columns = [_map_column(folder, meta, split, part) for part in PARTS]
+        splits[split] = Split(*columns, meta["towers"])
+        _check_offsets(splits[split], folder / f"{split}.offsets.bin")
+    return splits
 
 
 def _difference(actual: dict, provenance: dict) -> str:
@@ -173,8 +198,11 @@ def _others(folder: Path, provenance: dict) -> Iterator[str]:
     source_name = folder.name.rpartition("-")[0]
     pattern = f"{glob.escape(source_name)}-????????"
     for other in sorted(folder.parent.glob(pattern)):
-        with suppress(ValueError), _meta(other) as meta:
-            yield f"; {other} has {_difference(meta['provenance'], provenance)}"
+        try:
+            meta = read_meta(other)
+        except StoreError:
+            continue
+        yield f"; {other} has {_difference(meta['provenance'], provenance)}"
 
 
 def _map_column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Tensor:
@@ -182,20 +210,12 @@ def _map_column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Te
     name = f"{split}.{part}.bin"
     path = folder / name
     entry = meta["files"][name]
-    dtype = entry["dtype"]
     shape = tuple(entry["shape"])
-    is_tokens = part == "tokens"
-    # Only tokens may have features.
-    has_valid_shape = is_tokens or len(shape) == 1
-    if dtype not in DTYPES[part] or not has_valid_shape:
-        raise ValueError(f"{name} of {dtype!r} and shape {entry['shape']}")
-    if entry["bytes"] <= HASHED or not is_tokens:
-        with _readable(path):
+    with _readable(path):
+        if entry["bytes"] <= HASHED or part != "tokens":
             _check_sha(path, entry, digest(path))
-    # Mode "c" is copy-on-write: processes share the file's pages, and torch sees a writable array.
-    array = np.memmap(path, dtype, mode="c", shape=shape)
-    if array.nbytes != entry["bytes"]:
-        raise ValueError(f"{name} of shape {entry['shape']}")
+        # Mode "c" is copy-on-write: processes share the file's pages, and torch sees a writable array.
+        array = np.memmap(path, entry["dtype"], mode="c", shape=shape)
     return torch.from_numpy(array)
 
 
@@ -220,6 +240,8 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except Unreadable as error:
         raise StoreError(f"{path} is damaged: {error}") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _check_sha(path: Path, entry: dict[str, Any], sha256: str) -> None:
@@ -233,17 +255,17 @@ def verify(folder: Path) -> None:
     Raises:
         StoreError: a file is damaged, which the message names, or there is no SHA256SUMS.
     """
-    with _meta(folder) as meta:
-        if not (folder / SUMS).is_file():
-            raise StoreError(f"{folder / SUMS} is not there or not a file")
-        files = meta["files"]
-        total = sum(entry["bytes"] for entry in files.values())
-        # One bar over the bytes of all files.
-        with ExitStack() as stack:
-            progress = stack.enter_context(reporter(folder.name, DELAY))
-            meter = stack.enter_context(ReadMeter(str(folder), progress, "checksums", total))
-            for name, entry in files.items():
-                path = folder / name
-                with _readable(path), opened(path) as file:
-                    sha256 = hash_file(file, meter)
-                _check_sha(path, entry, sha256)
+    meta = read_meta(folder)
+    if not (folder / SUMS).is_file():
+        raise StoreError(f"{folder / SUMS} is not there or not a file")
+    files = meta["files"]
+    total = sum(entry["bytes"] for entry in files.values())
+    # One bar over the bytes of all files.
+    with ExitStack() as stack:
+        progress = stack.enter_context(reporter(folder.name, DELAY))
+        meter = stack.enter_context(ReadMeter(str(folder), progress, "checksums", total))
+        for name, entry in files.items():
+            path = folder / name
+            with _readable(path), opened(path) as file:
+                sha256 = hash_file(file, meter)
+            _check_sha(path, entry, sha256)

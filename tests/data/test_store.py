@@ -163,6 +163,15 @@ def test_changed_meta_json_is_valid_or_rejected(folder):
     assert num_rejected > 200
 
 
+def test_error_of_another_kind_is_not_reported_as_damage(folder, monkeypatch):
+    def run_out_of_memory(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "memmap", run_out_of_memory)
+    with pytest.raises(MemoryError):
+        load(folder)
+
+
 INVALID_OFFSETS = {
     "falling": lambda offsets: offsets[::-1],
     "not from 0": lambda offsets: np.append(1, offsets[1:]),
