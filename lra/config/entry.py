@@ -8,6 +8,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
@@ -25,7 +26,7 @@ from . import CONF
 from .compose import overrides_of
 from .errors import AlreadyReported, explain, is_user_error
 from .options import Options
-from .quoting import escape
+from .quoting import escape, override
 from .recipes import choices
 from .workers import Workers
 
@@ -212,6 +213,8 @@ def _end(error: Exception) -> NoReturn:
 def name_positional(words: list[str], *names: str) -> list[str]:
     """Give positional arguments the names of options: ``runs/mine examples=20`` becomes ``runs=runs/mine examples=20``.
 
+    A path that exists is positional although it contains "=", like the folder of ``label_keys=[optim.lr]``.
+
     Args:
         words: command-line arguments without the name of the program.
         names: option of the first positional argument, of the second one, and so on. Further ones are left as they
@@ -223,9 +226,11 @@ def name_positional(words: list[str], *names: str) -> list[str]:
     remaining = list(names)
     arguments = []
     for word in words:
-        is_positional = "=" not in word and not word.startswith("-")
+        is_path = Path(word).exists()
+        is_positional = (is_path or "=" not in word) and not word.startswith("-")
         if is_positional and remaining:
-            word = f"{remaining.pop(0)}={word}"
+            name = remaining.pop(0)
+            word = override(name, word) if is_path else f"{name}={word}"
         arguments.append(word)
     return arguments
 
@@ -247,9 +252,9 @@ def follow(overrides: list[str]) -> list[str]:
     # Options of these groups become a choice with one value.
     delayed = []
     for text in overrides:
-        override = parsed.get(text)
-        if override is not None and not (override.is_sweep_override() or override.is_delete()):
-            key = override.key_or_group
+        parsed_override = parsed.get(text)
+        if parsed_override is not None and not (parsed_override.is_sweep_override() or parsed_override.is_delete()):
+            key = parsed_override.key_or_group
             if key not in swept and key.partition(".")[0] in swept:
                 text = re.sub("=(.*)", r"=choice(\1)", text, count=1, flags=re.DOTALL)
         delayed.append(text)

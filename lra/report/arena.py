@@ -1,6 +1,6 @@
 """The Arena's table: every mechanism at the papers' budget, with its gain over no attention and published values."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from ..console import plural
 from ..results import outcome_statistics
@@ -88,12 +88,14 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
         num_elsewhere += sum(run_record.device != device for run_record in entry.row.done)
 
     # A sentence names the machine of most lines and the exceptions.
-    (most_frequent, _), *_ = Counter(machines).most_common(1)
-    exceptions = []
+    by_machine = defaultdict(list)
     for entry, name in zip(lines, machines, strict=True):
+        by_machine[name].append(entry.name)
+    most_frequent = max(by_machine, key=lambda name: len(by_machine[name]))
+    hardware = f"Hardware of the times: {most_frequent}"
+    for name, names in by_machine.items():
         if name != most_frequent:
-            exceptions.append(f"`{entry.name}`: {name}")
-    hardware = f"Hardware of the times: {'; '.join([most_frequent, *exceptions])}"
+            hardware += f"; {name} for {', '.join(names)}"
     if num_elsewhere:
         hardware += f"; {num_elsewhere} of {plural(devices.total(), 'run')} ended on another device"
 

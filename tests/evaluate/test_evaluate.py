@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from support.records import flip
 from support.training import seed_folder, smoke, train_config
 
@@ -162,8 +163,13 @@ def test_folder_without_runs_raises(command, tmp_path):
     assert "has no finished run" in command(f"runs={tmp_path}")[0]
 
 
-def test_positional_arguments_get_option_names():
+def test_positional_arguments_get_option_names(tmp_path):
     assert name_positional(["runs/a", "examples=3"], "runs") == ["runs=runs/a", "examples=3"]
+    # A folder whose name has the value of an option.
+    folder = tmp_path / "mean-optim.lr=0.001"
+    folder.mkdir()
+    (word,) = name_positional([str(folder)], "runs")
+    assert OverridesParser.create().parse_override(word).value() == str(folder)
     arguments = name_positional(["verify", "mine", "more", "--help"], "verify", "name")
     assert arguments == ["verify=verify", "name=mine", "more", "--help"]
 

@@ -258,7 +258,7 @@ def test_step_time_is_from_the_most_common_device(arena_runs):
     assert {"n": "7", "ms": "10"}.items() <= lines["cur_abs"].items()
     # A mechanism without a run on that device shows its own.
     assert lines["soft"]["ms"] == "700"
-    assert "Hardware of the times: NVIDIA H200, fp32; `soft`: x86_64 CPU, 1 thread, fp32; 4 of" in table.about
+    assert "Hardware of the times: NVIDIA H200, fp32; x86_64 CPU, 1 thread, fp32 for soft; 4 of" in table.about
 
 
 def test_fresh_tests_count_for_the_same_fingerprint_and_examples(arena_runs):
