@@ -45,7 +45,7 @@ def boundary_states(
 
 
 class _BoundaryStates(torch.autograd.Function):
-    """The recurrence over chunks, with its gradient: at most two operators for each chunk in either pass.
+    """The recurrence over chunks, with its gradient: two operators for each chunk in either pass.
 
     Let λ_b be the gradient of the state behind chunk b. It is also the gradient of increment_b, and
 
@@ -82,15 +82,9 @@ def _carry(
     if reverse:
         order.reverse()
     for chunk, later in itertools.pairwise(order):
-        decayed = (chunk_decays[chunk], chunk_states[chunk])
-        increment = chunk_increments[chunk]
-        out = chunk_states[later]
-        if increments.device.type == "cpu":
-            # The product is rounded before the sum, which keeps earlier results bit for bit.
-            torch.mul(*decayed, out=out).add_(increment)
-        else:
-            # One kernel instead of two.
-            torch.addcmul(increment, *decayed, out=out)
+        # Not addcmul, which rounds once: earlier results stay bit for bit.
+        torch.mul(chunk_decays[chunk], chunk_states[chunk], out=chunk_states[later])
+        chunk_states[later].add_(chunk_increments[chunk])
     return states
 
 

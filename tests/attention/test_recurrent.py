@@ -9,6 +9,7 @@ import torch
 from conftest import CHECK_SIZES, config
 from support.features import same_with_gradients
 
+from lra.attention import delta_net
 from lra.attention.base import Sizes
 from lra.attention.controls import Identity, Mean
 from lra.attention.lru import LRU
@@ -218,6 +219,11 @@ def test_hydra_reads_past_masked_tokens(causal):
     x = torch.randn(1, LENGTH, 16, dtype=torch.float64)
     mask = torch.rand(1, LENGTH) < 0.6
     torch.testing.assert_close(mixer(x, mask)[:, mask[0]], mixer(x[:, mask[0]]))
+
+
+def test_unit_keys_of_16_bits_have_unit_length_in_float32():
+    keys = delta_net._unit(torch.randn(2, 2, 8, 32).bfloat16())
+    torch.testing.assert_close(keys.norm(dim=-1), torch.ones(2, 2, 8))
 
 
 LONG_SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=LENGTH)
