@@ -50,7 +50,6 @@ def replacing(path: Path) -> Iterator[Path]:
         The temporary path, in the folder of ``path``.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)
     try:
         yield part
         # The contents must be on the disk before the name, and the name before the caller continues.
@@ -71,25 +70,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def below(folder: Path, *names: str) -> Path:
-    """Build the path of a file or folder to be written below a folder, and create the folders in between.
-
-    Args:
-        folder: a folder that may come from somebody else.
-        names: names of the folders below it, then the name of the file or folder.
-
-    Raises:
-        ValueError: one of the names is a link, through which a file elsewhere would be written.
-    """
-    path = folder
-    for name in names:
-        path.mkdir(parents=True, exist_ok=True)
-        path = path / name
-        if path.is_symlink():
-            raise ValueError(f"{path} is a link, and nothing is written through links; delete it")
-    return path
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ def hold(path: Path, waiting: Callable[[Owner], None] | None = None) -> Iterator
     owner = Owner(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S%z"))
     attempts = 0
     while True:
-        with open(path, "r+b", buffering=0, opener=_opener) as file:
+        with open(path, "ab", buffering=0) as file:
             if _try_lock(file, path):
                 file.truncate(0)
                 file.write(json.dumps(owner._asdict()).encode())
@@ -80,11 +80,6 @@ def holder(path: Path) -> Owner | None:
         except BlockingIOError:
             return _owner(path)
     return None
-
-
-def _opener(path: str, flags: int) -> int:
-    # O_NOFOLLOW: through a link, another file would be overwritten.
-    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)
 
 
 def _try_lock(file: IO[bytes], path: Path) -> bool:

@@ -68,7 +68,7 @@ def _directory(run: RunDir, options: MapsOptions) -> Path:
         return options.out
     if run.is_published:
         return Path("runs", "maps", *run.path.absolute().parts[-4:])
-    return atomic.below(run.path, "maps")
+    return run.path / "maps"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from ..config.entry import main
 from ..config.options import Options
 from ..config.schema import Loggers, Name
 from ..console import log
-from ..io.atomic import below
 from ..options import Range
 from ..results import bench_record
 from ..results.bench_record import BenchRecord
@@ -56,10 +55,10 @@ def report(options: ReportOptions) -> None:
 
     # Read runs and benchmarks, write the folder, then print.
     studies, benchmarks, damaged = _read(options)
-    out = options.out or below(options.runs, "report")
+    out = options.out or options.runs / "report"
     try:
-        efficiency = _efficiency(benchmarks, below(out, "efficiency"), studies, options.width)
-        boards = board.chapters(studies, benchmarks, below(out, "board"), options.width)
+        efficiency = _efficiency(benchmarks, out / "efficiency", studies, options.width)
+        boards = board.chapters(studies, benchmarks, out / "board", options.width)
         damaged += export(out, studies, damaged, efficiency + boards, width=options.width, show=options.show)
     except OSError as error:
         path = error.filename or out

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..io.atomic import below, write
+from ..io.atomic import write
 from ..names import unique_names
 from ..results import figures, published
 from ..results.lr_search import SEARCH_SUFFIX, lr_table
@@ -58,7 +58,7 @@ def export(
         OSError: the folder cannot be written.
     """
     for name in ("tables", "figures"):
-        below(out, name).mkdir(exist_ok=True)
+        (out / name).mkdir(parents=True, exist_ok=True)
 
     # Read the runs, then make the chapters about all studies.
     contents, unreadable = _read_studies(studies)

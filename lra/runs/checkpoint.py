@@ -100,7 +100,7 @@ def state(path: Path) -> dict | None:
     Raises:
         ValueError: the file is not the state of a run of this version.
     """
-    if not path.exists() and not path.is_symlink():
+    if not path.exists():
         return None
     checkpoint = read(path)
 

@@ -140,10 +140,6 @@ class RunDir:
             return True, None
         return True, record.load(record_path, self.fingerprint)
 
-    def create_inside(self) -> None:
-        """Create the directory in its parent. Raises ValueError for a link, which would lead to another run."""
-        atomic.below(self.path.parent, self.path.name).mkdir(exist_ok=True)
-
     @property
     def fingerprint(self) -> str:
         return config_file.fingerprint(self.choices | {"seed": self.seed})
@@ -272,8 +268,7 @@ def check_choices(path: Path, choices: dict[str, Any]) -> None:
         ValueError: a run with other choices has begun in it, or its ``config.yaml`` cannot be read.
     """
     config_path = path / config_file.NAME
-    has_config = config_path.exists() or config_path.is_symlink()
-    if not has_begun(path) or not has_config:
+    if not has_begun(path) or not config_path.exists():
         return
     difference = config_file.difference(config_file.read(config_path), choices)
     if difference:

@@ -56,7 +56,8 @@ def job(
     if gpus:
         env["CUDA_VISIBLE_DEVICES"] = gpus[hydra.job.num % len(gpus)]
     (folder / FAILED).unlink(missing_ok=True)
-    with open(atomic.below(folder, LOG), "ab+") as log:
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / LOG, "ab+") as log:
         before = log.seek(0, os.SEEK_END)
         run = subprocess.Popen(
             [sys.executable, "-m", "lra.sweep.job", *folders(), *overrides_of(hydra)],

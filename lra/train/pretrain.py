@@ -137,7 +137,7 @@ class PretrainDir(RunDir):
         return on_rank_zero(self._find)
 
     def _find(self) -> Pretraining | None:
-        self.create_inside()
+        self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / record.PRETRAIN_NAME
         if not path.exists() and self.source:
             self._copy_from(self.source)

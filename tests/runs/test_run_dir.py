@@ -5,7 +5,6 @@ import re
 import shutil
 import time  # noqa: F401 a target of a configuration below
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -18,16 +17,13 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.evaluate.restore import check_data, configuration
-from lra.io import atomic
 from lra.io.typed_json import find_files
 from lra.maps.__main__ import show
-from lra.report.__main__ import report
 from lra.runs import config_file, record
 from lra.runs.reader import scan
 from lra.runs.run_dir import RunDir, check_choices
 from lra.studies.dropin.__main__ import dropin
 from lra.studies.transfer.__main__ import transfer
-from lra.sweep import job
 
 
 class Mine(Attention):
@@ -290,37 +286,3 @@ def test_finished_run_is_read_and_its_model_rebuilt(finished_run):
     (home / "config.yaml").write_text(yaml.safe_dump(choices | {"attn.count": 65}))
     record.save(run.record, home)
     assert "config.yaml and record.json belong to different runs" in error_message(RunDir.read, home)
-
-
-@pytest.mark.parametrize("names", [("maps",), ("pretrain", "best.ckpt"), ("train.log",)])
-def test_nothing_is_written_through_link(names, tmp_path):
-    home = tmp_path / "run"
-    atomic.below(home, *names).mkdir()
-    for link in (home.joinpath(*names[: i + 1]) for i in range(len(names))):
-        if link.exists():
-            os.rename(link, tmp_path / "elsewhere")
-        link.symlink_to(tmp_path / "elsewhere")
-        reason = "is a link, and nothing is written through links; delete it"
-        assert f"{link} {reason}" in error_message(atomic.below, home, *names)
-        link.unlink()
-        link.mkdir()
-
-
-def test_sweep_log_is_not_appended_through_link(tmp_path, monkeypatch):
-    (tmp_path / "train.log").symlink_to(tmp_path / "other")
-    hydra = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
-    monkeypatch.setattr(job.HydraConfig, "get", lambda: hydra)
-    with pytest.raises(ValueError, match=r"train\.log is a link"):
-        job.job(None, cwd=".", threads=None, gpus=[], sweep=0, latest={})
-    assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.parametrize("linked", ["report", "report/tables", "report/figures"])
-def test_report_is_not_written_through_link(linked, tmp_path, monkeypatch, capfd):
-    add(tmp_path / "runs")
-    (tmp_path / "other").mkdir()
-    path = tmp_path / "runs" / linked
-    path.parent.mkdir(exist_ok=True)
-    path.symlink_to(tmp_path / "other")
-    stop, _ = run(report, f"runs={tmp_path / 'runs'}", patch=monkeypatch, capfd=capfd)
-    assert f"{path} is a link" in stop and not list((tmp_path / "other").iterdir())
