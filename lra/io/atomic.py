@@ -1,36 +1,20 @@
-"""Replace files atomically, and read files that may be damaged or of another kind."""
+"""Replace files atomically, and read files that may be missing or damaged."""
 
 import contextlib
 import errno
 import hashlib
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterator
-from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 # Errors of a full disk or quota, and of a limit on the size of a file.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Largest file in bytes that ``content`` reads by default.
-MOST = 2**26
 
 
 class Unreadable(ValueError):
     """The reason why a file cannot be used; the caller adds the path and the remedy."""
-
-
-class _CheckedFile(FileIO):
-    """A file whose read errors are Unreadable, so that they differ from write errors of the same block."""
-
-    def readinto(self, buffer: Any, /) -> int | None:
-        with _read_errors():
-            return super().readinto(buffer)
-
-    def readall(self) -> bytes:
-        with _read_errors():
-            return super().readall()
 
 
 def write(path: Path, text: str) -> None:
@@ -73,22 +57,15 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file for reading.
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading.
 
     Raises:
-        Unreadable: it is missing, not a regular file, or cannot be read. A FIFO is rejected without waiting for it.
-            Other errors of the block, such as a full disk that it writes to, stay as they are.
+        Unreadable: it is missing or cannot be opened. Errors of the block stay as they are.
     """
-    with _read_errors():
-        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        raise Unreadable("it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file")
-    raw: Any = _CheckedFile(descriptor)
-    with BufferedReader(raw) as file:
+    with contextlib.ExitStack() as stack:
+        with _read_errors():
+            file = stack.enter_context(open(path, "rb"))
         yield file
 
 
@@ -103,14 +80,20 @@ def _read_errors() -> Iterator[None]:
         raise Unreadable(f"it cannot be read: {error.strerror}") from None
 
 
+def content(path: Path) -> bytes:
+    """Read a file. Raises Unreadable."""
+    with _read_errors():
+        return path.read_bytes()
+
+
 def digest(path: Path) -> str:
-    """The sha256 of a regular file in hexadecimal digits. Raises Unreadable."""
-    with opened(path) as file:
+    """The sha256 of a file in hexadecimal digits. Raises Unreadable."""
+    with _read_errors(), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def copy(source: Path, target: Path, check: Callable[[Path], object]) -> None:
-    """Copy a regular file.
+    """Copy a file.
 
     Args:
         source: path of the file.
@@ -118,19 +101,10 @@ def copy(source: Path, target: Path, check: Callable[[Path], object]) -> None:
         check: called with the copy before it is renamed to ``target``; raises an error to reject it.
 
     Raises:
-        Unreadable: the source is missing, not a regular file, or cannot be read.
+        Unreadable: the source is missing or cannot be opened.
         OSError: the copy cannot be written; it names ``target``.
     """
     with replacing(target) as part, opened(source) as file:
         with open(part, "wb") as into:
             shutil.copyfileobj(file, into)
         check(part)
-
-
-def content(path: Path, max_bytes: int = MOST) -> bytes:
-    """Read a regular file. Raises Unreadable, also for one of more than ``max_bytes`` bytes."""
-    with opened(path) as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise Unreadable(f"it has more than {max_bytes:,} bytes")
-    return data

@@ -250,7 +250,7 @@ def _search(
         for entry in entries:
             path = folder / entry.name
             if entry.name in names:
-                # Its reader reports a folder or a pipe with this name.
+                # Its reader reports a folder with this name.
                 paths.append(path)
             elif entry.is_symlink():
                 if os.path.isdir(path):

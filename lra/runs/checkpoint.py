@@ -169,7 +169,7 @@ def copy(path: Path, folder: Path, *, remedy: str) -> None:
         remedy: remedy, for the message.
 
     Raises:
-        ValueError: the file is missing, not a regular file, or not the one that the record lists.
+        ValueError: the file is missing, cannot be read, or is not the one that the record lists.
     """
     if not listed(path):
         return

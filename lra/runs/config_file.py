@@ -25,8 +25,6 @@ NAME = "config.yaml"
 SUITE = ("lra", "data_prep")
 # Modules of the functions that invert the inner matrix of CUR, Nystromformer and SOFT.
 INVERSES = (pinv.__name__, newton.__name__)
-# Largest file in bytes; PyYAML parses it in about a second.
-MOST = 2**17
 _PLAIN_TYPES = str | int | float | bool | None
 # Dotted keys. OmegaConf would read a[b] as a.b.
 _KEY = re.compile(r"[\w-]+(\.[\w-]+)*")
@@ -63,7 +61,7 @@ def read(path: Path) -> dict[str, Any]:
     """Read the flat choices of a run. Raises ValueError for a file that does not hold any."""
     try:
         verify(path)
-        choices = yaml.load(content(path, MOST), _Loader)
+        choices = yaml.load(content(path), _Loader)
         _check_plain(choices)
         return choices
     # PyYAML raises exceptions of these classes for files that are not YAML.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import error_message, run, slow
-from support.records import PHASE, flip, instead
+from support.records import PHASE, flip
 from support.training import NO_WEIGHTS, assert_same_files, power_cut, result, seed_folder, smoke, train_config
 
 from data_prep.__main__ import prepare
@@ -34,29 +34,12 @@ GRAFT = [f"run={RUN}", "attn=mean", "examples=4", "spectrum=0", "trainer.device=
 MEASURED = {"step_ms", "peak_bytes", "git", "date", "command", "sha256"}
 
 
-def insert_nan(path):
-    """Replace a number by NaN; in a binary file set eight bytes to ones, which are a NaN."""
-    if path.suffix == ".ckpt":
-        state = torch.load(path, weights_only=True)
-        next(iter(state.get("state_dict", state).values())).fill_(float("nan"))
-        torch.save(state, path)
-    elif path.suffix == ".bin":
-        path.write_bytes(b"\xff" * 8 + path.read_bytes()[8:])
-    else:
-        word = {".yaml": ".nan", ".csv": "nan"}.get(path.suffix, "NaN")
-        path.write_text(re.sub(r"(?<![\w.\-])-?\d+(\.\d+)?", word, path.read_text(), count=1))
-
-
 DAMAGE = {
     # Turns a digit into another digit.
     "a flipped bit": lambda path: flip(path, 0.5, bit=4),
     "half of it": lambda path: os.truncate(path, path.stat().st_size // 2),
     "empty": lambda path: path.write_bytes(b""),
     "missing": lambda path: path.unlink(),
-    "a folder": lambda path: instead(path, Path.mkdir),
-    "a pipe": lambda path: instead(path, os.mkfifo),
-    "another kind of file": lambda path: path.write_bytes(b"\x93\x00\xff" * 99),
-    "not a number": insert_nan,
     "of another seed": lambda path: shutil.copy(Path(str(path).replace("seed-0", "seed-1")), path),
 }
 # name: (entry point, overrides, folder of the damaged files, pattern of the files that are compared)
@@ -73,7 +56,7 @@ COMMANDS = {
     "verify": (prepare, [*SMOKE[:2], "verify=true"], "data/*", ""),
 }
 UNDETECTABLE = {("bench", "missing"), ("tables", "missing")}
-QUICK = {("again", "a pipe"), ("verify", "a flipped bit"), ("transfer again", "half of it"), ("tables", "not a number")}
+QUICK = {("again", "half of it"), ("verify", "a flipped bit"), ("transfer again", "half of it"), ("tables", "empty")}
 
 
 def results(pattern):
@@ -138,35 +121,22 @@ def test_damage_is_reported_or_changes_no_result(name, damage, whole, tmp_path, 
         shutil.rmtree(tmp_path / str(number))
 
 
-@pytest.mark.parametrize(
-    ("name", "reason", "damage"),
-    [
-        ("best.ckpt", "it is missing", Path.unlink),
-        ("best.ckpt", "it is not a regular", lambda path: instead(path, lambda link: link.symlink_to("/dev/zero"))),
-        ("best.ckpt", "its sha256", lambda path: path.write_bytes(b"x")),
-        ("metrics.csv", "it is not a regular", lambda path: instead(path, os.mkfifo)),
-        ("metrics.csv", "its sha256", lambda path: path.write_text("a\n1\n")),
-    ],
-)
-def test_pretraining_is_reused_only_from_intact_regular_files(name, reason, damage, tmp_path):
-    home, target_dir = tmp_path / "theirs" / "pretrain", tmp_path / "mine" / "pretrain"
-    home.mkdir(parents=True)
-    target_dir.parent.mkdir()
-    torch.save({"weight": torch.zeros(1, 1)}, home / "best.ckpt")
-    (home / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
-    whole = {name: (home / name).read_bytes() for name in ("best.ckpt", "metrics.csv")}
-    target = PretrainDir(path=target_dir, choices={}, seed=0, source=home.parent)
-    record.save_pretraining(replace(PHASE, fingerprint=target.fingerprint), home)
-    damage(home / name)
-    assert f"{home}/{name} cannot be used ({reason}" in error_message(target.find_finished)
+@pytest.mark.parametrize("name", ["best.ckpt", "metrics.csv"])
+@pytest.mark.parametrize("reason, damage", [("it is missing", Path.unlink), ("its sha256", flip)])
+def test_pretraining_is_reused_only_from_intact_files(name, reason, damage, tmp_path):
+    source, target_dir = tmp_path / "theirs" / "pretrain", tmp_path / "mine" / "pretrain"
+    source.mkdir(parents=True)
+    torch.save({"weight": torch.zeros(1, 1)}, source / "best.ckpt")
+    (source / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
+    target = PretrainDir(path=target_dir, choices={}, seed=0, source=source.parent)
+    record.save_pretraining(replace(PHASE, fingerprint=target.fingerprint), source)
+    content = (source / name).read_bytes()
+    damage(source / name)
+    assert f"{source}/{name} cannot be used ({reason}" in error_message(target.find_finished)
     assert not (target_dir / "pretrain.json").exists() and not list(target_dir.glob(".*"))
-    for name, content in whole.items():
-        (home / name).unlink(missing_ok=True)
-        (home / name).write_bytes(content)
-    assert target.find_finished().status == "done" and checkpoint.read_metrics(target_dir)
-    assert all((target_dir / name).read_bytes() == content for name, content in whole.items())
-    (target_dir / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
-    assert re.search(OTHER_SUM.format("metrics.csv"), error_message(checkpoint.read_metrics, target_dir))
+    (source / name).write_bytes(content)
+    assert target.find_finished().status == "done"
+    assert (target_dir / name).read_bytes() == content
 
 
 WORDS = ("optim.steps=6", "optim.eval_every=3")

