@@ -98,15 +98,3 @@ def assert_same_files(first_dir, second_dir, curves, checkpoints):
         a, b = (torch.load(folder / name, weights_only=True) for folder in (first_dir, second_dir))
         a, b = (x.get("state_dict", x) for x in (a, b))
         assert all(torch.equal(a[key], b[key]) for key in a | b), name
-
-
-# Contents of a checkpoint that are not finite weights of a linear layer.
-WEIGHTS = {"weight": torch.zeros(8, 8), "bias": torch.zeros(8)}
-NO_WEIGHTS = {
-    "integer keys": WEIGHTS | {1: torch.zeros(1)},
-    "meta tensors": {name: value.to("meta") for name, value in WEIGHTS.items()},
-    "sparse tensors": {name: value.to_sparse() for name, value in WEIGHTS.items()},
-    "numbers": dict.fromkeys(WEIGHTS, 1.0),
-    "a value that is not finite": WEIGHTS | {"bias": torch.full((8,), float("nan"))},
-    "a list": list(WEIGHTS),
-}
