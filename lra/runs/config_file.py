@@ -48,24 +48,15 @@ def difference(old: dict, new: dict) -> str:
     return "; ".join(changes)
 
 
-class _Loader(yaml.SafeLoader):
-    """A loader that rejects aliases: a few lines of nested aliases can expand beyond any memory."""
-
-    def compose_node(self, parent, index):
-        if self.check_event(yaml.AliasEvent):
-            raise Unreadable("it has an alias")
-        return super().compose_node(parent, index)
-
-
 def read(path: Path) -> dict[str, Any]:
     """Read the flat choices of a run. Raises ValueError for a file that does not hold any."""
     try:
         verify(path)
-        choices = yaml.load(content(path), _Loader)
+        choices = yaml.safe_load(content(path))
         _check_plain(choices)
         return choices
     # PyYAML raises exceptions of these classes for files that are not YAML.
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         remedy = "delete its folder to run that seed again"
         raise ValueError(f"{path} is not the configuration of a run ({reason}); {remedy}") from None
@@ -79,26 +70,14 @@ def dump(choices: dict[str, Any]) -> str:
 
 
 def _check_plain(choices: Any) -> None:
-    """Raise Unreadable unless choices are dotted keys with plain values, or lists of them."""
+    """Raise Unreadable unless choices are a mapping from dotted keys to plain values."""
     if not isinstance(choices, dict):
         raise Unreadable("it is not a mapping")
     for key, value in _items(choices):
         text = str(value)
-        is_huge = isinstance(value, int) and value.bit_length() > 63
-        is_plain = isinstance(value, _PLAIN_TYPES) and not is_huge and "${" not in text
+        is_plain = isinstance(value, _PLAIN_TYPES) and "${" not in text
         if not is_plain or not _KEY.fullmatch(key):
             raise Unreadable(f"{key}: {text[:60]} is not a plain value")
-    for key, value in choices.items():
-        if isinstance(value, dict):
-            raise Unreadable(f"{key} is a mapping; its keys must be dotted keys of the file")
-        if any(section in choices for section in _sections(key)):
-            raise Unreadable(f"{key} is in a section that has a value itself")
-
-
-def _sections(key: str) -> list[str]:
-    """The sections that contain a key: a and a.b of a.b.c."""
-    names = key.split(".")
-    return [".".join(names[:depth]) for depth in range(1, len(names))]
 
 
 def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] | None = None) -> None:
@@ -127,8 +106,6 @@ def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] 
 def _items(choices: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value), also of the elements of lists, since hydra instantiates inside lists."""
     if isinstance(choices, dict):
-        if not all(isinstance(key, str) for key in choices):
-            raise Unreadable("a key is not text")
         children: Iterable[tuple[Any, Any]] = choices.items()
     elif isinstance(choices, list):
         children = enumerate(choices)

@@ -219,7 +219,7 @@ def test_missing_file_is_not_explained_as_full_disk(tmp_path):
 def test_history_skips_run_with_rejected_configuration(tmp_path, capfd):
     good, bad = (add(tmp_path, label=label).parent for label in ("good", "bad"))
     (good / "config.yaml").write_text("attn.count: 3\n")
-    (bad / "config.yaml").write_text("model: 3\nmodel.dim: 4\n")
+    (bad / "config.yaml").write_text("a: [")
     # A seed that is not finished is skipped without a message.
     (good.with_name("seed-1")).mkdir()
     (good.with_name("seed-1") / "config.yaml").write_text("attn.count: 3\n")
