@@ -5,6 +5,7 @@ other files in its folder that belong to it; and ``sha256``, the digest of every
 delete its ``sha256``.
 """
 
+import errno
 import functools
 import hashlib
 import json
@@ -30,8 +31,6 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 # A name in a record becomes a folder and part of a configuration, so it is no path and interpolates nothing.
 FolderName = Annotated[str, Predicate(lambda text: is_name(text) and "${" not in text)]
 Percent = Annotated[float, Field(ge=0, le=100)]
-# Levels of folders below a link: it may stand for a study, a task, a label or a seed.
-LINKED_LEVELS = 4
 
 
 def save(record: Any, path: Path, files: Iterable[str] = ()) -> None:
@@ -137,8 +136,8 @@ def scan(root: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T
         load: reads one; raises ValueError or OSError for a file that it rejects.
 
     Returns:
-        The loaded files by their folders, and one message for each link that was skipped, each folder that cannot be
-        read and each file that ``load`` rejected.
+        The loaded files by their folders, and one message for each broken link, each folder that cannot be read
+        and each file that ``load`` rejected.
     """
     paths, messages = find_files(root, {name})
     records, errors = load_all(paths, load)
@@ -187,76 +186,35 @@ def find_files(root: Path, names: Collection[str]) -> tuple[list[Path], list[str
     """Find every file with one of the names below a folder.
 
     Links to folders are followed, because training writes through them: a study, a label or a seed may lie on another
-    disk. Each folder is visited once. Real folders come first, so a link to a folder below ``root`` is skipped, and a
-    record is never counted twice. A link to a folder that contains ``root`` would search the whole disk and is skipped
-    too. Below a linked folder the search ends after ``LINKED_LEVELS`` levels.
+    disk. A folder that two paths lead to is read once, so a record is never counted twice, and circular links end.
 
     Args:
         root: folder to search; it may be a link itself.
         names: file names.
 
     Returns:
-        The sorted paths of the files, and a message for each link that was skipped and each folder that cannot be read.
+        The sorted paths of the files, and a message for each folder that cannot be read and each broken link.
     """
-    real_root = os.path.realpath(root)
     visited: set[str] = set()
     paths: list[Path] = []
-    skipped: list[str] = []
+    messages: list[str] = []
 
-    # Step 1: the real folders. Links to folders are collected for step 2.
-    links = _search(root, names, None, visited, paths, skipped)
+    def report(error: OSError) -> None:
+        if error.errno != errno.ENOENT:
+            messages.append(f"{error.filename} cannot be read: {error.strerror}")
 
-    # Step 2: the linked folders, in sorted order; the queue grows by links inside them.
-    while links:
-        link, levels = links.pop(0)
-        target = os.path.realpath(link)
-        if target in visited:
-            skipped.append(f"{link} is a link to {target}, which has been read already")
-        elif os.path.commonpath([target, real_root]) == target:
-            skipped.append(f"{link} is a link to {target}, which contains {root}; links to a parent are not followed")
-        elif levels < 0:
-            skipped.append(f"{link} is a link {LINKED_LEVELS + 1} levels below another link and is not followed")
-        else:
-            links += _search(link, names, levels, visited, paths, skipped)
-    return sorted(paths), skipped
-
-
-def _search(
-    root: Path,
-    names: Collection[str],
-    levels: int | None,
-    visited: set[str],
-    paths: list[Path],
-    skipped: list[str],
-) -> list[tuple[Path, int]]:
-    """Search a folder without following links, and return the links to folders in it with the levels left for each."""
-    links: list[tuple[Path, int]] = []
-    pending = [(root, levels)]
-    while pending:
-        folder, levels_left = pending.pop()
-        real = os.path.realpath(folder)
-        # A linked folder may contain a folder that another link has led to.
-        if real in visited:
+    for folder, subfolders, files in os.walk(root, onerror=report, followlinks=True):
+        real_folder = os.path.realpath(folder)
+        if real_folder in visited:
+            subfolders.clear()
             continue
-        visited.add(real)
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            skipped.append(f"{folder} cannot be read: {error.strerror}")
-            continue
-        below = None if levels_left is None else levels_left - 1
-        for entry in entries:
-            path = folder / entry.name
-            if entry.name in names:
-                # Its reader reports a folder with this name.
+        visited.add(real_folder)
+        # Links come last, so that a folder next to its link keeps its own path.
+        subfolders.sort(key=lambda name: (os.path.islink(os.path.join(folder, name)), name))
+        for name in files:
+            path = Path(folder, name)
+            if name in names:
                 paths.append(path)
-            elif entry.is_symlink():
-                if os.path.isdir(path):
-                    links.append((path, LINKED_LEVELS if below is None else below))
-                elif not os.path.exists(path):
-                    skipped.append(f"{path} is a link to {os.path.realpath(path)}, which does not exist")
-            elif entry.is_dir(follow_symlinks=False) and (below is None or below >= 0):
-                pending.append((path, below))
-    return sorted(links)
+            elif path.is_symlink() and not path.exists():
+                messages.append(f"{path} is a link to {os.readlink(path)}, which does not exist")
+    return sorted(paths), messages

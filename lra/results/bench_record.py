@@ -177,7 +177,7 @@ def load(path: Path) -> BenchRecord:
 def scan(runs: Path) -> tuple[list[BenchRecord], list[str]]:
     """Read every record of a benchmark under a folder, and return one message for each that could not be read.
 
-    Skipped links are not among the messages: ``lra.runs.reader.scan`` reads the same folder and reports them.
+    Broken links are not among the messages: ``lra.runs.reader.scan`` reads the same folder and reports them.
     """
     paths, _ = find_files(runs, {FILE})
     records, damaged = typed_json.load_all(paths, load)

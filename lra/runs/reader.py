@@ -121,8 +121,8 @@ def scan(root: Path, *, reports_unfinished: bool = True) -> tuple[dict[Path, Run
         reports_unfinished: whether seeds without a record get a message.
 
     Returns:
-        The records by run directory, and one message for each link that was skipped, each folder, record or table that
-        could not be read and each seed without a record.
+        The records by run directory, and one message for each broken link, each folder, record or table that could
+        not be read and each seed without a record.
     """
     paths, messages = find_files(root, {record.NAME, config_file.NAME})
 
