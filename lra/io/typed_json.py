@@ -161,11 +161,10 @@ def _parse_tree(text: bytes) -> dict[str, Any]:
     try:
         tree = json.loads(text)
         form = tree.get("form")
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, AttributeError) as error:
         raise Unreadable(f"it is no JSON object: {str(error)[:100]}") from None
-    # 2.0 == 2 in Python, so the type is compared too.
-    if type(form) is not int or form != FORM:
-        raise Unreadable(f"form {str(form)[:20]} instead of {FORM}: another version made it, below 0.2 without a form")
+    if form != FORM:
+        raise Unreadable(f"form {form} instead of {FORM}: another version made it, below 0.2 without a form")
     expected = tree.pop("sha256", None)
     if expected not in (None, _digest(tree)):
         raise Unreadable("its sha256 is not the one in it")

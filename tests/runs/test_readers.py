@@ -7,14 +7,13 @@ import json
 import pickle
 import random
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from conftest import error_message, run
-from support.records import RECORD, add, instead, made, metrics, row, unseal
+from support.records import RECORD, add, made, metrics, row, unseal
 
 from lra.io import typed_json
 from lra.report import page
@@ -29,16 +28,8 @@ from lra.studies.transfer import record as transfers
 from lra.studies.transfer.record import Layer
 
 METRICS_CSV = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
-INVALID_NAMES = ["../../x", "/etc/x", "a\\b", "..", "", "${oc.env:HOME}", "x" * 151, "\x1b[2J"]
 IMPOSSIBLE_VALUES = [("test", float("nan")), ("val", float("inf")), ("test", 101.0), ("test", None)]
-IMPOSSIBLE_VALUES += [("status", "well"), ("seed", -1), ("step_ms", -2.0)]
-RUN_KEYS = ("study", "task", "label")
-FOLDER_KEYS = {
-    "record.json": (*RUN_KEYS, "protocol", "budget"),
-    "probes.json": RUN_KEYS,
-    "transfer.json": (*RUN_KEYS, "protocol", "budget", "source"),
-    "errors.json": ("source",),
-}
+IMPOSSIBLE_VALUES += [("status", "well"), ("seed", -1), ("step_ms", -2.0), ("study", "../../x"), ("metric", "accurate")]
 LAYER = Layer(path="a", mean_abs=0.1, relative=0.2, stack_mean_abs=0.1, stack_relative=0.2, spectrum=[1.0])
 SCORES = ("exact_val", "exact_test", "direct_val", "direct_test", "tuned_val", "tuned_test")
 PROBES = {"by": None, "beyond": None, "examples": 4, "derived": 0, "rows": 8}
@@ -81,16 +72,10 @@ def with_value(value):
 CHANGES = {
     "null": with_value(None),
     "a word": with_value("3.5"),
-    "true": with_value(True),
     "not there": lambda path, key: path.write_text(
         json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != key})
     ),
-    "a list": lambda path, _: path.write_text("[1, 2]"),
-    "deep": lambda path, _: path.write_text("[" * 100_000),
     "cut off": lambda path, _: path.write_bytes(path.read_bytes()[:-20]),
-    "bytes": lambda path, _: path.write_bytes(random.Random(0).randbytes(300)),
-    "a number of a million digits": lambda path, key: path.write_text(f'{{"{key}": {"9" * 10**6}}}'),
-    "a folder": lambda path, _: instead(path, Path.mkdir),
 }
 
 
@@ -105,21 +90,13 @@ def test_invalid_record_raises_single_line_reason(tmp_path, kind, change):
     assert message.startswith(str(path)) and "delete it" in message and len(message) < 400
 
 
-@pytest.mark.parametrize("kind", FOLDER_KEYS)
-def test_record_rejects_path_like_names_and_impossible_values(tmp_path, kind):
-    path, load, _ = write_record(kind, tmp_path)
+@pytest.mark.parametrize("key, value", IMPOSSIBLE_VALUES)
+def test_record_rejects_impossible_values(tmp_path, key, value):
+    path, load, _ = write_record("record.json", tmp_path)
     unseal(path)
-    original = path.read_text()
-    invalid = [(key, value) for key in FOLDER_KEYS[kind] for value in INVALID_NAMES]
-    if '"metric"' in original:
-        invalid.append(("metric", "__class__"))
-    if kind == "record.json":
-        invalid += IMPOSSIBLE_VALUES
-    for key, value in invalid:
-        path.write_text(original)
-        with_value(value)(path, key)
-        reason = "done without a score" if value is None else key
-        assert re.search(rf"{kind} is not a record of .* \(.*{reason}", error_message(load, path))
+    with_value(value)(path, key)
+    reason = "done without a score" if value is None else key
+    assert re.search(rf"record.json is not a record of .* \(.*{reason}", error_message(load, path))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,7 +109,7 @@ def test_changed_number_in_record_is_detected(tmp_path, kind):
 
 
 def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch, capfd):
-    for seed, change in enumerate(["null", "deep", "a folder"]):
+    for seed, change in enumerate(["null", "not there", "cut off"]):
         CHANGES[change](add(tmp_path, seed=seed), "test")
     unfinished, intact, other = (add(tmp_path, seed=seed, test=41.5) for seed in (4, 5, 6))
     for path in (unfinished, intact, other):
@@ -157,7 +134,7 @@ def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch,
     assert [html.count(f'data-label="{seed}"') for seed in (4, 5, 6)] == [0, 2, 2]
 
 
-@pytest.mark.parametrize("form", [None, 1, 3, True, "2"])
+@pytest.mark.parametrize("form", [None, 1, 3])
 def test_record_of_another_form_names_remedy(tmp_path, form):
     path, load, _ = write_record("record.json", tmp_path)
     tree = {key: value for key, value in json.loads(path.read_text()).items() if key != "form"}
@@ -167,14 +144,9 @@ def test_record_of_another_form_names_remedy(tmp_path, form):
 
 
 ROWS = {
-    "nan": ("12.5", "nan"),
     "a word": ("12.5", "twelve"),
     "a cell too few": (",0.0\n", "\n"),
-    "a cell too many": (",0.0\n", ",0.0,1\n"),
     "no step": ("step", "stop"),
-    "a step twice": ("\n6", "\n3"),
-    "half a step": ("\n6", "\n6.5"),
-    "a quote": ("12.5", '"12.5'),
     "bytes": (METRICS_CSV, "\0\1\2"),
 }
 
@@ -228,8 +200,8 @@ def test_history_skips_run_with_rejected_configuration(tmp_path, capfd):
     assert str(bad / "config.yaml") in stderr and len(stderr.splitlines()) == 1 and len(stderr) < 400
 
 
-NPZ = [b"", b"\xff\x00", b"PK\x03\x04", b"asked", {}, {"asked": "{"}, {"asked": "{}"}, {"asked": np.array([{}])}]
-SWAPS = [b"", b"\xff\x00", b"a,b\n1\n", b'"', b"a,b,b\n1,2,3\n", b"scored with,score\nown,x\n"]
+NPZ = [b"", b"PK\x03\x04", {}, {"asked": "{}"}]
+SWAPS = [b"", b"a,b\n1\n", b"scored with,score\nown,x\n"]
 
 
 @pytest.mark.parametrize("content", NPZ)

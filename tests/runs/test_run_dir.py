@@ -211,7 +211,7 @@ def test_broken_link_and_unreadable_folder_are_reported(runs, monkeypatch):
     scandir = os.scandir
 
     def deny(folder):
-        if folder.endswith("seed-1"):
+        if str(folder).endswith("seed-1"):
             raise PermissionError(errno.EACCES, "Permission denied", folder)
         return scandir(folder)
 

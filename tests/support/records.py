@@ -40,12 +40,6 @@ def flip(path, share=0.4, bit=64):
     path.write_bytes(data)
 
 
-def instead(path, make):
-    """Replace a file with something else, such as a folder or a pipe."""
-    path.unlink()
-    make(path)
-
-
 TESTS = (37.1, 38.4, 39.95, 36.6)
 
 
