@@ -15,11 +15,10 @@ from ..options import expected, rejection
 
 ABSENT = "???"  # a value that the configuration leaves to the command line
 STRICT = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-# Spellings on a command line: no and yes are truth values, 2026 is text where text is wanted, integers have 64 bits.
+# Spellings on a command line: no and yes are truth values, 2026 is text where text is wanted.
 _SPELLED: dict[str, dict[str, Any]] = {
     "bool": {"strict": False},
-    "str": {"strict": False, "coerce_numbers_to_str": True, "pattern": r"^[^\x00]*$"},
-    "int": {"ge": -(2**63), "le": 2**63 - 1},
+    "str": {"strict": False, "coerce_numbers_to_str": True},
     "lax-or-strict": {"strict": False},  # a path
 }
 
@@ -34,7 +33,7 @@ def _spelled(schema: Any) -> Any:
         for key, value in _SPELLED.get(str(schema.get("type")), {}).items():
             schema.setdefault(key, value)
         if schema.get("type") == "str" and schema.get("strict"):  # the text of a path
-            schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
+            schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"\S")
             # Expand a leading ~: a shell expands it neither in data.root=~/x nor in the value of LRA_DATA.
             text = dict(schema)
             schema.clear()

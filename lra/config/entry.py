@@ -83,9 +83,8 @@ class Command:
                 print(f"lra-suite {__version__}", flush=True)
                 return
             self._start_hydra()
-            # Flush here: at the end of the process a closed pipe would print a traceback. None: stdout was closed.
-            if sys.stdout:
-                sys.stdout.flush()
+            # Flush here: at the end of the process a closed pipe would print a traceback.
+            sys.stdout.flush()
             if self.failures:
                 lines = [f"lra: {plural(len(self.failures), 'run')} failed, the others finished", *self.failures]
                 sys.exit(visible("\n  ".join(lines)))

@@ -77,17 +77,6 @@ def test_disk_full_error_names_path_and_remedy(file_name, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
-def test_rejected_copy_leaves_no_file(tmp_path):
-    def reject(copy):
-        assert copy.read_text() == "text"
-        raise ValueError("no")
-
-    (tmp_path / "a").write_text("text")
-    with pytest.raises(ValueError, match="no"):
-        atomic.copy(tmp_path / "a", tmp_path / "b", reject)
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-
-
 FORK = multiprocessing.get_context("fork")
 
 
@@ -182,9 +171,3 @@ def test_wait_for_lock_ends_when_owner_is_killed_and_calls_back_once(path):
         assert owner.pid == os.getpid() and lock.holder(path) == owner
     process.join()
     assert not list(path.parent.iterdir())
-
-
-def test_held_error_inside_block_propagates_without_waiting(path):
-    with pytest.raises(lock.Held), lock.hold(path, pytest.fail) as owner:
-        raise lock.Held(owner)
-    assert not path.exists()

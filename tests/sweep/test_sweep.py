@@ -21,7 +21,6 @@ from conftest import until
 from support.records import SMOKE, config, expand, fail, finish, finish_each, sweep
 from support.training import wait
 
-from lra.board.search import decide
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
@@ -271,27 +270,6 @@ def test_killed_sweep_resumes_without_repeating_runs(data_root, tmp_path, launch
     # Killed between writing the record and logging the end.
     silent = {folder for folder, times in report.items() if not times}
     assert silent <= {str(path.parent) for path in initial}
-
-
-@pytest.mark.slow
-def test_killed_board_resumes_from_run_folders(data_root, tmp_path):
-    words = ["tasks=[board_recall]", "mechanisms=[mean]", "seeds=[0]", "sweep.search.further=[]"]
-    args = [*SWEEP, "sweep=board", "budget=smoke", "measure=0", f"runs={tmp_path}", *words]
-    first = start(args)
-    wait(first, lambda: len(finished(tmp_path)) >= 2)
-    first.kill()
-    first.communicate(timeout=90)
-    initial = finished(tmp_path)
-    rerun = start(args)
-    _, err = rerun.communicate(timeout=300)
-    assert rerun.returncode == 0, err
-    final = finished(tmp_path)
-    assert initial.items() <= final.items() and 2 <= len(initial) < len(final) == 5
-    search_records = [result for result in map(record.load, final) if result.seed == 100]
-    scores = {result.lr: None if result.collapsed else result.val for result in search_records}
-    chosen = decide(scores, sorted(scores), examples=search_records[0].n_val)[1]
-    (seed,) = (path.parent for path in final if path.parent.name == "seed-0")
-    assert yaml.safe_load((seed / "config.yaml").read_text())["optim.lr"] == chosen
 
 
 @pytest.mark.slow
