@@ -128,11 +128,6 @@ class Inner(Own):
         self.free, self.unknown = free, unknown
 
 
-class Unfinished(Own):
-    def __init__(self, sizes):
-        raise NotImplementedError
-
-
 def compose_custom(name, *words):
     return config(f"{__name__}.{name}", *words)
 
@@ -147,8 +142,6 @@ def test_custom_class_options_follow_annotations():
             compose_custom("Own", f"+attn.{override}")
     actual = compose_custom("Inner", "+attn.free=[1,{a: no}]", "+attn.unknown=x", "+attn.rate=3")
     assert actual.attn.get("free") == [1, {"a": "no"}]
-    with pytest.raises(ValueError, match="the model of Unfinished cannot be built: NotImplementedError"):
-        assert compose_custom("Unfinished").meta_model
     # An annotation that cannot be resolved leaves the value unchecked.
     assert actual.attn.get("unknown") == "x"
     assert type(actual.classifier().blocks[0].mixer.attention).__name__ == "Inner"
