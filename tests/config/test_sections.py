@@ -240,21 +240,11 @@ def test_sections_inherit_and_compose_like_files(folder):
     assert "mega_text, mine_listops, mine_long_text, psf_adding" in explain(info.value)
 
 
-def test_hydra_lists_the_same_experiments():
-    """Hydra uses its own list for glob(*), tab completion and the message about an unknown name."""
-    with pytest.raises(HydraException) as info:
-        compose(Experiment, ["experiment=s5_listop"])
-    message = "experiment=s5_listop: no such choice; did you mean experiment=s5_listops? experiment is one of "
-    assert explain(info.value) == message + ", ".join(choices("experiment"))
-
-
 # Text in RECIPES -> replacement -> experiment -> part of the message.
 MISTAKES = {
     "another family": ("mine_long_text", "s5_text", "listops", "must be mine_<task> or base/mine, not s5_text"),
     "two sections": ("mine_long_text", "mine_listops", "listops", "two sections are mine_listops; rename one of them"),
     "file and section": ("mine_long_text", "mine_single", "listops", "mine_single is the name of .*single.yaml too"),
-    "unknown task": ("/task: text", "/task: txt", "long_text", "task=txt: no such choice; did you mean task=text?"),
-    "unknown key": ("optim: { lr", "optim: { rate", "long_text", "optim.rate: no such key; optim has batch"),
     "invalid yaml": ("lr: 1e-2 }", "lr: 1e-2 ", "long_text", "experiment/mine_long_text in .*line 15"),
 }
 

@@ -28,7 +28,6 @@ ERRORS = {
         PAPER + "pretrain=masked ~pretrain.eval_every": "pretrain.eval_every is missing; pretrain=masked needs it",
         "task=listops attn=custom attn._target_=lra.attention.sdpa.SDPA attn.dropout=0.5": "attn.dropout is not in the "
         "yaml of attn, but an option of lra.attention.sdpa.SDPA: add it by +attn.dropout=<value>",
-        PAPER + "attn.droput=0.5": "attn.droput: no such key; attn has causal, dropout",
         "task=listops atn=sdpa": "atn: no such key; did you mean attn=<name>?",
         "task=nope attn=cur_abs": "task=nope: no such choice; task is one of",
         "task=listops attn=cur_abs +attn.pinv.stesp=3": "attn.pinv.stesp: no such key; attn.pinv has init, steps",
@@ -38,7 +37,6 @@ ERRORS = {
         "task=listops attn=cur_abs seeds=[]": "seeds must be a list of different whole numbers",
         "task=listops attn=cur_abs optim.batch=8 optim.micro_batch=3": "optim.micro_batch must divide optim.batch 8",
         "task=listops attn=cur_abs data.mask=false": "data.pad must be fixed with data.mask=false, not auto",
-        "task=listops attn=cur_abs model.norm=group": "model.norm must be one of layer, scale, rms, batch, or null",
         "task=listops attn=mean model.embed={_target_:lra.model.embed.TokenEmbedding,_partial_:true}": "the model of "
         "mean cannot be built: ",
         "task=listops attn=psf attn.channels=8 attn.project=false": "model.dim is 64, the mixer returns 8",
@@ -75,7 +73,6 @@ ERRORS = {
         "task=listops attn=sdpa pretrain=next": "pretrain=next: sdpa+next sees the tokens ahead; add attn.causal=true",
         "task=listops attn=s4d_lin pretrain=next": "add attn.bidirectional=false",
         "task=listops attn=cur_abs pretrain=next": "cur_abs+next sees the tokens ahead; use a mechanism with",
-        "task=listops attn=mega pretrain=next": "mega+next sees the tokens ahead",
     },
     (sweep, f"{' '.join(SMOKE)} runs=runs"): {
         "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",

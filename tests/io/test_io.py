@@ -1,6 +1,5 @@
 """Tests of atomic file replacement, of reading unusable files, and of lock files shared by several processes."""
 
-import errno
 import fcntl
 import itertools
 import multiprocessing
@@ -10,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import until
+from conftest import small_disk, until
 
+from lra.config import CONF
 from lra.config.errors import explain
 from lra.io import atomic, lock
 from lra.sweep import job
@@ -51,28 +51,20 @@ def test_reading_missing_file_or_folder_raises_reason(tmp_path):
             read(tmp_path)
 
 
+LONG = "x" * 20_000
 DISK_FULL = {
-    "report.md": lambda path: atomic.write(path, "text"),
-    "best.ckpt": lambda path: atomic.copy(Path(__file__), path, lambda part: None),
+    "report.md": lambda path: atomic.write(path, LONG),
+    "best.ckpt": lambda path: atomic.copy(CONF.parent / "README.md", path, lambda part: None),
     # In the folder of a run of a sweep.
-    job.FAILED: lambda path: job.fail(path.parent, "no memory"),
+    job.FAILED: lambda path: job.fail(path.parent, LONG),
 }
 
 
 @pytest.mark.parametrize("file_name", DISK_FULL)
-def test_disk_full_error_names_path_and_remedy(file_name, tmp_path, monkeypatch):
-    def raise_disk_full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def write_nothing(path, text, **_):
-        path.touch()
-        raise_disk_full()
-
-    monkeypatch.setattr(Path, "write_text", write_nothing)
-    monkeypatch.setattr(atomic.shutil, "copyfileobj", raise_disk_full)
-    with pytest.raises((OSError, ValueError)) as excinfo:
+def test_disk_full_error_names_path_and_remedy(file_name, tmp_path):
+    with small_disk(), pytest.raises((OSError, ValueError)) as excinfo:
         DISK_FULL[file_name](tmp_path / file_name)
-    reason = "cannot be written: No space left on device; make room, then the same command resumes"
+    reason = "cannot be written: File too large; make room, then the same command resumes"
     assert explain(excinfo.value).startswith(f"{tmp_path / file_name} {reason}")
     assert not list(tmp_path.iterdir())
 

@@ -167,7 +167,6 @@ def change_form(path):
 
 HARM = {
     "last.ckpt cannot be used (its part": lambda home, other: flip(home / "last.ckpt"),
-    "best.ckpt cannot be used (its part": lambda home, other: flip(home / "best.ckpt"),
     "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),
     "config.yaml is not the configuration of a run": lambda home, other: flip(home / "config.yaml", 0.0),
     "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: change_dim(home / "config.yaml"),
