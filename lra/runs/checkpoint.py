@@ -74,14 +74,14 @@ def weights(path: Path, digest: str | None = None) -> dict[str, Tensor]:
         ValueError: the file cannot be read, has another digest or holds anything else.
     """
     state_dict = read(path, digest)
-    has_weights = isinstance(state_dict, dict) and all(map(_is_finite_tensor, state_dict.values()))
+    has_weights = isinstance(state_dict, dict) and all(_is_finite_tensor(value) for value in state_dict.values())
     if not has_weights:
         raise ValueError(f"{path} does not hold finite weights by their names; {REMEDY}")
     return state_dict
 
 
 def _is_finite_tensor(value: Any) -> bool:
-    """A run whose weights are not finite saves none."""
+    """Whether a value is a tensor without NaN and infinity. A run whose weights are not finite saves none."""
     return isinstance(value, Tensor) and bool(value.isfinite().all())
 
 
