@@ -203,7 +203,7 @@ def _end(error: Exception) -> NoReturn:
         raise error
     if isinstance(error, AlreadyReported):
         sys.exit(1)
-    if isinstance(error, BrokenPipeError) and sys.stdout:
+    if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
         sys.exit(1)
     sys.exit(visible(f"lra: {explain(error, sys.argv[1:])}"))
