@@ -109,7 +109,6 @@ ROWS = {
     "a word": ("12.5", "twelve"),
     "a cell too few": (",0.0\n", "\n"),
     "no step": ("step", "stop"),
-    "bytes": (METRICS_CSV, "\0\1\2"),
 }
 
 
