@@ -127,33 +127,14 @@ def test_unfinished_run_has_seed_of_its_directory(tmp_path, name, seed):
     assert run_dir.seed == seed and run_dir.fingerprint == config_file.fingerprint({"a": 1, "seed": seed})
 
 
-def write_run(home, choices):
-    """Write the configuration and the record of a finished run."""
-    (home / "config.yaml").write_text(yaml.safe_dump(choices))
-    record.save(replace(RECORD, fingerprint=config_file.fingerprint(choices | {"seed": 0})), home)
-
-
-@pytest.fixture
-def finished_run(tmp_path):
-    """Return the directory of a finished run and its choices."""
-    home = tmp_path / "cur_abs" / "seed-0"
-    home.mkdir(parents=True)
-    settings = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
-    choices = settings.choices(settings.task_data().source.provenance)
-    write_run(home, choices)
-    return home, choices
-
-
-def entries(home, out):
-    """Yield each entry point that reads a run, and its overrides."""
-    yield show, [f"run={home}", f"out={out}"]
-    yield transfer, [f"run={home}", "attn=mean", f"runs={out}", "examples=4", "spectrum=0"]
-    yield dropin, [f"run={home}", "sources=[]", f"runs={out}", "cost=0", "n=2", "counts=[4]", "candidates=mean"]
-
-
 def test_custom_mechanism_is_shown_and_transferred_if_trusted(data_root, tmp_path, monkeypatch, capfd):
     home = trained(tmp_path, attn=f"{__name__}.Mine")
-    for entry, words in entries(home, tmp_path):
+    commands = {
+        show: [f"run={home}", f"out={tmp_path}"],
+        transfer: [f"run={home}", f"runs={tmp_path}", "attn=mean", "examples=4", "spectrum=0"],
+        dropin: [f"run={home}", f"runs={tmp_path}", "sources=[]", "cost=0", "n=2", "counts=[4]", "candidates=mean"],
+    }
+    for entry, words in commands.items():
         stop, _ = run(entry, *words, patch=monkeypatch, capfd=capfd)
         assert f"attn._target_: {__name__}.Mine is not part of this suite" in stop and f"add trust={__name__}" in stop
         # The drop-in study needs a run of softmax attention.
@@ -224,8 +205,13 @@ def test_every_choice_changes_the_fingerprint(attn):
     assert not config_file.difference(choices, dict(choices))
 
 
-def test_finished_run_is_read_and_its_model_rebuilt(finished_run):
-    home, choices = finished_run
+def test_finished_run_is_read_and_its_model_rebuilt(tmp_path):
+    home = tmp_path / "cur_abs" / "seed-0"
+    home.mkdir(parents=True)
+    settings = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
+    choices = settings.choices(settings.task_data().source.provenance)
+    (home / "config.yaml").write_text(yaml.safe_dump(choices))
+    record.save(replace(RECORD, fingerprint=config_file.fingerprint(choices | {"seed": 0})), home)
     run = RunDir.read(home)
     experiment = configuration(run, "data")
     assert experiment.attn.get("pinv").path == "lra.ops.pinv.cubic" and experiment.task.display == "expression"
