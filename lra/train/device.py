@@ -9,8 +9,6 @@ import sys
 import lightning as L
 import torch
 
-# Threads of this process before any run.
-THREADS = torch.get_num_threads()
 # Growth of the resident memory in bytes, since the first batch after the last trim, at which the heap is trimmed.
 GROWTH = 2 * 2**30
 # Parameters of mallopt(3).
@@ -57,9 +55,8 @@ def prepare_process(device: str, threads: int | None) -> None:
         torch.cuda.reset_peak_memory_stats()
     else:
         keep_pages()
-    count = threads or THREADS
-    if count != torch.get_num_threads():
-        torch.set_num_threads(count)
+    if threads:
+        torch.set_num_threads(threads)
 
 
 def peak_bytes(device: str) -> int:

@@ -45,15 +45,6 @@ for hook in (trim.on_validation_end, trim.on_train_batch_end, trim.on_validation
 """
 
 
-def test_run_without_thread_count_uses_process_default(monkeypatch):
-    before, thread_counts = torch.get_num_threads(), []
-    monkeypatch.setattr(torch, "get_num_threads", lambda: thread_counts[-1] if thread_counts else before)
-    monkeypatch.setattr(torch, "set_num_threads", thread_counts.append)
-    for threads in (None, before + 2, None, None):
-        device.prepare_process("cpu", threads)
-    assert thread_counts == [before + 2, before]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_bf16_support_matches_cpu_flags():
     flags = Path("/proc/cpuinfo").read_text()
