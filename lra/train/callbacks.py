@@ -109,8 +109,7 @@ class Checkpoints(L.Callback):
         best_score = self.best["best_score"]
         is_best = best_score is None or module.score > best_score
         if is_best:
-            # Rank 0 sets the digest below. None replaces the digest of the earlier best weights.
-            self.best |= {"best_score": module.score, "best_step": step, "digest": None}
+            self.best |= {"best_score": module.score, "best_step": step}
         self.best["train_loss"] = loss
         values = {"train_loss": loss, "val": module.score, "lr": module.rate}
         for logger in trainer.loggers:

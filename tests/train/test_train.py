@@ -19,7 +19,7 @@ from lra.io.lock import hold
 from lra.runs import checkpoint, record
 from lra.train import distributed, plan
 from lra.train.__main__ import train
-from lra.train.callbacks import Checkpoints, Stopwatch
+from lra.train.callbacks import Stopwatch
 from lra.train.lit import LitClassifier
 
 
@@ -144,18 +144,6 @@ def test_diverged_seed_does_not_stop_the_next_seed(data_root, tmp_path, capfd):
         assert values["status"] == "diverged" and values["lr"] == 1e30 and 0 < values["steps"] < 6
         assert {values[key] for key in ("test", "train_loss", *DIAGNOSTICS)} == {None}
     assert "not finite at step" in capfd.readouterr().err
-
-
-def test_rank_that_writes_no_checkpoint_clears_outdated_digest(tmp_path):
-    """After a resume every rank has the digest of last.ckpt; a better score belongs to other weights."""
-    no_op = lambda *_: None
-    checkpoints = Checkpoints(SimpleNamespace(last=tmp_path / "last.ckpt"))
-    checkpoints.load_state_dict({"best_score": 1.0, "best_step": 3, "digest": "d", "train_loss": 2.0})
-    trainer = SimpleNamespace(global_step=6, loggers=[], is_global_zero=False, save_checkpoint=no_op)
-    trainer.strategy = SimpleNamespace(barrier=no_op)
-    for score, digest in ((1.0, "d"), (2.0, None)):
-        checkpoints.on_validation_end(trainer, SimpleNamespace(score=score, pop_mean_loss=lambda: 2.0, rate=0.1))
-        assert checkpoints.best["digest"] == digest
 
 
 def test_nonfinite_weights_are_not_saved(data_root, tmp_path, monkeypatch):
