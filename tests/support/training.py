@@ -45,18 +45,11 @@ def trained(runs, *overrides, attn="cur_random"):
 
 
 LONGER = ("trainer.threads=1", "optim.steps=60", "optim.eval_every=5")
-LIMITED = """
-import resource, runpy, sys
-size = int(sys.argv.pop(1))
-resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-runpy.run_module("lra.train", run_name="__main__", alter_sys=True)
-"""
 
 
-def start(runs, *words, limit=None, **options):
-    """Start training in a subprocess with options of Popen; files are limited to ``limit`` bytes."""
-    program = ["-m", "lra.train"] if limit is None else ["-c", LIMITED, str(limit)]
-    command = [sys.executable, *program, "task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]"]
+def start(runs, *words, **options):
+    """Start training in a subprocess with options of Popen."""
+    command = [sys.executable, "-m", "lra.train", "task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]"]
     options = {"cwd": CONF.parent, "stderr": subprocess.PIPE, "text": True} | options
     return subprocess.Popen([*command, *LONGER, f"runs={runs}", *words], **options)
 
