@@ -5,22 +5,18 @@ import os
 import pty
 import re
 import select
-import signal
-import subprocess
-import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import slow
-from support.training import DIAGNOSTICS, assert_same_files, result, seed_folder, smoke, start, train_config, trained
+from support.training import DIAGNOSTICS, assert_same_files, result, seed_folder, smoke, train_config, trained
 
 from lra import console
 from lra.data.progress import live_line
 from lra.model.classifier import Head
 from lra.runs import checkpoint, record
 from lra.train import __main__ as training
-from lra.train import diagnostics, plan, trainer
+from lra.train import diagnostics, plan
 
 # A killed process could not show a hidden cursor again.
 HIDE_CURSOR = b"\x1b[?25l"
@@ -72,32 +68,13 @@ def test_live_line_is_disabled_if_processes_share_the_terminal(whose, monkeypatc
         assert live_line().disable
 
 
-@pytest.mark.first
-@pytest.mark.parametrize("kill", [signal.SIGINT, slow(signal.SIGTERM), slow(signal.SIGKILL)])
-def test_stopped_run_leaves_terminal_usable(data_root, tmp_path, kill):
-    reader_fd, terminal_fd = pty.openpty()
-    streams = {"stdin": subprocess.DEVNULL, "stdout": terminal_fd, "stderr": terminal_fd, "start_new_session": True}
-    environment = os.environ | {"COLUMNS": "100", "TERM": "xterm"}
-    process = start(tmp_path, "seeds=[0,1]", env=environment, **streams)
-    os.close(terminal_fd)
-    text, is_killed = b"", False
-    # Linux raises an OSError once the other end is closed.
-    with contextlib.suppress(OSError):
-        for part in iter(lambda: os.read(reader_fd, 2**16), b""):
-            text += part
-            if b"best " in text and not is_killed:
-                process.send_signal(kill)
-                is_killed = True
-    os.close(reader_fd)
-    assert process.wait(60) != 0
-    live, _, last = text.decode().rpartition("\x1b[2K")
-    match = re.search(r"listops cur_abs seed 0 .*/60.* best \d+\.\d\d, \d+\.\d\d steps/s, \d+:\d\d left", live + last)
-    assert match and HIDE_CURSOR not in text and b"Traceback" not in text
-    # After SIGKILL the live line stays.
-    if kill != signal.SIGKILL:
-        # colorama resets the style at exit if numba imports it.
-        reset = r"(\x1b\[0m)?"
-        assert re.fullmatch(rf"lra: stopped at step \d+; the same command resumes from step \d+\r\n{reset}", last)
+def test_live_line_of_run_shows_best_score_speed_and_time_left(data_root, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with terminal() as read_all:
+        trained(tmp_path)
+        live, _, last = read_all().decode().rpartition(ERASE_LINE.decode())
+    assert re.search(r"listops cur_random seed 0 .*6/6.* best \d+\.\d\d, \d+\.\d\d steps/s, \d+:\d\d left", live)
+    assert "seed 0: test" in last and "steps/s" not in last
 
 
 def test_log_without_terminal_and_final_gain_over_control(data_root, tmp_path, capfd):
@@ -254,14 +231,3 @@ def test_run_resumed_after_last_evaluation_has_same_diagnostics(data_root, tmp_p
 )
 def test_recorded_command_omits_local_folders(override, kept):
     assert record.command([override]) == " ".join(["python -m lra.train", *[kept] * bool(kept)])
-
-
-def test_expected_warnings_of_torch_are_hidden():
-    tensor_cores = "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled."
-    softmax = "\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction."
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        trainer.ignore_expected_warnings()
-        for message in (tensor_cores, softmax, "an unexpected warning"):
-            warnings.warn(message, stacklevel=1)
-    assert [str(warning.message) for warning in caught] == ["an unexpected warning"]
