@@ -5,16 +5,13 @@ from functools import partial
 import pytest
 import torch
 from conftest import config
-from support.features import padded_ids
+from support.features import build, padded_ids
 
 from lra.data.datamodule import TaskData
 from lra.data.store import Split
 from lra.model.multihead import Multihead
-from lra.ops.cur import CUROptions
-from lra.ops.selection import select
 from lra.train.__main__ import run_seeds
 from lra.train.plan import resolve
-from lra.varlen import VarlenLayout
 
 LENGTH, BLACK = 128, 5
 OVERRIDES = ("model.dropout=0", f"task.length={LENGTH}", f"task.masked_id={BLACK}")
@@ -49,12 +46,6 @@ def data(pad, **options):
     task_data = TaskData(source=Source(), root="", pad=pad, **sizes, **options)
     task_data.setup()
     return task_data
-
-
-def build(name, *words):
-    """Build a classifier in float64 and evaluation mode; the seed also fixes its random draws."""
-    torch.manual_seed(0)
-    return config(name, *words).classifier().double().eval()
 
 
 def assert_same(first, second):
@@ -116,21 +107,13 @@ def test_only_cls_pooling_drops_token_at_last_position(pool):
     assert torch.equal(model(ids, ids > 0, positions), out) == (pool == "cls")
 
 
-def test_compact_evaluation_is_complete_and_sorted_by_real_tokens():
-    compact, padded = (
-        [n for b in data(pad, eval_batch=7).evaluation_batches("test") for n in b.mask.sum(-1).flatten().tolist()]
-        for pad in ("compact", "batch")
-    )
-    assert compact == sorted(compact) == sorted(padded) and len(compact) == 40
-
-
 @pytest.mark.parametrize("words", [("nystrom",), ("cur_abs", "model.positions=rotary"), ("mega",)])
-def test_position_dependent_model_keeps_padding_with_warning(words, data_root, tmp_path, capsys):
-    plan = resolve_plan(*words, *OVERRIDES, "data.pad=compact", "seeds=[0]", f"runs={tmp_path}")
+def test_position_dependent_model_keeps_padding_with_warning(words, data_root):
+    plan = resolve_plan(*words, *OVERRIDES, "data.pad=compact")
     assert plan.data.pad == "batch"
-    run_seeds(plan)
+    plan.data.setup()
     warning = "sequences keep their padding, because the result depends on its positions: data.pad=batch"
-    assert capsys.readouterr().err.count(warning) == 1
+    assert plan.messages()[1:] == [warning]
 
 
 DEFAULTS = [(("cur_abs", *OVERRIDES), "compact"), (("nystrom", *OVERRIDES), "batch"), (("sdpa",), "batch")]
@@ -193,27 +176,6 @@ def test_packed_model_projects_only_real_tokens():
             part.inputs.register_forward_hook(lambda module, args, out: shapes.append(out.shape[:2]))
     model(*padded_ids([64, 9, 33, 8]))
     assert shapes == [(1, 64 + 9 + 33 + 8)] * 2
-
-
-@pytest.mark.parametrize("score", ["sum", "abs", "embed", "step", "random"])
-@pytest.mark.parametrize("class_token", [False, True])
-@pytest.mark.parametrize("sizes", [{}, {"multiple": 64}], ids=str)
-def test_packed_selection_matches_padded(score, class_token, sizes):
-    """Equal as sets in evaluation. In training, tokens are distinct. Tokens added for a multiple are never selected."""
-    torch.manual_seed(1)
-    mask = torch.arange(20) < torch.tensor([20, 6, 11, 17])[:, None]
-    mask[3, [0, 1, 4, 9]] = False
-    layout, q, k = VarlenLayout(mask, **sizes), *torch.randn(2, 4, 2, 20, 4)
-    cur_options, draw = CUROptions(count=6, score=score, class_token=class_token), torch.rand(2, 2, 20)
-    padded = select(q, k, cur_options, mask, draw=draw)
-    packed = select(layout.pack(q, 2), layout.pack(k, 2), cur_options, layout=layout, draw=draw)
-    for expected, actual in zip(padded, packed, strict=True):
-        assert torch.equal(expected.sort(-1).values, layout.positions[actual].sort(-1).values)
-    sample = select(layout.pack(q, 2), layout.pack(k, 2), cur_options, layout=layout)[0].sort(-1).values
-    assert (sample.diff(dim=-1) > 0).all()
-    for index in (*packed, sample):
-        position = index - layout.starts[:, None, None]
-        assert (position >= 0).all() and (position < layout.real[:, None, None]).all()
 
 
 @pytest.mark.parametrize("name", ["psf", "luna", "mega", "s4d_lin", "nystrom"])

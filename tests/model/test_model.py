@@ -5,15 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.nn.functional as F
-from conftest import CHECK_SIZES, KERNELS, MECHANISMS, config, experiment
-from support.features import padded_ids
+from conftest import KERNELS, MECHANISMS, config, experiment
+from support.features import build, padded_ids
 
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
-from lra.evaluate.restore import configuration, unflatten
+from lra.evaluate.restore import configuration
 from lra.maps import maps
 from lra.model.classifier import Head
 from lra.runs.run_dir import RunDir
@@ -21,13 +20,6 @@ from lra.studies.qkv import calls
 from lra.studies.swap import TransferOptions, experiments
 from lra.studies.transfer.record import layers
 from lra.train import lit
-
-
-def build(name, *words):
-    """Build a classifier in float64 and evaluation mode."""
-    torch.manual_seed(0)
-    return config(name, *words).classifier().double().eval()
-
 
 # Vocabulary, length, classes, towers, and the parameters with softmax and CUR (docs/sources.md, Nystromformer).
 PUBLISHED = {
@@ -46,25 +38,6 @@ def test_parameter_counts_match_published(task, name, more):
     sizes = [f"task.vocab={vocab}", f"task.length={length}", f"task.outputs={classes}", f"task.towers={towers}"]
     model = config(name, *sizes).classifier()
     assert sum(p.numel() for p in model.parameters()) == count + more
-
-
-POOLS = [("mean", "length"), ("cls", "")]
-# Slow, because these poolings test nothing that depends on the mechanism.
-POOLS += [pytest.param("mean", "real", marks=pytest.mark.slow), pytest.param("flatten", "", marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("name", [m for m in MECHANISMS if m != "psf_original" and m not in KERNELS])
-@pytest.mark.parametrize("pool,divisor", POOLS)
-def test_outputs_do_not_depend_on_padded_length(name, pool, divisor):
-    # CUR selects the class token where it is pooled.
-    words = ["model.pool=cls"] if pool == "cls" and "cur_" in name else []
-    cfg = config(name, *CHECK_SIZES, *words)
-    task, protocol = cfg.task.replace(towers=2), cfg.protocol.replace(mean_over=divisor or cfg.protocol.mean_over)
-    torch.manual_seed(0)
-    model = cfg.replace(task=task, model=cfg.model.replace(pool=pool), protocol=protocol).classifier().double().eval()
-    ids, mask = padded_ids([64, 33, 7], towers=2)
-    expected = model(ids, mask)
-    torch.testing.assert_close(model(F.pad(ids, (0, 64)), F.pad(mask, (0, 64))), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_mean_divides_by_length_in_paper_and_real_tokens_in_clean():
@@ -178,7 +151,7 @@ def test_attention_maps_are_in_order_of_sequences(words):
 
 
 LENGTH = 128
-BOARD = ["budget=quick", f"task.length={LENGTH}", "+budgets.quick.allowance=16", "model.pool=class", "model.dropout=0"]
+BOARD = ["task=adding", f"task.length={LENGTH}", "budget=quick", "+budgets.quick.allowance=16", "model.pool=class"]
 BOARD += ["model.head={_target_: lra.model.classifier.Head, _partial_: true, kind: gelu}"]
 # Mechanisms with which the last token does not reach the class token in two layers, and why.
 OUT_OF_REACH = {
@@ -197,23 +170,14 @@ LONG_HORIZONS = {"hgrn2": ["attn.lower_bound=0.99"], "mamba2": ["attn.step_min=1
 WEAK_GRADIENT = {"mega_chunk": 1e-13, "reformer_official": 1e-14, "min_gru": 1e-25, "min_lstm": 1e-25}
 
 
-def adding_model(name):
-    torch.manual_seed(0)
-    adding = experiment("task=adding", "attn=sdpa", *BOARD)
-    bias = ["block.bias=false"] if name.startswith("mega_cur") else []
-    # Reuses the composed configuration of other tests, with another task.
-    composed = config(name, *BOARD, *bias, *LONG_HORIZONS.get(name, []))
-    return composed.replace(task=adding.task, model=adding.model).classifier().eval()
-
-
-@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])
+# nystrom_original needs landmarks that divide the length with the class token.
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in (*KERNELS, "nystrom_original")])
 def test_last_token_reaches_class_token(name):
-    if name == "nystrom_original":
-        with pytest.raises(ValueError, match=f"landmarks must divide length {LENGTH + 1}"):
-            adding_model(name)
-        return
+    bias = ["block.bias=false"] if name.startswith("mega_cur") else []
+    torch.manual_seed(0)
+    model = experiment(*BOARD, f"attn={name}", *bias, *LONG_HORIZONS.get(name, [])).classifier().eval().double()
     x = torch.randn(2, 1, LENGTH, 2, dtype=torch.float64, generator=torch.manual_seed(1)).requires_grad_()
-    adding_model(name).double()(x).sum().backward()
+    model(x).sum().backward()
     gradient_size = x.grad[:, 0, -1].abs().max().item()
     if name in OUT_OF_REACH:
         assert gradient_size == 0, "no longer out of reach"
@@ -221,7 +185,10 @@ def test_last_token_reaches_class_token(name):
         assert WEAK_GRADIENT.get(name, 1e-6) < gradient_size and (gradient_size < 1e-6) == (name in WEAK_GRADIENT)
 
 
-@pytest.mark.parametrize("word", ["model.pool=class", "model.pool=last", "model.positions=rotary"])
+WORDS = ["protocol=paper", "protocol=clean", "model.positions=rotary"]
+
+
+@pytest.mark.parametrize("word", [*WORDS, *(f"model.pool={pool}" for pool in ("cls", "class", "last", "flatten"))])
 def test_output_is_equal_alone_padded_and_packed(word):
     lengths = (16, 9, 2)
     ids, mask = padded_ids(lengths)
@@ -231,29 +198,28 @@ def test_output_is_equal_alone_padded_and_packed(word):
     torch.testing.assert_close(packing_model(ids, mask), single_outputs)
 
 
-def class_tokens(model):
-    return [module.options.class_token for module in model.modules() if isinstance(module, CUR | CURPlus)]
+def class_tokens(name, *words):
+    """Return the option class_token of every layer."""
+    modules = config(name, *words).classifier().modules()
+    return [module.options.class_token for module in modules if isinstance(module, CUR | CURPlus)]
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls", "flatten"])
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if "cur_" in name])
 def test_cur_selects_class_token_if_it_is_pooled(name, pool):
-    model = config(name, f"model.pool={pool}", "attn.count=8").classifier()
-    assert class_tokens(model) == [pool == "cls"] * 2
+    assert class_tokens(name, f"model.pool={pool}", "attn.count=8") == [pool == "cls"] * 2
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])
 @pytest.mark.parametrize("class_token", [True, False])
 def test_class_token_override_is_in_label_unless_default(pool, class_token):
-    override = f"attn.class_token={str(class_token).lower()}"
-    override_cfg = config("cur_plus", f"model.pool={pool}", override)
-    assert class_tokens(override_cfg.classifier()) == [class_token] * 2
+    words = [f"model.pool={pool}", f"attn.class_token={str(class_token).lower()}"]
+    assert class_tokens("cur_plus", *words) == [class_token] * 2
     is_default = class_token == (pool == "cls")
-    assert override_cfg.label == ("cur_plus" if is_default else f"cur_plus-class_token={class_token}")
-    assert config("cur_plus", f"model.pool={pool}", "attn.count=8").label == "cur_plus-count=8"
-    choices = config("cur_abs", f"model.pool={pool}", override).choices({})
-    assert choices["attn.class_token"] is class_token
-    assert (choices == config("cur_abs", f"model.pool={pool}").choices({})) == is_default
+    experiment = config("cur_plus", *words)
+    assert experiment.label == ("cur_plus" if is_default else f"cur_plus-class_token={class_token}")
+    assert experiment.choices({})["attn.class_token"] is class_token
+    assert (experiment.choices({}) == config("cur_plus", words[0]).choices({})) == is_default
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])
@@ -262,11 +228,7 @@ def test_transfer_class_token_follows_run_unless_overridden(pool):
     choices = config("cur_abs", f"model.pool={pool}").choices({}) | {"attn.class_token": False}
     run = RunDir(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**record))
     assert configuration(run, "data").attn.get("class_token") is False
-    assert unflatten(choices)["attn"]["class_token"] is False
     for override, expected in ([], pool == "cls"), (["true"], True), (["false"], False):
         words = [f"attn.class_token={word}" for word in override]
         target = experiments(run, compose(TransferOptions, ["run=x", "attn=cur_plus", *words]))[1]
         assert target.attn.get("class_token") is expected
-    for word in ("True", "False"):
-        options = compose(TransferOptions, ["run=x", "attn=cur_abs", f"attn.class_token={word.lower()}"])
-        assert options.label == f"cur_abs-class_token={word}"

@@ -44,11 +44,16 @@ FITTING = {
 }
 
 
+def build(name, *words):
+    """Build a classifier in float64 and evaluation mode; the seed fixes its weights and its random draws."""
+    torch.manual_seed(0)
+    return config(name, *words).classifier().double().eval()
+
+
 def model_and_batch(name, *words):
     """A float64 classifier of 24 tokens and a batch of two sequences, the second padded."""
-    torch.manual_seed(0)
     size_overrides = [word for start, word in FITTING.items() if name.startswith(start)]
-    model = config(name, "task.length=24", *size_overrides, *words).classifier().double().eval()
+    model = build(name, "task.length=24", *size_overrides, *words)
     return model, Batch(*padded_ids((24, 17)), torch.tensor([0, 1]))
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import config, error_message, slow
-from support.features import padded_ids
+from conftest import error_message, slow
+from support.features import build, padded_ids
 from support.training import assert_same_files, power_cut, result, smoke, trained
 
 from lra.data.datamodule import Batch
@@ -129,8 +129,7 @@ batch = partial(padded_ids, (L, 13, 5))
 
 
 def classifier(name="sdpa", *overrides):
-    torch.manual_seed(0)
-    return config(name, f"task.length={L}", *overrides).classifier().double().eval()
+    return build(name, f"task.length={L}", *overrides)
 
 
 def pretrainer(encoder, loss="cross_entropy", objective="masked", **options):
