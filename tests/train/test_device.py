@@ -17,7 +17,7 @@ from lra.train import device
 from lra.train.callbacks import GRAPHS, MAX_WIDTHS, modes, trial_batches
 from lra.train.lit import LitClassifier
 
-# Live small blocks between freed large ones fragment the heap. Prints resident MB before and after each trim.
+# Live small blocks between freed large ones fragment the heap. Each trim returns more than 10 MB.
 PROGRAM = """
 import random
 import torch
@@ -30,14 +30,14 @@ def fragment():
         kept.append([(torch.empty(random.randrange(2**16, 2**20)), torch.ones(64))[1] for _ in range(20)])
         parts = [torch.ones(random.randrange(2**16, 2**20)) for _ in range(20)]
         del parts
-    return device.resident_bytes() >> 20
+    return device.resident_bytes()
 random.seed(0)
 for hook in (trim.on_validation_end, trim.on_train_batch_end, trim.on_validation_batch_end, trim.on_test_batch_end):
     # The first call after a trim sets the baseline of the growth.
     hook(None, None)
     before = fragment()
     hook(None, None)
-    print(before, device.resident_bytes() >> 20)
+    assert device.resident_bytes() < before - 10 * 2**20
     assert trim.baseline is None
 """
 
@@ -52,11 +52,7 @@ def test_bf16_is_recorded_and_warns_without_cpu_support(monkeypatch, tmp_path, d
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt and malloc_trim are glibc's")
 def test_heap_is_trimmed_after_evaluation_and_when_memory_grows():
-    completed = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    lines = completed.stdout.splitlines()
-    assert len(lines) == 4
-    for before, after in (map(int, line.split()) for line in lines):
-        assert after < before - 10, completed.stdout
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)
 
 
 CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
