@@ -134,9 +134,6 @@ def test_started_and_later_seeds_use_the_same_padding(data_root, tmp_path, capsy
     assert len(saved_configs) == 2 and all("data.pad: batch\n" in text for text in saved_configs)
     with pytest.raises(ValueError, match=r"was made by another configuration \(data.pad"):
         run_seeds(replan("seeds=[0]", "data.pad=compact"))
-    next(tmp_path.glob("*/listops/cur_abs/seed-0/config.yaml")).write_text("[")
-    # Without a readable configuration of seed 0, seed 1 determines the padding.
-    assert replan("seeds=[2]").data.pad == "batch"
 
 
 PRETRAINING = [(("sdpa", *OVERRIDES, "pretrain=none"), "compact", True)]

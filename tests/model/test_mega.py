@@ -10,7 +10,6 @@ from support.features import same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.cur import CUR
-from lra.attention.linear import Linear
 from lra.attention.softmax import Softmax
 from lra.model.embed import PixelEmbedding, TokenEmbedding
 from lra.model.mega import EMA, Mega, MegaHead, RelativeBias
@@ -183,11 +182,6 @@ def test_parameter_counts_and_epochs_match_published(task):
     assert sum(p.numel() for p in cfg.meta_model.parameters()) == m.layers * layer + ends + head
     steps_per_epoch = {"listops": 96_000, "text": 25_000, "retrieval": 147_086, "image": 45_000}.get(task, 160_000)
     assert cfg.optim.eval_every == -(-steps_per_epoch // cfg.optim.batch)
-
-
-def test_bias_false_creates_no_position_bias():
-    block = mega(lambda sizes, weights: Linear(sizes), bias=False)
-    assert isinstance(block.attention, Linear) and block.bias is None
 
 
 @pytest.mark.parametrize("attn,num_projections", [("sdpa", 2), ("soft", 1), ("flare", 1)])

@@ -105,13 +105,6 @@ def test_evaluation_halves_batch_when_out_of_memory(error):
         assert is_user_error(excinfo.value) and message.startswith("out of memory") and "Search" not in message
 
 
-def test_other_model_errors_are_not_retried():
-    module, batch = evaluation(Small(3, RuntimeError("shapes do not match")))
-    with pytest.raises(RuntimeError, match="shapes"):
-        module.validation_step(batch, 0)
-    assert module.model.calls == [14]
-
-
 def test_eval_batch_is_larger_on_gpu_unless_examples_interact(monkeypatch):
     eval_batch = lambda name, *words: config(name, "optim.batch=8", *words).eval_batch
     assert eval_batch("cur_abs") == 8
