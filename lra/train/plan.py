@@ -35,10 +35,9 @@ class Plan:
     title: str
 
     def more_seeds(self, seed: int) -> int:
-        """Count the seeds after this one that have no record yet."""
+        """Count the seeds after this one."""
         seeds = self.experiment.seeds
-        later_seeds = seeds[seeds.index(seed) + 1 :]
-        return SeedDirs(self.experiment.home).unfinished(later_seeds)
+        return len(seeds) - 1 - seeds.index(seed)
 
     def messages(self) -> list[str]:
         """Describe the runs that follow, for the log. The data must be set up."""

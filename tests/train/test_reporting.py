@@ -15,7 +15,7 @@ from lra import console
 from lra.data.progress import live_line
 from lra.model.classifier import Head
 from lra.runs import checkpoint, record
-from lra.train import diagnostics, plan
+from lra.train import diagnostics
 
 # A killed process could not show a hidden cursor again.
 HIDE_CURSOR = b"\x1b[?25l"
@@ -93,13 +93,6 @@ def test_log_without_terminal_and_final_gain_over_control(data_root, tmp_path, c
     gain = rf"test {score} ± {score} \(n = 2\), [+-]{score} over mean \(n = 2\)"
     report = f"lra report study=paper-smoke runs={tmp_path}"
     assert re.fullmatch(rf"listops cur_random: {gain}; {re.escape(report)}", lines[-1])
-
-
-def test_time_left_counts_seeds_without_record(tmp_path):
-    resolved = plan.resolve(smoke(tmp_path, "seeds=[0,1,2,3]"))
-    seed_folder(tmp_path, seed=2).mkdir(parents=True)
-    (seed_folder(tmp_path, seed=2) / "record.json").touch()
-    assert [resolved.more_seeds(seed) for seed in range(4)] == [2, 1, 1, 0]
 
 
 def diagnose(outputs, labels=LABELS, hidden=None, loss="cross_entropy", precision="fp32"):
