@@ -10,8 +10,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..options import Range, in_range
-
 # Probabilities are rounded to multiples of 1 / LEVELS: each entry gets 16 random bits.
 LEVELS = 2**16
 # Entries per stream of random numbers.
@@ -32,14 +30,10 @@ class Dropout(nn.Module):
     Args:
         p: probability.
         tied: whether the positions of a sequence share one mask; x is then (..., L, d).
-
-    Raises:
-        ValueError: p is outside [0, 1].
     """
 
     def __init__(self, p: float, *, tied: bool = False):
         super().__init__()
-        in_range("dropout", p, Range(0, 1))
         self.p = p
         self.tied = tied
 
