@@ -78,7 +78,6 @@ def test_compact_batch_orders_real_tokens_first(pair):
     for i in range(40):
         real = padded.mask[i, 0].nonzero()[:, 0]
         assert torch.equal(compact.positions[i, 0, : len(real)], real)
-
         assert len(compact.positions[i, 0].unique()) == compact.inputs.shape[-1]
     # A sequence that consists of masked tokens keeps its first token.
     assert compact.mask[..., 0].all()

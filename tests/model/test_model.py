@@ -54,12 +54,11 @@ def test_pair_head_uses_both_towers_product_and_difference():
     head = Head(dim=3, hidden=5, outputs=2, towers=2)
     a, b = torch.randn(4, 3), torch.randn(4, 3)
     assert torch.equal(head(torch.stack([a, b], 1)), head.mlp(torch.cat([a, b, a * b, a - b], 1)))
-    with pytest.raises(ValueError, match=r"towers must be one of 1, 2, not 3"):
-        Head(dim=3, hidden=5, outputs=2, towers=3)
 
 
 def test_float_features_are_embedded_by_linear_layer():
-    real, features = config("sdpa", "~task.vocab", "+task.features=3").classifier().eval(), torch.randn(2, 1, 40, 3)
+    real = config("sdpa", "~task.vocab", "+task.features=3").classifier().eval()
+    features = torch.randn(2, 1, 40, 3)
     mask = torch.arange(40).expand(2, 1, 40) < 30
     torch.testing.assert_close(real(features, mask), real(features[:, :, :30]), rtol=1e-4, atol=1e-6)
     x = real.embed(features[:, 0])
@@ -134,8 +133,6 @@ def test_layer_comparison_encodes_towers_separately():
         assert [layer.path for layer in layer_results] == paths and all(layer.relative > 0 for layer in layer_results)
     assert dependent.encode_separately and not exact.encode_separately
     assert all(layer.relative == layer.stack_relative == 0 for layer in layers(dependent, dependent, [batch]))
-    joint, separate = (calls(exact, batch, encode_separately)[paths[0]] for encode_separately in (False, True))
-    torch.testing.assert_close(torch.stack([call.out for call in separate], 1).flatten(0, 1), joint[0].out)
 
 
 @pytest.mark.parametrize("words", [BATCH_DEPENDENT[0], INDEPENDENT[0]], ids=" ".join)
