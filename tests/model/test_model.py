@@ -1,11 +1,11 @@
-"""The classifier: published parameter counts, padding, pooling, class tokens and pairs of texts."""
+"""The classifier: published parameter counts, padding, pooling, class tokens, pairs of texts and receptive field."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import MECHANISMS, config
+from conftest import KERNELS, MECHANISMS, config, experiment
 from support.features import build, padded_ids
 
 from lra.attention.cur import CUR
@@ -145,6 +145,41 @@ def test_attention_maps_are_in_order_of_sequences(words):
     out = torch.stack([call.out for call in records], 1).flatten(0, 1)
     real = batch.mask.flatten(0, 1)[:, None, :, None].expand_as(out)
     torch.testing.assert_close((attention_map @ v)[real], out[real])
+
+
+LENGTH = 128
+BOARD = ["task=adding", f"task.length={LENGTH}", "budget=quick", "+budgets.quick.allowance=16", "model.pool=class"]
+BOARD += ["model.head={_target_: lra.model.classifier.Head, _partial_: true, kind: gelu}"]
+# Mechanisms with which the last token does not reach the class token in two layers, and why.
+OUT_OF_REACH = {
+    "none": "no token sees another one",
+    "conv": "two kernels reach 10 tokens to either side",
+    "local": "no token sees another block",
+    "local_strided": "no token sees another group",
+    "longformer": "two windows reach 16 tokens to either side",
+    "sparse": "at stride 11 the last token is in neither the band nor the columns of two layers",
+}
+# Options that initialise gates to remember the whole sequence; with the defaults they forget most of it.
+LONG_HORIZONS = {"hgrn2": ["attn.lower_bound=0.99"], "mamba2": ["attn.step_min=1e-4", "attn.step_max=1e-3"]}
+# The last token reaches the class token with a gradient below 1e-6 but above this number. Only the moving average of
+# MEGA connects its chunks; with the Reformer the class token attends to few tokens; minGRU and minLSTM forget about
+# half of the state at every token, and no option changes their initial gates.
+WEAK_GRADIENT = {"mega_chunk": 1e-13, "reformer_official": 1e-14, "min_gru": 1e-25, "min_lstm": 1e-25}
+
+
+# nystrom_original needs landmarks that divide the length with the class token.
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in (*KERNELS, "nystrom_original")])
+def test_last_token_reaches_class_token(name):
+    bias = ["block.bias=false"] if name.startswith("mega_cur") else []
+    torch.manual_seed(0)
+    model = experiment(*BOARD, f"attn={name}", *bias, *LONG_HORIZONS.get(name, [])).classifier().eval().double()
+    x = torch.randn(2, 1, LENGTH, 2, dtype=torch.float64, generator=torch.manual_seed(1)).requires_grad_()
+    model(x).sum().backward()
+    gradient_size = x.grad[:, 0, -1].abs().max().item()
+    if name in OUT_OF_REACH:
+        assert gradient_size == 0, "no longer out of reach"
+    else:
+        assert WEAK_GRADIENT.get(name, 1e-6) < gradient_size and (gradient_size < 1e-6) == (name in WEAK_GRADIENT)
 
 
 WORDS = ["protocol=paper", "protocol=clean", "model.positions=rotary"]
