@@ -1,8 +1,5 @@
 """PSF and the one-block models of its paper (conf/experiment/psf_*) against lra/reference/psf.py, in float64."""
 
-import math
-from dataclasses import replace
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -44,16 +41,6 @@ def test_psf_and_gradients_match_reference(pattern, ring, options, offsets):
     out = psf(x, mask)[real]
     assert out.shape[-1] == (4 if options.get("project") is False else DIM)
     same_with_gradients(out, psf.output(torch.cat(mixed)), [x, *psf.parameters()])
-
-
-@pytest.mark.parametrize("length", [128, 1024, 2000, 4096])
-def test_default_factors_and_links_grow_with_log_length(length):
-    """The released code has one link more than the paper."""
-    factors = math.ceil(math.log2(length))
-    for links, count in (("code", factors + 1), ("paper", factors)):
-        psf = PSF(replace(SIZES, length=length), dim=DIM, links=links)
-        assert len(psf.weights) == factors
-        assert psf.offsets.tolist() == [0, *(2**j for j in range(count - 1))]
 
 
 # Released configurations: token ids, embedding width, positions, factors M, links K, hidden units of f, hidden units of
