@@ -3,18 +3,16 @@
 ``lra/reference/cur.py`` has the equations for one head of one sequence.
 """
 
-import operator
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..options import one_of
+from ..options import Range, in_range, one_of
 from .attention_maps import NO_BIAS, Impl, Weights, check_kernels, ensure_nonempty, landmark_product, uses_kernels
 from .pinv import Inverse, cubic, exact
 from .selection import Pairing, Score, SelectionOptions, gather_mask, gather_tokens, scatter_tokens, select
@@ -221,10 +219,11 @@ def cur_attention(
     _check_shapes(query, key, value)
     mask = _token_mask(attn_mask, query)
     L, D = query.shape[2:]
-    count = min(_whole("count", count, 1), L)
+    in_range("count", count, Range(1))
+    count = min(count, L)
     pinv: Inverse = exact
     if steps is not None:
-        pinv = partial(cubic, steps=_whole("steps", steps, 0))
+        pinv = partial(cubic, steps=steps)
     one_of("columns", columns, Columns)
 
     # The scores are divided by √D later.
@@ -277,17 +276,3 @@ def _token_mask(attn_mask: Tensor | None, query: Tensor) -> Bool[Tensor, "N L"] 
         shape = f"{attn_mask.dtype} {tuple(attn_mask.shape)}"
         raise ValueError(f"attn_mask must be bool, (N,L) or (N,1,1,L) with N = {N} and L = {L}, not {shape}")
     return mask.expand(N, L)
-
-
-def _whole(name: str, value: object, minimum: int) -> int:
-    """Convert a whole number, also numpy's or torch's, to Python's; raise ValueError for others and for bools."""
-    is_bool = isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool
-    number = None
-    if isinstance(value, SupportsIndex) and not is_bool:
-        with suppress(TypeError):
-            number = operator.index(value)
-    if number is None:
-        raise ValueError(f"{name} must be a whole number of {minimum} or more, not {value!r}")
-    if number < minimum:
-        raise ValueError(f"{name} must be {minimum} or more, not {number}")
-    return number
