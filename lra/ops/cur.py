@@ -258,8 +258,6 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
     if query.dim() != 4 or not fits:
         shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
         raise ValueError(f"query, key and value must be (N,H,L,D), (N,H,L,D) and (N,H,L,E), not {shapes}")
-    if 0 in query.shape[2:]:
-        raise ValueError(f"query and key must have at least one token and one feature, not {tuple(query.shape)}")
 
 
 def _token_mask(attn_mask: Tensor | None, query: Tensor) -> Bool[Tensor, "N L"] | None:

@@ -242,16 +242,6 @@ def test_strides_beyond_32_bits_give_same_results(strides):
     assert all(map(torch.equal, *results))
 
 
-@pytest.mark.parametrize("m", [16, 128])
-def test_empty_batch_gives_empty_results(m):
-    q, k, v = (torch.empty(0, 2, 130, 8, requires_grad=True) for _ in range(3))
-    index, mask = torch.empty(0, 2, m, dtype=torch.int64), torch.empty(0, 130, dtype=torch.bool)
-    out = fused(q, k, v, index, index, mask, True, 4)
-    assert out.shape == q.shape
-    assert all(x.shape == q.shape for x in torch.autograd.grad(out.sum(), (q, k, v)))
-    assert kernels.token_scores(q, k, mask, score="abs", class_token=False).shape == (2, 0, 2, 130)
-
-
 @pytest.mark.parametrize(
     "kind,sizes,options,message",
     [

@@ -12,9 +12,8 @@ from . import tiles
 
 
 def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
-    """Launch a kernel, unless the batch is empty."""
-    if 0 not in grid:
-        kernel[grid](*args, num_warps=warps, num_stages=stages, **constants)
+    """Launch a kernel."""
+    kernel[grid](*args, num_warps=warps, num_stages=stages, **constants)
 
 
 class Selected(NamedTuple):
