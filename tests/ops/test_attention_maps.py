@@ -77,12 +77,6 @@ def test_pack_and_unpack_with_holes_round_trip(multiple):
     torch.testing.assert_close(varlen.sum(packed[:, 0]), zeroed[:, 0].sum(1))
 
 
-def test_top_score_is_never_an_added_token():
-    scores = torch.randn(len(LENGTHS), 2, 13)
-    tops = [packing.positions[packing.top(packing.pack(scores, 2), 1)] for packing in (layout(multiple=32), layout())]
-    assert torch.equal(*tops)
-
-
 def test_packed_attention_accumulates_in_float32():
     """In bfloat16 a sum of 2,048 terms 2^-11 would stall at 1/8, and a sum of terms 1 + 2^-7 before 256."""
     varlen = layout([2048])

@@ -130,12 +130,3 @@ def test_kernels_fit_and_spill_only_with_inverse(arch, dtype):
     for row in table:
         fits = row["shared"] <= SHARED_MEMORY[str(row["arch"])] and row["registers"] > TRAP
         assert fits and row["spilled"] <= spill_limit(row), row
-
-
-def test_resources_command_rejects_invalid_argument(monkeypatch):
-    messages = {word: f"{word}: no such choice; there are arch=80,90,100 " for word in ("m=3", "n=64", "arch=70")}
-    messages["m=16"] = "TRITON_INTERPRET=1 interprets kernels"
-    for word, message in messages.items():
-        monkeypatch.setattr(sys, "argv", ["resources", "d=64", word])
-        with pytest.raises(SystemExit, match=f"^lra: {message}"):
-            resources.main()
