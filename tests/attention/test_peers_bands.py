@@ -1,4 +1,4 @@
-"""Banded, block, LSH and random-feature attention against public implementations, in float64."""
+"""Banded, block and LSH attention against public implementations, in float64."""
 
 from functools import partial
 
@@ -11,19 +11,16 @@ from support.peers import (
     H,
     L,
     N,
-    derived_qkv,
     first_real,
     make,
     package,
     run,
-    same,
     same_with_gradients,
     split,
     tokens,
 )
 
 from lra.attention.bigbird import BigBird
-from lra.attention.linear import Performer
 from lra.attention.longformer import Longformer
 from lra.attention.reformer import Reformer
 
@@ -98,30 +95,6 @@ def test_bigbird_matches_transformers_in_training(blocks, block, random):
     out, theirs = run_both(ours, peer.train(), draws, x, mask)
     assert draws[-1][0].shape == (blocks - 2, random)
     same_with_gradients(out[mask], theirs[mask], x)
-
-
-def build_performers(kernel, **options):
-    peers = package("performer_pytorch.performer_pytorch")
-    torch.manual_seed(0)
-    peer = peers.FastAttention(D, nb_features=20, generalized_attention=kernel == "relu").double()
-    ours = make(Performer, features=20, kernel=kernel, redraw="never", **options)
-    ours.rows.draw.copy_(peer.projection_matrix)
-    return ours, peer
-
-
-@pytest.mark.parametrize("spread, scalings", [(0.3, 1), (1.0, 1), (3.0, 1), (1.0, 2)])
-def test_performer_matches_performer_pytorch(spread, scalings):
-    """Without padding. scalings=2 is the package on scaled queries and keys, as the PyTorch LRA code calls it."""
-    ours, peer = build_performers("exp", scalings=scalings)
-    q, k, v = derived_qkv(spread * tokens().detach())
-    scale = D ** (-0.25 * (scalings - 1))
-    same(ours(q, k, v), peer(q * scale, k * scale, v))
-
-
-def test_performer_relu_matches_performer_pytorch():
-    ours, peer = build_performers("relu")
-    x = tokens()
-    same_with_gradients(ours(*derived_qkv(x)), peer(*derived_qkv(x)), x)
 
 
 def build_reformers(chunk, hashes, buckets):
