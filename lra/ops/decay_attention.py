@@ -136,9 +136,14 @@ def channel_decay_attention(
     Returns:
         The outputs.
 
+    Raises:
+        ValueError: chunk is not a power of two.
+
     Source: Yang et al. 2023 (GLA), section 4; the halving is this suite's. lra/reference/gated_linear_attention.py is
     the recurrence token by token.
     """
+    if chunk < 1 or chunk & (chunk - 1):
+        raise ValueError(f"chunk must be a power of two, got {chunk}")
     if scale is None:
         scale = q.shape[-1] ** -0.5
     length = q.shape[2]

@@ -9,9 +9,10 @@ from functools import partial
 
 import pytest
 import torch
-from support.peers import DIM, H, L, N, first_real, make, package, run, same, tokens
+from support.peers import DIM, D, H, L, N, first_real, make, merge, package, run, same, split, tokens
 
-from lra.attention.nystrom import NystromOriginal
+from lra.attention.linformer import Linformer
+from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.attention.softmax import Softmax
 from lra.model.mega import Mega
 from lra.ops.pinv import cubic
@@ -23,6 +24,19 @@ PINV = partial(cubic, steps=6, init="batch")
 
 def additive_mask(mask):
     return torch.zeros(N, 1, 1, L, dtype=torch.float64).masked_fill(~mask[:, None, None], float("-inf"))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_softmax_matches_transformers_bert(masked):
+    package("transformers")
+    from transformers import BertConfig
+    from transformers.models.bert.modeling_bert import BertSelfAttention
+
+    torch.manual_seed(0)
+    peer = BertSelfAttention(BertConfig(hidden_size=DIM, num_attention_heads=H, attn_implementation="eager"))
+    peer, x = peer.double().eval(), tokens()
+    theirs = peer(x, additive_mask(SUFFIX) if masked else None)[0]
+    same(run(make(Softmax), peer, x, SUFFIX if masked else None), theirs)
 
 
 def nystromformer(landmarks, kernel):
@@ -55,6 +69,38 @@ def test_nystrom_original_with_zero_padding_matches_transformers(landmarks):
         torch.nn.init.zeros_(layer.bias)
     x = tokens() * SUFFIX[..., None]
     same(run(ours, peer, x, SUFFIX)[SUFFIX], peer(x, additive_mask(SUFFIX))[0][SUFFIX])
+
+
+@pytest.mark.parametrize("landmarks", [1, 4, 16])
+@pytest.mark.parametrize("kernel", [0, 33])
+def test_nystrom_matches_nystrom_attention_package(landmarks, kernel):
+    """Only without padding and with landmarks that divide the length: the package pads at the front."""
+    peers = package("nystrom_attention.nystrom_attention")
+    torch.manual_seed(0)
+    sizes = {"dim_head": D, "heads": H, "num_landmarks": landmarks}
+    peer = peers.NystromAttention(DIM, **sizes, residual=kernel > 0, residual_conv_kernel=kernel or 1).double().eval()
+    ours, x = make(Nystrom, landmarks=landmarks, kernel=kernel, pinv=PINV), tokens()
+    if kernel:
+        ours.conv.load_state_dict(peer.res_conv.state_dict())
+    same(peer.to_out(merge(ours(*split(*peer.to_qkv(x).chunk(3, -1))))), peer(x))
+
+
+@pytest.mark.parametrize("length", [L, L - 11])
+@pytest.mark.parametrize("share_kv", [False, True])
+def test_linformer_matches_linformer_package(length, share_kv):
+    """With share_kv the package also uses the keys as values. It takes no mask."""
+    peers = package("linformer.linformer")
+    torch.manual_seed(0)
+    peer = peers.LinformerSelfAttention(DIM, seq_len=L, k=7, heads=H, dim_head=D, share_kv=share_kv).double().eval()
+    ours = make(Linformer, rank=7, share_heads=True, share_kv=share_kv)
+    with torch.no_grad():
+        ours.compress_k.copy_(peer.proj_k.T)
+        if not share_kv:
+            ours.compress_v.copy_(peer.proj_v.T)
+    x = tokens(length)
+    keys = peer.to_k(x)
+    q, k, v = split(peer.to_q(x), keys, keys if share_kv else peer.to_v(x))
+    same(peer.to_out(merge(ours(q, k, v))), peer(x))
 
 
 def mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation):

@@ -48,5 +48,10 @@ def tokens(length=L):
     return torch.randn(N, length, DIM, dtype=torch.float64, generator=generator).requires_grad_()
 
 
+def derived_qkv(x):
+    """Distinct queries, keys and values derived from x without projections."""
+    return split(x, 2 * x.flip(1), x.cos())
+
+
 def first_real(length, *real):
     return torch.arange(length) < torch.tensor(real)[:, None]
