@@ -93,6 +93,16 @@ def test_check_command_reports_failed_checks(word, call):
     assert {line: out.count(line) for line in printed_lines} == printed_lines
 
 
+@pytest.mark.parametrize("impl", ["sdpa", "triton", "triton_rounded"])
+def test_kernels_are_checked_in_float32_without_difference_quotient(impl):
+    experiment = config("cur_abs", *CHECK_SIZES)
+    experiment = experiment.replace(attn=experiment.attn.replace(impl=impl))
+    is_kernel = impl != "sdpa"
+    assert properties.in_float32(experiment) == is_kernel
+    skipped = set(properties.CHECKS) - set(command.applicable_checks(experiment))
+    assert skipped == ({properties.gradient_is_the_derivative} if is_kernel else set())
+
+
 def test_check_command_counts_skipped_checks(monkeypatch, call):
     monkeypatch.setattr(command, "in_float32", lambda experiment: True)
     _, out, _ = call(command.check, "attn=cur_step")
@@ -203,6 +213,15 @@ def test_forward_and_backward_allocate_no_square_tensor(words, masked):
     with NoSquare(length):
         module(x, mask)[0].square().mean().backward()
     assert x.grad.isfinite().all() and x.grad.any()
+
+
+def test_no_square_mode_detects_forward_and_backward():
+    module, x = block_of_length("softmax", 256), torch.randn(1, 256, 16)
+    with pytest.raises(AssertionError, match="makes"), NoSquare(256):
+        module(x, None)
+    loss = module(x, None)[0].sum()
+    with pytest.raises(AssertionError, match="makes"), NoSquare(256):
+        loss.backward()
 
 
 def length_cases():

@@ -150,6 +150,12 @@ def test_compiled_graph_size_is_independent_of_length(name):
     assert num_nodes[35] == num_nodes[70] > 0
 
 
+def test_chunk_must_be_power_of_two():
+    tensors = draw_inputs("channel_decay_attention", 5)
+    with pytest.raises(ValueError, match="chunk must be a power of two, got 48"):
+        recurrence.channel_decay_attention(*tensors, chunk=48)
+
+
 @pytest.mark.skipif(os.environ.get("LRA_CHECK_SHAPES", "1") != "1", reason="shapes are not checked")
 def test_wrong_shape_raises_type_check_error():
     shapes = dict.fromkeys("qkv", (1, 2, 8, 4)) | {"log_decay": (1, 2, 8)}
