@@ -80,6 +80,15 @@ def test_epoch_order_is_copied_to_device_once(data_root):
     assert mode.copies == 1 and devices == {"meta"}
 
 
+def test_no_waiting_mode_detects_synchronisation():
+    x = torch.ones(3, device="meta")
+    for wait in (lambda: x.sum().item(), lambda: x.nonzero(), lambda: x[x > 0], lambda: x.cpu()):
+        with pytest.raises((RuntimeError, NotImplementedError, AssertionError)), NoWaiting():
+            wait()
+    with pytest.raises(AssertionError, match="_to_copy"), NoWaiting():
+        torch.ones(3).to("meta")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("pad", PAD)
 @pytest.mark.parametrize("name", FEW)
