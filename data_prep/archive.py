@@ -181,19 +181,6 @@ def is_metadata(name: str) -> bool:
     return "__MACOSX" in parts or any(part.startswith("._") for part in parts)
 
 
-def _check(member: tarfile.TarInfo, path: Path) -> None:
-    """Raise ValueError for a member that occurs only in hostile or broken archives."""
-    # A path that leads out of the folder of the archive.
-    parts = member.name.split("/")
-    if member.name.startswith("/") or ".." in parts:
-        raise ValueError(f"{path} is not to be trusted: its member {member.name!r} lies outside of it")
-    is_file = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
-    if not is_file and not member.isdir():
-        is_link = member.issym() or member.islnk()
-        kind = "a link" if is_link else "not a plain file"
-        raise ValueError(f"{path} is not to be trusted: its member {member.name!r} is {kind}")
-
-
 def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Iterator[tuple[str, BinaryIO]]:
     """Read files of a tar archive, compressed or not, in its order and in constant memory.
 
@@ -207,7 +194,7 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
         belongs into a block of `reading`.
 
     Raises:
-        ValueError: the archive is damaged, or it has members outside of it, links or devices.
+        ValueError: the archive is damaged.
     """
     with reading(path), open(path, "rb") as raw, tarfile.open(fileobj=raw) as tar:
         total = os.fstat(raw.fileno()).st_size
@@ -217,9 +204,9 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
                 member = tar.next()
                 if member is None:
                     break
-                _check(member, path)
                 name = normpath(member.name)
-                is_file = not member.isdir() and not is_metadata(name)
+                # Folders and links have no content.
+                is_file = member.isfile() and not is_metadata(name)
                 if is_file and wanted(name):
                     yield name, tar.extractfile(member)
                 # tarfile keeps 1 KB for each of the release's millions of files.

@@ -118,14 +118,12 @@ def png(pixels: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def write_tar(path: Path, files: dict | list, *, hostile: tarfile.TarInfo | None = None, mode: str = "w:gz") -> dict:
-    """Write an archive, with the `hostile` member first; return the options of a source that reads it.
+def write_tar(path: Path, files: dict | list, *, mode: str = "w:gz") -> dict:
+    """Write an archive; return the options of a source that reads it.
 
     files: content by name, or a list of (name, content), which may repeat a name.
     """
     with tarfile.open(path, mode) as tar:
-        if hostile is not None:
-            tar.addfile(hostile)
         for name, data in files.items() if isinstance(files, dict) else files:
             member = tarfile.TarInfo(name)
             member.size = len(data)
@@ -199,7 +197,7 @@ def trained(folder: Path, *args: str) -> record.RunRecord:
     return record.load(record_path)
 
 
-def imdb(path: Path, n: int = 20, **options) -> dict:
+def imdb(path: Path, n: int = 20) -> dict:
     """Write an archive with n reviews per split and label, in mixed order and among other files.
 
     A review is "<split> <label> <id>: " and then all byte values. Some reviews have white space at their ends.
@@ -213,7 +211,7 @@ def imdb(path: Path, n: int = 20, **options) -> dict:
             for i in reversed(range(n)):
                 text = f"{split} {label} {i}: ".encode() + bytes(range(256))[i:]
                 files[f"aclImdb/{split}/{label}/{i}_{7 if label == 'pos' else 3}.txt"] = text.join(affixes[i % 4])
-    return write_tar(path, files, **options)
+    return write_tar(path, files)
 
 
 # Random records of CIFAR-10's binary layout by batch, (6, 3073) uint8: a label, then the pixels. The batches are not in
