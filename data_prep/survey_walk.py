@@ -13,7 +13,7 @@ from lra.data.source import cores
 from .archive import DEPTH, is_metadata, members, reading, split_files, subfolders
 from .examples import in_order
 from .formats.cifar import Cifar, CifarFolder, open_cifar
-from .formats.detect import FORMATS, open_copy
+from .formats.detect import FORMATS
 from .formats.lra_pickle import PickleReader
 from .image import PIXELS
 from .lines import bounded_lines, open_lines
@@ -214,10 +214,6 @@ def _survey_pickles(folder: Path, progress: Progress) -> Iterator[CopyCollector]
         try:
             reader = PickleReader(folder, stem=stem, length=length, **asdict(FORMATS[task]))
             collector.read(reader, progress)
-            # Unpacked reviews or batches in the same folder are read instead of the pickles.
-            if not isinstance(open_copy(folder, task, stem=stem, length=length), PickleReader):
-                advice = "the command below reads other files there; move the pickles to another folder"
-                collector.tolerated.append(f"{folder}: {advice}")
         except ValueError as error:
             collector.faults.append(str(error))
         yield collector
