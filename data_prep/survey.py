@@ -124,7 +124,6 @@ class TableCollector(Collector):
         path = f"{self.place}/{name}"
         summary = SplitSummary(split)
         sha = hashlib.sha256()
-        ends = Counter()
         blank = []
         faults = []
         number = 0
@@ -132,7 +131,6 @@ class TableCollector(Collector):
             # The checksum covers the lines as they are, with their ends.
             sha.update(raw)
             line = raw.rstrip(b"\r\n")
-            ends[raw[len(line) :]] += 1
             # The first line shows whether this is a text table at all.
             if number == 1:
                 description = impostor(raw)
@@ -164,13 +162,7 @@ class TableCollector(Collector):
             faults.append(f"{path}: is empty")
         elif blank:
             self.tolerated.append(f"{path}, line {blank[0]}: blank lines at the end")
-        # Files that were edited on several systems have both line ends.
-        if ends[b"\n"] and ends[b"\r\n"]:
-            windows = ends[b"\r\n"]
-            unix = ends[b"\n"]
-            counts = f"{windows:,} of Windows, {unix:,} of Unix"
-            self.tolerated.append(f"{path}: mixed line ends, {counts}")
-        has_open_end = number > 0 and ends[b""] > 0
+        has_open_end = number > 0 and not raw.endswith(b"\n")
         if has_open_end and not faults and number not in blank:
             self.tolerated.append(f"{path}, line {number}: no line end, the file may be truncated")
         self.faults += shorten(faults)
