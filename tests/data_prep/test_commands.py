@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import shlex
-import sys
 from functools import partial
 from itertools import islice
 from unittest.mock import Mock
@@ -77,20 +76,17 @@ def test_list_shows_prepared_and_damaged_data(run_command, tmp_path, monkeypatch
     assert "is damaged: 0 bytes instead of" in run_command("budget=smoke")[1]
 
 
-def test_all_prepares_tasks_and_skips_those_without_user_files(run_command, tmp_path, monkeypatch):
+def test_all_skips_user_files_and_continues_after_failure(run_command, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "TASKS", ["adding", "genome", "listops", "temporal_order"])
+    with monkeypatch.context() as patch:
+        patch.setattr(ListOps, "splits", Mock(side_effect=OSError(28, "No space left")))
+        stop, _, err = run_command("task=all", "budget=smoke")
+    assert "1 of 4 tasks failed: listops" in stop and "No space left" in stop and "\n" not in stop
+    assert "listops: failed" in err and "temporal_order_N128: train 256" in err
     stop, _, err = run_command("task=all", "budget=smoke")
     assert stop is None and len(list((tmp_path / "data").glob("*/"))) == 1
-    assert "genome: left out" in err and "adding_N128: train 256" in err and "listops: train 256" in err
+    assert "genome: left out" in err and "listops: train 256" in err
     assert "every checksum is correct" in run_command("task=all", "budget=smoke", "verify=true")[2]
-
-
-def test_all_continues_after_failure_and_exits_with_its_message(run_command, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "TASKS", ["adding", "listops", "temporal_order"])
-    monkeypatch.setattr(ListOps, "splits", Mock(side_effect=OSError(28, "No space left")))
-    stop, _, err = run_command("task=all", "budget=smoke")
-    assert "1 of 3 tasks failed: listops" in stop and "No space left" in stop and "\n" not in stop
-    assert "listops: failed" in err and "temporal_order_N128: train 256" in err
 
 
 def test_synthetic_task_stores_nothing(run_command, tmp_path):
@@ -196,14 +192,6 @@ def test_inspect_recognises_layout_and_counts_examples(tmp_path, inspected, layo
     assert sorted(commands) == sorted([f"task={task}", f"source.release={root}/{folders[task]}"] for task in folders)
 
 
-def test_inspect_prints_working_prepare_command(tmp_path, run_command, capfd):
-    root = write_folder(tmp_path / "root", nest("x/listops-1000", LISTOPS))
-    inspect.main([str(root)])
-    words = re.search("to prepare it: lra data (.*)", capfd.readouterr().out)[1]
-    stop, _, said = run_command(*shlex.split(words))
-    assert stop is None and "train 2, val 2, test 2 examples ready" in said
-
-
 HTML = b"<!DOCTYPE html>\n<title>403</title>"
 SMALL = png(np.eye(16, dtype=np.uint8))
 IMAGE = f"{INNER}/imgs/8/sample_3.png"
@@ -216,7 +204,6 @@ DAMAGED_FILES = {
     "basic_val.tsv is a web page (HTML)": {"l/basic_val.tsv": HTML},
     "new_aan_pairs.eval.tsv: is empty": {"r/new_aan_pairs.eval.tsv": b""},
     "l/basic_test.tsv: is missing": {"l/basic_test.tsv": None},
-    "test.tsv, line 2: 3 columns instead of 5": {"r/new_aan_pairs.test.tsv": b"1.0\ta\tb\tc\td\n1.0\ta\tb\n"},
     "test.tsv, line 1: the label is '2.0', not 0.0": {"r/new_aan_pairs.test.tsv": b"2.0\ta\tb\tc\td\n"},
     "basic_train.tsv, line 2: unknown token '[SUM'": {"l/basic_train.tsv": HEAD + b"[SUM 1 2 ]\t3\n"},
     "basic_train.tsv, line 2: is blank": {"l/basic_train.tsv": HEAD + b"\n[SM 1 2 ]\t3\n"},
@@ -224,7 +211,6 @@ DAMAGED_FILES = {
     "imgs/8/sample_3.png: is empty": {IMAGE: b""},
     "sample_3.png: is no readable image of 32 x 32": {IMAGE: SMALL},
     "imgs/8/sample_3.png: is missing": {IMAGE: None},
-    "sample_3.png: is a web page": {IMAGE: HTML},
     "only 21 of 60 images are different": nest(INNER, EQUAL_IMAGES),
     "has no metadata/*.npy": nest(INNER, NO_METADATA),
     "data_batch_1.bin: has 18,437 bytes, not records of 3,073": {BATCH: RECORDS["test_batch"].tobytes()[:-1]},
@@ -360,12 +346,7 @@ def test_unknown_data_command_error_names_command(capsys):
 
 
 @pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt, "lra: interrupted\n"), (BrokenPipeError, "")])
-def test_interrupt_and_broken_pipe_exit_without_traceback(error, said, tmp_path, monkeypatch, capsys):
+def test_interrupt_and_broken_pipe_exit_without_traceback(error, said, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(inspect, "layout", Mock(side_effect=error))
-    with open(tmp_path / "out", "w") as out:
-        monkeypatch.setattr(sys, "stdout", out)
-        assert inspect.main([str(tmp_path)]) == 1
-        # Output that is still buffered after a broken pipe is discarded.
-        print("buffered", flush=True)
-    assert capsys.readouterr().err == said
-    assert ((tmp_path / "out").read_text() == "") == (error is BrokenPipeError)
+    assert inspect.main([str(tmp_path)]) == 1
+    assert capfd.readouterr().err == said
