@@ -194,15 +194,6 @@ def test_error_for_differing_copies_lists_paths_that_work(tmp_path, case, kind):
     assert len({source.prepare(tmp_path / "data") for source in sources}) == 2
 
 
-@pytest.mark.parametrize(("case", "name"), [("another size", "basic_test.tsv"), ("one image", "imgs/8/sample_3.png")])
-def test_archive_member_with_two_contents_raises(tmp_path, case, name):
-    """`tar -u` appends a changed file under the same name."""
-    task, changes = CHANGED_COPIES[case]
-    copies = [nest(INNER_FOLDER[task], files) for files in (files_of(task), changes)]
-    root = write_release(tmp_path / "lra.gz", "archive", *copies)
-    assert_rejected(task(release=root), tmp_path / "data", rf"{name} .*twice with different content")
-
-
 # Changes of the folder before the first and the second preparation, and the number of images after each.
 STEPS = {
     "completed": (dict.fromkeys(["imgs/8/sample_3.png", "imgs/9/sample_30.png"]), {}, COUNT - 2, COUNT),
