@@ -1,15 +1,12 @@
-"""Helpers for tests of sources: tiny archives in the official layouts, contents of splits, a local HTTP server."""
+"""Helpers for tests of sources: tiny archives in the official layouts, contents of splits."""
 
 import functools
 import gzip
 import hashlib
-import http.server
 import io
 import multiprocessing
 import os
 import tarfile
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -30,39 +27,11 @@ DATA = os.urandom(200_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """Serve `folder`; at /cut and /stall half of DATA, after which the connection breaks off or nothing comes."""
-
-    def __init__(self, folder):
-        self.folder, self.asked = folder, []
-        super().__init__(("127.0.0.1", 0), functools.partial(Handler, directory=folder))
-        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
-
-    def url(self, name):
-        return f"http://127.0.0.1:{self.server_port}/{name}"
-
-
-class Handler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        self.server.asked.append(self.path)
-        if self.path not in ("/cut", "/stall"):
-            return super().do_GET()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(DATA)))
-        self.end_headers()
-        self.wfile.write(DATA[: len(DATA) // 2])
-        if self.path == "/stall":
-            time.sleep(60)
-
-
 def silent(title, done, total):
     pass
 
 
-def partial(folder: Path) -> list[str]:
+def files_in(folder: Path) -> list[str]:
     """Names of all files in a download folder except locks."""
     return [path.name for path in folder.iterdir() if path.suffix != ".lock"] if folder.exists() else []
 
@@ -85,7 +54,7 @@ def assert_rejected(source, root: Path, message: str) -> str:
 def refused(request: Download, folder: Path) -> str:
     """Assert that a download is rejected and leaves no file; return the message."""
     message = assert_error(".", request.fetch, folder, silent)
-    assert partial(folder) == []
+    assert files_in(folder) == []
     return message
 
 
@@ -111,10 +80,6 @@ def write_tar(path: Path, files: dict | list, *, mode: str = "w:gz") -> dict:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    return hashed(path)
-
-
-def hashed(path: Path) -> dict:
     return {"archive": path, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 

@@ -202,13 +202,10 @@ def test_synthetic_sequences_are_pinned_to_version(source, sha):
         (Adding, {"val": 0}, "at least one"),
         (Adding, {"seed": -1}, "seed"),
         (Recall, {"pairs": 9}, "recall needs pairs from 1 to the keys, the values"),
-        (Recall, {"pairs": 0}, "recall needs pairs from 1"),
         (Recall, {"values": 1, "pairs": 1}, "recall needs at least one key and two values"),
         (Recall, {"power": 0}, "recall needs a power above 0, not 0"),
         (Recall, {"length": 2048}, "recall needs a length among 64, 128, 256, 512, 1024, not 2048"),
         (Recall, {"keys": 200, "values": 200}, "recall needs fewer tokens"),
-        (Chain, {"links": []}, "source.links from 3 to 32"),
-        (Chain, {"links": [2]}, "source.links from 3 to 32"),
         (Chain, {"links": [40]}, "source.links from 3 to 32"),
         (Chain, {"hops": 0}, "at least one hop"),
         (Chain, {"names": 190}, "below 32,767"),
@@ -218,14 +215,12 @@ def test_synthetic_sequences_are_pinned_to_version(source, sha):
         (Majority, {"values": 1}, "one group and two values"),
         (Majority, {"groups": 5000}, "below 32,768"),
         (Majority, {"gap": 128}, "source.gap from 0 to 127"),
-        (Registers, {"writes": []}, "source.writes from 1 to 255"),
         (Registers, {"writes": [256]}, "source.writes from 1 to 255"),
         (Registers, {"gap": -1}, "source.gap from 0 to 254"),
         (Registers, {"gap": 240}, "source.writes from 1 to 15"),
         (Registers, {"writes": [9], "overwrite": False}, "source.writes from 1 to 8"),
         (Registers, {"values": 1}, "one register and two values"),
         (Registers, {"registers": 200, "values": 200}, "below 32,768"),
-        (Registers, {"length": 100}, "a length among 64, 128"),
         (ListOps, {"min_length": 10, "max_length": 11}, "a length strictly between"),
         (ListOps, {"max_args": 1}, "max_args >= 2"),
         (ListOps, {"p_operator": 1.5}, "p_operator in 0..1"),
@@ -240,17 +235,11 @@ def test_invalid_option_error_names_option(kind, options, reason):
 
 
 @pytest.mark.parametrize(
-    ("words", "task", "metric"),
-    [
-        ("task=recall source.pairs=2", "recall_N64_K2", "accuracy"),
-        ("task=temporal_order", "temporal_order_N128", "accuracy"),
-        ("task=adding", "adding_N128", "within_tolerance"),
-        ("task=chain", "chain_N64", "accuracy"),
-        ("task=registers", "registers_N256", "accuracy"),
-        ("task=majority", "majority_N128", "accuracy"),
-    ],
+    "name",
+    ["recall_N64_K4", "temporal_order_N128", "adding_N128", "chain_N64", "registers_N256", "majority_N128"],
 )
-def test_run_on_synthetic_task_records_length_and_stores_no_data(words, task, metric, tmp_path):
-    result = trained(tmp_path, *words.split(), "attn=sdpa")
-    assert (result.task, result.metric, result.status) == (task, metric, "done")
+def test_run_on_synthetic_task_records_length_and_stores_no_data(name, tmp_path):
+    result = trained(tmp_path, f"task={name.partition('_N')[0]}", "attn=sdpa")
+    assert (result.task, result.status) == (name, "done")
+    assert result.metric == ("within_tolerance" if result.task == "adding_N128" else "accuracy")
     assert 0 <= result.test <= 100 and not (tmp_path / "data").exists()

@@ -1,16 +1,20 @@
 """Files of data sets: downloads from a local server, and releases, which their content identifies, not their path."""
 
 import hashlib
+import http.server
 import importlib.util
 import os
 import shutil
 import signal
+import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import hydra
 import pytest
 from conftest import config, slow, small_disk, until
-from server import DATA, SHA256, Server, imdb, partial, refused, silent, start, write_folder, write_tar
+from server import DATA, SHA256, files_in, imdb, refused, silent, start, write_folder, write_tar
 
 from data_prep import __main__ as command
 from data_prep import download
@@ -33,6 +37,21 @@ from lra.runs.run_dir import RunDir, check_choices
 from lra.train.__main__ import train
 
 
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serve files; at /cut and /stall half of DATA, after which the connection breaks off or nothing comes."""
+
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        if self.path not in ("/cut", "/stall"):
+            return super().do_GET()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(DATA)))
+        self.end_headers()
+        self.wfile.write(DATA[: len(DATA) // 2])
+        if self.path == "/stall":
+            time.sleep(60)
+
+
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """A local HTTP server of tmp_path/served, which contains file.tar.gz with the content DATA."""
@@ -40,7 +59,10 @@ def server(tmp_path, monkeypatch):
         pytest.skip("needs tensorflow-datasets")
     monkeypatch.setenv("NO_PROXY", "*")
     folder = write_folder(tmp_path / "served", {"file.tar.gz": DATA})
-    with Server(folder) as running:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder)) as running:
+        running.asked = []
+        running.url = lambda name: f"http://127.0.0.1:{running.server_port}/{name}"
+        threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
         yield running
         running.shutdown()
 
@@ -48,7 +70,7 @@ def server(tmp_path, monkeypatch):
 def test_download_is_verified_and_cached(server, tmp_path, capsys):
     request = Download(url=server.url("file.tar.gz"), sha256=SHA256, size=len(DATA))
     path = request.fetch(tmp_path / "downloads", silent)
-    assert path.read_bytes() == DATA and partial(tmp_path / "downloads") == [f"{SHA256[:8]}-file.tar.gz"]
+    assert path.read_bytes() == DATA and files_in(tmp_path / "downloads") == [f"{SHA256[:8]}-file.tar.gz"]
     assert request.fetch(tmp_path / "downloads", silent) == path and len(server.asked) == 1
     path.write_bytes(DATA[:-1])
     assert request.fetch(tmp_path / "downloads", silent).read_bytes() == DATA and len(server.asked) == 2
@@ -89,7 +111,7 @@ def test_interrupted_download_leaves_no_file(server, tmp_path):
     until(lambda: [*folder.glob("*.tmp-*/*.tmp.*/stall")])
     os.kill(process.pid, signal.SIGINT)
     process.join(20)
-    assert process.exitcode and partial(folder) == []
+    assert process.exitcode and files_in(folder) == []
 
 
 def test_download_without_tfds_error_names_alternatives(tmp_path, monkeypatch):
@@ -133,7 +155,7 @@ def test_official_urls_and_checksums_match_tfds():
 
 
 def test_concurrent_processes_download_once(server, tmp_path):
-    sha256 = imdb(server.folder / "aclImdb_v1.tar.gz")["sha256"]
+    sha256 = imdb(tmp_path / "served" / "aclImdb_v1.tar.gz")["sha256"]
     # Two data sets from one file: each has its own lock, so only the lock of the download prevents a second one.
     sources = [Text(url=server.url("aclImdb_v1.tar.gz"), sha256=sha256, hold_out=n) for n in (0, 5)]
     processes = [start(source.prepare, tmp_path / "data") for source in sources]
