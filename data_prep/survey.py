@@ -137,9 +137,7 @@ class TableCollector(Collector):
                 if description is not None:
                     faults.append(f"{path} {description}")
                     break
-                if raw.startswith(BYTE_ORDER_MARK):
-                    self.tolerated.append(f"{path}, line 1: starts with a byte order mark (BOM)")
-                    line = line.removeprefix(BYTE_ORDER_MARK)
+                line = line.removeprefix(BYTE_ORDER_MARK)
             # Blank lines are remembered, since the last lines of a file may be blank.
             if not line.strip():
                 blank.append(number)

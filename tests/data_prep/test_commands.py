@@ -215,9 +215,6 @@ DAMAGED_FILES = {
     "has no metadata/*.npy": nest(INNER, NO_METADATA),
     "data_batch_1.bin: has 18,437 bytes, not records of 3,073": {BATCH: RECORDS["test_batch"].tobytes()[:-1]},
     "test_batch.bin: is missing": {BATCH: RECORDS["test_batch"].tobytes()},
-    "tolerated: l/basic_val.tsv, line 1: starts with a byte order mark": {
-        "l/basic_val.tsv": b"\xef\xbb\xbf" + HEAD + b"[MAX 1 2 ]\t2\n"
-    },
     "tolerated: l/basic_val.tsv, line 2: no line end": {"l/basic_val.tsv": HEAD + b"[MAX 1 2 ]\t2"},
 }
 
