@@ -224,18 +224,15 @@ def test_members_are_read_in_archive_order_for_each_compression(tmp_path, mode):
     assert entries == [("a/2", b"two" * 999), ("a/1", b""), ("a/4", bytes(512))]
 
 
-@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, "changed"])
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, 1])
 @pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2"])
 def test_truncated_or_corrupt_archive_raises(tmp_path, mode, share):
     path = tmp_path / "some.tar"
     write_tar(path, {f"a/{i}": os.urandom(3000) for i in range(20)}, mode=mode)
     data = bytearray(path.read_bytes())
-    if share == "changed":
-        data[30_000] ^= 4
-    else:
-        del data[int(share * len(data)) :]
-    path.write_bytes(data)
+    # The complete file has one changed bit.
+    data[30_000] ^= 4
+    path.write_bytes(data[: int(share * len(data))])
     message = r"some.tar is damaged or not an archive \(.*\): get it again"
-    with pytest.raises(ValueError, match=message) as caught, reading(path):
+    with pytest.raises(ValueError, match=message), reading(path):
         [file.read() for _, file in members(path, lambda name: True, silent)]
-    assert "\n" not in str(caught.value)

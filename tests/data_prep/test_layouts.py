@@ -56,8 +56,6 @@ def test_search_skips_fifth_level_and_image_folders(tmp_path):
     root = write_folder(tmp_path / "root", nest("a/b/c/d/e", LISTOPS) | nest("imgs", LISTOPS))
     message = r"root/basic_train.tsv is missing: .* up to four levels above it"
     assert_rejected(ListOps(release=root), tmp_path / "data", message)
-    write_folder(root / "a", nest("b/c/d", {name: LISTOPS[name] for name in ("basic_train.tsv", "basic_val.tsv")}))
-    assert_rejected(ListOps(release=root), tmp_path / "data", r"a/b/c/d/basic_test.tsv is missing")
 
 
 def test_search_follows_symlinks_and_survives_symlink_loop(tmp_path):
@@ -174,23 +172,19 @@ def test_error_for_differing_copies_lists_paths_that_work(tmp_path, task, kind):
         assert len({task(release=root / copy).prepare(data) for copy in copies}) == 2
 
 
-# Changes of the folder before the first and the second preparation, and the number of images at first.
-STEPS = {
-    "an empty file is replaced": ({"imgs/8/sample_3.png": b""}, {}, COUNT - 1),
-    "one image is inverted": ({}, {"imgs/8/sample_3.png": png(255 - np.eye(32, dtype=np.uint8))}, COUNT),
-    "one label is changed": ({}, flip_first_label("metadata/10.npy"), COUNT),
-    "files of macOS": ({}, {"metadata/._8.npy": b"\0\5", "imgs/8/._sample_3.png": b"\0"}, COUNT),
+# Changes of the folder between two preparations.
+LATER_CHANGES = {
+    "one image is empty": {"imgs/8/sample_3.png": b""},
+    "one image is replaced": {"imgs/8/sample_3.png": png(255 - np.eye(32, dtype=np.uint8))},
+    "one label is changed": flip_first_label("metadata/10.npy"),
+    "files of macOS": {"metadata/._8.npy": b"\0\5", "imgs/8/._sample_3.png": b"\0"},
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_data_set_folder_depends_on_pixels_and_labels(tmp_path, step):
-    initial_changes, later_changes, initial_count = STEPS[step]
-    root = write_folder(tmp_path / "root", image_files(**initial_changes))
-    counts, folders = [], []
-    for changes in ({}, image_files() | later_changes):
-        source = Pathfinder(release=write_folder(root, changes))
-        counts.append(sum(map(len, prepared(source, tmp_path / "data").values())))
-        folders.append(source.folder(tmp_path / "data"))
-    assert counts == [initial_count, COUNT]
-    assert (folders[0] == folders[1]) == (step == "files of macOS")
+@pytest.mark.parametrize("change", LATER_CHANGES)
+def test_data_set_folder_depends_on_pixels_and_labels(tmp_path, change):
+    root = write_folder(tmp_path / "root", image_files())
+    before = Pathfinder(release=root).prepare(tmp_path / "data")
+    write_folder(root, LATER_CHANGES[change])
+    after = Pathfinder(release=root).prepare(tmp_path / "data")
+    assert (before == after) == (change == "files of macOS")
