@@ -268,7 +268,9 @@ class _Pass(Mapping):
                 yield split, self._chunks(hashed, where, split)
             with reading(self.archive):
                 digest = hashed.finish()
-            digests[folder].setdefault(file_name, digest)
+            if digests[folder].setdefault(file_name, digest) != digest:
+                remedy = "unpack it, which keeps the last copy, and set source.release to the folder"
+                raise ValueError(f"{self.archive} holds {name} twice with different content: {remedy}")
         self._check(digests)
 
     def _is_wanted(self, name: str) -> bool:

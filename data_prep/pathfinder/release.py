@@ -187,11 +187,14 @@ class _Copy:
     positions: dict[str, int] = field(default_factory=dict)
     digests: dict[str, bytes] = field(default_factory=dict)
 
-    def add(self, name: str, data: bytes) -> bool:
-        """Note a file; False if its image is stored already."""
+    def add(self, name: str, data: bytes, where: str) -> bool:
+        """Note a file; False if its image is stored already. Raises ValueError if a repetition has another content."""
         digest = hashlib.blake2b(data, digest_size=16).digest()
-        self.digests.setdefault(name, digest)
-        return name not in self.positions
+        before = self.digests.setdefault(name, digest)
+        if before != digest:
+            remedy = "unpack it, which keeps the last copy, and set source.release to the folder"
+            raise ValueError(f"{where}/{name} is in the archive twice with different content: {remedy}")
+        return self.positions.get(name) is None
 
 
 class Archive:
@@ -232,7 +235,7 @@ class Archive:
             for folder, name, content in self._members(progress):
                 copy = copies.setdefault(folder, _Copy())
                 data = content.read()
-                is_new = copy.add(name, data)
+                is_new = copy.add(name, data, f"{self.path}/{folder}")
                 if name.startswith("metadata/") and name.endswith(".npy"):
                     copy.metadata[Path(name).stem] = data.splitlines()
                 elif name.startswith("imgs/") and is_new:

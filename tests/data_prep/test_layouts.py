@@ -171,6 +171,14 @@ def test_error_for_differing_copies_lists_paths_that_work(tmp_path, task, kind):
         assert len({task(release=root / copy).prepare(data) for copy in copies}) == 2
 
 
+@pytest.mark.parametrize("task", CHANGES)
+def test_archive_member_with_two_contents_raises(tmp_path, task):
+    """`tar -u` appends a changed file under the same name."""
+    copies = [nest(INNER_FOLDER[task], files) for files in (files_of(task), CHANGES[task][0])]
+    root = write_release(tmp_path / "lra.gz", "archive", *copies)
+    assert_rejected(task(release=root), tmp_path / "data", "twice with different content")
+
+
 # Changes of the folder between two preparations.
 LATER_CHANGES = {
     "one image is empty": {SAMPLE: b""},
