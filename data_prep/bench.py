@@ -64,12 +64,23 @@ def ms_per_batch(source: Synthetic, repeats: int, batch: int = 40, stored: int =
     return median(times[0]), median(times[1])
 
 
+def at_least_one(text: str) -> int:
+    """Parse a number of things to do."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, got {text!r}")
+    return number
+
+
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the arguments of a command line, by default of this process."""
     parser = argparse.ArgumentParser(prog="lra data bench", description="Time to generate the data.")
-    parser.add_argument("--examples", type=int, default=20_000, help="ListOps examples per repeat")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=cores(), help="for the whole preparation")
+    parser.add_argument("--examples", type=at_least_one, default=20_000, help="ListOps examples per repeat")
+    parser.add_argument("--repeats", type=at_least_one, default=5)
+    parser.add_argument("--workers", type=at_least_one, default=cores(), help="for the whole preparation")
     return parser.parse_args(argv)
 
 
