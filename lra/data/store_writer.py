@@ -14,7 +14,9 @@ import numpy as np
 
 from ..io.atomic import sync
 from .split import ExampleChunk
-from .store import DTYPES, FORMAT, META, PARTS, RAW, SUMS, checksums
+from .store import FORMAT, META, PARTS, RAW, SUMS, checksums
+
+TOKEN_DTYPES = ("uint8", "uint16", "int16", "int32", "int64", "float32")
 
 
 class _Column:
@@ -77,9 +79,8 @@ def _check_chunk(chunk: ExampleChunk, split: str, towers: int) -> None:
     if lengths.sum() != len(tokens) or len(lengths) != num_sequences:
         counts = f"{len(tokens)} tokens, {len(lengths)} lengths, {len(labels)} labels"
         raise ValueError(f"{split}: {counts} clash")
-    if tokens.dtype.str not in DTYPES["tokens"]:
-        *names, last = (np.dtype(code).name for code in DTYPES["tokens"])
-        raise ValueError(f"{split}: tokens must be {', '.join(names)} or {last}, not {tokens.dtype}")
+    if tokens.dtype not in TOKEN_DTYPES:
+        raise ValueError(f"{split}: tokens must be {', '.join(TOKEN_DTYPES)}, not {tokens.dtype}")
     if labels.dtype not in (np.int64, np.float32):
         raise ValueError(f"{split}: labels must be int64 or float32, not {labels.dtype}")
 

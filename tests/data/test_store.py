@@ -1,6 +1,5 @@
 """Tests of the packed store and of data preparation: round trip, gather, damage, concurrent and killed processes."""
 
-import json
 import os
 import re
 import subprocess
@@ -17,7 +16,6 @@ from lra.data import store
 from lra.data.source import Source
 from lra.data.store import ExampleChunk, Split, StoreError, load, verify
 from lra.data.store_writer import write
-from lra.io import atomic
 
 PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
 GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
@@ -86,25 +84,17 @@ def test_changing_loaded_tokens_does_not_change_the_file(folder):
     assert load(folder)["train"].tokens.any()
 
 
-def edit_meta(folder, old="", new="", listed=False, **changes):
-    """Replace a text or entries of meta.json; unless listed, as in a folder written before there were checksums."""
-    meta = json.loads((folder / "meta.json").read_text().replace(old, new, 1))
-    (folder / "meta.json").write_text(json.dumps(meta | changes))
-    if not listed:
-        (folder / "SHA256SUMS").unlink()
+def edit_meta(folder, old, new):
+    path = folder / "meta.json"
+    path.write_text(path.read_text().replace(old, new, 1))
 
 
-# The dtype |i1 fits the files.
 DAMAGE = {
     "no data set at": lambda folder: folder.rename(folder.with_name("elsewhere")),
     "not a data set: it has no meta.json": lambda folder: (folder / "meta.json").unlink(),
     "meta.json is damaged": lambda folder: (folder / "meta.json").write_text('{"format": 1, "prov'),
-    r"meta.json is damaged(?#1)": lambda folder: (folder / "meta.json").write_text("[]"),
-    r"meta.json is damaged(?#2)": lambda folder: edit_meta(folder, files={}),
-    r"meta.json is damaged(?#3)": lambda folder: (folder / "meta.json").write_bytes(b"\xff\xfe"),
-    r"meta.json is damaged(?#4)": lambda folder: edit_meta(folder, "|u1", "|i1"),
-    "meta.json is damaged: its sha256 is not the one in SHA256SUMS": lambda f: edit_meta(f, "|u1", "|i1", listed=True),
-    "has format 99, this version reads format 1": lambda folder: edit_meta(folder, format=99),
+    "meta.json is damaged: its sha256 is not the one in SHA256SUMS": lambda folder: edit_meta(folder, "|u1", "|i1"),
+    "has format 99, this version reads format 1": lambda f: edit_meta(f, '"format": 1', '"format": 99'),
     r"train.tokens.bin is damaged: 10 bytes instead of \d+": lambda f: os.truncate(f / "train.tokens.bin", 10),
     "val.labels.bin cannot be read: No such file": lambda folder: (folder / "val.labels.bin").unlink(),
     "another data set: 1 sequences per example instead of 2": lambda folder: None,
@@ -141,28 +131,6 @@ def test_flipped_bit_is_detected_by_load_or_verify(folder, part, listed, large, 
         verify(folder)
 
 
-VALUES = [None, 0, -1, 2**70, 1.5, "x", "../x", [], [-1], ["3"], [2**70], [1.5], [None], {}, True, [[1]]]
-
-
-def test_changed_meta_json_is_valid_or_rejected(folder):
-    path, name = folder / "meta.json", "train.tokens.bin"
-    (folder / store.SUMS).unlink()
-    meta, num_rejected = json.loads(path.read_text()), 0
-    files, entry = meta["files"], meta["files"][name]
-    entries = [entry | {key: value} for key in entry for value in VALUES]
-    changes = [meta | {key: value} for key in meta for value in VALUES]
-    changes += [meta | {"files": files | {name: value}} for value in VALUES + entries]
-    for variant in changes + VALUES:
-        path.write_text(json.dumps(variant))
-        for call in (load, verify):
-            try:
-                call(folder)
-            except StoreError as error:
-                num_rejected += 1
-                assert str(folder) in str(error) and "\n" not in str(error)
-    assert num_rejected > 200
-
-
 def test_error_of_another_kind_is_not_reported_as_damage(folder, monkeypatch):
     def run_out_of_memory(*arguments, **options):
         raise MemoryError
@@ -170,26 +138,6 @@ def test_error_of_another_kind_is_not_reported_as_damage(folder, monkeypatch):
     monkeypatch.setattr(np, "memmap", run_out_of_memory)
     with pytest.raises(MemoryError):
         load(folder)
-
-
-INVALID_OFFSETS = {
-    "falling": lambda offsets: offsets[::-1],
-    "not from 0": lambda offsets: np.append(1, offsets[1:]),
-    "past the end": lambda offsets: np.append(offsets[:-1], offsets[-1] + 1),
-    "one too few": lambda offsets: offsets[:-1],
-}
-
-
-@pytest.mark.parametrize("rows", INVALID_OFFSETS)
-def test_invalid_offsets_are_rejected_despite_matching_sha256(folder, rows):
-    path = folder / "train.offsets.bin"
-    INVALID_OFFSETS[rows](np.fromfile(path, np.int64)).tofile(path)
-    files = json.loads((folder / "meta.json").read_text())["files"]
-    size = path.stat().st_size
-    files[path.name] |= {"sha256": atomic.digest(path), "bytes": size, "shape": [size // 8]}
-    edit_meta(folder, files=files)
-    with pytest.raises(StoreError, match=r"train.offsets.bin is damaged: (its offsets|34 sequences)"):
-        load(folder, PROVENANCE)
 
 
 def test_missing_data_set_error_names_existing_one_and_difference(tmp_path):
@@ -212,11 +160,7 @@ def test_missing_data_set_error_names_existing_one_and_difference(tmp_path):
         ([chunk(0, 3), chunk(1, 3, labels="float32")], ValueError, "train.labels.bin: a chunk of .* follows"),
         ([chunk(0, 3, labels="int32")], ValueError, "labels must be int64 or float32, not int32"),
         ([chunk(0, 3)._replace(labels=np.zeros(2, np.int64))], ValueError, "clash"),
-        (
-            [chunk(0, 3, tokens="float64")],
-            ValueError,
-            "tokens must be uint8, uint16, int16, int32, int64 or float32, not float64",
-        ),
+        ([chunk(0, 3, tokens="float64")], ValueError, "tokens must be uint8, .*, float32, not float64"),
         ((chunk(i, 100) for i in range(1000)), OSError, "File too large"),
     ],
 )
