@@ -145,7 +145,7 @@ class Source(ABC):
         """Open the prepared splits. Raises StoreError, with the remedy, if they are missing or damaged."""
         folder = self.folder(root)
         try:
-            return load(folder, self.provenance, self.towers)
+            return load(folder, self.provenance)
         except StoreError as error:
             command = self.command or f"lra data task={self.name}"
             if folder.exists():

@@ -109,7 +109,7 @@ def raw_files(folder: Path) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else {}
 
 
-def load(folder: Path, provenance: dict | None = None, towers: int | None = None) -> dict[str, Split]:
+def load(folder: Path, provenance: dict | None = None) -> dict[str, Split]:
     """Return the splits of a folder, memory-mapped.
 
     Checksums of offsets and labels are always compared, checksums of tokens up to ``HASHED`` bytes; ``verify`` compares
@@ -118,7 +118,6 @@ def load(folder: Path, provenance: dict | None = None, towers: int | None = None
     Args:
         folder: the data set.
         provenance: provenance of the source; None: any.
-        towers: sequences of an example of the source; None: any number.
 
     Raises:
         StoreError: the folder is not the complete data set of this provenance.
@@ -131,9 +130,6 @@ def load(folder: Path, provenance: dict | None = None, towers: int | None = None
     difference = "" if provenance is None else _difference(meta["provenance"], provenance)
     if difference:
         raise StoreError(f"{folder} is another data set: {difference}")
-    if towers not in (None, meta["towers"]):
-        count = f"{meta['towers']} sequences per example"
-        raise StoreError(f"{folder} is another data set: {count} instead of {towers}")
     splits = {}
     for split in meta["splits"]:
         columns = [_map_column(folder, meta, split, part) for part in PARTS]
