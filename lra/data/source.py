@@ -181,12 +181,12 @@ class Source(ABC):
             with exclusive_lock(folder):
                 # Another process may have prepared it while this one waited for the lock.
                 if force or not folder.exists():
-                    self._make(folder, workers or cores(), force)
+                    self._make(folder, workers or cores())
                     return folder
         self.load(root)
         return folder
 
-    def _make(self, folder: Path, workers: int, force: bool) -> None:
+    def _make(self, folder: Path, workers: int) -> None:
         # Remove what a process left that died: a live one would hold the lock.
         pattern = f"{glob.escape(folder.name)}.tmp-*"
         for leftover in folder.parent.glob(pattern):
@@ -198,7 +198,7 @@ class Source(ABC):
             self.fetch(folder.parent, progress)
             splits = self.splits(workers=workers, progress=progress)
             with no_room(folder):
-                write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force, raw=raw)
+                write(folder, splits, provenance=self.provenance, towers=self.towers, raw=raw)
         seconds = time.perf_counter() - start
         size = sum(file.stat().st_size for file in folder.iterdir())
         log(f"{self.name}: {size / 1e6:.1f} MB in {seconds:.1f} s at {folder}")

@@ -91,10 +91,9 @@ def write(
     *,
     provenance: dict,
     towers: int = 1,
-    replace: bool = False,
     raw: dict | None = None,
 ) -> None:
-    """Write the splits chunk by chunk; `folder` appears complete or not at all.
+    """Write the splits chunk by chunk; `folder` appears complete or not at all, and replaces one that exists.
 
     Until then the files stand next to it in `<folder>.tmp-*`, which is removed on every exception.
 
@@ -103,16 +102,12 @@ def write(
         splits: chunks by the name of their split, each consumed once and in order.
         provenance: the source's name, version and arguments, compared by ``load``.
         towers: sequences of an example.
-        replace: replace a folder that exists.
         raw: path and state of the user's files, which are no part of the provenance; None for no raw.json.
 
     Raises:
-        FileExistsError: the folder exists and not `replace`.
         OSError: the disk is full or cannot be written.
         ValueError: chunks do not fit together, a dtype cannot be stored, or a split has no token.
     """
-    if folder.exists() and not replace:
-        raise FileExistsError(f"{folder} exists already")
     # Not tempfile.mkdtemp: its mode 0700 would survive the rename and lock others out of a shared data folder.
     suffix = f"{os.getpid()}-{os.urandom(4).hex()}"
     work = folder.with_name(f"{folder.name}.tmp-{suffix}")

@@ -169,14 +169,6 @@ def test_failed_write_leaves_no_files(tmp_path, chunks, error, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_existing_folder_is_replaced_only_with_replace_true(folder):
-    with pytest.raises(FileExistsError):
-        write(folder, {"train": [chunk(5, 2)]}, provenance={})
-    write(folder, {"train": [chunk(5, 2)]}, provenance={}, replace=True)
-    assert len(load(folder, {})["train"]) == 2
-    assert [path.name for path in folder.parent.iterdir()] == ["toy"]
-
-
 class Slow(Source):
     """Two chunks of 50 examples, the second once the file ``gate`` exists; each preparation adds a line to ``made``."""
 
@@ -242,6 +234,7 @@ def test_prepare_replaces_damaged_data_only_with_force_true(tmp_path, capsys):
             method(tmp_path)
     Slow().prepare(tmp_path, force=True)
     verify(folder)
+    assert list(tmp_path.iterdir()) == [folder]
     assert "slow train: 100 of 100" in capsys.readouterr().err
 
 
