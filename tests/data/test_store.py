@@ -130,15 +130,6 @@ def test_flipped_bit_is_detected_by_load_or_verify(folder, part, listed, large, 
         verify(folder)
 
 
-def test_error_of_another_kind_is_not_reported_as_damage(folder, monkeypatch):
-    def run_out_of_memory(*arguments, **options):
-        raise MemoryError
-
-    monkeypatch.setattr(np, "memmap", run_out_of_memory)
-    with pytest.raises(MemoryError):
-        load(folder)
-
-
 def test_missing_data_set_error_names_existing_one_and_difference(tmp_path):
     other = tmp_path / "rows-00000000"
     write(other, {"train": [chunk(0, 3)]}, provenance={"name": "rows", "version": "1", "sha256": "abc"})
