@@ -11,7 +11,6 @@ from lra.data.progress import Progress, ReadMeter
 
 from .archive import reading
 
-LONGEST = 2**26  # bytes of a line; one of this length is not text, and reading it to its end might fill the memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 # The first bytes of files that are often found instead of the expected one, and what to do about each.
@@ -36,20 +35,6 @@ def impostor(start: bytes) -> str | None:
     return None
 
 
-def bounded_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Read lines in constant memory. Raises ValueError for a line of LONGEST bytes or more."""
-    number = 0
-    while True:
-        line = file.readline(LONGEST)
-        if not line:
-            return
-        number += 1
-        # A line of this length has no end within reach.
-        if len(line) == LONGEST:
-            raise ValueError(f"{name}, line {number}: more than {LONGEST:,} bytes without a line end, not a text file")
-        yield line
-
-
 def metered(lines: Iterable[bytes], meter: ReadMeter) -> Iterator[bytes]:
     """Pass lines on and count their bytes."""
     for line in lines:
@@ -72,14 +57,13 @@ def open_lines(path: Path, progress: Progress, work: str) -> Iterator[Iterator[b
         work: name of the work for `progress`.
 
     Raises:
-        ValueError: the compressed file is damaged, or a line is too long for a text file.
+        ValueError: the compressed file is damaged.
     """
     # The size of what is inside a compressed file is unknown.
     total = None if path.suffix == ".gz" else os.path.getsize(path)
     meter = ReadMeter(str(path), progress, work, total)
     with reading(path), open_plain(path) as file, meter:
-        lines = bounded_lines(file, str(path))
-        yield metered(lines, meter)
+        yield metered(file, meter)
 
 
 def text_lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:

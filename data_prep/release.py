@@ -26,7 +26,7 @@ from .archive import (
     subfolders,
 )
 from .download import Download
-from .lines import bounded_lines, open_lines, open_plain
+from .lines import open_lines, open_plain
 
 # No checksum is published. The address has been reported to answer with HTTP code 403; a mirror may be needed.
 OFFICIAL = Download(
@@ -294,4 +294,4 @@ class _Pass(Mapping):
 
     def _chunks(self, file: _Hashed, name: str, split: str) -> Iterator[ExampleChunk]:
         with reading(self.archive):
-            yield from self.read(bounded_lines(file, name), name, split)
+            yield from self.read(file, name, split)

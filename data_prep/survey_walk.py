@@ -16,7 +16,7 @@ from .formats.cifar import Cifar, CifarFolder, open_cifar
 from .formats.detect import FORMATS
 from .formats.lra_pickle import PickleReader
 from .image import PIXELS
-from .lines import bounded_lines, open_lines
+from .lines import open_lines
 from .pathfinder.listing import BLOCK, CONTOURS
 from .survey import Collector, ListOpsCollector, RetrievalCollector, TableCollector
 from .survey_files import BatchCollector, CopyCollector, PathfinderCollector, ReviewCollector
@@ -71,7 +71,7 @@ def survey_archive(path: Path, progress: Progress) -> list[Collector]:
         # Tables are read by line, other files in blocks.
         with reading(path):
             is_table = isinstance(collectors[key], TableCollector)
-            data = bounded_lines(file, name) if is_table else read_blocks(file)
+            data = file if is_table else read_blocks(file)
             collectors[key].add(below, data)
     return list(collectors.values())
 

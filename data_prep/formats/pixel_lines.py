@@ -8,13 +8,12 @@ vocabulary that no released script writes, so they are not read.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from lra.data.progress import Progress
 
-from ..lines import bounded_lines, text_lines
+from ..lines import text_lines
 from .layout import Reader, SequenceExample, as_label, check_length
 
 PARTS = {"train": "train", "val": "valid", "test": "test"}
@@ -57,8 +56,8 @@ class PixelLineReader(Reader):
         path = self.files[split]
         label_path = self.label_files[split]
         with open(path, "rb") as pixel_file, open(label_path, "rb") as label_file:
-            pixel_lines = _lines(pixel_file, path)
-            label_lines = _lines(label_file, label_path)
+            pixel_lines = text_lines(pixel_file, str(path))
+            label_lines = text_lines(label_file, str(label_path))
             number = 0
             # Both files must have the same number of lines.
             for number, line in pixel_lines:
@@ -96,8 +95,3 @@ def has_files(folder: Path) -> bool:
     """Whether a folder holds at least one file of lines."""
     paths = [folder / "input" / f"{part}.src" for part in PARTS.values()]
     return any(path.is_file() for path in paths)
-
-
-def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
-    name = str(path)
-    return text_lines(bounded_lines(file, name), name)
