@@ -33,13 +33,9 @@ def unwrap(text: bytes) -> bytes:
     if not (begins and ends):
         return text
     try:
-        value = ast.literal_eval(text.decode())
+        return ast.literal_eval(text.decode())
     except (SyntaxError, ValueError):
-        value = None
-    # Another literal, or none.
-    if not isinstance(value, bytes):
-        raise ValueError("a text looks like a Python bytes literal but is none")
-    return value
+        raise ValueError("a text looks like a Python bytes literal but is none") from None
 
 
 def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Iterator[Pair]:
