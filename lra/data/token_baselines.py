@@ -50,11 +50,9 @@ def path(data: TaskData, metric: str) -> Path:
 def read(file: Path) -> float | None:
     """Read the test score in percent from a file of ``write``; None if it is missing or damaged."""
     try:
-        score = json.loads(atomic.content(file))["test"]
-    except (ValueError, KeyError, TypeError):
+        return json.loads(atomic.content(file))["test"]
+    except (ValueError, KeyError):
         return None
-    is_percent = isinstance(score, float) and 0 <= score <= 100
-    return score if is_percent else None
 
 
 def write(file: Path, scores: dict[str, float]) -> None:
