@@ -47,7 +47,7 @@ class ArrayReader(Reader):
         except KeyError as error:
             names = ", ".join(FIELDS)
             raise ValueError(f"{path} has no array {error}: it needs {names}") from None
-        except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        except (OSError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"{path} is damaged or not an .npz file: {first_line(error)}") from None
 
     def _sequences(self, path: Path, progress: Progress) -> Iterator[SequenceExample]:

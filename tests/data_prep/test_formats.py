@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import shutil
-import zipfile
 from itertools import islice
 
 import numpy as np
@@ -219,17 +218,7 @@ def test_damaged_or_missing_cifar_batch_error_names_batch(tmp_path, message):
     assert_rejected(Image(archive=archive), tmp_path / "bad", "python.tar.gz .* lacks cifar-10-batches-py/data_batch_5")
 
 
-def save_short_member(array, file):
-    """Write a zip file that lists a member with more bytes than the file has, which zipfile reports without a text."""
-    content = io.BytesIO()
-    np.save(content, np.tile(array, 1000))
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("offsets.npy", content.getvalue()[:200])
-        (member,) = archive.infolist()
-        member.file_size = member.compress_size = 4000
-
-
-@pytest.mark.parametrize("save", [pickle.dump, lambda array, file: np.save(file, array), save_short_member])
+@pytest.mark.parametrize("save", [pickle.dump, lambda array, file: np.save(file, array)])
 def test_file_that_is_no_npz_error_names_file(tmp_path, save):
     for split in ("train", "val", "test"):
         with open(tmp_path / f"{split}.npz", "wb") as file:
