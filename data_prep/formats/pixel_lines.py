@@ -7,6 +7,7 @@ vocabulary that no released script writes, so they are not read.
 """
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -58,25 +59,22 @@ class PixelLineReader(Reader):
         with open(path, "rb") as pixel_file, open(label_path, "rb") as label_file:
             pixel_lines = text_lines(pixel_file, str(path))
             label_lines = text_lines(label_file, str(label_path))
-            number = 0
             # Both files must have the same number of lines.
-            for number, line in pixel_lines:
-                _, label = next(label_lines, (number, None))
-                if label is None:
-                    raise ValueError(f"{label_path} has {number - 1} lines, fewer than {path}")
+            for pixel_line, label_line in zip_longest(pixel_lines, label_lines):
+                if pixel_line is None or label_line is None:
+                    raise ValueError(f"{path} and {label_path} have different numbers of lines")
+                number, line = pixel_line
                 pixels = self._parse(line, f"{path}, line {number}")
-                value = self._label(label, f"{label_path}, line {number}")
+                value = self._label(label_line[1], f"{label_path}, line {number}")
                 yield (pixels,), value
                 if number % REPORTED == 0:
                     progress(f"{path.name}, lines", number, None)
-            if next(label_lines, None) is not None:
-                raise ValueError(f"{label_path} has more than {number} lines, the number of {path}")
 
     def _parse(self, line: bytes, where: str) -> np.ndarray:
         """Convert a line to grey levels (length,) uint8."""
         try:
             pixels = np.array(line.split(), np.int64)
-        except (ValueError, OverflowError):
+        except ValueError:
             raise ValueError(f"{where}: not numbers separated by spaces") from None
         check_length(pixels, self.length, where)
         low = pixels.min()
