@@ -85,12 +85,7 @@ class WandB(WandbLogger):
         )
         if not last_step or not (self._folder / checkpoint.METRICS).exists():
             return
-        try:
-            evaluations = checkpoint.read_metrics(self._folder)
-        except ValueError as error:
-            tell(f"{first_line(error)}; the evaluations up to step {last_step} are not sent")
-            return
-        for metrics in evaluations:
+        for metrics in checkpoint.read_metrics(self._folder):
             step = metrics.pop("step")
             if step <= last_step:
                 self.log_metrics(metrics, step)
