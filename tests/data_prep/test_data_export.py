@@ -215,38 +215,31 @@ def test_pixels_display_draws_grey_levels_row_by_row():
     rng = np.random.default_rng(0)
     items = [rng.integers(0, 256, 64, dtype=np.uint8) for _ in range(2)]
     panels = [np.asarray(show.pixels(item, None, 64)) for item in items]
+    scale = len(panels[0]) // 8
     for item, panel in zip(items, panels, strict=True):
-        scale = len(panel) // 8
         assert panel.shape == (8 * scale, 8 * scale, 3) and scale > 1
         assert (panel[scale // 2 :: scale, scale // 2 :: scale, 0] == item.reshape(8, 8)).all()
     picture = render(items, [0, 1], "pixels")
     assert all(contains_panel(picture, panel) for panel in (*panels, "0: cat", "1: dog"))
     assert not contains_panel(render(items, [0, 1], "pixels", count=1), panels[1])
     # A sequence that was cut to 21 pixels has two complete lines of the image.
-    scale = len(panels[0]) // 8
     cut = render(items[:1], [0], "pixels", limit=21)
     assert contains_panel(cut, panels[0][: 2 * scale]) and not contains_panel(cut, panels[0][: 3 * scale])
-    assert show.pixels(items[0][:5], None, 64).size == (5 * (show.SIDE // 5), show.SIDE // 5)
 
 
 def test_expression_display_decodes_tokens():
     for source, ids, text in ((NAMED, [1, 2, 3], "abc"), (ListOps(), [11, 3, 10, 15], "[MIN 2 9 ]")):
-        rendered = np.asarray(show.expression(np.array(ids, np.uint8), source, len(ids)))
-        assert (rendered == np.asarray(show.draw_text(text))).all() and not (rendered == 255).all()
+        assert show.expression(np.array(ids, np.uint8), source, len(ids)) == show.draw_text(text)
 
 
-def test_bytes_display_shows_both_texts_and_shortens_long_ones():
+def test_bytes_display_shows_both_texts_and_size_of_long_ones():
     first_text, second_text = (np.frombuffer(text, np.uint8) for text in (b"The first\n<br>", b"and the second"))
     picture = render([first_text, second_text], [1], "bytes", towers=2)
     assert all(contains_panel(picture, text) for text in ("The first·<br>", "and the second", "0: dog"))
-    long_panel = show.draw_text("word " * 1000, "5,000 bytes")
-    assert long_panel.height == show.draw_text("\n".join(["x"])).height * show.LINES
-    assert contains_panel(render([first_text], [0], "bytes", limit=3), "The")
     # The size is the stored one, also if the task reads less.
-    ids = np.full(4000, 1, np.uint8)
-    panels = {"5,000 bytes": show.bytes_(ids + 96, None, 5000), "5,000 tokens": show.expression(ids, NAMED, 5000)}
-    for size, panel in panels.items():
-        assert panel == show.draw_text("a" * 4000, size)
+    panel = show.bytes_(np.full(4000, ord("a"), np.uint8), None, 5000)
+    assert panel == show.draw_text("a" * 4000, "5,000 bytes")
+    assert panel.height == show.draw_text("a").height * show.LINES
 
 
 def test_series_display_marks_marked_positions():
@@ -262,7 +255,7 @@ def test_series_display_marks_marked_positions():
     show.series(np.zeros((5, 2), np.float32), None, 5)
 
 
-@pytest.mark.parametrize("task", ["listops", "adding", "temporal_order", "pathfinder"])
+@pytest.mark.parametrize("task", ["listops", "adding"])
 def test_show_command_writes_png(task, data_root, tmp_path, monkeypatch, capfd):
     words = [f"task={task}", "budget=smoke", "count=3", f"out={tmp_path / 'made.png'}"]
     exit_message, log = run(show.show, *words, patch=monkeypatch, capfd=capfd)
