@@ -257,8 +257,7 @@ def test_torch_dropout_option_replaces_dropout_modules():
 
 
 def test_length_over_time_limit_is_skipped(measured):
-    words = ("what=attention", "modes=training", "n=[64,4096]", "limit=1e-9", "mechanisms=[naive]")
-    short, long = measured(*words).rows
+    short, long = measured("what=attention", "modes=training", "n=[64,4096]", "limit=1e-9", "mechanisms=[naive]").rows
     assert short.status == "ok" and long.status.startswith("left out: about") and long.samples == ()
 
 

@@ -6,6 +6,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -160,9 +161,7 @@ def test_gpu_test_files_lists_triton_tests():
 
 STOPS = {
     "lra: gpu-check was stopped; the same command resumes": KeyboardInterrupt(),
-    "lra: a.tar cannot be written: No space left on device; the same command resumes": OSError(
-        28, os.strerror(28), "a.tar"
-    ),
+    "lra: a.tar cannot be written: disk full; the same command resumes": OSError(28, "disk full", "a.tar"),
 }
 
 
@@ -200,28 +199,23 @@ def test_peer_row_has_ratios_and_same_function_verdict(factor, remark, verdict):
 
 
 def test_peer_row_reports_missing_package_or_failure():
-    def build_missing(n, batch, dtype):
-        import no_such_package
-
-        return no_such_package
+    def fail(*_):
+        raise RuntimeError("no room")
 
     def build(n, batch, dtype):
-        def forward():
-            if n == 64:
-                raise RuntimeError("no room")
-            return torch.ones(3)
-
+        is_timed = n == 64
+        forward = fail if is_timed else lambda: torch.ones(3)
         return PeerPair(mechanism=forward, reference=forward, inputs=[], modules=[])
 
-    assert comparison_row(build_missing) == ["`doubling`", "package", "-", "-", "-", "-", "not installed"]
+    missing = comparison_row(Mock(side_effect=ImportError))
+    assert missing == ["`doubling`", "package", "-", "-", "-", "-", "not installed"]
     assert "no room" in comparison_row(build)[-1]
 
 
-@pytest.mark.parametrize("word", ["n=0", "repeats=x", "m=3", "n"])
-def test_unknown_peer_override_is_rejected(word):
+def test_unknown_peer_override_is_rejected():
     assert peers.arguments(["n=16", "repeats=2"]) == {"n": 16, "batch": 8, "repeats": 2}
-    with pytest.raises(ValueError, match=f"unknown override {word}"):
-        peers.arguments([word])
+    with pytest.raises(ValueError, match=r"unknown override n=0; use python -m lra\.bench\.recurrences n=4096"):
+        peers.arguments(["n=0"], "lra.bench.recurrences")
 
 
 def test_recurrence_errors_are_rounding_and_times_are_complete():
@@ -237,8 +231,6 @@ def test_recurrence_errors_are_rounding_and_times_are_complete():
         assert all(0 < float(cell) < 1e-4 for row in list(table)[1:] for cell in row[1:])
     (_, *times) = recurrences.times(64, 1, 2)
     assert times[0][-1] == "1.00" and len(times) == 7 and all(float(cell) > 0 for row in times for cell in row[3:])
-    with pytest.raises(ValueError, match=r"use python -m lra\.bench\.recurrences n=4096"):
-        peers.arguments(["m=3"], "lra.bench.recurrences")
 
 
 @pytest.mark.peers
