@@ -197,34 +197,28 @@ def test_tfds_default_config_is_official_task(tmp_path):
 NAMED = SimpleNamespace(alphabet=tuple("_abc"), classes=("cat", "dog"))
 
 
-def render(sequences, labels, display, *, count=16, towers=1, limit=10**6):
-    """Draw examples with these sequences and labels as an array of pixels."""
+def render(sequences, labels, count):
+    """Draw pairs of texts with these labels as an array of pixels."""
     offsets = torch.tensor([0, *np.cumsum([len(sequence) for sequence in sequences])])
-    split = Split(torch.from_numpy(np.concatenate(sequences)), offsets, torch.tensor(labels), towers)
-    return np.asarray(show.picture(NAMED, split, display=display, count=count, limit=limit))
+    split = Split(torch.from_numpy(np.concatenate(sequences)), offsets, torch.tensor(labels), 2)
+    return np.asarray(show.picture(NAMED, split, display="bytes", count=count, limit=8))
 
 
-def contains_panel(picture, panel):
-    """Whether the picture contains a panel, or a text as `show.draw_text` draws it, pixel for pixel."""
-    image = np.asarray(show.draw_text(panel) if isinstance(panel, str) else panel)
+def contains_text(picture, text):
+    """Whether the picture contains a text as `show.draw_text` draws it, pixel for pixel."""
+    image = np.asarray(show.draw_text(text))
     views = np.lib.stride_tricks.sliding_window_view(picture[..., 0], image.shape[:2])
     return bool((views == image[..., 0]).all((-1, -2)).any())
 
 
 def test_pixels_display_draws_grey_levels_row_by_row():
-    rng = np.random.default_rng(0)
-    items = [rng.integers(0, 256, 64, dtype=np.uint8) for _ in range(2)]
-    panels = [np.asarray(show.pixels(item, None, 64)) for item in items]
-    scale = len(panels[0]) // 8
-    for item, panel in zip(items, panels, strict=True):
-        assert panel.shape == (8 * scale, 8 * scale, 3) and scale > 1
-        assert (panel[scale // 2 :: scale, scale // 2 :: scale, 0] == item.reshape(8, 8)).all()
-    picture = render(items, [0, 1], "pixels")
-    assert all(contains_panel(picture, panel) for panel in (*panels, "0: cat", "1: dog"))
-    assert not contains_panel(render(items, [0, 1], "pixels", count=1), panels[1])
+    item = np.random.default_rng(0).integers(0, 256, 64, dtype=np.uint8)
+    panel = np.asarray(show.pixels(item, None, 64))
+    scale = len(panel) // 8
+    assert panel.shape == (8 * scale, 8 * scale, 3) and scale > 1
+    assert (panel[scale // 2 :: scale, scale // 2 :: scale, 0] == item.reshape(8, 8)).all()
     # A sequence that was cut to 21 pixels has two complete lines of the image.
-    cut = render(items[:1], [0], "pixels", limit=21)
-    assert contains_panel(cut, panels[0][: 2 * scale]) and not contains_panel(cut, panels[0][: 3 * scale])
+    assert (np.asarray(show.pixels(item[:21], None, 64)) == panel[: 2 * scale]).all()
 
 
 def test_expression_display_decodes_tokens():
@@ -232,11 +226,15 @@ def test_expression_display_decodes_tokens():
         assert show.expression(np.array(ids, np.uint8), source, len(ids)) == show.draw_text(text)
 
 
-def test_bytes_display_shows_both_texts_and_size_of_long_ones():
-    first_text, second_text = (np.frombuffer(text, np.uint8) for text in (b"The first\n<br>", b"and the second"))
-    picture = render([first_text, second_text], [1], "bytes", towers=2)
-    assert all(contains_panel(picture, text) for text in ("The first·<br>", "and the second", "0: dog"))
-    # The size is the stored one, also if the task reads less.
+def test_picture_has_label_and_both_texts_of_first_examples():
+    texts = [np.frombuffer(text, np.uint8) for text in (b"one\n<br> two", b"another text", b"2nd", b"example")]
+    two, one = render(texts, [1, 0], 2), render(texts, [1, 0], 1)
+    first, second = ("one·<br>", "another ", "0: dog"), ("2nd", "example", "1: cat")
+    assert all(contains_text(two, text) for text in (*first, *second))
+    assert all(contains_text(one, text) for text in first) and not contains_text(one, "1: cat")
+
+
+def test_long_text_is_cut_and_has_its_stored_size():
     panel = show.bytes_(np.full(4000, ord("a"), np.uint8), None, 5000)
     assert panel == show.draw_text("a" * 4000, "5,000 bytes")
     assert panel.height == show.draw_text("a").height * show.LINES
