@@ -174,8 +174,6 @@ INVALID_NAMES = {
 def test_invalid_names_are_rejected_with_valid_choices(message):
     with pytest.raises(ValueError, match=message):
         lra.load_dataset(**INVALID_NAMES[message])
-    with pytest.raises(AttributeError, match="no attribute 'load_datasets'"):
-        lra.load_datasets  # noqa: B018
 
 
 def test_load_dataset_preserves_hydra_state_of_application(tmp_path):

@@ -10,7 +10,6 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from conftest import config
 from server import CIFAR, RECORDS, assert_error, assert_rejected, cifar, imdb, png, prepared, write_folder, write_tar
 
 from data_prep.formats import safe_pickle
@@ -335,10 +334,3 @@ def test_damaged_parquet_raises_and_unknown_folder_is_no_copy(tmp_path):
         assert open_copy(None, task) is None and open_copy(tmp_path / "data", task) is None
     (tmp_path / "imdb.tar.gz").write_bytes(gzip.compress(b"no archive"))
     assert open_copy(tmp_path / "imdb.tar.gz", "image") is None
-
-
-@pytest.mark.parametrize("task", ["listops", "text", "image", "retrieval", "pathfinder"])
-def test_columns_option_does_not_change_run_choices(task, tmp_path):
-    default, with_columns = (config("none", f"task={task}", *overrides) for overrides in ([], ["source.columns=[a,b]"]))
-    assert with_columns.source.options["columns"] == ["a", "b"] and default.source.options["columns"] is None
-    assert default.choices({"name": task}) == with_columns.choices({"name": task})
