@@ -150,6 +150,11 @@ def test_preset_composes_and_its_mechanisms_build(preset):
         check_mechanism_builds(name)
 
 
+def test_mechanism_name_may_have_several_options():
+    attn = contestants.experiment("cur_step-count=16-pinv.steps=6", ["task=text"]).attn
+    assert (attn.get("count"), attn.get("pinv").get("steps"), attn.get("score")) == (16, 6, "step")
+
+
 def test_row_has_time_or_reason_of_failure(measured, monkeypatch, capfd):
     """All subjects and modes, a Mixer and a Block; failures: out of memory, no GPU, a count above the length."""
 
