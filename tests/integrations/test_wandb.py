@@ -48,7 +48,11 @@ def rows(run_dir):
 
 
 def logged(contents):
-    return [{"step": row["_step"]} | {k: v for k, v in row.items() if k[0] != "_"} for row in contents.history]
+    evaluations = []
+    for row in contents.history:
+        metrics = {key: value for key, value in row.items() if key[0] != "_"}
+        evaluations.append({"step": row["_step"]} | metrics)
+    return evaluations
 
 
 def assert_complete(run_dir):
