@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from ..io import typed_json
 from ..io.typed_json import find_files
@@ -19,9 +18,6 @@ from ..runs import config_file
 from ..runs.record import processor
 
 FILE = "bench.json"
-# Numbers that fit on an axis of a figure.
-Size = Annotated[int, Field(ge=0, lt=2**63)]
-Count = Annotated[int, Field(gt=0, lt=2**63)]
 # Environment variables that decide how memory is allocated: by glibc or a preloaded allocator, and by torch on a GPU.
 ALLOCATOR = (
     "MALLOC_MMAP_MAX_",
@@ -56,22 +52,22 @@ class BenchRow:
     mechanism: str
     task: str | None
     pad: str | None
-    n: Count
-    batch: Count
-    heads: Count
-    head_dim: Count
+    n: PositiveInt
+    batch: PositiveInt
+    heads: PositiveInt
+    head_dim: PositiveInt
     dtype: str
     samples: tuple[PositiveFloat, ...]
-    calls: Size
-    peak_bytes: Size | None
-    roofline_bytes: Size | None
-    flops: Size | None
+    calls: NonNegativeInt
+    peak_bytes: NonNegativeInt | None
+    roofline_bytes: NonNegativeInt | None
+    flops: NonNegativeInt | None
     roofline_ms: NonNegativeFloat | None
     claimed: float
     status: str
     errors: tuple[NonNegativeFloat, ...] | None = None
-    parameters: Size | None = None
-    state: Size | None = None
+    parameters: NonNegativeInt | None = None
+    state: NonNegativeInt | None = None
 
     @property
     def ms(self) -> float | None:
