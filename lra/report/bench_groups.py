@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..console import visible
 from ..results.bench_record import BenchRecord, BenchRow
 
 # Fields that the rows of a group share, in addition to the dtype.
@@ -86,8 +85,7 @@ def _title(
 
 def label(row: BenchRow) -> str:
     """Name a contestant: its mechanism and, for batches of real data, its padding."""
-    name = row.mechanism if row.pad is None else f"{row.mechanism}, {row.pad} padding"
-    return visible(name)
+    return row.mechanism if row.pad is None else f"{row.mechanism}, {row.pad} padding"
 
 
 def growth(points: Sequence[tuple[int, float | None]]) -> float | None:

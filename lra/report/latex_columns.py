@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..console import visible
 from ..results.table import Cell
 
 # Inches: mean width of a letter.
@@ -28,8 +27,7 @@ class PrintColumn(NamedTuple):
 
 def tex(text: str) -> str:
     """Escape a text for LaTeX; a character outside Latin fonts is replaced by its code point."""
-    words = visible(text).split()
-    line = " ".join(words)
+    line = " ".join(text.split())
     return "".join(map(_tex_character, line))
 
 

@@ -16,7 +16,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator, StrMethodFormatter
 from matplotlib.transforms import Bbox
 
-from ..console import plural, visible
+from ..console import plural
 from ..io.atomic import replacing
 from ..names import unique_names
 from .palette import INK, KINDS, RULE, SOFT, Palette, family, look
@@ -210,7 +210,7 @@ def lay_out(figure: Figure) -> None:
 
 
 def make_literal(figure: Figure) -> None:
-    """Show all texts of a figure verbatim: no formulas between dollar signs, control characters escaped.
+    """Show all texts of a figure verbatim, without formulas between dollar signs.
 
     The powers of ten of logarithmic axes are matplotlib's own formulas and stay.
     """
@@ -220,7 +220,7 @@ def make_literal(figure: Figure) -> None:
             if isinstance(axis.get_major_formatter(), LogFormatter):
                 powers.update(axis.get_ticklabels(which="both"))
     for text in set(figure.findobj(Text)) - powers:
-        text.set(text=visible(text.get_text()), parse_math=False)
+        text.set_parse_math(False)
 
 
 class Picture(NamedTuple):

@@ -12,8 +12,6 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table as RichTable
 
-from ..console import visible
-
 # Numbers of a cell, each with a separate CSV column.
 PARTS = ("std", "low", "high", "n", "collapsed")
 # Between several values of one cell.
@@ -182,10 +180,10 @@ class Table:
         # Texts are left-aligned, numbers right-aligned.
         for name in columns:
             is_text = name in self.words
-            table.add_column(visible(name), overflow="fold", justify="left" if is_text else "right")
+            table.add_column(name, overflow="fold", justify="left" if is_text else "right")
 
         style = "bold" if self.below else None
-        all_texts = self.cells.map(lambda cell: visible(cell.text))
+        all_texts = self.cells.map(lambda cell: cell.text)
         for texts in all_texts.to_dict("records"):
             cells = [texts[name] for name in columns]
             table.add_row(*cells, style=style)
@@ -216,14 +214,14 @@ class Chapter(NamedTuple):
 
 def show(tables: Iterable[Table], legend: str) -> None:
     """Print tables, then the legend. Text is printed verbatim; a pipe gets lines of up to 1,000 characters."""
-    # Texts of strangers must not act as markup.
+    # Brackets and colons of labels must not act as markup.
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 1000
     for table in tables:
-        console.print(visible(table.title), style="bold underline")
+        console.print(table.title, style="bold underline")
         if table.about:
-            console.print(visible(table.about))
+            console.print(table.about)
         console.print(table.terminal(), "", sep="\n")
     console.print(legend)
 
@@ -245,7 +243,7 @@ def joined(values: Iterable) -> str:
 
 def in_markdown(text: str) -> str:
     """Escape the characters of Markdown and HTML syntax: tags, links and code."""
-    return re.sub(r"[][`]", r"\\\g<0>", visible(text)).replace("<", "&lt;")
+    return re.sub(r"[][`]", r"\\\g<0>", text).replace("<", "&lt;")
 
 
 def _markdown_cell(text: str) -> str:
@@ -254,7 +252,7 @@ def _markdown_cell(text: str) -> str:
 
 def _markdown_code(text: str) -> str:
     # Inside a code span only a backtick and the bar of the table have a meaning.
-    escaped = " ".join(visible(text).split()).replace("`", "'").replace("|", "\\|")
+    escaped = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
     return f"`{escaped}`"
 
 
