@@ -165,13 +165,8 @@ class Table:
         return pd.DataFrame(columns, dtype=object)
 
     def csv(self) -> str:
-        """Format as CSV; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
-        columns = {}
-        for name, values in self.numbers().items():
-            column = _escape_formula(name)
-            columns[column] = [_escape_formula(value) for value in values]
-        numbers = pd.DataFrame(columns, dtype=object)
-        return numbers.to_csv(index=False, lineterminator="\n")
+        """Format as CSV."""
+        return self.numbers().to_csv(index=False, lineterminator="\n")
 
     def terminal(self) -> RichTable:
         """Format for a terminal of 80 columns; the columns of ``below`` are printed on separate lines."""
@@ -261,12 +256,3 @@ def _rounded(value: float) -> float:
     if isinstance(value, int):
         return value
     return float(f"{value:.8g}")
-
-
-def _escape_formula(value):
-    if not isinstance(value, str):
-        return value
-    # The CSV writer would not quote a carriage return.
-    text = value.replace("\r", "\n")
-    is_formula = re.match(r"[=+\-@\t\n].", text, re.DOTALL)
-    return f"'{text}" if is_formula else text
