@@ -1,9 +1,7 @@
 """File names and keys made from titles: readable, without special characters, and never two alike."""
 
 import hashlib
-import itertools
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
@@ -44,22 +42,19 @@ def add_checksum(name: str, text: str) -> str:
 def unique_names(titles: Iterable[str], simplify: Callable[[str], str] = stem) -> dict[str, str]:
     """Give each title a different name.
 
-    Names count as equal if they differ only in case or in Unicode normalisation, as they do on the file systems of
-    Windows and macOS. Titles with equal names get the checksum of their text, except one that equals its own name.
+    Names count as equal if they differ only in case, as they do on the file systems of Windows and macOS. Titles with
+    equal names get the checksum of their text, except one that equals its own name.
 
     Args:
-        titles: titles, "/" between their parts; a title that occurs twice is an error.
+        titles: titles, "/" between their parts.
         simplify: function that turns a title into a name.
 
     Returns:
         Title -> name.
-
-    Raises:
-        ValueError: two titles are the same, or have the same name even with a checksum.
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for title in titles:
-        groups[_folded(simplify(title))].append(title)
+        groups[simplify(title).casefold()].append(title)
 
     names = {}
     for group in groups.values():
@@ -71,24 +66,4 @@ def unique_names(titles: Iterable[str], simplify: Callable[[str], str] = stem) -
                 # Append the checksum before simplifying, so that the whole name obeys the rules (W&B allows no "-").
                 name = simplify(add_checksum(shorten(title, MAX_LENGTH - CHECKSUM_LENGTH - 1), title))
             names[title] = name
-
-    _check_distinct(itertools.chain(*groups.values()), names)
     return names
-
-
-def _check_distinct(titles: Iterable[str], names: dict[str, str]) -> None:
-    """Raise ValueError if two titles have the same name; the message names both."""
-    title_of: dict[str, str] = {}
-    for title in titles:
-        folded = _folded(names[title])
-        if folded in title_of:
-            raise ValueError(
-                f"{title_of[folded]!r} and {title!r} would both be written as {names[title]!r}; "
-                "rename one of them, or report one study at a time with study=<name>"
-            )
-        title_of[folded] = title
-
-
-def _folded(name: str) -> str:
-    """Return the form in which names are compared: NFKC-normalised, without case."""
-    return unicodedata.normalize("NFKC", name).casefold()

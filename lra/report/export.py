@@ -54,7 +54,7 @@ def export(
         A message for each file in a run directory that could not be read.
 
     Raises:
-        ValueError: ``show`` has a name that no table and no figure has, or two tables have the same name.
+        ValueError: ``show`` has a name that no table and no figure has.
         OSError: the folder cannot be written.
     """
     for name in ("tables", "figures"):

@@ -91,7 +91,6 @@ def render(
     """
 
     def link(path: Path) -> str:
-        # Quoting includes the colon: a folder named "javascript:..." stays a folder.
         return quote(Path(os.path.relpath(path, out)).as_posix())
 
     def chart(*parts) -> Markup:
