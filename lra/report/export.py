@@ -137,11 +137,7 @@ def _read_studies(studies: Studies) -> tuple[list[page.Study], list[str]]:
 
 
 def _with_file_names(contents: list[page.Study], chapters: list[Chapter]) -> tuple[list[page.Study], list[Chapter]]:
-    """Replace the names of all tables by unique file names.
-
-    Raises:
-        ValueError: two tables have the same name.
-    """
+    """Replace the names of all tables by unique file names."""
     # Names are unique over the whole folder, not for each study.
     all_tables: list[Table] = []
     for study in contents:
