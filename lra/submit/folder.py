@@ -109,8 +109,6 @@ def check_folder(folder: Path) -> list[str]:
         return [str(error)]
     # What the statement claims has to agree with the tables next to it.
     reasons = []
-    if submission.name != folder.name:
-        reasons.append(f"{folder} holds the submission {submission.name}; rename the folder")
     if submission.labels != labels_of(runs):
         reasons.append(f"{folder / record.NAME} names {submission.labels}, its runs are of {labels_of(runs)}")
     if submission.checks != len(CHECKS):
