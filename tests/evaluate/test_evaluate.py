@@ -121,10 +121,6 @@ def test_collect_writes_results_into_published_study(runs, command, tmp_path):
     second_result = dataclasses.replace(result, seed=7, git=None)
     record.write_table(study, [second_result, result])
     assert record.read_table(study) == [result, second_result]
-    table = study / record.TABLE
-    table.write_text(table.read_text().replace(result.outcomes[:8], "AAAAAAAA", 1))
-    with pytest.raises(ValueError, match="is not a table of fresh-test results"):
-        record.read_table(study)
 
 
 @pytest.mark.parametrize(

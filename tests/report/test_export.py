@@ -86,14 +86,6 @@ def test_report_command_prints_tables_and_writes_files(tmp_path, call):
     assert f"<li>{escape(str(damaged))} is not a record" in (out / "index.html").read_text()
 
 
-def test_file_names_are_short_and_distinct():
-    names = ["mean of " + ", ".join(f"temporal_order_N{n}" for n in range(k)) for k in (20, 21)]
-    stems = [stem(name) for name in names]
-    assert len(set(stems)) == 2 and all(len(name_stem) == 120 for name_stem in stems) and stem("a, b") == "a-b"
-    assert len(set(unique_names(["a-b/c", "a/b-c", "a-b-c"]).values())) == 3
-    assert unique_names(["a-b/c", "a-b-c"])["a-b-c"] == "a-b-c" and unique_names(["a/b.c"]) == {"a/b.c": "a-b.c"}
-
-
 # Equal file names after replacing characters, cutting, or ignoring case.
 @pytest.mark.parametrize("studies", [("mine v2", "mine-v2"), ("Mine", "mine"), ("a" * 130, "a" * 131)])
 def test_similar_study_names_get_distinct_file_names(studies):
@@ -103,6 +95,9 @@ def test_similar_study_names_get_distinct_file_names(studies):
         assert names == unique_names(titles[::-1], simplify)
         assert len({name.casefold() for name in names.values()}) == len(titles)
         assert all(simplify(name) == name for name in names.values())
+    # A file name is short, and a title that is its own name keeps it.
+    assert len(stem("a" * 130)) == 120 and stem("a, b") == "a-b"
+    assert unique_names(["a-b/c", "a-b-c"])["a-b-c"] == "a-b-c" and unique_names(["a/b.c"]) == {"a/b.c": "a-b.c"}
 
 
 def test_studies_with_colliding_names_keep_separate_files(tmp_path):
@@ -219,22 +214,13 @@ def test_latex_number_cells_newlines_and_backslashes():
     assert r"\caption{one two.}" in text
 
 
-@pytest.fixture(params=[COLUMN, TEXT], scope="module")
-def documents(request, tmp_path_factory):
-    """A report of synthetic records at one text width, with a custom mechanism and a non-ASCII study name."""
-    runs = tmp_path_factory.mktemp("runs")
-    records.write_runs(runs)
-    add(runs, label="mine", study="my_own.1é")
-    export(runs / "paper", summary.collect(runs)[0], [], width=request.param)
-    return runs / "paper"
-
-
-def test_latex_document_includes_every_table(documents):
-    table_paths = list((documents / "tables").glob("*.tex"))
-    document = (documents / "main.tex").read_text()
+def test_latex_document_includes_every_table(written):
+    out = written[0] / "report"
+    table_paths = list((out / "tables").glob("*.tex"))
+    document = (out / "main.tex").read_text()
     environments(document)
     assert sorted(re.findall(r"\\input\{tables/(.*?)\.tex\}", document)) == sorted(path.stem for path in table_paths)
-    assert all((documents / path).exists() for path in re.findall(r"\\includegraphics\{(.*?)\}", document))
+    assert all((out / path).exists() for path in re.findall(r"\\includegraphics\{(.*?)\}", document))
     for path in table_paths:
         for body in environments(path.read_text()):
             grid(body)
@@ -250,8 +236,12 @@ def test_show_option_selects_tables(tmp_path, without_figures):
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="apt-get install texlive-science")
-def test_latex_document_compiles_without_overfull_boxes(documents):
+@pytest.mark.parametrize("width", [COLUMN, TEXT])
+def test_latex_document_compiles_without_overfull_boxes(tmp_path, width):
+    records.write_runs(tmp_path)
+    add(tmp_path, label="mine", study="my_own.1é")
+    export(tmp_path / "paper", summary.collect(tmp_path)[0], [], width=width)
     command = ["pdflatex", "-interaction=nonstopmode", "main.tex"]
-    result = subprocess.run(command, cwd=documents, capture_output=True, check=False)
-    log = (documents / "main.log").read_text(errors="replace")
+    result = subprocess.run(command, cwd=tmp_path / "paper", capture_output=True, check=False)
+    log = (tmp_path / "paper" / "main.log").read_text(errors="replace")
     assert result.returncode == 0 and not re.search("Overfull|Float too large|Error", log), log[-3000:]
