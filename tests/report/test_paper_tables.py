@@ -7,15 +7,13 @@ from statistics import geometric_mean
 import numpy as np
 import pytest
 from scipy import stats
-from support.records import RECORD, TESTS, add, add_seeds, texts
+from support.records import RECORD, TESTS, add, texts
 from support.records import cells as cells_by_label
 
 from lra.config import CONF
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.evaluate import record as fresh_record
 from lra.io import typed_json
-from lra.report import arena, arena_compare, arena_entries, paper_tables
+from lra.report import arena, paper_tables
 from lra.results import published, summary
 
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
@@ -244,23 +242,6 @@ def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
     assert (gain.low, gain.high) == pytest.approx((interval.low, interval.high))
 
 
-def test_step_time_is_from_the_most_common_device(arena_runs):
-    """The other runs are on an H200; times of cur_abs on a CPU, although of most seeds, do not compare with theirs."""
-    for seed, step_ms in ((3, 900.0), (4, 1100.0), (5, 900.0), (6, 900.0)):
-        add(arena_runs, label="cur_abs", seed=seed, test=40.0, step_ms=step_ms, device="x86_64 CPU, 1 thread")
-    add(arena_runs, label="soft", seed=0, test=20.0, step_ms=700.0, device="x86_64 CPU, 1 thread")
-    table = arena_tables(arena_runs)["arena-listops"]
-    lines = texts(table)
-    assert "4 of 15 runs ended on another device." in table.about
-    # The details of the study show the same times.
-    times = {row.label: row.ms for row in studies(arena_runs)["paper-paper"]}
-    assert times == dict.fromkeys(("cur_abs", "cur_step", "mean", "nystrom"), 10.0) | {"soft": 700.0}
-    assert {"n": "7", "ms": "10"}.items() <= lines["cur_abs"].items()
-    # A mechanism without a run on that device shows its own.
-    assert lines["soft"]["ms"] == "700"
-    assert "Hardware of the times: NVIDIA H200, fp32; x86_64 CPU, 1 thread, fp32 for soft; 4 of" in table.about
-
-
 def test_fresh_tests_count_for_the_same_fingerprint_and_examples(arena_runs):
     ((_, cells),) = arena_tables(arena_runs)["arena-listops-selections"].rows()
     assert (cells[0].text, cells[4].text) == ("cur_abs - cur_step", "yes")
@@ -309,22 +290,6 @@ def test_other_precisions_are_compared_and_larger_encoders_are_separate(arena_ru
     interval = stats.ttest_ind([38.0, 39, 40, 41], [17.0, 18, 19], equal_var=False).confidence_interval(0.95)
     assert (control_cells[6].low, control_cells[6].high) == pytest.approx((interval.low, interval.high))
     assert [cell.text for cell in cells[:6]] == ["cur_abs", "ListOps", "41.00 ± 1.00", "3", "39.50 ± 1.29", "4"]
-
-
-def test_published_value_is_compared_with_base_and_longer_training(arena_runs):
-    """The published 39.62 is within the error of a mean of 41, and significantly different from a mean of 30."""
-    chapter = arena.section(studies(arena_runs))
-    assert "is not significantly different from the base training" in chapter and "has no finished run here" in chapter
-    add_seeds(arena_runs, "cur_abs", (30.0, 30.5), study="curformer_listops-paper-paper", steps=20_000)
-    chapter = arena.section(studies(arena_runs))
-    assert "is significantly different from the longer training (30.25, 2 seeds)" in chapter
-    assert "`cur_abs (longer training)`" in chapter and "has no finished run here" not in chapter
-    # The legend states the longer training as it is configured.
-    overrides = [f"experiment={arena_entries.LONGER}", "attn=cur_abs", "budget=paper"]
-    optim = compose(Experiment, overrides).optim
-    assert f"{optim.steps:,} steps of {optim.batch} sequences at a\n  learning rate of {optim.lr} " in chapter
-    gap, score, examples = arena_compare.gap_of((studies(arena_runs)["paper-paper"][0], {}))
-    assert (score, examples) == (41.0, 2000) and 3 < gap.threshold < 4
 
 
 def test_arena_chapter_needs_paper_budget_runs(tmp_path):

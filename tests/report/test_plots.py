@@ -76,13 +76,6 @@ def test_labels_without_space_are_omitted(axes):
     figures.place_labels(axes.figure)
     boxes = [text.get_window_extent() for text in axes.texts]
     assert 1 < len(boxes) < 24 and not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
-    # A removed label does not remove its other neighbour.
-    axes = Figure().add_subplot(xlim=(0, 10))
-    texts = [axes.text(x, 0.5, "some long name") for x in (1, 2.5, 4)]
-    first, second, third = [text.get_window_extent() for text in texts]
-    assert first.overlaps(second) and second.overlaps(third) and not first.overlaps(third)
-    figures._remove_overlapping(texts)
-    assert list(axes.texts) == [texts[0], texts[2]]
 
 
 def test_legend_names_coloured_curves_and_counts_the_rest():

@@ -95,14 +95,6 @@ def test_runs_on_other_data_have_no_published_values(tmp_path):
     assert (paper_cells["text"], paper_cells["image"]) == ("37.00", "")
 
 
-def test_tasks_are_in_benchmark_order(tmp_path):
-    for task in ("adding", "pathfinder", "image", "text", "listops", "retrieval"):
-        add(tmp_path, task=task, metric="within_tolerance" if task == "adding" else "accuracy")
-    *titles, mean = table(tmp_path)
-    assert titles == ["listops", "text", "retrieval", "image", "pathfinder", "adding"]
-    assert mean == "mean of listops, text, retrieval, image, pathfinder"
-
-
 @pytest.mark.parametrize("width", [80, 50])
 def test_narrow_terminal_truncates_nothing(tmp_path, width):
     for seed in range(3):

@@ -11,10 +11,9 @@ import pytest
 from support.records import PHASE, RECORD, add, add_seeds, cells, diverged, of_study, table, texts
 
 from lra.config import CONF
-from lra.report import recurrent, repository, results
+from lra.report import repository, results
 from lra.results import lr_search
 from lra.results import published as paper_values
-from lra.results.summary import collect
 from lra.runs import published
 
 
@@ -183,22 +182,6 @@ def test_large_board_is_summarised_in_readme_and_pages(home):
     assert "of CUR" not in readme
 
 
-def edit_study(home, edit_run):
-    path = home / "published" / "one"
-    published.save(path, [edit_run(run) for run in published.read(path).values()])
-
-
-def test_changed_record_changes_pages_and_changed_evaluation_its_figure(home):
-    before = readme_and_results(home)
-    assert before[0].startswith(f"# Title\n{repository.BEGIN}\n**ListOps**") and "\nTest scores" in before[0]
-    edit_study(home, lambda run: run._replace(record=dataclasses.replace(run.record, test=50.0)))
-    assert all(new != old and "50.00" in new for new, old in zip(readme_and_results(home), before, strict=True))
-    before = repository.pages(home, home / "published")[1]
-    edit_study(home, lambda run: run._replace(evaluations=[*run.evaluations, {"step": 9, "val": 1.0}]))
-    after = repository.pages(home, home / "published")[1]
-    assert [path.name for path in before if before[path] != after[path]] == ["results-one.svg"]
-
-
 def test_study_of_one_mechanism_has_no_figure(home):
     published.save(home / "published" / "one", [published_run("one", "mean", "listops")])
     assert [path.name for path in repository.pages(home, home / "published")[1]] == ["results-two.svg"]
@@ -242,19 +225,3 @@ def test_damaged_tables_and_readme_without_markers_raise(home):
     (home / "published" / "one" / published.CURVES).write_text("")
     with pytest.raises(ValueError, match="one does not hold tables of published runs"):
         readme_and_results(home)
-
-
-def test_recurrent_table_has_rates_parameters_and_state_sizes(tmp_path):
-    assert recurrent.block({}) == "No runs are published."
-    for label, tests in (("mean", (50.0, 52.0)), ("conv", (59.0, 61.0)), ("mamba2", (60.0, 62.0)), ("sdpa", [64.0])):
-        add_seeds(tmp_path, label, tests, study="recurrent", lr=2e-3, params=116_118)
-    for rate, val in (("0.002", 61.0), ("0.0005", 60.0)):
-        add(tmp_path, label=f"mamba2-optim.lr={rate}", study="recurrent-rates", val=val)
-    # A run without a learning rate in its label is at the budget's rate.
-    add(tmp_path, label="conv", study="recurrent-rates", val=59.0)
-    *_, first, second, third, fourth = recurrent.block(collect(tmp_path)[0]).splitlines()
-    assert first.startswith("| `sdpa` | 64.00 | 1 | +13.00 | +4.00 | 0.002 |  | 116,118 | - |")
-    mamba2 = "| `mamba2` | 61.00 ± 1.41 | 2 | +10.00 ± 1.41 | +1.00 ± 1.41 ≈ | 0.002 | 0.0005: 60.00, 0.002: 61.00 |"
-    assert second == f"{mamba2} 116,118 | 8,192 |"
-    assert third == "| `conv` | 60.00 ± 1.41 | 2 | +9.00 ± 1.41 |  | 0.002 | budget's: 59.00 | 116,118 | - |"
-    assert fourth == "| `mean` | 51.00 ± 1.41 | 2 |  | -9.00 ± 1.41 | 0.002 |  | 116,118 | - |"
