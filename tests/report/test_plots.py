@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,11 +62,6 @@ def test_bubble_position_is_time_and_score_and_area_is_memory(axes):
     assert [mark.get_offsets()[0].tolist() for mark in (large, small)] == [[100.0, 80.0], [10.0, 60.0]]
     most, least = (mark.get_sizes()[0] - 0.4 * rcParams["font.size"] ** 2 for mark in (large, small))
     assert most / least == pytest.approx(4) and to_hex(large.get_facecolor()[0]) != to_hex(small.get_facecolor()[0])
-    figures.place_labels(axes.figure)
-    by_name = {text.get_text(): axes.transData.transform(text.get_position()) for text in axes.texts}
-    for name, mark in (("large", large), ("small", small)):
-        xy = axes.transData.transform(mark.get_offsets()[0])
-        assert math.dist(by_name[name], xy) < axes.figure.dpi
 
 
 def test_labels_without_space_are_omitted(axes):
@@ -231,14 +225,6 @@ def test_seed_plot_shows_every_seed(rows):
     assert points(listops) == [(20.0, 0.0), (60.0, 0.0), (70.0, 0.0), (90.0, 1.0), (90.0, 1.0)]
     assert points(text) == [(61.0, 0.0), (71.0, 0.0)]
     assert [line.get_xdata()[0] for line in (*listops.lines, *text.lines)] == [20.0, 50.0]
-    # Seeds and rates are drawn only where they apply.
-    assert not seed_points.by_task([row for row in rows if "lr=" in row.label])
-
-    def names(rows, study):
-        return [picture.name for picture in seed_points.pictures([replace(row, study=study) for row in rows])]
-
-    assert names(rows, "x") == ["x/seeds", "x/rates"] and names(rows[:1], "x") == ["x/seeds"]
-    assert names(rows, "x-rates")[1:] == ["x-rates"]
 
 
 def test_lr_curve_includes_default_rate_and_gap_for_divergence(rows):

@@ -187,7 +187,7 @@ def test_study_of_one_mechanism_has_no_figure(home):
     assert [path.name for path in repository.pages(home, home / "published")[1]] == ["results-two.svg"]
 
 
-def test_about_file_lists_mechanisms_of_figure_and_tasks_of_readme(home):
+def test_about_file_lists_mechanisms_of_figure(home):
     def shown_labels():
         panels = repository.pages(home, home / "published")[1][home / "docs" / "results-one.svg"].panels
         return {task: [item.label for item in result] for task, result in panels.items()}
@@ -197,14 +197,6 @@ def test_about_file_lists_mechanisms_of_figure_and_tasks_of_readme(home):
     assert shown_labels() == {"listops": ["mean"], "text": ["mean"]}
     _, page = readme_and_results(home)
     assert "one over steps, of some mechanisms" in page and "two over steps, mean" in page and "`cur_abs`" in page
-    # Tasks of the README.
-    about(home, "one", readme=["listops", "text"])
-    about(home, "two", readme=[])
-    readme, page = readme_and_results(home)
-    assert "| mechanism | listops | text | mean |" in readme and readme.count("| mechanism | listops |") == 1
-    about(home, "one", readme=[])
-    readme, unchanged = readme_and_results(home)
-    assert "| mechanism | listops |" not in readme and unchanged == page
 
 
 def test_single_task_study_has_one_table_for_gains_or_pretraining(home):
