@@ -141,13 +141,9 @@ def test_page_fits_viewport_in_both_colour_schemes(visit, name, place, width, he
         assert text.evaluate("text => text.getBoundingClientRect().height") >= 9
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
-def test_leaderboard_wraps_between_words_and_keeps_models_visible(visit, width, height):
-    page = visit("leaderboard", width, height)
-    # Model names wrap between words; a row taller than this would break within a word.
-    heights = page.eval_on_selector_all("#leaderboard tbody tr", "rows => rows.map(row => row.clientHeight)")
-    assert max(heights) < 120
-    # The first column is sticky: the model name stays visible while scrolling.
+def test_leaderboard_keeps_models_visible_while_scrolling(visit):
+    page = visit("leaderboard", width=390, height=844)
+    # The first column is sticky.
     page.evaluate("document.querySelector('.wrap').scrollLeft = 5000")
     left = page.evaluate("document.querySelector('#leaderboard tbody td').getBoundingClientRect().left")
     assert 0 <= left < 20

@@ -138,34 +138,29 @@ def lr_cells(runs):
 
 def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     # The best validation score is not the best test score.
-    add_seeds(tmp_path, "linear", (48.0, 50.0), val=50.0)
-    add_seeds(tmp_path, "linear-optim.lr=0.01", (59.0, 61.0), val=40.0)
-    add_seeds(tmp_path, "linear-optim.lr=3e-05", (51.0, 53.0), val=55.0)
+    add_seeds(tmp_path, "linear-count=8", (48.0, 50.0), val=50.0)
+    add_seeds(tmp_path, "linear-count=8-optim.lr=0.01", (59.0, 61.0), val=40.0)
+    add_seeds(tmp_path, "linear-count=8-optim.lr=3e-05", (51.0, 53.0), val=55.0)
     add_seeds(tmp_path, "mean", (19.0, 21.0), val=20.0)
+    diverged(tmp_path, 7, label="linear-count=8-optim.lr=0.1")
     (line,) = lr_cells(tmp_path).values()
     assert (line["budget's rate"].value, line["best rate"].value, line["rate"].text) == (49.0, 52.0, "3e-05")
     assert line["best rate"].n == 2 and line["best rate"].std == pytest.approx(2**0.5)
-    assert line["val at each rate"].text == "budget's 50.00, 3e-05 55.00, 0.01 40.00"
+    assert line["val at each rate"].text == "budget's 50.00, 3e-05 55.00, 0.01 40.00, 0.1 -"
     # Other tables show the default rate.
     tables_by_title = {table.title: table for table in tables(of_study(tmp_path))[0]}
     assert "Best learning rate" in tables_by_title and "Pretraining on the task's own inputs" not in tables_by_title
     for title in ("paper-paper", "Gain over mean"):
         assert not any("optim.lr" in label for label in cells(tables_by_title[title]))
     # The number of seeds is shown once it differs between rates; without the default rate all rates are shown.
-    add(tmp_path, label="linear", seed=2, val=50.0, test=49.0)
+    add(tmp_path, label="linear-count=8", seed=2, val=50.0, test=49.0)
     add_seeds(tmp_path, "psf-optim.lr=0.1", (29.0, 31.0))
-    line = lr_cells(tmp_path)["linear"]
-    assert line["val at each rate"].text == "budget's 50.00 (n = 3), 3e-05 55.00 (n = 2), 0.01 40.00 (n = 2)"
-    assert list(cells(results.results(of_study(tmp_path)))) == ["linear", "mean", "psf-optim.lr=0.1"]
+    add(tmp_path, label="mean-optim.lr=0.01", val=10.0)
+    assert lr_cells(tmp_path)["mean"]["rate"].text == "budget's"
+    line = lr_cells(tmp_path)["linear-count=8"]
+    assert line["val at each rate"].text == "budget's 50.00 (n = 3), 3e-05 55.00 (n = 2), 0.01 40.00 (n = 2), 0.1 -"
+    assert list(cells(results.results(of_study(tmp_path)))) == ["linear-count=8", "mean", "psf-optim.lr=0.1"]
     assert lr_table([row for row in of_study(tmp_path) if row.label.startswith("psf")]) is None
-
-
-def test_default_rate_can_be_best_and_diverged_rate_is_a_dash(tmp_path):
-    add_seeds(tmp_path, "linear-count=8", (48.0, 50.0), val=50.0)
-    diverged(tmp_path, 7, label="linear-count=8-optim.lr=0.1")
-    (line,) = lr_cells(tmp_path).values()
-    assert (line["mechanism"].text, line["rate"].text) == ("linear-count=8", "budget's")
-    assert line["best rate"].value == 49.0 and line["val at each rate"].text == "budget's 50.00, 0.1 -"
 
 
 def test_pretraining_table_has_scratch_pretrained_and_matched_columns(tmp_path):
