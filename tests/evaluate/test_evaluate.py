@@ -232,13 +232,6 @@ def test_standard_error_matches_spread_over_seeds_and_examples():
     assert outcome_statistics.standard_error(single) == pytest.approx(binomial, rel=0.01)
 
 
-def test_pairs_put_higher_score_first():
-    outcomes = {"low": np.zeros((2, 50)), "high": np.ones((2, 50)), "middle": np.tile([0.0, 1.0], (2, 25))}
-    pairs = outcome_statistics.all_pairs(outcomes)
-    assert list(pairs) == [("high", "middle"), ("high", "low"), ("middle", "low")]
-    assert pairs["high", "low"].value == 100 and pairs["high", "low"].p == 0
-
-
 def test_significant_gap_matches_two_test_set_samples():
     """Without variance between seeds, scores differ like two binomial proportions of 2,000 examples each."""
     gap_of = functools.partial(outcome_statistics.significant_gap, 37.0, published_examples=2000)

@@ -83,7 +83,10 @@ def test_markers_finds_both_ends_in_pathfinder_images():
     hits = 0
     for n, image in enumerate(images):
         start = result.start[n]
-        ends = result.targets[n][0, start, 1:], result.targets[n][-1, start if labels[n] else 1 - start, 1:]
+        targets = result.targets[n]
+        # The second marker is on the same path if the label is 1, else on the other one.
+        second_path = start if labels[n] else 1 - start
+        ends = targets[0, start, 1:], targets[-1, second_path, 1:]
         actual = [np.array(divmod(at, size)) for at in draw.markers(image)]
         errors = [max(np.abs(f - e).max() for f, e in zip(actual, order, strict=True)) for order in (ends, ends[::-1])]
         hits += min(errors) <= 1
@@ -94,7 +97,9 @@ def test_layout_places_words_without_overlap():
     words = ["[MAX ", "1 ", "] "] * 500
     slots = draw.layout(words)
     assert slots[:3] == [(0, 0), (0, 5), (0, 7)] and slots[-1][0] == draw.LINES - 1
-    occupied = [(line, at + i) for (line, at), w in zip(slots, words, strict=False) for i in range(len(w.rstrip()))]
+    occupied = []
+    for (line, at), word in zip(slots, words, strict=False):
+        occupied += [(line, at + i) for i in range(len(word.rstrip()))]
     assert len(occupied) == len(set(occupied)) and max(column for _, column in occupied) < draw.COLUMNS
 
 
@@ -114,7 +119,8 @@ def test_words_are_centred_on_their_shaded_cells(display, dpi):
     assert len(axes.texts) == len(visible_words) > 100
     for text, ((line, column), word) in zip(axes.texts, visible_words, strict=True):
         box = text.get_window_extent().transformed(axes.transData.inverted())
-        assert text.get_text() == word and abs((box.x0 + box.x1) / 2 - (column + (len(word) - 1) / 2)) < 1 / 3
+        centre = column + (len(word) - 1) / 2
+        assert text.get_text() == word and abs((box.x0 + box.x1) / 2 - centre) < 1 / 3
         assert round((box.y0 + box.y1) / 2) == line
 
 

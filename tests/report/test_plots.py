@@ -225,6 +225,8 @@ def test_seed_plot_shows_every_seed(rows):
     assert points(listops) == [(20.0, 0.0), (60.0, 0.0), (70.0, 0.0), (90.0, 1.0), (90.0, 1.0)]
     assert points(text) == [(61.0, 0.0), (71.0, 0.0)]
     assert [line.get_xdata()[0] for line in (*listops.lines, *text.lines)] == [20.0, 50.0]
+    # Rates are drawn only where they apply.
+    assert [picture.name for picture in seed_points.pictures(rows[:1])] == ["paper-paper/seeds"]
 
 
 def test_lr_curve_includes_default_rate_and_gap_for_divergence(rows):
