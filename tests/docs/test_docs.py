@@ -1,6 +1,5 @@
 """Commands in README.md and docs/ are valid and run, and so do snippets and examples/."""
 
-import ast
 import importlib
 import os
 import re
@@ -9,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -19,13 +17,13 @@ from docs_commands import checked
 from docs_pages import BLOCKS, COMMANDS, OWN, ROOT, Command, commands, module_form, write_examples
 from hydra._internal.hydra import Hydra
 
-from lra.attention.base import Sizes
 from lra.bench import contestants
 from lra.board import chapter as board
 from lra.runs import published
 
 UNIQUE_COMMANDS = {(c.page in OWN, *c.words): c for c in COMMANDS}.values()
-SNIPPETS = [block for block in BLOCKS if block.language == "python" and not block.file]
+PYTHON = [block for block in BLOCKS if block.language == "python" and not block.file]
+SNIPPETS = [block for block in PYTHON if "transformers" not in block.text]
 
 
 @pytest.fixture
@@ -57,22 +55,14 @@ def test_documented_command_on_example_is_valid(command, own, pytestconfig):
 # Each kind of mistake in each class of command; all entry points parse options with the same code.
 INVALID = {
     "python -m lra.train task=listops attn=cur_abs optim.lrr=1": "optim.lrr: no such key",
-    "python -m lra.train task=listops attn=cur_abs +attn.lines=3": "attn.lines: no such key",
-    "python -m lra.train task=listops attn=cur_abs optim.steps=many": "optim.steps must be",
     "python -m lra.train -m task=listops attn=softmax,cur_best,cur_abs": "attn=cur_best: no such choice",
     "python -m lra.trian task=listops attn=cur_abs": "belongs to no class",
-    "lra train task=listops attn=cur_best": "attn=cur_best: no such choice",
     "lra trian task=listops attn=cur_abs": "trian: no such command; did you mean train?",
-    "lra study dropout": "study dropout: no such study",
     "python -m lra.sweep sweep=count tasks=[listop]": "task=listop: no such choice",
-    "python -m lra.bench mechanisms=[cur_best]": "mechanisms: cur_best is not one of",
     """python -m lra.bench 'mechanisms=["cur_abs-cuont=3"]'""": "attn.cuont: no such key",
-    "python -m lra.studies.dropin candidates=[cur_best]": "candidates must be one of all, cur_step",
     "python -m lra.ops.triton.resources arch=70": "arch=70: no such choice",
     "python -m lra.studies.pretrained.dinov2_onnx model.onnx": "is not",
-    "python -m data_prep.bench --reps 3": "--reps 3: 2",
     "python -m pytest tests/attention/test_checks.py --atn mine.EfficientAttention": "unrecognized arguments: --atn",
-    "python -m pytest tests/test_law.py": "tests/test_law.py",
     "python train.py": "belongs to no class",
     "make tset": "No rule to make target",
     "make sweep LAUNCHR=joblib": "no such variable",
@@ -90,21 +80,12 @@ def test_commands_are_found_in_blocks_and_inline_code():
     text = "Say `make test`\nor `pip install\n'.[hf]'`, not `make` or `python`.\n\n```sh\nsource a # b\n\nmake x\n```\n"
     command_lines = [(c.line, *c.words) for c in commands("page", text)]
     assert command_lines == [(6, "source", "a"), (8, "make", "x"), (1, "make", "test"), (2, "pip", "install", ".[hf]")]
-    for wrong in ("```\nmake\n```\n", "```bash\nmake\n```\n", "```sh\nmake\n", "```sh\nmake \\\n x\n```\n"):
-        with pytest.raises(AssertionError):
-            list(commands("page", wrong))
 
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: f"{block.page}:{block.line}")
 def test_python_snippet_runs(block, work):
-    """For the transformers snippet only the imports of this package are checked; the next test runs it."""
     (work / "runs").mkdir()
-    tree = ast.parse(block.text)
-    if "transformers" not in block.text:
-        return exec(compile(tree, f"{block.page}:{block.line}", "exec"), {})
-    for node in (n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module.startswith("lra")):
-        source = ast.parse(Path(find_spec(node.module).origin).read_text())
-        assert {alias.name for alias in node.names} <= {getattr(n, "name", None) for n in source.body}
+    exec(compile(block.text, f"{block.page}:{block.line}", "exec"), {})
 
 
 @pytest.mark.peers
@@ -118,26 +99,13 @@ def test_transformers_snippet_runs(monkeypatch):
         return net.eval()
 
     monkeypatch.setattr(transformers.AutoModel, "from_pretrained", tiny)
-    (block,) = (b for b in SNIPPETS if "transformers" in b.text)
+    (block,) = (b for b in PYTHON if "transformers" in b.text)
     names = {}
     exec(block.text, names)
     picture, net = torch.randn(1, 3, 96, 96), names["model"]
     cur_output = net(picture).last_hidden_state
     net.set_attn_implementation("sdpa")
     assert cur_output.isfinite().all() and not torch.allclose(cur_output, net(picture).last_hidden_state)
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_mechanism_example_needs_its_mask(masked, own):
-    """Also with value vectors of another size than queries and keys."""
-    text = Path("mine.py").read_text()
-    names = {}
-    exec(text if masked else text.replace("if mask is not None", "if False"), names)
-    q, k, v = torch.randn(3, 2, 2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    v, mask = v[..., :3], (torch.arange(6) < 4).expand(2, 6)
-    net = names["EfficientAttention"](Sizes(heads=2, head_dim=4, value_dim=3, length=6))
-    out, unpadded = net(q, k, v, mask), net(*(x[:, :, :4] for x in (q, k, v)))
-    assert out.shape == v.shape and torch.allclose(out[:, :, :4], unpadded) == masked
 
 
 def test_task_example_matches_its_docstring(own):
@@ -155,7 +123,7 @@ def test_task_example_matches_its_docstring(own):
 TRAIN = "budget=smoke seeds=[0] trainer.threads=1"
 TRANSFER = "examples=4 spectrum=1 trainer.threads=1"
 BENCH = "n=[64] batch=1 heads=1 head_dim=16 repeats=1 warmup=0 device=cpu"
-PREPARE = dict.fromkeys(("data_prep", "data_prep.show"), "budget=smoke")
+PREPARE = dict.fromkeys(("data_prep", "data_prep.baselines", "data_prep.show"), "budget=smoke")
 TINY = PREPARE | {"lra.train": TRAIN, "lra.studies.transfer": TRANSFER}
 # About a minute; tests/ops/test_triton_inverse.py runs lra.ops.triton.resources.
 LONGER = {
@@ -211,9 +179,10 @@ def test_first_pages_run_in_order(work, monkeypatch):
     done = {c.words: c for page in pages for c in COMMANDS if c.page == page and c.words[0] == "python"}
     for command in (c for c in done.values() if not {"attn=glob(*)", "logger=wandb"} & {*c.words}):
         with monkeypatch.context() as patch:
-            # Earlier reports have drawn the same figures.
-            if "width=3.25" in command.words:
+            # The first reports have drawn the same figures; the last command names the curves of a study.
+            if command.words[-1].startswith(("board=", "width=", "show=")):
                 patch.setattr("lra.results.figures.save", lambda *_: [])
+            if command.words[-1].startswith(("board=", "width=")):
                 patch.setattr("lra.report.export._draw_studies", lambda *_: {})
             run(command, patch)
     runs = work / "runs"
