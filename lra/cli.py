@@ -9,7 +9,6 @@ import os
 import runpy
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,23 +116,14 @@ def find(arguments: list[str]) -> tuple[int, EntryPoint]:
 
 
 def run(entry: EntryPoint, arguments: list[str]) -> None:
-    """Run an entry point with arguments, a module as ``python -m`` does. Raises SystemExit if it is not installed."""
+    """Run an entry point with arguments, a module as ``python -m`` does."""
     module, _, function = entry.module.partition(":")
-    if not _is_installed(module):
-        sys.exit(f"lra: {module} is not part of this installation")
     # Functions take their arguments; modules read sys.argv, as under python -m.
     if function:
         call: Callable[[list[str]], int | None] = getattr(importlib.import_module(module), function)
         sys.exit(call(arguments))
     sys.argv[1:] = arguments
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # its package is missing
-        return False
 
 
 def overview() -> str:
