@@ -2,11 +2,8 @@
 
 import ast
 import re
-import subprocess
-import sys
 
 import pytest
-from conftest import KERNELS, MECHANISMS
 from support.floors import FLOOR, ROOT, chain, closure, folder, imports
 
 # Largest number of folders in a chain of imports, see ``support.floors.chain``.
@@ -70,24 +67,6 @@ def test_mechanisms_import_few_modules_and_no_kernels():
     for module in imports():
         is_kernel = module.startswith("lra.ops.triton")
         assert is_kernel or not any(name.startswith("lra.ops.triton") for name in closure(module)), module
-
-
-BUILD = """
-import sys
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
-
-for name in sys.argv[1:]:
-    compose(Experiment, ("task=listops", "budget=smoke", "model.layers=1", f"attn={name}")).classifier()
-print([name for name in sys.modules if name.partition(".")[0] == "triton" or name.startswith("lra.ops.triton")])
-"""
-EAGER = [name for name in MECHANISMS if name not in KERNELS]
-
-
-@pytest.mark.parametrize("names", [["cur_abs", "nystrom"], pytest.param(EAGER, marks=pytest.mark.slow)], ids=len)
-def test_mechanism_without_kernel_does_not_import_triton(names):
-    result = subprocess.run([sys.executable, "-c", BUILD, *names], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert result.stdout == "[]\n"
 
 
 def test_reference_files_are_short_and_import_only_torch_and_jaxtyping():

@@ -60,7 +60,6 @@ FORMS = {
     "lra.bench.gpu_check": r"(minutes=[\d.]+)?",
     **dict.fromkeys(("lra.bench.peers", "lra.bench.recurrences"), r"((n|batch|repeats)=[1-9]\d* ?)*"),
     "lra.studies.pretrained.dinov2_onnx": r"\S+\.onnx \S+",
-    "tests.support.floors": "",
     "data_prep inspect": r"\S+",
 }
 

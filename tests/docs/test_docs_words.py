@@ -1,6 +1,5 @@
 """The manuals name only existing options, files and links, and list every task, experiment, sweep and preset."""
 
-import dataclasses
 import re
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from lra.config.errors import EXTRAS
 from lra.config.experiment import Experiment
 from lra.config.options import flatten
 from lra.config.recipes import choices
-from lra.runs.record import RunRecord
 
 
 def table_rows(page):
@@ -152,10 +150,3 @@ def test_site_builds_without_warnings(tmp_path):
     line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     subprocess.run(line, cwd=ROOT, check=True)
     assert (tmp_path / "index.html").exists() and (tmp_path / "api" / "lra.attention.html").exists()
-
-
-def test_issue_template_asks_for_record_fields():
-    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/numbers_differ.yml").read_text())
-    form_fields = {entry["id"]: entry["attributes"] for entry in form["body"] if "id" in entry}
-    fields = code_words(form_fields["record"]["description"]) | code_words(form_fields["seeds"]["description"])
-    assert {"test", "val", "git"} <= fields <= {field.name for field in dataclasses.fields(RunRecord)}

@@ -1,4 +1,4 @@
-"""python -m tests.support.floors: print the folders by layer, the imports of each, and the longest chain.
+"""The layers of folders, the imports of each module, and the longest chain of imports.
 
 A node is a top-level folder of ``lra``, ``data_prep``, or ``lra`` for the files of the package itself, which every
 module imports implicitly. Imports inside functions count like all others.
@@ -99,18 +99,3 @@ def chain() -> list[str]:
         if folder(module) != folder(module_chain[-1]):
             module_chain.append(module)
     return module_chain
-
-
-def picture() -> str:
-    """A line per folder, highest layer first: number of its layer, name, and the folders that it imports."""
-    imports_of = {name: set() for name in FLOOR}
-    for module, targets in imports().items():
-        imports_of[folder(module)] |= {folder(target) for target in targets} - {folder(module), "lra"}
-    order = sorted(FLOOR, key=lambda name: (-FLOOR[name], name))
-    lines = [f"{FLOOR[name]}  {name:<14}{'  '.join(filter(imports_of[name].__contains__, order))}" for name in order]
-    lines += ["", f"longest chain: {len(chain())} folders", *(f"   {module}" for module in chain())]
-    return "\n".join(map(str.rstrip, lines))
-
-
-if __name__ == "__main__":
-    print(picture())
