@@ -82,7 +82,7 @@ def transfer_seed(run: RunDir, options: TransferOptions) -> None:
         if not is_open:
             return
         if (folder / FILE).exists():
-            before = load(folder / FILE, run_dir.fingerprint)
+            before = load(folder / FILE)
             log(f"{title}: {describe(before)}, done before")
             return
         measured = measure(run, plan, run_dir, (exact, swapped), options)

@@ -98,16 +98,14 @@ class TransferRecord:
         return self.attn.get("count", self.attn.get("landmarks"))
 
 
-def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
+def load(path: Path) -> TransferRecord:
     """Read a record.
 
     Raises:
-        ValueError: the file is not a record of a transfer, or belongs to another seed or ``fingerprint``.
+        ValueError: the file is not a record of a transfer, or belongs to another seed.
     """
     transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", "delete it to make it again")
     typed_json.check_seed(path, transfer.seed)
-    if fingerprint not in (None, transfer.fingerprint):
-        raise ValueError(f"{path} is the record of another transfer; delete it to make it again")
     return transfer
 
 
