@@ -115,7 +115,6 @@ def test_pip_command_depends_on_checkout_or_installation(tmp_path, monkeypatch):
 
 
 MISSING = {
-    "studies.pretrained.__main__": ("transformers", "hf"),
     "studies.pretrained.dinov2_onnx": ("onnx", "onnx"),
     "integrations.huggingface": ("transformers", "hf"),
 }
@@ -191,7 +190,6 @@ UNKNOWN = {
     "trian task=listops": "lra: trian: no such command; did you mean train? the commands are data, train, sweep, ",
     "task=listops": "lra: task=listops: no such command; the commands are data, train, ",
     "study": "lra: study <name>: no such study; name one of dropin, factorise, inverses, ",
-    "study transfre run=x": "lra: study transfre: no such study; name one of dropin, ",
 }
 
 
@@ -225,75 +223,42 @@ def test_function_entry_point_gets_arguments_and_working_directory(tmp_path):
 
 
 PACKAGE = ROOT / "data_prep"
-LABELS = """
-from data_prep import adding
-print(adding.__file__, adding.Adding(train=3, val=1, test=1).load("")["train"].labels.tolist())
-print(sum(adding._answers.stats.cache_hits.values()), sum(adding._answers.stats.cache_misses.values()))
-"""
 
 
 @pytest.fixture
-def copy(tmp_path):
-    """A folder with a copy of data_prep and no numba cache."""
-    shutil.copytree(PACKAGE, tmp_path / "data_prep", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
-
-
-def draw_labels(copy, **variables):
-    """Draw labels with the copy; returns them and the counts of cached and newly compiled functions."""
-    variables = {"XDG_CACHE_HOME": str(copy / "cache")} | variables
-    run = process("-c", LABELS, folders=(copy, ROOT), cwd=copy, **variables)
-    run.check_returncode()
-    labels, counts = run.stdout.splitlines()
-    assert labels.startswith(str(copy))
-    return labels, counts
-
-
-@pytest.mark.slow
-def test_numba_cache_is_invalidated_by_edited_helper_module(copy):
-    helper = copy / "data_prep" / "counter_rng.py"
-    text = helper.read_text()
-    before, counts = draw_labels(copy)
-    assert counts == "0 1"
-    assert draw_labels(copy) == (before, "1 0")
-    times = os.stat(helper)
-    # Edit a constant of ``mix`` and restore the file time, which numba alone would compare.
-    helper.write_text(text.replace("0xBF58476D1CE4E5B9", "0xBF58476D1CE4E5BB"))
-    os.utime(helper, ns=(times.st_atime_ns, times.st_mtime_ns))
-    after, counts = draw_labels(copy)
-    assert after != before and counts == "0 1"
-    old_cache, new_cache = sorted((copy / "cache" / "lra-suite").glob("numba-*"), key=os.path.getmtime)
-    os.utime(old_cache, (0, 0))
-    # A cache that was unused for a month is removed.
-    assert draw_labels(copy) == (after, "1 0") and new_cache.exists() and not old_cache.exists()
-    # Another folder for the cache is respected.
-    numba_dir = copy / "elsewhere"
-    assert draw_labels(copy, NUMBA_CACHE_DIR=str(numba_dir)) == (after, "0 1")
-    assert list(numba_dir.glob("numba-*/*/*.nbi")) and not list(copy.rglob("data_prep/**/*.nbi"))
-    assert draw_labels(copy, NUMBA_CACHE_DIR=str(numba_dir)) == (after, "1 0")
-
-
-def test_numba_cache_is_outside_the_package_and_needs_a_writable_disk(tmp_path, monkeypatch):
-    """pip would leave a cache inside the package behind, and data_prep would stay importable."""
-    cache_folder = compiled.cache_folder.__wrapped__
+def cache_folder(tmp_path, monkeypatch):
+    """The function that names the cache of a package, for a user without caches."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiled.SETTINGS, "CACHE_DIR", "")
+    return compiled.cache_folder.__wrapped__
+
+
+def test_numba_cache_depends_on_all_sources_of_the_package(tmp_path, cache_folder, monkeypatch):
+    """numba itself compares only the time of the file of the compiled function."""
+    package = shutil.copytree(PACKAGE, tmp_path / "data_prep")
+    first = cache_folder(package)
+    helper = package / "counter_rng.py"
+    times = os.stat(helper)
+    helper.write_text(helper.read_text().replace("0xBF58476D1CE4E5B9", "0xBF58476D1CE4E5BB"))
+    os.utime(helper, ns=(times.st_atime_ns, times.st_mtime_ns))
+    second = cache_folder(package)
+    assert first != second and first.exists() and second.exists()
+    # A cache that was unused for a month is removed.
+    os.utime(first, (0, 0))
+    assert cache_folder(package) == second and second.exists() and not first.exists()
+    monkeypatch.setattr(compiled.SETTINGS, "CACHE_DIR", str(tmp_path / "elsewhere"))
+    assert cache_folder(package).parent == tmp_path / "elsewhere"
+
+
+def test_numba_cache_is_outside_the_package_and_needs_a_writable_disk(tmp_path, cache_folder, monkeypatch):
+    """pip would leave a cache inside the package behind, and data_prep would stay importable."""
+    from data_prep import adding
+
+    assert adding._answers._cache.cache_path.startswith(str(compiled.cache_folder(PACKAGE)))
     assert cache_folder(PACKAGE).name.startswith("numba-") and cache_folder(PACKAGE).parent == tmp_path / "lra-suite"
-    # The disk is full: less free than required, or than the 3.5 MB of the machine code of all functions; or read-only.
-    usage = shutil.disk_usage(tmp_path)
-    almost_full = usage._replace(free=4 * 2**20)
-    for module, name, value in (
-        (compiled, "MIN_FREE_BYTES", usage.total),
-        (shutil, "disk_usage", lambda folder: almost_full),
-        (os, "access", lambda folder, mode: False),
-    ):
+    # Less space than the 3.5 MB of the machine code of all functions, or a read-only disk.
+    usage = shutil.disk_usage(tmp_path)._replace(free=4 * 2**20)
+    for module, name, value in ((shutil, "disk_usage", usage), (os, "access", False)):
         with monkeypatch.context() as patch:
-            patch.setattr(module, name, value)
+            patch.setattr(module, name, lambda *_, value=value: value)
             assert cache_folder(PACKAGE) is None, name
-
-
-def test_numba_is_imported_only_where_its_cache_is_managed():
-    paths = [*PACKAGE.rglob("*.py"), *(ROOT / "lra").rglob("*.py")]
-    uncached = [path.name for path in paths if re.search("njit|import numba", path.read_text())]
-    # chord.py compiles with its own fastmath flags.
-    assert sorted(uncached) == ["chord.py", "compiled.py"]

@@ -1,12 +1,8 @@
 """Commands in README.md and docs/ are valid and run, and so do snippets and examples/."""
 
 import importlib
-import os
 import re
 import runpy
-import shlex
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -39,6 +35,14 @@ def own(work, monkeypatch):
     monkeypatch.setattr(contestants, "further", lambda: [work / "conf"])
 
 
+def on_example(command):
+    """Add the configurations of the examples to a command, as in a repository that has them."""
+    words = command.words
+    if words[0] == "python" and words[2] != "pytest" and "--config-dir" not in words:
+        words = (*words[:3], "--config-dir", "conf", *words[3:])
+    return command._replace(words=words)
+
+
 @pytest.mark.parametrize("command", [c for c in UNIQUE_COMMANDS if c.page not in OWN], ids=str)
 def test_documented_command_is_valid(command, work, pytestconfig):
     checked(command, pytestconfig)
@@ -46,10 +50,7 @@ def test_documented_command_is_valid(command, work, pytestconfig):
 
 @pytest.mark.parametrize("command", [c for c in UNIQUE_COMMANDS if c.page in OWN], ids=str)
 def test_documented_command_on_example_is_valid(command, own, pytestconfig):
-    words = command.words
-    if words[0] == "python" and words[2] != "pytest" and "--config-dir" not in words:
-        words = (*words[:3], "--config-dir", "conf", *words[3:])
-    checked(command._replace(words=words), pytestconfig)
+    checked(on_example(command), pytestconfig)
 
 
 # Each kind of mistake in each class of command; all entry points parse options with the same code.
@@ -121,36 +122,18 @@ def test_task_example_matches_its_docstring(own):
 
 # Overrides with which a command takes about a second.
 TRAIN = "budget=smoke seeds=[0] trainer.threads=1"
-TRANSFER = "examples=4 spectrum=1 trainer.threads=1"
 BENCH = "n=[64] batch=1 heads=1 head_dim=16 repeats=1 warmup=0 device=cpu"
-PREPARE = dict.fromkeys(("data_prep", "data_prep.baselines", "data_prep.show"), "budget=smoke")
-TINY = PREPARE | {"lra.train": TRAIN, "lra.studies.transfer": TRANSFER}
-# About a minute; tests/ops/test_triton_inverse.py runs lra.ops.triton.resources.
-LONGER = {
-    "data_prep": "budget=smoke",
-    "data_prep.bench": "--examples 50 --repeats 1 --workers 1",
-    "lra.bench": f"{BENCH} pads=[fixed,none] budget=quick budget_s=30",
-    "lra.studies.factorise": "iterations=1",
-    "lra.sweep": "seeds=[0] measure=0",
-    "lra.train": TRAIN,
-}
-# Commands that are not run: they need downloads, files, GPUs, hosts, packages or hours, or replace shared data.
-ELSEWHERE = "preset=figure4 preset=table2 sweep=board optim.steps=6000 force=true verify=true task=all task=text"
-ELSEWHERE += " task=text_2k task=image task=retrieval task=genome trainer=gpu trainer=ddp trainer=ddp_multinode"
-ELSEWHERE += " logger=wandb hydra/launcher=submitit_slurm experiment=s4d_image_small experiment=s4d_text"
-ELSEWHERE += " experiment=lru_text"
-RUNNABLE = {c.words: c for c in COMMANDS if c.page not in ("docs/train.md", *OWN) and c.words[0] == "python"}.values()
+TINY = dict.fromkeys(("data_prep", "data_prep.baselines", "data_prep.show"), "budget=smoke")
+TINY |= {"lra.train": TRAIN, "lra.bench": BENCH, "lra.checks": ""}
 
 
-def run(command: Command, patch: pytest.MonkeyPatch, overrides: dict = TINY) -> None:
+def run(command: Command, patch: pytest.MonkeyPatch) -> None:
     """Run a command in this process with overrides that make it fast, in the study of the original command."""
     _, _, entry, *words = command.words
-    words += overrides.get(entry, "").split()
+    words += TINY.get(entry, "").split()
     if entry == "lra.train" and not any(word.startswith(("study=", "experiment=")) for word in words):
         budget = next((word for word in command.words if word.startswith("budget=")), "budget=paper")
         words.append(f"study=paper-{budget.removeprefix('budget=')}")
-    if any(word.startswith("steps=") for word in words):
-        words.append("steps=2")
     patch.setattr(sys, "argv", [entry, *words])
     # Hydra would compose the configuration once more to read the multirun mode.
     patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
@@ -193,71 +176,16 @@ def test_first_pages_run_in_order(work, monkeypatch):
     assert len(done) > 11
 
 
-@pytest.mark.slow
-def test_transfer_page_runs_in_order(work, monkeypatch):
-    trained = Command("", 0, ("python", "-m", "lra.train", "task=listops", "attn=softmax"))
-    page = [c for c in COMMANDS if c.page == "docs/transfer.md" and "lra.studies.transfer" in " ".join(c.words[:3])]
-    for command in (trained, *(c for c in page if "-m" not in c.words[3:])):
-        run(command, monkeypatch)
-    assert (work / "runs" / "transfer" / "transfer.md").exists() and len(page) == 6
-
-
-LONG_COMMANDS = [c for c in RUNNABLE if c.words[2] in LONGER and not {*ELSEWHERE.split()} & {*c.words}]
+COMMANDS_ON_EXAMPLES = [
+    c for c in COMMANDS if c.page in ("docs/mechanism.md", "docs/task.md") and c.words[0] == "python"
+]
+RUNNABLE = [c for c in COMMANDS_ON_EXAMPLES if c.words[2] in TINY and "-m" not in c.words[3:]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", LONG_COMMANDS, ids=str)
-def test_long_command_completes(command, work, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    # Without the interpreter kernels are skipped; with it they would take too long.
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    run(command, monkeypatch, LONGER)
-
-
-MECHANISM, TASK = "docs/mechanism.md", "docs/task.md"
-PYTEST = "-q -p no:cacheprovider -p no:xdist -m 'not slow and not gpu and not peers'"
-IN_COPY = TINY | {"lra.bench": BENCH, "lra.checks": "", "pytest": PYTEST}
-EACH = "tests/attention/test_checks.py tests/config tests/maps tests/model/test_model.py tests/studies/test_reach.py"
-EACH += " tests/train/test_step.py -k efficient_attention"
-LISTS = "tests/docs/test_docs_words.py tests/runs/test_published.py tests/report/test_repository.py"
-
-
-@pytest.fixture
-def copy(request, tmp_path_factory):
-    """A copy of this repository with the examples of a page, shared by the tests of that page."""
-    folder = tmp_path_factory.getbasetemp() / request.param.replace("/", "-")
-    if folder.exists():
-        return folder
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in tracked.splitlines():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
-    write_examples(folder, request.param)
-    return folder
-
-
-def run_in_copy(folder, entry, *words):
-    env = os.environ | {"PYTHONPATH": str(folder), "LRA_DATA": str(folder / "data")}
-    line = [sys.executable, "-m", entry, *words, *shlex.split(IN_COPY[entry])]
-    process = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True)
-    assert process.returncode == 0, (process.stdout + process.stderr)[-5000:]
-
-
-ON_PAGES = [c for c in COMMANDS if c.page in (MECHANISM, TASK) and c.words[0] == "python"]
-WHOLE = [(c.page, c) for c in ON_PAGES if c.words[2] in IN_COPY and "-m" not in c.words[3:]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("copy", "command"), WHOLE, indirect=["copy"], ids=str)
-def test_command_of_page_completes_in_copy(copy, command):
-    run_in_copy(copy, *command.words[2:])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("copy", [MECHANISM], indirect=True)
-@pytest.mark.parametrize("tests", [EACH, LISTS], ids=["each", "lists"])
-def test_tests_pass_with_an_added_mechanism(tests, copy):
-    run_in_copy(copy, "pytest", *tests.split())
+@pytest.mark.parametrize("command", RUNNABLE, ids=str)
+def test_command_on_example_completes(command, own, monkeypatch):
+    run(on_example(command), monkeypatch)
 
 
 def example(name, *arguments):

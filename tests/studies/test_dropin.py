@@ -183,8 +183,7 @@ def test_qkv_of_trained_run(data_root, tmp_path):
         overrides = ["sources=[]", f"run={tmp_path}/s/listops/{name}", f"n={n}", "counts=[4]"]
         return list(sources(compose(DropinOptions, overrides)))
 
-    other_weights = ("sdpa attn.causal=true", "softmax +attn.weights=laplace", "none")
-    for name in ("sdpa", "cur_abs", *other_weights):
+    for name in ("sdpa", "cur_abs", "none", "sdpa attn.causal=true", "softmax +attn.weights=laplace"):
         train.__wrapped__(config(name, f"runs={tmp_path}", "study=s", "seeds=[0]"))
     (source,) = load_sources("sdpa")
     assert source.name == "s-sdpa-seed-0" and len(source.examples) == 3 and len(source.examples[0]) == 2
@@ -194,7 +193,7 @@ def test_qkv_of_trained_run(data_root, tmp_path):
         assert all(x.shape[:3] == (1, 2, length) and x.isfinite().all() for layer in layers for x in layer)
     with pytest.raises(ValueError, match=r"n=65: .* has 64 validation examples of more than 4 tokens"):
         load_sources("sdpa", n=65)
-    for label in ("cur_abs", "sdpa-causal=True", "softmax-weights=laplace", "none"):
+    for label in ("cur_abs", "none", "sdpa-causal=True", "softmax-weights=laplace"):
         with pytest.raises(ValueError, match=f"has attn={label}; name a run of sdpa or softmax"):
             load_sources(label)
 

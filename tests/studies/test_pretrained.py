@@ -53,9 +53,8 @@ def test_examples_are_balanced_and_labelled_by_folder_name(reviews):
     assert labels.bincount().tolist() == [5, 5] and len(set(contents)) == 10
     assert [b"good" in content for content in contents] == labels.bool().tolist()
     assert labelled(reviews, "train", 10, 0)[0] == contents != labelled(reviews, "train", 10, 1)[0]
-    for n in (9, 26, 0):
-        with pytest.raises(ValueError, match=f"2 classes of 12 or more files in train/<class>/; train={n} must be"):
-            labelled(reviews, "train", n, 0)
+    with pytest.raises(ValueError, match="2 classes of 12 or more files in train/<class>/; train=26 must be"):
+        labelled(reviews, "train", 26, 0)
     with pytest.raises(ValueError, match="drawn=9 must be a multiple of the number of classes"):
         labelled(reviews, "test", 9, 0, option="drawn")
     with pytest.raises(ValueError, match="0 classes"):
@@ -126,7 +125,6 @@ def test_dropin_command_on_pretrained_encoder(bert, reviews, tmp_path, call):
 
 
 INVALID_OVERRIDES = {
-    "selections=[best]": "selections must be one of sum, abs, embed, step, random, farthest, plus, or a list of such",
     "out=cur.png": "out=cur.png is the path of the figure; name a .json file",
     "model=/nowhere": "model=/nowhere cannot be loaded",
 }

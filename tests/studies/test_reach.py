@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from conftest import MECHANISMS, config
 from support.features import model_and_batch
-from support.records import RECORD, add, finish, rows, table, texts
+from support.records import RECORD, add, fail, finish, rows, table, texts
 
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
@@ -18,9 +18,8 @@ from lra.studies.lengths import __main__ as show
 from lra.studies.lengths.__main__ import lengths
 from lra.studies.probes import local_window, measure, record, report
 from lra.studies.probes.__main__ import ProbesOptions, _transfer_options, probe
-from lra.studies.probes.report import draw, matrices, matrix, smallest, within
+from lra.studies.probes.report import draw, matrix, smallest, within
 from lra.studies.swap import TransferOptions
-from lra.sweep import job
 from lra.sweep.launcher import Launcher
 from lra.train.__main__ import train
 
@@ -176,30 +175,17 @@ def test_scores_by_token_count_exclude_padding_filler_and_groups_of_one_class():
         assert measure.over_filled(classes, [batch], metric) == {"own": 100.0, "1": 100.0}
 
 
-def test_swaps_with_other_attention_weights_leave_cell_empty(data_root, tmp_path, capfd):
-    """sdpa has no position bias, and the others have softmax weights by default."""
-    train.__wrapped__(config("mega", f"runs={tmp_path}", "seeds=[0]", "attn.weights=laplace"))
-    home = tmp_path / "paper-smoke/listops/mega-weights=laplace"
-    args = [f"run={home}", f"runs={tmp_path}", "examples=8", "swaps=[sdpa,mega_cur_step,softmax,mean]", "threads=1"]
-    probe.__wrapped__(compose(ProbesOptions, args))
-    line = record.table(tmp_path / "probes/paper-smoke/listops/mega-weights=laplace/seed-0/swaps.csv")
-    assert line["scored with"].tolist() == ["own"]
-    assert capfd.readouterr().err.count("has attn.weights=laplace and attn=") == 2
-
-
 def test_matrix_leaves_out_scores_with_other_options(tmp_path, capfd):
     swaps = {}
     for label, options in {"cur_abs": "100,", "cur_step": "100,8", "nystrom": "200,"}.items():
         swaps[label] = f"scored with,score,examples,kept\nown,40.0,{options}\nsdpa,20.0,{options}\n"
-    # A line without its options, as earlier versions wrote it.
-    swaps["mean"] = "scored with,score\nown,40.0\n"
     for label, text in swaps.items():
         folder = tmp_path / "listops" / label / "seed-0"
         folder.mkdir(parents=True)
         (folder / record.SWAPS).write_text(text)
     matrix(tmp_path, record.SWAPS, {"examples": "100", "kept": ""})
     assert record.table(tmp_path / record.SWAPS)["trained with"].tolist() == ["cur_abs"]
-    assert capfd.readouterr().err.count("left out: ") == 3
+    assert capfd.readouterr().err.count("left out: ") == 2
 
 
 def test_swapped_mechanism_inherits_number_of_selected_tokens(data_root, tmp_path):
@@ -256,17 +242,6 @@ def test_report_shows_locality_and_scores_within_each_reach(tmp_path):
     assert lines["sdpa"] == ["listops", "2", "20.00", "22.50", "29.75", "40.50"]
 
 
-def test_report_shows_table_of_swapped_mechanisms(tmp_path):
-    add(tmp_path, label="sdpa", test=40.0)
-    home = tmp_path / record.FOLDER / "paper-paper"
-    home.mkdir(parents=True)
-    (home / record.SWAPS).write_text("task,trained with,own,sdpa,mean\nlistops,nystrom,41.0,,12.345\n")
-    (data,) = matrices("paper-paper", [*rows(tmp_path).values()])
-    assert data.head == ["task", "trained with", "own", "sdpa", "mean"]
-    ((_, cells),) = data.rows()
-    assert [cell.text for cell in cells] == ["listops", "nystrom", "41.00", "", "12.35"]
-
-
 def run_record(task, label="mean", seed=0, test=40.0, **changes):
     values = {"task": task, "label": label, "seed": seed, "test": test, "constant_baseline": 25.0}
     return replace(RECORD, **values | changes)
@@ -317,11 +292,7 @@ def test_lengths_figure_shows_measured_and_published_errors():
 def test_lengths_command_plots_finished_runs_after_failure(tmp_path, monkeypatch, call):
     def launch(_, runs):
         for run in runs:
-            run.folder.mkdir(parents=True)
-            if run.label == "linear":
-                job.fail(run.folder, "no memory")
-            else:
-                finish(run)
+            fail(run, "no memory") if run.label == "linear" else finish(run)
 
     monkeypatch.setattr(Launcher, "launch", launch)
     grid = ("lengths=[128,256]", "mechanisms=[mean,linear]", "seeds=[0]", "tasks=[temporal_order]")

@@ -65,15 +65,11 @@ def batches(count=2):
     return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
 
 
-def copy_run(seed, home, changes, weights=None):
-    """Copy a run with changes of its recorded choices, or with other weights and all of their choices."""
+def copy_run(seed, home, changes):
+    """Copy a run with changes of its recorded choices."""
     shutil.copytree(seed, home, ignore=shutil.ignore_patterns(".*"))
     unseal(home / "record.json")
-    choices = changes
-    if weights:
-        torch.save(weights, home / "best.ckpt")
-    else:
-        choices = yaml.safe_load((seed / "config.yaml").read_text()) | changes
+    choices = yaml.safe_load((seed / "config.yaml").read_text()) | changes
     (home / "config.yaml").write_text(yaml.safe_dump(choices))
     result = record.load(home / "record.json")
     record.save(dataclasses.replace(result, fingerprint=config_file.fingerprint(choices | {"seed": result.seed})), home)
@@ -252,16 +248,6 @@ def test_invalid_swap_error_is_one_line_without_traceback(runs, call, arguments)
     stop, _, log = call(transfer, f"run={trained(runs)}", f"runs={runs}", *arguments.split())
     assert stop.startswith("lra: ") and "\n" not in stop and "Traceback" not in log
     assert re.search(INVALID_OVERRIDES[arguments], stop), stop
-
-
-def test_weights_without_counterpart_in_new_mechanism_raise(runs, tmp_path):
-    """The run directory has an equals sign in its name, which must be accepted."""
-    (first_run, *_) = finished(trained(runs))
-    source, target = experiments(first_run, words(runs, "attn=nystrom", "attn.landmarks=8"))
-    weights = swap(first_run, source, target)[1].state_dict()
-    home = copy_run(trained(runs) / "seed-0", tmp_path / "nystrom-landmarks=8", target.choices({}), weights)
-    with pytest.raises(ValueError, match=r"cur_step has no place for blocks.0.mixer.attention.conv.weight, blocks.1"):
-        models(runs, "attn=cur_step", run=home)
 
 
 def test_run_on_other_data_or_without_record_raises(runs, tmp_path):

@@ -1,4 +1,4 @@
-"""The layers of folders, the imports of each module, and the longest chain of imports.
+"""The layers of folders, and the imports of each module.
 
 A node is a top-level folder of ``lra``, ``data_prep``, or ``lra`` for the files of the package itself, which every
 module imports implicitly. Imports inside functions count like all others.
@@ -74,28 +74,3 @@ def closure(module: str) -> set[str]:
 def _name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def chain() -> list[str]:
-    """Return the modules at which the longest chain of imports enters another folder.
-
-    The length of a chain of modules is the number of folders that it enters, including the first; a folder that it
-    enters twice counts twice. Raises ValueError if modules of several folders import each other in a cycle.
-    """
-    depth, successor = dict.fromkeys(imports(), 1), {}
-    is_changed = True
-    while is_changed:
-        is_changed = False
-        for module, targets in imports().items():
-            for target in sorted(targets):
-                length = depth[target] + (folder(target) != folder(module))
-                if length > len(depth):
-                    raise ValueError(f"{module} and {target} are in a circle")
-                if length > depth[module]:
-                    depth[module], successor[module], is_changed = length, target, True
-    module = max(depth, key=depth.get)
-    module_chain = [module]
-    while module := successor.get(module):
-        if folder(module) != folder(module_chain[-1]):
-            module_chain.append(module)
-    return module_chain
