@@ -77,12 +77,6 @@ def test_invalid_command_is_detected(line, work, pytestconfig):
         checked(module_form(command), pytestconfig)
 
 
-def test_commands_are_found_in_blocks_and_inline_code():
-    text = "Say `make test`\nor `pip install\n'.[hf]'`, not `make` or `python`.\n\n```sh\nsource a # b\n\nmake x\n```\n"
-    command_lines = [(c.line, *c.words) for c in commands("page", text)]
-    assert command_lines == [(6, "source", "a"), (8, "make", "x"), (1, "make", "test"), (2, "pip", "install", ".[hf]")]
-
-
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: f"{block.page}:{block.line}")
 def test_python_snippet_runs(block, work):
     (work / "runs").mkdir()
@@ -221,8 +215,6 @@ def test_arena_cell_example_trains_and_prints_table(pictures):
 def test_add_mechanism_example_trains_and_scores(pictures, capsys):
     assert 0 <= example("add_mechanism", "3", "efficient")["efficient"] <= 100
     assert "efficient: test" in capsys.readouterr().out and (pictures / "add_mechanism.png").exists()
-    with pytest.raises(SystemExit, match="mechanisms are efficient, sdpa, mean, got best"):
-        example("add_mechanism", "3", "best")
 
 
 @pytest.mark.slow

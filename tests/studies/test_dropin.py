@@ -147,7 +147,8 @@ def test_dropin_command_adds_results_to_one_table(tmp_path, call):
     read_errors = lambda: json.loads((tmp_path / "dropin/gaussian-20/errors.json").read_text())
     _, out, _ = command("sources=gaussian", "candidates=[cur_plus,mean]")
     errors = read_errors()
-    assert set(errors["values"]) == {"cur_step", "cur_plus", "mean"} and errors["n"] == 2 and "cur_plus" in out
+    assert set(errors["values"]) == {"cur_step", "cur_plus", "mean"}
+    assert errors["n"] == 2 and "cur_plus" in out
     layers = [layer for (layer,) in generated("gaussian", compose(DropinOptions, TINY)).examples]
     mean_errors = [distance(candidates.mean, layer, candidates.softmax(*layer), 4) for layer in layers]
     assert errors["values"]["mean"]["4"] == pytest.approx([np.mean(mean_errors), np.std(mean_errors, ddof=1)], rel=1e-6)
@@ -165,8 +166,11 @@ def test_dropin_command_adds_results_to_one_table(tmp_path, call):
 def test_ratio_is_geometric_mean_and_errors_are_formatted():
     errors = lambda name, **values: Errors(name, "", 2, 0, None, {k: {"4": (v, 0.1)} for k, v in values.items()})
     pair = [errors("a", cur_step=0.4, x=0.2, y=float("nan")), errors("b", cur_step=0.5, x=1.0)]
-    assert ratio("x", pair) == pytest.approx(1.0) and ratio("cur_step", pair) == 1 and ratio("y", pair) == float("inf")
-    assert [error_text(*value) for value in ((0.1234, 0.5), (1234.5, 10.0))] == ["0.123 ± 0.500", "1234 ± 10"]
+    assert ratio("x", pair) == pytest.approx(1.0)
+    assert ratio("cur_step", pair) == 1
+    assert ratio("y", pair) == float("inf")
+    assert error_text(0.1234, 0.5) == "0.123 ± 0.500"
+    assert error_text(1234.5, 10.0) == "1234 ± 10"
 
 
 def test_missing_transformers_error_names_model(tmp_path, monkeypatch):

@@ -16,9 +16,9 @@ from lra.io.typed_json import save
 from lra.runs.reader import finished
 from lra.studies.lengths import __main__ as show
 from lra.studies.lengths.__main__ import lengths
-from lra.studies.probes import local_window, measure, record, report
+from lra.studies.probes import local_window, measure, record
 from lra.studies.probes.__main__ import ProbesOptions, _transfer_options, probe
-from lra.studies.probes.report import draw, matrix, smallest, within
+from lra.studies.probes.report import matrices, matrix, smallest, within
 from lra.studies.swap import TransferOptions
 from lra.sweep.launcher import Launcher
 from lra.train.__main__ import train
@@ -215,16 +215,7 @@ def test_locality_is_smallest_reach_that_keeps_95_percent_of_gain(tmp_path):
     assert smallest(save_probes(tmp_path, "sdpa", [40.0, 41.0, 40.0, 40.0]), 20.0) == 1
 
 
-def test_title_of_figure_has_examples_of_all_labels(tmp_path, monkeypatch):
-    titles = []
-    monkeypatch.setattr(report, "save", lambda figure, path, title: titles.append(title.partition(", ")[2]))
-    for label, examples in (("cur_abs", 10), ("sdpa", 10), ("sdpa", 200)):
-        save_probes(tmp_path, label, [20.0, 20.0, 30.0, 40.0], examples=examples)
-        draw(tmp_path / record.FOLDER / "paper-paper/listops")
-    assert titles == ["10 test examples"] * 2 + ["10 to 200 test examples"]
-
-
-def test_report_shows_locality_and_scores_within_each_reach(tmp_path):
+def test_report_shows_locality_scores_within_each_reach_and_swaps(tmp_path):
     """Medians and means over probed seeds, ignoring probes of other runs and without a gain over the control."""
     for label, test in (("mean", 20.0), ("sdpa", 40.0), ("cur_abs", 40.0), ("linear", 19.0)):
         for seed in (0, 1):
@@ -240,6 +231,10 @@ def test_report_shows_locality_and_scores_within_each_reach(tmp_path):
     lines = {cells[0].text: [cell.text for cell in cells[1:]] for _, cells in scores()[0].rows()}
     assert lines.keys() == {"sdpa", "linear"}
     assert lines["sdpa"] == ["listops", "2", "20.00", "22.50", "29.75", "40.50"]
+    swaps = tmp_path / record.FOLDER / "paper-paper" / record.SWAPS
+    swaps.write_text("task,trained with,own,sdpa,mean\nlistops,nystrom,41.0,,12.345\n")
+    ((_, cells),) = matrices("paper-paper", [*rows(tmp_path).values()])[0].rows()
+    assert [cell.text for cell in cells] == ["listops", "nystrom", "41.00", "", "12.35"]
 
 
 def run_record(task, label="mean", seed=0, test=40.0, **changes):
@@ -266,8 +261,10 @@ def test_measured_points_are_sorted_by_task_length_and_mechanism():
 
 def test_printed_errors_match_values_of_paper():
     error_of = {(n.task, n.attn, n.length): n.error for n in show.printed().itertuples()}
-    assert error_of["adding", "linformer", 512] == 0.48 and error_of["adding", "performer", 4096] == 28.24
-    assert error_of["temporal_order", "softmax", 16384] == 8.38 and error_of["temporal_order", "psf", 16384] == 0.11
+    assert error_of["adding", "linformer", 512] == 0.48
+    assert error_of["adding", "performer", 4096] == 28.24
+    assert error_of["temporal_order", "softmax", 16384] == 8.38
+    assert error_of["temporal_order", "psf", 16384] == 0.11
     psf = {length: error for (task, attn, length), error in error_of.items() if (task, attn) == ("adding", "psf")}
     assert psf == {2**k: 0 for k in range(7, 15)}
 
@@ -279,14 +276,19 @@ def test_lengths_figure_shows_measured_and_published_errors():
     measured = show.measured(records)
     (axes,) = show.draw(measured, show.printed()).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
-    assert list(lines["sdpa"].get_ydata()) == [15.0, 15.0] and list(lines["mean"].get_ydata()) == [70.0, 70.0]
-    assert list(lines["best constant answer"].get_ydata()) == [75.0, 75.0] and axes.get_xscale() == "log"
+    assert axes.get_xscale() == "log"
+    assert list(lines["sdpa"].get_ydata()) == [15.0, 15.0]
+    assert list(lines["mean"].get_ydata()) == [70.0, 70.0]
+    assert list(lines["best constant answer"].get_ydata()) == [75.0, 75.0]
     ranges = [path.vertices[:, 1].tolist() for part in axes.collections for path in part.get_paths()]
     assert ranges == [[70.0, 70.0]] * 2 + [[10.0, 20.0]] * 2
     published = lines["Transformer, published"]
-    assert list(published.get_xdata()) == [2048] and list(published.get_ydata()) == [84.48]
-    assert published.get_color() == lines["sdpa"].get_color() and published.get_markerfacecolor() == "none"
-    assert "n = 1 to 2 a point" in show.caption(measured) and "1 run diverged" in show.caption(measured)
+    assert list(published.get_xdata()) == [2048]
+    assert list(published.get_ydata()) == [84.48]
+    assert published.get_color() == lines["sdpa"].get_color()
+    assert published.get_markerfacecolor() == "none"
+    assert "n = 1 to 2 a point" in show.caption(measured)
+    assert "1 run diverged" in show.caption(measured)
 
 
 def test_lengths_command_plots_finished_runs_after_failure(tmp_path, monkeypatch, call):

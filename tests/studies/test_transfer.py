@@ -237,6 +237,7 @@ def test_fine_tuning_starts_from_trained_weights_and_updates_them(runs, monkeypa
 INVALID_OVERRIDES = {
     "attn=soft": "soft has one projection for queries and keys and softmax has two: their weights do not fit",
     "attn=psf": r"\(softmax\) do not fit attn=psf: psf needs blocks.0.mixer.*has no place for",
+    "attn=custom": "names no mechanism",
     "attn=cur_step run=no=where": "run=no=where is not a folder",
     "attn=cur_step trainer.devices=2 trainer.device=cpu": "trainer.devices must be 1, got 2: a transfer",
     "attn=cur_step task=text": "a transfer has the task of its run; leave out task=",

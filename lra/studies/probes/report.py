@@ -216,9 +216,8 @@ def draw(home: Path) -> list[Path]:
             color="grey",
         )
     left.legend(fontsize=7)
-    counts = {probes.examples for seeds in by_label.values() for probes in seeds}
-    num_examples = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    title = f"{example.study}: {example.task}, {num_examples} test examples"
+    num_examples = max(probes.examples for seeds in by_label.values() for probes in seeds)
+    title = f"{example.study}: {example.task}, at most {num_examples} test examples"
     return [save(figure, home / "probes.png", title)]
 
 
