@@ -112,8 +112,3 @@ def test_style_findings_do_not_increase():
 def test_files_are_short_and_have_specific_names():
     assert not [path for path in SOURCES if len(path.read_text().splitlines()) > 300]
     assert not [path for path in SOURCES + TESTS if path.stem in ("utils", "util", "helpers", "common", "misc")]
-
-
-def test_test_modules_do_not_import_each_other():
-    for path in TESTS:
-        assert not re.search(r"^(from|import) test_", path.read_text(), re.MULTILINE), path

@@ -24,7 +24,7 @@ from lra.io.typed_json import save
 from lra.results import summary as report_tables
 from lra.runs import config_file, record
 from lra.runs.reader import finished, scan
-from lra.studies.qkv import calls
+from lra.studies.qkv import calls, mechanisms
 from lra.studies.swap import TransferOptions, experiments, swap
 from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import describe, transfer
@@ -258,6 +258,12 @@ def test_run_on_other_data_or_without_record_raises(runs, tmp_path):
     (copy / "record.json").unlink()
     with pytest.raises(ValueError, match=r"has no finished seed: no record.json; train its seeds with lra train"):
         finished(copy)
+
+
+def test_mechanisms_excludes_nested_mechanisms():
+    outer, other, inner = (Softmax(Sizes(heads=1, head_dim=1, value_dim=1, length=1)) for _ in range(3))
+    outer.inner = inner
+    assert mechanisms(torch.nn.ModuleDict({"a": outer, "ab": other})) == {"a": outer, "ab": other}
 
 
 @pytest.fixture
