@@ -148,7 +148,8 @@ def test_dropin_command_adds_results_to_one_table(tmp_path, call):
     _, out, _ = command("sources=gaussian", "candidates=[cur_plus,mean]")
     errors = read_errors()
     assert set(errors["values"]) == {"cur_step", "cur_plus", "mean"}
-    assert errors["n"] == 2 and "cur_plus" in out
+    assert errors["n"] == 2
+    assert "cur_plus" in out
     layers = [layer for (layer,) in generated("gaussian", compose(DropinOptions, TINY)).examples]
     mean_errors = [distance(candidates.mean, layer, candidates.softmax(*layer), 4) for layer in layers]
     assert errors["values"]["mean"]["4"] == pytest.approx([np.mean(mean_errors), np.std(mean_errors, ddof=1)], rel=1e-6)
