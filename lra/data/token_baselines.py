@@ -217,11 +217,11 @@ def first_tokens(data: TaskData, metric: Callable[[Tensor, Tensor], float]) -> F
     for num_tokens in range(1, MAX_FIRST + 1):
         # How often each answer follows each beginning.
         counts: dict[tuple, Counter] = defaultdict(Counter)
-        for beginning, label in zip(_beginnings(data, "train", num_tokens), labels["train"].tolist(), strict=True):
+        for beginning, label in zip(_keys(data, "train", num_tokens), labels["train"].tolist(), strict=True):
             counts[beginning][label] += 1
 
         for split, split_answers in answers.items():
-            for i, beginning in enumerate(_beginnings(data, split, num_tokens)):
+            for i, beginning in enumerate(_keys(data, split, num_tokens)):
                 if beginning in counts:
                     ((answer, _),) = counts[beginning].most_common(1)
                     split_answers[i] = answer
@@ -231,8 +231,12 @@ def first_tokens(data: TaskData, metric: Callable[[Tensor, Tensor], float]) -> F
     return FirstTokens(scores["test"], best + 1)
 
 
-def _beginnings(data: TaskData, split: str, num_tokens: int) -> list[tuple]:
-    """List the first tokens of every example; of both texts for a pair."""
+def beginnings(data: TaskData, split: str, num_tokens: int) -> Tensor:
+    """Return the first tokens (n, num_tokens) of every example of a split; (n, 2 num_tokens) for pairs of texts."""
     examples = data.splits[split]
     tokens, _ = examples.gather(torch.arange(len(examples)), num_tokens)  # (n,T,num_tokens)
-    return [tuple(row) for row in tokens.flatten(1).tolist()]
+    return tokens.flatten(1)
+
+
+def _keys(data: TaskData, split: str, num_tokens: int) -> list[tuple]:
+    return [tuple(row) for row in beginnings(data, split, num_tokens).tolist()]

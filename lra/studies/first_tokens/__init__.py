@@ -1,0 +1,1 @@
+"""python -m lra.studies.lengths, see ``lra.studies.lengths.__main__``."""
