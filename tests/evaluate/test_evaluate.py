@@ -16,9 +16,11 @@ from support.training import seed_folder, smoke, train_config
 from lra.config.entry import name_positional
 from lra.evaluate import fresh, record, restore
 from lra.evaluate.__main__ import evaluate
+from lra.io import typed_json
 from lra.ops import metrics
 from lra.results import outcome_statistics
 from lra.runs.run_dir import RunDir
+from lra.studies.first_tokens.__main__ import explained, first_tokens
 
 EXAMPLES = 40
 pytestmark = pytest.mark.usefixtures("data_root")
@@ -244,3 +246,31 @@ def test_significant_gap_matches_two_test_set_samples():
     # The variance between seeds enters for both the published and our score: 1² / 4 = 0.25 each.
     wide = gap_of(examples=20_000, seed_std=1.0, seeds=4, published_seeds=4)
     assert wide.standard_error**2 == pytest.approx(wide.draw**2 + wide.own_error**2 + 0.25)
+
+
+def test_share_of_outcomes_that_a_table_explains():
+    rng = np.random.default_rng(0)
+    groups, labels = rng.integers(0, 4, 20_000), rng.integers(0, 10, 20_000)
+    table = np.array([0, 9, 5, 5])
+    assert explained(table[groups] == labels, labels, groups) == 100
+    # Half of the groups are answered correctly, of which a table has one in ten by chance.
+    half_right = (table[groups] == labels) | (groups < 2)
+    assert explained(half_right, labels, groups) == pytest.approx(50 + 10 / 2, abs=1.5)
+    # A group per example predicts nothing about the other half of the examples.
+    assert explained(rng.random(20_000) < 0.5, labels, np.arange(20_000)) == pytest.approx(50, abs=1.5)
+
+
+def test_first_tokens_study_prints_share_of_every_scored_run(runs, call, command):
+    stop, *_ = call(first_tokens, f"runs={runs}")
+    assert "has no run with a fresh test; first: lra evaluate" in stop
+    command(f"runs={runs}")
+    stop, out, _ = call(first_tokens, f"runs={runs}")
+    assert stop is None
+    _, right, trained_run = (line.split() for line in out.splitlines())
+    result = record.load(seed_folder(runs, "cur_abs") / record.NAME)
+    assert right[1:4] == ["(the", "right", "answers)"] and trained_run[:3] == ["listops", "cur_abs", "0"]
+    assert float(trained_run[3]) == pytest.approx(result.fresh_test, abs=0.005)
+    # The data of another version of the generator are not the ones that were scored.
+    path = seed_folder(runs, "cur_abs") / record.NAME
+    typed_json.save(dataclasses.replace(result, data="0" * 64), path)
+    assert "has other examples than this version generates" in call(first_tokens, f"runs={runs}")[0]
