@@ -1,16 +1,86 @@
-"""Dependency rules: imports go to lower layers or along listed edges."""
+"""Dependency rules: imports go to lower layers or along listed edges.
+
+A node is a top-level folder of ``lra``, ``data_prep``, or ``lra`` for the files of the package itself, which every
+module imports implicitly. Imports inside functions count like all others.
+"""
 
 import ast
 import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 
-from support.floors import FLOOR, ROOT, closure, folder, imports
-
+ROOT = Path(__file__).parents[1]
+FLOORS = [
+    {"lra"},
+    {"ops", "io", "reference"},
+    {"attention", "model", "data"},
+    {"config"},
+    {"runs", "train"},
+    {"results"},
+    {"evaluate"},
+    {"board", "sweep", "bench", "maps", "report", "integrations", "checks", "data_prep"},
+    {"studies", "submit"},
+    {"leaderboard"},
+]
+FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
 # Imports within a layer. model needs only the base class of attention, board plans runs of sweeps, report shows board
 # tables and publishes to Weights & Biases, sweep measures unknown step times, and bench prints its own tables.
 EDGES_WITHIN_LAYER = {("model", "attention"), ("train", "runs"), ("board", "sweep"), ("report", "board")}
 EDGES_WITHIN_LAYER |= {("sweep", "bench"), ("bench", "report"), ("report", "integrations")}
 # Entry points of data_prep; no other module of it may depend on the command line.
 ENTRIES = {f"data_prep.{name}" for name in ("__main__", "baselines", "bench", "export", "load", "show")}
+
+
+def folder(module: str) -> str:
+    """The node of a module: lra.attention.cur -> attention, lra.console -> lra."""
+    top, *rest = module.split(".")
+    return rest[0] if top == "lra" and rest and (ROOT / "lra" / rest[0]).is_dir() else top
+
+
+def _imported(module: str, path: Path, nodes: Iterable[ast.AST]) -> set[str]:
+    """The names of modules that the import statements among nodes may import."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            full_name = ".".join([*base, *filter(None, [node.module])])
+            names |= {full_name, *(f"{full_name}.{alias.name}" for alias in node.names)}
+    return names
+
+
+@cache
+def _paths() -> dict[str, Path]:
+    return {_name(path): path for top in ("lra", "data_prep") for path in sorted((ROOT / top).rglob("*.py"))}
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Map each module to the modules that it imports, including its parent packages, which Python imports first."""
+    targets = {}
+    for module, path in _paths().items():
+        parts = module.split(".")
+        packages = {".".join(parts[:end]) for end in range(1, len(parts))}
+        names = packages | _imported(module, path, ast.walk(ast.parse(path.read_text())))
+        targets[module] = (names & _paths().keys()) - {module}
+    return targets
+
+
+@cache
+def closure(module: str) -> set[str]:
+    """The modules, without packages, that a module imports directly or indirectly, not counting lazy imports."""
+    path = _paths()[module]
+    direct = (_imported(module, path, ast.parse(path.read_text()).body) & _paths().keys()) - {module}
+    modules = direct.union(*map(closure, direct))
+    return {name for name in modules if _paths()[name].stem != "__init__"}
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def edges() -> list[tuple[str, str]]:

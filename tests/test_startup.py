@@ -189,7 +189,7 @@ def test_help_and_version_are_fast_and_do_not_import_torch(arguments):
 UNKNOWN = {
     "trian task=listops": "lra: trian: no such command; did you mean train? the commands are data, train, sweep, ",
     "task=listops": "lra: task=listops: no such command; the commands are data, train, ",
-    "study": "lra: study <name>: no such study; name one of dropin, factorise, inverses, ",
+    "study": "lra: study <name>: no such study; name one of dropin, factorise, first_tokens, ",
 }
 
 

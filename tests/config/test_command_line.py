@@ -1,4 +1,4 @@
-"""Quoting of command lines for the shell and for Hydra, and isolation of killed runs in multirun (-m)."""
+"""Command lines: quoting for the shell and for Hydra, killed runs of -m, and one-line errors for invalid overrides."""
 
 import os
 import re
@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from support.records import SMOKE
 from support.training import wait
 
-from data_prep.__main__ import PrepareOptions
+from data_prep.__main__ import PrepareOptions, prepare
+from data_prep.show import show as examples
+from lra.bench import gpu_check
+from lra.bench.__main__ import bench
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
@@ -21,8 +25,13 @@ from lra.config.workers import Workers, killed_by
 from lra.io import lock
 from lra.report.__main__ import ReportOptions
 from lra.runs import record
+from lra.studies.dropin.__main__ import dropin
+from lra.studies.inverses.__main__ import inverses
+from lra.studies.lengths.__main__ import lengths
+from lra.sweep.__main__ import sweep
 from lra.sweep.options import SweepOptions
 from lra.sweep.plan import PlannedRun, study
+from lra.train.__main__ import train
 
 NAMES = [
     "plain-1.2_x@y+z", "my study", "two  blanks", "a (1)", "f(1)", "choice(1,2)", "[draft] x", "x [0.9, 0.98]",
@@ -175,3 +184,116 @@ def test_killed_process_fails_one_run_and_same_command_resumes(victim, data_root
     resumed = subprocess.run(command, cwd=CONF.parent, capture_output=True, text=True, timeout=300)
     assert resumed.returncode == 0 and (path.parent / record.NAME).exists(), resumed.stderr
     assert f"seed {seed}: step " in resumed.stderr and f"seed {seed}: step 10/" not in resumed.stderr, resumed.stderr
+
+
+SMALL = "heads=1 head_dim=8 length=16"
+LENGTHS = "tasks=temporal_order lengths=128 mechanisms=mean seeds=[0] budget=smoke plan=true measure=0"
+
+
+PAPER = "budget=paper task=listops attn=sdpa "
+DEVICES = "task=listops attn=mean trainer.devices="
+MASKED = "task=listops attn=sdpa pretrain=masked "
+# Entry point and overrides that keep it fast -> further overrides -> expected part of the error message.
+ERRORS = {
+    (train, "budget=smoke runs=runs"): {
+        PAPER + "optim.steps=120": "optim.steps - 1 (119), not 1000: add optim.eval_every=60 optim.warmup=12",
+        PAPER + "pretrain=masked ~pretrain.eval_every": "pretrain.eval_every is missing; pretrain=masked needs it",
+        "task=listops attn=custom attn._target_=lra.attention.sdpa.SDPA attn.dropout=0.5": "attn.dropout is not in the "
+        "yaml of attn, but an option of lra.attention.sdpa.SDPA: add it by +attn.dropout=<value>",
+        "task=listops atn=sdpa": "atn: no such key; did you mean attn=<name>?",
+        "task=nope attn=cur_abs": "task=nope: no such choice; task is one of",
+        "task=listops attn=cur_abs +attn.pinv.stesp=3": "attn.pinv.stesp: no such key; attn.pinv has init, steps",
+        "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",
+        "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
+        "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, quickstart, smoke, not 'huge'",
+        "task=listops attn=cur_abs seeds=[]": "seeds must be a list of different whole numbers",
+        "task=listops attn=cur_abs optim.batch=8 optim.micro_batch=3": "optim.micro_batch must divide optim.batch 8",
+        "task=listops attn=cur_abs data.mask=false": "data.pad must be fixed with data.mask=false, not auto",
+        "task=listops attn=mean model.embed={_target_:lra.model.embed.TokenEmbedding,_partial_:true}": "the model of "
+        "mean cannot be built: ",
+        "task=listops attn=psf attn.channels=8 attn.project=false": "model.dim is 64, the mixer returns 8",
+        "experiment=psf_listops model.layers=2": "model.layers must be 1 if a block changes the width 512 to 128",
+        "task=listops attn=cur_abs trainer.precision=fp16 trainer.device=cpu": "fp16 needs a GPU",
+        "task=listops attn=cur_abs source.release=/nowhere": "/nowhere/basic_train.tsv is missing",
+        "task=listops attn=cur_abs runs=/proc/nowhere": "cannot write to /proc/nowhere",
+        "task=adding attn=cur_abs task.length=1000": "adding needs a length among 128, 256, 512",
+        "task=adding attn=performer task.masked_id=0": "task.masked_id must be null with task.features, not 0",
+        "task=adding attn=cur_abs task.metric=accuracy": "task.metric must be within_tolerance with task.loss=mse, not",
+        "task=listops attn=cur_abs task.metric=within_tolerance": "task.loss must be mse with task.metric=within_tol",
+        "task=listops attn=cur_abs task.metric=balanced_accuracy": "task.outputs must be 2 with task.metric=balanced_",
+        "task=listops attn=luna block=glu": "block must be prenorm with Luna, which is a block itself",
+        "task=temporal_order task.length=128 attn=sdpa model.pool=cls task.vocab=6": "above 6, the id of the class",
+        "task=adding attn=cur_abs model.pool=cls": "model.pool=cls needs a task with token ids",
+        "task=genome attn=cur_abs": "source.dog=<path> source.donkey=<path>",
+        "task=listops attn=cur_abs study=../../x": "study must be a name",
+        "task=listops attn=cur_abs label_keys=[optim.stepz]": "label_keys: optim.stepz: no such key",
+        "task=listops attn=cur_abs model.dim=10000000 model.heads=1": "GB to train, this machine has",
+        "attn=cur_abs": "task is missing; it must be one of adding, ",
+        f"{DEVICES}0": "trainer.devices must be a whole number of 1 or more, auto, launched, not 0",
+        f"{DEVICES}3": "trainer.devices must divide optim.batch 8, not 3",
+        f"{DEVICES}4 optim.micro_batch=2": "trainer.devices must divide optim.micro_batch 2, not 4",
+        f"{DEVICES}2 pretrain=masked pretrain.batch=3": "must divide pretrain.batch 3, not 2",
+        "task=listops attn=mean trainer=ddp": "torch sees none; set their number, such as trainer.devices=2",
+        "task=listops attn=mean trainer=ddp_multinode": "nothing launched this process: torchrun",
+        "task=image attn=sdpa pretrain=masked": "protocol.masked_pixel must be null with pretrain=masked, not 0",
+        MASKED + "model.pool=cls": "model.pool must be mean, last or flatten with pretrain=masked, not cls",
+        MASKED + "task=adding pretrain.loss=cross_entropy": "pretrain.loss must be l1 with task=adding_N128",
+        MASKED + "pretrain.loss=l1": "pretrain.loss must be cross_entropy with task=listops",
+        MASKED + "task=adding pretrain.mask_id=padding": "pretrain.mask_id must be own with task=adding_N128",
+        MASKED + "pretrain.eval_every=4": "pretrain.eval_every must divide pretrain.steps 6, not 4",
+        MASKED + "pretrain.warmup=6": "pretrain.warmup must be 0 or from 2 to pretrain.steps - 1",
+        "task=listops attn=sdpa pretrain=next": "pretrain=next: sdpa+next sees the tokens ahead; add attn.causal=true",
+        "task=listops attn=s4d_lin pretrain=next": "add attn.bidirectional=false",
+        "task=listops attn=cur_abs pretrain=next": "cur_abs+next sees the tokens ahead; use a mechanism with",
+    },
+    (sweep, f"{' '.join(SMOKE)} runs=runs"): {
+        "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
+        "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
+        "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be above 0, not -1",
+        "sweep=selection mechanisms=[mean]": "such as sweep=board; others have sweep.grids",
+        "sweep=board block=glu": "block=glu needs attn=<name>",
+        "sweep=board tasks=[board_recall] mechanisms=[nope]": "attn=nope: no such choice",
+        "sweep=board tasks=[board_recall] attn=custom attn._target_=mine.Foo": "mine.Foo cannot be imported",
+        "sweep=selection hydra/launcher=nope": "hydra/launcher=nope: no such choice; hydra/launcher is one of",
+    },
+    (bench, "mechanisms=[naive] runs=runs"): {
+        "attn.count=3": "attn: no such key",
+        "attn=custom": "attn=custom names no mechanism; name one with attn._target_=",
+        "mechanisms=[cur_best]": "mechanisms: cur_best is not one of all,",
+        "what=speed": "what must be one of attention, block, step, error, or a list of such, profile, not 'speed'",
+        "pads=[batch/0]": "pads must be fixed, batch, none or compact, or with micro-batches, such as batch/8",
+        'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
+    },
+    (gpu_check.main, ""): {"minutes=25m": "minutes must be a number above 0: lra bench gpu-check minutes=25"},
+    (prepare, ""): {"task=nope": "task=nope: no such choice; task is one of all, adding,"},
+    (examples, "task=adding budget=smoke"): {
+        "count=0": "count must be 1 or more, not 0",
+        "split=dev": "split must be one of train, val, test, not 'dev'",
+        "out=/nowhere/made.png": "/nowhere/made.png cannot be written",
+    },
+    (lengths, f"{LENGTHS} runs=runs"): {
+        "mechanisms=[mean,nope]": "attn=nope: no such choice; did you mean attn=none? attn is one of based, bigbird",
+        "lengths=[100]": "needs a length among 128, 256",
+        "lengths=[128,128]": "lengths must be a list of different lengths, such as [128,256]",
+        "mechanisms=[mean,mean]": "has the same run twice",
+    },
+    (inverses, "n=1 length=16 runs=runs"): {
+        f"run={CONF.parent}/runs/published/paper/listops/mean": "has attn=mean, which inverts no matrix; name one of",
+        "counts=[64]": "count must be from 1 to 16 (length), not 64",
+    },
+    (dropin, f"n=2 counts=[4] cost=0 {SMALL} runs=runs"): {
+        "candidates=[cur_best]": "candidates must be one of all, cur_step, ",
+        "counts=[17]": "counts: 17 is more than the 16 tokens of gaussian-16",
+        "sources=[]": "nothing to measure: name sources, run= or model=",
+        "model=x": "model= and examples= go together",
+    },
+}
+CASES = [(entry, base, words) for entry, base in ERRORS for words in ERRORS[entry, base]]
+
+
+@pytest.mark.parametrize("entry, base, words", CASES)
+def test_error_message_names_invalid_option_or_correction(entry, base, words, tmp_path, data_root, monkeypatch, call):
+    monkeypatch.chdir(tmp_path)
+    stop, *_ = call(entry, *base.split(), *words.split())
+    assert stop.startswith("lra: ") and ERRORS[entry, base][words] in stop and "\n" not in stop
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))

@@ -91,7 +91,7 @@ def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHa
         hashes: hashes of the examples, kept between runs.
 
     Raises:
-        ValueError: the generated examples are not those of the result.
+        ValueError: the generated examples differ from the examples of the result.
     """
     trained, fresh_experiment = generator_experiment(run, root, result.examples + result.seen)
     fresh = fresh_data(run, trained, fresh_experiment, hashes)
