@@ -28,7 +28,7 @@ class EntryPoint(NamedTuple):
 
 
 ENTRIES = {
-    "data": EntryPoint("data_prep", "prepare or verify data: data task=listops; also data show, inspect, export"),
+    "data": EntryPoint("data_prep", "prepare or verify data: data task=listops; data show, baselines, inspect, export"),
     "data show": EntryPoint("data_prep.show"),
     "data inspect": EntryPoint("data_prep.inspect:main"),
     "data export": EntryPoint("data_prep.export:main"),

@@ -203,32 +203,58 @@ class FirstTokens(NamedTuple):
 def first_tokens(data: TaskData, metric: Callable[[Tensor, Tensor], float]) -> FirstTokens:
     """Score the most frequent training answer among the examples that begin with the same 1 to ``MAX_FIRST`` tokens.
 
-    A beginning that no training example has gets the answer of the next shorter one.
-
     Args:
         data: set up; sequences of token ids, labels of classes.
         metric: metric of outputs and labels, in percent.
     """
     labels = {split: data.splits[split].labels.cpu() for split in SPLITS}
     num_classes = max(2, *(int(part.max()) + 1 for part in labels.values()))
-    most_frequent = int(labels["train"].bincount().argmax())
-    answers = {split: [most_frequent] * len(labels[split]) for split in ("val", "test")}
-    scores: dict[str, list[float]] = {"val": [], "test": []}
-    for num_tokens in range(1, MAX_FIRST + 1):
-        # How often each answer follows each beginning.
-        counts: dict[tuple, Counter] = defaultdict(Counter)
-        for beginning, label in zip(_keys(data, "train", num_tokens), labels["train"].tolist(), strict=True):
-            counts[beginning][label] += 1
-
-        for split, split_answers in answers.items():
-            for i, beginning in enumerate(_keys(data, split, num_tokens)):
-                if beginning in counts:
-                    ((answer, _),) = counts[beginning].most_common(1)
-                    split_answers[i] = answer
-            outputs = F.one_hot(torch.tensor(split_answers), num_classes)
-            scores[split].append(metric(outputs, labels[split]))
+    tables = answer_tables(data)
+    scores = {}
+    for split in ("val", "test"):
+        outputs = [F.one_hot(answers, num_classes) for answers in table_answers(tables, data, split)]
+        scores[split] = [metric(out, labels[split]) for out in outputs]
     best = scores["val"].index(max(scores["val"]))
     return FirstTokens(scores["test"], best + 1)
+
+
+def answer_tables(data: TaskData) -> list[dict[tuple, int]]:
+    """Find the most frequent training label for each beginning of 0, 1, ... ``MAX_FIRST`` tokens."""
+    labels = data.splits["train"].labels.cpu()
+    most_frequent = int(labels.bincount().argmax())
+    tables = [{(): most_frequent}]
+    for num_tokens in range(1, MAX_FIRST + 1):
+        # How often each label follows each beginning.
+        counts: dict[tuple, Counter] = defaultdict(Counter)
+        for key, label in zip(_keys(data, "train", num_tokens), labels.tolist(), strict=True):
+            counts[key][label] += 1
+        table = {}
+        for key, counter in counts.items():
+            ((table[key], _),) = counter.most_common(1)
+        tables.append(table)
+    return tables
+
+
+def table_answers(tables: list[dict[tuple, int]], data: TaskData, split: str) -> list[Tensor]:
+    """Answer every example of a split by its first 1, 2, ... tokens.
+
+    A beginning that no training example has gets the answer of the next shorter one.
+
+    Args:
+        tables: from ``answer_tables``.
+        data: the examples; not necessarily the data of the tables.
+        split: name of the split.
+
+    Returns:
+        Labels (n,) for each number of tokens.
+    """
+    answers = [tables[0][()]] * len(data.splits[split])
+    all_answers = []
+    for num_tokens, table in enumerate(tables[1:], start=1):
+        keys = _keys(data, split, num_tokens)
+        answers = [table.get(key, answer) for key, answer in zip(keys, answers, strict=True)]
+        all_answers.append(torch.tensor(answers))
+    return all_answers
 
 
 def beginnings(data: TaskData, split: str, num_tokens: int) -> Tensor:

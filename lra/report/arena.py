@@ -23,10 +23,10 @@ LEGEND = """\
 * **gain**: difference from `attn=mean`, the control without attention, with a 95 % Welch interval over seeds.
 * **fresh test**: accuracy on examples that were generated from another random seed, the same for all mechanisms, ±
   standard error over seeds and examples, over examples alone for one seed.
-* **published**: the value that a paper prints; if there are several, preferably one that was measured with this
-  two-layer encoder.
+* **published**: the value that a paper prints for this two-layer encoder; without one, the range of the values for
+  other encoders, which say little about this one.
 * **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it;
-  after a semicolon the encoder, if it is another one. Such values say little about this encoder.
+  after a semicolon the encoder, if it is another one.
 * **ms**: median time per training step on the named hardware. Up to 16 runs shared it, a different number for each
   seed, so these times do not rank mechanisms; `lra bench` measures their speed.
 
@@ -104,6 +104,9 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
     sizes = _fresh_sizes(lines)
     if sizes:
         about += f", fresh test on {sizes} examples"
+    constants = {round(run_record.constant_baseline, 2) for entry in lines for run_record in entry.row.done}
+    if len(constants) == 1:
+        about += f". The best constant answer scores {constants.pop():.2f} on the standard test set"
     about += f". {hardware}."
     files = {run_record.data for entry in lines for run_record in entry.row.done if run_record.data}
     if files:
@@ -121,12 +124,7 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
 def _line(entry: ArenaEntry) -> list[Cell | str]:
     """Make the cells of an entry, without its time."""
     row = entry.row
-    published_cell = Cell(text="-")
-    source = ""
-    value = published_value(entry)
-    if value:
-        published_cell = Cell(text=value.text, value=value.number)
-        source = source_text(value)
+    published_cell, source = published_cells(entry)
     return [
         entry.name,
         Cell(text=score_text(row), value=row.test, n=row.n),
@@ -168,18 +166,25 @@ def fresh_cell(entry: ArenaEntry) -> Cell:
     return Cell(text=text, value=score, std=error, n=len(outcomes))
 
 
-def published_value(entry: ArenaEntry) -> PrintedValue | None:
-    """Choose the published value of a mechanism; none for the longer training or another encoder."""
-    if entry.name != entry.row.label:
-        return None
+def published_cells(entry: ArenaEntry) -> tuple[Cell, str]:
+    """Make the cell of the published value of a mechanism and name its source; none for the longer training.
+
+    Returns:
+        The value of the preferred source for this encoder, or else the range of the values for other encoders.
+    """
     values = [value for value in entry.row.published if value.number is not None]
+    if entry.name != entry.row.label or not values:
+        return Cell(text="-"), ""
     order = {source: i for i, source in enumerate(PREFERRED)}
 
-    def rank(value: PrintedValue) -> tuple[bool, int]:
-        has_other_encoder = training_of(value).protocol != "two-layer"
-        return has_other_encoder, order.get(value.source, len(order))
+    def has_other_encoder(value: PrintedValue) -> bool:
+        return training_of(value).protocol != "two-layer"
 
-    return min(values, key=rank, default=None)
+    best = min(values, key=lambda value: (has_other_encoder(value), order.get(value.source, len(order))))
+    numbers = [value.number for value in values if value.number is not None]
+    if has_other_encoder(best) and min(numbers) < max(numbers):
+        return Cell(text=f"{min(numbers):g} to {max(numbers):g}"), f"{len(values)} values; other encoders"
+    return Cell(text=best.text, value=best.number), source_text(best)
 
 
 def source_text(value: PrintedValue) -> str:

@@ -1,1 +1,1 @@
-"""python -m lra.studies.lengths, see ``lra.studies.lengths.__main__``."""
+"""python -m lra.studies.first_tokens, see ``lra.studies.first_tokens.__main__``."""

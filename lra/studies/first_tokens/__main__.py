@@ -7,21 +7,21 @@ if __name__ == "__main__":
     begin()
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from pydantic import Field
 
 from ...config.entry import main, name_positional
 from ...config.options import Options
 from ...config.schema import Root, Trust
 from ...console import log
-from ...data.token_baselines import beginnings
+from ...data.token_baselines import answer_tables, beginnings, table_answers
 from ...evaluate.__main__ import find_result
-from ...evaluate.fresh import ExampleHashes, FreshData, fresh_data, generator_experiment
+from ...evaluate.fresh import ExampleHashes, fresh_data, generator_experiment
 from ...evaluate.record import FreshTest
 from ...runs.reader import scan
 from ...runs.run_dir import RunDir
@@ -45,10 +45,12 @@ def first_tokens(options: FirstTokensOptions) -> None:
     Raises:
         ValueError: no run has a fresh test, or a result cannot be read.
     """
-    records, _ = scan(options.runs)
+    records, unreadable = scan(options.runs)
+    for line in unreadable:
+        log(f"skipped: {line}")
     hashes = ExampleHashes()
-    # The examples and their groups are the same for all runs of a task.
-    by_digest: dict[str, tuple[np.ndarray, list[np.ndarray]]] = {}
+    # The examples are the same for all runs of a task.
+    by_digest: dict[str, Examples] = {}
     rows = []
     for folder in sorted(records):
         run = RunDir.read(folder, options.trust)
@@ -59,29 +61,41 @@ def first_tokens(options: FirstTokensOptions) -> None:
         if result.metric != "accuracy":
             log(f"skipped: {folder} has no classes to answer with")
             continue
-        if result.data not in by_digest:
-            fresh = scored_examples(run, result, str(options.data.root), hashes)
-            labels = fresh.data.splits["test"].labels.cpu().numpy()[fresh.index]
-            groups = [group(fresh, num_tokens) for num_tokens in NUM_TOKENS]
-            by_digest[result.data] = labels, groups
-            # A model that is always right shows how far the share falls.
-            always = np.ones(len(labels), bool)
-            shares = [explained(always, labels, of_tokens) for of_tokens in groups]
-            rows.append((result.task, "(the right answers)", None, 100.0, *shares))
-        labels, groups = by_digest[result.data]
-        correct = result.is_correct()
-        shares = [explained(correct, labels, of_tokens) for of_tokens in groups]
-        rows.append((result.task, result.label, result.seed, result.fresh_test, *shares))
+        examples = by_digest.get(result.data)
+        if examples is None:
+            examples = scored_examples(run, result, str(options.data.root), hashes)
+            by_digest[result.data] = examples
+            # For comparison: the answers of the training set, and a model that is always right.
+            for num_tokens, correct in enumerate(examples.baselines, start=1):
+                name = f"(most frequent answer, first {num_tokens})"
+                rows.append((result.task, name, None, *shares(correct, examples)))
+            always = np.ones_like(examples.baselines[0])
+            rows.append((result.task, "(right answers)", None, *shares(always, examples)))
+        rows.append((result.task, result.label, result.seed, *shares(result.is_correct(), examples)))
     if not rows:
         raise ValueError(f"runs={options.runs} has no run with a fresh test; first: lra evaluate runs={options.runs}")
 
-    columns = ["task", "mechanism", "seed", "fresh test"]
+    columns = ["task", "mechanism", "seed", "fresh test", "chance"]
     columns += [f"first {num_tokens}" for num_tokens in NUM_TOKENS]
     table = pd.DataFrame(rows, columns=columns).astype({"seed": "Int64"})
     print(table.to_string(index=False, float_format="{:.2f}".format, na_rep=""))
 
 
-def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHashes) -> FreshData:
+class Examples(NamedTuple):
+    """The examples of a fresh test.
+
+    Args:
+        labels: right answers (n,).
+        groups: for each number of first tokens, the group (n,) of each example: its beginning, as a number.
+        baselines: for each number of first tokens, whether the most frequent training answer is right (n,).
+    """
+
+    labels: np.ndarray
+    groups: list[np.ndarray]
+    baselines: list[np.ndarray]
+
+
+def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHashes) -> Examples:
     """Generate the examples of a fresh test again.
 
     Args:
@@ -97,44 +111,66 @@ def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHa
     fresh = fresh_data(run, trained, fresh_experiment, hashes)
     if fresh.digest != result.data:
         raise ValueError(f"{run.path}: its fresh test has other examples than this version generates; score it again")
-    return fresh
+    labels = fresh.data.splits["test"].labels.cpu().numpy()[fresh.index]
+
+    # Examples with the same beginning are a group.
+    groups = []
+    for num_tokens in NUM_TOKENS:
+        tokens = beginnings(fresh.data, "test", num_tokens).numpy()[fresh.index]  # (n,num_tokens)
+        _, numbers = np.unique(tokens, axis=0, return_inverse=True)
+        groups.append(numbers.reshape(-1))
+
+    data = trained.task_data()
+    data.setup()
+    all_answers = table_answers(answer_tables(data), fresh.data, "test")
+    baselines = [answers.numpy()[fresh.index] == labels for answers in all_answers[: len(NUM_TOKENS)]]
+    return Examples(labels, groups, baselines)
 
 
-def group(fresh: FreshData, num_tokens: int) -> np.ndarray:
-    """Number the examples (n,) by their first tokens: examples with the same beginning have the same number."""
-    all_beginnings = beginnings(fresh.data, "test", num_tokens)  # (all fresh examples, tokens)
-    tokens = all_beginnings[torch.from_numpy(fresh.index)]
-    _, numbers = np.unique(tokens.numpy(), axis=0, return_inverse=True)
-    return numbers.reshape(-1)
+def shares(correct: np.ndarray, examples: Examples) -> tuple[float, ...]:
+    """Compute the score, the share that is explained by chance, and the share that the first tokens explain.
+
+    Chance is the share of the same outcomes in a random order.
+    """
+    shuffled = np.random.default_rng(0).permutation(correct)
+    chance = explained(shuffled, examples.labels, examples.groups[:1])
+    by_tokens = []
+    for num_tokens in NUM_TOKENS:
+        groups = examples.groups[:num_tokens]
+        by_tokens.append(explained(correct, examples.labels, groups))
+    return 100 * float(correct.mean()), chance, *by_tokens
 
 
-def explained(correct: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> float:
+def explained(correct: np.ndarray, labels: np.ndarray, groupings: Sequence[np.ndarray]) -> float:
     """Compute the share of outcomes that a table with one answer per group has too, in percent.
 
-    The answer of each group is the one that agrees with most outcomes. It is chosen on one half of the examples and
-    counted on the other, in both directions, so that the share does not grow by chance with the number of groups.
+    The answer of each group is the one that agrees with most outcomes; of equal ones, the one that agrees with most
+    outcomes of the larger group around it. It is chosen on one half of the examples and counted on the other, in both
+    directions, so that the share does not grow by chance with the number of groups.
 
     Args:
         correct: outcomes (n,) of a model, True where its answer is right.
         labels: right answers (n,).
-        groups: group (n,) of each example.
+        groupings: group (n,) of each example, from the largest groups to the groups of the table; each is a part of a
+            group before.
     """
+    num_examples = len(labels)
     answers = np.unique(labels)
-    num_groups = int(groups.max()) + 1
-    is_even = np.arange(len(labels)) % 2 == 0
+    is_even = np.arange(num_examples) % 2 == 0
     num_agreements = 0
     for chosen_on, counted_on in ((is_even, ~is_even), (~is_even, is_even)):
-        # Outcomes that each answer would have in each group.
-        agreements = np.zeros((len(answers), num_groups), int)
-        for i, answer in enumerate(answers):
-            agrees = (labels == answer) == correct
-            agreements[i] = np.bincount(groups[chosen_on & agrees], minlength=num_groups)
-        table = answers[agreements.argmax(0)]  # (num_groups,)
-
-        predicted = table[groups] == labels
+        # Votes of an example's groups for each answer; a larger group only decides between equal numbers.
+        votes = np.zeros((len(answers), num_examples))
+        for groups in groupings:
+            votes /= num_examples
+            num_groups = int(groups.max()) + 1
+            for i, answer in enumerate(answers):
+                agrees = (labels == answer) == correct
+                votes[i] += np.bincount(groups[chosen_on & agrees], minlength=num_groups)[groups]
+        predicted = answers[votes.argmax(0)] == labels
         agrees = predicted == correct
         num_agreements += int(agrees[counted_on].sum())
-    return 100 * num_agreements / len(labels)
+    return 100 * num_agreements / num_examples
 
 
 if __name__ == "__main__":
