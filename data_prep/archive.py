@@ -58,6 +58,9 @@ def subfolders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
 
 def _children(folder: Path) -> list[Path] | None:
     """The folders in a folder in the order of their names; None if it is no folder that this user may read."""
+    # Names can be listed without the permission to open the files.
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return None
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.is_dir()]
@@ -202,7 +205,9 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
                 if member is None:
                     break
                 name = normpath(member.name)
-                # Folders and links have no content.
+                if member.islnk() and wanted(name):
+                    raise ValueError(f"{path}: {name} is a hard link; pack it again with tar --hard-dereference")
+                # Folders and symbolic links have no content.
                 is_file = member.isfile() and not is_metadata(name)
                 if is_file and wanted(name):
                     yield name, tar.extractfile(member)

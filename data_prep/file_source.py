@@ -25,6 +25,8 @@ class FileSource(Source):
 
     content_keys: ClassVar[tuple[str, ...]]
     _content: dict[str, Any] | None = None
+    # Stamp of the files before their content was identified.
+    _stamp: str | None = None
 
     @property
     @abstractmethod
@@ -59,8 +61,15 @@ class FileSource(Source):
 
     @property
     def raw(self) -> dict[str, Any] | None:
-        """The path and the state of the files."""
-        return {"path": self.location(), "stamp": self.stamp()} if self.has_files else None
+        """The path and the state of the files. Raises ValueError if they changed after their content was identified."""
+        if not self.has_files:
+            return None
+        # Other content must not be stored under the checksum of the previous one.
+        current = self.stamp()
+        if self._stamp is not None and current != self._stamp:
+            reason = "the files have changed since their checksum was computed; run the command again"
+            raise ValueError(f"{self.location()}: {reason}")
+        return {"path": self.location(), "stamp": current}
 
     def at(self, root: Path | str) -> Path:
         # Another folder of data may hold data that were prepared from the same files.
@@ -78,6 +87,7 @@ class FileSource(Source):
             return self._recorded_content()
         # Data prepared from files with the same stamp have the same content.
         current = self.stamp()
+        self._stamp = current
         prepared = list(self._prepared())
         if current is not None:
             for _, content, raw in prepared:

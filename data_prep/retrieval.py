@@ -33,9 +33,13 @@ def unwrap(text: bytes) -> bytes:
     if not (begins and ends):
         return text
     try:
-        return ast.literal_eval(text.decode())
+        value = ast.literal_eval(text.decode())
     except (SyntaxError, ValueError):
-        raise ValueError("a text looks like a Python bytes literal but is none") from None
+        value = None
+    # Another literal, or none.
+    if not isinstance(value, bytes):
+        raise ValueError("a text looks like a Python bytes literal but is none")
+    return value
 
 
 def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Iterator[Pair]:

@@ -41,8 +41,8 @@ RED = "#d1242f"
 
 def pixels(sequence: np.ndarray, source: Source, length: int) -> Image.Image:
     """Draw grey levels 0..255 of a square image that is stored line by line."""
-    # The complete lines of a sequence that was cut.
-    side = isqrt(length)
+    # The complete lines of a sequence that was cut, or a part of the first line.
+    side = min(isqrt(length), len(sequence))
     num_lines = len(sequence) // side
     complete = sequence[: num_lines * side]
     grey = complete.reshape(num_lines, side).astype(np.uint8)

@@ -1,6 +1,7 @@
 """Find the files of every task in a folder or an archive, and give them to the collectors."""
 
 import functools
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -44,7 +45,8 @@ def survey_folder(root: Path, progress: Progress) -> Iterator[Collector]:
         if folder.name in CONTOURS and size is not None:
             yield _survey_images(folder, int(size[1]), progress)
         # Reviews: train and test with folders of positive and negative ones.
-        has_reviews = (folder / "train" / "pos").is_dir() and (folder / "test").is_dir()
+        # os.path.isdir is false where Path.is_dir raises an error, in a folder that this user may not read.
+        has_reviews = os.path.isdir(folder / "train" / "pos") and (folder / "test").is_dir()
         if has_reviews:
             yield _survey_reviews(folder, progress)
         # CIFAR-10: batches of the binary or of the Python version.

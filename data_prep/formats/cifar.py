@@ -156,8 +156,11 @@ def _records(file: BinaryIO, where: str) -> bytes:
     # The planes of all images, one row per image, and their labels.
     if not {"data", "labels"} <= fields.keys():
         raise ValueError(f"{where} is not a batch of CIFAR-10: it lacks data or labels")
-    images = fields["data"].reshape(-1, NUM_VALUES)
+    images = np.asarray(fields["data"])
     labels = np.asarray(fields["labels"], np.uint8)
+    if images.dtype != np.uint8 or images.size != len(labels) * NUM_VALUES:
+        raise ValueError(f"{where} is not a batch of CIFAR-10: its data are not {NUM_VALUES} bytes for each label")
+    images = images.reshape(-1, NUM_VALUES)
     # Records of the binary version: the label, then the planes.
     records = np.column_stack([labels, images])
     return records.tobytes()

@@ -15,10 +15,11 @@ from ..options import expected, rejection
 
 ABSENT = "???"  # a value that the configuration leaves to the command line
 STRICT = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-# Spellings on a command line: no and yes are truth values, 2026 is text where text is wanted.
+# Spellings on a command line: no and yes are truth values, 2026 is text where text is wanted, integers have 64 bits.
 _SPELLED: dict[str, dict[str, Any]] = {
     "bool": {"strict": False},
     "str": {"strict": False, "coerce_numbers_to_str": True},
+    "int": {"ge": -(2**63), "le": 2**63 - 1},
     "lax-or-strict": {"strict": False},  # a path
 }
 

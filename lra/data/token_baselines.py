@@ -51,7 +51,7 @@ def read(file: Path) -> float | None:
     """Read the test score in percent from a file of ``write``; None if it is missing or damaged."""
     try:
         return json.loads(atomic.content(file))["test"]
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -102,6 +102,8 @@ def generator_experiment(run: RunDir, root: str, examples: int) -> tuple[Experim
         raise ValueError(f"{run.path}: {task} was read from files (source.release), which have no random seed")
     if experiment.task.metric not in ("accuracy", "within_tolerance"):
         raise ValueError(f"{run.path}: {experiment.task.metric} of {task} is not a mean over examples")
+    if source.options["seed"] == FRESH_SEED:
+        raise ValueError(f"{run.path} was trained on data of seed {FRESH_SEED}, which is reserved for fresh examples")
     # One training and one validation example, since a source needs at least one of each.
     fresh_source = source.replace(seed=FRESH_SEED, train=1, val=1, test=examples)
     return experiment, experiment.replace(source=fresh_source)

@@ -102,7 +102,7 @@ def copy(source: Path, target: Path, check: Callable[[Path], object]) -> None:
 
     Raises:
         Unreadable: the source is missing or cannot be opened.
-        OSError: the copy cannot be written; it names ``target``.
+        OSError: the source cannot be read to its end, or the copy cannot be written; it names ``target``.
     """
     with replacing(target) as part, opened(source) as file:
         with open(part, "wb") as into:

@@ -185,7 +185,8 @@ def find_files(root: Path, names: Collection[str]) -> tuple[list[Path], list[str
     """Find every file with one of the names below a folder.
 
     Links to folders are followed, because training writes through them: a study, a label or a seed may lie on another
-    disk. A folder that two paths lead to is read once, so a record is never counted twice, and circular links end.
+    disk. A folder that two paths lead to is read once, so a record is never counted twice, and circular links end. A
+    link to a folder that contains ``root`` is not followed.
 
     Args:
         root: folder to search; it may be a link itself.
@@ -202,9 +203,11 @@ def find_files(root: Path, names: Collection[str]) -> tuple[list[Path], list[str
         if error.errno != errno.ENOENT:
             messages.append(f"{error.filename} cannot be read: {error.strerror}")
 
+    real_root = os.path.realpath(root)
     for folder, subfolders, files in os.walk(root, onerror=report, followlinks=True):
         real_folder = os.path.realpath(folder)
-        if real_folder in visited:
+        contains_root = folder != str(root) and os.path.commonpath([real_folder, real_root]) == real_folder
+        if contains_root or real_folder in visited:
             subfolders.clear()
             continue
         visited.add(real_folder)

@@ -223,6 +223,7 @@ def cur_attention(
     count = min(count, L)
     pinv: Inverse = exact
     if steps is not None:
+        in_range("steps", steps, Range(0))
         pinv = partial(cubic, steps=steps)
     one_of("columns", columns, Columns)
 

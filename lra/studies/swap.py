@@ -133,6 +133,9 @@ def _block(run_block: Target, new_block: Target, overrides: list[str]) -> Target
     """Return the run's block with the overridden options, since an attn brings the defaults of its block.
 
     A block of another class replaces the run's.
+
+    Raises:
+        ValueError: an option of the run's block is removed (``~block.norm``).
     """
     # A block of the command line counts as chosen.
     is_chosen = any(line.startswith("block=") for line in overrides)
@@ -145,6 +148,9 @@ def _block(run_block: Target, new_block: Target, overrides: list[str]) -> Target
     # The chunk is what distinguishes ``mega_chunk`` from ``mega``, so it is taken over without an override too.
     if new_block.get("chunk"):
         keys.add("chunk")
+    for key in keys:
+        if key not in new_block.options:
+            raise ValueError(f"~block.{key}: the block of the run cannot lose an option; write block.{key}=<value>")
     return run_block.replace(**{key: new_block.options[key] for key in keys})
 
 

@@ -112,7 +112,8 @@ def launch(count: int, overrides: Sequence[str]) -> None:
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     # The processes share the cores; torchrun would give each one thread.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = threads or str(max(1, cores() // count))
     arguments = ["--standalone", f"--nproc-per-node={count}", "--module", "lra.train", *folders(), *overrides]
     try:
         torchrun.run(torchrun.parse_args(arguments))
@@ -120,6 +121,10 @@ def launch(count: int, overrides: Sequence[str]) -> None:
         raise AlreadyReported("one of its processes failed and said why") from None
     except SignalException:
         raise KeyboardInterrupt("stopped; the same command resumes from the last checkpoint") from None
+    finally:
+        # The next job of -m may have another number of processes.
+        if threads is None:
+            del os.environ["OMP_NUM_THREADS"]
 
 
 @contextlib.contextmanager

@@ -80,6 +80,10 @@ def write_tar(path: Path, files: dict | list, *, mode: str = "w:gz") -> dict:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
+    return hashed(path)
+
+
+def hashed(path: Path) -> dict:
     return {"archive": path, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 

@@ -237,6 +237,17 @@ def test_members_are_read_in_archive_order_for_each_compression(tmp_path, mode):
     assert entries == [("a/2", b"two" * 999), ("a/1", b""), ("a/4", bytes(512))]
 
 
+def test_hard_link_in_archive_raises(tmp_path):
+    """tar stores the second path of a file as a link, without content."""
+    (tmp_path / "first").write_bytes(b"content")
+    os.link(tmp_path / "first", tmp_path / "second")
+    with tarfile.open(tmp_path / "some.tar", "w") as tar:
+        tar.add(tmp_path / "first")
+        tar.add(tmp_path / "second")
+    with pytest.raises(ValueError, match="second is a hard link; pack it again with tar --hard-dereference"):
+        list(members(tmp_path / "some.tar", lambda name: True, silent))
+
+
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, 1])
 @pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2"])
 def test_truncated_or_corrupt_archive_raises(tmp_path, mode, share):

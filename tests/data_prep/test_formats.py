@@ -197,6 +197,7 @@ def test_other_cifar_formats_match_binary_archive(tmp_path, grey):
 
 DAMAGED_BATCHES = {
     "names posix.system; .*; nothing in it was executed": pickle.dumps({"data": Hostile(), "labels": [1]}),
+    "its data are not 3072 bytes for each label": pickle.dumps({"data": np.zeros((1, 3072), int), "labels": [1]}),
     "it lacks data or labels": pickle.dumps({"data": [], "fine_labels": [1]}),
     "damaged or not a pickle": python_batches()["cifar-10-batches-py/data_batch_2"][:5000],
 }

@@ -14,12 +14,13 @@ from pathlib import Path
 import hydra
 import pytest
 from conftest import slow, small_disk, until
-from server import DATA, SHA256, files_in, imdb, refused, silent, start, write_folder, write_tar
+from server import DATA, SHA256, assert_rejected, files_in, imdb, refused, silent, start, write_folder, write_tar
 
 from data_prep import __main__ as command
 from data_prep import download
 from data_prep.archive import fingerprint
 from data_prep.download import Download
+from data_prep.genome import Genome
 from data_prep.image import OFFICIAL as CIFAR
 from data_prep.listops import ListOps
 from data_prep.pathfinder.generator import Pathfinder
@@ -261,6 +262,15 @@ def test_unchanged_files_are_not_hashed_again(home, monkeypatch):
     os.utime(home / "a" / "basic_val.tsv")
     with pytest.raises(pytest.fail.Exception, match="the stamp is enough"):
         ListOps(release="a").folder("data")
+
+
+def test_files_that_change_before_they_are_read_are_rejected(home):
+    options = {"dog": home / "a" / "dog.fa", "donkey": home / "a" / "donkey.fa", "longer_than": 1}
+    source = Genome(**options)
+    source.folder(home / "data")
+    options["dog"].write_bytes(b">a\nTTTT\n" * 9)
+    assert_rejected(source, home / "data", "dog.fa, .*donkey.fa: the files have changed since")
+    Genome(**options).prepare(home / "data")
 
 
 def test_checksum_of_download_selects_its_data(home):

@@ -144,6 +144,7 @@ def test_unscorable_run_is_reported_with_reason(runs, command, name, damage, rea
     ("options", "is_generated", "reason"),
     [
         ({"release": "somewhere"}, True, "was read from files"),
+        ({"seed": fresh.FRESH_SEED}, True, "which is reserved for fresh examples"),
         ({"seed": 0}, False, "listops has no generator with a seed"),
     ],
 )

@@ -165,11 +165,17 @@ def test_link_to_another_disk_is_followed(runs, place):
 
 
 # Path of a link to a folder that has another path too, and its target.
-AGAIN = {f"{RECORD.study}/{RECORD.task}/other": RECORD.label, f"{LABEL}/seed-0/loop": ".", "mine": "../runs"}
+AGAIN = {
+    f"{RECORD.study}/{RECORD.task}/other": RECORD.label,
+    f"{LABEL}/seed-0/loop": ".",
+    "mine": "../runs",
+    "up": "..",
+}
 
 
 @pytest.mark.parametrize("place", AGAIN)
 def test_folder_with_two_paths_is_read_once(runs, place):
+    shutil.copytree(runs / LABEL, runs.parent / "elsewhere")
     (runs / place).symlink_to(AGAIN[place])
     records, messages = scan(runs)
     assert list(records) == [runs / LABEL / f"seed-{seed}" for seed in (0, 1)] and not messages

@@ -33,7 +33,9 @@ def first_line(error: Exception) -> str:
 
 def check_installed() -> None:
     """Raise ValueError if wandb is not installed."""
-    if importlib.util.find_spec("wandb") is None:
+    spec = importlib.util.find_spec("wandb")
+    # A folder named wandb in the working directory has no origin.
+    if spec is None or spec.origin is None:
         raise ValueError(f"logger=wandb needs a package that is not installed: {pip_install('wandb')}")
 
 
