@@ -134,9 +134,14 @@ def test_missing_package_error_names_extra(module, monkeypatch):
         importlib.import_module(f"lra.{module}")
 
 
-@pytest.mark.parametrize("module", ["lra.train", "lra.cli"])
-def test_interrupt_during_imports_prints_one_message(module, tmp_path):
-    (tmp_path / "torch.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)\n")
+# A torch whose import is interrupted, and one that swallows the interrupt.
+INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
+SWALLOWED = f"try:\n    {INTERRUPT}except BaseException:\n    print('swallowed')\n"
+
+
+@pytest.mark.parametrize("module, code", [("lra.train", INTERRUPT), ("lra.cli", INTERRUPT), ("lra.train", SWALLOWED)])
+def test_interrupt_during_imports_prints_one_message(module, code, tmp_path):
+    (tmp_path / "torch.py").write_text(code)
     run = process("-m", module, "train", folders=(tmp_path, ROOT), cwd=tmp_path)
     assert (run.returncode, run.stderr) == (1, "lra: interrupted\n")
 

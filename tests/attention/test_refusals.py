@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from conftest import config
+from conftest import CHECK_SHAPES, config
+from jaxtyping import TypeCheckError
 
 from lra.attention.base import RENAMED, Attention, Sizes
 from lra.attention.dba import DBA
@@ -56,6 +57,18 @@ def make(name, **options):
 def test_invalid_option_error_names_option(name, options, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         make(name, **options)
+
+
+@pytest.mark.skipif(not CHECK_SHAPES, reason="shapes are not checked")
+@pytest.mark.parametrize(("name", "wrong", "shape"), [("sdpa", "q", (2, 8, 4)), ("nystrom", "mask", (2, 9))])
+def test_wrong_shape_error_names_forward_parameter(name, wrong, shape):
+    arguments = {key: torch.ones(2, 2, 8, 4) for key in "qkv"}
+    arguments["mask"] = torch.ones(2, 8, dtype=torch.bool)
+    module = make(name)
+    module(**arguments)
+    arguments[wrong] = torch.ones(shape, dtype=arguments[wrong].dtype)
+    with pytest.raises(TypeCheckError, match=rf"\.forward\.\n.*parameter '{wrong}'"):
+        module(**arguments)
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 from support.records import SMOKE
 from support.training import wait
 
@@ -19,15 +21,19 @@ from lra.bench import gpu_check
 from lra.bench.__main__ import bench
 from lra.config import CONF
 from lra.config.compose import compose
+from lra.config.errors import explain, is_user_error
 from lra.config.experiment import Experiment
 from lra.config.quoting import command_line, escape, override, quote, report_command
 from lra.config.workers import Workers, killed_by
 from lra.io import lock
-from lra.report.__main__ import ReportOptions
+from lra.maps.__main__ import show as maps
+from lra.report.__main__ import ReportOptions, report
 from lra.runs import record
 from lra.studies.dropin.__main__ import dropin
 from lra.studies.inverses.__main__ import inverses
 from lra.studies.lengths.__main__ import lengths
+from lra.studies.probes.__main__ import probe
+from lra.studies.transfer.__main__ import transfer
 from lra.sweep.__main__ import sweep
 from lra.sweep.options import SweepOptions
 from lra.sweep.plan import PlannedRun, study
@@ -297,3 +303,22 @@ def test_error_message_names_invalid_option_or_correction(entry, base, words, tm
     stop, *_ = call(entry, *base.split(), *words.split())
     assert stop.startswith("lra: ") and ERRORS[entry, base][words] in stop and "\n" not in stop
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+# Entry points, each with the options that it needs.
+NEEDED = {train: "task=listops attn=mean", sweep: "sweep=selection", transfer: "attn=cur_abs run=x", probe: "run=x"}
+NEEDED |= dict.fromkeys((bench, report, maps, prepare, lengths, inverses, dropin), "")
+
+
+@pytest.mark.parametrize("entry", NEEDED, ids=lambda entry: entry.__module__)
+@pytest.mark.parametrize("value", ["nan", "[[1]]", "{a:1}", "${nope}", "???"])
+def test_wrong_value_of_each_option_is_a_one_line_error(entry, value):
+    (kind, *_) = get_type_hints(entry.__wrapped__).values()
+    options = OmegaConf.load(CONF / f"{kind.conf}.yaml")
+    for key in options.keys() - {"defaults", "hydra"}:
+        words = [*NEEDED[entry].split(), f"{key}={value}"]
+        try:
+            compose(kind, words)
+        except Exception as error:
+            assert is_user_error(error), words
+            assert "\n" not in explain(error), words

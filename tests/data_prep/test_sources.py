@@ -1,5 +1,6 @@
 """Files of data sets: downloads from a local server, and releases, which their content identifies, not their path."""
 
+import base64
 import hashlib
 import http.server
 import importlib.util
@@ -38,10 +39,15 @@ from lra.train.__main__ import train
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serve files; at /cut and /stall half of DATA, after which the connection breaks off or nothing comes."""
+    """Serve files; at /cut and /stall half of DATA, after which the connection breaks off or nothing comes.
+
+    The attribute login of the server is the header Authorization that each request must send, or None.
+    """
 
     def do_GET(self):
         self.server.asked.append(self.path)
+        if self.server.login not in (None, self.headers["Authorization"]):
+            return self.send_error(401)
         if self.path not in ("/cut", "/stall"):
             return super().do_GET()
         self.send_response(200)
@@ -61,6 +67,7 @@ def server(tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "served", {"file.tar.gz": DATA})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder)) as running:
         running.asked = []
+        running.login = None
         running.url = lambda name: f"http://127.0.0.1:{running.server_port}/{name}"
         threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
         yield running
@@ -94,6 +101,14 @@ def test_failed_download_error_names_reason_and_leaves_no_file(server, tmp_path,
     message = refused(Download(url=url, sha256="0" * 64), tmp_path / "downloads")
     assert message.startswith(f"cannot download {Path(name).name} from {url}: ") and reason in message
     assert message.endswith("copied from elsewhere>; source.url=<address of a mirror>")
+
+
+def test_download_uses_netrc_credentials(server, tmp_path, monkeypatch):
+    server.login = f"Basic {base64.b64encode(b'me:secret').decode()}"
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    request = Download(url=server.url("file.tar.gz"), sha256=SHA256)
+    assert request.fetch(tmp_path / "downloads", silent).read_bytes() == DATA
 
 
 def test_download_to_full_disk_raises(server, tmp_path):

@@ -1,8 +1,10 @@
 """Commands in README.md and docs/ are valid and run, and so do snippets and examples/."""
 
 import importlib
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -182,6 +184,21 @@ RUNNABLE = [c for c in COMMANDS_ON_EXAMPLES if c.words[2] in TINY and "-m" not i
 @pytest.mark.parametrize("command", RUNNABLE, ids=str)
 def test_command_on_example_completes(command, own, monkeypatch):
     run(on_example(command), monkeypatch)
+
+
+# Tests that run for every mechanism.
+EACH = "attention/test_checks.py config/test_config.py maps model/test_model.py studies/test_reach.py"
+
+
+@pytest.mark.slow
+def test_tests_pass_with_an_added_mechanism(tmp_path):
+    subprocess.run(f"git archive HEAD | tar -x -C '{tmp_path}'", shell=True, cwd=ROOT, check=True)
+    write_examples(tmp_path, "docs/mechanism.md")
+    options = ["-q", "-p", "no:xdist", "-m", "not slow and not gpu and not peers", "-k", "efficient_attention"]
+    command = [sys.executable, "-m", "pytest", *options, *EACH.split()]
+    env = os.environ | {"PYTHONPATH": str(tmp_path), "LRA_DATA": str(tmp_path / "data")}
+    process = subprocess.run(command, cwd=tmp_path / "tests", env=env, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout[-5000:]
 
 
 def example(name, *arguments):

@@ -123,6 +123,13 @@ def test_collect_writes_results_into_published_study(runs, command, tmp_path):
     second_result = dataclasses.replace(result, seed=7, git=None)
     record.write_table(study, [second_result, result])
     assert record.read_table(study) == [result, second_result]
+    # Outcomes that do not have the stated score.
+    table = study / record.TABLE
+    text = table.read_text()
+    start = result.outcomes[:8]
+    table.write_text(text.replace(start, "AAAAAAAA", 1))
+    with pytest.raises(ValueError, match="is not a table of fresh-test results"):
+        record.read_table(study)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from support.features import build, padded_ids
 from lra.data.datamodule import TaskData
 from lra.data.store import Split
 from lra.model.multihead import Multihead
+from lra.ops.selection import SelectionOptions, select
 from lra.train.__main__ import run_seeds
 from lra.train.plan import resolve
+from lra.varlen import VarlenLayout
 
 LENGTH, BLACK = 128, 5
 OVERRIDES = ("model.dropout=0", f"task.length={LENGTH}", f"task.masked_id={BLACK}")
@@ -172,6 +174,22 @@ def test_packed_model_projects_only_real_tokens():
             part.inputs.register_forward_hook(lambda module, args, out: shapes.append(out.shape[:2]))
     model(*padded_ids([64, 9, 33, 8]))
     assert shapes == [(1, 64 + 9 + 33 + 8)] * 2
+
+
+@pytest.mark.parametrize("score", ["sum", "abs", "embed", "step", "random"])
+def test_packed_selection_is_distinct_and_inside_each_sequence(score):
+    """The copies of tokens that fill the layout up to a multiple are never selected."""
+    torch.manual_seed(1)
+    mask = torch.arange(20) < torch.tensor([20, 6, 11, 17])[:, None]
+    layout = VarlenLayout(mask, multiple=64)
+    q, k = torch.randn(2, 4, 2, 20, 4)
+    packed_q, packed_k = layout.pack(q, 2), layout.pack(k, 2)
+    for index in select(packed_q, packed_k, SelectionOptions(count=6, score=score), layout=layout):
+        position = index - layout.starts[:, None, None]
+        assert (position >= 0).all()
+        assert (position < layout.real[:, None, None]).all()
+        ordered = index.sort(-1).values
+        assert (ordered.diff(dim=-1) > 0).all()
 
 
 @pytest.mark.parametrize("name", ["psf", "luna", "mega", "s4d_lin", "nystrom"])

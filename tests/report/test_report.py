@@ -215,6 +215,16 @@ def test_pretrained_run_is_compared_with_scratch_run_of_same_label_keys(tmp_path
         assert line["published"].text == "Self-pretraining: 36.37, 59.75"
 
 
+def test_matched_run_of_other_cost_is_not_compared(tmp_path):
+    add_seeds(tmp_path, "sdpa", (40.0, 42.0), tokens=1_000_000)
+    # Both phases together use 1.1 M tokens.
+    add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=500_000, pretrain=PHASE)
+    table = pretraining(of_study(tmp_path))
+    (line,) = cells(table).values()
+    assert line["matched"].value is None
+    assert line["pretrained"].value == 45.0
+
+
 OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("naive", 2.0), ("cur_abs", 1.0))]
 STEP = {"what": "step", "task": "text", "roofline_ms": None, "roofline_bytes": None, "flops": None}
 STEPS = [

@@ -155,9 +155,11 @@ def test_nonfinite_weights_are_not_saved(data_root, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT, slow(signal.SIGTERM)])
 def test_killed_run_resumes(data_root, tmp_path, kill, capfd):
     folder = seed_folder(tmp_path, "cur_abs")
-    err = training.killed(training.start(tmp_path), folder / "last.ckpt", kill)
+    err = training.killed(training.start(tmp_path, "seeds=[0,1]"), folder / "last.ckpt", kill)
     assert kill == signal.SIGKILL or re.search(r"stopped at step \d+; the same command resumes from step \d+\n$", err)
     assert not (folder / "record.json").exists()
+    # The signal stops the command, not only its first seed.
+    assert not seed_folder(tmp_path, "cur_abs", seed=1).exists()
     training.train_config(config("cur_abs", "seeds=[0]", *LONGER, f"runs={tmp_path}"))
     assert "step 60/60" in capfd.readouterr().err and result(folder)["status"] == "done"
     assert not list(folder.glob(".*.part"))
