@@ -11,7 +11,6 @@ import pytest
 import torch
 from support.peers import DIM, D, H, L, N, first_real, make, merge, package, run, same, split, tokens
 
-from lra.attention.linformer import Linformer
 from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.attention.softmax import Softmax
 from lra.model.mega import Mega
@@ -83,24 +82,6 @@ def test_nystrom_matches_nystrom_attention_package(landmarks, kernel):
     if kernel:
         ours.conv.load_state_dict(peer.res_conv.state_dict())
     same(peer.to_out(merge(ours(*split(*peer.to_qkv(x).chunk(3, -1))))), peer(x))
-
-
-@pytest.mark.parametrize("length", [L, L - 11])
-@pytest.mark.parametrize("share_kv", [False, True])
-def test_linformer_matches_linformer_package(length, share_kv):
-    """With share_kv the package also uses the keys as values. It takes no mask."""
-    peers = package("linformer.linformer")
-    torch.manual_seed(0)
-    peer = peers.LinformerSelfAttention(DIM, seq_len=L, k=7, heads=H, dim_head=D, share_kv=share_kv).double().eval()
-    ours = make(Linformer, rank=7, share_heads=True, share_kv=share_kv)
-    with torch.no_grad():
-        ours.compress_k.copy_(peer.proj_k.T)
-        if not share_kv:
-            ours.compress_v.copy_(peer.proj_v.T)
-    x = tokens(length)
-    keys = peer.to_k(x)
-    q, k, v = split(peer.to_q(x), keys, keys if share_kv else peer.to_v(x))
-    same(peer.to_out(merge(ours(q, k, v))), peer(x))
 
 
 def mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation):
