@@ -120,7 +120,17 @@ def test_performer_matches_performer_pytorch(kernel, spread, scalings):
     same(ours(q, k, v), peer(q * scale, k * scale, v))
 
 
-def build_reformers(chunk, hashes, buckets):
+def in_first_chunk(ours, x, mask):
+    """Mask (N,H,L) of the tokens in the first chunk of any hashing round; padding is sorted to the end."""
+    bucket = ours.hash(x).masked_fill(~mask[:, None, None], ours.buckets)
+    rank = bucket.argsort(dim=-1, stable=True).argsort(-1)
+    return (rank < ours.chunk).any(2)
+
+
+@pytest.mark.parametrize("chunk, hashes, buckets", [(8, 1, 6), (8, 2, 12), (16, 1, 2), (12, 3, 8)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_reformer_matches_transformers_after_first_chunk(chunk, hashes, buckets, masked):
+    """In transformers the first chunk sees the last chunk of the previous round; in the paper it sees itself only."""
     package("transformers")
     from transformers import ReformerConfig
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
@@ -134,21 +144,6 @@ def build_reformers(chunk, hashes, buckets):
     ours = make(Reformer, hashes=hashes, chunk=chunk, buckets=buckets, power=0)
     torch.manual_seed(5)
     ours.rotations.copy_(torch.randn(H, D, hashes, buckets // 2, dtype=torch.float64).transpose(1, 2))
-    return ours, peer
-
-
-def in_first_chunk(ours, x, mask):
-    """Mask (N,H,L) of the tokens in the first chunk of any hashing round; padding is sorted to the end."""
-    bucket = ours.hash(x).masked_fill(~mask[:, None, None], ours.buckets)
-    rank = bucket.argsort(dim=-1, stable=True).argsort(-1)
-    return (rank < ours.chunk).any(2)
-
-
-@pytest.mark.parametrize("chunk, hashes, buckets", [(8, 1, 6), (8, 2, 12), (16, 1, 2), (12, 3, 8)])
-@pytest.mark.parametrize("masked", [False, True])
-def test_reformer_matches_transformers_after_first_chunk(chunk, hashes, buckets, masked):
-    """In transformers the first chunk sees the last chunk of the previous round; in the paper it sees itself only."""
-    ours, peer = build_reformers(chunk, hashes, buckets)
     x = tokens()
     real = first_real(L, L, 37, 20) if masked else first_real(L, L, L, L)
     mask = real if masked else None

@@ -232,11 +232,3 @@ def test_run_is_measured_at_initial_best_and_last_weights(data_root, tmp_path, c
     (run.path / "last.ckpt").unlink()
     weights = [name for name, *_ in matrices.checkpoints(run, configuration(run, str(data_root)), None)]
     assert weights == ["initial", "best"]
-
-
-def test_run_without_inverse_raises(data_root, tmp_path):
-    train.__wrapped__(config("cur_plus", f"runs={tmp_path}", "seeds=[0]"))
-    (run,) = finished(tmp_path / "paper-smoke/listops/cur_plus")
-    message = "has attn=cur_plus, which inverts no matrix; name one of soft, nystrom, skyformer, cur_step"
-    with pytest.raises(ValueError, match=message):
-        next(matrices.of_run(run, compose(InversesOptions, ["n=1"])))

@@ -10,6 +10,7 @@ from conftest import MECHANISMS, config
 from support.features import model_and_batch
 from support.records import RECORD, add, fail, finish, rows, table, texts
 
+from lra.config import CONF
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.io.typed_json import save
@@ -176,21 +177,18 @@ def test_scores_by_token_count_exclude_padding_filler_and_groups_of_one_class():
 
 
 def test_matrix_leaves_out_scores_with_other_options(tmp_path, capfd):
-    swaps = {}
     for label, options in {"cur_abs": "100,", "cur_step": "100,8", "nystrom": "200,"}.items():
-        swaps[label] = f"scored with,score,examples,kept\nown,40.0,{options}\nsdpa,20.0,{options}\n"
-    for label, text in swaps.items():
-        folder = tmp_path / "listops" / label / "seed-0"
-        folder.mkdir(parents=True)
-        (folder / record.SWAPS).write_text(text)
+        path = tmp_path / "listops" / label / "seed-0" / record.SWAPS
+        path.parent.mkdir(parents=True)
+        path.write_text(f"scored with,score,examples,kept\nown,40.0,{options}\nsdpa,20.0,{options}\n")
     matrix(tmp_path, record.SWAPS, {"examples": "100", "kept": ""})
     assert record.table(tmp_path / record.SWAPS)["trained with"].tolist() == ["cur_abs"]
     assert capfd.readouterr().err.count("left out: ") == 2
 
 
-def test_swapped_mechanism_inherits_number_of_selected_tokens(data_root, tmp_path):
-    train.__wrapped__(config("cur_abs", f"runs={tmp_path}", "seeds=[0]", "attn.count=5"))
-    (run,) = finished(tmp_path / "paper-smoke/listops/cur_abs-count=5", None)
+def test_swapped_mechanism_inherits_number_of_selected_tokens():
+    run, *_ = finished(CONF.parent / "runs/published/paper/listops/cur_abs")
+    run.choices["attn.count"] = 5
     swap = lambda name, *args: _transfer_options(run, compose(ProbesOptions, [f"run={run.path}", *args]), name).attn
     assert swap("cur_step").get("count") == swap("nystrom").get("landmarks") == 5
     assert swap("cur_step", "kept=9").get("count") == 9

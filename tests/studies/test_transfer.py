@@ -3,18 +3,15 @@
 import dataclasses
 import itertools
 import re
-import shutil
 import statistics
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from conftest import config
 from scipy.special import softmax
 from support.features import model_and_batch, padded_ids
-from support.records import unseal
 
 from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
@@ -22,12 +19,11 @@ from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.io.typed_json import save
 from lra.results import summary as report_tables
-from lra.runs import config_file, record
 from lra.runs.reader import finished, scan
 from lra.studies.qkv import calls, mechanisms
 from lra.studies.swap import TransferOptions, experiments, swap
 from lra.studies.transfer import record as records
-from lra.studies.transfer.__main__ import describe, transfer
+from lra.studies.transfer.__main__ import describe, transfer, transfer_seed
 from lra.studies.transfer.control import MeanControl, ZeroControl
 from lra.studies.transfer.record import layers
 from lra.studies.transfer.show import draw, show
@@ -63,17 +59,6 @@ def batches(count=2):
     data = config("softmax").task_data()
     data.setup()
     return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
-
-
-def copy_run(seed, home, changes):
-    """Copy a run with changes of its recorded choices."""
-    shutil.copytree(seed, home, ignore=shutil.ignore_patterns(".*"))
-    unseal(home / "record.json")
-    choices = yaml.safe_load((seed / "config.yaml").read_text()) | changes
-    (home / "config.yaml").write_text(yaml.safe_dump(choices))
-    result = record.load(home / "record.json")
-    record.save(dataclasses.replace(result, fingerprint=config_file.fingerprint(choices | {"seed": result.seed})), home)
-    return home
 
 
 TRUE_INVERSE = ("attn.pinv._target_=lra.ops.pinv.exact", "~attn.pinv.steps", "~attn.pinv.init")
@@ -181,15 +166,17 @@ def test_mega_cur_with_exact_inverse_equals_trained_mega(mega):
     assert (other.double()(batch) != out).any()
 
 
-def test_changing_attention_function_requires_explicit_override(mega, tmp_path):
-    home = copy_run(trained(mega, "mega") / "seed-0", tmp_path / "copy", {"attn.weights": "laplace"})
+def test_changing_attention_function_requires_explicit_override(mega):
+    (run,) = finished(trained(mega, "mega"))
+    run.choices["attn.weights"] = "laplace"
     # softmax has the option in its class only, mega_cur_step in its configuration too.
     for attn, override in (("mega_cur_step", "attn.weights"), ("softmax", "+attn.weights")):
         message = f"has attn.weights=laplace and attn={attn} has softmax; add {override}=laplace"
         with pytest.raises(ValueError, match=re.escape(message)):
-            models(mega, f"attn={attn}", run=home)
+            experiments(run, words(mega, f"attn={attn}"))
         for weights in ("laplace", "softmax"):
-            assert models(mega, f"attn={attn}", f"{override}={weights}", run=home)
+            _, target = experiments(run, words(mega, f"attn={attn}", f"{override}={weights}"))
+            assert target.attn.get("weights") == weights
 
 
 def test_transfer_without_tuning_records_scores_once(runs, capfd):
@@ -237,8 +224,8 @@ def test_fine_tuning_starts_from_trained_weights_and_updates_them(runs, monkeypa
 INVALID_OVERRIDES = {
     "attn=soft": "soft has one projection for queries and keys and softmax has two: their weights do not fit",
     "attn=psf": r"\(softmax\) do not fit attn=psf: psf needs blocks.0.mixer.*has no place for",
-    "attn=custom": "names no mechanism",
     "attn=cur_step run=no=where": "run=no=where is not a folder",
+    f"attn=cur_step run={Path(__file__).parent}": "has no finished seed: no record.json; train its seeds",
     "attn=cur_step trainer.devices=2 trainer.device=cpu": "trainer.devices must be 1, got 2: a transfer",
     "attn=cur_step task=text": "a transfer has the task of its run; leave out task=",
 }
@@ -251,13 +238,11 @@ def test_invalid_swap_error_is_one_line_without_traceback(runs, call, arguments)
     assert re.search(INVALID_OVERRIDES[arguments], stop), stop
 
 
-def test_run_on_other_data_or_without_record_raises(runs, tmp_path):
-    copy = copy_run(trained(runs) / "seed-0", tmp_path / "copy", {"provenance.name": "other"})
+def test_run_on_other_data_raises(runs):
+    run, _ = finished(trained(runs))
+    run.choices["provenance.name"] = "other"
     with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
-        transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
-    (copy / "record.json").unlink()
-    with pytest.raises(ValueError, match=r"has no finished seed: no record.json; train its seeds with lra train"):
-        finished(copy)
+        transfer_seed(run, words(runs, "attn=cur_step"))
 
 
 def test_mechanisms_excludes_nested_mechanisms():
