@@ -26,7 +26,7 @@ from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import describe, transfer, transfer_seed
 from lra.studies.transfer.control import MeanControl, ZeroControl
 from lra.studies.transfer.record import layers
-from lra.studies.transfer.show import draw, show
+from lra.studies.transfer.show import show
 from lra.studies.transfer.tables import curves, points, tables
 from lra.train.__main__ import train
 from lra.train.lit import LitClassifier
@@ -301,23 +301,18 @@ def test_curve_legend_names_only_options_that_differ(swept):
     assert list(entries.label.unique()) == [*words, "nystrom-landmarks=8", "nystrom-landmarks=16"]
 
 
-def test_draw_writes_figure_for_each_varying_option(swept, tmp_path):
-    entries, group = points(swept), ("paper-smoke", "listops", "softmax")
-    names = draw(group, entries, tmp_path)
-    assert names == [f"paper-smoke-listops-softmax-{axis}.png" for axis in ("count", "selection", "tuned", "spectrum")]
-    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
-    without_spectrum = [dataclasses.replace(layer, spectrum=[]) for layer in swept[0].layers]
-    mixed = [dataclasses.replace(swept[0], layers=without_spectrum, spectrum_examples=0), *swept[1:]]
-    assert draw(group, points(mixed), tmp_path) == names
-
-
-def test_show_command_collects_results_below_folder(swept, tmp_path, call):
+def test_show_command_draws_each_varying_option(swept, tmp_path, call):
     message = call(show, f"runs={tmp_path}")[0]
     assert message.startswith(f"lra: {tmp_path} has no results of a transfer; first: lra study transfer")
-    save(swept[0], tmp_path / records.FILE)
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / records.FILE).write_text("{}")
-    stop, out, err = call(show, f"runs={tmp_path}")
-    assert stop is None and "is not a record of a transfer" in err and err.count("\n") == 1
-    assert "cur_step-count=16" in out and "transfer.md and 1 picture\n" in out
-    assert (tmp_path / "transfer" / "transfer.md").read_text().count("![") == 1
+    # One transfer was measured without singular values.
+    without_spectrum = [dataclasses.replace(layer, spectrum=[]) for layer in swept[0].layers]
+    swept[0] = dataclasses.replace(swept[0], layers=without_spectrum, spectrum_examples=0)
+    for i, entry in enumerate(swept):
+        save(entry, tmp_path / str(i) / records.FILE)
+    stop, out, _ = call(show, f"runs={tmp_path}")
+    assert stop is None and "cur_step-count=16" in out and "transfer.md and 4 pictures\n" in out
+    text = (tmp_path / "transfer" / "transfer.md").read_text()
+    for axis in ("count", "selection", "tuned", "spectrum"):
+        name = f"paper-smoke-listops-softmax-{axis}.png"
+        assert f"![{name}]({name})" in text
+        assert (tmp_path / "transfer" / name).read_bytes().startswith(b"\x89PNG")
