@@ -190,7 +190,8 @@ def test_qkv_of_trained_run(data_root, tmp_path):
     home = tmp_path / "s/listops/sdpa"
     options = compose(DropinOptions, ["sources=[]", f"run={home}", "n=3", "counts=[4]"])
     (source,) = sources(options)
-    assert source.name == "s-sdpa-seed-0" and len(source.examples) == 3 and len(source.examples[0]) == 2
+    assert source.name == "s-sdpa-seed-0"
+    assert [len(layers) for layers in source.examples] == [2, 2, 2]
     lengths = [layers[0][0].shape[2] for layers in source.examples]
     assert min(lengths) > 4 and len(set(lengths)) > 1
     for layers, length in zip(source.examples, lengths, strict=True):
