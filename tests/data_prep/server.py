@@ -80,10 +80,6 @@ def write_tar(path: Path, files: dict | list, *, mode: str = "w:gz") -> dict:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    return hashed(path)
-
-
-def hashed(path: Path) -> dict:
     return {"archive": path, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
@@ -131,12 +127,6 @@ def prepared(source, root: Path) -> dict[str, list[tuple]]:
     """Prepare a source in `root`, verify its checksums and return the examples of each split."""
     verify(source.prepare(root))
     return {name: examples(split) for name, split in source.load(root).items()}
-
-
-def official(*names: str) -> Path:
-    """The first of these names that exists in the folder LRA_TEST_DATA; skip the test if none does."""
-    paths = [path for name in names if (path := Path(os.environ.get("LRA_TEST_DATA", "nowhere")) / name).exists()]
-    return paths[0] if paths else pytest.skip(f"LRA_TEST_DATA: a folder with {' or '.join(names)}")
 
 
 def trained(folder: Path, *args: str) -> record.RunRecord:

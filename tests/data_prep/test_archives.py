@@ -3,7 +3,6 @@
 import os
 import re
 import tarfile
-from collections import Counter
 from fractions import Fraction
 from functools import partial
 from math import floor
@@ -15,9 +14,7 @@ from server import (
     RECORDS,
     assert_rejected,
     cifar,
-    hashed,
     imdb,
-    official,
     prepared,
     silent,
     trained,
@@ -260,25 +257,3 @@ def test_truncated_or_corrupt_archive_raises(tmp_path, mode, share):
     message = r"some.tar is damaged or not an archive \(.*\): get it again"
     with pytest.raises(ValueError, match=message), reading(path):
         [file.read() for _, file in members(path, lambda name: True, silent)]
-
-
-@pytest.mark.slow
-def test_official_cifar10_sizes_and_statistics(tmp_path):
-    splits = prepared(Image(**hashed(official("cifar-10-binary.tar.gz"))), tmp_path)
-    assert {name: len(split) for name, split in splits.items()} == {"train": 45_000, "val": 5_000, "test": 10_000}
-    assert Counter(label for label, _ in splits["test"]) == dict.fromkeys(range(10), 1000)
-    # The weighted sum of CIFAR-10's published channel means 0.4914, 0.4822, 0.4465.
-    pixels = b"".join(grey_levels for _, grey_levels in splits["train"])
-    assert abs(np.frombuffer(pixels, np.uint8).mean() / 255.5 - 0.4808) < 0.003
-
-
-@pytest.mark.slow
-def test_official_imdb_sizes_and_statistics(tmp_path):
-    splits = prepared(Text(**hashed(official("aclImdb_v1.tar.gz")), hold_out=2500), tmp_path)
-    assert {name: len(split) for name, split in splits.items()} == {"train": 22_500, "val": 2_500, "test": 25_000}
-    assert Counter(label for label, _ in splits["test"]) == {0: 12_500, 1: 12_500}
-    # Four standard errors for 2,500 reviews.
-    assert abs(sum(label for label, _ in splits["val"]) / 2500 - 0.5) < 0.04
-    lengths = np.array([len(text) for split in splits.values() for _, text in split])
-    assert 1_250 < lengths.mean() < 1_370 and lengths.min() >= 10 and lengths.max() < 16_384
-    assert all(text.decode() for _, text in splits["val"])

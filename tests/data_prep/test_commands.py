@@ -32,7 +32,7 @@ from server import (
 )
 
 from data_prep import __main__ as command
-from data_prep import baselines, bench, inspect, survey
+from data_prep import baselines, inspect, survey
 from data_prep.__main__ import PrepareOptions
 from data_prep.adding import Adding
 from data_prep.image import OFFICIAL
@@ -315,13 +315,6 @@ def test_folders_without_permission_are_skipped(tmp_path, inspected, monkeypatch
     assert status == 0 and "listops: " in out
     assert len(prepared(ListOps(release=root), tmp_path / "data")["train"]) == 2
     assert OFFICIAL.beside(root) == OFFICIAL
-
-
-@pytest.mark.parametrize("argument", ["--examples=0", "--repeats=0", "--workers=-1", "--workers=two"])
-def test_bench_rejects_numbers_below_one(argument, capsys):
-    with pytest.raises(SystemExit):
-        bench.arguments([argument])
-    assert "must be a whole number of 1 or more, got " in capsys.readouterr().err
 
 
 def test_unknown_data_command_error_names_command(capsys):
