@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .attention_maps import attend_eager, attention_weights, ensure_nonempty, sdpa_mask
-from .precision import full_precision, power_of_two_scale
+from .precision import full_precision
 from .selection import gather_mask, gather_tokens, scatter_tokens, select
 
 if TYPE_CHECKING:
@@ -162,11 +162,8 @@ def nearest(
     x: Float[Tensor, "N H L D"], centres: Float[Tensor, "N H c D"], centre_mask: Bool[Tensor, "N H c"] | None
 ) -> Int[Tensor, "N H L 1"]:
     """Find the index of the nearest real centre of every token; the centres are tokens of x."""
-    # A common scale avoids overflow and does not change which centre is nearest.
     N, H = x.shape[:2]
-    unit = power_of_two_scale(x)
-    x = (x * unit).flatten(0, 1)  # (N·H,L,D)
-    centres = centres * unit
+    x = x.flatten(0, 1)  # (N·H,L,D)
     squared_norm = centres.square().sum(-1)  # (N,H,c)
     if centre_mask is not None:
         squared_norm = squared_norm.masked_fill(~centre_mask, float("inf"))
@@ -199,12 +196,8 @@ def _correction(
     if query_mask is not None:
         error = error * query_mask[..., None]
 
-    # S does not change if all queries are multiplied by one number.
-    unit = power_of_two_scale(q)
-    q = q * unit
-    q_I = q_I * unit
     h = bandwidth(q, q_I, mask, query_mask)  # (N,H,1,1)
-    h = h.maximum(_min_bandwidth(mean_k, unit, eps))
+    h = h.maximum(_min_bandwidth(mean_k, eps))
 
     # -|q - q_I|² / h without |q|², which is the same for all selected queries.
     squared_norm = q_I.square().sum(-1)  # (N,H,c)
@@ -260,22 +253,17 @@ def _token_mean(x: Float[Tensor, "N H L"], mask: Bool[Tensor, "N L"] | None) -> 
     return total / num_real
 
 
-def _min_bandwidth(
-    mean_k: Float[Tensor, "N H c D"], unit: Float[Tensor, "N H 1 1"], eps: float
-) -> Float[Tensor, "N H 1 1"]:
-    """Compute unit² eps D / max |k|²: queries at this squared distance have scores that differ by √eps at most.
+def _min_bandwidth(mean_k: Float[Tensor, "N H c D"], eps: float) -> Float[Tensor, "N H 1 1"]:
+    """Compute eps D / max |k|²: queries at this squared distance have scores that differ by √eps at most.
 
-    A smaller bandwidth would amplify the rounding of the errors in the gradient. ``unit`` is the factor by which the
-    queries were scaled.
+    A smaller bandwidth would amplify the rounding of the errors in the gradient.
     """
     limits = torch.finfo(mean_k.dtype)
-    key_unit = power_of_two_scale(mean_k)
-    scaled_k = mean_k.detach() * key_unit
-    squared_norm = scaled_k.square().sum(-1)  # (N,H,c)
+    squared_norm = mean_k.detach().square().sum(-1)  # (N,H,c)
     largest = squared_norm.amax(-1)[..., None, None]
     largest = largest.clamp(min=limits.tiny)
     ratio = eps * mean_k.shape[-1] / largest
-    distance = key_unit * unit * ratio.sqrt()
+    distance = ratio.sqrt()
     return distance.square().clamp(limits.tiny, limits.max)
 
 

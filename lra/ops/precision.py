@@ -1,7 +1,6 @@
-"""Operations in float32 or wider under autocast, the cases that stay in 16 bits, and a scale against overflow."""
+"""Operations in float32 or wider under autocast, and the cases that stay in 16 bits."""
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -70,21 +69,3 @@ def is_slow_fused(x: Tensor) -> bool:
         bfloat16    fused  66, 96, 202    written out  22, 45,  92
     """
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
-
-
-def power_of_two_scale(x: Float[Tensor, "*heads L D"]) -> Float[Tensor, "*heads 1 1"]:
-    """Compute the power of two that scales the largest magnitude of each matrix into [1/2, 1); 1 for a matrix of zeros.
-
-    It is bounded, so magnitudes near the ends of the dtype's range are only brought near 1. A product with it is exact
-    unless an entry underflows, and squares of the result do not overflow.
-    """
-    magnitudes = x.detach().abs()
-    largest = magnitudes.amax((-2, -1), keepdim=True)  # (*heads,1,1)
-
-    # largest = mantissa 2^exponent with a mantissa in [1/2, 1); the bound keeps the scale itself normal.
-    tiny = torch.finfo(x.dtype).tiny
-    _, min_exponent = math.frexp(tiny)
-    exponent = largest.frexp().exponent
-    exponent = exponent.clamp(min_exponent, -min_exponent)
-    ones = torch.ones_like(largest)
-    return torch.ldexp(ones, -exponent)

@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from ..options import Checked
-from .precision import power_of_two_scale
 from .segment_means import argsort_valid_first
 
 if TYPE_CHECKING:
@@ -229,7 +228,6 @@ def farthest(
         mask = mask.repeat_interleave(H, 0)
         is_padding = ~mask[..., None]
         x = x.masked_fill(is_padding, 0)
-    x = x * power_of_two_scale(x)
     transposed = x.mT.contiguous()  # (N·H,D,L)
     squared_norm = x.square().sum(-1)  # (N·H,L)
 

@@ -155,19 +155,8 @@ def test_selection_is_distinct_and_prefers_real_tokens(score, pairing, class_tok
     assert rows.shape == (3, H, L) and sorted(cols[0, 0].tolist()) == list(range(L))
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e25])
-def test_farthest_selection_is_scale_invariant(size):
-    (q, k, _), mask = qkv(L), masks(L)["suffix"].roll(3, 1)
-    farthest = partial(select, options=CUROptions(count=4, score="farthest"))
-    # Padded queries far from all others must not be selected.
-    padded = torch.where(mask[:, None, :, None], q, 1e5)
-    expected = farthest(q.float(), k.float(), mask=mask)
-    selected = farthest((padded * size).float(), (k * size).float(), mask=mask)
-    assert all(map(torch.equal, selected, expected))
-
-
 @IMPLS
-@pytest.mark.parametrize("size", [1e-30, 1e-12, 1e-5, 1.0])
+@pytest.mark.parametrize("size", [1e-12, 1e-5, 1.0])
 def test_cur_plus_gradient_is_bounded_for_small_queries(size, impl):
     """Weights are then nearly uniform, and the correction sees only rounding error, which it must not amplify."""
     (q, k, v), mask = qkv(L), masks(L)["suffix"]

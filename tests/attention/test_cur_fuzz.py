@@ -1,4 +1,4 @@
-"""Fuzz test of cur_attention: each seed draws a shape, mask, dtype, magnitude, options and degenerate tokens."""
+"""Fuzz test of cur_attention: each seed draws a shape, mask, dtype, options and degenerate tokens."""
 
 import math
 import random
@@ -13,7 +13,7 @@ from lra.ops.precision import upcast
 from lra.ops.selection import PAIRINGS, SCORES
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-CONTENTS = ("plain", "plain", "plain", "zero tokens", "duplicates", "constant", "zeros", "outlier", "mixed")
+CONTENTS = ("plain", "plain", "plain", "zero tokens", "duplicates", "constant", "zeros", "outlier")
 MASKS = ("none", "suffix", "holes", "empty sequence", "all empty", "one for all")
 
 
@@ -58,24 +58,8 @@ def draw_tensor(draw, g, shape):
         case "zeros":
             x = torch.zeros_like(x)
         case "outlier":
-            x[:, :, draw.randrange(L)] *= 10.0 ** draw.randint(1, 10)
-        case "mixed":
-            x = x * 10.0 ** torch.randint(-8, 9, (1, 1, L, 1), generator=g)
-    return x * 10.0 ** draw.choice([0, 0, 0, draw.randint(-30, 30), draw.choice([-30, -20, -12, 12, 20, 30])])
-
-
-def is_in_range(q, k, v, options):
-    """Whether scores, outputs and gradients stay in the range of the dtype; 16-bit inputs are computed in float32.
-
-    Entries of the inverse are below (13/4)^6 after six steps, and below 1 / eps for the exact inverse. The gradient
-    contains the inverse squared, times queries and keys. The final 1e4 is a margin for sums over tokens and features.
-    """
-    limits = torch.finfo(upcast(q).dtype)
-    a, b, c = (x.abs().max().item() for x in (q, k, v))
-    factor = options["scale"] or q.shape[-1] ** -0.5
-    inverse = 1e4 if options["steps"] is not None or options["columns"] == "cells" else 1 / limits.eps
-    scores, gradients = factor * a * b, c * inverse**2 * max(1, factor * a, factor * b, factor * a * b)
-    return max(a * b, factor * a * q.shape[-1], scores, gradients) < limits.max / 1e4
+            x[:, :, draw.randrange(L)] *= 100
+    return x
 
 
 def run_with_gradients(function, tensors, weights):
@@ -88,10 +72,7 @@ def run_with_gradients(function, tensors, weights):
 
 
 def check_case(seed):
-    """Check one case; returns False if its numbers exceed the range of the dtype."""
     tensors, mask, options, weights = draw_case(seed)
-    if not is_in_range(*tensors, options):
-        return False
     (N, H, L, _), dtype = tensors[0].shape, tensors[0].dtype
     real = torch.ones(N, L, dtype=torch.bool) if mask is None else mask.expand(N, L)
     wide = real[:, None, :, None].expand(-1, H, -1, 1)
@@ -111,7 +92,6 @@ def check_case(seed):
     scale = max(largest, (out.double() * wide).abs().max().item())
     assert ((new_out - out).double() * wide).abs().max() <= 1e-2 * scale, options
     check_exact_outputs(tensors, real, options, out, largest)
-    return True
 
 
 def check_exact_outputs(tensors, real, options, out, largest):
@@ -140,5 +120,5 @@ def check_exact_outputs(tensors, real, options, out, largest):
 
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(1000, 6000), marks=pytest.mark.slow)], ids=len)
 def test_cur_attention_on_random_cases(seeds):
-    # Most cases must be within the range of their dtype, otherwise little is tested.
-    assert sum(map(check_case, seeds)) > len(seeds) / 2
+    for seed in seeds:
+        check_case(seed)

@@ -10,7 +10,6 @@ from lra.ops import pinv as module
 from lra.ops.cur import cur_attention
 from lra.ops.newton import newton
 from lra.ops.pinv import MAX_FACTORED_STEPS, cubic, exact, pinv_matmul, tikhonov
-from lra.ops.precision import power_of_two_scale
 from lra.reference import nystrom
 from lra.reference import soft as soft_reference
 
@@ -95,18 +94,6 @@ def test_cubic_of_degenerate_matrices_is_finite(steps):
     z.square().sum().backward()
     assert z.isfinite().all() and rows.grad.isfinite().all()
     assert (z[2, c // 2 :] == 0).all() and (z[2, :, c // 2 :] == 0).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_power_of_two_scale_normalises_largest_entry(dtype):
-    largest = torch.tensor([1e-30, 0.3, 1.0, 7.0, 1e30, 3e38, 0.0], dtype=dtype)
-    x = torch.stack([largest, -largest / 3], -1)[:, :, None]  # (7,2,1)
-    factor = power_of_two_scale(x).flatten()
-    assert torch.equal(factor, torch.exp2(factor.log2().round())) and factor[-1] == 1
-    largest = largest * factor
-    assert ((largest >= 0.5) & (largest <= 1))[:5].all() and 0.5 <= largest[5] < 8
-    subnormal = torch.full((1, 2), torch.finfo(dtype).smallest_normal / 8, dtype=dtype)
-    assert power_of_two_scale(subnormal).isfinite().all()
 
 
 @pytest.mark.parametrize("ridge", [0.3, 0.03])
