@@ -129,6 +129,12 @@ def prepared(source, root: Path) -> dict[str, list[tuple]]:
     return {name: examples(split) for name, split in source.load(root).items()}
 
 
+def official(*names: str) -> Path:
+    """The first of these names that exists in the folder LRA_TEST_DATA; skip the test if none does."""
+    paths = [path for name in names if (path := Path(os.environ.get("LRA_TEST_DATA", "nowhere")) / name).exists()]
+    return paths[0] if paths else pytest.skip(f"LRA_TEST_DATA: a folder with {' or '.join(names)}")
+
+
 def trained(folder: Path, *args: str) -> record.RunRecord:
     """Train with the smoke budget on data prepared in folder/data; return the run record."""
     config = experiment(*args, "budget=smoke", "seeds=[0]", f"runs={folder / 'runs'}", f"data.root={folder / 'data'}")
