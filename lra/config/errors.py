@@ -86,9 +86,10 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
 
 def _causes(error: BaseException) -> list[BaseException]:
     """An error and the errors that led to it, the first of them first."""
-    causes = []
+    causes: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None:
+    # An exception that was raised again can be in its own chain.
+    while cause is not None and not any(cause is other for other in causes):
         causes.append(cause)
         # As in a traceback: an explicit cause, or else the error that was being handled.
         context = None if cause.__suppress_context__ else cause.__context__

@@ -315,10 +315,16 @@ NEEDED |= dict.fromkeys((bench, report, maps, prepare, lengths, inverses, dropin
 def test_wrong_value_of_each_option_is_a_one_line_error(entry, value):
     (kind, *_) = get_type_hints(entry.__wrapped__).values()
     options = OmegaConf.load(CONF / f"{kind.conf}.yaml")
-    for key in options.keys() - {"defaults", "hydra"}:
+    for key in sorted(options.keys() - {"defaults", "hydra"}):
         words = [*NEEDED[entry].split(), f"{key}={value}"]
         try:
             compose(kind, words)
         except Exception as error:
             assert is_user_error(error), words
             assert "\n" not in explain(error), words
+
+
+def test_explanation_of_errors_that_caused_each_other_ends():
+    first, second = ValueError("first"), ValueError("second")
+    first.__context__, second.__context__ = second, first
+    assert explain(first) == "second"
