@@ -144,13 +144,18 @@ def test_probe_command_caches_results_and_writes_tables(data_root, tmp_path, cap
     assert (home / "probes.png").stat().st_size > 1000
     capfd.readouterr()
     # rows and derived change the derivatives, so the probes are computed again.
-    for extra_overrides, is_cached in ((), True), (("rows=3",), False), (("derived=3",), False):
+    for extra_overrides, is_cached in ((), True), (("rows=3",), False), (("derived=3", f"collect={tmp_path}"), False):
         probe.__wrapped__(compose(ProbesOptions, [*args, *extra_overrides]))
         assert ("done before" in capfd.readouterr().err) == is_cached
+    collected = {name: record.load(home / name / "seed-0/probes.json") for name in names}
+    assert list(record.load_collection(tmp_path, "paper-smoke").values()) == [collected["nystrom"], collected["sdpa"]]
+    home.with_name(record.COLLECTION).write_text("{}")
+    with pytest.raises(ValueError, match="line 1 is not a record of probes"):
+        record.load_collection(tmp_path, "paper-smoke")
     probe.__wrapped__(compose(ProbesOptions, [*args, "swaps=[sdpa,nystrom]"]))
     swaps = record.table(home.parent / "swaps.csv").set_index(["task", "trained with"]).loc["listops"]
     assert swaps.sdpa["nystrom"] == "" and swaps.nystrom["sdpa"]
-    scores = {name: str(record.load(home / name / "seed-0/probes.json").score) for name in names}
+    scores = {name: str(collected[name].score) for name in names}
     assert swaps.own.to_dict() == {name: swaps[name][name] for name in names} == scores
     assert "| task | trained with | own | nystrom | sdpa |" in (home.parent / "swaps.md").read_text()
     probe.__wrapped__(compose(ProbesOptions, [*args, "filled=true"]))
@@ -199,7 +204,7 @@ def save_probes(runs, label, scores, seed=0, fingerprint="f", reaches=(1, 2, 4, 
     about = {"study": "paper-paper", "task": "listops", "label": label, "seed": seed, "fingerprint": fingerprint}
     about |= {"git": None, "metric": "accuracy", "by": "mask", "derived": 0, "rows": 8, "beyond": None}
     data = record.Probes(**about, examples=examples, reaches=list(reaches), scores=scores, score=scores[-1])
-    save(data, record.folder(runs, data) / record.NAME)
+    save(data, record.folder(runs, data) / record.NAME) if seed == 0 else record.collect([data], runs)
     return data
 
 

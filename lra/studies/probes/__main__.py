@@ -50,6 +50,7 @@ class ProbesOptions(Options):
     device: Device
     threads: Threads | None
     runs: Path
+    collect: Path | None
     data: Root
 
 
@@ -59,10 +60,12 @@ def probe(options: ProbesOptions) -> None:
 
     Raises:
         ValueError: a path is not a run, its data, weights or records cannot be used, its task has no tokens for
-            ``filled``, or ``swaps`` and ``filled`` are both given.
+            ``filled``, or options are given that exclude each other.
     """
     if options.swaps and options.filled:
         raise ValueError("swaps and filled=true are two ways to score a run; give one of them")
+    if options.collect and (options.swaps or options.filled):
+        raise ValueError("collect copies scores within a reach; leave out swaps and filled, or collect")
     if options.threads:
         torch.set_num_threads(options.threads)
     device = select_device(options.device)
@@ -89,6 +92,10 @@ def probe(options: ProbesOptions) -> None:
     for home in homes:
         files = matrix(home, name, _settings(options)) if name else draw(home)
         print(f"written: {', '.join(map(str, files))}")
+    if options.collect:
+        records = [record.load(record.folder(options.runs, run.record) / record.NAME) for run in runs]
+        paths = record.collect(records, options.collect)
+        print(f"written: {', '.join(map(str, paths))}")
 
 
 def probed(run: RunDir, options: ProbesOptions, device: str) -> None:

@@ -123,13 +123,15 @@ def within(study: str, rows: list[Row]) -> list[Table]:
 def _probes(row: Row) -> list[record.Probes]:
     """Read the probes of a row's finished runs that have scores. Raises ValueError for a damaged record."""
     seeds = []
+    collections = {root: record.load_collection(root, row.study) for root in set(map(_root, row.runs))}
     for run_dir, r in row.runs.items():
-        path = record.folder(_root(run_dir), r) / record.NAME
-        if r.status != "done" or not path.exists():
+        if r.status != "done":
             continue
-        probes = record.load(path)
+        root = _root(run_dir)
+        path = record.folder(root, r) / record.NAME
+        probes = record.load(path) if path.exists() else collections[root].get(record.key(r))
         # Probes of an earlier run with other options do not count.
-        if probes.fingerprint == r.fingerprint and probes.scores:
+        if probes is not None and probes.fingerprint == r.fingerprint and probes.scores:
             seeds.append(probes)
     return seeds
 
