@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .startup import begin
+from .startup import abandon_stdout, begin
 
 
 class EntryPoint(NamedTuple):
@@ -58,7 +58,10 @@ def main() -> None:
     begin()
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(overview())
+        try:
+            print(overview(), flush=True)
+        except BrokenPipeError:
+            abandon_stdout()
         return
     if arguments[0] == "--version":
         from . import __version__

@@ -42,6 +42,11 @@ def end_quietly() -> None:
         signal.signal(signal.SIGINT, _end)
 
 
+def abandon_stdout() -> None:
+    """Write the rest of stdout to the null device; without this, Python reports a reader that is gone at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def interruptible() -> None:
     """Let Ctrl-C raise KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is _end:

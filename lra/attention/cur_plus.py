@@ -18,7 +18,7 @@ class CURPlus(Attention):
         2. k̄, v̄, n = mean keys, mean values and sizes of the clusters of keys around J
         3. C = softmax(q k̄ᵀ / √D + log n)
         4. out = C v̄ + S g,   S g a smoothing of the error R v - (C v̄)_I
-        5. out_I = R v
+        5. if copy_rv: out_I = R v, the exact outputs of the selected queries
 
     In a model that was trained with softmax it is closer to softmax than ``CUR`` with the same count; with every token
     selected it is softmax. ``lra.ops.cluster_attention.cur_plus`` computes these steps. O(L c (D + E)) time.
@@ -26,7 +26,7 @@ class CURPlus(Attention):
     Args:
         sizes: see ``lra.attention.base.Sizes``.
         count, score, pairing, copy_rv, class_token, resample: see ``lra.attention.cur.CUR``.
-        impl: ``eager`` writes every map out in float32; ``sdpa`` uses torch's fused attention.
+        impl: ``eager`` writes every map out in float32 or wider; ``sdpa`` uses torch's fused attention.
 
     Raises:
         ValueError: count is outside 1 .. length.

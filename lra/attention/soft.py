@@ -168,7 +168,7 @@ class Soft(Attention):
         q: Float[Tensor, "N H L D"],
         mask: Bool[Tensor, "N L"],
     ) -> tuple[Float[Tensor, "N H m D"], Bool[Tensor, "N m"]]:
-        """Pool or convolve windows of positions; padding counts as zero and in no mean."""
+        """Pool or convolve windows of positions; padding is zero in a convolution and left out of a mean."""
         real_q = q * mask[:, None, :, None]
         windows = blocks(real_q, self.window)  # (N,H,m,window,D)
         num_real = blocks(mask, self.window, 1).sum(-1)  # (N,m)

@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 
 from .. import __version__
 from ..console import log, plural, visible
-from ..startup import interruptible
+from ..startup import abandon_stdout, interruptible
 from . import CONF
 from .compose import overrides_of
 from .errors import AlreadyReported, explain, is_user_error
@@ -204,7 +204,7 @@ def _end(error: Exception) -> NoReturn:
     if isinstance(error, AlreadyReported):
         sys.exit(1)
     if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
+        abandon_stdout()
         sys.exit(1)
     sys.exit(visible(f"lra: {explain(error, sys.argv[1:])}"))
 

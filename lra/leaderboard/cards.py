@@ -105,9 +105,11 @@ def locality(name: str, rows: list[Row]) -> tuple[str, str]:
 
 def options(mechanism: MechanismFacts) -> str:
     """List the options of a mechanism with their defaults."""
-    if not mechanism.options:
-        return "## Options\n\nIt has none."
     rows = [f"| `attn.{key}` | {plain(value)} |" for key, value in mechanism.options.items()]
+    if mechanism.block:
+        rows.insert(0, f"| `block` | {mechanism.block} |")
+    if not rows:
+        return "## Options\n\nIt has none."
     return "\n".join(["## Options", "", "| option | default |", "| --- | --- |", *rows])
 
 

@@ -177,7 +177,7 @@ def convention(scores: Mapping[str, Score], average: float | None) -> str:
     # Candidates: the printed average has to be the mean over one of these lists.
     other_tasks = [value for task, value in values.items() if task != "pathfinder_x" and value is not None]
     path_x = values.get("pathfinder_x")
-    failed = len([value for value in values.values() if value is None])
+    num_failed = len([value for value in values.values() if value is None])
     if not other_tasks:
         return "tasks not printed"
     names = {4: "four", 5: "five"}
@@ -188,12 +188,13 @@ def convention(scores: Mapping[str, Score], average: float | None) -> str:
         without_listops = [value for task, value in values.items() if task != "listops" and value is not None]
         candidates["five tasks, ListOps left out"] = without_listops
     candidates[f"{names.get(len(other_tasks), len(other_tasks))} tasks, Path-X left out"] = other_tasks
-    for substitute in (50.0, 0.0):
-        if path_x is None:
-            # FAIL and a Path-X that is not printed get the substitute; if another task failed, a Path-X that is not
-            # printed gets none.
-            missing = max(failed, 1)
-            candidates[f"missing Path-X as {substitute:.0f}"] = [*other_tasks, *[substitute] * missing]
+    # Without one, a source may count each FAIL, or a Path-X that it does not print, as a constant.
+    if path_x is None:
+        num_missing = max(num_failed, 1)
+        has_other_fail = any(value is None for task, value in values.items() if task != "pathfinder_x")
+        name = "each FAIL" if has_other_fail else "missing Path-X"
+        for substitute in (50.0, 0.0):
+            candidates[f"{name} as {substitute:.0f}"] = other_tasks + [substitute] * num_missing
     # The first candidate that agrees with the printed average.
     for name, tasks in candidates.items():
         if abs(mean(tasks) - average) < ROUNDING:

@@ -16,6 +16,8 @@ from ..results.table import in_markdown
 FOLDER = CONF / "attn"
 # Names that stand for a class of the user.
 WITHOUT = ("custom",)
+# Key of a defaults list that sets the block.
+BLOCK = "/block"
 # The index of docs/mechanisms.md stands between these lines.
 BEGIN = "<!-- index: python -m lra.leaderboard write=true -->"
 END = "<!-- end of index -->"
@@ -31,6 +33,7 @@ class MechanismFacts:
         options: options in conf/attn, with their values as written there.
         docstring: docstring of the class.
         module: path of its file in the repository.
+        block: name of conf/block that it needs; empty for the default one.
     """
 
     name: str
@@ -38,6 +41,7 @@ class MechanismFacts:
     options: dict[str, Any]
     docstring: str
     module: str
+    block: str
 
     @property
     def sentence(self) -> str:
@@ -71,20 +75,23 @@ def _mechanism(name: str) -> MechanismFacts:
     options = read_options(FOLDER / f"{name}.yaml")
     target = options.pop("_target_", "")
     options.pop("_partial_", None)
+    block = options.pop(BLOCK, "")
     docstring, module = read_docstring(target)
-    return MechanismFacts(name, target, options, docstring, module)
+    return MechanismFacts(name, target, options, docstring, module, block)
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """Read the options of a file of conf/attn, after the options of the files that it extends."""
+    """Read the options of a file of conf/attn, after the options of the files that it extends.
+
+    The name of another block than the default one is under the key ``BLOCK``.
+    """
     tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     options: dict[str, Any] = {}
     for entry in tree.pop("defaults", []):
         if isinstance(entry, dict):
-            # Another block than the default one belongs to the mechanism.
             for key, block in entry.items():
-                if "/block" in key:
-                    options["block"] = block
+                if BLOCK in key:
+                    options[BLOCK] = block
         base = path.parent / f"{entry.partition('@')[0]}.yaml" if isinstance(entry, str) else None
         if base and base.is_file():
             options |= read_options(base)
@@ -118,10 +125,12 @@ def read_docstring(target: str) -> tuple[str, str]:
 
 
 def distinguishing(mechanism: MechanismFacts) -> dict[str, Any]:
-    """Options in which a mechanism differs from the other names of its class; empty if it is the only one."""
+    """Block and options in which a mechanism differs from the other names of its class; empty if it is the only one."""
     family = [other for other in mechanisms().values() if other.target == mechanism.target]
     # An option that all names of a class share says nothing about this one.
     differing = {}
+    if mechanism.block and any(other.block != mechanism.block for other in family):
+        differing["block"] = mechanism.block
     for key, value in mechanism.options.items():
         if any(other.options.get(key) != value for other in family):
             differing[key] = value

@@ -21,9 +21,9 @@ class Pretrainer(nn.Module):
     """The embedding, blocks and norm of a classifier, and a linear map from each position to its prediction.
 
     The parameters of the encoder have the same names as in the classifier; pooling and head are left out. A masked
-    input is id 0 or zeros, plus a learned vector. For embeddings that are linear in features or grey levels, that
-    equals the two channels [x (1 - m), m] of Amos et al. 2024; for ids it equals an additional id, which no task has to
-    reserve.
+    input is id 0 or zeros; ``mask_id=own`` adds a learned vector. For embeddings that are linear in features or grey
+    levels, that equals the two channels [x (1 - m), m] of Amos et al. 2024; for ids it equals an additional id, which
+    no task has to reserve.
 
     Args:
         encoder: classifier whose parts are used, not copied.
@@ -78,7 +78,7 @@ class Pretrainer(nn.Module):
         mask: Bool[Tensor, "N L"] | None,
         holes: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N L d"]:
-        # Masked inputs are id 0 or zeros, plus the learned vector.
+        # Replace masked inputs by id 0 or zeros; with mask_id=own, add the learned vector.
         if holes is not None:
             has_features = inputs.dim() == 3
             is_hidden = holes[..., None] if has_features else holes
@@ -88,7 +88,7 @@ class Pretrainer(nn.Module):
             assert holes is not None
             x = x + holes[..., None] * self.hole.to(x.dtype)
 
-        # The encoder of the classifier.
+        # The encoder of the classifier. Unlike there, the residual stream stays in float32 under autocast.
         memory = None
         for block in self.blocks:
             x, memory = block(x, mask, memory)

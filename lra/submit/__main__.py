@@ -148,9 +148,14 @@ def verify_submission(options: SubmitOptions) -> None:
     if reasons:
         raise ValueError(f"{options.verify} is not verified: {'; '.join(reasons)}")
 
+    # A rerun counts if somebody else made it.
+    author = (options.author or "").strip()
+    if author in ("", record.load(folder).author):
+        raise ValueError("author is not given or made the submission; add author='...', who made the rerun")
+
     # The hardware of the rerun, from its records if it is not given.
     hardware = options.hardware or " / ".join(sorted({run.record.device_name for run in reruns}))
-    verify.write(folder, Verification(author=options.author or "", hardware=hardware, comparisons=comparisons))
+    verify.write(folder, Verification(author=author, hardware=hardware, comparisons=comparisons))
     print(f"written: {folder / record.VERIFIED}; the leaderboard lists {options.verify} as verified")
 
 

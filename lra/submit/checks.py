@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checks.__main__ import SmallExperiment, applicable_checks
+from ..checks.__main__ import SmallExperiment, applicable_checks, failure, title
+from ..checks.properties import LENGTH
 from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..evaluate.restore import configuration
@@ -23,6 +24,8 @@ FEWEST_SEEDS = 3
 BUDGET = "paper"
 # Choices in which a mechanism and its control may differ.
 OF_MECHANISM = ("attn.", "optim.lr", "optim.own_lr_max")
+# Options of attn that are a number of tokens of the sequence.
+TOKEN_BUDGETS = ("count", "landmarks")
 
 Groups = dict[tuple[str, str], list[Published]]
 
@@ -222,7 +225,7 @@ def custom_targets(groups: Groups) -> list[str]:
 
 
 def check_mechanisms(groups: Groups, folder: Path, trust: Iterable[str] = ()) -> list[str]:
-    """Every mechanism passes the checks of all mechanisms, with its options on its first task.
+    """Every mechanism passes the checks of all mechanisms, with its options, on sequences of 128 tokens.
 
     Args:
         groups: runs by task and label.
@@ -252,22 +255,21 @@ def check_mechanisms(groups: Groups, folder: Path, trust: Iterable[str] = ()) ->
 
 
 def failed_checks(experiment: Experiment) -> list[str]:
-    """Names of the checks that the mechanism of an experiment fails, see ``python -m lra.checks``."""
-    small = compose(SmallExperiment, ["attn=mean"]).replace(attn=experiment.attn, block=experiment.block)
+    """List the checks that the mechanism of an experiment fails, with their errors, see ``python -m lra.checks``."""
+    # The sequences of the checks are shorter than the ones of the task, and no token budget may exceed the length.
+    attn = experiment.attn
+    for option in TOKEN_BUDGETS:
+        if (attn.get(option) or 0) > LENGTH:
+            attn = attn.replace(**{option: LENGTH})
+    small = compose(SmallExperiment, ["attn=mean"]).replace(attn=attn, block=experiment.block)
     failed = []
     for check in applicable_checks(small):
-        name = check.__name__.replace("_", " ")
-        try:
-            passes = check(small)
-        except Exception as error:
-            # A custom mechanism may raise anything.
-            passes = False
-            name = f"{name} ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
-        if not passes:
-            failed.append(name)
+        problem = failure(check, small)
+        if problem is not None:
+            failed.append(f"{title(check)} ({problem})")
     return failed
 
 
-def damaged(lines: Iterable[str]) -> list[str]:
-    """Reasons of run directories that cannot be read, and of runs that are not finished."""
-    return [f"{line}; finish, repair or retrain it" if RECORD in line else line for line in lines]
+def add_remedies(messages: Iterable[str]) -> list[str]:
+    """Append the remedy to the messages about a missing or unreadable record.json."""
+    return [f"{message}; finish, repair or retrain it" if RECORD in message else message for message in messages]

@@ -32,7 +32,7 @@ def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
     """
     records, unreadable = scan(folder)
     runs = []
-    reasons = checks.damaged(unreadable)
+    reasons = checks.add_remedies(unreadable)
     for path in sorted(records):
         try:
             run = RunDir.read(path, trust)

@@ -40,7 +40,7 @@ class Submission:
         link: address of a paper or of code; empty without one.
         protocol, budget: protocol and budget of all runs.
         labels: labels of the mechanisms, without the control.
-        checks: number of mechanism checks that each of them passed.
+        checks: number of checks of the suite; one that does not apply to a mechanism was skipped.
         source: name of the file of a custom class; empty without one.
     """
 
@@ -82,7 +82,7 @@ class Comparison:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the scores vary too much between seeds for the comparison of so few."""
+        """Whether the tolerance is too large to decide, so that more seeds are needed."""
         return self.tolerance > LARGEST_TOLERANCE
 
     @property
@@ -116,8 +116,7 @@ def load(folder: Path) -> Submission:
     """
     path = folder / NAME
     submission = typed_json.parse(Submission, path, "the statement of a submission", "run lra submit again")
-    # Every file must have the checksum in the statement.
-    # The checksums stand next to the fields of the statement.
+    # The file of the statement also lists the sha256 of the other files, under "files".
     sums = json.loads(atomic.content(path)).get("files", {})
     for name in listed_files(submission):
         try:

@@ -46,8 +46,14 @@ class Divergence(L.Callback):
     The loss is checked every CHECK_EVERY steps and before evaluations, the weights at evaluations.
     """
 
+    def __init__(self):
+        self._checked_step = 0
+
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
-        if trainer.global_step % CHECK_EVERY == 0:
+        # It is called after every micro-batch, of which a step may have several.
+        step = trainer.global_step
+        if step % CHECK_EVERY == 0 and step != self._checked_step:
+            self._checked_step = step
             self._check_loss(module)
 
     def on_validation_start(self, trainer, module) -> None:

@@ -32,8 +32,8 @@ def loss_of(outputs: Tensor, labels: Tensor, kind: str, reduction: str = "mean")
     """Compute the loss of outputs.
 
     Args:
-        outputs: logits (B, classes), or real outputs (B, 1).
-        labels: classes (B,), or real numbers (B,).
+        outputs: logits (batch, classes), or real outputs (batch, 1).
+        labels: classes (batch,), or real numbers (batch,).
         kind: ``cross_entropy`` | ``mse``.
         reduction: ``mean``, or ``none`` for the loss of each example.
     """

@@ -7,8 +7,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
-from ..model.norm import NORMS
+from ..model.norm import ScaleNorm
 
+# Normalisations, with their subclasses, whose parameters ``bias_decay=false`` excludes from weight decay.
+NORMS = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, ScaleNorm)
 # Learning rate at which a warm-up begins.
 WARMUP_START = 1e-7
 
@@ -60,13 +62,12 @@ def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
 
 def _biases_and_norms(model: nn.Module) -> Iterator[nn.Parameter]:
     """Yield the biases and the parameters of norms of an encoder, without its embedding and head."""
-    norms = tuple(NORMS.values())
     for path, module in model.named_modules():
         parts = path.split(".")
         if "embed" in parts or "head" in parts:
             continue
         for name, parameter in module.named_parameters(recurse=False):
-            if isinstance(module, norms) or name == "bias":
+            if isinstance(module, NORMS) or name == "bias":
                 yield parameter
 
 

@@ -55,7 +55,7 @@ class Plan:
         if self.device == "cpu" and experiment.trainer.precision == "bf16" and not devices.supports_bf16():
             messages.append("this processor has no bfloat16 instructions; trainer.precision=fp32 is faster here")
         if experiment.data.pad == "compact" and self.data.pad != "compact":
-            messages.append("sequences keep their padding, because the result depends on its positions: data.pad=batch")
+            messages.append("sequences keep their padding, because the result depends on where it is: data.pad=batch")
         if experiment.data.pad == "none" and not experiment.meta_model.packed:
             messages.append("sequences keep their padding, because the blocks need padded batches: data.pad=batch")
         return messages

@@ -53,6 +53,7 @@ def test_leaderboard_has_every_printed_accuracy(everything):
         ((60.0, 80.0, 80.0, 80.0, 90.0, None), 78.0, "five tasks, Path-X left out"),
         ((60.0, 80.0, 80.0, 80.0, 90.0), 73.33, "missing Path-X as 50"),
         ((60.0, 80.0, 80.0, 80.0, 90.0, None), 65.0, "missing Path-X as 0"),
+        ((60.0, 80.0, None, 80.0, 80.0, None), 66.67, "each FAIL as 50"),
         ((60.0, 80.0, 80.0, 80.0, 90.0, 95.0), 85.0, "five tasks, ListOps left out"),
         ((60.0, 80.0, 80.0, 80.0), 75.0, "four tasks, Path-X left out"),
         ((60.0, 80.0, 80.0, 80.0, 90.0), 12.0, "unclear"),

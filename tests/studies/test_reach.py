@@ -148,10 +148,10 @@ def test_probe_command_caches_results_and_writes_tables(data_root, tmp_path, cap
         probe.__wrapped__(compose(ProbesOptions, [*args, *extra_overrides]))
         assert ("done before" in capfd.readouterr().err) == is_cached
     collected = {name: record.load(home / name / "seed-0/probes.json") for name in names}
-    assert list(record.load_collection(tmp_path, "paper-smoke").values()) == [collected["nystrom"], collected["sdpa"]]
-    home.with_name(record.COLLECTION).write_text("{}")
+    assert list(record.load_collection(tmp_path).values()) == [collected["nystrom"], collected["sdpa"]]
+    home.parents[1].joinpath(record.COLLECTION).write_text("{}")
     with pytest.raises(ValueError, match="line 1 is not a record of probes"):
-        record.load_collection(tmp_path, "paper-smoke")
+        record.load_collection(tmp_path)
     probe.__wrapped__(compose(ProbesOptions, [*args, "swaps=[sdpa,nystrom]"]))
     swaps = record.table(home.parent / "swaps.csv").set_index(["task", "trained with"]).loc["listops"]
     assert swaps.sdpa["nystrom"] == "" and swaps.nystrom["sdpa"]

@@ -228,6 +228,7 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     assert not is_verified(folder, submission_record.load(folder))
     # Scores that are 0.2 points higher.
     matching = add_seeds(tmp_path / "matching", 35.2, 17.1)
+    assert "author is not given" in command("verify=cur", f"runs={matching}")[0]
     stop, text = command("verify=cur", f"runs={matching}", "author=B. Name")
     assert stop is None and "submitted 36.00 (n = 3), rerun 36.20 (n = 3)" in text
     assert is_verified(folder, submission_record.load(folder)) and check_folder(folder) == []

@@ -52,10 +52,8 @@ def test_missing_launcher_error_names_its_extra(word, extra, monkeypatch, call):
     # Installed launchers register themselves here.
     Plugins.instance()
     monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{word}.yaml", raising=False)
-    assert (
-        call(leader.sweep, "sweep=selection", f"hydra/launcher={word}")[0]
-        == f"lra: hydra/launcher={word} is not installed: pip install '.[{extra}]'"
-    )
+    stop, *_ = call(leader.sweep, "sweep=selection", f"hydra/launcher={word}")
+    assert stop == f"lra: hydra/launcher={word} is not installed: pip install '.[{extra}]'"
 
 
 def test_run_folder_of_another_configuration_is_rejected(four, tmp_path):

@@ -204,15 +204,16 @@ class Slow(nn.Module):
 def test_module_rates_define_parameter_groups():
     model = nn.Sequential(nn.Linear(1, 1), Slow(), Slow())
     groups = optim.adamw(model, OPTIONS).param_groups
-    main = groups[0]
     assert [len(group["params"]) for group in groups] == [4, 4, 2]
     assert [group["lr"] for group in groups] == [0.004, 0.0004, 0.002]
     assert [group["weight_decay"] for group in groups] == [0.1, 0, 0]
-    assert {id(p) for p in main["params"]} == {id(p) for p in (*model[0].parameters(), model[1].d, model[2].d)}
+    assert {id(p) for p in groups[0]["params"]} == {id(p) for p in (*model[0].parameters(), model[1].d, model[2].d)}
     assert len(optim.adamw(model[0], OPTIONS).param_groups) == 1
     # own_lr_max caps the rates of modules, but not the main one.
     capped = optim.adamw(model, OPTIONS | {"own_lr_max": 1e-3}).param_groups
     assert [group["lr"] for group in capped] == [0.004, 0.0004, 0.001]
+    groups = optim.adamw(nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1)), OPTIONS | {"bias_decay": False}).param_groups
+    assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(1, 0.1), (3, 0)]
 
 
 @pytest.mark.parametrize("kind", ["one_cycle", "linear", "cosine", "constant"])

@@ -94,8 +94,7 @@ def probe(options: ProbesOptions) -> None:
         print(f"written: {', '.join(map(str, files))}")
     if options.collect:
         records = [record.load(record.folder(options.runs, run.record) / record.NAME) for run in runs]
-        paths = record.collect(records, options.collect)
-        print(f"written: {', '.join(map(str, paths))}")
+        print(f"written: {record.collect(records, options.collect)}")
 
 
 def probed(run: RunDir, options: ProbesOptions, device: str) -> None:

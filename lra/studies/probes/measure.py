@@ -145,7 +145,7 @@ def beyond(model: nn.Module, batches: Iterable[Batch], reaches: list[int], rows:
 
 
 def _masks_of_calls(mask: Tensor | None, num_calls: int) -> list[Tensor | None]:
-    """Split the mask (N,T,L) of a batch over the calls of the encoder.
+    """Split the mask (batch,towers,L) of a batch over the calls of the encoder.
 
     A model with ``encode_separately`` encodes one tower after the other, other models all of them at once.
     """

@@ -1,4 +1,4 @@
-"""The record of the probes of a run, probes.json, and the records of a study in one file, probes.jsonl."""
+"""The record of the probes of a run, probes.json, and the records of many runs in one file, probes.jsonl."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ from ...runs.record import RunRecord
 FOLDER = "probes"
 NAME = "probes.json"
 KIND = ("a record of probes", "delete it to make it again")
-# The records of the seeds of a study, one line each; published studies have no other file of probes.
+# The records of many seeds, one line each; published runs have no other file of probes.
 COLLECTION = "probes.jsonl"
 # A line of a matrix in the directory of a seed, and the whole matrix in the directory of the study.
 SWAPS = "swaps.csv"
@@ -72,74 +72,63 @@ def load(path: Path) -> Probes:
         ValueError: the file does not hold a record of probes.
     """
     probes = typed_json.parse(Probes, path, *KIND)
-    _check_lengths(probes, path)
+    if not _is_complete(probes):
+        raise ValueError(f"{path} is not {KIND[0]} (values are missing); {KIND[1]}")
     return probes
 
 
-def _check_lengths(probes: Probes, path: Path) -> None:
-    """Raise ValueError unless there is one value for each reach."""
+def _is_complete(probes: Probes) -> bool:
+    """Return whether there is one value for each reach."""
     num_reaches = len(probes.reaches)
-    for values in (probes.scores, probes.beyond):
-        if values is not None and len(values) != num_reaches:
-            raise ValueError(f"{path} is not {KIND[0]} (values are missing); {KIND[1]}")
+    return all(values is None or len(values) == num_reaches for values in (probes.scores, probes.beyond))
 
 
-def key(r: RunRecord | Probes) -> tuple[str, str, int]:
-    """Identify a seed within its study."""
-    return r.task, r.label, r.seed
+def key(r: RunRecord | Probes) -> tuple[str, str, str, int]:
+    """Identify a seed among all runs."""
+    return r.study, r.task, r.label, r.seed
 
 
-def load_collection(root: Path, study: str) -> dict[tuple[str, str, int], Probes]:
-    """Read the collected records of a study by ``key``; empty without a file.
+def load_collection(root: Path) -> dict[tuple[str, str, str, int], Probes]:
+    """Read the collected records below a folder of runs by ``key``; empty without a file.
 
     Args:
-        root: folder of all runs.
-        study: name of the study.
+        root: folder of all runs, such as runs/published.
 
     Raises:
         ValueError: a line does not hold a record of probes.
     """
-    path = root / FOLDER / study / COLLECTION
+    path = root / FOLDER / COLLECTION
     if not path.exists():
         return {}
     records = {}
-    for line in atomic.content(path).splitlines():
+    for number, line in enumerate(atomic.content(path).splitlines(), start=1):
         try:
             probes = typed_json.validated(Probes, line)
+            if not _is_complete(probes):
+                raise Unreadable("values are missing")
         except Unreadable as error:
-            line_number = len(records) + 1
-            raise ValueError(f"{path}, line {line_number} is not {KIND[0]} ({error}); delete the line") from None
-        _check_lengths(probes, path)
+            raise ValueError(f"{path}, line {number} is not {KIND[0]} ({error}); delete the line") from None
         records[key(probes)] = probes
     return records
 
 
-def collect(records: Iterable[Probes], root: Path) -> list[Path]:
-    """Write records into the collections of their studies, in place of earlier records of the same seeds.
+def collect(records: Iterable[Probes], root: Path) -> Path:
+    """Add records to a collection, where they replace earlier records of the same seeds; return the file.
 
     Args:
         records: records of any studies.
         root: folder of all runs, such as runs/published.
 
-    Returns:
-        The files that were written.
-
     Raises:
-        ValueError: a file does not hold records of probes.
+        ValueError: the file does not hold records of probes.
     """
-    by_study: dict[str, list[Probes]] = {}
-    for probes in records:
-        by_study.setdefault(probes.study, []).append(probes)
-    paths = []
-    for study, new_records in by_study.items():
-        merged = load_collection(root, study)
-        merged.update((key(probes), probes) for probes in new_records)
-        lines = [json.dumps(asdict(merged[name])) + "\n" for name in sorted(merged)]
-        path = root / FOLDER / study / COLLECTION
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write(path, "".join(lines))
-        paths.append(path)
-    return paths
+    merged = load_collection(root)
+    merged.update((key(probes), probes) for probes in records)
+    lines = [json.dumps(asdict(merged[name])) + "\n" for name in sorted(merged)]
+    path = root / FOLDER / COLLECTION
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(path, "".join(lines))
+    return path
 
 
 def means(seeds: list[Probes], values: str) -> pd.Series:

@@ -33,7 +33,7 @@ MATRICES = {
     ),
 }
 # Percent of MEGA's accuracy that networks of convolutions of width 61 reach (docs/formulas.md, short convolutions).
-PUBLISHED = {"listops": 83.51, "text": 94.45, "retrieval": 97.58, "image": 92.46, "pathfinder": 75.28}
+PERCENT_OF_MEGA = {"listops": 83.51, "text": 94.45, "retrieval": 97.58, "image": 92.46, "pathfinder": 75.28}
 WIDTH = 61
 
 
@@ -123,7 +123,7 @@ def within(study: str, rows: list[Row]) -> list[Table]:
 def _probes(row: Row) -> list[record.Probes]:
     """Read the probes of a row's finished runs that have scores. Raises ValueError for a damaged record."""
     seeds = []
-    collections = {root: record.load_collection(root, row.study) for root in set(map(_root, row.runs))}
+    collections = {root: record.load_collection(root) for root in set(map(_root, row.runs))}
     for run_dir, r in row.runs.items():
         if r.status != "done":
             continue
@@ -207,8 +207,8 @@ def draw(home: Path) -> list[Path]:
         axes.set_xlabel("reach k: each layer sees |i - j| <= k")
         axes.axvline(WIDTH // 2, color="grey", linestyle=":", linewidth=1)
 
-    # The published score of local convolutions, next to the line of their reach.
-    share = PUBLISHED.get(example.task)
+    # The published accuracy of local convolutions relative to MEGA, next to the line of their reach.
+    share = PERCENT_OF_MEGA.get(example.task)
     if share:
         left.annotate(
             f"convolutions of width {WIDTH}:\n{share} % of MEGA's (published)",
