@@ -113,7 +113,7 @@ def test_position_dependent_model_keeps_padding_with_warning(words, data_root):
     plan = resolve_plan(*words, *OVERRIDES, "data.pad=compact")
     assert plan.data.pad == "batch"
     plan.data.setup()
-    warning = "sequences keep their padding, because the result depends on its positions: data.pad=batch"
+    warning = "sequences keep their padding, because the result depends on where it is: data.pad=batch"
     assert plan.messages()[1:] == [warning]
 
 
