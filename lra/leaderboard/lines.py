@@ -188,7 +188,7 @@ def convention(scores: Mapping[str, Score], average: float | None) -> str:
         without_listops = [value for task, value in values.items() if task != "listops" and value is not None]
         candidates["five tasks, ListOps left out"] = without_listops
     candidates[f"{names.get(len(other_tasks), len(other_tasks))} tasks, Path-X left out"] = other_tasks
-    # Without one, a source may count each FAIL, or a Path-X that it does not print, as a constant.
+    # Without a score on Path-X, a source may count each FAIL, or the Path-X that it does not print, as 50 or 0.
     if path_x is None:
         num_missing = max(num_failed, 1)
         has_other_fail = any(value is None for task, value in values.items() if task != "pathfinder_x")

@@ -151,7 +151,7 @@ def verify_submission(options: SubmitOptions) -> None:
     # A rerun counts if somebody else made it.
     author = (options.author or "").strip()
     if author in ("", record.load(folder).author):
-        raise ValueError("author is not given or made the submission; add author='...', who made the rerun")
+        raise ValueError("author is not given, or is the submission's author; add author='...', who made the rerun")
 
     # The hardware of the rerun, from its records if it is not given.
     hardware = options.hardware or " / ".join(sorted({run.record.device_name for run in reruns}))

@@ -9,8 +9,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from ..model.norm import ScaleNorm
 
-# Normalisations, with their subclasses, whose parameters ``bias_decay=false`` excludes from weight decay.
-NORMS = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, ScaleNorm)
+# Normalisations, torch's own and ours, that have no weight decay with ``bias_decay=false``.
+NORM_TYPES = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, ScaleNorm)
 # Learning rate at which a warm-up begins.
 WARMUP_START = 1e-7
 
@@ -67,7 +67,7 @@ def _biases_and_norms(model: nn.Module) -> Iterator[nn.Parameter]:
         if "embed" in parts or "head" in parts:
             continue
         for name, parameter in module.named_parameters(recurse=False):
-            if isinstance(module, NORMS) or name == "bias":
+            if isinstance(module, NORM_TYPES) or name == "bias":
                 yield parameter
 
 

@@ -62,7 +62,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 def server(tmp_path, monkeypatch):
     """A local HTTP server of tmp_path/served, which contains file.tar.gz with the content DATA."""
     if importlib.util.find_spec("tensorflow_datasets") is None:
-        pytest.skip("needs tensorflow-datasets")
+        pytest.skip("pip install '.[tfds]'")
     monkeypatch.setenv("NO_PROXY", "*")
     folder = write_folder(tmp_path / "served", {"file.tar.gz": DATA})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder)) as running:
