@@ -81,6 +81,10 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
     if text.startswith("Ambiguous value for argument"):
         argument = text.split("'")[1]
         return f"{argument}: several values need -m, which makes one run of each; quote a value that contains a comma"
+    # A word that is no option.
+    if "missing EQUAL" in text:
+        argument = text.split("'")[1]
+        return f"{argument}: an option has the form <name>=<value>, such as task=listops"
     return text
 
 

@@ -160,8 +160,10 @@ def import_target(path: Any, name: str) -> Any:
     Raises:
         ValueError: it cannot be imported or called.
     """
+    owner, _, attribute = path.rpartition(".")
+    if not owner:
+        raise ValueError(f"{name}._target_ must be <module>.<class>, not {path}")
     try:
-        owner, _, attribute = path.rpartition(".")
         module = importlib.import_module(owner)
         function = getattr(module, attribute)
     # The module may be the user's own; its import may raise anything.

@@ -89,7 +89,7 @@ def generator_experiment(run: RunDir, root: str, examples: int) -> tuple[Experim
         The experiment as it was trained, and the one whose test split is fresh.
 
     Raises:
-        ValueError: the task is downloaded or reads files, or its metric is not a mean over examples.
+        ValueError: the task has no generator, or its metric is not a mean over examples.
     """
     experiment = configuration(run, root)
     # ``configuration`` replaces the padding; scoring uses the one of the training.
@@ -98,15 +98,14 @@ def generator_experiment(run: RunDir, root: str, examples: int) -> tuple[Experim
     task = experiment.task.name
     if not experiment.data_source().generated or "seed" not in source.options:
         raise ValueError(f"{run.path}: {task} has no generator with a seed; only generated tasks can be scored")
-    if source.get("release") is not None:
-        raise ValueError(f"{run.path}: {task} was read from files (source.release), which have no random seed")
     if experiment.task.metric not in ("accuracy", "within_tolerance"):
         raise ValueError(f"{run.path}: {experiment.task.metric} of {task} is not a mean over examples")
     if source.options["seed"] == FRESH_SEED:
         raise ValueError(f"{run.path} was trained on data of seed {FRESH_SEED}, which is reserved for fresh examples")
     # One training and one validation example, since a source needs at least one of each.
     fresh_source = source.replace(seed=FRESH_SEED, train=1, val=1, test=examples)
-    return experiment, experiment.replace(source=fresh_source)
+    # The fresh examples are generated, also if the run was trained on files, which its provenance identifies.
+    return experiment, experiment.replace(source=fresh_source, provenance=None)
 
 
 def fresh_data(run: RunDir, trained: Experiment, fresh: Experiment, hashes: ExampleHashes) -> FreshData:

@@ -40,8 +40,8 @@ def card(name: str, lines: Sequence[LeaderboardLine]) -> str:
     """
     if name not in mechanisms():
         # A typing error is the usual reason.
-        similar = get_close_matches(name, mechanisms(), n=1)
-        suggestion = f"; did you mean {similar[0]}?" if similar else ""
+        similar = get_close_matches(name, mechanisms(), n=1, cutoff=0.7)
+        suggestion = f"; did you mean {similar[0]}?" if similar else "; docs/mechanisms.md lists them"
         raise ValueError(f"card={name} is no mechanism of conf/attn{suggestion}")
     mechanism = mechanisms()[name]
     parts = [f"# {name}", overview(mechanism), options(mechanism), results(name), costs(name), published(name, lines)]

@@ -147,7 +147,7 @@ def collect(
         details = ""
         if damaged:
             details = f" that can be read ({'; '.join(damaged)})"
-        raise ValueError(f"{runs} has no record of a training run{details}; python -m lra.train makes them")
+        raise ValueError(f"{runs} has no record of a training run{details}; lra train makes them")
 
     # Study -> (task, label) -> run directory -> record.
     groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = defaultdict(lambda: defaultdict(dict))

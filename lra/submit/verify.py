@@ -91,8 +91,10 @@ def tolerance(scores: Sequence[float], rerun_scores: Sequence[float]) -> float:
 def rerun_command(name: str, run: Published) -> str:
     """The command that trains a mechanism of a submission again."""
     words = shlex.split(run.record.command or "python -m lra.train")
-    # The record names no folders of data; the study and the seeds are replaced here.
-    options = [word for word in words if not re.match(r"(study|seeds|runs)=", word)]
+    # The study and the seeds are replaced, and so are the author's files by a copy of the reader.
+    options = [word for word in words if not re.match(r"(study|seeds|runs|source\.release|source\.archive)=", word)]
+    if any(key.startswith("provenance.release") for key in run.choices):
+        options.append("source.release=<your copy of the files>")
     return shlex.join([*options, f"study=verify-{name}", "seeds=[0,1,2]"])
 
 

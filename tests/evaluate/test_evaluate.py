@@ -150,7 +150,6 @@ def test_unscorable_run_is_reported_with_reason(runs, command, name, damage, rea
 @pytest.mark.parametrize(
     ("options", "is_generated", "reason"),
     [
-        ({"release": "somewhere"}, True, "was read from files"),
         ({"seed": fresh.FRESH_SEED}, True, "which is reserved for fresh examples"),
         ({"seed": 0}, False, "listops has no generator with a seed"),
     ],
@@ -162,6 +161,14 @@ def test_task_without_generator_raises(run, data_root, monkeypatch, options, is_
     monkeypatch.setattr(fresh, "configuration", lambda *_: changed)
     with pytest.raises(ValueError, match=reason):
         fresh.generator_experiment(run, str(data_root), EXAMPLES)
+
+
+def test_run_on_files_is_scored_on_generated_examples(run, data_root, monkeypatch):
+    trained = restore.configuration(run, str(data_root)).replace(provenance={"release": "0123"})
+    monkeypatch.setattr(fresh, "configuration", lambda *_: trained)
+    own, generated = fresh.generator_experiment(run, str(data_root), EXAMPLES)
+    assert own.provenance == trained.provenance
+    assert generated.data_source().provenance["seed"] == fresh.FRESH_SEED
 
 
 def test_folder_without_runs_raises(command, tmp_path):

@@ -132,7 +132,7 @@ def test_narrow_terminal_truncates_nothing(tmp_path):
 def test_unusable_run_folder_raises_error_with_reason(tmp_path):
     with pytest.raises(ValueError, match="is not a folder"):
         summary.collect(tmp_path / "missing")
-    with pytest.raises(ValueError, match=r"has no record of a training run; python -m lra.train makes them"):
+    with pytest.raises(ValueError, match=r"has no record of a training run; lra train makes them"):
         summary.collect(tmp_path)
     damaged = add(tmp_path)
     damaged.write_text("{")

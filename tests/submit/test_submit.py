@@ -17,7 +17,7 @@ from lra.submit import checks
 from lra.submit import record as submission_record
 from lra.submit.__main__ import submit
 from lra.submit.folder import check_folder
-from lra.submit.verify import is_verified, tolerance
+from lra.submit.verify import is_verified, rerun_command, tolerance
 
 STUDY = tables.HOME / "paper"
 SOURCE = """from lra.attention.base import Attention
@@ -145,6 +145,10 @@ def use_custom_class(runs):
         (retrain(ALL, budget="unknown"), "the budget of a run is not known; train with budget=<name>"),
         (retrain(ALL, budget="quick"), "cur_abs was trained at budget=quick, the leaderboard has budget=paper"),
         (retrain(ALL, {"provenance.max_length": 25}), "on other data than the benchmark's (max_length: 2000 -> 25)"),
+        (
+            retrain(ALL, {"optim.steps": 2}, command="python -m lra.train task=listops optim.steps=2"),
+            "was trained on 64 examples, budget=paper has 160,000; train without optim.steps=2",
+        ),
         (retrain(ALL, task="chain"), "chain is not a task of the Long Range Arena; its tasks are listops, text"),
         (edit(record.NAME, Path.unlink), "seed-0 has no record.json: the run is not finished"),
         (edit(checkpoint.BEST, flip), "best.ckpt is damaged"),
@@ -177,6 +181,14 @@ def test_data_read_from_the_release_are_accepted(runs):
     choices = {key: value for key, value in run.choices.items() if not key.startswith("provenance.")}
     from_release = run._replace(choices=choices | {"provenance.name": "listops", "provenance.release": "0e1"})
     assert checks.check_benchmark({("listops", "cur_abs"): [from_release]}) == []
+    assert "'source.release=<your copy of the files>'" in rerun_command("cur", from_release)
+    fewer = from_release._replace(record=dataclasses.replace(run.record, n_test=256))
+    (reason,) = checks.check_benchmark({("listops", "cur_abs"): [fewer]})
+    assert "other data than the benchmark's (test: 2000 -> 256)" in reason
+
+
+def test_padding_may_be_removed_for_the_mechanism_only():
+    assert checks.shared_choices({"data.pad": "compact"}) == checks.shared_choices({"data.pad": "batch"})
 
 
 def test_all_reasons_are_listed_together(runs, command):

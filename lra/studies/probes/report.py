@@ -150,7 +150,7 @@ def matrices(study: str, rows: list[Row]) -> list[Table]:
         try:
             matrix_tables.append(matrix_table(study, path))
         except (ValueError, OSError):
-            log(f"skipped: {path} is not a matrix of scores; run python -m lra.studies.probes to write it again")
+            log(f"skipped: {path} is not a matrix of scores; lra study probes writes it again")
     return matrix_tables
 
 
