@@ -191,7 +191,7 @@ def check_data(run: Published, benchmark: Experiment) -> list[str]:
 
 
 def check_length(run: Published, benchmark: Experiment) -> list[str]:
-    """The command of a training does not shorten it; an experiment of the suite may be shorter than the papers' budget."""
+    """The command does not shorten the training below the papers' budget; experiments of the suite may be shorter."""
     words = shlex.split(run.record.command or "")
     changes = [word for word in words if word.startswith(("optim.steps=", "optim.batch="))]
     examples = run.choices["optim.steps"] * run.choices["optim.batch"]

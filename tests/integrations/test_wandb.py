@@ -144,7 +144,6 @@ class Broken(http.server.BaseHTTPRequestHandler):
         (False, "logger.wandb.mode=online", "{url} cannot be reached ("),
         (True, "logger.wandb.timeout=1", ""),
     ],
-    ids=["no key", "no connection", "only failures"],
 )
 def test_unreachable_service_falls_back_to_offline_run(service, data_root, tmp_path, capfd, answers, word, message):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
@@ -174,8 +173,6 @@ def test_missing_wandb_package_raises_with_install_command(data_root, tmp_path, 
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match=r"not installed: pip install '\.\[wandb\]'"):
         run(tmp_path)
-    with pytest.raises(ValueError, match="mode must be one of online, offline, disabled, or null, not 'live'"):
-        run(tmp_path, "logger.wandb.mode=live")
 
 
 needs_wandb = pytest.mark.skipif(not find_spec("wandb_workspaces"), reason="pip install '.[wandb]'")

@@ -156,7 +156,6 @@ def use_custom_class(runs):
         ("rates=null", "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
         ("rates=[0.5]", "was trained at 0.0001, which is not among rates=[0.5]; name all"),
         ("author=null", "author is not given; add author='...'"),
-        ("hardware=null", "hardware is not given; add hardware='...'"),
         ("runs=nowhere", "runs=nowhere is not a folder"),
         ("source=other.py", "source=other.py is not a file"),
         ("name=null", "runs and name are missing: runs=<folder of runs>"),
