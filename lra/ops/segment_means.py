@@ -25,35 +25,22 @@ def argsort_valid_first(mask: Bool[Tensor, "N L"]) -> Int[Tensor, "N L"]:
 
 @full_precision
 def segment_means(
-    mask: Bool[Tensor, "N L"] | None,
+    mask: Bool[Tensor, "N L"],
     count: int,
     *tensors: Float[Tensor, "N H L _"],
-) -> tuple[list[Float[Tensor, "N H count _"]], Bool[Tensor, "N count"] | None]:
+) -> tuple[list[Float[Tensor, "N H count _"]], Bool[Tensor, "N count"]]:
     """Average consecutive segments of the real tokens, in float32 or wider.
 
     Real token r of n_real lies in segment floor(r c / n_real), c = min(count, n_real).
 
     Args:
-        mask: real tokens; None if all are real.
+        mask: real tokens.
         count: number of segments.
         tensors: queries, keys or values.
 
     Returns:
-        The means of each tensor, zero for a segment without a token, and which segments have one: the first c. None
-        instead if the mask is None and L is a multiple of count.
+        The means of each tensor, zero for a segment without a token, and which segments have one: the first c.
     """
-    first = tensors[0]
-    N, _, L, _ = first.shape
-    # Segments of equal width.
-    if mask is None and L % count == 0:
-        means = []
-        for x in tensors:
-            segments = x.unflatten(2, (count, -1))  # (N,H,count,width,D)
-            means.append(segments.mean(3))
-        return means, None
-    if mask is None:
-        mask = torch.ones(N, L, dtype=torch.bool, device=first.device)
-
     # The segment of each token.
     n_real = mask.sum(-1, keepdim=True)  # (N,1)
     num_segments = n_real.clamp(max=count)  # (N,1)
@@ -71,7 +58,7 @@ def segment_means(
     # A product with the membership matrix: on a GPU additions into shared entries come in no fixed order.
     is_in_segment = segment[:, None] == numbers[:, None]  # (N,count,L)
     is_member = is_in_segment & mask[:, None]
-    member = is_member.to(first.dtype)
+    member = is_member.to(tensors[0].dtype)
     sizes = member.sum(-1, keepdim=True).clamp(min=1)  # (N,count,1)
     weights = member / sizes
     weights = weights[:, None]  # (N,1,count,L)

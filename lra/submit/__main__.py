@@ -54,7 +54,11 @@ def submit(options: SubmitOptions) -> None:
 
 
 def make_submission(options: SubmitOptions) -> None:
-    """Check runs and write ``submissions/<name>``. Raises ValueError with every reason against it."""
+    """Check runs and write ``submissions/<name>``.
+
+    Raises:
+        ValueError: runs cannot be read, or the checks fail; the message lists every such run, or else every reason.
+    """
     if not options.runs.is_dir():
         raise ValueError(f"runs={options.runs} is not a folder; name the folder of the runs")
     if options.source and not options.source.is_file():
@@ -63,12 +67,13 @@ def make_submission(options: SubmitOptions) -> None:
     # Read the runs and collect every reason against them, so that one answer lists all.
     source_folder = options.source.parent if options.source else Path()
     with importable(source_folder):
-        runs, reasons = read_runs(options.runs, options.trust)
-        if not runs:
-            raise ValueError(refused(options.runs, reasons or ["it has no finished run"]))
+        runs, unreadable = read_runs(options.runs, options.trust)
+        # Without these runs the other checks would report missing seeds or mechanisms.
+        if unreadable or not runs:
+            raise ValueError(refused(options.runs, unreadable or ["it has no finished run"]))
         submission = statement(options, runs)
         trust = [options.trust] if isinstance(options.trust, str) else options.trust or []
-        reasons += checks.refusals(runs, submission, source_folder, trust)
+        reasons = checks.refusals(runs, submission, source_folder, trust)
     if reasons:
         raise ValueError(refused(options.runs, reasons))
 
