@@ -20,7 +20,7 @@ from ..console import log, plural
 from ..io import atomic, typed_json
 from ..options import Positive
 from ..results.outcome_statistics import binomial_error
-from ..runs import checkpoint
+from ..runs import checkpoint, published
 from ..runs.reader import scan
 from ..runs.record import git_commit
 from ..runs.run_dir import RunDir
@@ -61,6 +61,11 @@ def evaluate(options: EvaluateOptions) -> None:
         raise ValueError(f"runs={options.runs} has no finished run{reasons}; train one with lra train")
     for line in unreadable:
         log(f"skipped: {line}")
+
+    if options.collect:
+        for study in sorted({run_record.study for run_record in records.values()}):
+            if not (options.collect / study).is_dir():
+                raise ValueError(f"{options.collect / study} is not a published study; first: lra publish runs=<runs>")
 
     # Score one run after the other; the hashes of the examples are shared.
     hashes = ExampleHashes()
@@ -175,15 +180,19 @@ def collect(results: list[FreshTest], home: Path) -> None:
         home: folder of the published studies.
 
     Raises:
-        ValueError: a study is not published.
+        ValueError: a run is not published.
     """
     # Each study has one table.
     by_study: dict[str, list[FreshTest]] = {}
     for result in results:
         by_study.setdefault(result.study, []).append(result)
     for study, study_results in by_study.items():
-        if not (home / study).is_dir():
-            raise ValueError(f"{home / study} is not a published study; first: lra publish runs=<runs>")
+        runs = published.read(home / study)
+        fingerprints = {run.record.fingerprint for run in runs.values()}
+        for result in study_results:
+            if result.fingerprint not in fingerprints:
+                name = f"{result.task} {result.label} seed {result.seed}"
+                raise ValueError(f"{home / study} does not have the run {name}; first: lra publish runs=<runs>")
         record.write_table(home / study, study_results)
         print(f"written: {home / study / record.TABLE}, {plural(len(study_results), 'result')}")
 

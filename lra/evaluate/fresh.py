@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..config.experiment import Experiment
 from ..data.datamodule import Batch, TaskData
+from ..ops.metrics import TOLERANCE
 from ..runs.run_dir import RunDir
 from .restore import check_data, configuration
 
@@ -20,8 +21,6 @@ from .restore import check_data, configuration
 FRESH_SEED = 20_261_127
 # Examples whose tokens are hashed at a time.
 CHUNK = 2048
-# An answer with an absolute error below this is correct, as in lra.ops.metrics.
-TOLERANCE = 0.04
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -32,7 +31,7 @@ class ExampleHashes:
         self._by_split: dict[tuple[str, int, str], list[bytes]] = {}
 
     def of_split(self, data: TaskData, split: str) -> list[bytes]:
-        """Hash the tokens that the model reads of each example of a split.
+        """Hash each example of a split: the tokens that the model reads.
 
         Args:
             data: data that was set up.

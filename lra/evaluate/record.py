@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ..io import atomic, typed_json
+from ..console import log
+from ..io import atomic, lock, typed_json
 from ..io.atomic import Unreadable
 from ..io.typed_json import FolderName, Percent
 
@@ -139,13 +140,15 @@ def write_table(study: Path, results: Iterable[FreshTest]) -> None:
         study: directory of the study.
         results: results of its runs.
     """
-    # A newer result replaces the older one; lines are sorted by run.
-    by_run = {(result.task, result.label, result.seed): result for result in read_table(study)}
-    for result in results:
-        by_run[result.task, result.label, result.seed] = result
-    lines = [asdict(by_run[run]) for run in sorted(by_run)]
     names = [field.name for field in fields(FreshTest)]
-    atomic.write(study / TABLE, pd.DataFrame(lines, columns=names).to_csv(index=False, lineterminator="\n"))
+    # Of two processes that add results at once, the second one waits and reads the table of the first.
+    with lock.hold(study / lock.NAME, lambda owner: log(f"waiting for {owner}, which writes {study}")):
+        # A newer result replaces the older one; lines are sorted by run.
+        by_run = {(result.task, result.label, result.seed): result for result in read_table(study)}
+        for result in results:
+            by_run[result.task, result.label, result.seed] = result
+        lines = [asdict(by_run[run]) for run in sorted(by_run)]
+        atomic.write(study / TABLE, pd.DataFrame(lines, columns=names).to_csv(index=False, lineterminator="\n"))
 
 
 def _text_fields() -> set[str]:

@@ -25,9 +25,8 @@ def configuration(run: RunDir, root: str) -> Experiment:
         root: folder of the data, which ``config.yaml`` does not hold.
 
     Returns:
-        The experiment with this seed alone. ``task.display`` is None if no task of conf has the source; options that
-        ``config.yaml`` does not hold, such as the device, have the defaults of conf, but evaluation has the batch size
-        of the training.
+        The experiment with this seed alone. ``task.display`` is None if no task of conf has the source. Options that
+        ``config.yaml`` does not hold are ``MACHINE_OPTIONS``; evaluation has the batch size of the training.
 
     Raises:
         ValueError: the choices do not belong to a run.

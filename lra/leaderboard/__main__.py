@@ -19,7 +19,6 @@ from ..io import atomic
 from ..options import Range
 from ..results.published import Protocol
 from ..results.table import show
-from ..runs.published import HOME
 from . import cards, mechanism
 from .lines import LeaderboardLine, Status, quoted_lines
 from .measured import measured_lines
@@ -73,7 +72,7 @@ def all_lines(root: Path = CONF.parent) -> list[LeaderboardLine]:
     Args:
         root: folder of the repository.
     """
-    runs = HOME if root == CONF.parent else root / "runs" / "published"
+    runs = root / "runs" / "published"
     return measured_lines(runs, root / "submissions") + quoted_lines()
 
 
@@ -93,7 +92,7 @@ def filter_words(words: list[str]) -> list[str]:
     return [f"filters.{word}" if word.startswith(names) else word for word in words]
 
 
-def chosen(words: list[str]) -> LeaderboardOptions:
+def parse(words: list[str]) -> LeaderboardOptions:
     """Parse the arguments of the command."""
     return compose(LeaderboardOptions, filter_words(words))
 

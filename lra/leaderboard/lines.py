@@ -125,6 +125,8 @@ def _quoted_line(values: list[PrintedValue]) -> LeaderboardLine:
 def merged(lines: Iterable[LeaderboardLine]) -> list[LeaderboardLine]:
     """Merge lines of one model that print the same numbers into a single line with all sources.
 
+    Average, size, protocol, year and note are of the line with more scores, or else of the older one.
+
     Args:
         lines: lines in the order of published.csv.
     """
@@ -212,8 +214,7 @@ def status_of(notes: Iterable[str]) -> Status:
 
 def year_of(value: PrintedValue) -> int | None:
     """Year of a paper: printed in its name, else of its number in arXiv; None if neither is known."""
-    # "2026" in an arXiv number such as 2026.12345 is no year.
-    printed = re.search(r"\b20\d\d\b(?!\.)", value.paper.partition("arXiv")[0])
+    printed = re.search(r"\b20\d\d\b", value.paper.partition("arXiv")[0])
     if printed:
         return int(printed[0])
     # arXiv 2102.03902 is of the year 2021.

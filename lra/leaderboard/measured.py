@@ -95,7 +95,7 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
 def submission_lines(folder: Path) -> list[LeaderboardLine]:
     """Make a line of each mechanism of a submission and each class of protocol."""
     submission = submission_record.load(folder)
-    status: Status = "verified" if is_verified(folder, submission) else "reported"
+    status: Status = "verified" if is_verified(folder) else "reported"
     runs = list(tables.read(folder).values())
     dates = [run.record.date for run in runs if run.record.date]
     source = (f"submission {submission.name}", f"{ROOT}/submissions/{submission.name}/{submission_record.NAME}")

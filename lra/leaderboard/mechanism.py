@@ -50,9 +50,10 @@ class MechanismFacts:
 
     @property
     def complexity(self) -> str:
-        """Complexity that the docstring states, such as O(L m); empty without one."""
-        stated = re.findall(r"O\((?:[^()]|\([^()]*\))*\)", self.docstring)
-        return ", ".join(dict.fromkeys(" ".join(text.split()) for text in stated))
+        """Complexity that the docstring states, such as O(L m) time; empty without one."""
+        text = " ".join(self.docstring.split())
+        stated = re.findall(r"O\((?:[^()]|\([^()]*\))*\)(?: (?:time|memory|parameters))?", text)
+        return ", ".join(dict.fromkeys(stated))
 
     @property
     def reference(self) -> str:

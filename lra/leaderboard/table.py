@@ -166,7 +166,7 @@ def markdown(lines: Sequence[LeaderboardLine]) -> str:
     """Format the table for the page, with links to the sources.
 
     Args:
-        lines: lines in their order.
+        lines: lines in any order.
     """
     alignment = ["---" if name in TEXT_COLUMNS else "---:" for name in HEAD]
     rows = [list(HEAD), alignment]

@@ -118,11 +118,11 @@ def scan(root: Path, *, reports_unfinished: bool = True) -> tuple[dict[Path, Run
 
     Args:
         root: the folder.
-        reports_unfinished: whether seeds without a record get a message.
+        reports_unfinished: whether seeds without a result get a message.
 
     Returns:
         The records by run directory, and one message for each broken link, each folder, record or table that could
-        not be read and each seed without a record.
+        not be read and each seed without a result.
     """
     paths, messages = find_files(root, {record.NAME, config_file.NAME})
 
@@ -133,8 +133,9 @@ def scan(root: Path, *, reports_unfinished: bool = True) -> tuple[dict[Path, Run
     for path in paths:
         seed_dir = path.parent
         is_config = path.name == config_file.NAME and seed_dir.name.startswith("seed-")
-        has_record = any(seed_dir.glob("*.json"))
-        if reports_unfinished and is_config and not has_record:
+        # A transfer has config.yaml too, and transfer.json as its result.
+        has_result = any(seed_dir.glob("*.json"))
+        if reports_unfinished and is_config and not has_result:
             messages.append(f"{seed_dir} has no {record.NAME}: the run is not finished")
 
     # Tables of published studies.

@@ -45,7 +45,7 @@ def submit(options: SubmitOptions) -> None:
     """Write a submission, or verify one.
 
     Raises:
-        ValueError: the runs cannot be accepted; the message lists every reason.
+        ValueError: the runs cannot be accepted; the message lists the reasons.
     """
     if options.verify is not None:
         verify_submission(options)
@@ -64,7 +64,7 @@ def make_submission(options: SubmitOptions) -> None:
     if options.source and not options.source.is_file():
         raise ValueError(f"source={options.source} is not a file; name the file of the custom class")
 
-    # Read the runs and collect every reason against them, so that one answer lists all.
+    # Read the runs; if all can be read, collect every reason against them.
     source_folder = options.source.parent if options.source else Path()
     with importable(source_folder):
         runs, unreadable = read_runs(options.runs, options.trust)
@@ -72,8 +72,7 @@ def make_submission(options: SubmitOptions) -> None:
         if unreadable or not runs:
             raise ValueError(refused(options.runs, unreadable or ["it has no finished run"]))
         submission = statement(options, runs)
-        trust = [options.trust] if isinstance(options.trust, str) else options.trust or []
-        reasons = checks.refusals(runs, submission, source_folder, trust)
+        reasons = checks.refusals(runs, submission, source_folder, options.trust)
     if reasons:
         raise ValueError(refused(options.runs, reasons))
 
@@ -88,7 +87,7 @@ def statement(options: SubmitOptions, runs: list[Published]) -> Submission:
     """Make the statement of a submission from the options and the runs."""
     return Submission(
         name=options.name,
-        author=options.author or "",
+        author=(options.author or "").strip(),
         hardware=options.hardware or "",
         rates=options.rates or [],
         link=options.link or "",

@@ -16,8 +16,7 @@ from ..runs import config_file
 from ..runs.config_file import SUITE, check_trust
 from ..runs.published import Published
 from ..runs.reader import CONTROL
-from ..runs.record import NAME as RECORD
-from ..runs.run_dir import RunDir
+from ..runs.run_dir import RunDir, Trust
 from .record import Submission
 
 FEWEST_SEEDS = 3
@@ -26,12 +25,14 @@ BUDGET = "paper"
 # Choices in which a mechanism and its control may differ.
 OF_MECHANISM = ("attn.", "optim.lr", "optim.own_lr_max")
 # Options of attn that are a number of tokens of the sequence.
-TOKEN_BUDGETS = ("count", "landmarks")
+TOKEN_BUDGETS = ("count", "landmarks", "window", "global_tokens")
+# Options that decide how many examples a training takes.
+LENGTH_OPTIONS = ("optim.steps=", "optim.batch=")
 
 Groups = dict[tuple[str, str], list[Published]]
 
 
-def refusals(runs: Sequence[Published], submission: Submission, folder: Path, trust: Iterable[str] = ()) -> list[str]:
+def refusals(runs: Sequence[Published], submission: Submission, folder: Path, trust: Trust = None) -> list[str]:
     """List every reason for which a submission cannot be accepted; empty if it can.
 
     Args:
@@ -193,7 +194,7 @@ def check_data(run: Published, benchmark: Experiment) -> list[str]:
 def check_length(run: Published, benchmark: Experiment) -> list[str]:
     """The command does not shorten the training below the papers' budget; experiments of the suite may be shorter."""
     words = shlex.split(run.record.command or "")
-    changes = [word for word in words if word.startswith(("optim.steps=", "optim.batch="))]
+    changes = [word for word in words if word.lstrip("+").startswith(LENGTH_OPTIONS)]
     examples = run.choices["optim.steps"] * run.choices["optim.batch"]
     budget = benchmark.optim.steps * benchmark.optim.batch
     if not changes or examples >= budget:
@@ -249,7 +250,7 @@ def custom_targets(groups: Groups) -> list[str]:
     return sorted(targets)
 
 
-def check_mechanisms(groups: Groups, folder: Path, trust: Iterable[str] = ()) -> list[str]:
+def check_mechanisms(groups: Groups, folder: Path, trust: Trust = None) -> list[str]:
     """Every mechanism passes the checks of all mechanisms, with its options, on sequences of 128 tokens.
 
     Args:
@@ -260,9 +261,12 @@ def check_mechanisms(groups: Groups, folder: Path, trust: Iterable[str] = ()) ->
     reasons = []
     checked = set()
     for (task, label), runs in groups.items():
-        if label in checked:
+        # One label may have other options on another task.
+        options = {key: str(value) for key, value in runs[0].choices.items() if key.startswith(("attn.", "block."))}
+        identity = (label, *sorted(options.items()))
+        if identity in checked:
             continue
-        checked.add(label)
+        checked.add(identity)
         # The run may be a line of a table, so its path is made up; only its configuration is used.
         path = folder.absolute() / "study" / task / label / f"seed-{runs[0].record.seed}"
         run = RunDir(path=path, choices=runs[0].choices, seed=runs[0].record.seed, record=runs[0].record)
@@ -293,8 +297,3 @@ def failed_checks(experiment: Experiment) -> list[str]:
         if problem is not None:
             failed.append(f"{title(check)} ({problem})")
     return failed
-
-
-def add_remedies(messages: Iterable[str]) -> list[str]:
-    """Append the remedy to the messages about a missing or unreadable record.json."""
-    return [f"{message}; finish, repair or retrain it" if RECORD in message else message for message in messages]

@@ -4,7 +4,7 @@ import importlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +14,8 @@ from ..io import atomic, typed_json
 from ..runs import checkpoint
 from ..runs import published as tables
 from ..runs.published import Published
-from ..runs.reader import CONTROL, scan
+from ..runs.reader import CONTROL, is_expected, scan
+from ..runs.record import NAME as RECORD
 from ..runs.run_dir import RunDir, Trust
 from . import checks, record
 from .record import Submission
@@ -32,22 +33,26 @@ def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
     """
     records, unreadable = scan(folder)
     runs = []
-    reasons = checks.add_remedies(unreadable)
+    reasons = add_remedies(unreadable)
     for path in sorted(records):
         try:
             run = RunDir.read(path, trust)
-            has_curve = (path / checkpoint.METRICS).exists()
-            curve = checkpoint.read_metrics(path) if has_curve else []
             check_weights(run)
+            published = tables.find(path)
+            if published is None:
+                # A run may diverge before its first evaluation, and then has no metrics.csv.
+                has_curve = is_expected(path, checkpoint.METRICS)
+                curve = checkpoint.read_metrics(path) if has_curve else []
+                published = Published(records[path], run.choices, curve)
+            runs.append(published)
         except ValueError as error:
             reasons.append(str(error))
-            continue
-        published = tables.find(path)
-        if published is None:
-            # Not published, so a run directory; the scan found its record.
-            published = Published(records[path], run.choices, curve)
-        runs.append(published)
     return runs, reasons
+
+
+def add_remedies(messages: Iterable[str]) -> list[str]:
+    """Append the remedy to the messages about a missing or unreadable record.json."""
+    return [f"{message}; finish, repair or retrain it" if RECORD in message else message for message in messages]
 
 
 def check_weights(run: RunDir) -> None:
@@ -71,20 +76,18 @@ def write(folder: Path, runs: Sequence[Published], submission: Submission, sourc
     folder.mkdir(parents=True, exist_ok=True)
     # Other runs have to be rerun again.
     (folder / record.VERIFIED).unlink(missing_ok=True)
+    for path in folder.glob("*.py"):
+        if path.name != submission.source:
+            path.unlink()
     if source and source.absolute() != (folder / source.name).absolute():
         shutil.copyfile(source, folder / source.name)
     commands = [run.record.command for run in runs if run.record.command]
     command = commands[0] if commands else ""
     about = tables.About(form=typed_json.FORM, command=command, hardware=submission.hardware)
-    atomic.write(folder / tables.ABOUT, about_text(about))
+    atomic.write(folder / tables.ABOUT, json.dumps(asdict(about), indent=2) + "\n")
     tables.save(folder, runs)
     # The statement comes last, with the checksums of all other files.
     typed_json.save(submission, folder / record.NAME, record.listed_files(submission))
-
-
-def about_text(about: tables.About) -> str:
-    """Format the description of a study."""
-    return json.dumps(asdict(about), indent=2) + "\n"
 
 
 def labels_of(runs: Sequence[Published]) -> list[str]:

@@ -1,5 +1,6 @@
 """Verification of a submission: its means compared with a rerun by somebody else."""
 
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -9,10 +10,10 @@ from statistics import mean
 from ..io import typed_json
 from ..results.score_cells import gain_error
 from ..runs import config_file
-from ..runs.published import Published
+from ..runs.published import CONFIGS, Published
 from ..runs.published import read as read_tables
 from . import checks, record
-from .record import Comparison, Submission, Verification
+from .record import Comparison, Verification
 
 # A rerun agrees within one point, or within two standard errors of the difference if that is more.
 POINTS = 1.0
@@ -90,11 +91,15 @@ def tolerance(scores: Sequence[float], rerun_scores: Sequence[float]) -> float:
 
 def rerun_command(name: str, run: Published) -> str:
     """The command that trains a mechanism of a submission again."""
-    words = shlex.split(run.record.command or "python -m lra.train")
-    # The study and the seeds are replaced, and so are the author's files by a copy of the reader.
-    options = [word for word in words if not re.match(r"(study|seeds|runs|source\.release|source\.archive)=", word)]
+    if run.record.command is None:
+        return f"train the configuration of {run.record.label} in {record.HOME / name / CONFIGS}"
+    words = shlex.split(run.record.command)
+    # Replace the study, the seeds and the paths of the author's files.
+    options = [word for word in words if not re.match(r"\+*(study|seeds|runs|source\.release|source\.archive)=", word)]
     if any(key.startswith("provenance.release") for key in run.choices):
         options.append("source.release=<your copy of the files>")
+    elif any("source.archive=" in word for word in words):
+        options.append("source.archive=<your copy of the file>")
     return shlex.join([*options, f"study=verify-{name}", "seeds=[0,1,2]"])
 
 
@@ -103,11 +108,20 @@ def write(folder: Path, verification: Verification) -> None:
     typed_json.save(verification, folder / record.VERIFIED)
 
 
-def is_verified(folder: Path, submission: Submission) -> bool:
-    """Tell whether a rerun agrees with every mechanism of a submission."""
+def is_verified(folder: Path) -> bool:
+    """Tell whether a rerun agrees with every mechanism of a submission, as its tables are now."""
     verification = record.load_verification(folder)
     if verification is None:
         return False
-    # Every label has a comparison, and every comparison agrees.
-    agreeing = {comparison.label for comparison in verification.comparisons if comparison.agrees}
-    return set(submission.labels) <= agreeing and all(item.agrees for item in verification.comparisons)
+    # Every task and label has a comparison of the scores that the tables hold, and every comparison agrees.
+    comparisons = {(item.task, item.label): item for item in verification.comparisons}
+    groups = checks.by_mechanism(read_tables(folder).values())
+    if comparisons.keys() != groups.keys():
+        return False
+    for key, runs in groups.items():
+        scores = finished_scores(runs)
+        item = comparisons[key]
+        is_current = item.n == len(scores) and math.isclose(item.submitted, mean(scores))
+        if not (is_current and item.agrees):
+            return False
+    return True

@@ -52,7 +52,7 @@ OTHERS = ("torchrun", "srun", "pip", "wandb", "source", "export", "apt-get")
 # Entry points without Hydra options: the function that parses their arguments.
 PARSERS = {
     "data_prep.bench": "data_prep.bench:arguments",
-    "lra.leaderboard": "lra.leaderboard.__main__:chosen",
+    "lra.leaderboard": "lra.leaderboard.__main__:parse",
     "lra.ops.triton.resources": "lra.ops.triton.resources:chosen",
 }
 # Entry points without a parser function: a pattern of their arguments.

@@ -19,6 +19,7 @@ from lra.evaluate.__main__ import evaluate
 from lra.io import typed_json
 from lra.ops import metrics
 from lra.results import outcome_statistics
+from lra.runs import published as tables
 from lra.runs.run_dir import RunDir
 from lra.studies.first_tokens.__main__ import explained, first_tokens
 
@@ -113,10 +114,13 @@ def test_fresh_examples_exclude_examples_of_the_run(run, generators):
         fresh.fresh_data(run, experiment, fresh_experiment, hashes)
 
 
-def test_collect_writes_results_into_published_study(runs, command, tmp_path):
+def test_collect_writes_results_into_published_study(runs, run, command, tmp_path):
     assert "is not a published study" in command(f"runs={runs}", f"collect={tmp_path}")[0]
     study = tmp_path / "paper-smoke"
-    study.mkdir()
+    other = dataclasses.replace(run.record, fingerprint="0123")
+    tables.save(study, [tables.Published(other, run.choices, [])])
+    assert "does not have the run listops cur_abs seed 0" in command(f"runs={runs}", f"collect={tmp_path}")[0]
+    tables.save(study, [tables.Published(run.record, run.choices, [])])
     assert command(f"runs={runs}", f"collect={tmp_path}")[0] is None
     (result,) = record.read_table(study)
     assert result == record.load(seed_folder(runs, "cur_abs") / record.NAME)

@@ -89,6 +89,8 @@ def check_custom_class_only(monkeypatch):
 def test_submission_is_written_and_passes_repository_check(runs, command, tmp_path):
     stop, text = command("runs=runs/mine", *STATEMENT)
     assert stop is None and "6 runs of cur_abs and the control" in text
+    # Padding may be removed for the mechanism only.
+    assert checks.shared_choices({"data.pad": "compact"}) == checks.shared_choices({"data.pad": "batch"})
     folder = tmp_path / "submissions/cur"
     assert {path.name for path in folder.iterdir()} == {submission_record.NAME, *submission_record.TABLES}
     assert check_folder(folder) == []
@@ -146,8 +148,8 @@ def use_custom_class(runs):
         (retrain(ALL, budget="quick"), "cur_abs was trained at budget=quick, the leaderboard has budget=paper"),
         (retrain(ALL, {"provenance.max_length": 25}), "on other data than the benchmark's (max_length: 2000 -> 25)"),
         (
-            retrain(ALL, {"optim.steps": 2}, command="python -m lra.train task=listops optim.steps=2"),
-            "was trained on 64 examples, budget=paper has 160,000; train without optim.steps=2",
+            retrain(ALL, {"optim.steps": 2}, command="python -m lra.train task=listops ++optim.steps=2"),
+            "was trained on 64 examples, budget=paper has 160,000; train without ++optim.steps=2",
         ),
         (retrain(ALL, task="chain"), "chain is not a task of the Long Range Arena; its tasks are listops, text"),
         (edit(record.NAME, Path.unlink), "seed-0 has no record.json: the run is not finished"),
@@ -178,16 +180,15 @@ def test_data_read_from_the_release_are_accepted(runs):
     """The provenance of files has checksums instead of the arguments of the generator."""
     run = published("cur_abs")
     choices = {key: value for key, value in run.choices.items() if not key.startswith("provenance.")}
-    from_release = run._replace(choices=choices | {"provenance.name": "listops", "provenance.release": "0e1"})
+    choices |= {"provenance.name": "listops", "provenance.release": "0e1"}
+    command = "python -m lra.train task=listops ++source.release=files"
+    from_release = run._replace(choices=choices, record=dataclasses.replace(run.record, command=command))
     assert checks.check_benchmark({("listops", "cur_abs"): [from_release]}) == []
-    assert "'source.release=<your copy of the files>'" in rerun_command("cur", from_release)
+    rerun = rerun_command("cur", from_release)
+    assert "'source.release=<your copy of the files>'" in rerun and "=files" not in rerun
     fewer = from_release._replace(record=dataclasses.replace(run.record, n_test=256))
     (reason,) = checks.check_benchmark({("listops", "cur_abs"): [fewer]})
     assert "other data than the benchmark's (test: 2000 -> 256)" in reason
-
-
-def test_padding_may_be_removed_for_the_mechanism_only():
-    assert checks.shared_choices({"data.pad": "compact"}) == checks.shared_choices({"data.pad": "batch"})
 
 
 def test_all_reasons_are_listed_together(runs, command):
@@ -228,7 +229,7 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     differing = add_seeds(tmp_path / "differing", 40.2, 17.1)
     stop, text = command("verify=cur", f"runs={differing}")
     assert "listops cur_abs differ by more than the tolerance" in stop and "DIFFERS" in text
-    assert not is_verified(folder, submission_record.load(folder))
+    assert not is_verified(folder)
     # Three seeds with a standard deviation of 8: a mean that is 4 points higher neither agrees nor differs.
     varying = add_seeds(tmp_path / "varying", 40.2, 17.1)
     for seed, test in enumerate((32.0, 40.0, 48.0)):
@@ -236,16 +237,16 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     stop, text = command("verify=cur", f"runs={varying}")
     assert "listops cur_abs are undecided" in stop and "add seeds" in stop and "differ by" not in stop
     assert "undecided" in text and "DIFFERS" not in text
-    assert not is_verified(folder, submission_record.load(folder))
+    assert not is_verified(folder)
     # Scores that are 0.2 points higher.
     matching = add_seeds(tmp_path / "matching", 35.2, 17.1)
     assert "author is not given" in command("verify=cur", f"runs={matching}")[0]
     stop, text = command("verify=cur", f"runs={matching}", "author=B. Name")
     assert stop is None and "submitted 36.00 (n = 3), rerun 36.20 (n = 3)" in text
-    assert is_verified(folder, submission_record.load(folder)) and check_folder(folder) == []
+    assert is_verified(folder) and check_folder(folder) == []
     # Other runs under the same name have to be rerun again.
     assert command("runs=runs/mine", *STATEMENT)[0] is None
-    assert not is_verified(folder, submission_record.load(folder))
+    assert not is_verified(folder)
 
 
 def test_tolerance_is_one_point_or_two_standard_errors():

@@ -53,6 +53,9 @@ def first_tokens(options: FirstTokensOptions) -> None:
     by_digest: dict[str, Examples] = {}
     rows = []
     for folder in sorted(records):
+        if records[folder].status != "done":
+            log(f"skipped: {folder} diverged and has no fresh test")
+            continue
         run = RunDir.read(folder, options.trust)
         result = find_result(run)
         if result is None:
@@ -142,7 +145,7 @@ def shares(correct: np.ndarray, examples: Examples) -> tuple[float, ...]:
 
 
 def explained(correct: np.ndarray, labels: np.ndarray, groupings: Sequence[np.ndarray]) -> float:
-    """Compute the share of outcomes that a table with one answer per group has too, in percent.
+    """Compute the percentage of examples on which a table with one answer per group is right exactly when the model is.
 
     The answer of each group is the one that agrees with most outcomes; of equal ones, the one that agrees with most
     outcomes of the larger group around it. It is chosen on one half of the examples and counted on the other, in both

@@ -67,10 +67,7 @@ def _mixer(block: nn.Module) -> nn.Module | None:
 
 
 def _method(mixer: nn.Module) -> tuple[str, str, Callable]:
-    for kind, method in _METHODS.items():
-        if isinstance(mixer, kind):
-            return method
-    raise TypeError(f"{type(mixer).__name__} has no confinement method")
+    return next(method for kind, method in _METHODS.items() if isinstance(mixer, kind))
 
 
 def _band(length: int, reach: int, device) -> Tensor:

@@ -253,6 +253,9 @@ def matrix(home: Path, name: str, settings: dict[str, str]) -> list[Path]:
 
     # A row for each seed, then the mean for each task and label.
     seeds = pd.DataFrame(lines).rename_axis(["task", "trained with"])
+    # Numbers of tokens come in increasing order; names of mechanisms keep theirs.
+    columns = sorted(seeds.columns, key=lambda name: int(name) if name.isdigit() else 0)
+    seeds = seeds[columns]
     means = seeds.groupby(level=[0, 1], sort=False).mean()
     path = home / name
     atomic.write(path, means.to_csv(lineterminator="\n"))
