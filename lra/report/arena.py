@@ -20,9 +20,10 @@ LEGEND = """\
 * **test**: accuracy on the standard test set at the best validation checkpoint, mean ± sample standard deviation over n
   seeds. Text has no validation set in the papers' protocol: the test set selects the checkpoint, so its scores are
   optimistic.
-* **gain**: difference from `attn=mean`, the control without attention, with a 95 % Welch interval over seeds.
+* **gain**: difference from `attn=mean`, the control without attention, at the same learning rate, with a 95 % Welch
+  interval over seeds. The longer training has no control.
 * **fresh test**: accuracy on examples that were generated from another random seed, the same for all mechanisms, ±
-  standard error over seeds and examples, over examples alone for one seed.
+  standard error over seeds and examples, over examples alone for one seed. ListOps is sorted by it.
 * **published**: the value that a paper prints for this two-layer encoder; without one, the range of the values for
   other encoders, which say little about this one.
 * **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it;

@@ -33,7 +33,7 @@ class ArenaEntry:
     Args:
         name: name of the line; the label, with what differs from the usual training: the encoder, "longer training".
         row: runs of the mechanism.
-        control: runs of the control in the same study; None without any.
+        control: runs of the control in the same study at the same learning rate; None without any.
         fresh: fresh-test results by seed.
     """
 
@@ -54,18 +54,19 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
         studies: rows of each study.
 
     Returns:
-        The entries of each task of the benchmark that has a finished run, the highest test score first.
+        The entries of each task of the benchmark that has a finished run, the highest score first: on fresh examples
+        if all entries have been scored on them, otherwise the test score.
     """
     rows = arena_rows(studies)
     # Candidates for each line, and the number of seeds of each study.
     candidates: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    controls: dict[tuple[str, str], Row] = {}
+    controls: dict[tuple[str, str, float | None], Row] = {}
     num_seeds: dict[str, int] = defaultdict(int)
     for row in rows:
         candidates[row.task, line_name(row)].append(row)
         num_seeds[row.study] += row.n
-        if row.label == CONTROL:
-            controls[row.study, row.task] = row
+        if row.label in (CONTROL, f"{CONTROL}-optim.lr={rate_of(row)}"):
+            controls[row.study, row.task, rate_of(row)] = row
 
     def rank(row: Row) -> tuple[int, int, str]:
         # With the same number of seeds of a mechanism, the study with more seeds in all counts.
@@ -75,14 +76,23 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
     by_task: dict[str, list[ArenaEntry]] = defaultdict(list)
     for (task, name), named_rows in candidates.items():
         row = max(named_rows, key=rank)
-        control = controls.get((row.study, task))
+        control = controls.get((row.study, task, rate_of(row)))
         entry = ArenaEntry(name, row, control, fresh_results(row))
         by_task[task].append(entry)
 
-    def order(entry: ArenaEntry) -> float:
-        return -(entry.row.test or 0.0)
+    return {task: ordered(by_task[task]) for task in published.TASKS if task in by_task}
 
-    return {task: sorted(by_task[task], key=order) for task in published.TASKS if task in by_task}
+
+def ordered(lines: list[ArenaEntry]) -> list[ArenaEntry]:
+    """Sort the entries of a task by their scores, see ``entries``."""
+    if all(entry.fresh for entry in lines):
+        return sorted(lines, key=lambda entry: -mean(result.fresh_test for result in entry.fresh.values()))
+    return sorted(lines, key=lambda entry: -(entry.row.test or 0.0))
+
+
+def rate_of(row: Row) -> float | None:
+    """Learning rate of runs; None if their configuration is not known."""
+    return read_choices(next(iter(row.runs))).get("optim.lr")
 
 
 def arena_rows(studies: Studies) -> list[Row]:
@@ -164,7 +174,7 @@ def seeds_text(num_finished: int, num_failed: int) -> str:
 
 def gain_cell(entry: ArenaEntry) -> Cell:
     """Make the cell of the gain over the control; "-" for the control itself or without one."""
-    if entry.control is None or entry.row.label == CONTROL:
+    if entry.control is None or entry.control is entry.row:
         return Cell(text="-")
     return difference_cell(entry.row.scores, entry.control.scores)
 

@@ -154,6 +154,7 @@ def use_custom_class(runs):
         (retrain(ALL, task="chain"), "chain is not a task of the Long Range Arena; its tasks are listops, text"),
         (edit(record.NAME, Path.unlink), "seed-0 has no record.json: the run is not finished"),
         (edit(checkpoint.BEST, flip), "best.ckpt is damaged"),
+        (edit(checkpoint.METRICS, Path.unlink), "metrics.csv"),
         (use_custom_class, "the source of mine.Efficient is not attached; add source=mine.py"),
         ("rates=null", "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
         ("rates=[0.5]", "was trained at 0.0001, which is not among rates=[0.5]; name all"),
