@@ -97,6 +97,10 @@ def validated(kind: type[T], text: bytes) -> T:
     raise Unreadable(f"{key}: {message}" if key else message)
 
 
+class DamagedRecord(Unreadable):
+    """The record that lists the checksums of a folder cannot be read."""
+
+
 def verify(path: Path, copy: Path | None = None) -> None:
     """Compare a file, or a copy of it, with its checksum in the record of its folder, if there is one.
 
@@ -112,7 +116,7 @@ def listed(path: Path) -> str | None:
     """The checksum of a file in the record of its folder; None without one.
 
     Raises:
-        Unreadable: the record cannot be read.
+        DamagedRecord: the record cannot be read.
     """
     for name in RECORDS:
         record = path.with_name(name)
@@ -123,7 +127,7 @@ def listed(path: Path) -> str | None:
             checksums = tree.get("files", {})
             return checksums.get(path.name)
         except (Unreadable, AttributeError) as error:
-            raise Unreadable(f"{record} holds no sums: {error}") from None
+            raise DamagedRecord(f"{record} cannot be read ({error}); delete it to run that seed again") from None
     return None
 
 

@@ -94,7 +94,11 @@ class Multihead(Mixer):
         mixed: Float[Tensor, "N H L E"],
         x: Float[Tensor, "N L d"],
     ) -> Float[Tensor, "N L d"]:
-        """Join heads and project, in the dtype of x."""
+        """Join heads and project, in the dtype of x. Raises ValueError if the mechanism returned another shape."""
+        expected = (x.shape[0], self.sizes.heads, x.shape[1], self.sizes.value_dim)
+        if mixed.shape != expected:
+            name = type(self.attention).__name__
+            raise ValueError(f"{name}.forward must return (N,H,L,E) = {expected}, not {tuple(mixed.shape)}")
         heads = mixed.transpose(1, 2).flatten(2)  # (N,L,H E)
         return self.output(heads.to(x.dtype))
 

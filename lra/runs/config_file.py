@@ -17,7 +17,7 @@ from torch import nn
 
 from ..data.source import Source
 from ..io.atomic import Unreadable, content
-from ..io.typed_json import verify
+from ..io.typed_json import DamagedRecord, verify
 from ..ops import newton, pinv
 
 NAME = "config.yaml"
@@ -55,6 +55,9 @@ def read(path: Path) -> dict[str, Any]:
         choices = yaml.safe_load(content(path))
         _check_plain(choices)
         return choices
+    # Another file than this one is to be deleted.
+    except DamagedRecord:
+        raise
     # PyYAML raises exceptions of these classes for files that are not YAML.
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
