@@ -23,7 +23,8 @@ LEGEND = """\
 * **gain**: difference from `attn=mean`, the control without attention, at the same learning rate, with a 95 % Welch
   interval over seeds. The longer training has no control.
 * **fresh test**: accuracy on examples that were generated from another random seed, the same for all mechanisms, ±
-  standard error over seeds and examples, over examples alone for one seed. A table is sorted by it if all lines have it.
+  standard error over seeds and examples, over examples alone for one seed. A table is sorted by it
+  if all lines have it.
 * **published**: the value that a paper prints for this two-layer encoder; without one, the range of the values for
   other encoders, which say little about this one.
 * **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it;
