@@ -180,7 +180,7 @@ def check_data(run: Published, benchmark: Experiment) -> list[str]:
     if not source.generated:
         return []
     official = source.arguments
-    # Only generated data have a random seed.
+    # Only generated data have a random seed; of files, the record has the numbers of validation and test examples.
     if "provenance.seed" in run.choices:
         data = {key: run.choices.get(f"provenance.{key}") for key in official}
     else:

@@ -5,7 +5,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -76,9 +76,11 @@ def write(folder: Path, runs: Sequence[Published], submission: Submission, sourc
     folder.mkdir(parents=True, exist_ok=True)
     # Other runs have to be rerun again.
     (folder / record.VERIFIED).unlink(missing_ok=True)
-    for path in folder.glob("*.py"):
-        if path.name != submission.source:
-            path.unlink()
+    # Remove the source of the earlier submission, and no other file of the folder. A damaged statement names none.
+    with suppress(ValueError):
+        earlier = record.load(folder).source
+        if earlier and earlier != submission.source:
+            (folder / earlier).unlink()
     if source and source.absolute() != (folder / source.name).absolute():
         shutil.copyfile(source, folder / source.name)
     commands = [run.record.command for run in runs if run.record.command]
