@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..config.experiment import Experiment
 from ..data.datamodule import Batch, TaskData
 from ..ops.metrics import TOLERANCE
+from ..ops.precision import AUTOCAST_DTYPES, bf16_products
 from ..runs.run_dir import RunDir
 from .restore import check_data, configuration
 
@@ -21,7 +22,6 @@ from .restore import check_data, configuration
 FRESH_SEED = 20_261_127
 # Examples whose tokens are hashed at a time.
 CHUNK = 2048
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class ExampleHashes:
@@ -188,12 +188,13 @@ def outcomes(model: nn.Module, fresh: FreshData, *, metric: str, batch: int, pre
     all_lengths = fresh.data.sequence_lengths["test"].numpy()
     order = all_lengths[fresh.index].argsort(kind="stable")
     correct = np.zeros(len(order), bool)
-    autocast = torch.autocast(device, DTYPES.get(precision), enabled=precision in DTYPES)
+    dtype = AUTOCAST_DTYPES.get(precision)
+    autocast = torch.autocast(device, dtype, enabled=dtype is not None)
     for first in range(0, len(order), batch):
         positions = order[first : first + batch]
         examples = fresh.data.gather("test", fresh.index[positions])
         moved = Batch._make(part if part is None else part.to(device) for part in examples)
-        with autocast:
+        with autocast, bf16_products(device, precision):
             outputs = model(moved.inputs, moved.mask, moved.positions)
         batch_correct = is_correct(outputs.float(), moved.label, metric)
         correct[positions] = batch_correct.cpu().numpy()

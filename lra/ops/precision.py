@@ -1,14 +1,31 @@
-"""Operations in float32 or wider under autocast, and the cases that stay in 16 bits."""
+"""Operations in float32 or wider under autocast, the cases that stay in 16 bits, and bfloat16 without instructions."""
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
+# The dtype of autocast for each 16-bit ``trainer.precision``.
+AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# The operations of torch that multiply matrices.
+_FUSED_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_PRODUCTS = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.convolution_backward.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    _FUSED_ATTENTION,
+}
 
 
 def full_precision(function: Callable) -> Callable:
@@ -69,3 +86,46 @@ def is_slow_fused(x: Tensor) -> bool:
         bfloat16    fused  66, 96, 202    written out  22, 45,  92
     """
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
+
+
+def supports_bf16() -> bool:
+    """Whether the processor has instructions for products of bfloat16 numbers, by AMX or AVX-512."""
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+
+
+def emulates_bf16(device: str, precision: str) -> bool:
+    """Whether bfloat16 products are computed in float32: bf16 on a processor without bfloat16 instructions.
+
+    Args:
+        device: cpu or cuda.
+        precision: fp32, bf16 or fp16.
+    """
+    return device == "cpu" and precision == "bf16" and not supports_bf16()
+
+
+def bf16_products(device: str, precision: str) -> AbstractContextManager:
+    """Return ``ProductsInFloat32`` if ``emulates_bf16``, otherwise an empty context."""
+    return ProductsInFloat32() if emulates_bf16(device, precision) else nullcontext()
+
+
+class ProductsInFloat32(TorchDispatchMode):
+    """Computes products of bfloat16 matrices in float32 and rounds each result once, in forward and backward passes.
+
+    Processors with bfloat16 instructions do the same: they multiply exactly and accumulate in float32. On other
+    processors torch's bfloat16 products are several times slower than the same products in float32.
+    """
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        has_bf16 = any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for x in args)
+        if func not in _PRODUCTS or not has_bf16:
+            return func(*args, **kwargs)
+
+        float32_args = [upcast(x) for x in args]
+        float32_kwargs = {name: upcast(x) for name, x in kwargs.items()}
+        result = func(*float32_args, **float32_kwargs)
+        # The log-sum-exp of fused attention is float32 in every precision.
+        if func is _FUSED_ATTENTION:
+            out, log_sum_exp = result
+            return out.bfloat16(), log_sum_exp
+        return tree_map_only(Tensor, Tensor.bfloat16, result)

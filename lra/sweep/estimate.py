@@ -8,6 +8,7 @@ from statistics import median
 import torch
 
 from ..bench.measure import measure
+from ..ops.precision import AUTOCAST_DTYPES, bf16_products
 from ..runs.reader import history
 from ..train import lit
 from ..train.device import device_name
@@ -101,13 +102,15 @@ def _measured(plan: Plan) -> float | None:
     model = smaller.classifier().to(device).train()
     batch = smaller.random_batch(device)
     optimiser = torch.optim.AdamW(model.parameters())
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(experiment.trainer.precision)
+    precision = experiment.trainer.precision
+    dtype = AUTOCAST_DTYPES.get(precision)
 
     def step() -> None:
         optimiser.zero_grad()
-        with torch.autocast(device, dtype, enabled=dtype is not None):
-            value = lit.loss(model, batch, experiment.task.loss)
-        value.backward()
+        with bf16_products(device, precision):
+            with torch.autocast(device, dtype, enabled=dtype is not None):
+                value = lit.loss(model, batch, experiment.task.loss)
+            value.backward()
         optimiser.step()
 
     # Scale to the full batch, which the processes share.

@@ -44,11 +44,6 @@ def check_memory(params: int) -> None:
         raise ValueError(f"{params:,} parameters take {required:,.0f} GB to train, this machine has {available:,.0f}")
 
 
-def supports_bf16() -> bool:
-    """Whether the processor has instructions for products of bfloat16 numbers, by AMX or AVX-512."""
-    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
-
-
 def prepare_process(device: str, threads: int | None) -> None:
     """Prepare this process for a run: set the threads, and reset a GPU's peak memory or, on a CPU, keep heap pages."""
     if device == "cuda":

@@ -8,6 +8,7 @@ from ..config.experiment import Experiment
 from ..config.schema import Optim, Pretrain, Task
 from ..console import plural
 from ..data.datamodule import TaskData
+from ..ops.precision import emulates_bf16
 from ..runs import checkpoint
 from ..runs.reader import SeedDirs
 from . import device as devices
@@ -52,7 +53,7 @@ class Plan:
             f"{self.params:,} parameters; about {megabytes} MB per seed in {experiment.home}"
         ]
         # Options that are valid but do not have their effect here.
-        if self.device == "cpu" and experiment.trainer.precision == "bf16" and not devices.supports_bf16():
+        if emulates_bf16(self.device, experiment.trainer.precision):
             messages.append("this processor has no bfloat16 instructions; trainer.precision=fp32 is faster here")
         if experiment.data.pad == "compact" and self.data.pad != "compact":
             messages.append("sequences keep their padding, because the result depends on where it is: data.pad=batch")

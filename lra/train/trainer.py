@@ -2,17 +2,20 @@
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
 from ..console import log
 from ..data.datamodule import TaskData
 from ..data.progress import live_line
+from ..ops.precision import ProductsInFloat32, emulates_bf16
 from ..runs import record
 from ..runs.run_dir import RunDir
 from .callbacks import Checkpoints, Compile, Diverged, Divergence, Report, Stopwatch
@@ -125,6 +128,19 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     return Phase(status="done", steps=optim.steps, step_ms=stopwatch.median, trainer=trainer, **checkpoints.result)
 
 
+class EmulatedBf16(MixedPrecision):
+    """Mixed precision with bfloat16 on a CPU whose products are computed by ``ProductsInFloat32``."""
+
+    @contextmanager
+    def forward_context(self) -> Iterator[None]:
+        with super().forward_context(), ProductsInFloat32():
+            yield
+
+    def backward(self, *args, **kwargs) -> None:
+        with ProductsInFloat32():
+            super().backward(*args, **kwargs)
+
+
 def make_trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Trainer:
     """Make a Trainer for the processes of a plan, without Lightning's checkpoints, progress bar and model summary.
 
@@ -139,15 +155,23 @@ def make_trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) ->
     heap_callbacks = [TrimHeap()] if plan.device == "cpu" else []
     # Do not broadcast buffers: they are equal on all ranks, and a rank with more evaluation batches would wait forever.
     strategy = DDPStrategy(broadcast_buffers=False) if processes.count > 1 else "auto"
+    plugins: list[Any] = [processes.environment]
+    settings = plan.experiment.trainer
+    precision = PRECISIONS[settings.precision]
+    # Dynamo does not trace ProductsInFloat32.
+    if emulates_bf16(plan.device, settings.precision) and not settings.compile:
+        plugins.append(EmulatedBf16(precision, plan.device))
+        # The plugin sets it.
+        precision = None
     return L.Trainer(
         callbacks=[*heap_callbacks, *callbacks],
         accelerator=plan.device,
         devices=processes.local,
         num_nodes=processes.count // processes.local,
         strategy=strategy,
-        plugins=[processes.environment],
+        plugins=plugins,
         use_distributed_sampler=False,
-        precision=PRECISIONS[plan.experiment.trainer.precision],
+        precision=precision,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

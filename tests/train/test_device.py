@@ -9,11 +9,13 @@ import torch
 from conftest import config, slow
 from support.training import result, trained
 from torch._dynamo.backends.registry import lookup_backend
+from torch.nn import functional as F
 
 from lra.config.errors import explain, is_user_error
 from lra.config.experiment import MIN_GPU_EVAL_BATCH
 from lra.data.datamodule import Batch
-from lra.train import device
+from lra.ops import precision
+from lra.train import trainer
 from lra.train.callbacks import GRAPHS, MAX_WIDTHS, modes, trial_batches
 from lra.train.lit import LitClassifier
 
@@ -44,10 +46,47 @@ for hook in (trim.on_validation_end, trim.on_train_batch_end, trim.on_validation
 
 @pytest.mark.parametrize(("able", "said"), [(False, 1), (True, 0)])
 def test_bf16_is_recorded_and_warns_without_cpu_support(monkeypatch, tmp_path, data_root, capfd, able, said):
-    monkeypatch.setattr(device, "supports_bf16", lambda: able)
+    operations = set()
+
+    class Recorder(precision.ProductsInFloat32):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            operations.add(func)
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    monkeypatch.setattr(precision, "supports_bf16", lambda: able)
+    monkeypatch.setattr(trainer, "ProductsInFloat32", Recorder)
     run_dir = trained(tmp_path, "trainer.precision=bf16", "trainer.device=cpu", attn="mean")
+    # Forward and backward passes.
+    aten = torch.ops.aten
+    assert (operations >= {aten.addmm.default, aten.embedding_dense_backward.default}) is not able
     assert capfd.readouterr().err.count("no bfloat16 instructions; trainer.precision=fp32 is faster") == said
     assert "trainer.precision: bf16\n" in (run_dir / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "function, shapes",
+    [
+        (F.linear, [(4, 512), (8, 512), (8,)]),
+        (torch.bmm, [(2, 4, 512), (2, 512, 4)]),
+        (torch.baddbmm, [(2, 4, 4), (2, 4, 512), (2, 512, 4)]),
+        (F.conv1d, [(2, 64, 16), (4, 64, 5)]),
+        (F.scaled_dot_product_attention, [(1, 2, 256, 16)] * 3),
+    ],
+)
+def test_emulated_bf16_products_are_rounded_once(function, shapes):
+    """Forward and backward passes equal the float32 computation of the same numbers, rounded."""
+    inputs = [torch.randn(shape).bfloat16().requires_grad_() for shape in shapes]
+    exact_inputs = [x.detach().float().requires_grad_() for x in inputs]
+    with precision.ProductsInFloat32():
+        out = function(*inputs)
+        gradients = torch.autograd.grad(out.sum(), inputs)
+    exact = function(*exact_inputs)
+    exact_gradients = torch.autograd.grad(exact.sum(), exact_inputs)
+    assert torch.equal(out, exact.bfloat16())
+    # The backward pass of fused attention reads the rounded output.
+    tolerance = 2**-7 if function is F.scaled_dot_product_attention else 0
+    for gradient, value in zip(gradients, exact_gradients, strict=True):
+        torch.testing.assert_close(gradient, value.bfloat16(), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt and malloc_trim are glibc's")
