@@ -17,6 +17,7 @@ from ..config.experiment import Experiment
 from ..data.datamodule import Batch
 from ..model.dropout import Dropout
 from ..model.multihead import Multihead
+from ..ops.precision import bf16_products
 from ..train import lit
 from ..train.callbacks import GRAPHS
 from ..train.optim import adamw
@@ -215,11 +216,13 @@ def model_step(
         model.compile(dynamic=False, mode=GRAPHS if with_graphs else None)
     batches = cycle(_batches(experiment, source, device, num_parts))
     rounded = partial(autocast, device, dtype)
+    # As in a training; Dynamo does not trace the emulation.
+    products = partial(bf16_products, device, "fp32" if compiled else dtype)
 
     @torch.no_grad()
     def inference() -> None:
         for batch in islice(batches, num_parts):
-            with rounded():
+            with rounded(), products():
                 model(batch.inputs, batch.mask, batch.positions)
 
     if mode == "inference":
@@ -228,9 +231,10 @@ def model_step(
 
     def training() -> None:
         for batch in islice(batches, num_parts):
-            with rounded():
-                value = lit.loss(model, batch, experiment.task.loss) / num_parts
-            value.backward()
+            with products():
+                with rounded():
+                    value = lit.loss(model, batch, experiment.task.loss) / num_parts
+                value.backward()
         if optim.clip_norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), optim.clip_norm)
         optimiser.step()

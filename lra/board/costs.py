@@ -34,8 +34,8 @@ class Point(NamedTuple):
     label: str
     ms: float | None
     score: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 def costs(board: BoardResults) -> tuple[dict[str, float], str]:
@@ -124,10 +124,11 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
     timed_points = _timed(points)
     # Points with error bars: the interval of the score.
     for point in timed_points:
-        below = max(0, point.score - point.low)
-        above = max(0, point.high - point.score)
+        lengths = None
+        if point.low is not None and point.high is not None:
+            lengths = [[max(0, point.score - point.low)], [max(0, point.high - point.score)]]
         style = ERROR_BARS | look(family(point.label))
-        axes.errorbar(point.ms, point.score, yerr=[[below], [above]], **style)
+        axes.errorbar(point.ms, point.score, yerr=lengths, **style)
         axes.text(point.ms, point.score, point.label, color=INK)
     controls = [point for point in points if family(point.label) == CONTROL]
     _draw_controls(axes, controls)

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from ..results.bench_record import BenchRecord
-from ..results.palette import CONTROLS, EXACT
+from ..results.palette import CONTROL, EXACT, family
 from ..results.statistics import (
     SOLVED,
     Scores,
@@ -31,7 +31,7 @@ ABOUT = (
     "each task, and interquartile mean (IQM, the middle half of the runs) with a 95 % bootstrap interval stratified by "
     "task, which is too narrow with few seeds. A failed seed counts as chance, or as the best constant answer if that "
     f"is lower. Solved: seeds of at least {100 * SOLVED:.0f}; p: permutation test within tasks against {EXACT} and the "
-    "best control, with Holm's correction."
+    "best control, also of another block, with Holm's correction."
 )
 # A run has left the plateau from this normalised validation score on.
 PLATEAU = 0.2
@@ -115,7 +115,7 @@ def percent_cell(scores: np.ndarray | None) -> Cell:
 def ranking_table(board: BoardResults) -> Table:
     """Make the table of mechanisms; those without runs on every task come last and have no score and no test."""
     # The order is by score, so the first control is the best one.
-    best_control = next((label for label in board.complete if label in CONTROLS), None)
+    best_control = next((label for label in board.complete if family(label) == CONTROL), None)
     p_values = {}
     for reference in (EXACT, best_control):
         p_values[reference] = _p_values(board.complete, reference)
@@ -162,10 +162,10 @@ def iqm_cell(scores: Scores) -> Cell:
     """Make a cell of the interquartile mean of normalised scores with its bootstrap interval, in percent.
 
     Args:
-        scores: normalised scores of each task, (seeds,).
+        scores: normalised scores of each task, (seeds,). With a single seed of a task there is no interval.
     """
     iqm = float(interquartile_mean(scores))
-    ends = interval(scores, interquartile_mean)
+    ends = interval(scores, interquartile_mean) if min(map(len, scores)) > 1 else None
     return _interval_cell(iqm, ends, num_runs=sum(map(len, scores)))
 
 

@@ -19,6 +19,8 @@ from .lines import LeaderboardLine, Score, Status, group_of
 
 # Address of a file of the repository, relative to the page in docs.
 ROOT = ".."
+# Remark on a task whose data are not the official files.
+OTHER_FILES = "on other files than the official ones"
 
 
 @dataclass
@@ -69,6 +71,7 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
     studies, _ = collect(runs)
     # One line for each name and class of protocol.
     trainings: dict[tuple[str, Protocol], list[Training]] = {}
+    notes: dict[tuple[str, Protocol], list[str]] = {}
     for entry in chain.from_iterable(entries(studies).values()):
         choices = read_choices(next(iter(entry.row.runs)))
         training = Training(
@@ -83,12 +86,15 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
         # The name of an entry has the size of a larger encoder, which differs between tasks; the label does not.
         name = entry.name if protocol == "two-layer" else entry.row.label
         trainings.setdefault((name, protocol), []).append(training)
+        line_notes = notes.setdefault((name, protocol), [])
+        if entry.row.facts["data"]:
+            line_notes.append(f"{training.task} {OTHER_FILES}")
     # Old records have no date; the newest one dates the table.
     dates = [r.date for rows in studies.values() for row in rows for r in row.done if r.date]
     source = ("results of this repository", "results.md#long-range-arena")
     return [
-        line_of(name, of_line, status="verified", source=source, year=year_of(dates), note="")
-        for (name, _), of_line in trainings.items()
+        line_of(key[0], of_line, status="verified", source=source, year=year_of(dates), note="; ".join(notes[key]))
+        for key, of_line in trainings.items()
     ]
 
 
@@ -112,7 +118,7 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
             training = by_task.setdefault(result.task, Training(result.task, label, run.choices, []))
             remarks[result.task] = f"{result.task} {run.choices['optim.steps']:,} steps"
             if result.data:
-                remarks[result.task] += " on other files than the official ones"
+                remarks[result.task] += f" {OTHER_FILES}"
             # A seed that diverged has no score.
             if result.status == "done" and result.test is not None:
                 training.scores.append(result.test)

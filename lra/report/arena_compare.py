@@ -96,8 +96,6 @@ def precision_table(studies: Studies) -> Table | None:
     # Rows of the same training on the same data; of several studies with one precision the one with the most seeds.
     by_line: dict[tuple[str, str, str], dict[str, Row]] = defaultdict(dict)
     for row in arena_rows(studies):
-        if row.study.startswith(LONGER):
-            continue
         by_precision = by_line[row.task, line_name(row), row.facts["data"]]
         row_precision = precision(row.runs)
         if row_precision not in by_precision or row.n > by_precision[row_precision].n:
@@ -156,10 +154,7 @@ def gap_section(runs: dict[str, Runs]) -> str:
     ]
 
     # The longer training of the same mechanism.
-    longer = None
-    for row, fresh in runs.values():
-        if row.label == LABEL and row.study.startswith(LONGER):
-            longer = (row, fresh)
+    longer = runs.get(f"{LABEL} ({LONGER})")
     if longer is None:
         longer_verdict = (
             "Whether it is different from the longer training (`experiment=curformer_listops`) is open: that training "

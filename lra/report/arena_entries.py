@@ -4,12 +4,15 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..config.compose import compose
+from ..config.experiment import Experiment
 from ..console import plural, spread_text
 from ..evaluate import record as fresh_record
 from ..evaluate.record import FreshTest
@@ -20,10 +23,18 @@ from ..results.summary import Row, Studies
 from ..results.table import Cell
 from ..runs.reader import CONTROL, read_choices
 
-# Studies of the longer training that the authors of CURformer released.
-LONGER = "curformer_listops"
+# The longer training of ListOps that the authors of CURformer released, ``experiment=curformer_listops``.
+LONGER = "longer training"
 # The encoder of Nystromformer and CURformer, for which the papers print most values of single mechanisms.
 TWO_LAYERS = "2 layers, d 64"
+
+
+class Training(NamedTuple):
+    """Length and learning rate of a training; None if its configuration is not known."""
+
+    steps: int | None
+    batch: int | None
+    lr: float | None
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,7 @@ class ArenaEntry:
     Args:
         name: name of the line; the label, with what differs from the usual training: the encoder, "longer training".
         row: runs of the mechanism.
-        control: runs of the control in the same study at the same learning rate; None without any.
+        control: runs of the control in the same study with the same steps, batch and learning rate; None without any.
         fresh: fresh-test results by seed.
     """
 
@@ -60,13 +71,14 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
     rows = arena_rows(studies)
     # Candidates for each line, and the number of seeds of each study.
     candidates: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    controls: dict[tuple[str, str, float | None], Row] = {}
+    controls: dict[tuple[str, str, Training], Row] = {}
     num_seeds: dict[str, int] = defaultdict(int)
     for row in rows:
         candidates[row.task, line_name(row)].append(row)
         num_seeds[row.study] += row.n
-        if row.label in (CONTROL, f"{CONTROL}-optim.lr={rate_of(row)}"):
-            controls[row.study, row.task, rate_of(row)] = row
+        training = training_of(row)
+        if row.label in (CONTROL, f"{CONTROL}-optim.lr={training.lr}"):
+            controls[row.study, row.task, training] = row
 
     def rank(row: Row) -> tuple[int, int, str]:
         # With the same number of seeds of a mechanism, the study with more seeds in all counts.
@@ -76,7 +88,7 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
     by_task: dict[str, list[ArenaEntry]] = defaultdict(list)
     for (task, name), named_rows in candidates.items():
         row = max(named_rows, key=rank)
-        control = controls.get((row.study, task, rate_of(row)))
+        control = controls.get((row.study, task, training_of(row)))
         entry = ArenaEntry(name, row, control, fresh_results(row))
         by_task[task].append(entry)
 
@@ -90,9 +102,17 @@ def ordered(lines: list[ArenaEntry]) -> list[ArenaEntry]:
     return sorted(lines, key=lambda entry: -(entry.row.test or 0.0))
 
 
-def rate_of(row: Row) -> float | None:
-    """Learning rate of runs; None if their configuration is not known."""
-    return read_choices(next(iter(row.runs))).get("optim.lr")
+def training_of(row: Row) -> Training:
+    """Length and learning rate of the runs of a row, which share their settings."""
+    choices = read_choices(next(iter(row.runs)))
+    return Training(choices.get("optim.steps"), choices.get("optim.batch"), choices.get("optim.lr"))
+
+
+@cache
+def composed_training(*overrides: str) -> Training:
+    """Length and learning rate of a command at the papers' budget."""
+    optim = compose(Experiment, [*overrides, f"attn={CONTROL}", "budget=paper"]).optim
+    return Training(optim.steps, optim.batch, optim.lr)
 
 
 def arena_rows(studies: Studies) -> list[Row]:
@@ -102,14 +122,29 @@ def arena_rows(studies: Studies) -> list[Row]:
 
 
 def line_name(row: Row) -> str:
-    """Name the line of a row: its label, with an encoder other than the two-layer one and the longer training."""
+    """Name the line of a row: its label, with another encoder than the two-layer one and another training."""
     remarks = []
     encoder = encoder_of(read_choices(next(iter(row.runs))))
     if encoder != TWO_LAYERS:
         remarks.append(encoder)
-    if row.study.startswith(LONGER):
-        remarks.append("longer training")
+    remarks += training_remarks(row)
     return f"{row.label} ({'; '.join(remarks)})" if remarks else row.label
+
+
+def training_remarks(row: Row) -> list[str]:
+    """Name what differs from the usual training of a task, except a learning rate that the label names."""
+    training = training_of(row)
+    usual = composed_training(f"task={row.task}")
+    if training.steps is None or training.lr is None or training == usual:
+        return []
+    if row.task == "listops" and training == composed_training("experiment=curformer_listops"):
+        return [LONGER]
+    remarks = []
+    if (training.steps, training.batch) != (usual.steps, usual.batch):
+        remarks.append(f"{training.steps:,} steps of {training.batch}")
+    if training.lr != usual.lr and "optim.lr=" not in row.label:
+        remarks.append(f"learning rate {training.lr:g}")
+    return remarks
 
 
 def encoder_of(choices: Mapping[str, Any]) -> str:

@@ -226,14 +226,14 @@ def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list
     references = {}
     for row in rows:
         if row.label == "softmax":
-            references[row.task, row.facts["device"]] = row
+            references[row.task, row.ms_device] = row
     lines = []
     for label in labels:
         # Ratios by task.
         speed_ups = {}
         memory_ratios = {}
         for row in rows:
-            reference = references.get((row.task, row.facts["device"]))
+            reference = references.get((row.task, row.ms_device))
             if row.label != label or reference is None:
                 continue
             if row.ms and reference.ms:

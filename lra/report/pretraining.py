@@ -2,10 +2,12 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..results import published
-from ..results.score_cells import gain
+from ..results.score_cells import gain_column
 from ..results.summary import Row
 from ..results.table import Cell, Table, TableRow, frame
 
@@ -23,37 +25,45 @@ ABOUT = (
 )
 
 
+class Line(NamedTuple):
+    """A line of the table: the runs of a mechanism and objective on a task; None where there are none."""
+
+    label: str
+    task: str
+    objective: str
+    scratch: Row | None
+    unmatched: Row | None
+    matched: Row | None
+
+
 def pretraining(rows: list[Row]) -> Table | None:
     """Make the table, with a row for each mechanism, objective and task; None if no run is pretrained."""
-    scratch_rows = {(row.label, row.task): row for row in rows if not row.objective}
-    lines: list[TableRow] = []
-    keys = []
-    for (task, label, objective), pretrained_rows in sorted(_by_mechanism(rows).items()):
-        # The run from scratch has the same label without the options of pretraining.
-        scratch_label = OPTION.sub("", label.replace(f"+{objective}", ""))
-        scratch = scratch_rows.get((scratch_label, task))
-        # Of the pretrained rows, the first with the cost of the run from scratch, and the first other one.
-        same_cost = [row for row in pretrained_rows if scratch and _same_cost(row, scratch)]
-        matched = same_cost[0] if same_cost else None
-        others = [row for row in pretrained_rows if row is not matched]
-        unmatched = others[0] if others else None
+    lines = _lines(rows)
+    if not lines:
+        return None
 
+    gains = _gains([(line.unmatched, line.scratch) for line in lines])
+    matched_gains = _gains([(line.matched, line.scratch) for line in lines])
+    table_rows: list[TableRow] = []
+    keys = []
+    for line, gain_cell, matched_gain in zip(lines, gains, matched_gains, strict=True):
         costs = []
-        for name, row in {"scratch": scratch, "pretrained": unmatched, "matched": matched}.items():
+        for name, row in {"scratch": line.scratch, "pretrained": line.unmatched, "matched": line.matched}.items():
             if row and row.cost:
                 costs.append(f"{name} {row.cost}")
         cells: TableRow = [
-            scratch.cell if scratch else Cell(),
-            *_cells(unmatched, scratch),
-            *_cells(matched, scratch),
+            line.scratch.cell if line.scratch else Cell(),
+            _score(line.unmatched),
+            gain_cell,
+            _score(line.matched),
+            matched_gain,
             "; ".join(costs),
-            _published(label, objective, task),
+            _published(line.label, line.objective, line.task),
         ]
-        lines.append([label, task, *cells])
-        first = pretrained_rows[0]
+        table_rows.append([line.label, line.task, *cells])
+        first = line.unmatched or line.matched
+        assert first is not None
         keys.append((first.study, first.label, ""))
-    if not lines:
-        return None
 
     unlike = published.unlike(row.facts for row in rows)
     caption = ABOUT
@@ -64,10 +74,27 @@ def pretraining(rows: list[Row]) -> Table | None:
         name=f"pretraining/{rows[0].study}",
         title="Pretraining on the task's own inputs",
         about=caption,
-        cells=frame(HEAD, lines, keys),
+        cells=frame(HEAD, table_rows, keys),
         words=WORDS,
         errors=("gain", "gain matched"),
     )
+
+
+def _lines(rows: list[Row]) -> list[Line]:
+    """List the lines of the table: for each mechanism its runs from scratch and its pretrained runs."""
+    scratch_rows = {(row.label, row.task): row for row in rows if not row.objective}
+    lines = []
+    for (task, label, objective), pretrained_rows in sorted(_by_mechanism(rows).items()):
+        # The run from scratch has the same label without the options of pretraining.
+        scratch_label = OPTION.sub("", label.replace(f"+{objective}", ""))
+        scratch = scratch_rows.get((scratch_label, task))
+        # The first row of pretrain.matched=true, and the first other one.
+        matched_rows = [row for row in pretrained_rows if _is_matched(row, scratch)]
+        matched = matched_rows[0] if matched_rows else None
+        others = [row for row in pretrained_rows if row is not matched]
+        unmatched = others[0] if others else None
+        lines.append(Line(label, task, objective, scratch, unmatched, matched))
+    return lines
 
 
 def _by_mechanism(rows: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
@@ -81,21 +108,26 @@ def _by_mechanism(rows: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
     return groups
 
 
-def _same_cost(row: Row, scratch: Row) -> bool:
-    """Whether both rows trained on the same number of tokens, up to TOLERANCE."""
-    if not row.tokens or not scratch.tokens:
+def _is_matched(row: Row, scratch: Row | None) -> bool:
+    """Whether a row has pretrain.matched=true, and as many tokens as the row from scratch, up to TOLERANCE."""
+    if f"+{row.objective}-matched" not in row.label:
         return False
+    # Old records have no number of tokens.
+    if scratch is None or not row.tokens or not scratch.tokens:
+        return True
     return abs(row.tokens - scratch.tokens) <= TOLERANCE * scratch.tokens
 
 
-def _cells(row: Row | None, scratch: Row | None) -> list[Cell]:
-    """Make the cells of a pretrained row's score and of its gain."""
+def _score(row: Row | None) -> Cell:
+    """Make the cell of a pretrained row's score, with its cost."""
     if row is None:
-        return [Cell(), Cell()]
-    score = replace(row.cell, note=f"{row.cell.note}; {row.cost}")
-    if scratch is None:
-        return [score, Cell()]
-    return [score, gain(row.scores, scratch.scores)]
+        return Cell()
+    return replace(row.cell, note=f"{row.cell.note}; {row.cost}")
+
+
+def _gains(pairs: Sequence[tuple[Row | None, Row | None]]) -> list[Cell]:
+    """Make the column of the gains of pretrained rows over rows from scratch."""
+    return gain_column([(row.scores, scratch.scores) if row and scratch else None for row, scratch in pairs])
 
 
 def _published(label: str, objective: str, task: str) -> str:

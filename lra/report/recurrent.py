@@ -1,6 +1,6 @@
 """The table of docs/recurrent.md: recurrent mechanisms on short ListOps, at the learning rate of their search."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from torch import nn
@@ -8,7 +8,7 @@ from torch import nn
 from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..results.lr_search import SEARCH_SUFFIX, rate_order, trials
-from ..results.score_cells import gain
+from ..results.score_cells import Comparison, gain_column
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame, number
 from ..runs.reader import CONTROL
@@ -21,7 +21,8 @@ HEAD = ("mechanism", "test", "n", *GAINS, "rate", "val at each rate", "parameter
 ABOUT = (
     "Short ListOps (budget quick): test accuracy, mean ± sample standard deviation over n seeds; gain over the control "
     "without attention and over the control of convolutions, ± standard error. ≈: no significant difference "
-    "(p > 0.05, Welch's t-test). rate: learning rate with the best validation accuracy of seed 100; of rates within a "
+    "(p > 0.05, Welch's t-test with Holm's correction for the gains of the column). rate: learning rate with the best "
+    "validation accuracy of seed 100; of rates within a "
     "standard error (about 1.5 points) of the best, the middle one. parameters: of the whole model. state: numbers "
     "that a layer carries from token to token in each direction."
 )
@@ -55,6 +56,17 @@ def joined_values(values: list[float], form: str) -> str:
     return " / ".join(map(form.format, distinct))
 
 
+def _gains(rows: Sequence[Row], control: Row | None) -> list[Cell]:
+    """Make the column of the gains over a control; cells are empty without it and for itself."""
+    comparisons: list[Comparison | None] = []
+    for row in rows:
+        if control is None or row is control:
+            comparisons.append(None)
+        else:
+            comparisons.append((row.scores, control.scores))
+    return gain_column(comparisons)
+
+
 def block(studies: Studies) -> str:
     """Render the table, best mechanism first; a sentence if there are no runs."""
     rows = [row for row in studies.get(STUDY, []) if row.test is not None]
@@ -68,14 +80,8 @@ def block(studies: Studies) -> str:
     # The best mechanism first.
     lines: list[list[Cell | str]] = []
     ordered = sorted(rows, key=lambda row: row.test or 0.0, reverse=True)
-    for row in ordered:
-        gains = []
-        for label in CONTROLS:
-            control = controls.get(label)
-            if control is None or row is control:
-                gains.append(Cell())
-            else:
-                gains.append(gain(row.scores, control.scores))
+    gain_columns = [_gains(ordered, controls.get(label)) for label in CONTROLS]
+    for row, *gains in zip(ordered, *gain_columns, strict=True):
         # The seeds of a mechanism share learning rate and size.
         rates = joined_values([r.lr for r in row.done if r.lr is not None], "{:g}")
         params = joined_values([r.params for r in row.done], "{:,}")

@@ -7,7 +7,7 @@ from statistics import mean
 import pandas as pd
 
 from ..results.lr_search import without_search
-from ..results.score_cells import gain, mark, score
+from ..results.score_cells import gain_column, mark, score
 from ..results.summary import Row
 from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
@@ -141,7 +141,7 @@ def over_control(rows: list[Row]) -> Table | None:
     columns = {}
     for task, control in controls.items():
         task_rows = [row_of.get((label, task)) for label in labels]
-        columns[task] = [_gain(row, control) for row in task_rows]
+        columns[task] = _gains(task_rows, control)
 
     about = f"Gain in test score over the control without attention (attn={CONTROL}), ± standard error."
     unresolved = [task for task, cells in columns.items() if _all_tied(cells)]
@@ -170,25 +170,25 @@ def finding(rows: list[Row]) -> str:
     if control is None or len(row_of) != 1 or len(tasks) > 1:
         return ""
     (row,) = row_of.values()
-    cell = _gain(row, control)
+    (cell,) = _gains([row], control)
     verdict = ", no significant difference" if cell.mark == "tied" else ""
     return f"{row.label} scores {cell.text} points over {CONTROL}, the control without attention{verdict} ({cell.note})"
 
 
-def _gain(row: Row | None, control: Row) -> Cell:
-    """Make a cell of a row's gain, with the collapsed seeds of both sides."""
-    if row is None:
-        return Cell()
-    cell = gain(row.scores, control.scores)
+def _gains(rows: Sequence[Row | None], control: Row) -> list[Cell]:
+    """Make the column of the gains over a control, with the collapsed seeds of both sides."""
+    comparisons = [(row.scores, control.scores) if row else None for row in rows]
+    cells = gain_column(comparisons)
     # Name collapsed seeds in the cell: they learned nothing, and collapsed seeds of the control inflate the gain.
-    remarks = []
-    if row.collapsed:
-        remarks.append(f"collapsed {len(row.collapsed)}/{row.n}")
-    if control.collapsed:
-        remarks.append(f"collapsed {len(control.collapsed)}/{control.n} of the control")
-    if not cell.text or not remarks:
-        return cell
-    return replace(cell, text=f"{cell.text} ({', '.join(remarks)})")
+    for i, row in enumerate(rows):
+        remarks = []
+        if row and row.collapsed:
+            remarks.append(f"collapsed {len(row.collapsed)}/{row.n}")
+        if control.collapsed:
+            remarks.append(f"collapsed {len(control.collapsed)}/{control.n} of the control")
+        if cells[i].text and remarks:
+            cells[i] = replace(cells[i], text=f"{cells[i].text} ({', '.join(remarks)})")
+    return cells
 
 
 def _all_tied(cells: Sequence[Cell]) -> bool:

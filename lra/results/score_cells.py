@@ -11,10 +11,13 @@ from ..runs.record import RunRecord
 from .statistics import SIGNIFICANCE, holm, p_value, sample_std
 from .table import Cell
 
+# Scores by seed, and scores of the control.
+Comparison = tuple[Mapping[int, float], Mapping[int, float]]
 MARKS = (
     f"Bold: the highest mean of a column, if it is significantly different from every other mean (p < {SIGNIFICANCE}, "
     "Welch's t-test with Holm's correction). ≈: no significant difference from the highest mean; for a gain, no "
-    f"significant difference from zero (p > {SIGNIFICANCE}, Welch's t-test)."
+    f"significant difference from zero (p > {SIGNIFICANCE}, the same test, corrected for the gains of the column; with "
+    "two seeds even a large gain may lack significance)."
 )
 
 
@@ -138,8 +141,7 @@ def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[C
 def gain(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
     """Make a cell of the gain over a control: difference of means ± standard error.
 
-    A gain that is not significantly different from zero by Welch's t-test is marked as tied. With one seed on a side
-    there is neither error nor mark; with none the cell is empty.
+    With one seed on a side there is no error; with none the cell is empty.
 
     Args:
         scores: scores by seed.
@@ -153,12 +155,32 @@ def gain(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
     difference = mean(values) - mean(control_values)
     text = f"{difference:+.2f}"
     note = f"n = {len(values)} and {len(control_values)}"
-    p = p_value(scores, control)
     error = gain_error(values, control_values)
-    if p is None or error is None:
+    if error is None:
         return Cell(text=text, value=difference, note=note)
-    mark = "tied" if p >= SIGNIFICANCE else ""
-    return Cell(text=f"{text} ± {error:.2f}", value=difference, std=error, mark=mark, note=note)
+    return Cell(text=f"{text} ± {error:.2f}", value=difference, std=error, note=note)
+
+
+def gain_column(comparisons: Sequence[Comparison | None]) -> list[Cell]:
+    """Make the cells of the gains of a column, see ``gain``.
+
+    A gain that is not significantly different from zero, by Welch's t-test with Holm's correction for the gains of the
+    column, is marked as tied.
+
+    Args:
+        comparisons: scores and scores of the control of each cell, by seed; None for an empty cell.
+    """
+    cells = [Cell() if comparison is None else gain(*comparison) for comparison in comparisons]
+    p_values = {}
+    for i, comparison in enumerate(comparisons):
+        # With one seed on a side there is no test.
+        p = p_value(*comparison) if comparison else None
+        if p is not None:
+            p_values[i] = p
+    for i, p in holm(p_values).items():
+        if p >= SIGNIFICANCE:
+            cells[i] = replace(cells[i], mark="tied")
+    return cells
 
 
 def gain_error(scores: Sequence[float], control: Sequence[float]) -> float | None:

@@ -41,7 +41,7 @@ class Row:
         n: number of finished seeds.
         num_failed: number of diverged seeds without a finished run.
         remarks: diverged and collapsed seeds, and seeds with several results.
-        ms: median milliseconds per step on the device with the most runs of the study's task, see ``common_device``.
+        ms, ms_device: median milliseconds per step on the device with the most runs of the task, and its name.
         peak: median peak memory in bytes on a GPU; None on a CPU, where it is the memory of the whole process.
         objective: objective of pretraining; "" without.
         facts: values of FACTS shared by the seeds, or all values joined by " / ".
@@ -61,6 +61,7 @@ class Row:
     remarks: list[str]
     val: float | None
     ms: float | None
+    ms_device: str
     peak: float | None
     objective: str
     facts: dict[str, str]
@@ -201,6 +202,7 @@ def _summarise(runs: dict[Path, RunRecord], devices: Mapping[str, int]) -> Row:
     runs = _without_copies(runs)
     results = list(runs.values())
     done = [r for r in results if r.status == "done"]
+    device = common_device(done, devices) if done else None
 
     # Scores of the finished seeds.
     scores = _by_seed(done, "test")
@@ -227,7 +229,8 @@ def _summarise(runs: dict[Path, RunRecord], devices: Mapping[str, int]) -> Row:
         num_failed=num_failed,
         remarks=remarks(results, scores, collapsed),
         val=mean(val_scores.values()) if val_scores else None,
-        ms=step_time(done, common_device(done, devices)) if done else None,
+        ms=step_time(done, device) if device else None,
+        ms_device=joined(r.device_name for r in done if r.device == device),
         peak=_peak(done),
         objective=first.pretrain.objective if first.pretrain else "",
         facts=facts,

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from lra.results import statistics
-from lra.results.score_cells import gain, mark, score
+from lra.results.score_cells import gain_column, mark, score
 from lra.results.statistics import (
     interquartile_mean,
     interval,
@@ -134,8 +134,10 @@ def test_gain_above_quantile_of_student_is_significant(factor, mark):
     scores = {0: -1.0, 1: 1.0}
     shift = factor * stats.t.ppf(0.975, 2) * math.sqrt(2)
     shifted = {seed: score + shift for seed, score in scores.items()}
-    assert gain(shifted, scores).mark == mark
-    assert gain({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).mark == "tied"
+    assert gain_column([(shifted, scores), None])[0].mark == mark
+    # Two gains at this significance are not significant together.
+    assert [cell.mark for cell in gain_column([(shifted, scores)] * 2)] == ["tied", "tied"]
+    assert gain_column([({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0})])[0].mark == "tied"
 
 
 def test_rank_correlation_interval_widens_with_fewer_mechanisms():

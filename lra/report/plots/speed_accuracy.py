@@ -38,8 +38,7 @@ def by_task_and_device(rows: list[Row]) -> dict[tuple[str, str], list[Bubble]]:
             n=row.n,
             peak=row.peak,
         )
-        device = row.facts["device"]
-        groups[row.task, device].append(bubble)
+        groups[row.task, row.ms_device].append(bubble)
     return {key: bubbles for key, bubbles in groups.items() if len(bubbles) > 1}
 
 

@@ -1,5 +1,6 @@
 """The probes in the report: the reach that keeps a mechanism's gain, scores within each reach, matrices; pictures."""
 
+import math
 from pathlib import Path
 from statistics import median
 
@@ -18,7 +19,8 @@ from . import record
 KEPT = 0.95
 ABOUT = (
     "locality: the smallest reach k of every layer that keeps "
-    f"{KEPT:.0%} of what the mechanism adds over attn=mean, median over seeds (lra.studies.probes)."
+    f"{KEPT:.0%} of what the mechanism adds over attn=mean, median over probed seeds (lra.studies.probes); none if "
+    f"{1 - KEPT:.0%} of this gain is less than the standard error of a score on the probed examples."
 )
 MATRICES = {
     record.SWAPS: (
@@ -60,14 +62,21 @@ def columns(rows: list[Row]) -> list[Column]:
 def _locality(row: Row, control: float) -> Cell:
     try:
         seeds = _probes(row)
-        # Seeds that do not beat the control have no locality.
-        localities = [smallest(probes, control) for probes in seeds if probes.score > control]
+        localities = [smallest(probes, control) for probes in seeds if resolves_gain(probes, control)]
     except ValueError as error:
         return Cell(note=str(error))
     if not localities:
         return Cell()
     value = median(localities)
     return Cell(text=f"{value:g}", value=value, note=f"of seeds: {', '.join(map(str, localities))}")
+
+
+def resolves_gain(probes: record.Probes, base: float) -> bool:
+    """Whether the share of the gain over ``base`` that may be lost is at least the standard error of the score."""
+    share = probes.score / 100
+    standard_error = 100 * math.sqrt(share * (1 - share) / probes.examples)
+    # Seeds without a gain have no locality.
+    return probes.score > base and (1 - KEPT) * (probes.score - base) >= standard_error
 
 
 def smallest(probes: record.Probes, base: float) -> int:
