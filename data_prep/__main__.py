@@ -121,7 +121,13 @@ def make_all(options: PrepareOptions) -> None:
 def overview(options: PrepareOptions) -> Iterable[str]:
     """Describe every task in lines: its data under data.root, their origin and licence, and the command for them."""
     root = options.data.root
-    sources = {task: of_task(options, task).data_source() for task in TASKS}
+    sources = {}
+    for task in TASKS:
+        # A task without this budget has no data.
+        try:
+            sources[task] = of_task(options, task).data_source()
+        except (ValueError, HydraException) as error:
+            yield f"{task}\n  left out      {explain(error)}"
     folders = {}
     obstacles = {}
     for task, source in sources.items():

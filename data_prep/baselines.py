@@ -10,7 +10,10 @@ if __name__ == "__main__":
 
     begin()  # before torch is imported
 
+from hydra.errors import HydraException
+
 from lra.config.entry import main
+from lra.config.errors import explain
 from lra.console import log
 from lra.train.baselines import baselines_of
 
@@ -31,31 +34,33 @@ def baselines(options: PrepareOptions) -> None:
     if not has_task and tasks[-1:] != ["all"]:
         raise ValueError(f"task must be one of all, {', '.join(TASKS)}")
 
-    task_options = [options]
-    if not has_task:
-        task_options = [of_task(options, name) for name in TASKS]
+    found = {}
+    if has_task:
+        found[options.task.name] = baselines_of(options, force=options.force)
+    else:
+        for task in TASKS:
+            # A task without this budget, or whose data are not prepared, is skipped.
+            try:
+                task_options = of_task(options, task)
+                check_prepared(task_options)
+                found[task_options.task.name] = baselines_of(task_options, force=options.force)
+            except (ValueError, HydraException) as error:
+                log(f"{task}: skipped, {explain(error)}")
+
     scores = {}
     remarks = []
-    for task in task_options:
-        try:
-            baselines = baselines_of(task, force=options.force)
-        except ValueError as error:
-            # A task whose data or files are missing is an error if it was named, and is skipped by task=all.
-            if has_task:
-                raise
-            log(f"{task.task.name}: skipped, {error}")
-        else:
-            first = baselines.first_tokens
-            scores[task.task.name] = (
-                baselines.constant,
-                baselines.analytic,
-                baselines.chance,
-                baselines.bag_of_tokens,
-                None if first is None else first.test,
-            )
-            if first is not None:
-                tests = ", ".join(f"{score:.2f}" for score in first.tests)
-                remarks.append(f"{task.task.name}, first 1, 2, ... tokens: {tests}; {first.num_tokens} by validation")
+    for name, baselines in found.items():
+        first = baselines.first_tokens
+        scores[name] = (
+            baselines.constant,
+            baselines.analytic,
+            baselines.chance,
+            baselines.bag_of_tokens,
+            None if first is None else first.test,
+        )
+        if first is not None:
+            tests = ", ".join(f"{score:.2f}" for score in first.tests)
+            remarks.append(f"{name}, first 1, 2, ... tokens: {tests}; {first.num_tokens} by validation")
 
     # The table, with a dash for a score that does not exist.
     width = max(map(len, scores), default=0)
@@ -65,6 +70,13 @@ def baselines(options: PrepareOptions) -> None:
         print(" ".join([f"{name:<{width}}", *(f"{cell:>8}" for cell in cells)]))
     for remark in remarks:
         print(remark)
+
+
+def check_prepared(options: PrepareOptions) -> None:
+    """Raise ValueError if the data of a task are stored and not prepared."""
+    source = options.data_source()
+    if source.stored and not source.folder(options.data.root).exists():
+        raise ValueError(f"its data are not prepared: {source.command}")
 
 
 if __name__ == "__main__":

@@ -73,13 +73,13 @@ class Download:
         return self
 
     def stamp(self) -> str | None:
-        """Summarise the state of `archive`, None if it does not exist; without one, the address."""
+        """Summarise the state of `archive`; without one, the address. None if it has no checksum and does not exist."""
         # A checksum is part of it: data that were prepared without it may come from another file.
         suffix = "" if self.sha256 is None else f" sha256 {self.sha256}"
         if self.archive is None:
             return self.url + suffix
         if not self.archive.is_file():
-            return None
+            return suffix or None
         return stamp([("archive", self.archive.stat())]) + suffix
 
     def location(self) -> str:

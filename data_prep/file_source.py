@@ -1,7 +1,7 @@
 """Sources that read files of the user: the content of the files identifies the data, wherever the files are."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from lra.console import log
 from lra.data.source import Source
 from lra.data.store import StoreError, raw_files, stored
+from lra.options import flatten
 
 from .archive import expand
 
@@ -79,7 +80,13 @@ class FileSource(Source):
 
     def _is_recorded(self) -> bool:
         """Whether a run was trained on files, by the flat provenance in its configuration."""
-        names = {key.partition(".")[0] for key in self.recorded or ()}
+        recorded = self.recorded or {}
+        checksum = self.download.sha256 if self.download is not None else None
+        for key in self.content_keys:
+            # A file with this checksum needs no search.
+            if checksum is not None and recorded.get(f"{key}.sha256") == checksum:
+                return False
+        names = {key.partition(".")[0] for key in recorded}
         return not names.isdisjoint(self.content_keys)
 
     def _find_content(self) -> dict[str, Any]:
@@ -105,7 +112,7 @@ class FileSource(Source):
                 if flatten(provenance) == dict(self.recorded):
                     return {key: provenance[key] for key in self.content_keys}
         # No data set has the recorded provenance: the files are needed again.
-        path = " ".join(f"source.{key}=<path>" for key in self.locations)
+        path = " ".join(f"source.{key}=<path>" for key in self.locations if key != "url")
         command = f"{self.command or f'lra data task={self.name}'} {path}"
         raise StoreError(f"the data of this run are not in {self.root}; to make them from the same files: {command}")
 
@@ -138,14 +145,3 @@ class FileSource(Source):
                 if choices == expected and all(key in provenance for key in self.content_keys):
                     content = {key: provenance[key] for key in self.content_keys}
                     yield folder, content, raw_files(folder)
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a tree to dotted keys: {"a": {"b": 1}} -> {"a.b": 1}."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

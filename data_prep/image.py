@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 
 from lra.data.progress import Progress
-from lra.data.source import Source
 from lra.data.split import ExampleChunk
 
 from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
+from .file_source import FileSource
 from .formats.detect import open_copy
 from .formats.layout import Reader, SequenceExample, first_examples
 
@@ -98,7 +98,7 @@ def shuffled(n: int, split: str) -> np.ndarray:
     return np.array(sorted(range(n), key=digest))
 
 
-class Image(Source):
+class Image(FileSource):
     """Class of a picture: airplane, automobile, bird, cat, deer, dog, frog, horse, ship or truck (0 to 9).
 
     Example: 1024 grey levels 0 to 255, an image of 32 x 32 pixels line by line, are 6 (frog).
@@ -125,6 +125,7 @@ class Image(Source):
     origin = "CIFAR-10 binary version, www.cs.toronto.edu/~kriz/cifar.html"
     classes = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     locations = ("url", "archive")
+    content_keys = ("file",)
 
     def __init__(
         self,
@@ -158,10 +159,17 @@ class Image(Source):
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        file = self.copy or self.download
-        options = {"grey": self.grey, "order": self.order, "hold_out": self.hold_out}
-        return {"file": file.identity, **options, **self.sizes}
+    def choices(self) -> dict[str, Any]:
+        return {"grey": self.grey, "order": self.order, "hold_out": self.hold_out, **self.sizes}
+
+    def content(self) -> dict[str, Any]:
+        return {"file": (self.copy or self.download).identity}
+
+    def stamp(self) -> str | None:
+        return (self.copy or self.download).stamp()
+
+    def location(self) -> str:
+        return self.download.location() if self.copy is None else str(self.copy.path.absolute())
 
     @property
     def dev_size(self) -> int:

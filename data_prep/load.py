@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 
 from lra.config.compose import compose
+from lra.config.errors import explain
 from lra.config.quoting import quote
 from lra.data.dataset import SequenceDataset, TaskMetadata
 from lra.data.source import Source
+from lra.data.store import StoreError
 
 from .__main__ import TASKS, PrepareOptions
 
@@ -64,7 +67,10 @@ def load_dataset(
     if root is not None:
         arguments.append(f"data.root={quote(root)}")
     with _own_hydra():
-        options = compose(PrepareOptions, arguments)
+        try:
+            options = compose(PrepareOptions, arguments)
+        except HydraException as error:
+            raise ValueError(explain(error)) from error
     source = options.data_source()
     _prepare(source, options.data.root, download)
     return SequenceDataset(
@@ -81,9 +87,14 @@ def _prepare(source: Source, root: Path, download: bool) -> None:
     """Prepare the data unless they are there; raises ValueError if they need a download that was not asked for."""
     if download and source.stored and not source.manual:
         source.prepare(root)
-    else:
-        # Generates what can be generated; for the rest the error names the command that prepares it.
+        return
+    # Generates what can be generated; for the rest the error names the command that prepares it.
+    try:
         source.open(root)
+    except StoreError as error:
+        if source.download is None or source.folder(root).exists():
+            raise
+        raise StoreError(f"{error}, or call load_dataset with download=True") from None
 
 
 def _metadata(options: PrepareOptions, source: Source) -> TaskMetadata:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from lra.data.progress import Progress
-from lra.data.source import Source
 from lra.data.split import ExampleChunk, Split
 
 from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
+from .file_source import FileSource
 from .formats.detect import open_copy
 from .formats.layout import Reader, first_examples
 
@@ -54,7 +54,7 @@ def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
     return splits
 
 
-class Text(Source):
+class Text(FileSource):
     """Film reviews, negative (0) or positive (1), as the bytes of a review without surrounding white space.
 
     Example: b"This is a great film.<br /><br />..." is 1; nothing inside a review is changed.
@@ -77,6 +77,7 @@ class Text(Source):
     origin = "Large Movie Review Dataset v1.0, ai.stanford.edu/~amaas/data/sentiment"
     classes = ("negative", "positive")
     locations = ("url", "archive")
+    content_keys = ("file",)
 
     def __init__(
         self,
@@ -104,9 +105,17 @@ class Text(Source):
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive if self.copy is None else None)
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        sizes = {"train": self.train, "val": self.val, "test": self.test}
-        return {"file": (self.copy or self.download).identity, "hold_out": self.hold_out, **sizes}
+    def choices(self) -> dict[str, Any]:
+        return {"hold_out": self.hold_out, "train": self.train, "val": self.val, "test": self.test}
+
+    def content(self) -> dict[str, Any]:
+        return {"file": (self.copy or self.download).identity}
+
+    def stamp(self) -> str | None:
+        return (self.copy or self.download).stamp()
+
+    def location(self) -> str:
+        return self.download.location() if self.copy is None else str(self.copy.path.absolute())
 
     @property
     def dev_size(self) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lra.data.progress import Progress, ReadMeter
 
-from ..archive import fingerprint, is_metadata, members, reading
+from ..archive import fingerprint, is_metadata, members, reading, stamp
 from . import safe_pickle
 
 NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
@@ -47,6 +47,10 @@ class CifarFolder:
     def identity(self) -> dict[str, Any]:
         """Size and checksum of every batch."""
         return {file.name: fingerprint(file) for file in self.files.values()}
+
+    def stamp(self) -> str:
+        """Summarise the state of the files without reading them."""
+        return stamp((file.name, file.stat()) for file in self.files.values())
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, bytes, str]]:
         """Read the batches.
@@ -83,6 +87,10 @@ class CifarPythonArchive:
     def identity(self) -> dict[str, Any]:
         """Size and checksum of the archive."""
         return fingerprint(self.path)
+
+    def stamp(self) -> str:
+        """Summarise the state of the archive without reading it."""
+        return stamp([("archive", self.path.stat())])
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, bytes, str]]:
         """Read the batches as `CifarFolder.batches` does, but in the order of the archive.

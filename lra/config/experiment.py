@@ -14,8 +14,9 @@ from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.init import lecun_normal_
 from ..model.pretrainer import Pretrainer
+from ..options import flatten
 from . import blocks, schema
-from .options import TaskOptions, flatten
+from .options import TaskOptions
 from .quoting import report_command
 from .schema import Attn, Block, Loggers, Name, Seeds
 
@@ -30,8 +31,8 @@ _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
 # Sections that decide the result of a seed, without the seed itself. The logger, for example, decides nothing.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
-# Options in these sections that change no result: how inputs are displayed, names of columns, paths (the provenance
-# identifies the data, the fingerprint of phase one its weights), evaluation batch and machine.
+# Options in these sections that change no result: display, names of columns, paths (the provenance identifies the data
+# instead), machine, and the evaluation batch, except of mechanisms that mix the examples of a batch.
 _NOT_IDENTIFYING = {"task.display", "source.columns", "data.root", "data.release", "data.eval_batch", "pretrain.from"}
 _NOT_IDENTIFYING |= {f"trainer.{key}" for key in ("device", "devices", "compile", "threads")}
 

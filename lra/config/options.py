@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -12,7 +13,7 @@ from pydantic import Field
 
 from ..data.source import Source as DataSource
 from ..ops.attention_maps import uses_kernels
-from ..options import format_value
+from ..options import flatten, format_value
 from . import CONF, schema
 from .base import ABSENT, Section, typed
 from .quoting import command_line
@@ -138,6 +139,9 @@ class TaskOptions(Options):
         if self.provenance is not None:
             source.recorded = self.provenance
         elif data is not None and data.release is not None:
+            release = Path(data.release).expanduser()
+            if not release.exists():
+                raise ValueError(f"data.release={data.release} does not exist")
             source.serve(data.release)
         return source
 
@@ -206,14 +210,3 @@ def _load_attn(name: str, conf: str, experiment: str | None, task: str | None) -
 def to_tree(config: DictConfig, *, resolve: bool = False) -> dict[str, Any]:
     """Convert a configuration of OmegaConf to plain values; interpolations stay text unless they are resolved."""
     return cast(dict[str, Any], OmegaConf.to_container(config, resolve=resolve))
-
-
-def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
-    """Flatten a tree to dotted keys: {"a": {"b": 1}} -> {"a.b": 1}."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -40,7 +40,7 @@ def path(data: TaskData, metric: str) -> Path:
     """Return the cache file of a data set as a task reads it."""
     # Everything that the score depends on.
     options = {"limit": data.limit, "masked_id": data.masked_id, "metric": metric, "version": VERSION}
-    identity = data.source.provenance | options
+    identity = options | {"source": data.source.provenance}
     text = json.dumps(identity, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
     name = f"{data.source.name}-{digest[:8]}.json"

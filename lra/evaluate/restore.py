@@ -6,9 +6,9 @@ import yaml
 
 from ..config import CONF
 from ..config.experiment import Experiment
-from ..config.options import flatten
 from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
+from ..options import flatten
 from ..runs import checkpoint, config_file
 from ..runs.config_file import NAME
 from ..runs.run_dir import RunDir

@@ -1,6 +1,6 @@
 """Other libraries: CUR attention in Hugging Face transformers, and logging to Weights & Biases.
 
-The report and the studies import this package; nothing below them does.
+The report and the studies import this package. A training imports its logger by the name in ``conf/logger``.
 """
 
 import contextlib

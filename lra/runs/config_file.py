@@ -26,8 +26,10 @@ SUITE = ("lra", "data_prep")
 # Modules of the functions that invert the inner matrix of CUR, Nystromformer and SOFT.
 INVERSES = (pinv.__name__, newton.__name__)
 _PLAIN_TYPES = str | int | float | bool | None
-# Dotted keys. OmegaConf would read a[b] as a.b.
+# Dotted keys of options. OmegaConf would read a[b] as a.b.
 _KEY = re.compile(r"[\w-]+(\.[\w-]+)*")
+# Keys of the data, which hold names of the user's files; no option is made of them.
+_PROVENANCE = "provenance."
 # Dotted paths of callables.
 _PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z_]\w*)*\.[A-Za-z]\w*")
 
@@ -79,7 +81,8 @@ def _check_plain(choices: Any) -> None:
     for key, value in _items(choices):
         text = str(value)
         is_plain = isinstance(value, _PLAIN_TYPES) and "${" not in text
-        if not is_plain or not _KEY.fullmatch(key):
+        is_key = key.startswith(_PROVENANCE) or _KEY.fullmatch(key)
+        if not is_plain or not is_key:
             raise Unreadable(f"{key}: {text[:60]} is not a plain value")
 
 
@@ -101,7 +104,7 @@ def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] 
         if names[-1] == "_target_":
             _check_target(key, value, path, trusted_modules)
         # Other keys of Hydra, such as _args_, could call anything.
-        elif not is_partial and any(name.startswith("_") for name in names):
+        elif not is_partial and not key.startswith(_PROVENANCE) and any(name.startswith("_") for name in names):
             allowed = "of keys with an underscore in front, only _target_ and _partial_: true are"
             raise ValueError(f"{path}: {key}: {value} is not allowed; {allowed}")
 

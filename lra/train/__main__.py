@@ -130,6 +130,8 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
         # Only a phase that diverged may have no trainer.
         assert phase.trainer is not None
         model.load_state_dict(run_dir.best_weights())
+        # An evaluation that draws random numbers draws the same after a resume.
+        torch.manual_seed(run_dir.seed)
         phase.trainer.test(module, data, verbose=False)
         # Read the score first: the diagnostics evaluate the validation set and overwrite it.
         test_score = module.score

@@ -12,6 +12,7 @@ from ..data import token_baselines
 from ..data.datamodule import TaskData
 from ..ops import metrics
 from .lit import loss_of
+from .plan import check_data
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def baselines_of(options: TaskOptions, *, force: bool = False) -> Baselines:
         batch=token_baselines.CHUNK,
     )
     data.setup()
+    check_data(task, data)
     baselines = Baselines(data, task.metric)
     # Tasks with float features have no tokens to count.
     if task.vocab is not None and (force or baselines.bag_of_tokens is None):

@@ -22,8 +22,9 @@ from .plan import Plan
 from .trainer import run_phase
 
 FOLDER = "pretrain"
-# Choices of a run on which phase one does not depend: the schedule of the fine-tuning, the head, and how the task is
-# scored.
+# Choices of a run that may differ from the run of ``pretrain.from``: the schedule of the fine-tuning, the head, and how
+# the task is scored. The model of phase one is drawn after a classifier, so another head gives its prediction layer
+# other initial values.
 _FINE_TUNING = {
     "optim.lr",
     "optim.steps",

@@ -134,7 +134,7 @@ def test_text_splits_match_paper(tmp_path, reviews):
     assert len(train) == len(test) == 40
     # The validation set is the test set, which is stored only once.
     file_stems = {path.name.split(".")[0] for path in source.folder(tmp_path / "data").iterdir()}
-    assert file_stems == {"train", "test", "meta", "SHA256SUMS"}
+    assert file_stems == {"train", "test", "meta", "raw", "SHA256SUMS"}
 
 
 def test_review_texts_match_tfds(tmp_path, reviews):

@@ -194,10 +194,12 @@ def test_file_fingerprint_detects_change_in_place(tmp_path, monkeypatch):
 LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n" + b"[MAX 2 9 ]\t9\n" * 8 for name in ("train", "val", "test")}
 PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\td\n" * 9 for name in ("train", "eval", "test")}
 FASTA = {"dog.fa": b">a\nACGTACGTACGT\n" * 9, "donkey.fa": b">b\n" + b"GATC" * 9}
+REVIEWS = {f"aclImdb/{part}/{kind}/0_5.txt": b"good film" for part in ("train", "test") for kind in ("neg", "pos")}
 # Overrides of each task; FOLDER is replaced by the folder of its files.
 OPTIONS = {
     "listops": "task=listops source.release='FOLDER'",
     "retrieval": "task=retrieval source.release='FOLDER' source.train=null source.val=null source.test=null",
+    "text": "task=text source.archive='FOLDER' source.train=null source.test=null source.val=null",
     "genome": "task=genome source.longer_than=1 source.dog='FOLDER/dog.fa' source.donkey='FOLDER/donkey.fa'",
 }
 # How the second run names the folder of the first run, which is a; HERE is the working directory.
@@ -216,7 +218,7 @@ def home(tmp_path, monkeypatch):
     """The home directory, which is also the working directory; its folder a contains a release."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    write_folder(tmp_path / "a", LISTOPS | PAIRS | FASTA)
+    write_folder(tmp_path / "a", LISTOPS | PAIRS | FASTA | REVIEWS)
     return tmp_path
 
 
@@ -225,7 +227,7 @@ def run_identity(experiment):
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("task", OPTIONS)
+@pytest.mark.parametrize("task", ["listops", "retrieval", "genome"])
 def test_run_identity_does_not_depend_on_path_of_files(home, task, place):
     first = experiment(task, "a")
     first.data_source().prepare("data")
@@ -256,6 +258,23 @@ def test_finished_run_needs_no_source_files(home, call):
     exit_message, _, log = call(command.prepare, *overrides, "verify=true")
     assert exit_message is None and "does not exist; using the data prepared at" in log
     with pytest.raises(ValueError, match=r"data of this run are not in .*other; to make .*source.release=<path>"):
+        restore.trained(run, restore.configuration(run, str(home / "other")))
+
+
+def test_run_on_copy_is_restored_without_its_files(home):
+    experiment("text", "a").data_source().prepare("data")
+    train.__wrapped__(experiment("text", "a"))
+    (folder,) = (home / "runs").glob("**/seed-0")
+    check_choices(folder, run_identity(experiment("text", "a")))
+    # Contents count, not only names and sizes.
+    (home / "a/aclImdb/train/neg/0_5.txt").write_bytes(b"poor film")
+    with pytest.raises(ValueError, match="provenance.file.sha256"):
+        check_choices(folder, run_identity(experiment("text", "a")))
+    shutil.rmtree(home / "a")
+    run = RunDir.read(folder)
+    _, data = restore.trained(run, restore.configuration(run, "data"))
+    assert len(data.splits["test"]) == 2
+    with pytest.raises(ValueError, match=r"data of this run are not in .*other; to make .*source.archive=<path>"):
         restore.trained(run, restore.configuration(run, str(home / "other")))
 
 

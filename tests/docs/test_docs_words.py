@@ -13,8 +13,8 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.errors import EXTRAS
 from lra.config.experiment import Experiment
-from lra.config.options import flatten
 from lra.config.recipes import choices
+from lra.options import flatten
 
 
 def table_rows(page):

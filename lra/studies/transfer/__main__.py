@@ -11,11 +11,11 @@ import hashlib
 import torch
 
 from ...config.entry import main
-from ...config.options import flatten
 from ...console import log
 from ...evaluate.restore import check_data
 from ...io import typed_json
 from ...model.classifier import Classifier
+from ...options import flatten
 from ...runs import record
 from ...runs.reader import finished
 from ...runs.run_dir import RunDir
