@@ -61,6 +61,7 @@ Positive = Annotated[int, Range(1)]
 Whole = Annotated[int, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 Above = Annotated[float, Range(above=0)]
+Least = Annotated[int | float, Range(0)]
 
 
 class Checked:

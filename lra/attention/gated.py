@@ -95,7 +95,4 @@ def initial_steps(count: int, step_min: float, step_max: float) -> Float[Tensor,
     """
     in_range("step_max", step_max, Range(step_min), "step_min")
     log_steps = torch.empty(count).uniform_(math.log(step_min), math.log(step_max))
-    # The released code's floor of 1e-4, unless smaller steps are asked for.
-    floor = min(step_min, 1e-4)
-    steps = log_steps.exp().clamp(min=floor)
-    return inverse_softplus(steps)
+    return inverse_softplus(log_steps.exp())

@@ -11,6 +11,8 @@ from ..ops.precision import full_precision, upcast
 from .base import Attention, Sizes
 
 Softmax = Literal["halves", "joint"]
+# Smallest feature.
+SMALLEST = 1e-12
 
 
 class Hedgehog(Attention):
@@ -18,7 +20,8 @@ class Hedgehog(Attention):
 
         out_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j),   φ(x) = [exp(y), exp(-y)],   y = x W + b
 
-    φ is normalised over the features, for numerical range. Each head has its W, which starts at the identity, and its
+    φ is normalised over the features, for numerical range, and at least 1e-12, as in the authors' code: the features of
+    a query and of all keys may be nearly disjoint. Each head has its W, which starts at the identity, and its
     b, which starts at 0. The mechanism is trained from scratch; the paper's distillation from softmax attention is left
     out.
 
@@ -57,14 +60,16 @@ class Hedgehog(Attention):
         y_k = k @ weight[-1] + bias[-1]  # (N,H,L,D)
         phi_q = self.features(y_q)  # (N,H,L,2 D)
         phi_k = self.features(y_k)  # (N,H,L,2 D)
-        # Positive features have positive denominators, which need no floor.
+        # The smallest features already bound the denominators.
         floor = torch.finfo(q.dtype).tiny
         return attend(phi_q, phi_k, v, mask, floor=floor)
 
     def features(self, y: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L 2*D"]:
-        """Compute φ, which is positive."""
+        """Compute φ, which is at least ``SMALLEST``."""
         if self.softmax == "joint":
-            return torch.cat([2 * y, -2 * y], -1).softmax(-1)
-        positive = y.softmax(-1)
-        negative = (-y).softmax(-1)
-        return torch.cat([positive, negative], -1)
+            phi = torch.cat([2 * y, -2 * y], -1).softmax(-1)
+        else:
+            positive = y.softmax(-1)
+            negative = (-y).softmax(-1)
+            phi = torch.cat([positive, negative], -1)
+        return phi.clamp(min=SMALLEST)

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.blocks import blocks
-from ..ops.linear_attention import attend, zero_padding
+from ..ops.linear_attention import attend, unit_exp, zero_padding
 from ..ops.precision import full_precision, upcast
-from ..options import Above, Positive
+from ..options import Above, Least, Positive
 from .base import Attention, Sizes
 
 Kernel = Literal["exp", "relu"]
@@ -84,7 +84,7 @@ class Performer(Attention):
 
     The exponential kernel estimates softmax attention, for eps = 0 and enough features to any accuracy. The stabiliser
     c is the largest w·x of each query, and for keys the largest one over all real keys of an example and head, as in
-    the released code; with eps = 0 it cancels.
+    the released code. With eps = 0 it cancels, and the largest exponent takes its place.
 
     Args:
         features: number of random features F.
@@ -103,7 +103,7 @@ class Performer(Attention):
         *,
         features: Positive = 256,
         kernel: Kernel = "exp",
-        eps: float = 1e-4,
+        eps: Least = 1e-4,
         scalings: Scalings = 1,
         redraw: Redraw = "train",
     ):
@@ -124,12 +124,20 @@ class Performer(Attention):
         q = q * self.scale
         k = k * self.scale
         w = self.rows().to(q.dtype)  # (F,D)
-        # Positive features have positive denominators, which need no floor.
+        # Against 0 / 0, if eps = 0 and all products underflow.
         floor = torch.finfo(q.dtype).tiny
         if self.kernel == "relu":
             phi_q = F.relu(q @ w.mT)  # (N,H,L,F)
             phi_k = F.relu(k @ w.mT)  # (N,H,L,F)
             return attend(phi_q, phi_k, v, mask, floor=floor, offset=0.001)
+        if self.eps == 0:
+            # Factors of a query and of all keys cancel: their largest features become 1.
+            phi_q = unit_exp(q @ w.mT, -1)
+            exponents = k @ w.mT - k.square().sum(-1, keepdim=True) / 2  # (N,H,L,F)
+            if mask is not None:
+                exponents = exponents.masked_fill(~mask[:, None, :, None], -torch.inf)
+            phi_k = unit_exp(exponents, (-2, -1))
+            return attend(phi_q, phi_k, v, mask, floor=floor)
         phi_q = self._query_features(q, w)
         phi_k = self._key_features(k, w, mask)
         return attend(phi_q, phi_k, v, mask, floor=floor, offset=self.eps)

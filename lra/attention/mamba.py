@@ -72,6 +72,7 @@ class Mamba(Mixer):
         self.conv = ShortConvolution(inner, conv, causal=causal, bias=True)
         self.select = nn.Linear(inner, rank + 2 * states, bias=False)
         self.step = nn.Linear(rank, inner, bias=False)
+        # The range that nn.Linear has too; a second draw, as in published runs.
         nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
         self.step_bias = nn.Parameter(initial_steps(inner, step_min, step_max))
         # A = -1, -2, ..., -n in every channel as published, or another range.

@@ -26,7 +26,7 @@ class RetNet(Mixer):
         causal: only earlier tokens and the token itself, as published.
         expand: width of the values as a multiple of the head size; published: 2.
         decays: ``published``: γ_h = 1 - 2^(-5-h) for head h = 0, 1, ..., horizons of 32, 64, ... tokens, of which
-            two heads keep at most 4 % after 200 tokens. ``length``: horizons from 32 tokens to the sequence length.
+            two heads keep at most 4.3 % after 200 tokens. ``length``: horizons from 32 tokens to the sequence length.
 
     Raises:
         ValueError: head_dim is odd.

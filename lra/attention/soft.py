@@ -68,8 +68,9 @@ class Soft(Attention):
         pinv: Callable[[Tensor], Tensor] = partial(newton, steps=20, init="soft", ridge=0.01),
     ):
         super().__init__(sizes)
-        in_range("window", window, Range(1, sizes.length), "length")
-        if count is not None:
+        if count is None:
+            in_range("window", window, Range(1, sizes.length), "length")
+        else:
             in_range("count", count, Range(1, sizes.length), "length")
         if count is not None and sample == "conv":
             raise ValueError(f"count must be null with sample=conv, whose windows are fixed, not {count}")

@@ -189,12 +189,12 @@ def compactable(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, leng
     longest = int(mask.sum(-1).max())
     width = math.ceil(longest / 64) * 64
     order = argsort_valid_first(mask)[:, :width]
-    index = order[..., None].expand(-1, -1, x.shape[-1])  # (N,width,dim)
+    index = order[..., None]  # (N,width,1)
     compact_mask = mask.gather(1, order)
 
-    compact_x = x.gather(1, index)
+    compact_x = x.take_along_dim(index, 1)  # (N,width,dim)
     compact_out = real_outputs(module, compact_x, compact_mask)
-    out = outputs(module, x, mask).gather(1, index)  # (N,width,dim)
+    out = outputs(module, x, mask).take_along_dim(index, 1)
     return same(compact_out, out[compact_mask])
 
 
@@ -247,7 +247,7 @@ def gradient_is_the_derivative(experiment: Experiment) -> bool:
 
     def loss(t: Tensor | float) -> Tensor:
         out = outputs(module, x + t * direction, mask)
-        return (out * weight)[mask].sum()
+        return (out * weight[..., : out.shape[-1]])[mask].sum()
 
     # The derivative at t = 0, by autograd and by central differences.
     t = torch.zeros((), dtype=torch.float64, requires_grad=True)

@@ -24,7 +24,6 @@ as_list = BeforeValidator(lambda value: value if isinstance(value, list) else [v
 Some = Annotated[list[T], as_list, MinLen(1)]
 # An int is not converted to a float.
 Number = int | float
-Least = Annotated[Number, Range(0)]
 # Examples of a batch.
 BatchSize = Annotated[int, Range(1, 10**6)]
 # Probability that a position is masked.

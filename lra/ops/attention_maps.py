@@ -5,6 +5,7 @@ i queries, j keys, c landmarks; ``lra.attention.base`` explains the other letter
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -14,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .pinv import Inverse, is_unbounded, pinv_matmul
-from .precision import full_precision, is_slow_fused
+from .precision import full_precision, is_slow_fused, upcast
 
 Weights = Literal["softmax", "laplace"]
 WEIGHTS = get_args(Weights)
@@ -235,51 +236,32 @@ def landmark_product(
 
     scale = score_scale(weights, q, mask)
     bias_C, bias_U, bias_R = bias
-
     # U is small, so it is always computed in float32 or wider.
     U = _inner_map(q_landmarks, k_landmarks, scale, q_landmark_mask, k_landmark_mask, weights, bias_U)  # (N,H,c,c)
-    multiply_inverse = partial(pinv_matmul, pinv, U)
+
+    # How C and R are applied. U⁺ R v may exceed the range of float16 even if the result does not.
+    is_packed = attend is not None
+    in_float32 = impl == "eager" or (v.dtype == torch.float16 and is_unbounded(pinv) and not is_packed)
+    if impl == "eager":
+        attend = partial(attend_eager, scale=scale, weights=weights)
+    elif attend is None:
+        attend = attend_thin
+    dtype = v.dtype
+    autocast: AbstractContextManager = nullcontext()
+    if in_float32:
+        q, k, v, q_landmarks, k_landmarks, bias_C, bias_R = upcast((q, k, v, q_landmarks, k_landmarks, bias_C, bias_R))
+    if in_float32 or is_packed:
+        # 16-bit inputs of packed sequences stay as they are.
+        autocast = torch.autocast(q.device.type, enabled=False)
 
     key_mask = None if mask is None else mask[:, None]  # (N,1,L)
-    maps = (bias_C, bias_R, key_mask, k_landmark_mask)
-    inputs = (q, k, v, q_landmarks, k_landmarks, multiply_inverse)
+    with autocast:
+        rv = attend(q_landmarks, k, v, key_mask, bias_R)  # (N,H,c,E)
+        w = pinv_matmul(pinv, U, rv).to(v.dtype)  # (N,H,c,E)
+        out = attend(q, k_landmarks, w, k_landmark_mask, bias_C)  # (B,H,L,E)
     if impl == "eager":
-        attend_written_out = partial(attend_eager, scale=scale, weights=weights)
-        return _product_in_float32(*inputs, attend_written_out, maps)
-    if attend is not None:
-        # Packed sequences: 16-bit inputs stay as they are.
-        with torch.autocast(q.device.type, enabled=False):
-            out, rv = _product(*inputs, attend, maps)
-    elif v.dtype == torch.float16 and is_unbounded(pinv):
-        # U⁺ R v may exceed the range of float16 even if the result does not.
-        out, rv = _product_in_float32(*inputs, attend_thin, maps)
-    else:
-        out, rv = _product(*inputs, attend_thin, maps)
-    return out.to(v.dtype), rv
-
-
-def _product(
-    q: Float[Tensor, "B H L D"],
-    k: Float[Tensor, "B H L D"],
-    v: Float[Tensor, "B H L E"],
-    q_landmarks: Float[Tensor, "N H c D"],
-    k_landmarks: Float[Tensor, "N H c D"],
-    multiply_inverse: Callable[[Tensor], Tensor],
-    attend: Attend,
-    maps: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None],
-) -> tuple[Float[Tensor, "B H L E"], Float[Tensor, "N H c E"]]:
-    """Compute C (U⁺ (R v)) and R v; ``maps`` are the biases of C and R and the real keys of R and of C."""
-    bias_C, bias_R, key_mask, landmark_mask = maps
-    rv = attend(q_landmarks, k, v, key_mask, bias_R)  # (N,H,c,E)
-    w = multiply_inverse(rv)  # (N,H,c,E)
-    w = w.to(v.dtype)
-    out = attend(q, k_landmarks, w, landmark_mask, bias_C)  # (N,H,L,E)
-    return out, rv
-
-
-@full_precision
-def _product_in_float32(*arguments):
-    return _product(*arguments)
+        return out, rv
+    return out.to(dtype), rv
 
 
 @full_precision

@@ -82,7 +82,7 @@ def _carry(
     if reverse:
         order.reverse()
     for chunk, later in itertools.pairwise(order):
-        # Not addcmul, which rounds once: earlier results stay bit for bit.
+        # Not addcmul, which rounds once: published runs were computed with two roundings.
         torch.mul(chunk_decays[chunk], chunk_states[chunk], out=chunk_states[later])
         chunk_states[later].add_(chunk_increments[chunk])
     return states

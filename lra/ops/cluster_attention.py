@@ -262,9 +262,8 @@ def _min_bandwidth(mean_k: Float[Tensor, "N H c D"], eps: float) -> Float[Tensor
     squared_norm = mean_k.detach().square().sum(-1)  # (N,H,c)
     largest = squared_norm.amax(-1)[..., None, None]
     largest = largest.clamp(min=limits.tiny)
-    ratio = eps * mean_k.shape[-1] / largest
-    distance = ratio.sqrt()
-    return distance.square().clamp(limits.tiny, limits.max)
+    bandwidth = eps * mean_k.shape[-1] / largest
+    return bandwidth.clamp(limits.tiny, limits.max)
 
 
 def _attend(

@@ -53,6 +53,14 @@ def attend(
     return _Quotient.apply(q, state, is_empty, floor, offset)
 
 
+def unit_exp(exponents: Float[Tensor, "N H L F"], dim: int | tuple[int, ...]) -> Float[Tensor, "N H L F"]:
+    """Compute exp(x - c) with the largest exponent c over the dimensions, through which no gradient flows."""
+    c = exponents.detach().amax(dim, keepdim=True)
+    # All of them may be -inf.
+    c = c.masked_fill(c.isneginf(), 0.0)
+    return (exponents - c).exp()
+
+
 class _Quotient(torch.autograd.Function):
     """Compute [a, b] = (q + offset) state and a / max(b, floor), zero where ``is_empty``.
 

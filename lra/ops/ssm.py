@@ -41,7 +41,8 @@ def discretise(
     one_of("discretisation", discretisation, Discretisation)
     step_A = step * A
     if discretisation == "zoh":
-        gain = step_A.exp().sub(1) / A
+        # expm1 keeps the digits of a small ΔA.
+        gain = torch.expm1(step_A) / A
         return step_A, gain
     log_numerator = torch.log1p(step_A / 2)
     log_denominator = torch.log1p(-step_A / 2)

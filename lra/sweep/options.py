@@ -8,8 +8,8 @@ from pydantic import Field
 
 from ..config.base import Section
 from ..config.options import Options
-from ..config.schema import Above, Least, Name, Protocol, Seeds, Some
-from ..options import Whole
+from ..config.schema import Above, Name, Protocol, Seeds, Some
+from ..options import Least, Whole
 
 # End of the message for an option that other sweeps do not have.
 SEARCH_ONLY = "is an option of sweeps with a learning-rate search, such as sweep=board; others have sweep.grids"

@@ -88,6 +88,18 @@ def test_hedgehog_with_large_features_is_finite(softmax):
     assert out.isfinite().all() and q.grad.isfinite().all()
 
 
+def test_features_of_large_inputs_estimate_their_definition():
+    """In float32, where exponents of small features underflow: Performer without eps, and nearly disjoint features."""
+    q, k, v = (torch.randn(2, H, 9, D, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    for module, scale in ((Performer(SIZES, eps=0, redraw="never"), 6), (Hedgehog(SIZES, softmax="joint"), 50)):
+        inputs = [(scale * x).requires_grad_() for x in (q, k)]
+        out = module.eval()(*inputs, v)
+        exact = module.double()(*(x.double() for x in inputs), v.double())
+        torch.testing.assert_close(out, exact.float(), rtol=1e-3, atol=1e-3)
+        out.square().sum().backward()
+        assert all(x.grad.isfinite().all() for x in inputs)
+
+
 def test_cosformer_matches_definition():
     def oracle(h, at, q, k, v):
         cosines = (math.pi * (at[:, None] - at).double() / (2 * SIZES.length)).cos()

@@ -268,7 +268,7 @@ def test_run_on_copy_is_restored_without_its_files(home):
     check_choices(folder, run_identity(experiment("text", "a")))
     # Contents count, not only names and sizes.
     (home / "a/aclImdb/train/neg/0_5.txt").write_bytes(b"poor film")
-    with pytest.raises(ValueError, match="provenance.file.sha256"):
+    with pytest.raises(ValueError, match=r"provenance\.file\.sha256"):
         check_choices(folder, run_identity(experiment("text", "a")))
     shutil.rmtree(home / "a")
     run = RunDir.read(folder)
