@@ -193,7 +193,7 @@ def test_matrix_leaves_out_scores_with_other_options(tmp_path, capfd):
 
 def test_swapped_mechanism_inherits_number_of_selected_tokens():
     run, *_ = finished(CONF.parent / "runs/published/paper/listops/cur_abs")
-    run.choices["attn.count"] = 5
+    run.choices = run.choices | {"attn.count": 5}
     swap = lambda name, *args: _transfer_options(run, compose(ProbesOptions, [f"run={run.path}", *args]), name).attn
     assert swap("cur_step").get("count") == swap("nystrom").get("landmarks") == 5
     assert swap("cur_step", "kept=9").get("count") == 9
