@@ -23,6 +23,8 @@ LARGE = 2**27
 DEPTH = 4
 # Folders with thousands of images or with metadata of macOS, which hold no folder of a task.
 SKIPPED = {"imgs", "metadata", "__MACOSX"}
+# First bytes of a zip archive.
+ZIP = b"PK\x03\x04"
 # Names of the release archive, looked for where a folder does not hold the files themselves.
 ARCHIVES = ("lra_release.gz", "lra_release.tar.gz", "lra_release.tgz", "lra_release.tar")
 
@@ -175,6 +177,17 @@ def reading(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is damaged or not an archive ({reason}): get it again") from None
 
 
+def reject_zip(path: Path) -> None:
+    """Raise ValueError if a path is a zip archive, which no reader of archives opens."""
+    # An .npz file is a zip archive too, which is read as a part of its folder.
+    if not path.is_file() or path.suffix == ".npz":
+        return
+    with open(path, "rb") as file:
+        start = file.read(len(ZIP))
+    if start == ZIP:
+        raise ValueError(f"{path}: zip archives are not read; unpack it and use the folder")
+
+
 def is_metadata(name: str) -> bool:
     """Whether a path is one of the files in which macOS keeps attributes of others, such as ._a.tsv."""
     parts = name.split("/")
@@ -194,8 +207,9 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
         belongs into a block of `reading`.
 
     Raises:
-        ValueError: the archive is damaged.
+        ValueError: the archive is damaged, or a zip archive.
     """
+    reject_zip(path)
     with reading(path), open(path, "rb") as raw, tarfile.open(fileobj=raw) as tar:
         total = os.fstat(raw.fileno()).st_size
         with ReadMeter(str(path), progress, "archive", total) as meter:

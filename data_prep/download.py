@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from lra.console import log, pip_install
 from lra.data.progress import Progress
 from lra.data.source import exclusive_lock
 
-from .archive import expand, fingerprint, sha256, stamp, subfolders
+from .archive import expand, fingerprint, reject_zip, sha256, stamp, subfolders
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between checks of a download
@@ -53,7 +54,13 @@ class Download:
     def but(
         self, *, url: str | None = None, sha256: str | None = None, archive: Path | str | None = None
     ) -> "Download":
-        """Copy with the given fields replaced, None for the present ones."""
+        """Copy with the given fields replaced, None for the present ones.
+
+        Raises:
+            ValueError: a field is invalid, or the archive is a zip archive.
+        """
+        if archive is not None:
+            reject_zip(expand(archive))
         # Another checksum means another file, whose size is unknown.
         is_other = self.sha256 is not None and sha256 not in (None, self.sha256)
         return replace(
@@ -112,6 +119,10 @@ class Download:
         """
         # A copy that the user has: check it and read it in place.
         if self.archive is not None:
+            if self.archive.is_dir():
+                inspection = shlex.join(["lra", "data", "inspect", str(self.archive)])
+                remedy = f"{inspection} describes what it holds; the official file is {self.file}"
+                raise ValueError(f"{self.archive} is a folder in none of the layouts of source.archive: {remedy}")
             if not self.archive.is_file():
                 raise ValueError(f"{self.archive} is not a file: source.archive must be {self.file}")
             wrong = self._wrong(self.archive, progress)

@@ -7,13 +7,14 @@ Layouts: ``release``, the official files of the Long Range Arena; ``pickle``, th
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from lra import __version__
 from lra.config.entry import main as command
 from lra.config.options import TaskOptions
+from lra.config.quoting import command_line, override
 from lra.config.schema import Root
 from lra.console import log
 from lra.data.progress import Progress, reporter
@@ -33,6 +34,9 @@ WRITERS: dict[str, Callable[[Export, Path, Progress], str]] = {
     "npz": write_npz,
     "parquet": write_parquet,
 }
+
+# Folders of the machine, on which the data do not depend.
+MACHINE_OPTIONS = ("data.root", "data.release")
 
 README = """# {task}, layout {layout}
 
@@ -78,8 +82,19 @@ def export(options: ExportOptions) -> None:
         length=options.task.length,
         shift=options.task.shift,
     )
-    arguments = " ".join([*options.data_overrides, f"layout={options.layout}", f"out={options.out.name}"])
-    write(task, options.layout, options.out.expanduser(), f"lra data export {arguments}")
+    arguments = [*portable(options.data_overrides), f"layout={options.layout}", override("out", options.out.name)]
+    write(task, options.layout, options.out.expanduser(), command_line("data export", *arguments))
+
+
+def portable(overrides: Iterable[str]) -> Iterator[str]:
+    """Leave out the folders of this machine; an absolute path becomes its last name."""
+    for line in overrides:
+        key, _, value = line.partition("=")
+        if key.lstrip("+~") in MACHINE_OPTIONS:
+            continue
+        path = value.strip("'\"")
+        is_absolute = path.startswith(("/", "~"))
+        yield override(key, Path(path).name) if is_absolute else line
 
 
 def write(task: Export, layout: Layout, out: Path, arguments: str) -> None:

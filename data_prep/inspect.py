@@ -4,7 +4,6 @@ The files of every recognised task are read to their end; other formats are only
 executed, not even by a pickle.
 """
 
-import os
 import re
 import shlex
 import sys
@@ -14,9 +13,10 @@ from posixpath import basename
 
 from lra.data.progress import reporter
 from lra.data.store import META, StoreError, stored
-from lra.startup import interruptible
+from lra.startup import abandon_stdout, interruptible
 
 from .archive import expand, subfolders
+from .formats.column_files import NAMES, SUFFIXES, find_parts
 from .survey import Collector
 from .survey_files import PathfinderCollector
 from .survey_walk import survey_archive, survey_folder
@@ -24,11 +24,13 @@ from .survey_walk import survey_archive, survey_folder
 ARCHIVE = re.compile(r".*\.(tar|tgz|gz|xz|bz2)")
 # Formats that do not say which task they hold: named, not read.
 OTHERS = {
-    "*.parquet": "parquet files",
-    "*.arrow": "arrow files",
     "*.npz": "arrays",
     "input/*.src": "MEGA's lines of pixels",
 }
+# Folders that hold the parquet or arrow files of one split.
+SPLIT_FOLDERS = {name for names in NAMES.values() for name in names}
+# Start of a line that names damage.
+FAULT = "  damaged: "
 # How to get a task that the path lacks.
 REMEDIES = {
     "listops": "generated: lra data task=listops",
@@ -59,9 +61,8 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("lra: interrupted", file=sys.stderr)
     except BrokenPipeError:
-        # The reader of the lines is gone, as after | head; the flush at the end of the process needs a file.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
+        # The reader of the lines is gone, as after | head.
+        abandon_stdout()
     return 1
 
 
@@ -73,7 +74,7 @@ def inspect(path: Path) -> int:
         with reporter("inspect") as progress:
             survey = survey_archive if path.is_file() else survey_folder
             collectors = list(survey(path, progress))
-        other_lines = list(other_copies(path))
+        other_lines = [*other_copies(path), *column_copies(path)]
     except (ValueError, OSError) as error:
         print(f"lra: {error}", file=sys.stderr)
         return 1
@@ -84,7 +85,7 @@ def inspect(path: Path) -> int:
     for line in [*copies(collectors), *other_lines, *missing(collectors)]:
         print(line)
     sys.stdout.flush()
-    is_damaged = any(collector.faults for collector in collectors)
+    is_damaged = any(collector.faults for collector in collectors) or any(map(is_fault, other_lines))
     is_empty = not (collectors or other_lines)
     return 1 if is_damaged or is_empty else 0
 
@@ -103,7 +104,7 @@ def report(collector: Collector, path: Path) -> Iterator[str]:
     for line in collector.tolerated:
         yield f"  tolerated: {line}"
     for line in collector.faults:
-        yield f"  damaged: {line}"
+        yield f"{FAULT}{line}"
     # Images that are empty or missing are skipped; a table must be whole.
     if not collector.faults or isinstance(collector, PathfinderCollector):
         yield f"  to prepare it: {command(collector, path)}"
@@ -185,11 +186,42 @@ def other_copies(root: Path) -> Iterator[str]:
             files = sorted(folder.glob(pattern))
             if files:
                 yield f"\n{description}: {folder} ({len(files)} files, {_megabytes(files)}; not opened)"
-                yield f"  use source.release={folder}, for text and image source.archive={folder}"
+                yield _options(folder)
         for file in sorted(folder.iterdir()):
             is_archive = file.is_file() and ARCHIVE.fullmatch(file.name)
             if is_archive and not file.name.endswith((".tsv.gz", ".fa.gz")):
                 yield f"\narchive: {file} ({_megabytes([file])}); {shlex.join(['lra', 'data', 'inspect', str(file)])}"
+
+
+def column_copies(root: Path) -> Iterator[str]:
+    """Name the copies in parquet and arrow files, each by the folder that is given to a task."""
+    if root.is_file():
+        return
+    places: dict[tuple[Path, str], list[Path]] = {}
+    for folder in subfolders(root):
+        for suffix in SUFFIXES:
+            files = sorted(folder.glob(f"*{suffix}"))
+            if files:
+                # Files in a folder for each split belong to the folder above.
+                place = folder.parent if folder.name in SPLIT_FOLDERS else folder
+                places.setdefault((place, suffix), []).extend(files)
+    for (place, suffix), files in places.items():
+        yield f"\n{suffix[1:]} files: {place} ({len(files)} files, {_megabytes(files)}; not opened)"
+        # The reader looks for missing files by their names.
+        try:
+            find_parts(place)
+            yield _options(place)
+        except ValueError as error:
+            yield f"{FAULT}{error}"
+
+
+def is_fault(line: str) -> bool:
+    return line.startswith(FAULT)
+
+
+def _options(folder: Path) -> str:
+    """The options of a copy whose task is not known."""
+    return f"  use source.release={folder}, for text and image source.archive={folder}"
 
 
 def _prepared(folder: Path) -> str:

@@ -4,6 +4,7 @@ A collector takes the files of one task from one place, a folder or an archive, 
 """
 
 import hashlib
+import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
@@ -94,14 +95,25 @@ class Collector(ABC):
         """Summarise the splits, once all files are added; faults that need all files are added to `faults`."""
 
     def differences(self, splits: list[SplitSummary]) -> list[str]:
-        """List what differs from the official data."""
+        """List what differs from the official data: numbers of examples, and splits that are equal."""
         counts = {split.name: split.examples for split in splits}
         lines = []
         for name, size in self.sizes.items():
             count = counts.get(name, 0)
             if count != size:
                 lines.append(f"{name} has {count:,} examples, the official data {size:,}")
+        for first, second in itertools.combinations(splits, 2):
+            if first.examples and self.content(first) == self.content(second):
+                lines.append(f"{self.file(first)} and {self.file(second)} have the same content")
         return lines
+
+    def content(self, split: SplitSummary) -> str:
+        """A checksum that equal splits have in common."""
+        return split.sha256
+
+    def file(self, split: SplitSummary) -> str:
+        """The file or the folder of a split, for messages."""
+        return f"{self.place}/{split.name}"
 
 
 class TableCollector(Collector):
@@ -166,6 +178,9 @@ class TableCollector(Collector):
         self.faults += shorten(faults)
         summary.sha256 = sha.hexdigest()
         self.summaries[split] = summary
+
+    def file(self, split: SplitSummary) -> str:
+        return f"{self.place}/{self.files[split.name]}"
 
     def summarise(self) -> list[SplitSummary]:
         for split, file in self.files.items():

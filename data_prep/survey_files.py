@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -111,6 +112,7 @@ class ReviewCollector(Collector):
     task = "text"
     option = "source.archive"
     sizes: ClassVar[dict[str, int]] = {"train": 25_000, "test": 25_000}
+    folders = ("train/neg", "train/pos", "test/neg", "test/pos")
     member = re.compile(r"(train|test)/(neg|pos)/\d+_\d+\.txt")
 
     def __init__(self, place: str):
@@ -136,8 +138,18 @@ class ReviewCollector(Collector):
             for name in sorted(self.reviews[split]):
                 sha.update(name.encode() + self.reviews[split][name])
             summary.sha256 = sha.hexdigest()
-        self.faults = shorten(self.faults)
+        missing = []
+        for folder in self.folders:
+            split = folder.partition("/")[0]
+            if not any(name.startswith(f"{folder}/") for name in self.reviews[split]):
+                missing.append(f"{self.place}/{folder}: is missing or holds no <id>_<rating>.txt")
+        self.faults = missing + shorten(self.faults)
         return list(self.summaries.values())
+
+    def content(self, split: SplitSummary) -> str:
+        # The checksum of a split covers the names, which differ between the folders.
+        digests = sorted(self.reviews[split.name].values())
+        return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 class BatchCollector(Collector):
@@ -196,12 +208,14 @@ class CopyCollector(Collector):
         self.option = "source.archive" if task in ("text", "image") else "source.release"
         self.sizes = OFFICIAL_SIZES.get(task, {})
         self.summaries: list[SplitSummary] = []
+        self.files: Mapping[str, Path] = {}
 
     def add(self, name: str, data: Iterable[bytes]) -> None:
         """Do nothing: a reader reads whole splits."""
 
     def read(self, reader: Reader, progress: Progress) -> None:
         """Read all splits. Raises ValueError if one is damaged."""
+        self.files = reader.files
         for split in reader.files:
             summary = SplitSummary(split)
             sha = hashlib.sha256()
@@ -215,6 +229,9 @@ class CopyCollector(Collector):
 
     def summarise(self) -> list[SplitSummary]:
         return self.summaries
+
+    def file(self, split: SplitSummary) -> str:
+        return str(self.files[split.name])
 
     def differences(self, splits: list[SplitSummary]) -> list[str]:
         lines = super().differences(splits)

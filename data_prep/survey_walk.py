@@ -13,6 +13,7 @@ from lra.data.source import cores
 
 from .archive import DEPTH, is_metadata, members, reading, split_files, subfolders
 from .examples import in_order
+from .formats.aclimdb import PARTS
 from .formats.cifar import Cifar, CifarFolder, open_cifar
 from .formats.detect import FORMATS
 from .formats.lra_pickle import PickleReader
@@ -44,10 +45,9 @@ def survey_folder(root: Path, progress: Progress) -> Iterator[Collector]:
         size = re.fullmatch(r"pathfinder(\d+)", folder.parent.name)
         if folder.name in CONTOURS and size is not None:
             yield _survey_images(folder, int(size[1]), progress)
-        # Reviews: train and test with folders of positive and negative ones.
+        # Reviews: train or test with positive ones, as the reader finds them; the collector names missing folders.
         # os.path.isdir is false where Path.is_dir raises an error, in a folder that this user may not read.
-        has_reviews = os.path.isdir(folder / "train" / "pos") and (folder / "test").is_dir()
-        if has_reviews:
+        if any(os.path.isdir(folder / part / "pos") for part in PARTS):
             yield _survey_reviews(folder, progress)
         # CIFAR-10: batches of the binary or of the Python version.
         if (folder / "data_batch_1.bin").is_file():
@@ -149,7 +149,7 @@ def _survey_reviews(folder: Path, progress: Progress) -> ReviewCollector:
     collector = ReviewCollector(str(folder))
     # Each review is a file; other files in these folders are left out.
     paths: list[Path] = []
-    for part in ("train/neg", "train/pos", "test/neg", "test/pos"):
+    for part in ReviewCollector.folders:
         paths += (folder / part).glob("*")
     with ReadMeter(str(folder)) as meter:
         for finished, path in enumerate(sorted(paths), start=1):

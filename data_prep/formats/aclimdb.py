@@ -63,7 +63,7 @@ class AclImdb:
         """Read text and label of every review of train and test.
 
         Raises:
-            ValueError: a file cannot be read.
+            ValueError: a file cannot be read, or has no text.
         """
         total = sum(map(len, self.names.values()))
         num_read = 0
@@ -79,8 +79,11 @@ class AclImdb:
                         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
                     meter.add(len(text))
                     # Without white space around it, as TFDS's imdb_reviews stores a review.
+                    review = text.strip()
+                    if not review:
+                        raise ValueError(f"{path} is empty: get the reviews again")
                     sentiment = name.partition("/")[0]
-                    reviews[part].append(((text.strip(),), LABELS[sentiment]))
+                    reviews[part].append(((review,), LABELS[sentiment]))
                     # Reported now and then, since a report takes longer than a file.
                     num_read += 1
                     if num_read % REPORTED == 0 or num_read == total:

@@ -1,7 +1,6 @@
-"""Parquet and Arrow files of the ``datasets`` package: one file or several for each split.
+"""Parquet and Arrow files of the ``datasets`` package: one file or several for each split, see ``column_files``.
 
-Files of a split begin with its name and a dash or a dot, in the folder or in ``data/``, or lie in a folder of that name
-up to two levels down, as the package and its hub store them. Needs the extra ``parquet`` (pyarrow).
+Needs the extra ``parquet`` (pyarrow).
 """
 
 import io
@@ -18,16 +17,15 @@ from lra.console import pip_install
 from lra.data.progress import Progress
 
 from ..listops import encode
+from .column_files import NAMES, find_parts
 from .layout import CHUNK, Export, Kind, Reader, SequenceExample, as_label, check_length
 
-NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
-SUFFIXES = (".parquet", ".arrow")
-# Where the files of a split are below a folder.
-PLACES = ("{}[-.]*", "{}/*", "data/{}[-.]*", "*/{}/*")
 # Usual names of columns; of several, the first one is read.
 INPUTS = ("input_ids_0", "input_ids", "text1", "text", "Source", "source", "image", "img")
 SECOND = {"input_ids_0": "input_ids_1", "text1": "text2"}
 LABELS = ("label", "labels", "Target", "target")
+# What an example without an input lacks.
+NOUNS: dict[Kind, str] = {"bytes": "text", "pixels": "image", "expression": "expression"}
 BATCH = 1024  # examples read at a time
 
 Row = tuple[list[np.ndarray], int | float]  # numbers of each text, and the label
@@ -44,6 +42,9 @@ class ColumnReader(Reader):
         length: pixels of an image; None for texts.
         columns: names of the input columns, one or two, then of the label; None for the usual names.
         allow_colours: whether images may have colours.
+
+    Raises:
+        ValueError: files are missing or named in two styles, or `columns` has another number of names.
 
     A column of inputs holds lists of stored ids, or text and bytes (an expression for ListOps), or images as PNG or
     JPEG, with or without a dictionary around their bytes. Images with colours become three planes R, G, B
@@ -142,6 +143,8 @@ class ColumnReader(Reader):
         # The package stores an image as a dictionary of its bytes and its path.
         if isinstance(value, dict):
             value = value.get("bytes")
+        if value is None:
+            raise ValueError(f"{where}: no {NOUNS[self.kind]}")
         if self.kind == "pixels" and isinstance(value, bytes):
             tokens = _decode_image(value, where)
             if self.has_colours(tokens):
@@ -164,21 +167,6 @@ class ColumnReader(Reader):
         if not self.allow_colours or self.length is None:
             return False
         return len(tokens) == 3 * self.length
-
-
-def find_parts(folder: Path) -> dict[str, list[Path]]:
-    """Find the files of each split, in order; a split without files is left out."""
-    parts = {}
-    for split, names in NAMES.items():
-        # The first place and name that has files, so that no split is read twice.
-        files: list[Path] = []
-        for name in names:
-            for pattern in PLACES:
-                paths = folder.glob(pattern.format(name))
-                files = files or sorted(path for path in paths if path.suffix in SUFFIXES)
-        if files:
-            parts[split] = files
-    return parts
 
 
 def import_pyarrow() -> Any:
@@ -235,7 +223,7 @@ def _decode_image(data: bytes, where: str) -> np.ndarray:
 
 
 def _ids(value: Any, where: str) -> np.ndarray:
-    ids = np.asarray(value if value is not None else ())
+    ids = np.asarray(value)
     is_valid = ids.ndim == 1
     # An empty list has no type.
     if is_valid and len(ids):

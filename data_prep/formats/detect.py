@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..archive import reject_zip
 from . import aclimdb, arrays
 from .aclimdb import AclImdb
 from .cifar import Cifar, open_cifar
+from .column_files import find_parts
 from .layout import Kind, Reader
 
 
@@ -50,17 +52,19 @@ def open_copy(
         The reader; None if the path is none of these formats, so that the source reads the official one.
 
     Raises:
-        ValueError: a file of the copy is missing; columns report this when the split is read.
+        ValueError: the path is a zip archive, or a file of the copy is missing; of columns, a missing split is reported
+            when it is read.
     """
     if path is None:
         return None
     # Imported here: they import data_prep.listops, which imports this module.
-    from .columns import ColumnReader, find_parts
+    from .columns import ColumnReader
     from .lra_pickle import PickleReader, has_files
     from .pixel_lines import PixelLineReader
     from .pixel_lines import has_files as has_lines
 
     folder = Path(path).expanduser()
+    reject_zip(folder)
     task_format = FORMATS[task]
     options: dict[str, Any] = {
         "num_texts": task_format.num_texts,

@@ -37,6 +37,8 @@ from data_prep.__main__ import PrepareOptions
 from data_prep.adding import Adding
 from data_prep.image import OFFICIAL
 from data_prep.listops import ListOps, decode
+from data_prep.retrieval import Retrieval
+from data_prep.text import Text
 from lra.config.compose import compose
 from lra.runs import record
 from lra.train.__main__ import train
@@ -173,6 +175,7 @@ def test_inspect_recognises_layout_and_counts_examples(tmp_path, inspected, layo
     assert "train         2 examples  length 4 / 4 / 4  labels 2:1 9:1" in out
     assert "val           2 examples  length 1 / 2 / 3  labels 0:1 1:1" in out
     assert "all          60 examples  length 1,024 / 1,024 / 1,024" in out
+    assert f"{listops}/basic_train.tsv and {root}/{listops}/basic_test.tsv have the same content" in out
     assert "train has 2 examples, the official data 96,000" in out and "the official data 200,000" in out
     assert "cifar-10-binary.tar.gz: lra data task=image" in out
     commands = [shlex.split(line.partition("it: ")[2])[2:] for line in out.splitlines() if "to prepare it: " in line]
@@ -185,6 +188,7 @@ SMALL = png(np.eye(16, dtype=np.uint8))
 IMAGE = f"{INNER}/imgs/8/sample_3.png"
 BATCH = "cifar-10-batches-bin/data_batch_1.bin"
 CUT = gzip.compress(LISTOPS["basic_val.tsv"])[:-9]
+REVIEWS = dict.fromkeys([f"aclImdb/{folder}/0_5.txt" for folder in ("train/pos", "test/neg", "test/pos")], b"good")
 # The expected output, and the files to change.
 DAMAGED_FILES = {
     "basic_val.tsv.gz is damaged": {"l/basic_val.tsv": None, "l/basic_val.tsv.gz": CUT},
@@ -204,6 +208,8 @@ DAMAGED_FILES = {
     "data_batch_1.bin: has 18,437 bytes, not records of 3,073": {BATCH: RECORDS["test_batch"].tobytes()[:-1]},
     "it lacks data_batch_3": {name: PYTHON_BATCH for name in PYTHON_BATCHES if name[-1] != "3"},
     "test_batch.bin: is missing": {BATCH: RECORDS["test_batch"].tobytes()},
+    "aclImdb/train/neg: is missing": REVIEWS,
+    "q lacks test-1-of-2.arrow": {"q/test-0-of-2.arrow": b""},
     "tolerated: l/basic_val.tsv, line 2: no line end": {"l/basic_val.tsv": HEAD + b"[MAX 1 2 ]\t2"},
 }
 
@@ -214,7 +220,7 @@ def test_inspect_names_damaged_file_and_line(tmp_path, inspected, message):
     root = write_folder(tmp_path / "root", {name: data for name, data in files.items() if data is not None})
     status, out = inspected(root)
     assert message in out.replace(f"{root}/", "") and status == ("tolerated" not in message)
-    assert ("damaged: " in out) == (status == 1)
+    assert ("damaged: " in out) == (status == 1) and "source.archive=" not in out
 
 
 def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspected):
@@ -226,19 +232,28 @@ def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspec
         status, out = inspected(tmp_path / name)
         assert status == 0 and line in out and f"source.archive={tmp_path / name}" in out
     ListOps(min_length=5, max_length=20, train=5, val=5, test=5).prepare(tmp_path / "data")
-    write_folder(tmp_path, {"hub/train.parquet": b"", "mega/input/train.src": b""})
+    write_folder(tmp_path, {"hub/train/a.parquet": b"", "hub/test/a.parquet": b"", "mega/input/train.src": b""})
     folders = ("train/neg", "train/pos", "test/neg", "test/pos")
     write_folder(tmp_path / "unpacked/aclImdb", {f"{folder}/0_5.txt": b"good" for folder in folders})
     status, out = inspected(tmp_path)
     for line in (
         "archive: ",
         "prepared data: ",
-        "parquet files: ",
+        f"parquet files: {tmp_path}/hub (2 files",
+        f"aclImdb/train and {tmp_path}/unpacked/aclImdb/test have the same content",
         "MEGA's lines",
         f"source.release={tmp_path}/mega",
         "test          2 examples  length 4 / 4 / 4  labels 0:1 1:1",
     ):
         assert status == 0 and line in out
+
+
+def test_zip_archive_is_rejected_at_once(tmp_path, capsys):
+    path = write_folder(tmp_path, {"a.zip": b"PK\3\4..."}) / "a.zip"
+    message = "a.zip: zip archives are not read; unpack it"
+    for make in (Text, Retrieval, lambda archive: ListOps(release=archive)):
+        assert_error(message, make, archive=path)
+    assert inspect.main([str(path)]) == 1 and message in capsys.readouterr().err
 
 
 def test_inspect_reads_pickles_without_executing_them(tmp_path, inspected):

@@ -154,6 +154,8 @@ def test_extracted_reviews_match_archive(tmp_path):
     original_folder = Text(archive=tmp_path).folder("data")
     (tmp_path / "aclImdb" / "test" / "pos" / "3_7.txt").write_text("changed")
     assert Text(archive=tmp_path).folder("data") != original_folder
+    (tmp_path / "aclImdb" / "test" / "pos" / "3_7.txt").write_text(" \n")
+    assert_rejected(Text(archive=tmp_path), tmp_path / "bad", "test/pos/3_7.txt is empty")
     for path in (tmp_path / "aclImdb" / "train" / "neg").glob("*.txt"):
         path.unlink()
     assert_error(r"neg holds no <id>_<rating>.txt: the folder of reviews is incomplete", Text, archive=tmp_path)
@@ -323,6 +325,32 @@ def test_coloured_parquet_images_match_binary_archive(tmp_path, has_val):
     options = {"hold_out": 5, "order": "archive" if has_val else "tfds"}
     expected = prepared(Image(**cifar(tmp_path / "cifar.tar.gz"), **options), tmp_path / "data")
     assert prepared(Image(archive=tmp_path / "hub", **options), tmp_path / "copy") == expected
+
+
+NULLS = [(Text, {"text": None}), (ListOps, {"Source": None}), (Retrieval, {"text1": "a", "text2": None})]
+NULLS += [(Pathfinder, {"image": {"bytes": None, "path": "a.png"}})]
+
+
+@pytest.mark.parametrize(("task", "cells"), NULLS)
+def test_null_input_error_names_example(tmp_path, task, cells):
+    write_columns(tmp_path, split_examples([(*cells.values(), 1)] * 20), [*cells, "label"])
+    source = task(**{"archive" if task is Text else "release": tmp_path})
+    assert_rejected(source, tmp_path / "data", "parquet, example 1: no (text|expression|image)$")
+
+
+COLUMN_FILES = {
+    "lacks train-01-of-02.arrow: train-00-of": ["test-0-of-1.arrow", "train-00-of-02.arrow"],
+    "lacks train-1-of-9.arrow, .*, train-5-of-9.arrow, 3 more": ["data/train-0-of-9.arrow"],
+    "train-0-of-1.parquet and .*/train.parquet are named": ["train-0-of-1.parquet", "train.parquet"],
+    "test.arrow and .*/test.parquet are named in two": ["test.arrow", "test.parquet"],
+    "val-0.*a.arrow and .*b.arrow are the same part": [f"val-0-of-1-{digit * 16}.arrow" for digit in "ab"],
+}
+
+
+@pytest.mark.parametrize("message", COLUMN_FILES)
+def test_missing_or_repeated_column_file_error_names_files(tmp_path, message):
+    write_folder(tmp_path, dict.fromkeys(COLUMN_FILES[message], b""))
+    assert_error(message, open_copy, tmp_path, "text")
 
 
 def test_damaged_parquet_raises_and_unknown_folder_is_no_copy(tmp_path):

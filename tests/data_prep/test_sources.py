@@ -145,7 +145,7 @@ def test_local_archive_is_verified_and_used(tmp_path):
     assert (local.substitute, IMDB.but(archive=path, sha256=IMDB.sha256).substitute) == (f"sha256 {SHA256[:12]}", None)
     message = refused(IMDB.but(archive=path), tmp_path / "downloads")
     assert f"{path} has sha256 {SHA256} instead of {IMDB.sha256}: get aclImdb_v1.tar.gz from http://ai." in message
-    assert "is not a file" in refused(IMDB.but(archive=tmp_path), tmp_path / "downloads")
+    assert f"lra data inspect {tmp_path} describes" in refused(IMDB.but(archive=tmp_path), tmp_path / "downloads")
     unchecked = Download(url="http://127.0.0.1/file", archive=path)
     assert unchecked.fetch(tmp_path, silent) == path
     assert unchecked.identity == {"archive": {"bytes": 200_000, "sha256": SHA256}}

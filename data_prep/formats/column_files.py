@@ -1,0 +1,99 @@
+"""Find the parquet and arrow files of each split, and reject copies whose files are missing or would be read twice.
+
+Files of a split begin with its name and a dash or a dot, in the folder or in ``data/``, or lie in a folder of that name
+up to two levels down, as the ``datasets`` package and its hub store them.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
+SUFFIXES = (".parquet", ".arrow")
+# Where the files of a split are below a folder.
+PLACES = ("{}[-.]*", "{}/*", "data/{}[-.]*", "*/{}/*")
+# A file of several, such as train-00000-of-00002; older versions of the package append a checksum.
+SHARD = re.compile(r"(?P<stem>(.*[-._])?)(?P<number>\d+)-of-(?P<total>\d+)(-[0-9a-f]{16})?")
+MOST_MISSING = 5  # missing files that are named; further ones are counted
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the files of a split are named; files of two styles may hold the same examples.
+
+    Args:
+        folder: folder of the file.
+        suffix: .parquet or .arrow.
+        pattern: name of a shard without its number, such as train-*-of-00002; the split's name for a file of the whole
+            split; empty for other names, of which a split may have several.
+    """
+
+    folder: Path
+    suffix: str
+    pattern: str
+
+
+def find_parts(folder: Path) -> dict[str, list[Path]]:
+    """Find the files of each split, in order; a split without files is left out.
+
+    Raises:
+        ValueError: a file is missing among files that state their number, or files are named in two styles.
+    """
+    parts = {}
+    for split, names in NAMES.items():
+        # The first place and name that has files, so that no split is read twice.
+        files: list[Path] = []
+        for name in names:
+            for pattern in PLACES:
+                paths = folder.glob(pattern.format(name))
+                files = files or sorted(path for path in paths if path.suffix in SUFFIXES)
+        if files:
+            _check_styles(files)
+            _check_shards(files)
+            parts[split] = files
+    return parts
+
+
+def _check_styles(files: list[Path]) -> None:
+    """Raise ValueError if files of a split are named in two styles."""
+    first = files[0]
+    for other in files[1:]:
+        if _style(other) != _style(first):
+            reason = "are named in two styles and may hold the same examples twice"
+            raise ValueError(f"{first} and {other} {reason}: keep one of them")
+
+
+def _style(path: Path) -> Style:
+    shard = SHARD.fullmatch(path.stem)
+    if shard is not None:
+        pattern = f"{shard['stem']}*-of-{shard['total']}"
+    else:
+        is_whole_split = any(path.stem in names for names in NAMES.values())
+        pattern = path.stem if is_whole_split else ""
+    return Style(path.parent, path.suffix, pattern)
+
+
+def _check_shards(files: list[Path]) -> None:
+    """Raise ValueError if shards are missing or occur twice, by the number of shards in their names."""
+    first = SHARD.fullmatch(files[0].stem)
+    # All files have one style, so that all of them are shards or none is.
+    if first is None:
+        return
+    total = int(first["total"])
+    paths: dict[int, Path] = {}
+    for path in files:
+        shard = SHARD.fullmatch(path.stem)
+        number = int(shard["number"]) if shard is not None else 0
+        if number in paths:
+            raise ValueError(f"{paths[number]} and {path} are the same part of {total:,}: keep one of them")
+        paths[number] = path
+    # Most programs count from 0, some from 1.
+    start = 1 if total in paths and 0 not in paths else 0
+    missing = [number for number in range(start, start + total) if number not in paths]
+    if missing:
+        width = len(first["number"])
+        suffix = files[0].suffix
+        names = [f"{first['stem']}{number:0{width}}-of-{first['total']}{suffix}" for number in missing[:MOST_MISSING]]
+        if len(missing) > MOST_MISSING:
+            names.append(f"{len(missing) - MOST_MISSING:,} more")
+        raise ValueError(f"{files[0].parent} lacks {', '.join(names)}: {files[0].name} is one of {total:,} files")
