@@ -44,7 +44,10 @@ def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
         label = LABELS[MEMBER.fullmatch(name)[2]]
         with reading(path):
             # Without surrounding white space, as in TFDS's imdb_reviews.
-            reviews[name] = (file.read().strip(),), label
+            review = file.read().strip()
+        if not review:
+            raise ValueError(f"{path}: {name} is empty: get the reviews again")
+        reviews[name] = (review,), label
     for folder in ("train/neg", "train/pos", "test/neg", "test/pos"):
         if not any(name.startswith(f"aclImdb/{folder}/") for name in reviews):
             raise ValueError(f"{path} is not the IMDb archive: it holds no aclImdb/{folder}/<id>_<rating>.txt")

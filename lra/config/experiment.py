@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Default minimum of ``eval_batch`` on a GPU. If memory runs out, ``LitClassifier`` evaluates fewer examples at a time.
 MIN_GPU_EVAL_BATCH = 512
-# Sections of which the meta model is made: ``replace`` drops it if one of them changes. (data.pad decides only ``packed``.)
+# Sections of which the meta model is made: ``replace`` drops it if one changes. (data.pad decides only ``packed``.)
 _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
 # Sections that decide the result of a seed, without the seed itself. The logger, for example, decides nothing.

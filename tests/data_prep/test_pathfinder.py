@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pathfinder_reference
 import pytest
 from numba import njit
-from pathfinder_author import counted, drawn
 from pathfinder_reference import KINDS, PARAMETERS, Pieces, dilate, disk, every_kind, marker, move, opposite
 from scipy.ndimage import grey_dilation, label
 from scipy.stats import chi2_contingency, chisquare
@@ -193,7 +193,7 @@ def test_image_statistics_match_original_generator(kind):
     size, contour = map(int, kind.split())
     images, labels, result = trace(size=size, contour=contour, count=COUNTS[size], seed=11)
     assert abs(labels.mean() - 0.5) < 4 * 0.5 / len(labels) ** 0.5
-    assert_same_distribution(kind, list(drawn(images, labels, result)))
+    assert_same_distribution(kind, list(pathfinder_reference.drawn(images, labels, result)))
 
 
 def assert_same_distribution(kind, images):
@@ -201,7 +201,9 @@ def assert_same_distribution(kind, images):
     p = {}
     for name, recorded in ORIGINAL["statistics"][kind].items():
         if isinstance(recorded, dict):
-            table = np.array([recorded["counts"], counted(recorded["edges"], [image[name] for image in images])])
+            table = np.array(
+                [recorded["counts"], pathfinder_reference.counted(recorded["edges"], [image[name] for image in images])]
+            )
             table = table[:, table.any(0)]
             p[name] = chi2_contingency(table).pvalue if table.shape[1] > 1 else 1.0
     assert len(p) == 17 and min(p.values()) > 0.01 / len(p), sorted(p.items(), key=lambda item: item[1])[:5]
