@@ -15,8 +15,8 @@ from ..config import CONF
 from ..config.compose import compose, further, mechanism
 from ..config.experiment import Experiment
 from ..config.options import Options
-from ..config.schema import Compile, Device, Least, Name, Number, Precision, Some, Threads, Trainer
-from ..options import Positive, Whole
+from ..config.schema import Compile, Device, Name, Number, Precision, Some, Threads, Trainer
+from ..options import Least, Positive, Whole
 from .measure import Clock
 
 MECHANISMS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")  # mechanisms=all
