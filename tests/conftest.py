@@ -44,6 +44,7 @@ from support.faster import interpret_faster, read_yamls_once, share_compositions
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
+from lra.data.store import StoreError
 
 CHECK_SHAPES = os.environ.get("LRA_CHECK_SHAPES", "1") == "1"
 # xdist runs one process per core. A shell starts background jobs with SIGINT ignored, which subprocesses would inherit.
@@ -149,13 +150,23 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+def assert_error(message: str, call, *args, **options) -> str:
+    """Assert that the call raises a one-line ValueError with this message that is no StoreError; return the text."""
+    with pytest.raises(ValueError, match=message) as caught:
+        call(*args, **options)
+    assert "\n" not in str(caught.value) and not isinstance(caught.value, StoreError)
+    return str(caught.value)
+
+
+def set_up(data):
+    """Load the splits of a data module and return it."""
+    data.setup()
+    return data
+
+
 def error_message(call, *args) -> str:
     """Return the message of the ValueError that a call raises; it must be a single line."""
-    with pytest.raises(ValueError) as excinfo:
-        call(*args)
-    message = str(excinfo.value)
-    assert "\n" not in message
-    return message
+    return assert_error(".", call, *args)
 
 
 def p_value(observed, expected=None) -> float:

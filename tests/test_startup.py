@@ -105,10 +105,7 @@ def test_unsupported_system_raises():
     assert run.stderr == "lra: runs on Linux and macOS, not on Windows; on Windows use WSL\n" and run.returncode == 1
 
 
-MISSING = {
-    "studies.pretrained.dinov2_onnx": ("onnx", "onnx"),
-    "integrations.huggingface": ("transformers", "hf"),
-}
+MISSING = {"studies.pretrained.dinov2_onnx": ("onnx", "onnx"), "integrations.huggingface": ("transformers", "hf")}
 
 
 @pytest.mark.parametrize("module", MISSING)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import CHECK_SIZES, KERNELS, MECHANISMS, config
+from conftest import CHECK_SIZES, KERNELS, MECHANISMS, assert_error, config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -123,8 +123,7 @@ def test_dropout_is_active_in_training_or_rejected(name):
     experiment = config(name, *CHECK_SIZES)
     kind = experiment.attn.function
     if issubclass(kind, Attention | Mixer) and not kind.has_dropout:
-        with pytest.raises(ValueError, match=rf"^attn.dropout must be 0, not 0.5: {kind.__name__} has none"):
-            build_block(name, 0.5)
+        assert_error(rf"^attn.dropout must be 0, not 0.5: {kind.__name__} has none", build_block, name, 0.5)
         return
     x, mask = properties.inputs(experiment)
     with_dropout, without_dropout = build_block(name, 0.5), build_block(name, 0.0)

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from support.features import D, E, H, check, masks, mean, qkv, real_rows, same_with_gradients, sized
+from support.features import D, E, H, check, masks, mean, qkv, real_rows, same_with_gradients, sized, weights
 
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
@@ -19,10 +19,6 @@ from lra.reference import mega, nystrom
 
 L = 37
 IMPLS = pytest.mark.parametrize("impl", ["eager", "sdpa"])
-
-
-def weights(q, k):
-    return (q @ k.T / D**0.5).exp()
 
 
 def reference_cur(layer, pinv=reference.cubic_pinv):
@@ -145,8 +141,7 @@ def test_selection_is_distinct_and_prefers_real_tokens(score, pairing, class_tok
     selection = {"score": score, "pairing": pairing, "class_token": class_token}
     draw = None if training else torch.rand(2, H, L)
     for selected in select(q, k, CUROptions(count=9, **selection), mask, draw=draw):
-        assert selected.shape == (3, H, 9)
-        assert selected.dtype == torch.int64
+        assert selected.shape == (3, H, 9) and selected.dtype == torch.int64
         assert (selected.sort(-1).values.diff() > 0).all()
         for real, heads in zip(mask, selected, strict=True):
             assert real[heads].sum(-1).tolist() == [min(9, int(real.sum()))] * H

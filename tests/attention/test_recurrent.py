@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import CHECK_SIZES, config
-from support.features import same_with_gradients
+from support.features import s5_parts, same_with_gradients, set_parameters, tensor
 
 from lra.attention import delta_net
 from lra.attention.base import Sizes
@@ -75,25 +75,6 @@ def test_ssm_layers_match_reference(length, kind, options):
     skip = list(model.parameters())[-1]
     expected = torch.stack([reference_layer(model, u) for u in masked_x]) + skip * (x - masked_x)
     same_with_gradients(model(x, mask), expected, [x, *model.parameters()])
-
-
-def tensor(values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def set_parameters(model, **parts):
-    with torch.no_grad():
-        for name, value in parts.items():
-            getattr(model, name).copy_(value)
-    return model
-
-
-def s5_parts(p):
-    b, step = tensor(p["B"]), tensor(p["log_step"])[:, 0]
-    parts = [p["C1"], p["C2"]] if "C1" in p else tensor(p["C"]).split(len(b), 1)
-    c = torch.stack([torch.as_tensor(part, dtype=torch.float64) for part in parts])
-    eigenvalues = {"decay": tensor(p["Lambda_re"]), "frequency": tensor(p["Lambda_im"])}
-    return eigenvalues | {"log_step": step, "b": b, "c": c, "skip": tensor(p["D"])}
 
 
 S5_OPTIONS = {"s5_zoh": {}, "s5_bilinear_causal": {"discretisation": "bilinear", "bidirectional": False}}

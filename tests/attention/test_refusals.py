@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CHECK_SHAPES, config
+from conftest import CHECK_SHAPES, assert_error, config
 from jaxtyping import TypeCheckError
 
 from lra.attention.base import RENAMED, Attention, Sizes
@@ -55,8 +55,7 @@ def make(name, **options):
     ],
 )
 def test_invalid_option_error_names_option(name, options, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        make(name, **options)
+    assert_error(f"^{message}", make, name, **options)
 
 
 @pytest.mark.skipif(not CHECK_SHAPES, reason="shapes are not checked")
@@ -88,8 +87,7 @@ def test_renamed_class_attribute_raises_type_error(old, new):
     ],
 )
 def test_invalid_pinv_option_error_names_option(inverse, options, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        inverse(torch.eye(3), **{"steps": 3, **options})
+    assert_error(f"^{message}", inverse, torch.eye(3), **{"steps": 3, **options})
 
 
 class Bare(Attention):
@@ -131,10 +129,8 @@ def test_block_dropout_defaults_to_model_dropout(words, dropout):
     ],
 )
 def test_error_names_option_as_on_command_line(name, word, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        config(name, word).classifier()
+    assert_error(f"^{message}", lambda: config(name, word).classifier())
 
 
 def test_unrelated_error_message_is_unchanged():
-    with pytest.raises(ValueError, match=r"^numbers of rows do not match$"):
-        config(f"{__name__}.Broken").classifier()
+    assert_error(r"^numbers of rows do not match$", config(f"{__name__}.Broken").classifier)

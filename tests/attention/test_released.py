@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from support.features import set_parameters
 from torch import Tensor, nn
 
 from lra.attention.base import Sizes
@@ -80,9 +81,8 @@ def test_cosformer_matches_released():
 
 
 def test_hedgehog_matches_released():
-    hedgehog = Hedgehog(SIZES).double()
-    with torch.no_grad():
-        hedgehog.weight.copy_(torch.stack([waves(H, D, D, seed=4), waves(H, D, D, seed=5)]))
+    weight = torch.stack([waves(H, D, D, seed=4), waves(H, D, D, seed=5)])
+    hedgehog = set_parameters(Hedgehog(SIZES).double(), weight=weight)
     compare(hedgehog(*qkv()), "hedgehog")
 
 
@@ -96,8 +96,7 @@ def test_flare_matches_released(case, scale, mask):
     p = released_parameters(shapes, seed=6)
     x = waves(N, L, d, seed=7)
     flare = FLARE(SIZES, latents=latents, scale=scale).double()
-    with torch.no_grad():
-        flare.latents.copy_(p["latent_q"].view(H, latents, D))
+    set_parameters(flare, latents=p["latent_q"].view(H, latents, D))
     k, v = (x + F.linear(x, p[f"{side}_proj.fc.weight"], p[f"{side}_proj.fc.bias"]) for side in "kv")
     k, v = (t.unflatten(-1, (H, D)).transpose(1, 2) for t in (k, v))
     out = flare(k, k, v, mask).transpose(1, 2).flatten(2)
@@ -149,9 +148,7 @@ def test_skyformer_matches_released(case, mask):
 @pytest.mark.parametrize(("case", "both"), [("long_conv", False), ("long_conv_both", True)])
 def test_long_conv_matches_released(case, both):
     conv = LongConv(SIZES, dim=3, bidirectional=both, squash=0.3).double()
-    with torch.no_grad():
-        conv.weights.copy_(waves(1 + both, 3, L, seed=15))
-        conv.skip.copy_(waves(3, seed=16))
+    set_parameters(conv, weights=waves(1 + both, 3, L, seed=15), skip=waves(3, seed=16))
     compare(conv(waves(N, L, 3, seed=17)), case)
 
 

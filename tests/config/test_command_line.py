@@ -269,9 +269,7 @@ ERRORS = {
         "task=nope": "task=nope: no such choice; task is one of all, adding,",
         "listops": "listops: an option has the form <name>=<value>, such as task=listops",
     },
-    (examples, "task=adding budget=smoke"): {
-        "out=/nowhere/made.png": "/nowhere/made.png cannot be written",
-    },
+    (examples, "task=adding budget=smoke"): {"out=/nowhere/made.png": "/nowhere/made.png cannot be written"},
     (lengths, f"{LENGTHS} runs=runs"): {
         "mechanisms=[mean,nope]": "attn=nope: no such choice; did you mean attn=none? attn is one of based, bigbird",
         "lengths=[100]": "needs a length among 128, 256",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from conftest import config, experiment
+from conftest import assert_error, config, experiment
 from hydra.errors import HydraException
 from pydantic import ValidationError
 
@@ -71,8 +71,7 @@ def test_value_is_converted_to_option_type(kind, value, result):
 )
 def test_value_of_wrong_type_raises(kind, values):
     for value in values:
-        with pytest.raises(ValueError, match=r"^x(\.\w+)? must be .+, not .+$"):
-            typed(kind, value, "x")
+        assert_error(r"^x(\.\w+)? must be .+, not .+$", typed, kind, value, "x")
 
 
 # The range is closed, half open, or open at one end.
@@ -87,15 +86,10 @@ OUTSIDE = {
 @pytest.mark.parametrize("message", OUTSIDE)
 def test_value_outside_range_raises(message):
     value, bounds = OUTSIDE[message]
-    with pytest.raises(ValueError, match=f"^x must be {message}$"):
-        in_range("x", value, bounds, "")
+    assert_error(f"^x must be {message}$", in_range, "x", value, bounds, "")
 
 
-WRONG = [
-    ("bigbird", "block", 1.5),
-    ("cur_abs", "score", "best"),
-    ("lru", "r_max", 0.0),
-]
+WRONG = [("bigbird", "block", 1.5), ("cur_abs", "score", "best"), ("lru", "r_max", 0.0)]
 
 
 @pytest.mark.parametrize("name, option, value", WRONG)
@@ -138,8 +132,7 @@ def test_custom_class_options_follow_annotations():
     errors = {"rate=fast": "attn.rate must be a number, not 'fast'", "mode=c": "attn.mode must be one of a, b, not 'c'"}
     errors |= {"speed=1": "attn.speed: no such key; attn has dropout, mode, "}
     for override, message in errors.items():
-        with pytest.raises(ValueError, match=message):
-            compose_custom("Own", f"+attn.{override}")
+        assert_error(message, compose_custom, "Own", f"+attn.{override}")
     actual = compose_custom("Inner", "+attn.free=[1,{a: no}]", "+attn.unknown=x", "+attn.rate=3")
     assert actual.attn.get("free") == [1, {"a": "no"}]
     # An annotation that cannot be resolved leaves the value unchecked.
@@ -163,8 +156,7 @@ def test_options_are_frozen_and_replace_validates_and_rebuilds_the_meta_model():
     assert actual.meta_model.encoded_width == 32 and wider.meta_model.encoded_width == 64
     with pytest.raises(ValidationError, match="frozen"):
         actual.optim.lr = 1.0
-    with pytest.raises(ValueError, match=r"^optim\.eval_every must divide optim\.steps 7, not 3: add optim.eval"):
-        actual.optim.replace(steps=7)
+    assert_error(r"^optim\.eval_every must divide optim\.steps 7, not 3: add optim.eval", actual.optim.replace, steps=7)
 
 
 with Path(__file__).with_name("choices.csv").open() as _file:

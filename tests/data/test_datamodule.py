@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import LEVEL, config, p_value
+from conftest import LEVEL, assert_error, config, p_value, set_up
 from hydra.core.global_hydra import GlobalHydra
 from server import imdb
 from torch.utils.data import DataLoader
@@ -32,19 +32,13 @@ def test_epoch_permutation_depends_only_on_seed_and_position():
         assert sorted(stream[first : first + 10]) == list(range(10))
     for start, stop in [(0, 1), (7, 23), (19, 21), (30, 35)]:
         assert (EpochPermutation(10, seed=3)[start:stop] == stream[start:stop]).all()
-    assert (EpochPermutation(10, seed=4)[0:10] != stream[:10]).any()
-    assert (stream[:10] != stream[10:20]).any()
+    assert (EpochPermutation(10, seed=4)[0:10] != stream[:10]).any() and (stream[:10] != stream[10:20]).any()
 
 
 def test_epoch_permutation_is_uniform():
     """Position of example 0 in the first epoch, over 2,000 seeds."""
     positions = [EpochPermutation(10, seed)[0:10].tolist().index(0) for seed in range(2000)]
     assert p_value(np.bincount(positions, minlength=10)) > LEVEL
-
-
-def set_up(data):
-    data.setup()
-    return data
 
 
 @pytest.fixture
@@ -84,8 +78,7 @@ def test_training_stream_resumes_at_step(data):
     resumed = iter(other.train_dataloader())
     for batch in batches[35:]:
         resumed_batch = next(resumed)
-        assert torch.equal(batch.inputs, resumed_batch.inputs)
-        assert torch.equal(batch.label, resumed_batch.label)
+        assert torch.equal(batch.inputs, resumed_batch.inputs) and torch.equal(batch.label, resumed_batch.label)
 
 
 def test_batch_width_is_longest_sequence_rounded_up_or_task_length(data):
@@ -117,8 +110,7 @@ def test_evaluation_batches_cover_each_example_once(data, split):
     stored = made.splits[split]
     tokens = stored.tokens.tensor_split(stored.offsets[1:-1])
     expected = [(x.tolist(), y.item()) for x, y in zip(tokens, stored.labels, strict=True)]
-    assert sorted(evaluated) == sorted(expected)
-    assert len(evaluated) == 64
+    assert sorted(evaluated) == sorted(expected) and len(evaluated) == 64
 
 
 def test_accuracy_baseline_is_share_of_most_frequent_class(data):
@@ -137,8 +129,7 @@ def test_load_dataset_batches_equal_task_data_batches(task, data_root):
     batch = next(iter(DataLoader(dataset, batch_size=9, collate_fn=dataset.collate)))
     width = batch.tokens.shape[1]
     mask = torch.ones_like(batch.mask) if expected.mask is None else expected.mask[:, 0, :width]
-    assert torch.equal(batch.tokens, expected.inputs[:, 0, :width])
-    assert torch.equal(batch.mask, mask)
+    assert torch.equal(batch.tokens, expected.inputs[:, 0, :width]) and torch.equal(batch.mask, mask)
     assert torch.equal(batch.label, expected.label) and int(mask.sum(1).max()) == width
     assert dataset.metadata.is_regression == (task == "adding") == (dataset.metadata.vocab_size is None)
     assert len(list(dataset)) == len(dataset) == 64
@@ -179,8 +170,7 @@ INVALID_NAMES = {
 
 @pytest.mark.parametrize("message", INVALID_NAMES)
 def test_invalid_names_are_rejected_with_valid_choices(message):
-    with pytest.raises(ValueError, match=message):
-        lra.load_dataset(**INVALID_NAMES[message])
+    assert_error(message, lra.load_dataset, **INVALID_NAMES[message])
 
 
 def test_load_dataset_preserves_hydra_state_of_application(tmp_path):

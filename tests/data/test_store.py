@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import small_disk, until
+from conftest import assert_error, small_disk, until
 from server import start
-from support.records import flip
+from support.records import flip, replace_text
 
 from lra.data import store
 from lra.data.source import Source
@@ -18,6 +18,7 @@ from lra.data.store import ExampleChunk, Split, StoreError, load, verify
 from lra.data.store_writer import write
 
 PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
+META = "meta.json"
 GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
 
 
@@ -84,17 +85,12 @@ def test_changing_loaded_tokens_does_not_change_the_file(folder):
     assert load(folder)["train"].tokens.any()
 
 
-def edit_meta(folder, old, new):
-    path = folder / "meta.json"
-    path.write_text(path.read_text().replace(old, new, 1))
-
-
 DAMAGE = {
     "no data set at": lambda folder: folder.rename(folder.with_name("elsewhere")),
-    "not a data set: it has no meta.json": lambda folder: (folder / "meta.json").unlink(),
-    "meta.json is damaged": lambda folder: (folder / "meta.json").write_text('{"format": 1, "prov'),
-    "meta.json is damaged: its sha256 is not the one in SHA256SUMS": lambda folder: edit_meta(folder, "|u1", "|i1"),
-    "has format 99, this version reads format 1": lambda f: edit_meta(f, '"format": 1', '"format": 99'),
+    "not a data set: it has no meta.json": lambda folder: (folder / META).unlink(),
+    "meta.json is damaged": lambda folder: (folder / META).write_text('{"format": 1, "prov'),
+    "meta.json is damaged: its sha256 is not the one in SHA256SUMS": lambda f: replace_text(f / META, "|u1", "|i1"),
+    "has format 99, this version reads format 1": lambda f: replace_text(f / META, '"format": 1', '"format": 99'),
     r"train.tokens.bin is damaged: 10 bytes instead of \d+": lambda f: os.truncate(f / "train.tokens.bin", 10),
     "val.labels.bin cannot be read: No such file": lambda folder: (folder / "val.labels.bin").unlink(),
     r"another data set: sizes \[3, 2\] instead of \[4, 2\], version '1.0.0' instead of '1.1.0'": lambda folder: None,
@@ -201,8 +197,7 @@ def test_concurrent_processes_prepare_source_once(tmp_path, capfd):
     for process in (first, second):
         process.join(60)
     assert first.exitcode == second.exitcode == 0
-    assert read_log().count("another process") == 1
-    assert (tmp_path / "made").read_text() == "made\n"
+    assert read_log().count("another process") == 1 and (tmp_path / "made").read_text() == "made\n"
     assert len(Slow().load(root)["train"]) == 100
 
 
@@ -242,8 +237,7 @@ def test_open_prepares_generated_source_or_names_command(tmp_path, capsys):
 
 def test_unwritable_root_error_suggests_another_folder(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"cannot be written .*: choose another data folder"):
-        Slow().prepare(tmp_path / "file" / "data")
+    assert_error(r"cannot be written .*: choose another data folder", Slow().prepare, tmp_path / "file" / "data")
 
 
 def test_folder_name_depends_only_on_arguments_and_version(tmp_path):

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import experiment
+from conftest import assert_error, experiment
 from PIL import Image
 
 from data_prep.download import Download
 from data_prep.image import TRAIN
 from data_prep.pathfinder.generator import generate
 from data_prep.pathfinder.listing import FOLDERS
-from lra.data.store import Split, StoreError, verify
+from lra.data.store import Split, verify
 from lra.runs import record
 from lra.train.__main__ import train
 
@@ -34,14 +34,6 @@ def silent(title, done, total):
 def files_in(folder: Path) -> list[str]:
     """Names of all files in a download folder except locks."""
     return [path.name for path in folder.iterdir() if path.suffix != ".lock"] if folder.exists() else []
-
-
-def assert_error(message: str, call, *args, **options) -> str:
-    """Assert that the call raises a one-line ValueError with this message that is no StoreError; return the text."""
-    with pytest.raises(ValueError, match=message) as caught:
-        call(*args, **options)
-    assert "\n" not in str(caught.value) and not isinstance(caught.value, StoreError)
-    return str(caught.value)
 
 
 def assert_rejected(source, root: Path, message: str) -> str:

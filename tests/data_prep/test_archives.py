@@ -9,17 +9,7 @@ from math import floor
 
 import numpy as np
 import pytest
-from server import (
-    CIFAR,
-    RECORDS,
-    assert_rejected,
-    cifar,
-    imdb,
-    prepared,
-    silent,
-    trained,
-    write_tar,
-)
+from server import CIFAR, RECORDS, assert_error, assert_rejected, cifar, imdb, prepared, silent, trained, write_tar
 
 from data_prep.archive import members, reading
 from data_prep.image import TEST, TRAIN, Image, pillow_grey, shuffled, tensorflow_grey
@@ -60,8 +50,7 @@ def test_tensorflow_grey_matches_float32_computation(colours):
     grey = np.tensordot(np.array([0.2989, 0.5870, 0.1140], np.float32), scaled, axes=1)
     float32_greys = (grey * np.float32(255.5)).astype(np.uint8)
     difference = tensorflow_grey(*colours).astype(int) - float32_greys
-    assert np.abs(difference).max() <= 1
-    assert (difference != 0).mean() < 2e-4
+    assert np.abs(difference).max() <= 1 and (difference != 0).mean() < 2e-4
 
 
 def test_pillow_grey_matches_pillow(colours):
@@ -196,8 +185,7 @@ def test_data_set_folder_depends_on_options_and_checksum(tmp_path, reviews):
     ],
 )
 def test_invalid_option_error_names_option(tmp_path, task, options, message):
-    with pytest.raises(ValueError, match=message):
-        task(**options_of(task, tmp_path) | options).prepare(tmp_path / "data")
+    assert_error(message, lambda: task(**options_of(task, tmp_path) | options).prepare(tmp_path / "data"))
     assert not list(tmp_path.glob("data/*/"))
 
 

@@ -340,5 +340,4 @@ def test_unknown_data_command_error_names_command(capsys):
 @pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt, "lra: interrupted\n"), (BrokenPipeError, "")])
 def test_interrupt_and_broken_pipe_exit_without_traceback(error, said, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(inspect, "layout", Mock(side_effect=error))
-    assert inspect.main([str(tmp_path)]) == 1
-    assert capfd.readouterr().err == said
+    assert inspect.main([str(tmp_path)]) == 1 and capfd.readouterr().err == said

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from conftest import LEVEL, experiment, p_value
+from conftest import LEVEL, experiment, p_value, set_up
 from server import gathered
 
 from data_prep.adding import Adding
@@ -82,8 +82,7 @@ def test_generated_split_gathers_same_batches_as_stored_split(width, limit):
 
 
 def test_adding_baseline_predicts_mean_label(data_root):
-    data = experiment("task=adding", "attn=sdpa", "budget=smoke").task_data()
-    data.setup()
+    data = set_up(experiment("task=adding", "attn=sdpa", "budget=smoke").task_data())
     labels = data.splits["test"].labels
     within = sum(abs(label - labels.mean().item()) < 0.04 for label in labels.tolist())
     assert data.baseline("test", metrics.within_tolerance) == 100 * within / len(labels)

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import assert_error, set_up
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from support.records import flip
+from support.records import flip, replace_text
 from support.training import seed_folder, smoke, train_config
 
 from lra.config.entry import name_positional
@@ -78,9 +79,7 @@ def test_result_is_saved_next_to_record_and_reused(runs, command):
 def test_scoring_standard_test_set_reproduces_recorded_score(run, generators, batch):
     """Fresh scores use the same scoring code as training: only the examples differ."""
     experiment, _ = generators
-    data = experiment.task_data()
-    data.setup()
-    standard = fresh.FreshData(data, np.arange(run.record.n_test), 0, "")
+    standard = fresh.FreshData(set_up(experiment.task_data()), np.arange(run.record.n_test), 0, "")
     model = restore.best(run, experiment)
     correct = fresh.outcomes(model, standard, metric="accuracy", batch=batch, precision="fp32", device="cpu")
     assert 100 * correct.mean() == run.record.test
@@ -103,8 +102,7 @@ def test_fresh_examples_exclude_examples_of_the_run(run, generators):
     # Replace hashes so that 10 of the fresh examples count as training examples of the run.
     hashes = fresh.ExampleHashes()
     hashes.of_split(result.data, "test")
-    run_data = experiment.task_data()
-    run_data.setup()
+    run_data = set_up(experiment.task_data())
     hashes.of_split(run_data, "train")[:10] = hashes.of_split(result.data, "test")[5:15]
     unseen = fresh.fresh_data(run, experiment, fresh_experiment, hashes)
     assert unseen.seen == 10 and unseen.digest != result.digest
@@ -128,12 +126,8 @@ def test_collect_writes_results_into_published_study(runs, run, command, tmp_pat
     record.write_table(study, [second_result, result])
     assert record.read_table(study) == [result, second_result]
     # Outcomes that do not have the stated score.
-    table = study / record.TABLE
-    text = table.read_text()
-    start = result.outcomes[:8]
-    table.write_text(text.replace(start, "AAAAAAAA", 1))
-    with pytest.raises(ValueError, match="is not a table of fresh-test results"):
-        record.read_table(study)
+    replace_text(study / record.TABLE, result.outcomes[:8], "AAAAAAAA")
+    assert_error("is not a table of fresh-test results", record.read_table, study)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +156,7 @@ def test_task_without_generator_raises(run, data_root, monkeypatch, options, is_
     changed = experiment.replace(source=experiment.source.replace(**options))
     monkeypatch.setattr(type(experiment.data_source()), "generated", is_generated)
     monkeypatch.setattr(fresh, "configuration", lambda *_: changed)
-    with pytest.raises(ValueError, match=reason):
-        fresh.generator_experiment(run, str(data_root), EXAMPLES)
+    assert_error(reason, fresh.generator_experiment, run, str(data_root), EXAMPLES)
 
 
 def test_run_on_files_is_scored_on_generated_examples(run, data_root, monkeypatch):
@@ -213,8 +206,7 @@ def test_confidence_interval_covers_true_difference(gap, seeds):
         covered_by_examples_only.append(abs(result.value - gap) <= 1.96 * result.examples_error)
         # A difference is significant if the interval excludes zero.
         assert (result.p < 0.05) == (result.low * result.high > 0)
-    assert 0.92 <= np.mean(covered) <= 0.98
-    assert np.mean(covered_by_examples_only) < 0.9
+    assert 0.92 <= np.mean(covered) <= 0.98 and np.mean(covered_by_examples_only) < 0.9
 
 
 def test_shared_examples_reduce_error_of_difference():

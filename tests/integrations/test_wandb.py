@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import config
+from conftest import assert_error, config
 from PIL import Image
 from support.records import TESTS, add, add_seeds, diverged
 from support.training import power_cut, seed_folder, train_config
@@ -170,8 +170,7 @@ def test_diverged_seed_is_a_failed_run(service, data_root, tmp_path):
 
 def test_missing_wandb_package_raises_with_install_command(data_root, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ValueError, match=r"not installed: pip install '\.\[wandb\]'"):
-        run(tmp_path)
+    assert_error(r"not installed: pip install '\.\[wandb\]'", run, tmp_path)
 
 
 needs_wandb = pytest.mark.skipif(not find_spec("wandb_workspaces"), reason="pip install '.[wandb]'")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import small_disk, until
+from server import start
 
 from lra.config import CONF
 from lra.config.errors import explain
@@ -81,8 +82,7 @@ def start_holder(path):
             acquired.set()
             time.sleep(60)
 
-    process = FORK.Process(target=hold_lock)
-    process.start()
+    process = start(hold_lock)
     assert acquired.wait(60)
     return process
 
@@ -128,9 +128,7 @@ def test_concurrent_processes_hold_lock_one_at_a_time(path, tmp_path, before):
             with open(log, "a") as file:
                 file.write(f"{begin} {time.time()}\n")
 
-    processes = [FORK.Process(target=log_hold_interval) for _ in range(6)]
-    for process in processes:
-        process.start()
+    processes = [start(log_hold_interval) for _ in range(6)]
     for process in processes:
         process.join(60)
         assert process.exitcode == 0

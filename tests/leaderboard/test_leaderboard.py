@@ -102,10 +102,7 @@ def test_leaderboard_command_applies_filters(call):
 
 @pytest.mark.parametrize(
     ("argument", "reason"),
-    [
-        ("filters.since=2099", "no result has all of these properties"),
-        ("card=cur_ab", "did you mean cur_abs?"),
-    ],
+    [("filters.since=2099", "no result has all of these properties"), ("card=cur_ab", "did you mean cur_abs?")],
 )
 def test_invalid_filter_raises(call, argument, reason):
     assert reason in call(leaderboard, argument)[0]

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import KERNELS, MECHANISMS
+from conftest import KERNELS, MECHANISMS, assert_error
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from support.features import model_and_batch
 from support.training import trained
@@ -134,8 +134,7 @@ def test_reading_weights_and_positions_from_options():
     assert views.positions([[0, 1], [1, 0]], 2, mask) == [1, 2]
     assert views.positions([1, 0], 2, mask) == [2] and views.positions([1, 0], None, mask) == [1, 0]
     for at, side, reason in ((3, None, "masked as padding"), (4, None, "from 0 to 3"), ([[2, 0]], 2, "a row of at")):
-        with pytest.raises(ValueError, match=reason):
-            views.positions(at, side, mask)
+        assert_error(reason, views.positions, at, side, mask)
 
 
 @pytest.mark.parametrize("display", draw.DISPLAYS)

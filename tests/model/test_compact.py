@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import config
+from conftest import assert_error, config, set_up
 from support.features import build, padded_ids
 
 from lra.data.datamodule import TaskData
@@ -45,9 +45,7 @@ class Source:
 
 def data(pad, **options):
     sizes = {"length": LENGTH, "limit": LENGTH, "masked_id": BLACK, "batch": 40}
-    task_data = TaskData(source=Source(), root="", pad=pad, **sizes, **options)
-    task_data.setup()
-    return task_data
+    return set_up(TaskData(source=Source(), root="", pad=pad, **sizes, **options))
 
 
 def assert_same(first, second):
@@ -133,8 +131,7 @@ def test_started_and_later_seeds_use_the_same_padding(data_root, tmp_path, capsy
     assert "seed 0: done before" in capsys.readouterr().err
     saved_configs = [path.read_text() for path in tmp_path.glob("*/listops/cur_abs/seed-*/config.yaml")]
     assert len(saved_configs) == 2 and all("data.pad: batch\n" in text for text in saved_configs)
-    with pytest.raises(ValueError, match=r"was made by another configuration \(data.pad"):
-        run_seeds(replan("seeds=[0]", "data.pad=compact"))
+    assert_error(r"was made by another configuration \(data.pad", run_seeds, replan("seeds=[0]", "data.pad=compact"))
 
 
 PRETRAINING = [(("sdpa", *OVERRIDES, "pretrain=none"), "compact", True)]

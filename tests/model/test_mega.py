@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import config, experiment
+from conftest import assert_error, config, experiment
 from support.features import same_with_gradients
 
 from lra.attention.base import Sizes
@@ -201,8 +201,6 @@ def test_every_scale_of_queries_and_keys_gets_a_gradient(attn, num_projections):
 
 
 def test_mechanism_that_does_not_fit_mega_raises_value_error():
-    with pytest.raises(ValueError, match="Mega needs a mechanism of queries, keys and values, not PSF"):
-        config("psf", "block=mega").classifier()
+    assert_error("Mega needs a mechanism of queries, keys and values, not PSF", config("psf", "block=mega").classifier)
     # The mechanism works on one chunk.
-    with pytest.raises(ValueError, match=r"count must be from 1 to 6 \(length\), not 7"):
-        mega(partial(CUR, count=7, impl="eager"), chunk=6)
+    assert_error(r"count must be from 1 to 6 \(length\), not 7", mega, partial(CUR, count=7, impl="eager"), chunk=6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import KERNELS, MECHANISMS, config, p_value
+from conftest import KERNELS, MECHANISMS, assert_error, config, p_value
 from support.features import padded_ids, same_with_gradients
 
 from lra.model import dropout
@@ -138,8 +138,7 @@ def test_attend_thin_in_bfloat16_is_close_to_float32(narrow_side):
         float32_inputs = [x.detach().float().requires_grad_() for x in (q, k, v)]
         rounded = attend_thin(q, k, v, mask, None if position_bias is None else position_bias.to(HALF))
         exact = attend_thin(*float32_inputs, mask, position_bias)
-        assert rounded.dtype == HALF
-        assert (rounded - exact).norm() < 8 * 2**-9 * exact.norm()
+        assert rounded.dtype == HALF and (rounded - exact).norm() < 8 * 2**-9 * exact.norm()
         grads = torch.autograd.grad(rounded.sum(), (q, k, v)), torch.autograd.grad(exact.sum(), float32_inputs)
         for first_grad, second_grad in zip(*grads, strict=True):
             assert (first_grad - second_grad).norm() < 16 * 2**-9 * max(second_grad.norm(), exact.norm())
@@ -253,8 +252,7 @@ def test_rotary_and_no_positions_have_no_position_table(positions):
 
 @pytest.mark.parametrize("name", ["s4d_lin", "luna", "mega", "psf", "fnet"])
 def test_rotary_positions_need_queries_and_keys_of_heads(name):
-    with pytest.raises(ValueError, match=r"model\.positions must be learned or none for"):
-        config(name, "model.positions=rotary").classifier()
+    assert_error(r"model\.positions must be learned or none for", config(name, "model.positions=rotary").classifier)
 
 
 def test_rotary_positions_need_even_head_dim():

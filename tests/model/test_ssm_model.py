@@ -3,12 +3,12 @@
 import json
 import math
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import experiment
+from support.features import s5_parts, set_parameters, tensor
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -230,18 +230,13 @@ def test_mixer_dropout_is_applied_before_gelu():
 @pytest.mark.parametrize("activation", RELEASED["layer"])
 def test_glu_block_matches_released_s5_layer(activation):
     """S5's SequenceLayer in evaluation, up to float32: the released BatchNorm stores its statistics in float32."""
-    case, tensor = RELEASED["layer"][activation], partial(torch.tensor, dtype=torch.float64)
+    case = RELEASED["layer"][activation]
     x, parameters = tensor(RELEASED["x"]), case["params"]
     dim = x.shape[1]
     mixer = S5(Sizes(heads=1, head_dim=dim, value_dim=dim, length=len(x)), dim=dim, states=4, blocks=1)
     block = GLU(lambda: mixer, dim=dim, hidden=1, dropout=0.0, activation=activation, gelu="tanh").double().eval()
-    seq = {key: tensor(value) for key, value in parameters["seq"].items()}
-    parts = {"decay": seq["Lambda_re"], "frequency": seq["Lambda_im"], "log_step": seq["log_step"][:, 0]}
-    parts |= {"b": seq["B"], "c": torch.stack([seq["C1"], seq["C2"]]), "skip": seq["D"]}
+    set_parameters(mixer, **s5_parts(parameters["seq"]))
     linear = [parameters[key] for key in ("out1", "out2") if key in parameters]
-    with torch.no_grad():
-        for key, value in parts.items():
-            getattr(mixer, key).copy_(value)
-        block.gate.weight.copy_(torch.cat([tensor(part["kernel"]).mT for part in linear]))
-        block.gate.bias.copy_(torch.cat([tensor(part["bias"]) for part in linear]))
+    weight = torch.cat([tensor(part["kernel"]).mT for part in linear])
+    set_parameters(block.gate, weight=weight, bias=torch.cat([tensor(part["bias"]) for part in linear]))
     torch.testing.assert_close(block(x[None], None)[0][0], tensor(case["y"]), rtol=1e-7, atol=1e-7)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.features import D, E, H, check, mean, qkv, same_with_gradients, sized
+from support.features import D, E, H, check, mean, qkv, same_with_gradients, sized, weights
 
 from lra.attention.base import Sizes
 from lra.attention.bigbird import BigBird
@@ -22,10 +22,6 @@ def check_pairs(layer, sees, value_dim=E):
     """Compare with softmax attention to the real keys; sees(i, j) says whether query i may attend to key j."""
     pairs = torch.tensor([[sees(i, j) for j in range(L)] for i in range(L)])
     check(layer, lambda h, at, q, k, v: mean(weights(q, k) * pairs[at][:, at], v), L, value_dim=value_dim)
-
-
-def weights(q, k):
-    return (q @ k.mT * D**-0.5).exp()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (3, H)])

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import config
+from conftest import assert_error, config
 from jaxtyping import TypeCheckError
 from support.features import same_with_gradients
 from torch.nn.functional import logsigmoid, normalize, softplus
@@ -152,8 +152,7 @@ def test_compiled_graph_size_is_independent_of_length(name):
 
 def test_chunk_must_be_power_of_two():
     tensors = draw_inputs("channel_decay_attention", 5)
-    with pytest.raises(ValueError, match="chunk must be a power of two, got 48"):
-        recurrence.channel_decay_attention(*tensors, chunk=48)
+    assert_error("chunk must be a power of two, got 48", recurrence.channel_decay_attention, *tensors, chunk=48)
 
 
 @pytest.mark.skipif(os.environ.get("LRA_CHECK_SHAPES", "1") != "1", reason="shapes are not checked")

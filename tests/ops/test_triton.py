@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import KERNELS
+from conftest import KERNELS, assert_error
 from triton_reference import case, check, errors, fused, run
 
 if not KERNELS:
@@ -256,8 +256,7 @@ def test_strides_beyond_32_bits_give_same_results(strides):
 )
 def test_unsupported_options_raise_value_error(kind, sizes, options, message):
     sizes = Sizes(**{"heads": 1, "head_dim": 8, "value_dim": 8, "length": 256} | sizes)
-    with pytest.raises(ValueError, match=message):
-        kind(sizes, **options, impl="triton")
+    assert_error(message, kind, sizes, **options, impl="triton")
 
 
 def test_float64_and_missing_gpu_raise_value_error(monkeypatch):
@@ -266,7 +265,5 @@ def test_float64_and_missing_gpu_raise_value_error(monkeypatch):
         fused(q.double(), k.double(), v.double(), rows, cols, mask, True, 2)
     monkeypatch.delenv("TRITON_INTERPRET")
     message = "need a GPU, the tensors are on cpu; impl=sdpa is the same without one"
-    with pytest.raises(ValueError, match=message):
-        fused(q, k, v, rows, cols, mask, True, 2)
-    with pytest.raises(ValueError, match=message):
-        kernels.token_scores(q, k, mask, score="abs", class_token=False)
+    assert_error(message, fused, q, k, v, rows, cols, mask, True, 2)
+    assert_error(message, kernels.token_scores, q, k, mask, score="abs", class_token=False)

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from conftest import assert_error
 from PIL import Image
 from rich.console import Console
 from support import records
@@ -130,20 +131,16 @@ def test_narrow_terminal_truncates_nothing(tmp_path):
 
 
 def test_unusable_run_folder_raises_error_with_reason(tmp_path):
-    with pytest.raises(ValueError, match="is not a folder"):
-        summary.collect(tmp_path / "missing")
-    with pytest.raises(ValueError, match=r"has no record of a training run; lra train makes them"):
-        summary.collect(tmp_path)
+    assert_error("is not a folder", summary.collect, tmp_path / "missing")
+    assert_error(r"has no record of a training run; lra train makes them", summary.collect, tmp_path)
     damaged = add(tmp_path)
     damaged.write_text("{")
-    with pytest.raises(ValueError, match=r"that can be read .*record.json is not a record"):
-        summary.collect(tmp_path)
+    assert_error(r"that can be read .*record.json is not a record", summary.collect, tmp_path)
     add(tmp_path, study="a")
     add(tmp_path, study="b")
     # Damaged records of further folders are named too.
     assert summary.collect(tmp_path / "a", further=[tmp_path])[1] == summary.collect(tmp_path)[1] != []
-    with pytest.raises(ValueError, match=r"no study 'c' in .*; there is a, b"):
-        summary.collect(tmp_path, "c")
+    assert_error(r"no study 'c' in .*; there is a, b", summary.collect, tmp_path, "c")
 
 
 PHASE = replace(records.PHASE, steps=100, tokens=600_000, step_ms=20.0)
@@ -221,8 +218,7 @@ def test_matched_run_of_other_cost_is_not_compared(tmp_path):
     add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=500_000, pretrain=PHASE)
     table = pretraining(of_study(tmp_path))
     (line,) = cells(table).values()
-    assert line["matched"].value is None
-    assert line["pretrained"].value == 45.0
+    assert line["matched"].value is None and line["pretrained"].value == 45.0
 
 
 OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("naive", 2.0), ("cur_abs", 1.0))]
@@ -310,8 +306,7 @@ def test_figures_are_written_and_not_blank(tmp_path):
     assert bench_figures.pictures([], out, studies) == []
     paths = bench_figures.pictures([made(OVER_N), made(STEPS)], out, studies)
     # Time over n, growth, bars, and speed against accuracy.
-    assert len(paths) == len(set(paths)) == 4
-    assert paths[-1].name == "speed-and-accuracy-paper-paper.png"
+    assert len(paths) == len(set(paths)) == 4 and paths[-1].name == "speed-and-accuracy-paper-paper.png"
     assert {path.with_suffix(kind) for path in paths for kind in (".png", ".svg", ".pdf")} == set(out.iterdir())
     for path in paths:
         with Image.open(path) as image:
@@ -327,5 +322,4 @@ def test_report_without_training_runs_shows_benchmarks(tmp_path, capfd):
     assert "# Efficiency" in text and "| cur_abs | 64 | 2 |" in text and "out of memory" in text
     pictures = list((tmp_path / "report" / "efficiency").glob("*.png"))
     assert "out of memory" in page and page.count("<svg xmlns") == len(pictures)
-    with pytest.raises(ValueError, match="no record of a training run"):
-        write_report(f"runs={tmp_path}", "study=paper-paper")
+    assert_error("no record of a training run", write_report, f"runs={tmp_path}", "study=paper-paper")

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from conftest import error_message
-from support.records import PHASE, RECORD
+from support.records import PHASE, RECORD, replace_text
 
 from lra.evaluate.restore import best, configuration
 from lra.io import lock
@@ -55,13 +55,9 @@ def test_published_tables_round_trip_is_exact(study):
     assert sorted(name for line in lines for name in line["fingerprints"]) == sorted(r.record.fingerprint for r in RUNS)
 
 
-def edit(path, old, new):
-    path.write_text(path.read_text().replace(old, new))
-
-
 DAMAGES = {
-    "test: Input should be": lambda study: edit(study / published.RUNS, ",37.0,", ",137.0,"),
-    "KeyError: 'f'": lambda study: edit(study / published.RUNS, ",0e1,", ",f,"),
+    "test: Input should be": lambda study: replace_text(study / published.RUNS, ",37.0,", ",137.0,"),
+    "KeyError: 'f'": lambda study: replace_text(study / published.RUNS, ",0e1,", ",f,"),
     "FileNotFoundError": lambda study: (study / published.CURVES).unlink(),
     "of a study of form 2 (form: ": lambda study: (study / published.ABOUT).write_text('{"command": "", "notes": []}'),
 }

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import error_message, run
+from conftest import assert_error, error_message, run
+from server import write_folder
 from support.records import RECORD, add, metrics, unseal
 
 from lra.report import page
@@ -79,11 +80,9 @@ def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch,
         metrics(path, [10.0, 12.5])
         (path.parent / "config.yaml").write_text("optim.lr: 0.0123\n")
     unfinished.unlink()
-    (intact.parent / "maps").mkdir()
-    (intact.parent / "maps" / "a.png").write_bytes(page.PNG + b"pixels")
+    write_folder(intact.parent / "maps", {"a.png": page.PNG + b"pixels"})
     damaged = tmp_path.joinpath(probes.FOLDER, *intact.parts[-5:-2], "seed-5", probes.NAME)
-    damaged.parent.mkdir(parents=True)
-    damaged.write_text("{")
+    write_folder(damaged.parent, {damaged.name: b"{"})
     stop, stderr = run(report, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
     assert stop is None and len({line for line in stderr.splitlines() if line.startswith("skipped: ")}) == 5, stderr
     assert f"skipped: {damaged} is not a record of probes" in stderr
@@ -101,15 +100,10 @@ def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch,
 def test_record_of_another_form_names_remedy(path, form):
     tree = {key: value for key, value in json.loads(path.read_text()).items() if key != "form"}
     path.write_text(json.dumps(tree if form is None else tree | {"form": form}))
-    with pytest.raises(ValueError, match=rf"form {form} instead of 2: .* below 0.2 .*; delete it to run that seed"):
-        record.load(path)
+    assert_error(rf"form {form} instead of 2: .* below 0.2 .*; delete it to run that seed", record.load, path)
 
 
-ROWS = {
-    "a word": ("12.5", "twelve"),
-    "a cell too few": (",0.0\n", "\n"),
-    "no step": ("step", "stop"),
-}
+ROWS = {"a word": ("12.5", "twelve"), "a cell too few": (",0.0\n", "\n"), "no step": ("step", "stop")}
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -137,9 +131,7 @@ def test_missing_files_of_a_run_are_reported(tmp_path):
 
 
 def test_file_that_is_no_picture_is_not_shown(tmp_path):
-    (tmp_path / "maps").mkdir()
-    (tmp_path / "maps" / "a.png").write_bytes(page.PNG + b"a")
-    (tmp_path / "maps" / "b.png").write_bytes(b"no picture")
+    write_folder(tmp_path / "maps", {"a.png": page.PNG + b"a", "b.png": b"no picture"})
     run_artifacts, (message,) = page.read_artifacts(tmp_path)
     assert run_artifacts.pictures == {"a": page.PNG + b"a"} and message.endswith("b.png is not shown: it is no PNG")
 
@@ -154,8 +146,7 @@ def test_history_skips_run_with_rejected_configuration(tmp_path, capfd):
     (good / "config.yaml").write_text("attn.count: 3\n")
     (bad / "config.yaml").write_text("a: [")
     # A seed that is not finished is skipped without a message.
-    (good.with_name("seed-1")).mkdir()
-    (good.with_name("seed-1") / "config.yaml").write_text("attn.count: 3\n")
+    write_folder(good.with_name("seed-1"), {"config.yaml": b"attn.count: 3\n"})
     assert {r.label: choices for r, choices in reader.history(tmp_path)} == {"good": {"attn.count": 3}}
     stderr = capfd.readouterr().err
     assert str(bad / "config.yaml") in stderr and len(stderr.splitlines()) == 1 and len(stderr) < 400
@@ -172,15 +163,12 @@ def test_foreign_npz_is_rejected(content, tmp_path):
 
 @pytest.mark.parametrize("content", SWAPS)
 def test_damaged_swaps_csv_is_rejected_or_skipped(content, tmp_path, capfd):
-    seed = tmp_path / "probes" / "s" / "listops" / "sdpa" / "seed-0"
-    seed.mkdir(parents=True)
-    (seed / "swaps.csv").write_bytes(content)
+    seed = write_folder(tmp_path / "probes" / "s" / "listops" / "sdpa" / "seed-0", {"swaps.csv": content})
     message = error_message(matrix, seed.parents[2], "swaps.csv", {"examples": "200", "kept": ""})
     assert "swaps.csv is not a line of scores" in message
     (seed.parents[2] / "swaps.csv").write_bytes(content)
     row = SimpleNamespace(runs={tmp_path / "s" / "listops" / "sdpa" / "seed-0": None})
-    assert matrices("s", [row]) == []
-    assert "swaps.csv is not a matrix of scores" in capfd.readouterr().err
+    assert matrices("s", [row]) == [] and "swaps.csv is not a matrix of scores" in capfd.readouterr().err
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import yaml
 from conftest import config, error_message, run
+from server import write_folder
 from support.records import RECORD, add, of_study
 from support.training import trained
 
@@ -122,10 +123,7 @@ def test_invalid_config_yaml_is_rejected_with_short_reason(tmp_path, reason):
 
 @pytest.mark.parametrize(("name", "seed"), [("seed-17", 17), ("foo-7", 0)])
 def test_unfinished_run_has_seed_of_its_directory(tmp_path, name, seed):
-    path = tmp_path / name
-    path.mkdir()
-    (path / "config.yaml").write_text("a: 1\n")
-    run_dir = RunDir.read(path)
+    run_dir = RunDir.read(write_folder(tmp_path / name, {"config.yaml": b"a: 1\n"}))
     assert run_dir.seed == seed and run_dir.fingerprint == config_file.fingerprint({"a": 1, "seed": seed})
 
 

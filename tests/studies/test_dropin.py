@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import config
+from conftest import assert_error, config
 from scipy.special import softmax
 
 from lra.config.compose import compose
@@ -169,10 +169,8 @@ def test_ratio_is_geometric_mean_and_errors_are_formatted():
     errors = lambda name, **values: Errors(name, "", 2, 0, None, {k: {"4": (v, 0.1)} for k, v in values.items()})
     pair = [errors("a", cur_step=0.4, x=0.2, y=float("nan")), errors("b", cur_step=0.5, x=1.0)]
     assert ratio("x", pair) == pytest.approx(1.0)
-    assert ratio("cur_step", pair) == 1
-    assert ratio("y", pair) == float("inf")
-    assert error_text(0.1234, 0.5) == "0.123 ± 0.500"
-    assert error_text(1234.5, 10.0) == "1234 ± 10"
+    assert ratio("cur_step", pair) == 1 and ratio("y", pair) == float("inf")
+    assert error_text(0.1234, 0.5) == "0.123 ± 0.500" and error_text(1234.5, 10.0) == "1234 ± 10"
 
 
 def test_missing_transformers_error_names_model(tmp_path, monkeypatch):
@@ -201,8 +199,7 @@ def test_qkv_of_trained_run(data_root, tmp_path):
         for key in ("attn.causal", "attn.dropout"):
             del run.choices[key]
         run.choices |= {"attn._target_": f"lra.attention.{target}", f"attn.{option}": value}
-        with pytest.raises(ValueError, match="has attn=sdpa; name a run of sdpa or softmax"):
-            qkv_sources.trained(run, options)
+        assert_error("has attn=sdpa; name a run of sdpa or softmax", qkv_sources.trained, run, options)
 
 
 def test_pairs_of_texts_are_selected_by_first_text(monkeypatch):
@@ -218,5 +215,4 @@ def test_pairs_of_texts_are_selected_by_first_text(monkeypatch):
     run = SimpleNamespace(path=Path("seed-0"), record=SimpleNamespace(task="x", label="sdpa", study="s", test=50.0))
     record_examples = lambda n: qkv_sources.trained(run, compose(DropinOptions, ["counts=[4]", f"n={n}"])).examples
     assert sorted(layers[0][0].shape[2] for layers in record_examples(2)) == [9, 20]
-    with pytest.raises(ValueError, match="n=3: seed-0 has 2 validation examples of more than 4 tokens"):
-        record_examples(3)
+    assert_error("n=3: seed-0 has 2 validation examples of more than 4 tokens", record_examples, 3)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from server import write_tar
+from server import assert_error, write_tar
 
 pytestmark = pytest.mark.peers
 transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
@@ -53,10 +53,8 @@ def test_examples_are_balanced_and_labelled_by_folder_name(reviews):
     assert labels.bincount().tolist() == [5, 5] and len(set(contents)) == 10
     assert [b"good" in content for content in contents] == labels.bool().tolist()
     assert labelled(reviews, "train", 10, 0)[0] == contents != labelled(reviews, "train", 10, 1)[0]
-    with pytest.raises(ValueError, match="2 classes of 12 or more files in train/<class>/; train=26 must be"):
-        labelled(reviews, "train", 26, 0)
-    with pytest.raises(ValueError, match="drawn=9 must be a multiple of the number of classes"):
-        labelled(reviews, "test", 9, 0, option="drawn")
+    assert_error("2 classes of 12 or more files in train/<class>/; train=26 must be", labelled, reviews, "train", 26, 0)
+    assert_error("drawn=9 must be a multiple of the number of classes", labelled, reviews, "test", 9, 0, option="drawn")
 
 
 def test_probe_gradient_is_zero_and_nearest_matches_numpy():

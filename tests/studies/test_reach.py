@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import MECHANISMS, config
+from conftest import MECHANISMS, assert_error, config
 from support.features import model_and_batch
 from support.records import RECORD, add, fail, finish, rows, table, texts
 
@@ -150,8 +150,7 @@ def test_probe_command_caches_results_and_writes_tables(data_root, tmp_path, cap
     collected = {name: record.load(home / name / "seed-0/probes.json") for name in names}
     assert list(record.load_collection(tmp_path).values()) == [collected["nystrom"], collected["sdpa"]]
     home.parents[1].joinpath(record.COLLECTION).write_text("{}")
-    with pytest.raises(ValueError, match="line 1 is not a record of probes"):
-        record.load_collection(tmp_path)
+    assert_error("line 1 is not a record of probes", record.load_collection, tmp_path)
     probe.__wrapped__(compose(ProbesOptions, [*args, "swaps=[sdpa,nystrom]"]))
     swaps = record.table(home.parent / "swaps.csv").set_index(["task", "trained with"]).loc["listops"]
     assert swaps.sdpa["nystrom"] == "" and swaps.nystrom["sdpa"]
@@ -159,8 +158,7 @@ def test_probe_command_caches_results_and_writes_tables(data_root, tmp_path, cap
     assert swaps.own.to_dict() == {name: swaps[name][name] for name in names} == scores
     assert "| task | trained with | own | nystrom | sdpa |" in (home.parent / "swaps.md").read_text()
     probe.__wrapped__(compose(ProbesOptions, [*args, "filled=true"]))
-    with pytest.raises(ValueError, match="give one of them"):
-        probe.__wrapped__(compose(ProbesOptions, [*args, "filled=true", "swaps=[sdpa]"]))
+    assert_error("give one of them", probe.__wrapped__, compose(ProbesOptions, [*args, "filled=true", "swaps=[sdpa]"]))
     filled = record.table(home.parent / "filled.csv").set_index(["task", "trained with"]).loc["listops"]
     assert filled.own.to_dict() == scores and {"16", "32"} <= set(filled)
 
@@ -283,18 +281,14 @@ def test_lengths_figure_shows_measured_and_published_errors():
     (axes,) = show.draw(measured, show.printed()).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert axes.get_xscale() == "log"
-    assert list(lines["sdpa"].get_ydata()) == [15.0, 15.0]
-    assert list(lines["mean"].get_ydata()) == [70.0, 70.0]
-    assert list(lines["best constant answer"].get_ydata()) == [75.0, 75.0]
+    for label, error in {"sdpa": 15.0, "mean": 70.0, "best constant answer": 75.0}.items():
+        assert list(lines[label].get_ydata()) == [error, error]
     ranges = [path.vertices[:, 1].tolist() for part in axes.collections for path in part.get_paths()]
     assert ranges == [[70.0, 70.0]] * 2 + [[10.0, 20.0]] * 2
     published = lines["Transformer, published"]
-    assert list(published.get_xdata()) == [2048]
-    assert list(published.get_ydata()) == [84.48]
-    assert published.get_color() == lines["sdpa"].get_color()
-    assert published.get_markerfacecolor() == "none"
-    assert "n = 1 to 2 a point" in show.caption(measured)
-    assert "1 run diverged" in show.caption(measured)
+    assert list(published.get_xdata()) == [2048] and list(published.get_ydata()) == [84.48]
+    assert published.get_color() == lines["sdpa"].get_color() and published.get_markerfacecolor() == "none"
+    assert "n = 1 to 2 a point" in show.caption(measured) and "1 run diverged" in show.caption(measured)
 
 
 def test_lengths_command_plots_finished_runs_after_failure(tmp_path, monkeypatch, call):

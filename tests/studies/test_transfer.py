@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import config
+from conftest import assert_error, config, set_up
 from scipy.special import softmax
 from support.features import model_and_batch, padded_ids
 
@@ -55,8 +55,7 @@ def models(runs, *extra, run=None):
 
 
 def batches(count=2):
-    data = config("softmax").task_data()
-    data.setup()
+    data = set_up(config("softmax").task_data())
     return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
 
 
@@ -171,8 +170,7 @@ def test_changing_attention_function_requires_explicit_override(mega):
     # softmax has the option in its class only, mega_cur_step in its configuration too.
     for attn, override in (("mega_cur_step", "attn.weights"), ("softmax", "+attn.weights")):
         message = f"has attn.weights=laplace and attn={attn} has softmax; add {override}=laplace"
-        with pytest.raises(ValueError, match=re.escape(message)):
-            experiments(run, words(mega, f"attn={attn}"))
+        assert_error(re.escape(message), experiments, run, words(mega, f"attn={attn}"))
         for weights in ("laplace", "softmax"):
             _, target = experiments(run, words(mega, f"attn={attn}", f"{override}={weights}"))
             assert target.attn.get("weights") == weights
@@ -194,8 +192,7 @@ def test_transfer_without_tuning_records_scores_once(runs, capfd):
     assert stamps == [path.stat().st_mtime_ns for path in runs.rglob("transfer.json")]
     trainings, damaged = scan(runs)
     assert {r.label for r in trainings.values()} == {"softmax"} and damaged == []
-    with pytest.raises(ValueError, match=r"examples: 12 -> 9.*study=<name>"):
-        transfer.__wrapped__(words(runs, "attn=sdpa", "examples=9"))
+    assert_error(r"examples: 12 -> 9.*study=<name>", transfer.__wrapped__, words(runs, "attn=sdpa", "examples=9"))
 
 
 def test_fine_tuning_starts_from_trained_weights_and_updates_them(runs, monkeypatch):
@@ -309,8 +306,7 @@ def test_show_command_draws_each_varying_option(swept, tmp_path, call):
         save(entry, tmp_path / str(i) / records.FILE)
     stop, out, _ = call(show, f"runs={tmp_path}")
     assert stop is None
-    assert "cur_step-count=16" in out
-    assert "transfer.md and 4 pictures\n" in out
+    assert "cur_step-count=16" in out and "transfer.md and 4 pictures\n" in out
     text = (tmp_path / "transfer" / "transfer.md").read_text()
     for axis in ("count", "selection", "tuned", "spectrum"):
         name = f"paper-smoke-listops-softmax-{axis}.png"

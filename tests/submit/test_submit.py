@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.records import flip
+from support.records import flip, replace_text
 
 from lra.config import CONF
 from lra.runs import checkpoint, config_file, record
@@ -97,8 +97,7 @@ def test_submission_is_written_and_passes_repository_check(runs, command, tmp_pa
     submission = submission_record.load(folder)
     assert (submission.labels, submission.protocol, submission.rates) == (["cur_abs"], "paper", [0.0001, 0.0003])
     # A score is edited after the submission was written.
-    table = folder / tables.RUNS
-    table.write_text(table.read_text().replace(",35.0,", ",95.0,"))
+    replace_text(folder / tables.RUNS, ",35.0,", ",95.0,")
     assert "runs.csv differs from its sha256" in check_folder(folder)[0]
 
 
@@ -173,8 +172,7 @@ def test_invalid_submission_names_reason_and_writes_nothing(runs, command, tmp_p
     else:
         words.append(change)
     stop, _ = command("runs=runs/mine", *STATEMENT, *words)
-    assert reason in stop
-    assert not (tmp_path / "submissions").exists()
+    assert reason in stop and not (tmp_path / "submissions").exists()
 
 
 def test_data_read_from_the_release_are_accepted(runs):
@@ -237,8 +235,7 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
         add(varying, "cur_abs", seed, test=test)
     stop, text = command("verify=cur", f"runs={varying}")
     assert "listops cur_abs are undecided" in stop and "add seeds" in stop and "differ by" not in stop
-    assert "undecided" in text and "DIFFERS" not in text
-    assert not is_verified(folder)
+    assert "undecided" in text and "DIFFERS" not in text and not is_verified(folder)
     # Scores that are 0.2 points higher.
     matching = add_seeds(tmp_path / "matching", 35.2, 17.1)
     assert "author is not given" in command("verify=cur", f"runs={matching}")[0]

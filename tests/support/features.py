@@ -109,3 +109,29 @@ def same_with_gradients(actual, expected, leaves):
 
 
 PATTERNS = pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
+
+
+def weights(q, k):
+    """Unnormalised attention weights of one or more heads."""
+    return (q @ k.mT / D**0.5).exp()
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def set_parameters(model, **parts):
+    """Copy values into parameters or buffers by name; returns the model."""
+    with torch.no_grad():
+        for name, value in parts.items():
+            getattr(model, name).copy_(value)
+    return model
+
+
+def s5_parts(p):
+    """The parameters of S5 from those of the released module."""
+    b, step = tensor(p["B"]), tensor(p["log_step"])[:, 0]
+    parts = [p["C1"], p["C2"]] if "C1" in p else tensor(p["C"]).split(len(b), 1)
+    c = torch.stack([torch.as_tensor(part, dtype=torch.float64) for part in parts])
+    eigenvalues = {"decay": tensor(p["Lambda_re"]), "frequency": tensor(p["Lambda_im"])}
+    return eigenvalues | {"log_step": step, "b": b, "c": c, "skip": tensor(p["D"])}

@@ -40,6 +40,11 @@ def flip(path, share=0.4, bit=64):
     path.write_bytes(data)
 
 
+def replace_text(path, old, new):
+    """Replace the first occurrence of a text in a file."""
+    path.write_text(path.read_text().replace(old, new, 1))
+
+
 TESTS = (37.1, 38.4, 39.95, 36.6)
 
 

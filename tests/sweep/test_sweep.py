@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from conftest import assert_error, until
 from conftest import run as entry
-from conftest import until
 from support.records import SMOKE, config, expand, fail, finish, finish_each, sweep
 from support.training import wait
 
@@ -63,8 +63,7 @@ def test_run_folder_of_another_configuration_is_rejected(four, tmp_path):
     # A folder without results is accepted.
     assert len(plan.expand(options, threads=None)[0]) == 4
     (runs[2].folder / "metrics.csv").touch()
-    with pytest.raises(ValueError, match=r"was made by another configuration .*optim.lr: 7 -> 0.001"):
-        plan.expand(options, threads=None)
+    assert_error(r"was made by another configuration .*optim.lr: 7 -> 0.001", plan.expand, options, threads=None)
 
 
 def test_plan_counts_remaining_runs_and_names_basis_of_estimate(four, tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import error_message, slow
+from conftest import error_message, set_up, slow
 from support.features import build, padded_ids
 from support.training import assert_same_files, power_cut, result, smoke, trained
 
@@ -74,8 +74,7 @@ def test_fine_tuning_starts_from_best_encoder_and_new_head(whole, data_root):
 
 
 def test_record_counts_tokens_and_steps_of_both_phases(whole, data_root):
-    run, data = record.load(whole / "record.json"), smoke(whole, *WORDS).task_data(0)
-    data.setup()
+    run, data = record.load(whole / "record.json"), set_up(smoke(whole, *WORDS).task_data(0))
     lengths = data.splits["train"].lengths.sum(1)
     first_tokens = lambda n, epoch=0: lengths[np.random.default_rng((0, epoch)).permutation(len(lengths))[:n]].sum()
     assert run.tokens == first_tokens(12 * 8) and run.pretrain.tokens == first_tokens(9 * 8)

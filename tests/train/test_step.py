@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from conftest import KERNELS, MECHANISMS, config, experiment, slow
+from conftest import KERNELS, MECHANISMS, config, experiment, set_up, slow
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -45,8 +45,7 @@ def without_autocast(monkeypatch):
 
 def module_and_data(name, device, data_root, *words):
     cfg = config(name, f"data.root={data_root}", "task.masked_id=5", "model.pool=cls", *words)
-    data = cfg.task_data()
-    data.setup()
+    data = set_up(cfg.task_data())
     data.splits = {key: split.to(device) for key, split in data.splits.items()}
     with torch.device(device):
         model = cfg.classifier()

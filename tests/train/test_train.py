@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import config, error_message, slow, small_disk
+from conftest import config, error_message, set_up, slow, small_disk
 from support import training
 from support.training import DIAGNOSTICS, LONGER, result, seed_folder, trained
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -167,8 +167,7 @@ def test_killed_run_resumes(data_root, tmp_path, kill, capfd):
 
 def test_label_outside_the_classes_is_rejected():
     run = config("mean", "task=recall")
-    data = run.task_data()
-    data.setup()
+    data = set_up(run.task_data())
     plan.check_data(run.task, data)
     above = "task.outputs must be above 8, the largest label of the train set, not 8"
     # The ignore_index of torch's cross entropy.
