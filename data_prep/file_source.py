@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lra.console import log
+from lra.data.progress import Progress
 from lra.data.source import Source
 from lra.data.store import StoreError, raw_files, stored
 from lra.options import flatten
@@ -145,3 +146,28 @@ class FileSource(Source):
                 if choices == expected and all(key in provenance for key in self.content_keys):
                     content = {key: provenance[key] for key in self.content_keys}
                     yield folder, content, raw_files(folder)
+
+
+class CopySource(FileSource):
+    """A source that reads an official archive, or a copy of it in a format of ``data_prep.formats``.
+
+    Attributes of an object: ``copy`` is the reader of the copy, None for the archive, which ``download`` gets and
+    whose path is ``path``.
+    """
+
+    content_keys = ("file",)
+    copy: Any
+    path: Path
+
+    def content(self) -> dict[str, Any]:
+        return {"file": (self.copy or self.download).identity}
+
+    def stamp(self) -> str | None:
+        return (self.copy or self.download).stamp()
+
+    def location(self) -> str:
+        return self.download.location() if self.copy is None else str(self.copy.path.absolute())
+
+    def fetch(self, root: Path, progress: Progress) -> None:
+        if self.copy is None:
+            self.path = self.download.fetch(root / "downloads", progress)

@@ -14,7 +14,7 @@ from lra.data.split import ExampleChunk
 from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
-from .file_source import FileSource
+from .file_source import CopySource
 from .formats.detect import open_copy
 from .formats.layout import Reader, SequenceExample, first_examples
 
@@ -98,7 +98,7 @@ def shuffled(n: int, split: str) -> np.ndarray:
     return np.array(sorted(range(n), key=digest))
 
 
-class Image(FileSource):
+class Image(CopySource):
     """Class of a picture: airplane, automobile, bird, cat, deer, dog, frog, horse, ship or truck (0 to 9).
 
     Example: 1024 grey levels 0 to 255, an image of 32 x 32 pixels line by line, are 6 (frog).
@@ -125,7 +125,6 @@ class Image(FileSource):
     origin = "CIFAR-10 binary version, www.cs.toronto.edu/~kriz/cifar.html"
     classes = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     locations = ("url", "archive")
-    content_keys = ("file",)
 
     def __init__(
         self,
@@ -162,22 +161,9 @@ class Image(FileSource):
     def choices(self) -> dict[str, Any]:
         return {"grey": self.grey, "order": self.order, "hold_out": self.hold_out, **self.sizes}
 
-    def content(self) -> dict[str, Any]:
-        return {"file": (self.copy or self.download).identity}
-
-    def stamp(self) -> str | None:
-        return (self.copy or self.download).stamp()
-
-    def location(self) -> str:
-        return self.download.location() if self.copy is None else str(self.copy.path.absolute())
-
     @property
     def dev_size(self) -> int:
         return self.sizes["val"] or self.hold_out
-
-    def fetch(self, root: Path, progress: Progress) -> None:
-        if self.copy is None:
-            self.path = self.download.fetch(root / "downloads", progress)
 
     def read(self, progress: Progress) -> dict[str, Images]:
         """Read the images of train and test in the order of the batches. Raises ValueError if a batch is missing."""

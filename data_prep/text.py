@@ -13,7 +13,7 @@ from lra.data.split import ExampleChunk, Split
 from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
-from .file_source import FileSource
+from .file_source import CopySource
 from .formats.detect import open_copy
 from .formats.layout import Reader, first_examples
 
@@ -57,7 +57,7 @@ def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
     return splits
 
 
-class Text(FileSource):
+class Text(CopySource):
     """Film reviews, negative (0) or positive (1), as the bytes of a review without surrounding white space.
 
     Example: b"This is a great film.<br /><br />..." is 1; nothing inside a review is changed.
@@ -80,7 +80,6 @@ class Text(FileSource):
     origin = "Large Movie Review Dataset v1.0, ai.stanford.edu/~amaas/data/sentiment"
     classes = ("negative", "positive")
     locations = ("url", "archive")
-    content_keys = ("file",)
 
     def __init__(
         self,
@@ -111,22 +110,9 @@ class Text(FileSource):
     def choices(self) -> dict[str, Any]:
         return {"hold_out": self.hold_out, "train": self.train, "val": self.val, "test": self.test}
 
-    def content(self) -> dict[str, Any]:
-        return {"file": (self.copy or self.download).identity}
-
-    def stamp(self) -> str | None:
-        return (self.copy or self.download).stamp()
-
-    def location(self) -> str:
-        return self.download.location() if self.copy is None else str(self.copy.path.absolute())
-
     @property
     def dev_size(self) -> int:
         return self.val or self.hold_out or TEST
-
-    def fetch(self, root: Path, progress: Progress) -> None:
-        if self.copy is None:
-            self.path = self.download.fetch(root / "downloads", progress)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         # A copy with a validation set has its own splits.
