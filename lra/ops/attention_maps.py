@@ -239,7 +239,8 @@ def landmark_product(
     # U is small, so it is always computed in float32 or wider.
     U = _inner_map(q_landmarks, k_landmarks, scale, q_landmark_mask, k_landmark_mask, weights, bias_U)  # (N,H,c,c)
 
-    # How C and R are applied. U⁺ R v may exceed the range of float16 even if the result does not.
+    # The attention that applies R and C, and its precision: U⁺ R v may exceed the range of float16 even if the result
+    # does not.
     is_packed = attend is not None
     in_float32 = impl == "eager" or (v.dtype == torch.float16 and is_unbounded(pinv) and not is_packed)
     if impl == "eager":
@@ -250,8 +251,8 @@ def landmark_product(
     autocast: AbstractContextManager = nullcontext()
     if in_float32:
         q, k, v, q_landmarks, k_landmarks, bias_C, bias_R = upcast((q, k, v, q_landmarks, k_landmarks, bias_C, bias_R))
+    # Autocast would round float32 inputs again; packed sequences keep the dtype that they have.
     if in_float32 or is_packed:
-        # 16-bit inputs of packed sequences stay as they are.
         autocast = torch.autocast(q.device.type, enabled=False)
 
     key_mask = None if mask is None else mask[:, None]  # (N,1,L)
