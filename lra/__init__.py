@@ -1,4 +1,4 @@
-"""Long Range Arena: tasks, attention mechanisms, training and tables. The entry point is ``lra``, see ``lra.cli``."""
+"""Long Range Arena: tasks, attention mechanisms, training and tables. The command is ``lra``."""
 
 from importlib import import_module
 from typing import Any

@@ -96,7 +96,8 @@ def accepts(kind: Any, value: Any) -> bool:
     arguments = get_args(kind)
     # Choices, a type with rules, a union.
     if origin is Literal:
-        return value in arguments
+        # True == 1 and 2.0 == 2, but they are other values.
+        return any(type(value) is type(choice) and value == choice for choice in arguments)
     if origin is Annotated:
         base, *rules = arguments
         if not accepts(base, value):

@@ -18,13 +18,13 @@ class VarlenLayout:
 
     Attributes:
         mask: the mask (N,L).
-        real: number of real tokens (N,) of each sequence.
+        num_real: number of real tokens (N,) of each sequence.
         lengths: the same as a list.
         starts: packed index (N,) of the first token of each sequence.
         positions: position (T,) of each packed token in its padded sequence, 0 to L - 1.
-        filled: True (1,T) for real tokens among the T, False for added ones; None if all are real.
+        is_real: True (1,T) for real tokens among the T, False for added ones; None if all are real.
         groups: indices of the sequences in the order of their lengths, ``GROUP_SIZE`` at a time.
-        tail: number of tokens that were added to make T a multiple of ``multiple``.
+        num_added: number of tokens that were added to make T a multiple of ``multiple``.
 
     Args:
         mask: real tokens.
@@ -36,8 +36,8 @@ class VarlenLayout:
     def __init__(self, mask: Bool[Tensor, "N L"], multiple: int = 1):
         self.mask = mask
         # Lengths, and groups of similar lengths.
-        self.real = mask.sum(-1)
-        self.lengths: list[int] = self.real.tolist()
+        self.num_real = mask.sum(-1)
+        self.lengths: list[int] = self.num_real.tolist()
         num_sequences = len(self.lengths)
         order = sorted(range(num_sequences), key=self.lengths.__getitem__)
         self.groups = []
@@ -46,26 +46,26 @@ class VarlenLayout:
             self.groups.append(group)
 
         # Index of each token among the T, valid where the mask is True.
-        ends = self.real.cumsum(0)
-        self.starts = ends - self.real
+        ends = self.num_real.cumsum(0)
+        self.starts = ends - self.num_real
         rank = mask.cumsum(-1) - 1  # (N,L)
         self._packed_index = self.starts[:, None] + rank
 
         # Index of each packed token among the N L, without and with the tokens that are added at the end.
         flat_mask = mask.flatten()
         self._flat_index = flat_mask.nonzero()[:, 0]
-        num_real = len(self._flat_index)
-        self.tail = -num_real % multiple
+        num_tokens = len(self._flat_index)
+        self.num_added = -num_tokens % multiple
         first_real = self._flat_index[:1]
-        added = first_real.expand(self.tail)
+        added = first_real.expand(self.num_added)
         self._padded_flat_index = torch.cat([self._flat_index, added])  # (T,)
         self.positions = self._padded_flat_index % mask.shape[1]
 
         # Real ones among the T tokens.
-        self.filled = None
-        if self.tail:
-            index = torch.arange(num_real + self.tail, device=mask.device)
-            self.filled = index[None] < num_real
+        self.is_real = None
+        if self.num_added:
+            index = torch.arange(num_tokens + self.num_added, device=mask.device)
+            self.is_real = index[None] < num_tokens
 
     def pack(self, x: Tensor, dim: int = 1) -> Tensor:
         """Pack (N,...,L,...), L at ``dim``, as (1,...,T,...)."""
@@ -76,9 +76,9 @@ class VarlenLayout:
 
     def unpack(self, x: Tensor, dim: int = 1, fill: float = 0.0) -> Tensor:
         """Unpack (1,...,T,...), T at ``dim``, as (N,...,L,...) with ``fill`` at padded positions."""
-        num_real = len(self._flat_index)
+        num_tokens = len(self._flat_index)
         tokens_first = x.movedim(dim, 1)
-        tokens = tokens_first[0, :num_real]
+        tokens = tokens_first[0, :num_tokens]
         flat = tokens.new_full((self.mask.numel(), *tokens.shape[1:]), fill)
         flat = flat.index_copy(0, self._flat_index, tokens)
         unpacked = flat.unflatten(0, self.mask.shape)
@@ -86,8 +86,8 @@ class VarlenLayout:
 
     def split(self, x: Tensor, dim: int) -> tuple[Tensor, ...]:
         """Split a packed x along ``dim`` into the real tokens of its N sequences."""
-        num_real = len(self._flat_index)
-        real = x.narrow(dim, 0, num_real)
+        num_tokens = len(self._flat_index)
+        real = x.narrow(dim, 0, num_tokens)
         return real.split(self.lengths, dim)
 
     def sum(self, x: Float[Tensor, "1 T d"]) -> Float[Tensor, "N d"]:
@@ -99,8 +99,8 @@ class VarlenLayout:
     def strided_indices(self, count: int) -> Int[Tensor, "N count"]:
         """Return packed indices at equal distances in each sequence."""
         # Token i is at position floor(i length / count).
-        i = torch.arange(count, device=self.real.device)
-        positions = i * self.real[:, None] // count
+        i = torch.arange(count, device=self.num_real.device)
+        positions = i * self.num_real[:, None] // count
         return self.starts[:, None] + positions
 
     def top(self, scores: Float[Tensor, "1 H T"], count: int) -> Int[Tensor, "N H count"]:
@@ -116,14 +116,17 @@ class VarlenLayout:
         packed_index = self._packed_index[:, None].expand(-1, H, -1)  # (N,H,L)
         return packed_index.gather(2, positions)
 
-    def packs(self, x: Tensor) -> bool:
-        """Whether x is packed, (1,H,T,D), or selected tokens of each sequence, (N,H,c,D), by its third dimension."""
+    def is_packed(self, x: Tensor) -> bool:
+        """Whether x is packed, (1,H,T,D), rather than selected tokens of each sequence, (N,H,c,D).
+
+        c = T only for a single sequence of which all tokens are selected; both are the same then.
+        """
         num_packed = len(self.positions)
         return x.shape[2] == num_packed
 
     def sequences(self, x: Tensor) -> Sequence[Tensor]:
         """Split x, packed (1,H,T,D) or selected (N,H,c,D), into N sequences (H,·,D)."""
-        if self.packs(x):
+        if self.is_packed(x):
             return self.split(x[0], 1)
         return x.unbind()
 
@@ -131,9 +134,9 @@ class VarlenLayout:
         """Join sequences to packed tokens, which are (1,T,H,D) in memory."""
         parts = [sequence.transpose(0, 1) for sequence in sequences]
         # The added tokens get zeros.
-        if self.tail:
+        if self.num_added:
             token_shape = parts[0].shape[1:]
-            zeros = parts[0].new_zeros(self.tail, *token_shape)
+            zeros = parts[0].new_zeros(self.num_added, *token_shape)
             parts.append(zeros)
         tokens = torch.cat(parts)  # (T,H,D)
         return tokens[None].transpose(1, 2)

@@ -13,7 +13,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from lra import cli, compiled, startup
+from lra import __main__ as cli
+from lra import compiled, startup
 from lra.config import CONF
 from lra.startup import SPINS
 
@@ -46,7 +47,7 @@ sys.meta_path.insert(0, Watch())
 """
 ENTRIES = {
     "runpy.run_path('examples/arena_cell.py', run_name='__main__')": SPINS,
-    "sys.argv[1:] = ['maps']; runpy.run_module('lra.cli', run_name='__main__')": SPINS,
+    "sys.argv[1:] = ['maps']; runpy.run_module('lra.__main__', run_name='__main__')": SPINS,
 }
 # ``python -m`` does the same as ``lra``.
 MODULES = sorted({entry.module for entry in cli.ENTRIES.values() if ":" not in entry.module})
@@ -101,7 +102,7 @@ def test_imports_need_no_optional_packages_and_have_no_side_effects():
 
 
 def test_unsupported_system_raises():
-    run = process("-c", "import platform; platform.system = lambda: 'Windows'; import lra.cli; lra.cli.main()")
+    run = process("-c", "import platform; platform.system = lambda: 'Windows'; from lra.__main__ import main; main()")
     assert run.stderr == "lra: runs on Linux and macOS, not on Windows; on Windows use WSL\n" and run.returncode == 1
 
 
@@ -127,7 +128,7 @@ INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
 SWALLOWED = f"try:\n    {INTERRUPT}except BaseException:\n    print('swallowed')\n"
 
 
-@pytest.mark.parametrize("module, code", [("lra.train", INTERRUPT), ("lra.cli", INTERRUPT), ("lra.train", SWALLOWED)])
+@pytest.mark.parametrize("module, code", [("lra.train", INTERRUPT), ("lra", INTERRUPT), ("lra.train", SWALLOWED)])
 def test_interrupt_during_imports_prints_one_message(module, code, tmp_path):
     (tmp_path / "torch.py").write_text(code)
     run = process("-m", module, "train", folders=(tmp_path, ROOT), cwd=tmp_path)
@@ -163,13 +164,13 @@ def test_wheel_contains_all_runtime_files(tmp_path):
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("--version",)])
 def test_help_and_version_do_not_import_torch(arguments):
-    run = process("-m", "lra.cli", *arguments)
+    run = process("-m", "lra", *arguments)
     assert run.returncode == 0 and run.stderr == ""
     if arguments != ("--version",):
         command_names = {line.split()[0] for line in run.stdout.splitlines() if line.startswith("  ")}
         commands = "data train sweep report leaderboard evaluate submit bench check maps publish study"
         assert command_names >= {*commands.split()}
-    code = "from lra import cli; cli.main(); import sys; print('torch' in sys.modules)"
+    code = "from lra import __main__ as cli; cli.main(); import sys; print('torch' in sys.modules)"
     assert process("-c", code, *arguments).stdout.endswith("\nFalse\n")
 
 
@@ -189,7 +190,7 @@ def test_every_command_has_an_entry_point():
     for name, entry in cli.entries().items():
         assert find_spec(entry.module.partition(":")[0]), name
     assert {name for name in cli.entries() if name.startswith("study ")} >= {"study probes", "study transfer show"}
-    assert '[project.scripts]\nlra = "lra.cli:main"\n' in (ROOT / "pyproject.toml").read_text()
+    assert '[project.scripts]\nlra = "lra.__main__:main"\n' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_function_entry_point_gets_arguments_and_working_directory(tmp_path):
@@ -197,7 +198,7 @@ def test_function_entry_point_gets_arguments_and_working_directory(tmp_path):
     (tmp_path / "mine.py").write_text("def main(argv):\n    print(argv)\n    return 3\n")
     script = tmp_path / "bin" / "lra"
     script.parent.mkdir()
-    script.write_text("from lra import cli; cli.ENTRIES['data inspect'] = cli.EntryPoint('mine:main'); cli.main()")
+    script.write_text("from lra.__main__ import *; ENTRIES['data inspect'] = EntryPoint('mine:main'); main()")
     run = process(str(script), "data", "inspect", "a b", "--x", cwd=tmp_path)
     assert (run.returncode, run.stdout, run.stderr) == (3, "['a b', '--x']\n", "")
 

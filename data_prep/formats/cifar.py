@@ -165,7 +165,10 @@ def _records(file: BinaryIO, where: str) -> bytes:
     if not {"data", "labels"} <= fields.keys():
         raise ValueError(f"{where} is not a batch of CIFAR-10: it lacks data or labels")
     images = np.asarray(fields["data"])
-    labels = np.asarray(fields["labels"], np.uint8)
+    try:
+        labels = np.asarray(fields["labels"], np.uint8)
+    except (OverflowError, TypeError, ValueError):
+        raise ValueError(f"{where} is not a batch of CIFAR-10: its labels are not bytes") from None
     if images.dtype != np.uint8 or images.size != len(labels) * NUM_VALUES:
         raise ValueError(f"{where} is not a batch of CIFAR-10: its data are not {NUM_VALUES} bytes for each label")
     images = images.reshape(-1, NUM_VALUES)

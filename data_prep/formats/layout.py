@@ -149,9 +149,8 @@ def check_length(tokens: np.ndarray, length: int | None, where: str) -> None:
 def as_label(value: Any, num_classes: int, where: str) -> int:
     """Convert a label. Raises ValueError unless it is a whole number from 0 to ``num_classes - 1``."""
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    # Copies may have labels as real numbers.
-    is_whole = is_number and int(value) == value
-    if not is_whole or not 0 <= value < num_classes:
+    # Copies may have labels as real numbers; neither infinity nor NaN is in the range.
+    if not is_number or not 0 <= value < num_classes or int(value) != value:
         raise ValueError(f"{where}: the label must be a whole number from 0 to {num_classes - 1}, got {value!r:.40}")
     return int(value)
 

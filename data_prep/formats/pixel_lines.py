@@ -74,7 +74,7 @@ class PixelLineReader(Reader):
         """Convert a line to grey levels (length,) uint8."""
         try:
             pixels = np.array(line.split(), np.int64)
-        except ValueError:
+        except (OverflowError, ValueError):
             raise ValueError(f"{where}: not numbers separated by spaces") from None
         check_length(pixels, self.length, where)
         low = pixels.min()

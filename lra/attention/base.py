@@ -1,4 +1,4 @@
-"""The interfaces of attention mechanisms.
+"""The interfaces of attention mechanisms, and the handling of heads and masks that they share.
 
 The letters of tensor shapes, in this package and in ``lra.model``:
 
@@ -169,3 +169,32 @@ class Mixer(Mechanism):
         A mechanism has no map if its values do not enter linearly. Convolutions and recurrences never form one.
         """
         return None
+
+
+def split_heads(x: Float[Tensor, "N L HD"], heads: int) -> Float[Tensor, "N {heads} L D"]:
+    """Split the last dimension into heads."""
+    by_head = x.unflatten(-1, (heads, -1))  # (N,L,H,D)
+    return by_head.transpose(1, 2)
+
+
+def merge_heads(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N L HD"]:
+    """Join the heads in the last dimension."""
+    by_token = x.transpose(1, 2)  # (N,L,H,D)
+    return by_token.flatten(2)
+
+
+def zero_padding(
+    x: Float[Tensor, "N H L F"],
+    mask: Bool[Tensor, "N L"] | None,
+) -> Float[Tensor, "N H L F"]:
+    """Set x, which must be finite, to zero at padded positions."""
+    if mask is None:
+        return x
+    return x * mask[:, None, :, None]
+
+
+def as_attn_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 L"] | None:
+    """Expand real keys to the ``attn_mask`` of ``scaled_dot_product_attention``."""
+    if mask is None:
+        return None
+    return mask[:, None, None]

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import full_precision
 from ..options import Positive
-from .base import Mixer, Sizes
-from .gated import merge_heads, split_heads
+from .base import Mixer, Sizes, merge_heads, split_heads
 
 
 class Based(Mixer):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..ops.blocks import attend, blocks, gather_blocks, key_mask
+from ..ops.blocks import attend_blocks, gather_blocks, key_mask, split_blocks
 from ..options import Positive, Whole
 from .base import Attention, Sizes
 
@@ -63,15 +63,15 @@ class BigBird(Attention):
         last = last_token // self.block  # (N,)
 
         # Each block attends to the real tokens of m blocks.
-        q_blocks = blocks(q, self.block)  # (N,H,B,b,D)
-        k_blocks = blocks(k, self.block)  # (N,H,B,b,D)
-        v_blocks = blocks(v, self.block)  # (N,H,B,b,E)
+        q_blocks = split_blocks(q, self.block)  # (N,H,B,b,D)
+        k_blocks = split_blocks(k, self.block)  # (N,H,B,b,D)
+        v_blocks = split_blocks(v, self.block)  # (N,H,B,b,E)
         index, is_listed = self._choose(q_blocks, last)  # (N,H,B,m)
         keys = gather_blocks(k_blocks, index)  # (N,H,B,m,b,D)
         values = gather_blocks(v_blocks, index)  # (N,H,B,m,b,E)
         is_key = self._real_keys(real, index) & is_listed[..., None]  # (N,H,B,m,b)
         allowed = is_key.flatten(3)[:, :, :, None]  # (N,H,B,1,m b)
-        out = attend(q_blocks, keys.flatten(3, 4), values.flatten(3, 4), allowed)  # (N,H,B,b,E)
+        out = attend_blocks(q_blocks, keys.flatten(3, 4), values.flatten(3, 4), allowed)  # (N,H,B,b,E)
 
         # The outputs of the first and the last block are replaced: their queries see all tokens.
         out_ends = self._attend_from_ends(q_blocks, k, v, mask, last)  # (N,H,2,b,E)
@@ -92,7 +92,7 @@ class BigBird(Attention):
         index: Int[Tensor, "N H B m"],
     ) -> Bool[Tensor, "N H B m b"]:
         """Mark the real tokens of the blocks at ``index``."""
-        real_blocks = blocks(real, self.block, 1)  # (N,B,b)
+        real_blocks = split_blocks(real, self.block, 1)  # (N,B,b)
         example = torch.arange(len(real), device=real.device)
         return real_blocks[example[:, None, None, None], index]
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..ops.linear_attention import attend
+from ..ops.linear_attention import linear_attention
 from ..ops.precision import full_precision
 from ..options import Above
 from .base import Attention, Sizes
@@ -52,4 +52,4 @@ class CosFormer(Attention):
         relu_k = F.relu(k)
         phi_q = torch.cat([relu_q * cos, relu_q * sin], -1)  # (N,H,L,2D)
         phi_k = torch.cat([relu_k * cos, relu_k * sin], -1)  # (N,H,L,2D)
-        return attend(phi_q, phi_k, v, mask, floor=self.eps)
+        return linear_attention(phi_q, phi_k, v, mask, floor=self.eps)

@@ -6,8 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..options import Checked, Positive
-from .base import Sizes
-from .gated import merge_heads, split_heads
+from .base import Sizes, as_attn_mask, merge_heads, split_heads
 
 
 class DBA(Checked, nn.Module):
@@ -115,7 +114,6 @@ class DBA(Checked, nn.Module):
         q = split_heads(query, self.heads)  # (N,H,i,r/H)
         k = split_heads(keys, self.heads)  # (N,H,j,r/H)
         v = split_heads(values, self.heads)  # (N,H,j,d/H)
-        key_mask = None if mask is None else mask[:, None, None]
         dropout_p = self.dropout.p if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, key_mask, dropout_p=dropout_p)  # (N,H,i,d/H)
+        mixed = F.scaled_dot_product_attention(q, k, v, as_attn_mask(mask), dropout_p=dropout_p)  # (N,H,i,d/H)
         return merge_heads(mixed)

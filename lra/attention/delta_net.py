@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from ..ops.delta_rule import delta_rule_attention
 from ..ops.precision import upcast
 from ..options import Above, Positive
-from .base import Mixer, Sizes
-from .gated import ShortConvolution, initial_steps, merge_heads, split_heads
+from .base import Mixer, Sizes, merge_heads, split_heads
+from .recurrent_parts import ShortConvolution, initial_steps
 
 
 class DeltaNet(Mixer):

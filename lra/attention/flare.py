@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..options import Positive
-from .base import Attention, Sizes
+from .base import Attention, Sizes, as_attn_mask
 
 Scale = Literal["one", "sqrt"]
 
@@ -50,8 +50,8 @@ class FLARE(Attention):
         dropout_p = self.sizes.dropout if self.training else 0.0
 
         # 1. Encode.
-        key_mask = None if mask is None else mask[:, None, None]
-        z = F.scaled_dot_product_attention(latents, k, v, key_mask, dropout_p=dropout_p, scale=self.scale)  # (N,H,M,E)
+        attn_mask = as_attn_mask(mask)
+        z = F.scaled_dot_product_attention(latents, k, v, attn_mask, dropout_p=dropout_p, scale=self.scale)  # (N,H,M,E)
 
         # 2. Decode.
         return F.scaled_dot_product_attention(k, latents, z, dropout_p=dropout_p, scale=self.scale)

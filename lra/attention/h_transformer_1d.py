@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..ops.blocks import Part, blocks, merge, union, weigh
+from ..ops.blocks import Part, merge, split_blocks, union, weigh
 from ..ops.precision import full_precision
 from ..options import Positive
 from .base import Attention, Sizes
@@ -133,16 +133,16 @@ class HTransformer1D(Attention):
             n: number of real tokens of each cell; None if it is the same for all cells.
             siblings: whether keys are taken from the sibling block.
         """
-        q = blocks(q, self.block)  # (N,H,B,block,D)
-        k = blocks(k, self.block)  # (N,H,B,block,D)
-        v = blocks(v, self.block)  # (N,H,B,block,E)
+        q = split_blocks(q, self.block)  # (N,H,B,block,D)
+        k = split_blocks(k, self.block)  # (N,H,B,block,D)
+        v = split_blocks(v, self.block)  # (N,H,B,block,E)
         if siblings:
             k = _swap_siblings(k)
             v = _swap_siblings(v)
         scores = q @ k.mT  # (N,H,B,block,block)
         allowed = None
         if n is not None:
-            n_keys = blocks(n, self.block)  # (N or 1,1,B,block,1)
+            n_keys = split_blocks(n, self.block)  # (N or 1,1,B,block,1)
             if siblings:
                 n_keys = _swap_siblings(n_keys)
             # A mean stands for n keys: log n is added to its scores.

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..ops.linear_attention import attend
+from ..ops.linear_attention import linear_attention
 from ..ops.precision import full_precision, upcast
 from .base import Attention, Sizes
 
@@ -62,7 +62,7 @@ class Hedgehog(Attention):
         phi_k = self.features(y_k)  # (N,H,L,2 D)
         # The smallest features already bound the denominators.
         floor = torch.finfo(q.dtype).tiny
-        return attend(phi_q, phi_k, v, mask, floor=floor)
+        return linear_attention(phi_q, phi_k, v, mask, floor=floor)
 
     def features(self, y: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L 2*D"]:
         """Compute φ, which is at least ``SMALLEST``."""

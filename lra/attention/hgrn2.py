@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from ..ops.decay_attention import channel_decay_attention
 from ..ops.precision import upcast
 from ..options import Share
-from .base import Mixer, Sizes
-from .gated import merge_heads, split_heads
+from .base import Mixer, Sizes, merge_heads, split_heads
 
 
 class HGRN2(Mixer):

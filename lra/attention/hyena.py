@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..ops.ssm import fft_conv, pack_bidirectional
 from ..options import Above, Positive
 from .base import Mixer, Sizes
-from .gated import ShortConvolution, mask_tokens
+from .recurrent_parts import ShortConvolution, mask_tokens
 
 
 class Hyena(Mixer):

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..ops.blocks import blocks
-from ..ops.linear_attention import attend, unit_exp, zero_padding
+from ..ops.blocks import split_blocks
+from ..ops.linear_attention import linear_attention, unit_exp
 from ..ops.precision import full_precision, upcast
 from ..options import Above, Least, Positive
-from .base import Attention, Sizes
+from .base import Attention, Sizes, zero_padding
 
 Kernel = Literal["exp", "relu"]
 Redraw = Literal["train", "never"]
@@ -58,7 +58,7 @@ class Linear(Attention):
         phi_k = F.elu(k) + 1  # (N,H,L,D)
         # Eq. 5.
         if self.normalise and not self.causal:
-            return attend(phi_q, phi_k, v, mask)
+            return linear_attention(phi_q, phi_k, v, mask)
 
         phi_k = zero_padding(phi_k, mask)
         scale = self.sizes.length**-0.5
@@ -129,7 +129,7 @@ class Performer(Attention):
         if self.kernel == "relu":
             phi_q = F.relu(q @ w.mT)  # (N,H,L,F)
             phi_k = F.relu(k @ w.mT)  # (N,H,L,F)
-            return attend(phi_q, phi_k, v, mask, floor=floor, offset=0.001)
+            return linear_attention(phi_q, phi_k, v, mask, floor=floor, offset=0.001)
         if self.eps == 0:
             # Factors of a query and of all keys cancel: their largest features become 1.
             phi_q = unit_exp(q @ w.mT, -1)
@@ -137,10 +137,10 @@ class Performer(Attention):
             if mask is not None:
                 exponents = exponents.masked_fill(~mask[:, None, :, None], -torch.inf)
             phi_k = unit_exp(exponents, (-2, -1))
-            return attend(phi_q, phi_k, v, mask, floor=floor)
+            return linear_attention(phi_q, phi_k, v, mask, floor=floor)
         phi_q = self._query_features(q, w)
         phi_k = self._key_features(k, w, mask)
-        return attend(phi_q, phi_k, v, mask, floor=floor, offset=self.eps)
+        return linear_attention(phi_q, phi_k, v, mask, floor=floor, offset=self.eps)
 
     def _query_features(self, q: Float[Tensor, "N H L D"], w: Float[Tensor, "F D"]) -> Float[Tensor, "N H L F"]:
         """Compute exp(w·q - |q|²/2 - c) with c = max_f w_f·q for each query."""
@@ -220,7 +220,7 @@ class RFA(Attention):
         num_features = w.shape[1]
         phi_q = self._features(q, w) / num_features  # (N,H,L,2 F)
         phi_k = self._features(k, w)  # (N,H,L,2 F)
-        return attend(phi_q, phi_k, v, mask, floor=self.floor)
+        return linear_attention(phi_q, phi_k, v, mask, floor=self.floor)
 
     def _features(self, x: Float[Tensor, "N H L D"], w: Float[Tensor, "H F D"]) -> Float[Tensor, "N H L 2*F"]:
         unit = F.normalize(x, dim=-1)
@@ -283,9 +283,9 @@ def causal_sums(
     L = v.shape[2]
     # A column of ones next to the values gives the denominator.
     v = F.pad(v, (0, 1), value=1.0)
-    q = blocks(q, BLOCK)  # (N,H,B,b,F)
-    k = blocks(k, BLOCK)  # (N,H,B,b,F)
-    v = blocks(v, BLOCK)  # (N,H,B,b,E + 1)
+    q = split_blocks(q, BLOCK)  # (N,H,B,b,F)
+    k = split_blocks(k, BLOCK)  # (N,H,B,b,F)
+    v = split_blocks(v, BLOCK)  # (N,H,B,b,E + 1)
 
     # Pairs of positions inside a block.
     scores = (q @ k.mT).tril()  # (N,H,B,b,b)

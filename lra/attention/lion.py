@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import full_precision, upcast
-from .base import Mixer, Sizes
-from .gated import decays_by_horizon, merge_heads, split_heads
+from .base import Mixer, Sizes, merge_heads, split_heads
+from .recurrent_parts import decays_by_horizon
 
 
 class LionS(Mixer):

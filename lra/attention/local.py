@@ -5,7 +5,7 @@ from typing import Literal
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..ops.blocks import attend, blocks, real_blocks
+from ..ops.blocks import attend_blocks, real_blocks, split_blocks
 from ..options import Positive
 from .base import Attention, Sizes
 
@@ -42,14 +42,14 @@ class Local(Attention):
             size = self.sizes.length // self.block + 1
 
         # Fold the sequence. The groups are the rows (contiguous) or the columns (strided).
-        q, k, v = (blocks(x, size) for x in (q, k, v))  # (N,H,L / size,size,.)
+        q, k, v = (split_blocks(x, size) for x in (q, k, v))  # (N,H,L / size,size,.)
         real = real_blocks(mask, L, size, q.device)  # (N or 1,L / size,size)
         if is_strided:
             q, k, v = (x.transpose(2, 3) for x in (q, k, v))  # (N,H,s,members,.)
             real = None if real is None else real.mT
 
         allowed = None if real is None else real[:, None, :, None]
-        out = attend(q, k, v, allowed)
+        out = attend_blocks(q, k, v, allowed)
         if is_strided:
             out = out.transpose(2, 3)
         return out.flatten(2, 3)[:, :, :L]

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..ops.blocks import attend, blocks, hide_keys, key_mask, windows
+from ..ops.blocks import attend_blocks, band_mask, hide_keys, key_mask, split_blocks, windows
 from ..options import Positive, Range, in_range
 from .base import Attention, Sizes
 
@@ -76,11 +76,11 @@ class Longformer(Attention):
             is_global_key = mask[:, :num_global]  # (N,g)
 
         # Queries in blocks, with the keys of their bands.
-        queries = blocks(q, size)  # (N,H,B,b,D)
+        queries = split_blocks(q, size)  # (N,H,B,b,D)
         keys = windows(k, size, num_left, num_right)  # (N,H,B,j,D)
         values = windows(v, size, num_left, num_right)  # (N,H,B,j,E)
         is_key = windows(is_local, size, num_left, num_right, 1)  # (N or 1,B,j)
-        in_band = _band(size, num_left, num_right, q.device)  # (b,j)
+        in_band = band_mask(size, num_left, num_right, q.device)  # (b,j)
         allowed = in_band & is_key[:, None, :, None]  # (N or 1,1,B,b,j)
 
         # The global tokens in front of each block's keys.
@@ -97,19 +97,9 @@ class Longformer(Attention):
             allowed = torch.cat([is_global_key, allowed], -1)  # (N or 1,1,B,b,g + j)
 
         # ``hide_keys`` may have added a column, so the scale is computed from the head's size.
-        out = attend(queries, keys, values, allowed, scale=D**-0.5)  # (N,H,B,b,E)
+        out = attend_blocks(queries, keys, values, allowed, scale=D**-0.5)  # (N,H,B,b,E)
         out = out.flatten(2, 3)  # (N,H,B b,E)
         return out[:, :, :L, :E]
-
-
-def _band(size: int, num_left: int, num_right: int, device: torch.device) -> Bool[Tensor, "b j"]:
-    """Mark the window's keys that lie in the band of each query of a block."""
-    num_keys = num_left + size + num_right
-    key = torch.arange(num_keys, device=device)
-    query = torch.arange(size, device=device)[:, None]
-    # Offset of the key from the first key of the query's band.
-    offset = key - query
-    return (offset >= 0) & (offset <= num_left + num_right)
 
 
 def _hides_keys(q: Float[Tensor, "N H L D"], v: Float[Tensor, "N H L E"]) -> bool:

@@ -6,8 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..options import Checked, Positive
-from .base import Sizes
-from .gated import merge_heads, split_heads
+from .base import Sizes, as_attn_mask, merge_heads, split_heads
 
 
 class Luna(Checked, nn.Module):
@@ -102,10 +101,10 @@ class Luna(Checked, nn.Module):
         mask: Bool[Tensor, "N j"] | None = None,
     ) -> Float[Tensor, "N i d"]:
         """Attend from ``query`` to ``context``, which holds keys and values, or keys that are the values too."""
-        keys, *values = context.split(query.shape[-1], -1)
+        is_tied = context.shape[-1] == query.shape[-1]
+        keys, values = (context, context) if is_tied else context.chunk(2, -1)
         q = split_heads(query, self.heads)  # (N,H,i,D)
         k = split_heads(keys, self.heads)  # (N,H,j,D)
-        v = split_heads(values[0], self.heads) if values else k
-        key_mask = None if mask is None else mask[:, None, None]
-        mixed = F.scaled_dot_product_attention(q, k, v, key_mask)  # (N,H,i,D)
+        v = split_heads(values, self.heads)
+        mixed = F.scaled_dot_product_attention(q, k, v, as_attn_mask(mask))  # (N,H,i,D)
         return merge_heads(mixed)

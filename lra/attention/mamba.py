@@ -12,7 +12,7 @@ from ..ops.precision import upcast
 from ..ops.selective_scan import selective_scan
 from ..options import Above, Positive, Range, in_range
 from .base import Mixer, Sizes
-from .gated import ShortConvolution, initial_steps
+from .recurrent_parts import ShortConvolution, initial_steps
 
 Spacing = Literal["linear", "log"]
 

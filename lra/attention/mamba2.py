@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import upcast
 from ..options import Above, Positive
-from .base import Mixer, Sizes
-from .gated import ShortConvolution, initial_steps, split_heads
+from .base import Mixer, Sizes, split_heads
+from .recurrent_parts import ShortConvolution, initial_steps
 
 
 class Mamba2(Mixer):

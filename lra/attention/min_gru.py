@@ -9,7 +9,7 @@ from ..ops.diagonal_recurrence import diagonal_recurrence
 from ..ops.precision import full_precision
 from ..options import Above
 from .base import Mixer, Sizes
-from .gated import mask_tokens
+from .recurrent_parts import mask_tokens
 
 
 class MinGRU(Mixer):

@@ -16,7 +16,7 @@ from ..ops.convolution import convolve_sequence
 from ..ops.pinv import Inverse, cubic, is_batch_dependent
 from ..ops.segment_means import segment_means
 from ..options import Range, Whole, in_range
-from .base import Attention, Sizes
+from .base import Attention, Sizes, as_attn_mask, zero_padding
 
 
 class Nystrom(Attention):
@@ -88,7 +88,7 @@ class Nystrom(Attention):
             return out
 
         # 4. Add the convolution of v, in which padding counts as zero.
-        real_v = _zero_masked(v, mask)
+        real_v = zero_padding(v, mask)
         return out + convolve_sequence(real_v, self.conv.weight)
 
     def product(
@@ -171,8 +171,7 @@ class NystromOriginal(Nystrom):
     ) -> Float[Tensor, "N H L E"]:
         if self.landmarks == self.sizes.length:
             mask = ensure_nonempty(mask)
-            key_mask = None if mask is None else mask[:, None, None]
-            return F.scaled_dot_product_attention(q, k, v, key_mask)
+            return F.scaled_dot_product_attention(q, k, v, as_attn_mask(mask))
         return super().product(q, k, v, mask)
 
     def pool(
@@ -183,8 +182,8 @@ class NystromOriginal(Nystrom):
     ) -> tuple[Float[Tensor, "N H c D"], Float[Tensor, "N H c D"], None]:
         # Set masked tokens to zero and append zeros up to the maximum length.
         num_appended = self.sizes.length - q.shape[2]
-        q = F.pad(_zero_masked(q, mask), (0, 0, 0, num_appended))  # (N,H,length,D)
-        k = F.pad(_zero_masked(k, mask), (0, 0, 0, num_appended))  # (N,H,length,D)
+        q = F.pad(zero_padding(q, mask), (0, 0, 0, num_appended))  # (N,H,length,D)
+        k = F.pad(zero_padding(k, mask), (0, 0, 0, num_appended))  # (N,H,length,D)
         q_landmarks = _equal_segment_means(q, self.landmarks)
         k_landmarks = _equal_segment_means(k, self.landmarks)
         return q_landmarks, k_landmarks, None
@@ -194,11 +193,3 @@ def _equal_segment_means(x: Float[Tensor, "N H L D"], c: int) -> Float[Tensor, "
     """Average c consecutive segments of equal width."""
     segments = x.unflatten(2, (c, -1))  # (N,H,c,L/c,D)
     return segments.mean(3)
-
-
-def _zero_masked(x: Float[Tensor, "N H L D"], mask: Bool[Tensor, "N L"] | None) -> Float[Tensor, "N H L D"]:
-    """Set masked tokens to zero."""
-    if mask is None:
-        return x
-    is_real = mask[:, None, :, None]  # (N,1,L,1)
-    return x * is_real

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from ..ops.blocks import Part, blocks, gather_blocks, merge, weigh
+from ..ops.blocks import Part, gather_blocks, merge, split_blocks, weigh
 from ..ops.precision import full_precision
 from ..options import Positive
 from .base import Attention, Sizes
@@ -146,7 +146,7 @@ class Reformer(Attention):
 
         # Only keys of the query's bucket. A key that is met in several rounds counts once.
         if self.scope == "bucket":
-            sorted_bucket = blocks(bucket.gather(-1, order), size, 3)  # (N,H,R,C,c)
+            sorted_bucket = split_blocks(bucket.gather(-1, order), size, 3)  # (N,H,R,C,c)
             query_bucket = sorted_bucket[..., None]  # (N,H,R,C,c,1)
             key_bucket = with_previous(query_bucket).mT  # (N,H,R,C,1,2 c)
             allowed = allowed & (query_bucket == key_bucket)
@@ -204,7 +204,7 @@ def _cut(
     size: int,
 ) -> Shaped[Tensor, "N H R C {size} *rest"]:
     """Sort tokens and cut them into chunks of ``size``, in every round."""
-    return blocks(gather_blocks(x, order), size, 3)
+    return split_blocks(gather_blocks(x, order), size, 3)
 
 
 def with_previous(x: Shaped[Tensor, "N H R C c *rest"]) -> Shaped[Tensor, "N H R C 2*c *rest"]:

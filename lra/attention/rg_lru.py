@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from ..ops.diagonal_recurrence import diagonal_recurrence
 from ..ops.precision import full_precision
+from ..ops.selection import first_real
 from ..options import Positive, Range, in_range
 from .base import Mixer, Sizes
-from .gated import ShortConvolution, inverse_softplus, mask_tokens
+from .recurrent_parts import ShortConvolution, inverse_softplus, mask_tokens
 
 # c of the paper: a_t = exp(-c r_t softplus(Λ)).
 SHARPNESS = 8.0
@@ -97,19 +98,11 @@ class RGLRU(Mixer):
         one_minus_a2 = -torch.expm1(2 * log_a)
         scale = one_minus_a2.clamp(min=2.5e-7).sqrt()
         if self.causal:
-            scale = torch.where(_first_token(u, mask), 1, scale)
+            real = torch.ones_like(u[:1, :, 0], dtype=torch.bool) if mask is None else mask  # (N or 1,L)
+            is_first = first_real(real)
+            scale = torch.where(is_first[..., None], 1, scale)
 
         # A padded token is the identity: its input is 0 and its decay is 1.
         inputs = mask_tokens(scale * i * u, mask)
         log_a = mask_tokens(log_a, mask)
         return diagonal_recurrence(log_a, inputs, bidirectional=not self.causal)
-
-
-def _first_token(u: Float[Tensor, "N L d"], mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "#N L 1"]:
-    """Mark the first real token of each sequence."""
-    if mask is None:
-        position = torch.arange(u.shape[1], device=u.device)
-        is_first = (position == 0)[None]  # (1,L)
-    else:
-        is_first = mask & (mask.cumsum(-1) == 1)  # (N,L)
-    return is_first[..., None]

@@ -59,7 +59,7 @@ class SDPA(Attention):
     ) -> Float[Tensor, "1 H T E"]:
         if self.causal:
             return super().varlen(q, k, v, layout)
-        return varlen_attention.attend(q, k, v, layout, dropout_p=self._dropout())
+        return varlen_attention.attend_packed(q, k, v, layout, dropout_p=self._dropout())
 
     def _dropout(self) -> float:
         return self.sizes.dropout if self.training else 0.0

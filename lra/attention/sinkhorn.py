@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..ops.blocks import MIN_SCORE, attend, blocks, real_blocks
+from ..ops.blocks import MIN_SCORE, attend_blocks, real_blocks, split_blocks
 from ..ops.precision import full_precision
 from ..options import Above, Positive, Whole
 from .base import Attention, Sizes
@@ -55,7 +55,7 @@ class Sinkhorn(Attention):
     ) -> Float[Tensor, "N H L E"]:
         L = q.shape[2]
         size = min(self.block, L)
-        q, k, v = (blocks(x, size) for x in (q, k, v))  # (N,H,B,b,.)
+        q, k, v = (split_blocks(x, size) for x in (q, k, v))  # (N,H,B,b,.)
         real = real_blocks(mask, L, size, q.device)  # (N or 1,B,b)
         allowed = None
         if real is not None:
@@ -73,7 +73,7 @@ class Sinkhorn(Attention):
         # One softmax over both blocks.
         keys = torch.cat([k, mixed_k.to(k.dtype)], 3)  # (N,H,B,2 b,D)
         values = torch.cat([v, mixed_v.to(v.dtype)], 3)  # (N,H,B,2 b,E)
-        out = attend(q, keys, values, allowed)
+        out = attend_blocks(q, keys, values, allowed)
         return out.flatten(2, 3)[:, :, :L]
 
     @full_precision

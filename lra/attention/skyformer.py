@@ -13,7 +13,7 @@ from ..ops.precision import full_precision
 from ..ops.segment_means import argsort_valid_first
 from ..ops.selection import Resample, gather_tokens
 from ..options import Positive, Range
-from .base import Attention, Sizes
+from .base import Attention, Sizes, zero_padding
 
 
 class Skyformer(Attention):
@@ -79,8 +79,7 @@ class Skyformer(Attention):
 
         # 3. and 4. Products from right to left.
         r = M.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1), the diagonal of R^-½
-        if mask is not None:
-            v = v * mask[:, None, :, None]
+        v = zero_padding(v, mask)
         w = gaussian_kernel(S, k) @ v  # (N,H,m,E)
         query_map = gaussian_kernel(q, S)  # (N,H,L,m)
         inverse = self.pinv(r * M * r.mT)  # (N,H,m,m)

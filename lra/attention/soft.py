@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..ops.blocks import blocks
+from ..ops.blocks import split_blocks
 from ..ops.gaussian import gaussian_kernel
 from ..ops.newton import newton
 from ..ops.precision import full_precision, upcast
 from ..ops.segment_means import argsort_valid_first, segment_means
 from ..options import Range, in_range
-from .base import Attention, Sizes
+from .base import Attention, Sizes, zero_padding
 
 Sample = Literal["pool", "conv", "random", "first"]
 
@@ -128,8 +128,8 @@ class Soft(Attention):
         A = A.where(is_pair[:, None], eye)
 
         # P v, without padding and without bottleneck tokens that hold no real token.
-        real_v = v * mask[:, None, :, None]
-        Pv = P @ real_v * token_mask[:, None, :, None]  # (N,H,m,E)
+        real_v = zero_padding(v, mask)
+        Pv = zero_padding(P @ real_v, token_mask)  # (N,H,m,E)
 
         # 3. out = Pᵀ A⁻¹ P v, SOFT++ with Λ^-½ on both sides of A⁻¹.
         inverse = self.pinv(A)  # (N,H,m,m)
@@ -170,9 +170,9 @@ class Soft(Attention):
         mask: Bool[Tensor, "N L"],
     ) -> tuple[Float[Tensor, "N H m D"], Bool[Tensor, "N m"]]:
         """Pool or convolve windows of positions; padding is zero in a convolution and left out of a mean."""
-        real_q = q * mask[:, None, :, None]
-        windows = blocks(real_q, self.window)  # (N,H,m,window,D)
-        num_real = blocks(mask, self.window, 1).sum(-1)  # (N,m)
+        real_q = zero_padding(q, mask)
+        windows = split_blocks(real_q, self.window)  # (N,H,m,window,D)
+        num_real = split_blocks(mask, self.window, 1).sum(-1)  # (N,m)
         token_mask = num_real > 0
         if self.sample == "conv":
             weight = next(self.conv.parameters())

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..ops.blocks import Part, attend, blocks, merge, weigh, windows
+from ..ops.blocks import Part, attend_blocks, band_mask, merge, split_blocks, weigh, windows
 from ..ops.precision import full_precision
 from ..options import Positive, Range, in_range
 from .base import Attention, Sizes
@@ -102,16 +102,11 @@ class Sparse(Attention):
 
         # Split queries into blocks; each block sees its keys and the keys of the bands at both ends.
         size = min(self.stride, L)
-        q_blocks = blocks(q, size)  # (N,H,B,l,D)
+        q_blocks = split_blocks(q, size)  # (N,H,B,l,D)
         k_windows = windows(k, size, num_left, num_right)  # (N,H,B,window,D)
         v_windows = windows(v, size, num_left, num_right)  # (N,H,B,window,E)
 
-        # Inside a window, offset = key position - first key of the query's band.
-        num_keys = num_left + size + num_right
-        key = torch.arange(num_keys, device=q.device)
-        query = torch.arange(size, device=q.device)[:, None]
-        offset = key - query
-        in_band = (offset >= 0) & (offset <= num_left + num_right)  # (l,window)
+        in_band = band_mask(size, num_left, num_right, q.device)  # (l,window)
         is_real = windows(real, size, num_left, num_right, 1)  # (N or 1,B,window)
         allowed = in_band & is_real[:, None, :, None]  # (N or 1,1,B,l,window)
 
@@ -130,9 +125,9 @@ class Sparse(Attention):
         """Attend to keys at distances l, 2 l, ...; distance 0 is in the band. Tensors of the part are (N,H,B l,.)."""
         size = min(self.stride, q.shape[2])
         # The positions i (mod l) are the columns of the folded sequence.
-        q, k, v = (blocks(x, size).transpose(2, 3) for x in (q, k, v))  # (N,H,l,B,.)
+        q, k, v = (split_blocks(x, size).transpose(2, 3) for x in (q, k, v))  # (N,H,l,B,.)
         is_other = self._other_blocks(q.shape[3], q.device)  # (B,B)
-        is_real = blocks(real, size, 1).mT  # (N or 1,l,B)
+        is_real = split_blocks(real, size, 1).mT  # (N or 1,l,B)
         allowed = is_other & is_real[:, None, :, None]  # (N or 1,1,l,B,B)
         scores = q @ k.mT  # (N,H,l,B,B)
         part = weigh(scores, v, allowed)
@@ -148,8 +143,8 @@ class Sparse(Attention):
     ) -> Float[Tensor, "N H L E"]:
         L = q.shape[2]
         block = self.block
-        q, k, v = (blocks(x, block) for x in (q, k, v))  # (N,H,B,b,.)
-        real = blocks(real, block, 1)  # (N or 1,B,b)
+        q, k, v = (split_blocks(x, block) for x in (q, k, v))  # (N,H,B,b,.)
+        real = split_blocks(real, block, 1)  # (N or 1,B,b)
 
         # Summaries of a block: its first position and its last c ones.
         position = torch.arange(block, device=q.device)
@@ -173,7 +168,7 @@ class Sparse(Attention):
         keys = _append_summaries(k, summaries)
         values = _append_summaries(v, summaries)
         allowed = torch.cat([inside, outside], -1)
-        out = attend(q, keys, values, allowed)  # (N,H,B,b,E)
+        out = attend_blocks(q, keys, values, allowed)  # (N,H,B,b,E)
         return out.flatten(2, 3)[:, :, :L]
 
     def _other_blocks(self, num_blocks: int, device: torch.device) -> Bool[Tensor, "B B"]:

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from ..ops.attention_maps import attention_weights, ensure_nonempty
 from ..ops.precision import full_precision
 from ..options import Positive
-from .base import Mixer, Sizes
-from .gated import merge_heads, split_heads
+from .base import Mixer, Sizes, as_attn_mask, merge_heads, split_heads
 
 
 class Synthesizer(Mixer):
@@ -47,8 +46,8 @@ class Synthesizer(Mixer):
         x: Float[Tensor, "N L d"],
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N L d"]:
-        qk, v = self.project(x)
-        mixed = self.mix(x, qk, v, mask)  # (N,H,L,D)
+        q, k, v = self.project(x)
+        mixed = self.mix(x, q, k, v, mask)  # (N,H,L,D)
         merged = merge_heads(mixed)  # (N,L,H D)
         return self.output(merged.to(x.dtype))
 
@@ -58,32 +57,32 @@ class Synthesizer(Mixer):
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N H L L"]:
         # With the unit vectors as values the output is the map.
-        qk, v = self.project(x)
+        q, k, v = self.project(x)
         N, H, L, _ = v.shape
         eye = torch.eye(L, device=x.device, dtype=v.dtype)
         eye = eye.expand(N, H, -1, -1)
-        return self.mix(x, qk, eye, mask)
+        return self.mix(x, q, k, eye, mask)
 
     def project(
         self,
         x: Float[Tensor, "N L d"],
-    ) -> tuple[list[Float[Tensor, "N H L D"]], Float[Tensor, "N H L D"]]:
-        """Project to [scaled queries, keys], or [] without dot_product, and to values."""
+    ) -> tuple[Float[Tensor, "N H L D"] | None, Float[Tensor, "N H L D"] | None, Float[Tensor, "N H L D"]]:
+        """Project to scaled queries and keys, which are None without dot_product, and to values."""
         H = self.sizes.heads
         D = self.sizes.head_dim
         projections = self.inputs(x).split(H * D, -1)  # (N,L,H D) each
         by_head = [split_heads(part, H) for part in projections]
         if len(by_head) == 1:
-            return [], by_head[0]
+            return None, None, by_head[0]
         q, k, v = by_head
-        q = q * D**-0.5
-        return [q, k], v
+        return q * D**-0.5, k, v
 
     @abstractmethod
     def mix(
         self,
         x: Float[Tensor, "N L d"],
-        qk: list[Float[Tensor, "N H L D"]],
+        q: Float[Tensor, "N H L D"] | None,
+        k: Float[Tensor, "N H L D"] | None,
         v: Float[Tensor, "N H L E"],
         mask: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N H L E"]:
@@ -91,7 +90,7 @@ class Synthesizer(Mixer):
 
         Args:
             x: token vectors.
-            qk: scaled queries and keys, or nothing.
+            q, k: scaled queries and keys, None without dot_product.
             v: values.
             mask: real tokens.
         """
@@ -107,24 +106,25 @@ class Random(Synthesizer):
     def mix(
         self,
         x: Float[Tensor, "N L d"],
-        qk: list[Float[Tensor, "N H L D"]],
+        q: Float[Tensor, "N H L D"] | None,
+        k: Float[Tensor, "N H L D"] | None,
         v: Float[Tensor, "N H L E"],
         mask: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N H L E"]:
         L = x.shape[1]
         scores = self.table[None, :, :L, :L]  # (1,H,L,L)
-        return self._weigh(scores, v, ensure_nonempty(mask), *qk)
+        return self._weigh(scores, q, k, v, ensure_nonempty(mask))
 
     @full_precision
     def _weigh(
         self,
         scores: Float[Tensor, "1 H L L"],
+        q: Float[Tensor, "N H L D"] | None,
+        k: Float[Tensor, "N H L D"] | None,
         v: Float[Tensor, "N H L E"],
         mask: Bool[Tensor, "N L"] | None,
-        *qk: Float[Tensor, "N H L D"],
     ) -> Float[Tensor, "N H L E"]:
-        if qk:
-            q, k = qk
+        if q is not None and k is not None:
             scores = scores + q @ k.mT
         key_mask = None if mask is None else mask[:, None]
         weights = attention_weights(scores, key_mask)  # (N or 1,H,L,L)
@@ -148,7 +148,8 @@ class Product(Synthesizer):
     def mix(
         self,
         x: Float[Tensor, "N L d"],
-        qk: list[Float[Tensor, "N H L D"]],
+        q: Float[Tensor, "N H L D"] | None,
+        k: Float[Tensor, "N H L D"] | None,
         v: Float[Tensor, "N H L E"],
         mask: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N H L E"]:
@@ -158,8 +159,7 @@ class Product(Synthesizer):
         b = b.expand(N, -1, -1, -1)  # (N,H,L,r)
         a = a.to(v.dtype)
         b = b.to(v.dtype)
-        if qk:
-            q, k = qk
+        if q is not None and k is not None:
             a = torch.cat([a, q], -1)  # (N,H,L,r + D)
             b = torch.cat([b, k], -1)
 
@@ -171,9 +171,9 @@ class Product(Synthesizer):
         b = F.pad(b, (0, width - rank))
         v = F.pad(v, (0, width - E))
 
-        key_mask = None if mask is None else mask[:, None, None]
+        attn_mask = as_attn_mask(mask)
         dropout_p = self.sizes.dropout if self.training else 0.0
-        out = F.scaled_dot_product_attention(a, b, v, key_mask, dropout_p, scale=1.0)  # (N,H,L,width)
+        out = F.scaled_dot_product_attention(a, b, v, attn_mask, dropout_p, scale=1.0)  # (N,H,L,width)
         return out[..., :E]
 
 

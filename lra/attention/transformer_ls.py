@@ -6,12 +6,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.attention_maps import ensure_nonempty
-from ..ops.blocks import blocks, windows
+from ..ops.blocks import split_blocks, windows
 from ..ops.convolution import convolve_sequence
 from ..ops.precision import full_precision
 from ..options import Positive, Whole
-from .base import Mixer, Sizes
-from .gated import merge_heads, split_heads
+from .base import Mixer, Sizes, merge_heads, split_heads
 
 
 class TransformerLS(Mixer):
@@ -134,7 +133,7 @@ class TransformerLS(Mixer):
         """Compute step 4 from scaled queries: S segments of w queries, windows of W = w + 2 reach keys."""
         L = q.shape[2]
         rank = k_long.shape[2]
-        q_segments = blocks(q, self.window)  # (N,H,S,w,D)
+        q_segments = split_blocks(q, self.window)  # (N,H,S,w,D)
         k_windows = windows(k, self.window, self.reach, self.reach)  # (N,H,S,W,D)
         v_windows = windows(v, self.window, self.reach, self.reach)  # (N,H,S,W,D)
         window_mask = windows(mask, self.window, self.reach, self.reach, 1)  # (N,S,W)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention.base import Sizes
+from ..attention.base import Sizes, merge_heads, split_heads
 from ..attention.bigbird import BigBird
 from ..attention.conv import Conv
 from ..attention.fnet import FNet
@@ -63,16 +63,6 @@ def token_inputs(n: int, batch: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(batch, n, DIM, generator=generator).to(dtype).requires_grad_()
 
 
-def split_heads(x: Tensor) -> Tensor:
-    """(N,L,H D) -> (N,H,L,D)."""
-    return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """(N,H,L,D) -> (N,L,H D)."""
-    return x.transpose(1, 2).flatten(2)
-
-
 class Copy(nn.Module):
     """An identity whose result may be changed in place."""
 
@@ -90,7 +80,7 @@ def without_projections(module: nn.Module, *names: str) -> nn.Module:
 def from_projections(peer: nn.Module, inputs: list[Tensor]) -> Tensor:
     """Call a peer whose one projection to q, k and v is an identity."""
     projected = torch.cat([merge_heads(x) for x in inputs], -1)  # (N,L,3d)
-    return split_heads(peer(projected))
+    return split_heads(peer(projected), HEADS)
 
 
 def same_tokens(
@@ -99,7 +89,7 @@ def same_tokens(
     """Pair an ``Attention`` with a peer without projections; the tokens x are queries, keys and values of both."""
 
     def forward() -> Tensor:
-        heads = split_heads(x)
+        heads = split_heads(x, HEADS)
         return merge_heads(mechanism(heads, heads, heads))
 
     return PeerPair(mechanism=forward, reference=lambda: reference(x), inputs=[x], modules=modules)

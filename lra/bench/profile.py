@@ -160,9 +160,7 @@ def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, p
         model.compile()
     # Batches of data come in micro-batches, several of which may be one step.
     optim = plan.experiment.optim
-    num_parts = 1
-    if options.batches == "data":
-        num_parts = optim.batch // (optim.micro_batch or optim.batch)
+    num_parts = optim.micro_batches if options.batches == "data" else 1
     watch = _Watch(plan.device, WARMUP * num_parts, profiled)
     trainer = make_trainer(
         plan,

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..ops.chunks import boundary_states, split_chunks
+from ..ops.blocks import split_blocks
+from ..ops.chunks import boundary_states
 from ..ops.recurrence import (
     channel_decay_attention,
     delta_rule_attention,
@@ -71,10 +72,10 @@ def factored_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk
     The usual short form, next to which the errors of ``channel_decay_attention`` are shown.
     """
     length = q.shape[2]
-    q = split_chunks(q * q.shape[-1] ** -0.5, chunk, 2)  # (N,H,B,C,D)
-    k = split_chunks(k, chunk, 2)
-    v = split_chunks(v, chunk, 2)
-    prefix = split_chunks(log_decay, chunk, 2).cumsum(-2)  # G
+    q = split_blocks(q * q.shape[-1] ** -0.5, chunk, 2)  # (N,H,B,C,D)
+    k = split_blocks(k, chunk, 2)
+    v = split_blocks(v, chunk, 2)
+    prefix = split_blocks(log_decay, chunk, 2).cumsum(-2)  # G
     total = prefix[..., -1:, :]
 
     # Within a chunk: exp(G_i - G_j) as a product of two factors, the second of which is not bounded.

@@ -171,10 +171,9 @@ class RowGroup:
 
     def _floor(self, row: BenchRow) -> float | None:
         """The least milliseconds of a row by the rates of this machine."""
-        size = row.roofline_bytes
-        if not size:
-            return size
-        copy_seconds = size / self.machine.copy
+        if row.roofline_bytes is None:
+            return None
+        copy_seconds = row.roofline_bytes / self.machine.copy
         matmul_seconds = (row.flops or 0) / self.machine.matmul[row.dtype]
         return 1000 * max(copy_seconds, matmul_seconds)
 

@@ -208,9 +208,7 @@ def model_step(
     optim = experiment.optim
 
     # Batches of data may be divided into micro-batches, which CUDA graphs do not support.
-    num_parts = 1
-    if source == "data":
-        num_parts = optim.batch // (optim.micro_batch or optim.batch)
+    num_parts = optim.micro_batches if source == "data" else 1
     if compiled:
         with_graphs = isinstance(compiled, str) and num_parts == 1
         model.compile(dynamic=False, mode=GRAPHS if with_graphs else None)

@@ -162,7 +162,7 @@ def _decision(results: TaskResults) -> str:
 def _reasons_lead(results: TaskResults) -> list[str]:
     """Check the lead of exact attention over the best control and the bag-of-tokens baseline."""
     # Without a bag-of-tokens baseline, chance replaces it.
-    baselines = [results.bag or results.chance]
+    baselines = [results.chance if results.bag is None else results.bag]
     for name in CONTROLS:
         if name in results.rows:
             baselines.append(_mean_score(results, name))

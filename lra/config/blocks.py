@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from torch import nn
@@ -39,8 +39,8 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
         ValueError: the options do not go together.
     """
     check(model=model, attn=attn, block=block)
-    kind = attn.function
-    is_block = not issubclass(kind, Attention | Mixer)
+    mechanism_class = attn.function
+    is_block = not issubclass(mechanism_class, Attention | Mixer)
 
     # Sizes of the mechanism: heads and widths of the model, and the dropout that its own yaml may set.
     head_dim = model.head_dim or model.dim // model.heads
@@ -48,53 +48,57 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
     sizes = Sizes(heads=model.heads, head_dim=head_dim, value_dim=head_dim, length=length, dropout=dropout)
 
     arguments = {key: value for key, value in attn.options.items() if key not in _NO_ARGUMENTS}
-    mechanism = replace(attn, options=arguments).factory
-    shell = block.factory
-    takes_first = "first" in _parameters(kind if is_block else block.function)
+    make_mechanism = replace(attn, options=arguments).factory
+    make_block = block.factory
+    takes_first = "first" in _parameters(mechanism_class if is_block else block.function)
+
+    def name_attn_options() -> AbstractContextManager:
+        return _option_names("attn", mechanism_class, heads="model", head_dim="model", dim="model")
 
     def build_attention(sizes: Sizes) -> Attention:
-        with _option_names("attn", kind, heads="model", head_dim="model", dim="model"):
-            return mechanism(replace(sizes, dropout=dropout))
+        with name_attn_options():
+            return make_mechanism(replace(sizes, dropout=dropout))
 
     def build_mixer() -> Mixer:
-        if issubclass(kind, Attention):
+        if issubclass(mechanism_class, Attention):
             rotary = model.positions == "rotary"
             return Multihead(
                 build_attention, dim=model.dim, heads=model.heads, head_dim=head_dim, length=length, rotary=rotary
             )
-        with _option_names("attn", kind, heads="model", head_dim="model", dim="model"):
-            return mechanism(sizes, dim=model.dim)
+        with name_attn_options():
+            return make_mechanism(sizes, dim=model.dim)
 
     def build_block(first: bool = True) -> nn.Module:
         widths = {"dim": model.dim, "hidden": model.hidden}
         if takes_first:
             widths["first"] = first
         if is_block:
-            with _option_names("attn", kind, heads="model", head_dim="model", dim="model"):
-                return mechanism(sizes, **widths)
+            with name_attn_options():
+                return make_mechanism(sizes, **widths)
         with _option_names("block", block.function, dim="model", hidden="model", dropout="model", length="task"):
             if _takes_attention(block):
-                return shell(build_attention, length=length, dropout=model.dropout, **widths)
-            return shell(build_mixer, dropout=model.dropout, **widths)
+                return make_block(build_attention, length=length, dropout=model.dropout, **widths)
+            return make_block(build_mixer, dropout=model.dropout, **widths)
 
     return build_block
 
 
 def check(*, model: Model, attn: Target, block: Target) -> None:
     """Raise ValueError if the mechanism is no class, or does not go with the block or the positions of the model."""
-    kind = attn.function
-    shell = block.function
-    if not inspect.isclass(kind):
-        raise ValueError(f"attn._target_ must name a class, not {kind}")
+    mechanism_class = attn.function
+    block_class = block.function
+    if not inspect.isclass(mechanism_class):
+        raise ValueError(f"attn._target_ must name a class, not {mechanism_class}")
+    name = mechanism_class.__name__
 
     # Rotary positions rotate the queries and keys of Multihead.
-    if model.positions == "rotary" and (_takes_attention(block) or not issubclass(kind, Attention)):
-        owner = shell.__name__ if _takes_attention(block) else kind.__name__
+    if model.positions == "rotary" and (_takes_attention(block) or not issubclass(mechanism_class, Attention)):
+        owner = block_class.__name__ if _takes_attention(block) else name
         raise ValueError(f"model.positions must be learned or none for {owner}, which has no rotary positions")
-    if _takes_attention(block) and not issubclass(kind, Attention):
-        raise ValueError(f"{shell.__name__} needs a mechanism of queries, keys and values, not {kind.__name__}")
-    if not issubclass(kind, Attention | Mixer) and shell is not PreNorm:
-        raise ValueError(f"block must be prenorm with {kind.__name__}, which is a block itself and is put in no other")
+    if _takes_attention(block) and not issubclass(mechanism_class, Attention):
+        raise ValueError(f"{block_class.__name__} needs a mechanism of queries, keys and values, not {name}")
+    if not issubclass(mechanism_class, Attention | Mixer) and block_class is not PreNorm:
+        raise ValueError(f"block must be prenorm with {name}, which is a block itself and is put in no other")
 
 
 def _takes_attention(block: Target) -> bool:

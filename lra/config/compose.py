@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from ..model.pooling import FIRST_VECTOR
 from . import CONF, recipes
 from .options import Options, to_tree
 from .quoting import escape
@@ -150,7 +151,7 @@ def mechanism(overrides: Iterable[str]) -> list[str]:
 def class_pooled(*, _root_: DictConfig) -> bool | None:
     """Resolve ``${class_pooled:}``: whether sequences get a class token; None in a configuration without a model."""
     pool = OmegaConf.select(_root_, "model.pool")
-    return None if pool is None else pool in ("cls", "class")
+    return None if pool is None else pool in FIRST_VECTOR
 
 
 def of_budget(*keys_and_default: Any, _root_: DictConfig) -> Any:

@@ -68,7 +68,7 @@ class Experiment(TaskOptions):
             masked_pixel = self.protocol.masked_pixel
             reason = "the mask would reveal the image"
             raise ValueError(f"protocol.masked_pixel must be null with {option}, not {masked_pixel}: {reason}")
-        if self.model.pool in ("cls", "class"):
+        if self.model.has_class_token:
             raise ValueError(f"model.pool must be mean, last or flatten with {option}, not {self.model.pool}")
         if is_real and pretrain.loss != "l1":
             raise ValueError(f"pretrain.loss must be l1 with task={task.name}, whose inputs are real numbers")

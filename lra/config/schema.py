@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from ..model.embed import Positions
 from ..model.init import Init
 from ..model.norm import Norm
-from ..model.pooling import MeanOver, Pool
+from ..model.pooling import FIRST_VECTOR, MeanOver, Pool
 from ..model.pretrainer import Loss, MaskId
 from ..ops.metrics import Metric
 from ..options import Above, Positive, Range, Share, Whole, is_name
@@ -92,6 +92,11 @@ class Model(Section):
     head: Head | None
     init: Init
 
+    @property
+    def has_class_token(self) -> bool:
+        """Whether sequences start with a class token or a class vector."""
+        return self.pool in FIRST_VECTOR
+
     def check(self) -> None:
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(f"model.heads must divide model.dim {self.dim}, not {self.heads}; or set model.head_dim")
@@ -121,6 +126,11 @@ class Optim(Section):
     schedule: Literal["one_cycle", "linear", "cosine", "constant"]
     cosine: Cosine | None
     warmup_power: Annotated[Number, Range(above=0)]
+
+    @property
+    def micro_batches(self) -> int:
+        """Number of micro-batches of a step."""
+        return self.batch // (self.micro_batch or self.batch)
 
     def check(self) -> None:
         if self.micro_batch and self.batch % self.micro_batch:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..config.experiment import Experiment
 from ..data.datamodule import Batch, TaskData
-from ..ops.metrics import TOLERANCE
+from ..ops.metrics import is_right, is_within_tolerance
 from ..ops.precision import AUTOCAST_DTYPES, bf16_products
 from ..runs.run_dir import RunDir
 from .restore import check_data, configuration
@@ -160,11 +160,7 @@ def is_correct(outputs: Tensor, labels: Tensor, metric: str) -> Tensor:
     Returns:
         Booleans (n,).
     """
-    if metric == "accuracy":
-        is_finite = outputs.isfinite().all(-1)
-        return (outputs.argmax(-1) == labels) & is_finite
-    error = outputs[:, 0].double() - labels.double()
-    return error.abs() < TOLERANCE
+    return is_right(outputs, labels) if metric == "accuracy" else is_within_tolerance(outputs, labels)
 
 
 @torch.no_grad()

@@ -58,7 +58,9 @@ class MechanismFacts:
     @property
     def reference(self) -> str:
         """Path of the reference implementation in plain torch; empty without one."""
-        path = f"lra/reference/{Path(self.module).name}"
+        # The docstring names the file unless it has the name of the module.
+        named = re.search(r"lra/reference/\w+\.py", self.docstring)
+        path = named[0] if named else f"lra/reference/{Path(self.module).name}"
         return path if (CONF.parent / path).is_file() else ""
 
 

@@ -11,13 +11,10 @@ from ..config.experiment import Experiment
 from ..config.options import Options
 from ..config.schema import Root, Trust
 from ..data.datamodule import Batch, TaskData
-from ..model.pooling import Pool, last_real
+from ..model.pooling import FIRST_VECTOR, Pool, last_real
 from ..options import Whole
 from . import maps
 from .draw import View, markers
-
-# Pooling with a class token in front of the sequence.
-CLASS_TOKEN = ("cls", "class")
 
 
 class MapsOptions(Options):
@@ -55,7 +52,7 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
     pool = experiment.model.pool
 
     # Position of the first token, 1 behind a class token; length of the model's sequence.
-    first = 1 if pool in CLASS_TOKEN else 0
+    first = 1 if pool in FIRST_VECTOR else 0
     longest = experiment.task.length
     if pool == "class":
         longest += 1
@@ -164,7 +161,7 @@ def reading(at: list[int | None], mask: Tensor, pool: Pool, width: int) -> Tenso
     """
     weights = torch.zeros(len(at), width)
     num_tokens = len(mask)
-    first = 1 if pool in CLASS_TOKEN else 0
+    first = 1 if pool in FIRST_VECTOR else 0
     for reading_weights, position in zip(weights, at, strict=True):
         if position is not None:
             reading_weights[first + position] = 1

@@ -203,7 +203,7 @@ class Classifier(Checked, nn.Module):
             x = block.varlen(x, layout)
             x = cast_stream(x)
         if self.norm is not None:
-            x = self.norm(x, layout.filled)
+            x = self.norm(x, layout.is_real)
 
         # 3. Pool.
         if self.pool != "mean":

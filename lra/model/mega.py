@@ -1,6 +1,7 @@
 """MEGA, moving average equipped gated attention (Ma et al., ICLR 2023), around any mechanism."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from ..attention.base import Attention, Sizes
 from ..ops.attention_maps import ensure_nonempty
-from ..ops.blocks import blocks, real_blocks
+from ..ops.blocks import real_blocks, split_blocks
 from ..ops.precision import full_precision
 from ..ops.ssm import fft_conv
 from ..options import Checked, Positive
@@ -145,9 +146,9 @@ class Mega(Checked, nn.Module):
     ) -> Float[Tensor, "N 1 L hidden"]:
         """Attend within chunks, or to all tokens."""
         N, _, L, _ = q.shape
-        options = {} if self.bias is None else {"bias": self.bias}
+        attend = self.attention if self.bias is None else partial(self.attention, bias=self.bias)
         if self.chunk is None or self.chunk >= L:
-            return self.attention(q, k, v, mask, **options)
+            return attend(q, k, v, mask)
 
         # Chunks become examples; a chunk of padding attends to itself, and its outputs are not used.
         chunk_mask = real_blocks(mask, L, self.chunk, q.device)  # (N or 1,B,chunk)
@@ -155,7 +156,7 @@ class Mega(Checked, nn.Module):
         if chunk_mask is not None:
             chunk_mask = chunk_mask.expand(N, -1, -1).flatten(0, 1)  # (N B,chunk)
         q, k, v = (_as_examples(x, self.chunk) for x in (q, k, v))  # (N B,1,chunk,.)
-        out = self.attention(q, k, v, chunk_mask, **options)
+        out = attend(q, k, v, chunk_mask)
 
         # Back to sequences.
         out = out.unflatten(0, (N, -1))  # (N,B,1,chunk,hidden)
@@ -165,7 +166,7 @@ class Mega(Checked, nn.Module):
 
 def _as_examples(x: Float[Tensor, "N 1 L w"], chunk: int) -> Float[Tensor, "NB 1 {chunk} w"]:
     """Cut sequences into B chunks each, which become examples."""
-    chunks = blocks(x, chunk)  # (N,1,B,chunk,w)
+    chunks = split_blocks(x, chunk)  # (N,1,B,chunk,w)
     return chunks.transpose(1, 2).flatten(0, 1)
 
 

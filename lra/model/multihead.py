@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..attention.base import Attention, Mixer, Sizes
+from ..attention.base import Attention, Mixer, Sizes, merge_heads, split_heads
 from ..varlen import VarlenLayout
 
 # The slowest pair of features rotates by about 1 / ROTARY_BASE per position.
@@ -81,7 +81,7 @@ class Multihead(Mixer):
     ) -> tuple[Float[Tensor, "N H L D"], Float[Tensor, "N H L D"], Float[Tensor, "N H L E"]]:
         """Project to q, k and v."""
         projections = self.inputs(x).split(self.widths, -1)  # (N,L,H D) each
-        *qk, v = [part.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2) for part in projections]
+        *qk, v = [split_heads(part, self.sizes.heads) for part in projections]
         if self.rotary:
             qk = [rotate(part, positions) for part in qk]
         # With shared_qk there is one tensor for both.
@@ -99,8 +99,8 @@ class Multihead(Mixer):
         if mixed.shape != expected:
             name = type(self.attention).__name__
             raise ValueError(f"{name}.forward must return (N,H,L,E) = {expected}, not {tuple(mixed.shape)}")
-        heads = mixed.transpose(1, 2).flatten(2)  # (N,L,H E)
-        return self.output(heads.to(x.dtype))
+        merged = merge_heads(mixed)  # (N,L,H E)
+        return self.output(merged.to(x.dtype))
 
 
 def rotate(

@@ -10,6 +10,8 @@ from torch import Tensor
 
 Pool = Literal["mean", "cls", "class", "last", "flatten"]
 MeanOver = Literal["length", "real"]
+# Rules that take the first vector: ``cls``, a token before the sequence, or ``class``, a learned vector.
+FIRST_VECTOR = ("cls", "class")
 
 
 def over_towers(
@@ -62,8 +64,7 @@ def pool_tokens(
     Returns:
         One vector for each sequence, of width d or, with pool=flatten, length · d.
     """
-    # The class token or class vector comes first.
-    if pool in ("cls", "class"):
+    if pool in FIRST_VECTOR:
         return x[:, 0]
     if pool == "last":
         if mask is None:

@@ -5,9 +5,9 @@ i queries, j keys, c landmarks; ``lra.attention.base`` explains the other letter
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -228,10 +228,18 @@ def landmark_product(
     if uses_kernels(impl):
         from . import triton as kernels
 
-        landmarks = {"q_landmarks": q_landmarks, "k_landmarks": k_landmarks}
-        masks = {"mask": mask, "row_mask": q_landmark_mask, "col_mask": k_landmark_mask}
-        tensors: dict[str, Any] = landmarks | masks
-        out = kernels.landmark_product(q, k, v, pinv=pinv, **tensors, impl=impl)
+        out = kernels.landmark_product(
+            q,
+            k,
+            v,
+            q_landmarks=q_landmarks,
+            k_landmarks=k_landmarks,
+            mask=mask,
+            row_mask=q_landmark_mask,
+            col_mask=k_landmark_mask,
+            pinv=pinv,
+            impl=impl,
+        )
         return out, None
 
     scale = score_scale(weights, q, mask)
@@ -239,21 +247,22 @@ def landmark_product(
     # U is small, so it is always computed in float32 or wider.
     U = _inner_map(q_landmarks, k_landmarks, scale, q_landmark_mask, k_landmark_mask, weights, bias_U)  # (N,H,c,c)
 
-    # The attention that applies R and C, and its precision: U⁺ R v may exceed the range of float16 even if the result
-    # does not.
+    # The attention that applies R and C.
     is_packed = attend is not None
-    in_float32 = impl == "eager" or (v.dtype == torch.float16 and is_unbounded(pinv) and not is_packed)
     if impl == "eager":
         attend = partial(attend_eager, scale=scale, weights=weights)
     elif attend is None:
         attend = attend_thin
+
+    # U⁺ R v may exceed the range of float16 even if the result does not.
+    may_overflow = v.dtype == torch.float16 and is_unbounded(pinv) and not is_packed
+    in_float32 = impl == "eager" or may_overflow
     dtype = v.dtype
-    autocast: AbstractContextManager = nullcontext()
     if in_float32:
         q, k, v, q_landmarks, k_landmarks, bias_C, bias_R = upcast((q, k, v, q_landmarks, k_landmarks, bias_C, bias_R))
     # Autocast would round float32 inputs again; packed sequences keep the dtype that they have.
-    if in_float32 or is_packed:
-        autocast = torch.autocast(q.device.type, enabled=False)
+    disables_autocast = in_float32 or is_packed
+    autocast = torch.autocast(q.device.type, enabled=False) if disables_autocast else nullcontext()
 
     key_mask = None if mask is None else mask[:, None]  # (N,1,L)
     with autocast:

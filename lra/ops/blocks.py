@@ -18,7 +18,7 @@ from torch import Tensor
 MIN_SCORE = -1e30
 
 
-def blocks(x: Tensor, size: int, dim: int = 2) -> Tensor:
+def split_blocks(x: Tensor, size: int, dim: int = 2) -> Tensor:
     """Split dimension ``dim`` of length L into (B, size), with the last block filled with zeros (False)."""
     num_padding = -x.shape[dim] % size
     filled = _fill(x, dim, 0, num_padding)
@@ -54,7 +54,7 @@ def real_blocks(
         if L % size == 0:
             return None
         mask = torch.ones(1, L, dtype=torch.bool, device=device)
-    return blocks(mask, size, 1)
+    return split_blocks(mask, size, 1)
 
 
 def key_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 L"] | None:
@@ -67,6 +67,16 @@ def key_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 L"] | None
     has_real = mask.any(-1, keepdim=True)
     mask = mask | ~has_real
     return mask[:, None, None]
+
+
+def band_mask(size: int, num_left: int, num_right: int, device: torch.device) -> Bool[Tensor, "b j"]:
+    """Mark the window's keys that lie in the band of each query of a block."""
+    num_keys = num_left + size + num_right
+    key = torch.arange(num_keys, device=device)
+    query = torch.arange(size, device=device)[:, None]
+    # Offset of the key from the first key of the query's band.
+    offset = key - query
+    return (offset >= 0) & (offset <= num_left + num_right)
 
 
 def gather_blocks(
@@ -87,7 +97,7 @@ def gather_blocks(
     return gathered.view(*index.shape, *x.shape[3:])
 
 
-def attend(
+def attend_blocks(
     q: Float[Tensor, "N H B i D"],
     k: Float[Tensor, "N H B j D"],
     v: Float[Tensor, "N H B j E"],

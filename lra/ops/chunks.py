@@ -1,7 +1,9 @@
-"""Chunks of a sequence, and the states that a linear recurrence has at their boundaries.
+"""Linear recurrences in chunks: their states at the boundaries of chunks, and both directions as one batch.
 
 A linear recurrence over L tokens is computed chunk by chunk: within a chunk by matrix products over its C tokens,
 between chunks through a state of D x E numbers. That takes O(L C (D + E) + L D E) time instead of O(L² (D + E)).
+``blocks.split_blocks`` fills the last chunk with zeros: a zero key writes nothing and a logarithmic decay of zero keeps
+the state, so the additional positions change nothing.
 """
 
 import itertools
@@ -10,22 +12,16 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional as F
 
 
-def split_chunks(x: Tensor, size: int, dim: int) -> Tensor:
-    """Split the positions along ``dim`` into chunks: (..., L, ...) -> (..., ceil(L / size), size, ...).
+def append_reversed(x: Tensor, dim: int) -> Tensor:
+    """Append the examples from right to left, so that both directions are one batch: (N,...) -> (2 N,...).
 
-    The last chunk is filled with zeros. A zero key writes nothing and a logarithmic decay of zero keeps the state, so
-    the additional positions do not change a recurrence.
+    Args:
+        x: tensor whose first dimension counts the examples.
+        dim: dimension of the positions.
     """
-    num_padding = -x.shape[dim] % size
-    if num_padding:
-        # F.pad counts dimensions from the last one.
-        trailing_dims = x.ndim - 1 - dim % x.ndim
-        padding = [0, 0] * trailing_dims + [0, num_padding]
-        x = F.pad(x, padding)
-    return x.unflatten(dim, (-1, size))
+    return torch.cat([x, x.flip(dim)])
 
 
 def boundary_states(

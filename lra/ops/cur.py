@@ -147,7 +147,7 @@ def _packed_cur(
     from ..varlen import gather_packed, scatter_packed
     from . import varlen_attention
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, bias: Tensor | None) -> Tensor:
+    def attend_sequences(q: Tensor, k: Tensor, v: Tensor, _mask: Tensor | None, _bias: Tensor | None) -> Tensor:
         return varlen_attention.attend_thin(q, k, v, layout)
 
     # The steps of ``cur``, without masks and biases.
@@ -162,7 +162,7 @@ def _packed_cur(
         k_J,
         pinv=options.pinv,
         weights=options.weights,
-        attend=attend,
+        attend=attend_sequences,
     )
     if options.copy_rv:
         assert rv is not None  # only kernels return None

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .chunks import boundary_states, causal_mask, split_chunks
+from .blocks import split_blocks
+from .chunks import boundary_states, causal_mask
 from .precision import full_precision
 
 
@@ -55,10 +56,10 @@ def scalar_decay_attention(
     if scale is None:
         scale = q.shape[-1] ** -0.5
     chunk = min(chunk, length)
-    q = split_chunks(q * scale, chunk, 2)  # (N,H,B,C,D)
-    k = split_chunks(k, chunk, 2)
-    v = split_chunks(v, chunk, 2)
-    g = split_chunks(log_decay, chunk, 2)  # (N,H,B,C)
+    q = split_blocks(q * scale, chunk, 2)  # (N,H,B,C,D)
+    k = split_blocks(k, chunk, 2)
+    v = split_blocks(v, chunk, 2)
+    g = split_blocks(log_decay, chunk, 2)  # (N,H,B,C)
 
     # prefix_i: log of the decay from the start of the chunk to token i, token i included; before_i: token i excluded.
     prefix = g.cumsum(-1)
@@ -149,10 +150,10 @@ def channel_decay_attention(
     length = q.shape[2]
     smallest_power = 1 << (length - 1).bit_length()
     chunk = min(chunk, smallest_power)
-    q = split_chunks(q * scale, chunk, 2)  # (N,H,B,C,D)
-    k = split_chunks(k, chunk, 2)
-    v = split_chunks(v, chunk, 2)  # (N,H,B,C,E)
-    g = split_chunks(log_decay, chunk, 2)
+    q = split_blocks(q * scale, chunk, 2)  # (N,H,B,C,D)
+    k = split_blocks(k, chunk, 2)
+    v = split_blocks(v, chunk, 2)  # (N,H,B,C,E)
+    g = split_blocks(log_decay, chunk, 2)
 
     # prefix_i: log of the decay from the start of the chunk to token i, token i included; before_i: token i excluded.
     prefix = g.cumsum(-2)

@@ -21,7 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .chunks import causal_mask, split_chunks
+from .blocks import split_blocks
+from .chunks import append_reversed, causal_mask
 from .precision import full_precision
 
 
@@ -65,18 +66,13 @@ def delta_rule_attention(
         return earlier + self_scores * added
 
     # Both directions are one batch: the second half of the examples runs from right to left.
-    q_both, k_both, v_both, beta_both, decay_both = (_append_reversed(x) for x in (q, k, v, beta, log_decay))
+    q_both, k_both, v_both, beta_both, decay_both = (append_reversed(x, 2) for x in (q, k, v, beta, log_decay))
     earlier, added = _read_earlier(q_both, k_both, v_both, beta_both, decay_both, chunk)
     forward, backward = earlier.chunk(2)
     # A token reads its own write from the left only.
     self_scores = (q * k).sum(-1, keepdim=True)
     self_read = self_scores * added[: len(q)]
     return forward + self_read + backward.flip(2)
-
-
-def _append_reversed(x: Tensor) -> Tensor:
-    """Append the examples from right to left: (N,H,L,...) -> (2 N,H,L,...)."""
-    return torch.cat([x, x.flip(2)])
 
 
 def _read_earlier(
@@ -90,7 +86,7 @@ def _read_earlier(
     """Compute what each token reads from the decayed state before its own write, and the value it adds to the state."""
     length = q.shape[2]
     chunk = min(chunk, length)
-    q, k, v, beta, g = (split_chunks(x, chunk, 2) for x in (q, k, v, beta, log_decay))  # (N,H,B,C,·), (N,H,B,C)
+    q, k, v, beta, g = (split_blocks(x, chunk, 2) for x in (q, k, v, beta, log_decay))  # (N,H,B,C,·), (N,H,B,C)
 
     # Γ_ij = exp(G_i - G_j) for earlier keys j.
     prefix = g.cumsum(-1)  # G

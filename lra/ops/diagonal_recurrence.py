@@ -7,6 +7,7 @@ N batch, L length, P states, H inputs and outputs.
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Complex, Float
 from torch import Tensor
 
-from .chunks import split_chunks
+from .blocks import split_blocks
+from .chunks import append_reversed
 from .precision import full_precision
 
 CHUNK = 16  # positions of a chunk of ``diagonal_scan``
@@ -44,20 +46,27 @@ def diagonal_recurrence(
     if not bidirectional:
         return _recur_eagerly(log_decay, inputs)
     # Both directions are one batch: the second half of the examples runs from right to left.
-    both_decays = torch.cat([log_decay, log_decay.flip(1)])
-    both_inputs = torch.cat([inputs, inputs.flip(1)])
+    both_decays = append_reversed(log_decay, 1)
+    both_inputs = append_reversed(inputs, 1)
     states = _recur_eagerly(both_decays, both_inputs)
     forward, backward = states.chunk(2)
     return forward + backward.flip(1) - inputs
 
 
 def _recur_eagerly(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
-    recur = _Recurrence.apply
-    if torch.compiler.is_compiling():
-        # torch.compile would unroll 2 √L steps; with a graph break the recurrence runs as it is, in both passes.
-        # disable is called here: as a decorator it would import the compiler and Triton with this module.
-        recur = torch.compiler.disable(recur)
+    recur = untraced(_Recurrence.apply)
     return recur(log_decay, inputs)
+
+
+def untraced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function that runs as it is within a compiled graph, in both passes.
+
+    torch.compile would unroll its loop over tokens. As a decorator, ``torch.compiler.disable`` would import the
+    compiler and Triton with the module.
+    """
+    if torch.compiler.is_compiling():
+        return torch.compiler.disable(function)
+    return function
 
 
 class _Recurrence(torch.autograd.Function):
@@ -92,11 +101,11 @@ def scan(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> F
     length = inputs.shape[1]
     # B blocks of T tokens, both about √L.
     size = math.isqrt(max(length - 1, 0)) + 1
-    log_decay = split_chunks(log_decay, size, 1)  # (N,B,T,P)
+    log_decay = split_blocks(log_decay, size, 1)  # (N,B,T,P)
     decay = log_decay.exp()
 
     # Within blocks, from a zero state.
-    states = split_chunks(inputs, size, 1).clone()
+    states = split_blocks(inputs, size, 1).clone()
     for t in range(1, size):
         now = states[:, :, t]
         previous = states[:, :, t - 1]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def attend(
+def linear_attention(
     q: Float[Tensor, "#N H L F"],
     k: Float[Tensor, "#N H L F"],
     v: Float[Tensor, "N H L E"],
@@ -38,7 +38,7 @@ def attend(
     is_empty = None
     if mask is not None:
         # Zero values and a zero in the column of ones remove a masked key from both.
-        v_ones = zero_padding(v_ones, mask)
+        v_ones = v_ones * mask[:, None, :, None]
         num_real = mask.sum(-1)
         num_keys = num_real.clamp(min=1)[:, None, None, None]  # (N,1,1,1)
         has_real = mask.any(-1)
@@ -113,10 +113,3 @@ class _Quotient(torch.autograd.Function):
         if ctx.offset:
             grad_state += ctx.offset * grad_sums.sum(2, keepdim=True)
         return grad_q, grad_state, None, None, None
-
-
-def zero_padding(x: Float[Tensor, "N H L F"], mask: Bool[Tensor, "N L"] | None) -> Float[Tensor, "N H L F"]:
-    """Set x, which must be finite, to zero at padded positions."""
-    if mask is None:
-        return x
-    return x * mask[:, None, :, None]

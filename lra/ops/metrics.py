@@ -1,13 +1,37 @@
 """Scores of a whole split in percent: functions of all outputs and labels at once, not means over batches."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
-from jaxtyping import Num
+from jaxtyping import Bool, Num
 from torch import Tensor
 
 Metric = Literal["accuracy", "within_tolerance", "balanced_accuracy", "roc_auc"]
 TOLERANCE = 0.04  # the absolute error of a correct answer is smaller (PSF-Attn, Adding)
+
+
+def metric_function(name: Metric) -> Callable[[Tensor, Tensor], float]:
+    """Return the function of this module that computes a metric."""
+    functions = {
+        "accuracy": accuracy,
+        "within_tolerance": within_tolerance,
+        "balanced_accuracy": balanced_accuracy,
+        "roc_auc": roc_auc,
+    }
+    return functions[name]
+
+
+def is_right(outputs: Num[Tensor, "n classes"], labels: Num[Tensor, "n"]) -> Bool[Tensor, "n"]:
+    """Tell for each example whether its outputs are finite and the largest belongs to the label."""
+    is_finite = outputs.isfinite().all(-1)
+    return (outputs.argmax(-1) == labels) & is_finite
+
+
+def is_within_tolerance(outputs: Num[Tensor, "n 1"], labels: Num[Tensor, "n"]) -> Bool[Tensor, "n"]:
+    """Tell for each example whether the absolute error is below 0.04."""
+    error = outputs[:, 0].double() - labels.double()
+    return error.abs() < TOLERANCE
 
 
 def accuracy(outputs: Num[Tensor, "n classes"], labels: Num[Tensor, "n"]) -> float:
@@ -15,19 +39,13 @@ def accuracy(outputs: Num[Tensor, "n classes"], labels: Num[Tensor, "n"]) -> flo
 
     Examples with an output that is not finite count as wrong.
     """
-    is_finite = outputs.isfinite().all(-1)
-    predictions = outputs.argmax(-1)
-    is_right = (predictions == labels) & is_finite
-    num_right = is_right.sum().item()
+    num_right = is_right(outputs, labels).sum().item()
     return 100 * num_right / len(labels)
 
 
 def within_tolerance(outputs: Num[Tensor, "n 1"], labels: Num[Tensor, "n"]) -> float:
     """Compute the percentage of examples with an absolute error below 0.04 (PSF-Attn, Adding)."""
-    predictions = outputs[:, 0].double()
-    error = (predictions - labels.double()).abs()
-    is_right = error < TOLERANCE
-    num_right = is_right.sum().item()
+    num_right = is_within_tolerance(outputs, labels).sum().item()
     return 100 * num_right / len(labels)
 
 

@@ -152,7 +152,7 @@ def _scores(
 def _is_first(
     positions: Int[Tensor, "L"],
     mask: Bool[Tensor, "N L"] | None,
-    layout: "VarlenLayout | None" = None,
+    layout: "VarlenLayout | None",
 ) -> Bool[Tensor, "..."]:
     """Mark the first real token of every sequence: (L,), (N,1,L) with a mask, (T,) if packed."""
     if layout is not None:
@@ -160,10 +160,10 @@ def _is_first(
         return is_first.index_fill(0, layout.starts, True)
     if mask is None:
         return positions == 0
-    return _first_real(mask)[:, None]
+    return first_real(mask)[:, None]
 
 
-def _first_real(mask: Bool[Tensor, "N L"]) -> Bool[Tensor, "N L"]:
+def first_real(mask: Bool[Tensor, "N L"]) -> Bool[Tensor, "N L"]:
     """Mark the first real token of every example."""
     num_real_so_far = mask.cumsum(-1)
     return mask & (num_real_so_far == 1)
@@ -182,7 +182,7 @@ def _fused_scores(
     at_zero = options.class_token and mask is None
     scores = kernels.token_scores(a, b, mask, score=options.score, class_token=at_zero)
     if options.class_token and mask is not None:
-        is_first = _first_real(mask)[:, None]
+        is_first = first_real(mask)[:, None]
         scores = scores.masked_fill(is_first, float("inf"))
     return scores
 

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .diagonal_recurrence import scan
+from .chunks import append_reversed
+from .diagonal_recurrence import scan, untraced
 from .precision import full_precision
 
 # The forward pass stores the state in front of each block, and the backward pass recomputes the others block by block.
@@ -52,18 +53,13 @@ def selective_scan(
     if not bidirectional:
         return _scan_eagerly(u, delta, A, B, C)
     # Both directions are one batch: the second half of the examples runs from right to left.
-    u_both, delta_both, B_both, C_both = (_append_reversed(x) for x in (u, delta, B, C))
+    u_both, delta_both, B_both, C_both = (append_reversed(x, 1) for x in (u, delta, B, C))
     outputs = _scan_eagerly(u_both, delta_both, A, B_both, C_both)
     forward, backward = outputs.chunk(2)
     # Both scans contain the token's own input.
     maps = (B * C).sum(-1, keepdim=True)
     self_outputs = delta * u * maps
     return forward + backward.flip(1) - self_outputs
-
-
-def _append_reversed(x: Tensor) -> Tensor:
-    """Append the examples from right to left: (N,L,·) -> (2 N,L,·)."""
-    return torch.cat([x, x.flip(1)])
 
 
 def _scan_eagerly(
@@ -73,16 +69,12 @@ def _scan_eagerly(
     B: Float[Tensor, "N L n"],
     C: Float[Tensor, "N L n"],
 ) -> Float[Tensor, "N L d"]:
-    scan = _SelectiveScan.apply
-    if torch.compiler.is_compiling():
-        # torch.compile would unroll the loop over all tokens; with a graph break the scan runs as it is, in both
-        # passes. disable is called here: as a decorator it would import the compiler and Triton with this module.
-        scan = torch.compiler.disable(scan)
+    run_scan = untraced(_SelectiveScan.apply)
     if u.device.type != "cpu":
-        return scan(u, delta, A, B, C)
+        return run_scan(u, delta, A, B, C)
     group_size = max(1, CPU_STATES // (BLOCK * A.numel()))
     groups = zip(*(x.split(group_size) for x in (u, delta, B, C)), strict=True)
-    outputs = [scan(u_group, delta_group, A, B_group, C_group) for u_group, delta_group, B_group, C_group in groups]
+    outputs = [run_scan(u_group, delta_group, A, B_group, C_group) for u_group, delta_group, B_group, C_group in groups]
     return torch.cat(outputs)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MULTIPLE = 64
 
 
-def attend(
+def attend_packed(
     q: Float[Tensor, "Nq H i D"],
     k: Float[Tensor, "Nk H j D"],
     v: Float[Tensor, "Nk H j E"],
@@ -44,7 +44,7 @@ def attend(
         q_i, k_i, v_i = (x[None] for x in sequence)
         out_i = F.scaled_dot_product_attention(q_i, k_i, v_i, dropout_p=dropout_p)
         out.append(out_i[0])
-    if layout.packs(q):
+    if layout.is_packed(q):
         return layout.join(out)
     return torch.stack(out)
 
@@ -55,9 +55,9 @@ def attend_thin(
     v: Float[Tensor, "Nk H j E"],
     layout: "VarlenLayout",
 ) -> Float[Tensor, "Nq H i E"]:
-    """Compute ``attend`` for few queries or few keys per sequence, like ``attention_maps.attend_thin``."""
+    """Compute ``attend_packed`` for few queries or few keys per sequence, like ``attention_maps.attend_thin``."""
     if not is_slow_fused(q):
-        return attend(q, k, v, layout)
+        return attend_packed(q, k, v, layout)
     # Scale the smaller operand.
     scale = q.shape[-1] ** -0.5
     if k.numel() > q.numel():
@@ -83,7 +83,7 @@ class _GroupedAttention(torch.autograd.Function):
         for members, q_group, k_group, v_group in zip(layout.groups, q_groups, k_groups, v_groups, strict=True):
             scores = q_group @ k_group.mT  # (g,H,i,j)
             # Keys beyond the end of a sequence get no weight.
-            if layout.packs(k):
+            if layout.is_packed(k):
                 for sequence_scores, member in zip(scores, members, strict=True):
                     length = layout.lengths[member]
                     sequence_scores[..., length:] = float("-inf")
@@ -92,9 +92,9 @@ class _GroupedAttention(torch.autograd.Function):
             outputs.append(group_output)
             saved += [q_group, k_group, v_group, weights]
         ctx.layout = layout
-        ctx.is_packed = [layout.packs(x) for x in (q, k, v)]
+        ctx.is_packed = [layout.is_packed(x) for x in (q, k, v)]
         ctx.save_for_backward(*saved)
-        return _ungroup(outputs, layout.packs(q), layout)
+        return _ungroup(outputs, layout.is_packed(q), layout)
 
     @staticmethod
     @once_differentiable
@@ -122,7 +122,7 @@ class _GroupedAttention(torch.autograd.Function):
 
 def _group(x: Float[Tensor, "B H i D"], layout: "VarlenLayout") -> list[Float[Tensor, "g H _ D"]]:
     """Copy each group of sequences of x, (1,H,T,D) with zeros beyond their ends, or (N,H,c,D)."""
-    if not layout.packs(x):
+    if not layout.is_packed(x):
         return [x[group] for group in layout.groups]
     sequences = layout.sequences(x)
     padded_groups = []

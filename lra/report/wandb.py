@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ..console import pip_install
-from ..integrations.wandb import MAX_TAG, first_line, open_run, tell
+from ..integrations.wandb import MAX_TAG, open_run, reason, tell
 from ..names import shorten, unique_names
 from ..results import published
 from ..results.summary import Studies
@@ -78,7 +78,7 @@ def publish(
             tell(f"dashboard at {report.save().url}")
         run.finish()
     except Exception as error:
-        tell(f"{first_line(error)}; not everything is in W&B, the report on disk is complete")
+        tell(f"{reason(error)}; not everything is in W&B, the report on disk is complete")
 
 
 def _pictures(folder: Path) -> dict[str, Path]:

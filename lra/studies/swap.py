@@ -77,8 +77,7 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
     # A class token that is not configured follows the pooling of the run.
     attn = options.attn
     if attn.get("class_token", False) is None:
-        has_class_token = source.model.pool in ("cls", "class")
-        attn = attn.replace(class_token=has_class_token)
+        attn = attn.replace(class_token=source.model.has_class_token)
 
     # The kind of attention weights is part of the trained model.
     old_weights = _attention_weights(source.attn)

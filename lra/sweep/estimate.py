@@ -115,4 +115,6 @@ def _measured(plan: Plan) -> float | None:
 
     # Scale to the full batch, which the processes share.
     ms = measure({"step": step}, repeats=1, device=device)["step"].ms
-    return ms and ms * optim.batch / size / plan.processes.count
+    if ms is None:
+        return None
+    return ms * optim.batch / size / plan.processes.count

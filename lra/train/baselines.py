@@ -25,12 +25,12 @@ class Baselines:
     """
 
     data: TaskData
-    metric: str
+    metric: metrics.Metric
 
     @cached_property
     def constant(self) -> float:
         """The score of the best constant answer."""
-        return self.data.baseline("test", getattr(metrics, self.metric))
+        return self.data.baseline("test", metrics.metric_function(self.metric))
 
     @property
     def analytic(self) -> float | None:
@@ -54,13 +54,13 @@ class Baselines:
         tokens, _ = train.gather(torch.arange(1), 1)
         if tokens.is_floating_point() or train.labels.is_floating_point():
             return None
-        return token_baselines.first_tokens(self.data, getattr(metrics, self.metric))
+        return token_baselines.first_tokens(self.data, metrics.metric_function(self.metric))
 
     def fit_bag_of_tokens(self, task: Task) -> None:
         """Fit the bag-of-tokens baseline of a task with token ids, and store its score."""
         scores = token_baselines.fit(
             self.data,
-            getattr(metrics, self.metric),
+            metrics.metric_function(self.metric),
             vocab=task.vocab,
             outputs=task.outputs,
             loss=lambda outputs, labels: loss_of(outputs, labels, task.loss),

@@ -107,16 +107,19 @@ class Checkpoints(L.Callback):
 
     def __init__(self, run_dir: RunDir):
         self.run_dir = run_dir
-        self.best = dict.fromkeys(["best_score", "best_step", "digest", "train_loss"])
+        self.best_score: float | None = None
+        self.best_step: int | None = None
+        self.digest: str | None = None
+        self.train_loss: float | None = None
 
     def on_validation_end(self, trainer, module) -> None:
         step = trainer.global_step
         loss = module.pop_mean_loss()
-        best_score = self.best["best_score"]
-        is_best = best_score is None or module.score > best_score
+        is_best = self.best_score is None or module.score > self.best_score
         if is_best:
-            self.best |= {"best_score": module.score, "best_step": step}
-        self.best["train_loss"] = loss
+            self.best_score = module.score
+            self.best_step = step
+        self.train_loss = loss
         values = {"train_loss": loss, "val": module.score, "lr": module.rate}
         for logger in trainer.loggers:
             logger.log_metrics(values, step)
@@ -126,7 +129,7 @@ class Checkpoints(L.Callback):
         if trainer.is_global_zero:
             self.run_dir.save_metrics({"step": step, **values})
             if is_best:
-                self.best["digest"] = self.run_dir.save_best(module.model.state_dict())
+                self.digest = self.run_dir.save_best(module.model.state_dict())
             saving = self.run_dir.save_last()
         with saving as path:
             # Every rank takes part; rank 0 writes.
@@ -134,16 +137,15 @@ class Checkpoints(L.Callback):
         # A signal that arrives while rank 0 writes finds all ranks at the same step.
         trainer.strategy.barrier()
 
-    @property
-    def result(self) -> dict:
-        """The fields of ``Phase`` that are known here."""
-        return {name: value for name, value in self.best.items() if name != "digest"}
-
     def state_dict(self) -> dict:
-        return self.best | self.run_dir.state()
+        best = {"best_score": self.best_score, "best_step": self.best_step, "digest": self.digest}
+        return best | {"train_loss": self.train_loss} | self.run_dir.state()
 
     def load_state_dict(self, state: dict) -> None:
-        self.best = {name: state[name] for name in self.best}
+        self.best_score = state["best_score"]
+        self.best_step = state["best_step"]
+        self.digest = state["digest"]
+        self.train_loss = state["train_loss"]
 
 
 class Report(L.Callback):
@@ -170,7 +172,7 @@ class Report(L.Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
         if self.progress.disable or trainer.global_step == self._first_step:
             return
-        best_score = self.checkpoints.best["best_score"]
+        best_score = self.checkpoints.best_score
         text = self._pace(trainer)
         if best_score is not None:
             text = f"best {best_score:.2f}, {text}"
@@ -179,7 +181,7 @@ class Report(L.Callback):
     def on_validation_end(self, trainer, module) -> None:
         if self.progress.disable:
             step = f"step {trainer.global_step:,}/{trainer.max_steps:,}"
-            best = "best {best_score:.2f} at step {best_step:,}".format_map(self.checkpoints.best)
+            best = f"best {self.checkpoints.best_score:.2f} at step {self.checkpoints.best_step:,}"
             log(f"{self.title}: {step}, validation {module.score:.2f}, {best}, {self._pace(trainer)}")
 
     def _pace(self, trainer) -> str:

@@ -162,7 +162,7 @@ class LitClassifier(LitModule):
             model,
             seed,
             loss_kind=task.loss,
-            metric=getattr(metrics, task.metric),
+            metric=metrics.metric_function(task.metric),
             optim=dict(experiment.optim),
             cycle_momentum=experiment.protocol.cycle_momentum,
         )
@@ -204,13 +204,11 @@ class LitClassifier(LitModule):
         return self._evaluate(batch)
 
     def on_validation_epoch_end(self) -> None:
-        # [outputs, labels] of this rank; empty if it had no batch.
-        rank_pair = [torch.cat(batches).cpu() for batches in zip(*self._evaluated, strict=True)]
-        pairs = [pair for pair in ranks.gather(rank_pair) if pair]
-        outputs, labels = zip(*pairs, strict=True)
-        # Examples of all ranks, one rank after the other.
-        self.outputs = torch.cat(outputs)
-        self.labels = torch.cat(labels)
+        # The batches of all ranks, one rank after the other; a rank may have none.
+        own_batches = [(outputs.cpu(), labels.cpu()) for outputs, labels in self._evaluated]
+        batches = [batch for rank_batches in ranks.gather(own_batches) for batch in rank_batches]
+        self.outputs = torch.cat([outputs for outputs, _ in batches])
+        self.labels = torch.cat([labels for _, labels in batches])
         self.score = self.metric(self.outputs, self.labels)
         self._evaluated.clear()
 

@@ -75,7 +75,6 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     # to resume from, 0 in a new run; loggers continue their curves there.
     experiment = plan.experiment
     optim = experiment.optim
-    micro_batches_per_step = optim.batch // (optim.micro_batch or optim.batch)
     first_step = run_dir.resume(module.model)
     loggers = [
         make_logger(
@@ -104,10 +103,10 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         logger=loggers,
         max_steps=optim.steps,
         max_epochs=-1,
-        accumulate_grad_batches=micro_batches_per_step,
+        accumulate_grad_batches=optim.micro_batches,
         gradient_clip_val=optim.clip_norm,
         # Lightning counts micro-batches here.
-        val_check_interval=optim.eval_every * micro_batches_per_step,
+        val_check_interval=optim.eval_every * optim.micro_batches,
         # None: count across epochs. The stream of batches has no end.
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
@@ -125,7 +124,15 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     except SystemExit:
         remedy = f"the same command resumes from step {run_dir.saved_step()}"
         raise KeyboardInterrupt(f"stopped at step {trainer.global_step}; {remedy}") from None
-    return Phase(status="done", steps=optim.steps, step_ms=stopwatch.median, trainer=trainer, **checkpoints.result)
+    return Phase(
+        status="done",
+        steps=optim.steps,
+        step_ms=stopwatch.median,
+        trainer=trainer,
+        best_score=checkpoints.best_score,
+        best_step=checkpoints.best_step,
+        train_loss=checkpoints.train_loss,
+    )
 
 
 class EmulatedBf16(MixedPrecision):

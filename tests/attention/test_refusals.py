@@ -29,6 +29,7 @@ def make(name, **options):
         ("linear", {"dropout": -0.1}, "dropout must be from 0 to 1, not -0.1"),
         ("cosformer", {"eps": 0.0}, "eps must be above 0, not 0.0"),
         ("lru", {"r_max": 0.0}, "r_max must be above 0 and at most 1"),
+        ("performer", {"scalings": True}, "scalings must be one of 1, 2, not true"),
         ("cur_abs", {"score": "best"}, "score must be one of sum, abs, embed, step, random, farthest, not 'best'"),
         # Rules that the constructors check.
         ("bigbird", {"window": 2}, "window must be odd, in blocks, not 2"),

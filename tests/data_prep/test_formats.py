@@ -131,6 +131,7 @@ def test_pickles_of_texts_and_images_are_read(tmp_path):
         ({"input_ids_0": np.array([1, 300]), "label": 1}, "example 1: ids from 1 to 300, where 1 to 256 are valid"),
         ({"input_ids_0": np.ones((2, 2)), "label": 1}, "input_ids_0 must be a sequence of whole numbers"),
         ({"input_ids_0": [1, 2], "label": 7}, "the label must be a whole number from 0 to 1, got 7"),
+        ({"input_ids_0": [1, 2], "label": float("inf")}, "the label must be a whole number from 0 to 1, got inf"),
         ({"input_ids_0": Hostile(), "label": 1}, "names posix.system; .*; nothing in it was executed"),
     ],
 )
@@ -200,6 +201,7 @@ def test_other_cifar_formats_match_binary_archive(tmp_path, grey):
 DAMAGED_BATCHES = {
     "names posix.system; .*; nothing in it was executed": pickle.dumps({"data": Hostile(), "labels": [1]}),
     "its data are not 3072 bytes for each label": pickle.dumps({"data": np.zeros((1, 3072), int), "labels": [1]}),
+    "its labels are not bytes": pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [300]}),
     "it lacks data or labels": pickle.dumps({"data": [], "fine_labels": [1]}),
     "damaged or not a pickle": python_batches()["cifar-10-batches-py/data_batch_2"][:5000],
 }
@@ -251,6 +253,7 @@ def test_mega_pixel_files_are_read(tmp_path):
     [
         ("input/train.src", b"1 2 3\n", "train.src, line 1: 3 pixels instead of 1024"),
         ("input/train.src", b"1 x\n", "train.src, line 1: not numbers separated by spaces"),
+        ("input/train.src", b"9" * 20 + b"\n", "train.src, line 1: not numbers separated by spaces"),
         ("input/train.src", b"256 " * 1024, "line 1: grey levels from 256 to 256, where 0 to 255 are valid"),
         ("label/train.label", b"0\n", "train.src and .*train.label have different numbers of lines"),
         ("label/train.label", b"cat\n", "train.label, line 1: the label must be a whole number from 0 to 1, got 'cat'"),

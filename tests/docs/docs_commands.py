@@ -32,7 +32,7 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from lra import cli
+from lra import __main__ as cli
 from lra.bench import contestants
 from lra.bench.contestants import BenchOptions
 from lra.board.runs import Board

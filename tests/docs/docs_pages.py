@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lra import cli
+from lra import __main__ as cli
 from lra.config import CONF
 
 ROOT = CONF.parent

@@ -184,7 +184,7 @@ def test_packed_selection_is_distinct_and_inside_each_sequence(score):
     for index in select(packed_q, packed_k, SelectionOptions(count=6, score=score), layout=layout):
         position = index - layout.starts[:, None, None]
         assert (position >= 0).all()
-        assert (position < layout.real[:, None, None]).all()
+        assert (position < layout.num_real[:, None, None]).all()
         ordered = index.sort(-1).values
         assert (ordered.diff(dim=-1) > 0).all()
 

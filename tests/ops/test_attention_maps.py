@@ -28,7 +28,7 @@ def draw_inputs(varlen):
     """Draw q, k, v of selected tokens, and q, k, v of packed tokens, in which tokens added for a multiple hold 7."""
     g, N, T = torch.Generator().manual_seed(0), len(varlen.lengths), len(varlen.positions)
     selected = [torch.randn(N, 2, 3, d, generator=g, dtype=torch.float64) for d in (5, 5, 6)]
-    tokens = [torch.randn(1, 2, int(varlen.real.sum()), d, generator=g, dtype=torch.float64) for d in (5, 5, 6)]
+    tokens = [torch.randn(1, 2, int(varlen.num_real.sum()), d, generator=g, dtype=torch.float64) for d in (5, 5, 6)]
     tokens = [F.pad(x, (0, 0, 0, T - x.shape[2]), value=7.0) for x in tokens]
     return [x.requires_grad_() for x in (*selected, *tokens)]
 
@@ -44,7 +44,7 @@ def run_both_products(varlen, attend):
     """Return both products and the gradients of real tokens, and separately the gradients of added tokens."""
     inputs = q, k, v, qs, ks, vs = draw_inputs(varlen)
     rv, out = attend(q, ks, vs, varlen), attend(qs, k, v, varlen)
-    num_real = int(varlen.real.sum())
+    num_real = int(varlen.num_real.sum())
     out = out[:, :, :num_real]
     weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
     grads = torch.autograd.grad(rv.square().sum() + (out * weight).sum(), inputs)
@@ -66,10 +66,10 @@ def test_pack_and_unpack_with_holes_round_trip(multiple):
     mask = torch.tensor([[True, False, True, True], [False, True, False, False], [True] * 4])
     varlen, x = VarlenLayout(mask, multiple), torch.randn(3, 2, 4, 5)
     num_added = -8 % multiple
-    assert varlen.lengths == [3, 1, 4] and varlen.starts.tolist() == [0, 3, 4] and varlen.tail == num_added
+    assert varlen.lengths == [3, 1, 4] and varlen.starts.tolist() == [0, 3, 4] and varlen.num_added == num_added
     # Added tokens are copies of the first real one.
     assert varlen.positions.tolist() == [0, 2, 3, 1, 0, 1, 2, 3] + [0] * num_added
-    assert varlen.filled is None if not num_added else varlen.filled[0].tolist() == [True] * 8 + [False] * num_added
+    assert varlen.is_real is None if not num_added else varlen.is_real[0].tolist() == [True] * 8 + [False] * num_added
     packed, zeroed = varlen.pack(x, 2), x * mask[:, None, :, None]
     assert packed.shape == (1, 2, 8 + num_added, 5)
     assert torch.equal(packed[0, :, :8].transpose(0, 1), x.transpose(1, 2)[mask])

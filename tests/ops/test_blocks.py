@@ -31,7 +31,7 @@ def test_query_without_keys_has_zero_output_and_gradient(shape):
     allowed[:, :, 1, 2] = False
     scores = q @ k.mT * D**-0.5
     part = blocks.weigh(scores, v, allowed)
-    for out in (blocks.attend(q, k, v, allowed), blocks.merge([part])):
+    for out in (blocks.attend_blocks(q, k, v, allowed), blocks.merge([part])):
         assert (out[:, :, 1, 2] == 0).all()
         weights = scores.exp() * allowed
         torch.testing.assert_close(out, weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-300))

@@ -249,6 +249,7 @@ def test_strides_beyond_32_bits_give_same_results(strides):
         (CUR, {"head_dim": 130}, {}, "head_dim from 1 to 128, not 130"),
         (Nystrom, {"value_dim": 200}, {}, "value size from 1 to 128, not 200"),
         (CUR, {}, {"pinv": exact}, "take lra.ops.pinv.cubic as pinv and no other"),
+        (CUR, {}, {"pinv": partial(cubic, steps=2.5)}, "steps must be 0 or more, not 2.5"),
         (CUR, {}, {"pinv": partial(cubic, steps=-1)}, "steps must be 0 or more, not -1"),
         (CUR, {}, {"pinv": partial(cubic)}, "steps must be 0 or more, not null"),
         (NystromOriginal, {}, {"pinv": partial(cubic, steps=6, init="batch")}, "take pinv.init=per_matrix"),

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Literal
 
-from ...console import log, pip_install
+from ...console import first_line, log, pip_install
 from ...names import shorten
 
 Mode = Literal["online", "offline", "disabled"]
@@ -26,9 +26,9 @@ def tell(line: str) -> None:
     log(f"W&B: {line}")
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+def reason(error: Exception) -> str:
+    """Return the first line of an error's message without the full stop."""
+    return first_line(error).rstrip(".")
 
 
 def check_installed() -> None:
@@ -72,19 +72,19 @@ def open_run(about: dict[str, Any], *, folder: Path, mode: str | None, timeout: 
     try:
         settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
         mode = mode or settings.mode
-        reason = _unusable(settings, timeout) if mode == "online" else None
-        if reason:
-            tell(f"{reason}; {kept_offline}")
+        obstacle = _unusable(settings, timeout) if mode == "online" else None
+        if obstacle:
+            tell(f"{obstacle}; {kept_offline}")
             mode = "offline"
         for attempt in dict.fromkeys((mode, "offline")):
             try:
                 return _init(about, folder, attempt, timeout, resume)
             except Exception as error:
-                tell(f"{first_line(error)}; {kept_offline if attempt == 'online' else 'this run is not logged'}")
+                tell(f"{reason(error)}; {kept_offline if attempt == 'online' else 'this run is not logged'}")
                 # The service still holds the id.
                 close_service()
     except Exception as error:
-        tell(f"{first_line(error)}; this run is not logged")
+        tell(f"{reason(error)}; this run is not logged")
     return None
 
 
@@ -135,5 +135,5 @@ def _unusable(settings, timeout: float) -> str | None:
         return None
     except OSError as error:
         cause = getattr(error, "reason", error)
-        return None if isinstance(cause, ssl.SSLError) else f"{url} cannot be reached ({first_line(cause)})"
+        return None if isinstance(cause, ssl.SSLError) else f"{url} cannot be reached ({reason(cause)})"
     return None

@@ -13,7 +13,7 @@ from ...config.experiment import Experiment
 from ...options import Range
 from ...runs import checkpoint
 from ...runs.record import RunRecord, git_commit
-from . import Mode, check_installed, close_service, first_line, open_run, tell
+from . import Mode, check_installed, close_service, open_run, reason, tell
 
 # Options that do not describe the run.
 MACHINERY = ("budgets", "masking", "data_overrides", "multirun", "logger", "runs", "seeds")
@@ -100,7 +100,7 @@ class WandB(WandbLogger):
             if self._experiment.step <= step:
                 self._experiment.log(metrics, step=step, commit=True)
         except Exception as error:
-            tell(f"{first_line(error)}; {self._name} is not logged until it ends, then sent whole")
+            tell(f"{reason(error)}; {self._name} is not logged until it ends, then sent whole")
             self._experiment = None
             close_service()
 
@@ -115,5 +115,5 @@ class WandB(WandbLogger):
             self._experiment.summary.update({"test": record.test, "record": asdict(record)})
             self._experiment.finish(exit_code=int(record.status != "done"))
         except Exception as error:
-            tell(f"{first_line(error)}; wandb sync --include-online {self._folder / 'wandb'} sends the rest")
+            tell(f"{reason(error)}; wandb sync --include-online {self._folder / 'wandb'} sends the rest")
         self._experiment = None

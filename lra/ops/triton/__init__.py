@@ -55,7 +55,7 @@ def cubic_steps(pinv: Callable) -> int:
     if options["init"] != "per_matrix":
         raise ValueError(f"Triton kernels take pinv.init=per_matrix, not {options['init']!r}; impl=sdpa takes any")
     steps = options["steps"]
-    if steps is None or steps < 0:
+    if not isinstance(steps, int) or steps < 0:
         raise ValueError(f"pinv.steps must be 0 or more, not {format_value(steps)}")
     return steps
 
@@ -117,7 +117,7 @@ def landmark_product(
         ValueError: a dtype or the inverse is not supported, or there is no GPU.
     """
     steps = cubic_steps(pinv)
-    available(q)
+    require_gpu(q)
     kind = q.device.type
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     if torch.is_autocast_enabled(kind) and dtype != torch.float64:
@@ -127,8 +127,10 @@ def landmark_product(
     q, k, v, q_landmarks, k_landmarks = (x if x is None else x.to(dtype) for x in (q, k, v, q_landmarks, k_landmarks))
     mask, rows, cols = (x if x is None else x.contiguous() for x in (mask, rows, cols))
     if rows is not None:
-        q_landmarks, k_landmarks = q, k
-        row_mask = col_mask = None if mask is None else mask[:, None]
+        q_landmarks = q
+        k_landmarks = k
+        row_mask = None if mask is None else mask[:, None]
+        col_mask = row_mask
     real = [x if x is None else x.expand(*q.shape[:2], -1) for x in (row_mask, col_mask)]
     with torch.autocast(kind, enabled=False):
         return op.landmark_product(
@@ -149,7 +151,7 @@ def token_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str
     Returns:
         float32 (1 or 2,N,H,L).
     """
-    available(a)
+    require_gpu(a)
     return op.token_scores(a, b, None if mask is None else mask.contiguous(), score, class_token)
 
 
@@ -158,7 +160,7 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 
 
-def available(x: Tensor) -> None:
+def require_gpu(x: Tensor) -> None:
     """Raise ValueError if a kernel cannot run on x."""
     if x.device.type != "cuda" and not interpreted():
         raise ValueError(

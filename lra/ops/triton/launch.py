@@ -1,4 +1,4 @@
-"""The launches of the forward pass, of the backward pass and of the selection scores.
+"""The launches of the forward pass and of the backward pass.
 
 ``run`` of ``operands`` launches a kernel; ``resources`` passes another function in its place.
 
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ..pinv import cubic
-from . import core, core_library, selection_scores, tiles
+from . import core, core_library, tiles
 from . import streaming_backward as back
 from . import streaming_forward as fore
 from .operands import Selected, gather, inverse_options, mask_strides, num_selected, run, sizes, tile_area, tile_options
 
-__all__ = ["Selected", "backward", "forward", "run", "sizes", "token_scores"]
+__all__ = ["Selected", "backward", "forward", "run", "sizes"]
 
 
 def forward(
@@ -44,14 +44,13 @@ def forward(
     E = v.shape[-1]
     size = sizes(q, v, M)
     scale2 = D**-0.5 / math.log(2)  # exponentials are powers of two
-    new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
     # Where the inverse is computed: next to R V, in a separate launch, or by library products.
     area = tile_area(size, q, arch)
     inverse = inverse_options(steps, q.dtype)
     on_chip = tiles.on_chip(size["BM"], area[-1])
     beside = on_chip and tiles.beside(*area)
-    z = new(G, M, M) if on_chip else None
+    z = _new(q, G, M, M) if on_chip else None
     if on_chip and not beside:
         run(
             core.inverse, (G,),
@@ -69,8 +68,8 @@ def forward(
     tile = tiles.streaming("rv", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
-    rv_parts = new(S, G, M, E)
-    lse_parts = new(S, G, M)
+    rv_parts = _new(q, S, G, M, E)
+    lse_parts = _new(q, S, G, M)
     run(
         fore.rv_kernel, (G, S + beside),
         selected.q, selected.k, k, v,
@@ -89,16 +88,18 @@ def forward(
 
     # Each program of the next launch combines a few parts itself; many are combined here.
     if S > tiles.PARTS or not on_chip:
-        rv, lse = core_library.combine(rv_parts, lse_parts)
-        rv_parts = rv[None]
-        lse_parts = lse[None]
+        combined_rv, combined_lse = core_library.combine(rv_parts, lse_parts)
+        rv_parts = combined_rv[None]
+        lse_parts = combined_lse[None]
 
     # With Z on chip the next launch stores R V, its log-sum-exp and W = Z R V; otherwise W is computed here.
     if on_chip:
-        rv = new(G, M, E)
-        lse = new(G, M)
-        w = new(G, M, E)
+        rv = _new(q, G, M, E)
+        lse = _new(q, G, M)
+        w = _new(q, G, M, E)
     else:
+        rv = combined_rv
+        lse = combined_lse
         u = core_library.inner_matrix(*selected.gathered())
         z = cubic(u, steps=steps)
         w = z @ rv
@@ -147,7 +148,6 @@ def backward(
     size = sizes(q, v, M)
     scale = D**-0.5
     scale2 = scale / math.log(2)
-    new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
     # Through C: dq, and S parts of dW and of the gradient of the selected keys.
     area = tile_area(size, q, arch)
@@ -156,8 +156,8 @@ def backward(
     S = -(-L // chunk)
     # Autograd would copy gradients in another layout than their tensors'.
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-    dw_parts = new(S, G, M, E)
-    dk_parts = new(S, G, M, D)
+    dw_parts = _new(q, S, G, M, E)
+    dk_parts = _new(q, S, G, M, D)
     for gradients in tiles.passes("DW", "DQ", "DK", tile.launches):
         run(
             back.c_backward_kernel, (G, S),
@@ -185,12 +185,12 @@ def backward(
         dw_parts = dw_parts.sum(0, keepdim=True)
         dk_parts = dk_parts.sum(0, keepdim=True)
     if on_chip:
-        dq_rows = new(G, M, D)
-        dk_cols = new(G, M, D)
+        dq_rows = _new(q, G, M, D)
+        dk_cols = _new(q, G, M, D)
         drv = None
         delta = None
         num_matrices = tiles.scratch(steps, inverse["SYMMETRIC"])
-        scratch = new(G, num_matrices, size["BM"], size["BM"])
+        scratch = _new(q, G, num_matrices, size["BM"], size["BM"])
     else:
         dq_rows, dk_cols = core_library.backward(*selected.gathered(), rv, dw_parts[0], steps)
         dk_cols = dk_cols + dk_parts[0]
@@ -218,7 +218,7 @@ def backward(
 
     # Through R: dk, dv and S parts of the gradient of the selected queries.
     tile = tiles.streaming_backward("r_backward", *area)
-    dq_parts = new(S, G, M, D)
+    dq_parts = _new(q, S, G, M, D)
     for gradients in tiles.passes("DV", "DK", "DQ", tile.launches):
         run(
             back.r_backward_kernel, (G, S + beside),
@@ -246,16 +246,31 @@ def backward(
         # Only the first of these launches computes the inverse.
         beside = False
 
-    # Gradients of landmarks are stored; gradients of selected positions are added to dq and dk.
+    dq_landmarks, dk_landmarks = _add_selected_gradients(selected, dq, dk, dq_parts, dq_rows, dk_cols, size, run)
+    return dq, dk, dv, dq_landmarks, dk_landmarks
+
+
+def _new(like: Tensor, *shape: int) -> Tensor:
+    return like.new_empty(shape, dtype=torch.float32)
+
+
+def _add_selected_gradients(
+    selected: Selected, dq, dk, dq_parts, dq_rows, dk_cols, size: dict[str, int], run
+) -> tuple[Tensor, Tensor]:
+    """Store the gradients of landmarks and return them, or add those of selected positions to dq and dk."""
+    H = dq.shape[1]
+    S, G, M, D = dq_parts.shape
     has_landmarks = selected.rows is None
     if has_landmarks:
         dq_landmarks = torch.empty_like(selected.q)
         dk_landmarks = torch.empty_like(selected.k)
-        dq_target, dk_target = dq_landmarks, dk_landmarks
+        dq_target = dq_landmarks
+        dk_target = dk_landmarks
     else:
         dq_landmarks = selected.q.new_empty(0)
         dk_landmarks = selected.k.new_empty(0)
-        dq_target, dk_target = dq, dk
+        dq_target = dq
+        dk_target = dk
     # Four warps lack the registers for gradients of 128 x 128.
     is_large = size["BM"] * size["BD"] > 8192
     run(
@@ -271,26 +286,4 @@ def backward(
         warps=8 if is_large else 4,
         stages=2,
     )  # fmt: skip
-    return dq, dk, dv, dq_landmarks, dk_landmarks
-
-
-def token_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool, run=run) -> Tensor:
-    """Launch the scores of one or two tensors (N,H,L,D): (1 or 2,N,H,L) in float32."""
-    N, H, L, D = a.shape
-    num_tensors = 1 if b is None else 2
-    scores = a.new_empty(num_tensors, N, H, L, dtype=torch.float32)
-    b_strides = (0, 0, 0) if b is None else b.stride()[:3]
-    block = 128
-    run(
-        selection_scores.score_kernel, (N * H, -(-L // block)),
-        a, b, mask,
-        scores,
-        *a.stride()[:3],
-        *b_strides,
-        H, L,
-        D=D, BD=tiles.padded(D), BN=block,
-        SCORE=score,
-        CLASS=class_token,
-        warps=4, stages=2,
-    )  # fmt: skip
-    return scores
+    return dq_landmarks, dk_landmarks

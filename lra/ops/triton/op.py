@@ -9,6 +9,8 @@ TENSORS = """Tensor q, Tensor k, Tensor v, Tensor q_landmarks, Tensor k_landmark
 SAVED = "Tensor rv, Tensor w, Tensor lse, Tensor z"
 OPTIONS = "int steps, bool copy, bool split"
 FIVE = "(Tensor, Tensor, Tensor, Tensor, Tensor)"
+# rows, cols, row_real, col_real, mask, steps, copy and split have no gradients.
+NO_GRADIENTS = (None,) * 8
 
 
 @torch.library.custom_op("lra::landmark_product", mutates_args=(), schema=f"({TENSORS}, {OPTIONS}) -> {FIVE}")
@@ -29,11 +31,10 @@ def _(q, k, v, q_landmarks, k_landmarks, rows, *unused):
     selected = q_landmarks if rows is None else rows
     M = selected.shape[2]
     E = v.shape[-1]
-    new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
-    rv = new(G, M, E)
-    w = new(G, M, E)
-    lse = new(G, M)
-    z = new(G, M, M)
+    rv = q.new_empty(G, M, E, dtype=torch.float32)
+    w = q.new_empty(G, M, E, dtype=torch.float32)
+    lse = q.new_empty(G, M, dtype=torch.float32)
+    z = q.new_empty(G, M, M, dtype=torch.float32)
     return _like(v), rv, w, lse, z
 
 
@@ -72,14 +73,15 @@ def _setup(ctx, inputs, output):
 
 def _backward(ctx, dout, *unused):
     if dout is None:
-        return (None,) * 13
+        return None, None, None, None, None, *NO_GRADIENTS
     saved = ctx.saved_tensors
-    options = (ctx.steps, ctx.copy, ctx.split)
-    *grads, dq_landmarks, dk_landmarks = landmark_product_backward(dout, *saved, *options)
+    dq, dk, dv, dq_landmarks, dk_landmarks = landmark_product_backward(dout, *saved, ctx.steps, ctx.copy, ctx.split)
     # Landmarks have gradients; selected positions do not.
-    if saved[5] is None:
-        return *grads, dq_landmarks, dk_landmarks, *[None] * 8
-    return *grads, *[None] * 10
+    _, _, _, _, _, rows, *_ = saved
+    if rows is not None:
+        dq_landmarks = None
+        dk_landmarks = None
+    return dq, dk, dv, dq_landmarks, dk_landmarks, *NO_GRADIENTS
 
 
 landmark_product.register_autograd(_backward, setup_context=_setup)
@@ -87,11 +89,11 @@ landmark_product.register_autograd(_backward, setup_context=_setup)
 
 @torch.library.custom_op("lra::token_scores", mutates_args=())
 def token_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, score: str, class_token: bool) -> Tensor:
-    from . import launch
+    from .selection_scores import launch_scores
 
     a, b, mask = (ready(x) for x in (a, b, mask))
     with torch.cuda.device_of(a):
-        return launch.token_scores(a, b, mask, score, class_token)
+        return launch_scores(a, b, mask, score, class_token)
 
 
 @token_scores.register_fake

@@ -52,6 +52,7 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> lis
         c_backward-dq-dk.
     """
     from . import launch
+    from .selection_scores import launch_scores
 
     table_rows = []
 
@@ -81,7 +82,7 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> lis
         selected = launch.Selected(q, k, index, index, real, real)
         out, *saved = launch.forward(q, k, v, selected, mask, 6, True, True, run=compile, arch=int(arch))
         launch.backward(out, q, k, v, selected, mask, *saved, 6, True, True, run=compile, arch=int(arch))
-        launch.token_scores(q, k, mask, "abs", False, run=compile)
+        launch_scores(q, k, mask, "abs", False, run=compile)
     return table_rows
 
 

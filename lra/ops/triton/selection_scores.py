@@ -1,8 +1,12 @@
 """Selection scores of queries and keys in one launch that reads each of them once."""
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from . import tiles
+from .operands import run
 from .primitives import VARYING, is_real, load
 
 
@@ -67,3 +71,25 @@ def score_kernel(
         b += n * b_n + h * b_h
         scores += G.to(tl.int64) * L
         _score(b, byte, scores, i, inside, b_l, D, BD, SCORE, CLASS)
+
+
+def launch_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool, run=run) -> Tensor:
+    """Launch the scores of one or two tensors (N,H,L,D): (1 or 2,N,H,L) in float32."""
+    N, H, L, D = a.shape
+    num_tensors = 1 if b is None else 2
+    scores = a.new_empty(num_tensors, N, H, L, dtype=torch.float32)
+    b_strides = (0, 0, 0) if b is None else b.stride()[:3]
+    block = 128
+    run(
+        score_kernel, (N * H, -(-L // block)),
+        a, b, mask,
+        scores,
+        *a.stride()[:3],
+        *b_strides,
+        H, L,
+        D=D, BD=tiles.padded(D), BN=block,
+        SCORE=score,
+        CLASS=class_token,
+        warps=4, stages=2,
+    )  # fmt: skip
+    return scores

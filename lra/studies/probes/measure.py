@@ -14,7 +14,7 @@ from .local_window import confined
 def score(model: nn.Module, batches: Iterable[Batch], metric: str) -> float:
     """Compute the metric over all examples at once."""
     outputs, labels = _predict(model, batches)
-    return getattr(metrics, metric)(outputs, labels)
+    return metrics.metric_function(metric)(outputs, labels)
 
 
 def over_filled(model: nn.Module, batches: list[Batch], metric: str) -> dict[str, float]:
@@ -36,7 +36,7 @@ def over_filled(model: nn.Module, batches: list[Batch], metric: str) -> dict[str
 
     outputs, labels = _predict(model, batches)
     # The metric of each group; the first group is everything.
-    compute = getattr(metrics, metric)
+    compute = metrics.metric_function(metric)
     scores = {"own": compute(outputs, labels)}
     for exponent in exponents.unique().tolist():
         in_group = exponents == exponent

@@ -1,4 +1,6 @@
-"""The command ``lra``: one name for every entry point. ``lra train ...`` does what ``python -m lra.train ...`` does.
+"""The command ``lra``, or ``python -m lra``: one name for every entry point.
+
+``lra train ...`` does what ``python -m lra.train ...`` does.
 
 This module imports nothing but the standard library, so that ``lra --help`` answers at once.
 """

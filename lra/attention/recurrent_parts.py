@@ -1,4 +1,4 @@
-"""Parts that mechanisms share: splitting and merging heads, the short convolution and initial decays of recurrences.
+"""Parts of recurrent layers: the short convolution, initial decays and step sizes.
 
 A recurrent layer projects its input to queries, keys and values, lets neighbouring tokens mix in a short convolution,
 runs the recurrence, normalises each head and gates the result.
@@ -14,23 +14,11 @@ from torch import Tensor, nn
 from ..options import Range, in_range
 
 
-def split_heads(x: Float[Tensor, "N L HD"], heads: int) -> Float[Tensor, "N {heads} L D"]:
-    """Split the last dimension into heads."""
-    by_head = x.unflatten(-1, (heads, -1))  # (N,L,H,D)
-    return by_head.transpose(1, 2)
-
-
-def merge_heads(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N L HD"]:
-    """Join the heads in the last dimension."""
-    by_token = x.transpose(1, 2)  # (N,L,H,D)
-    return by_token.flatten(2)
-
-
 def mask_tokens(
     x: Float[Tensor, "N L *rest"],
     mask: Bool[Tensor, "N L"] | None,
 ) -> Float[Tensor, "N L *rest"]:
-    """Set padded positions to zero."""
+    """Set padded positions to zero, also where x is infinite or NaN; ``base.zero_padding`` multiplies instead."""
     if mask is None:
         return x
     is_padding = ~mask
