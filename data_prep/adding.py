@@ -48,5 +48,9 @@ class Adding(Synthetic):
     origin = "generated; Hochreiter & Schmidhuber 1997, lengths and sizes of Khalitov et al. 2022 (PSF-Attn)"
     dtype = np.float32
     features = (2,)
-    fill = staticmethod(_fill)
-    answers = staticmethod(_answers)
+
+    def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:
+        _fill(key, index, self.length, num_tokens, tokens)
+
+    def answers(self, key: np.uint64, n: int) -> np.ndarray:
+        return _answers(key, n, self.length)

@@ -121,10 +121,10 @@ class Chain(Synthetic):
         chances = [1 / (n - 1) for n in self.links]
         self.floor = 100 * float(np.mean(chances))
 
-    def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
+    def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:
         sizes = np.array(self.links)
-        _fill(key, index, length, num_tokens, tokens, sizes, self.names, self.hops)
+        _fill(key, index, self.length, num_tokens, tokens, sizes, self.names, self.hops)
 
-    def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
+    def answers(self, key: np.uint64, n: int) -> np.ndarray:
         sizes = np.array(self.links)
         return _answers(key, n, sizes, self.names, self.hops)

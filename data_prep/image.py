@@ -162,7 +162,7 @@ class Image(CopySource):
         return {"grey": self.grey, "order": self.order, "hold_out": self.hold_out, **self.sizes}
 
     @property
-    def dev_size(self) -> int:
+    def num_val(self) -> int:
         return self.sizes["val"] or self.hold_out
 
     def read(self, progress: Progress) -> dict[str, Images]:

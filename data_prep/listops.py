@@ -57,12 +57,18 @@ def _answer(operator, values, first, end):
                 i -= 1
             values[i] = value
         return (values[(first + end - 1) // 2] + values[(first + end) // 2]) // 2
-    low = high = total = values[first]
+    low = values[first]
+    high = values[first]
+    total = values[first]
     for i in range(first + 1, end):
         low = min(low, values[i])
         high = max(high, values[i])
         total += values[i]
-    return low if operator == 0 else high if operator == 1 else total % 10
+    if operator == 0:
+        return low
+    if operator == 1:
+        return high
+    return total % 10
 
 
 @compiled
@@ -78,60 +84,68 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
     tokens = np.empty(trees * max_length, np.uint8)
     lengths = np.empty(trees, np.int64)
     answers = np.empty(trees, np.int64)
-    # Per open operator: position of its token, arguments that the operator around it lacks, base of its values.
-    opened, missing, base = np.empty((3, max_depth), np.int64)
+    # For each open operator: the position of its token, the arguments that the operator around it lacks, and the
+    # first of its values on the stack.
+    opened, missing, first_value = np.empty((3, max_depth), np.int64)
     values = np.empty(max_depth * max_args, np.int64)
     key = mix(np.uint64(seed) + STEP)
-    end = num_trees = nodes = 0
+    end = 0
+    num_trees = 0
+    num_nodes = 0
     for tree in range(first, first + trees):
         state = mix(key + np.uint64(tree) * STEP)
         # Position of the next token, and the final length if all nodes that are still missing were digits.
-        at = end
+        position = end
         length = 1
         # Open operators, arguments that the last one lacks, values on the stack.
-        depth = left = top = 0
-        while length < max_length:
+        depth = 0
+        num_missing = 0
+        num_values = 0
+        is_complete = False
+        while not is_complete and length < max_length:
             state += STEP
             word = mix(state)
-            nodes += 1
+            num_nodes += 1
             # An operator: draw the number of its arguments.
             if depth + 1 < max_depth and (word >> HALF) * 2.0**-32 <= p_operator:
-                opened[depth] = at
-                base[depth] = top
-                missing[depth] = left
-                left = 2 + below(word, max_args - 1)
-                length += left + 1
-                at += 1
+                opened[depth] = position
+                first_value[depth] = num_values
+                missing[depth] = num_missing
+                num_missing = 2 + below(word, max_args - 1)
+                length += num_missing + 1
+                position += 1
                 depth += 1
                 continue
             # A digit.
             value = below(word, 10)
-            tokens[at] = DIGIT + value
-            at += 1
+            tokens[position] = DIGIT + value
+            position += 1
+            # The value is an argument of the last open operator, whose value is an argument of the one around it if
+            # this was the last argument; the tree is complete if it was the last argument of all.
+            is_complete = True
             while depth:
-                values[top] = value
-                top += 1
-                left -= 1
-                if left:
+                values[num_values] = value
+                num_values += 1
+                num_missing -= 1
+                if num_missing:
+                    is_complete = False
                     break
-                # The last argument of an operator: draw its name and compute its value.
+                # The last argument: draw the name of the operator and compute its value.
                 depth -= 1
-                left = missing[depth]
+                num_missing = missing[depth]
                 state += STEP
                 operator = below(mix(state), 4)
-                value = _answer(operator, values, base[depth], top)
-                top = base[depth]
+                value = _answer(operator, values, first_value[depth], num_values)
+                num_values = first_value[depth]
                 tokens[opened[depth]] = OPERATOR + operator
-                tokens[at] = CLOSE
-                at += 1
-            else:
-                break
-        if depth == 0 and min_length < length < max_length:
+                tokens[position] = CLOSE
+                position += 1
+        if is_complete and min_length < length < max_length:
             lengths[num_trees] = length
             answers[num_trees] = value
             num_trees += 1
-            end = at
-    return tokens[:end].copy(), lengths[:num_trees].copy(), answers[:num_trees].copy(), nodes
+            end = position
+    return tokens[:end].copy(), lengths[:num_trees].copy(), answers[:num_trees].copy(), num_nodes
 
 
 def encode(text: str) -> np.ndarray:

@@ -110,9 +110,9 @@ class Majority(Synthetic):
         self.floor = 100 / self.present
         self.alphabet = assignment_tokens(self.groups, self.values, "g")
 
-    def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
+    def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:
         sizes = (self.present, self.groups, self.values, self.votes, self.winning, self.gap)
-        _fill(key, index, length, num_tokens, tokens, *sizes)
+        _fill(key, index, self.length, num_tokens, tokens, *sizes)
 
-    def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
+    def answers(self, key: np.uint64, n: int) -> np.ndarray:
         return _answers(key, n, self.present, self.values)

@@ -103,8 +103,8 @@ class Recall(Synthetic):
             tokens += [f"{name}={value}" for value in range(self.values)]
         self.alphabet = tuple(tokens)
 
-    def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
+    def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:
         _fill(key, index, num_tokens, tokens, self.keys, self.values, self.pairs, self.ends)
 
-    def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
+    def answers(self, key: np.uint64, n: int) -> np.ndarray:
         return _answers(key, n, self.values, self.pairs)

@@ -157,10 +157,10 @@ class Registers(Synthetic):
         chances = [1 / n for n in self.writes]
         return 100 * float(np.mean(chances))
 
-    def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
-        _fill(key, index, length, num_tokens, tokens, self.gap, *self._sizes())
+    def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:
+        _fill(key, index, self.length, num_tokens, tokens, self.gap, *self._sizes())
 
-    def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
+    def answers(self, key: np.uint64, n: int) -> np.ndarray:
         return _answers(key, n, *self._sizes())
 
     def _sizes(self) -> tuple:

@@ -160,7 +160,7 @@ class Retrieval(FileSource):
             self.release = serving(Release(path=release, files=FILES), self.name)
 
     @property
-    def dev_size(self) -> int:
+    def num_val(self) -> int:
         return self.sizes["val"] or OFFICIAL_SIZES["val"]
 
     def fetch(self, root: Path, progress: Progress) -> None:

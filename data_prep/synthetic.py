@@ -82,9 +82,9 @@ def draw_distinct(state, first, numbers, order):
 @compiled
 def two_positions(state, length):
     """Draw two distinct positions in [0, length), the smaller one first; every pair is equally likely."""
-    first = below(mix(state + STEP), length)
+    first = draw_below(state, 1, length)
     # The second position among the others: skip the first one.
-    second = below(mix(state + STEP + STEP), length - 1)
+    second = draw_below(state, 2, length - 1)
     second += second >= first
     return min(first, second), max(first, second)
 
@@ -139,7 +139,7 @@ class GeneratedSplit:
             num_tokens = min(num_tokens, limit)
         # Positions beyond the end stay zero.
         tokens = np.zeros((len(index), width, *self.source.features), self.source.dtype)
-        self.source.fill(self.key, index.cpu().numpy(), self.source.length, num_tokens, tokens)
+        self.source.fill(self.key, index.cpu().numpy(), num_tokens, tokens)
         device = self.labels.device
         is_real = torch.arange(width, device=device) < num_tokens
         mask = is_real.expand(len(index), 1, width)
@@ -192,11 +192,11 @@ class Synthetic(Source):
                 raise ValueError(f"{self.name} needs {requirement}")
 
     @abstractmethod
-    def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
+    def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:
         """Write the first `num_tokens` tokens of the examples index (B,) into zeros, tokens (B, width[, F])."""
 
     @abstractmethod
-    def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
+    def answers(self, key: np.uint64, n: int) -> np.ndarray:
         """Compute the labels (n,) int64 or float32 of the first n examples."""
 
     @property
@@ -209,6 +209,6 @@ class Synthetic(Source):
         for number, (name, n) in enumerate(self.sizes.items()):
             # numba returns a Python int.
             key = np.uint64(split_key(self.seed, number))
-            labels = torch.from_numpy(self.answers(key, n, self.length))
+            labels = torch.from_numpy(self.answers(key, n))
             splits[name] = GeneratedSplit(self, key, labels)
         return splits

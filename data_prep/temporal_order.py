@@ -51,5 +51,9 @@ class TemporalOrder(Synthetic):
     dtype = np.uint8
     alphabet = ("a", "b", "c", "d", "X", "Y")
     classes = ("(X,X)", "(X,Y)", "(Y,X)", "(Y,Y)")
-    fill = staticmethod(_fill)
-    answers = staticmethod(_answers)
+
+    def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:
+        _fill(key, index, self.length, num_tokens, tokens)
+
+    def answers(self, key: np.uint64, n: int) -> np.ndarray:
+        return _answers(key, n, self.length)

@@ -111,7 +111,7 @@ class Text(CopySource):
         return {"hold_out": self.hold_out, "train": self.train, "val": self.val, "test": self.test}
 
     @property
-    def dev_size(self) -> int:
+    def num_val(self) -> int:
         return self.val or self.hold_out or TEST
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:

@@ -140,9 +140,9 @@ class Hydra(Mamba2):
     """A quasiseparable mixer: Mamba-2 in both directions over the other tokens, plus a diagonal for the token itself.
 
     y_i = l_(i-1) + r_(i+1) + (W_D u_i + D) u_i, where l and r are the outputs of the scans from the left and from the
-    right; then RMSNorm(y) silu(z). So token i is read with C of its neighbours, as in the release; masked tokens are no
-    neighbours. B, C and Δ of the two directions are separate; u, z, A and the bias of Δ are shared. The short
-    convolution is centred.
+    right; then RMSNorm(y) silu(z). So the state is read at token i by the maps C of its real neighbours, as in the
+    release. B, C and Δ of the two directions are separate; u, z, A and the bias of Δ are shared. The short convolution
+    is centred.
 
     Args:
         causal: the scan from the left and the diagonal alone.

@@ -1,5 +1,6 @@
 """Typed values of a configuration: sections are frozen pydantic models, and a wrong value gives a one-line message."""
 
+import difflib
 import functools
 import os
 from collections.abc import Collection, Mapping
@@ -180,9 +181,11 @@ def unknown_key(key: str, options: Collection[str], name: str) -> str:
         name: name of the section.
     """
     valid = ", ".join(sorted(options)) or "none"
+    matches = difflib.get_close_matches(key, options, n=1)
+    hint = f"did you mean {matches[0]}? " if matches else ""
     if not name:
-        return f"{key}: no such key; the configuration has {valid}"
-    return f"{name}.{key}: no such key; {name} has {valid}"
+        return f"{key}: no such key; {hint}the configuration has {valid}"
+    return f"{name}.{key}: no such key; {hint}{name} has {valid}"
 
 
 def _is_section(kind: Any) -> bool:

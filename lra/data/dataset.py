@@ -91,7 +91,7 @@ class SequenceDataset(Dataset):
 
     @property
     def stored(self) -> Any:
-        """The split in its stored form, ``lra.data.store.Split`` or an object with the same methods."""
+        """The split in its stored form, ``lra.data.split.Split`` or an object with the same methods."""
         if self._stored is None:
             self._stored = self.source.load(self.root)[self.split]
         return self._stored

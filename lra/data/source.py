@@ -107,7 +107,7 @@ class Source(ABC):
         raise ValueError(f"{self.name} is generated on the fly; there is nothing to store")
 
     @property
-    def dev_size(self) -> int | None:
+    def num_val(self) -> int | None:
         """The number of validation examples, official or as configured; None if only the data can tell."""
         return self.sizes.get("val")
 

@@ -28,7 +28,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Replace a file atomically by the file that the block writes to a temporary path.
 
     At the end of the block the temporary file is synced to the disk and renamed to ``path``. An OSError that names no
-    file, as on a full disk, gets the name of ``path``.
+    file, as on a full disk, or a file that is copied, gets the name of ``path``.
 
     Yields:
         The temporary path, in the folder of ``path``.
@@ -41,7 +41,9 @@ def replacing(path: Path) -> Iterator[Path]:
         part.replace(path)
         sync(path.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)
+        # A failed copy names its source first.
+        if error.filename is None or error.filename2 is not None:
+            error.filename = str(path)
         raise
     finally:
         part.unlink(missing_ok=True)

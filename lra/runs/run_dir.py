@@ -265,15 +265,20 @@ def check_choices(path: Path, choices: dict[str, Any]) -> None:
     """Check that a run directory can be used for some choices.
 
     Raises:
-        ValueError: a run with other choices has begun in it, or its ``config.yaml`` cannot be read.
+        ValueError: a run with other choices has begun in it or in the directory of another seed, since tables average
+            the seeds of a label; or a ``config.yaml`` cannot be read.
     """
-    config_path = path / config_file.NAME
-    if not has_begun(path) or not config_path.exists():
-        return
-    difference = config_file.difference(config_file.read(config_path), choices)
-    if difference:
+    # The directory itself and one other seed: all others have the choices of that one.
+    others = [config_path.parent for config_path in sorted(path.parent.glob(f"seed-*/{config_file.NAME}"))]
+    begun = [folder for folder in (path, *others) if has_begun(folder) and (folder / config_file.NAME).exists()]
+    for folder in begun[:2]:
+        difference = config_file.difference(config_file.read(folder / config_file.NAME), choices)
+        if not difference:
+            continue
         remedy = "start a new study with study=<name> or delete that folder"
-        raise ValueError(f"{path} was made by another configuration ({difference}), see its config.yaml; {remedy}")
+        if folder != path:
+            remedy = "seeds are averaged: start a new study with study=<name>, or add label_keys=[<option>]"
+        raise ValueError(f"{folder} was made by another configuration ({difference}), see its config.yaml; {remedy}")
 
 
 def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:

@@ -57,7 +57,7 @@ class Estimates:
             basis = "record"
         else:
             ms = _measured(plan) if left and time.monotonic() < self.deadline else None
-            n_val = plan.data.source.dev_size or 0
+            n_val = plan.data.source.num_val or 0
             basis = "measured"
         if not ms:
             return None, "unknown"

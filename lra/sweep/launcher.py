@@ -23,7 +23,7 @@ from ..data.source import cores
 from .estimate import START_SECONDS
 from .job import fail, job
 from .options import SweepOptions
-from .plan import PlannedRun
+from .plan import PlannedRun, study
 from .progress import ENDED, EVERY, state, steps
 
 # Number of runs that share a GPU, unless hydra.launcher.n_jobs is given.
@@ -131,9 +131,10 @@ class Launcher:
             free = self.worth(free)
             if not free:
                 return
+            steps_before = {run: steps(run) for run in free}
             reason = self.launch(free)
             # No run began: the launcher itself has failed, and launching again would not help.
-            began = any(state(run) in (*ENDED, "running") for run in free)
+            began = any(state(run) in (*ENDED, "running") or steps(run) > steps_before[run] for run in free)
             if not began and len(self.worth(free)) == len(free):
                 for run in free:
                     run.folder.mkdir(parents=True, exist_ok=True)
@@ -148,6 +149,7 @@ class Launcher:
         replaced = ("hydra.mode=", "hydra/launcher=")
         overrides = [line for line in choices.overrides.hydra if not line.startswith(replaced)]
         overrides.append(f"hydra/launcher={name}")
+        overrides.append(override("hydra.job.name", study(self.options)))
         overrides.append(override("hydra.sweep.dir", os.path.abspath(self.options.runs)))
         if name == "joblib":
             overrides += [f"hydra.launcher.n_jobs={self.at_once}", "hydra.launcher.batch_size=1"]

@@ -67,5 +67,7 @@ class SweepOptions(ManyRunsOptions):
             raise ValueError(f"attn {SEARCH_ONLY}")
 
     def check(self) -> None:
+        if not self.sweep.grids and not self.sweep.search:
+            raise ValueError(f"sweep={self.sweep.name} has no run: its yaml needs grids or search")
         if self.mechanisms and not self.sweep.search:
             raise ValueError(f"mechanisms {SEARCH_ONLY}")

@@ -278,7 +278,7 @@ def duration(runs: list[PlannedRun], at_once: int | None = None) -> str:
     if total is None:
         return "unknown"
     text = f"about {clock(total)}"
-    if at_once:
+    if at_once and at_once > 1:
         text += f", {clock(total / at_once)} with {at_once} at once"
     return text
 

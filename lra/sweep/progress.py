@@ -123,20 +123,24 @@ class Watch:
             if count[name]:
                 parts.append(f"{count[name]} {name}")
         # The remaining time is proportional to the remaining work.
-        total = sum(self.weights.values())
+        work_left = 0.0
+        for run, run_state in self.states.items():
+            if run_state not in ENDED:
+                work_left += self.weights[run] - self._work_of(run, run_state)
         work = self._work()
-        if self.work < work < total:
+        if work > self.work and work_left:
             elapsed = time.monotonic() - self.begin
-            seconds = elapsed * (total - work) / (work - self.work)
+            seconds = elapsed * work_left / (work - self.work)
             parts.append(f"{clock(seconds)} to go")
         return ", ".join(parts)
 
     def _work(self) -> float:
-        """The completed work of all runs in estimated seconds; a run that ended early counts in full."""
-        work = 0.0
-        for run, run_state in self.states.items():
-            if run_state in ENDED:
-                work += self.weights[run]
-            elif run_state == "running":
-                work += self.weights[run] * min(1, steps(run) / run.steps)
-        return work
+        """The completed work of all runs in estimated seconds."""
+        return sum(self._work_of(run, run_state) for run, run_state in self.states.items())
+
+    def _work_of(self, run: PlannedRun, run_state: str) -> float:
+        """The completed work of a run; one that failed or diverged counts up to its last evaluation."""
+        if run_state == "left":
+            return 0.0
+        share = 1.0 if run_state == "done" else min(1.0, steps(run) / run.steps)
+        return share * self.weights[run]

@@ -208,7 +208,7 @@ ERRORS = {
         "yaml of attn, but an option of lra.attention.sdpa.SDPA: add it by +attn.dropout=<value>",
         "task=listops atn=sdpa": "atn: no such key; did you mean attn=<name>?",
         "task=nope attn=cur_abs": "task=nope: no such choice; task is one of",
-        "task=listops attn=cur_abs +attn.pinv.stesp=3": "attn.pinv.stesp: no such key; attn.pinv has init, steps",
+        "task=listops attn=cur_abs +attn.pinv.stesp=3": "stesp: no such key; did you mean steps? attn.pinv has init",
         "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",
         "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
         "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, quickstart, smoke, not 'huge'",
@@ -252,7 +252,7 @@ ERRORS = {
     },
     (sweep, f"{' '.join(SMOKE)} runs=runs"): {
         "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
-        "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
+        "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "cuont: no such key; did you mean count?",
         "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be above 0, not -1",
         "sweep=selection mechanisms=[mean]": "such as sweep=board; others have sweep.grids",
         "sweep=board block=glu": "block=glu needs attn=<name>",

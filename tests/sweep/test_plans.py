@@ -101,7 +101,7 @@ VAL_SIZES = {
 
 @pytest.mark.parametrize("words", VAL_SIZES)
 def test_validation_set_size_is_known_before_preparation(words):
-    assert compose(Experiment, [*words.split(), "attn=mean"]).data_source().dev_size == VAL_SIZES[words]
+    assert compose(Experiment, [*words.split(), "attn=mean"]).data_source().num_val == VAL_SIZES[words]
 
 
 def test_search_chooses_best_rate_inside_the_tried_range():

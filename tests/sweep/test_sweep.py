@@ -134,6 +134,9 @@ def test_run_without_estimate_takes_mean_of_the_others(four):
     # 10 s for 100 of 100 + 200 + 300 + 200 seconds; 200 is the mean.
     watch.begin, watch.states[runs[0]] = time.monotonic() - 10, "done"
     assert re.fullmatch(r"1 of 4 done, 3 left, 1:1\d to go", watch.summary())
+    # A run that failed before its first evaluation has done no work.
+    watch.states[runs[3]] = "failed"
+    assert re.fullmatch(r"1 of 4 done, 1 failed, 2 left, 0:5\d to go", watch.summary())
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ def open_run(about: dict[str, Any], *, folder: Path, mode: str | None, timeout: 
         if obstacle:
             tell(f"{obstacle}; {kept_offline}")
             mode = "offline"
+        elif mode == "offline":
+            tell(kept_offline)
         for attempt in dict.fromkeys((mode, "offline")):
             try:
                 return _init(about, folder, attempt, timeout, resume)

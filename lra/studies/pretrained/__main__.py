@@ -221,7 +221,7 @@ def draw(results: pd.DataFrame, model: Path, file: Path) -> None:
             )
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, map(str, counts))
-        axes.set(xlabel="rows and columns kept", ylabel=label)
+        axes.set(xlabel="selected queries and keys", ylabel=label)
     save(figure, file, f"{model.name}, n = {exact.n}", loc="outside right upper")
 
 

@@ -26,7 +26,7 @@ from .tables import GROUP, LEGEND, curves, natural, points, tables
 
 # Each axis of a figure: its label, and its options, which have other names in some mechanisms.
 AXES = {
-    "count": ("rows and columns kept", ("count", "landmarks")),
+    "count": ("selected queries and keys", ("count", "landmarks")),
     "selection": ("selection", ("score",)),
     "inverse": ("steps of the inverse", ("pinv.steps",)),
     "pairing": ("pairing", ("pairing",)),
