@@ -10,7 +10,7 @@ if __name__ == "__main__":
 
 import hashlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sized
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -22,7 +22,7 @@ from lra.config.compose import compose
 from lra.config.entry import main
 from lra.config.errors import explain
 from lra.config.experiment import Experiment
-from lra.config.options import TaskOptions
+from lra.config.options import TaskOptions, to_tree
 from lra.console import log
 from lra.data.source import Source
 from lra.data.store import META, StoreError, load, verify
@@ -34,14 +34,11 @@ TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 
 class PrepareOptions(TaskOptions):
     conf: ClassVar[str] = "data"
-    unread: ClassVar[tuple[str, ...]] = tuple(
-        Experiment.model_fields.keys() - TaskOptions.model_fields.keys() - {"data"}
-    )
+    unread: ClassVar[tuple[str, ...]] = tuple(Experiment.model_fields.keys() - TaskOptions.model_fields.keys())
 
     # Both are None without a task, which lists all data, and with task=all.
-    task: schema.Task = None
-    source: schema.Source = None
-    data: schema.Root
+    task: schema.Task = schema.absent()
+    source: schema.Source = schema.absent()
     workers: schema.Threads | None
     force: bool
     verify: bool
@@ -51,7 +48,7 @@ class PrepareOptions(TaskOptions):
         # An experiment also sets how a training reads the data, which preparation does not use.
         if choices.runtime.choices.get("experiment"):
             data = {"root": config.data.root, "release": config.data.release}
-            config = OmegaConf.create(OmegaConf.to_container(config) | {"data": data})
+            config = OmegaConf.create(to_tree(config) | {"data": data})
         options = super().from_config(config, choices)
         task = choices.runtime.choices.get("task")
         if options.source is None and task not in (None, "null", "all"):
@@ -165,7 +162,7 @@ def described(folder: Path) -> str:
     return f"{sizes(splits)}; {size:,.1f} MB; sha256 {checksum}; {folder}"
 
 
-def sizes(splits: dict) -> str:
+def sizes(splits: Mapping[str, Sized]) -> str:
     return ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
 
 

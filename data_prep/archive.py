@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from posixpath import normpath
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from lra.data.progress import DELAY, Progress, ReadMeter, hash_file, reporter
 
@@ -194,7 +194,7 @@ def is_metadata(name: str) -> bool:
     return "__MACOSX" in parts or any(part.startswith("._") for part in parts)
 
 
-def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Iterator[tuple[str, BinaryIO]]:
+def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Iterator[tuple[str, IO[bytes]]]:
     """Read files of a tar archive, compressed or not, in its order and in constant memory.
 
     Args:
@@ -223,10 +223,11 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
                     raise ValueError(f"{path}: {name} is a hard link; pack it again with tar --hard-dereference")
                 # Folders and symbolic links have no content.
                 is_file = member.isfile() and not is_metadata(name)
-                if is_file and wanted(name):
-                    yield name, tar.extractfile(member)
-                # tarfile keeps 1 KB for each of the release's millions of files.
-                tar.members.clear()
+                file = tar.extractfile(member) if is_file and wanted(name) else None
+                if file is not None:
+                    yield name, file
+                # tarfile keeps 1 KB for each of the release's millions of files. Its stubs lack the list of them.
+                tar.members.clear()  # type: ignore[attr-defined]
                 meter.add(raw.tell() - meter.size)
             # The checksum of the compression stands behind the last member.
             while tar.fileobj.read(2**20):

@@ -62,14 +62,16 @@ class Download:
         if archive is not None:
             reject_zip(expand(archive))
         # Another checksum means another file, whose size is unknown.
-        is_other = self.sha256 is not None and sha256 not in (None, self.sha256)
+        substitute = None
+        if self.sha256 is not None and sha256 is not None and sha256 != self.sha256:
+            substitute = f"sha256 {sha256[:12]}"
         return replace(
             self,
             url=url or self.url,
             sha256=sha256 or self.sha256,
             size=self.size if sha256 in (None, self.sha256) else None,
             archive=self.archive if archive is None else expand(archive),
-            substitute=f"sha256 {sha256[:12]}" if is_other else None,
+            substitute=substitute,
         )
 
     def beside(self, root: Path) -> "Download":
@@ -204,10 +206,11 @@ class Download:
                         raise self._failure(f"nothing has come for {STALL} s after {size / 1e6:,.1f} MB")
             finally:
                 child.kill()
+            output, errors = child.communicate()
             if child.returncode == 0:
-                return Path(child.stdout.read().splitlines()[-1])
+                return Path(output.splitlines()[-1])
             # The last line of an error names it.
-            lines = child.stderr.read().splitlines()
+            lines = errors.splitlines()
             raise self._failure(lines[-1] if lines else "its process ended")
 
 

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -24,7 +23,7 @@ def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> 
         workers: threads.
     """
     with ThreadPoolExecutor(workers) as pool:
-        results = map(partial(pool.submit, function), inputs)
+        results = (pool.submit(function, item) for item in inputs)
         # Two tasks per worker, so that no worker waits for the consumer.
         pending = deque(islice(results, 2 * workers))
         while pending:
@@ -64,7 +63,7 @@ def chunks(
     done = 0
     # An empty batch is the end.
     for batch in iter(lambda: list(islice(remaining, CHUNK)), []):
-        sequences = []
+        sequences: list[Any] = []
         for example_sequences, _ in batch:
             sequences.extend(example_sequences)
         # The store keeps all sequences of a chunk one after the other.

@@ -15,7 +15,6 @@ from lra import __version__
 from lra.config.entry import main as command
 from lra.config.options import TaskOptions
 from lra.config.quoting import command_line, override
-from lra.config.schema import Root
 from lra.console import log
 from lra.data.progress import Progress, reporter
 from lra.data.source import Source, no_room
@@ -61,7 +60,6 @@ Provenance: `{provenance}`
 class ExportOptions(TaskOptions):
     conf: ClassVar[str] = "export"
 
-    data: Root
     layout: Layout
     out: Path
 

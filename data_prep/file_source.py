@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from lra.console import log
 from lra.data.progress import Progress
@@ -107,10 +107,11 @@ class FileSource(Source):
 
     def _recorded_content(self) -> dict[str, Any]:
         """The content that a restored run was trained on, from the prepared data with its provenance."""
+        recorded = dict(self.recorded or {})
         for folder in self._folders():
             with suppress(StoreError):
                 provenance = stored(folder)
-                if flatten(provenance) == dict(self.recorded):
+                if flatten(provenance) == recorded:
                     return {key: provenance[key] for key in self.content_keys}
         # No data set has the recorded provenance: the files are needed again.
         path = " ".join(f"source.{key}=<path>" for key in self.locations if key != "url")
@@ -146,6 +147,47 @@ class FileSource(Source):
                 if choices == expected and all(key in provenance for key in self.content_keys):
                     content = {key: provenance[key] for key in self.content_keys}
                     yield folder, content, raw_files(folder)
+
+
+class Files(Protocol):
+    """The reader of the files of a source."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+
+    def stamp(self) -> str | None: ...
+
+
+class ReleaseSource(FileSource):
+    """A source that generates its data, unless it reads official files or a copy in a format of ``data_prep.formats``.
+
+    Attributes of an object: ``release`` is the reader of the files, None if the data are generated.
+    """
+
+    locations = ("release",)
+    content_keys = ("release",)
+    release: Files | None
+
+    @property
+    def has_files(self) -> bool:
+        return self.release is not None
+
+    def _files(self) -> Files:
+        if self.release is None:
+            raise ValueError(f"{self.name} is generated and reads no files")
+        return self.release
+
+    def content(self) -> dict[str, Any]:
+        return {"release": self._files().identity}
+
+    def stamp(self) -> str | None:
+        return self._files().stamp()
+
+    def location(self) -> str:
+        return str(self._files().path.absolute())
 
 
 class CopySource(FileSource):

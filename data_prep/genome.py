@@ -131,10 +131,11 @@ class Genome(FileSource):
 
     def _require_paths(self) -> dict[str, Path]:
         """The path of each species. Raises ValueError if one is not given."""
-        if None in self.paths.values():
+        paths = {species: expand(path) for species, path in self.paths.items() if path is not None}
+        if len(paths) < len(self.paths):
             command = "lra data task=genome source.dog=<path> source.donkey=<path>"
             raise ValueError(f"genome needs the cDNA of both species as FASTA files (plain or .gz): {command}")
-        return {species: expand(path) for species, path in self.paths.items()}
+        return paths
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class Genome(FileSource):
         return stamp((species, path.stat()) for species, path in paths.items())
 
     def location(self) -> str:
-        paths = [expand(path).absolute() for path in self.paths.values()]
+        paths = [path.absolute() for path in self._require_paths().values()]
         return ", ".join(map(str, paths))
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:

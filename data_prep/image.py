@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -180,7 +180,7 @@ class Image(CopySource):
             for name, file in members(self.path, MEMBER.fullmatch, progress):
                 with reading(self.path):
                     data = file.read()
-                batch = MEMBER.fullmatch(name)[1]
+                batch = PurePosixPath(name).stem
                 batches[batch] = convert(data, self.grey, f"{self.path}: {name}")
             # The readers of a copy check that it is complete themselves.
             for batch in (*TRAIN, *TEST):

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, cast
 
 from lra.data.progress import Progress, ReadMeter
 
@@ -42,9 +42,12 @@ def metered(lines: Iterable[bytes], meter: ReadMeter) -> Iterator[bytes]:
         yield line
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> IO[bytes]:
     """Open a file, decompressed if its name ends in .gz."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+    if path.suffix == ".gz":
+        # GzipFile has the methods of IO, although its stubs do not declare the base class.
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return open(path, "rb")
 
 
 @contextmanager

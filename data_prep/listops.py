@@ -21,8 +21,8 @@ from lra.data.split import ExampleChunk
 
 from .counter_rng import HALF, STEP, below, mix
 from .examples import chunks, in_order
-from .file_source import FileSource
-from .formats.detect import open_copy
+from .file_source import ReleaseSource
+from .formats.detect import open_reader
 from .formats.layout import Reader
 from .lines import text_lines
 from .release import Lines, Release, serving
@@ -194,7 +194,7 @@ def _read_release(lines: Lines, name: str, split: str, *, progress: Progress) ->
     return chunks(examples, split, None, progress)
 
 
-class ListOps(FileSource):
+class ListOps(ReleaseSource):
     """Digits under nested MIN, MAX, MED (median, x.5 becomes x) and SM (sum modulo 10); the answer is one digit.
 
     Example: [MED 3 [MIN [SM 3 6 1 2 ] 6 ] ] is 2: the sum is 12, so 2; the smaller of 2 and 6; 2.5 becomes 2.
@@ -218,8 +218,8 @@ class ListOps(FileSource):
     licence = "generated here, MIT; the official files Apache-2.0, as google-research/long-range-arena"
     origin = "generated; Tay et al. 2020 after Nangia & Bowman 2018"
     alphabet = ("", *TOKENS)
-    locations = ("release",)
-    content_keys = ("release",)
+    sizes: dict[str, int]
+    release: Reader | Release | None
 
     def __init__(
         self,
@@ -249,28 +249,15 @@ class ListOps(FileSource):
         self.tree = {**bounds, "max_depth": max_depth, "max_args": max_args, "p_operator": float(p_operator)}
         self.sizes = {"train": train, "val": val, "test": test}
         self.seed = seed
-        self.release = open_copy(release, self.name, columns=columns)
+        self.release = open_reader(release, self.name, columns=columns)
         if release is not None and self.release is None:
             self.release = Release(path=release, files=FILES)
-
-    @property
-    def has_files(self) -> bool:
-        return self.release is not None
 
     @property
     def choices(self) -> dict[str, Any]:
         if self.has_files or self._is_recorded():
             return {}
         return {**self.tree, **self.sizes, "seed": self.seed}
-
-    def content(self) -> dict[str, Any]:
-        return {"release": self.release.identity}
-
-    def stamp(self) -> str | None:
-        return self.release.stamp()
-
-    def location(self) -> str:
-        return str(self.release.path.absolute())
 
     def serve(self, release: Path) -> None:
         # A release has the paper's trees and sizes; smaller budgets and other seeds are generated.

@@ -140,6 +140,10 @@ class Registers(Synthetic):
             (writes_fit, f"source.writes from 1 to {most_writes}{bounds}"),
         )
         self.alphabet = assignment_tokens(self.registers, self.values, "r")
+        # Chance level of a guess among the values of a sequence; unknown with `overwrite`.
+        if not self.overwrite:
+            chances = [1 / n for n in self.writes]
+            self.floor = 100 * float(np.mean(chances))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -148,14 +152,6 @@ class Registers(Synthetic):
         if not self.gap:
             del arguments["gap"]
         return arguments
-
-    @property
-    def floor(self) -> float | None:
-        """Chance level in percent of a guess among the values of a sequence; None with `overwrite`."""
-        if self.overwrite:
-            return None
-        chances = [1 / n for n in self.writes]
-        return 100 * float(np.mean(chances))
 
     def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:
         _fill(key, index, self.length, num_tokens, tokens, self.gap, *self._sizes())

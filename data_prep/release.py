@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from posixpath import basename, dirname
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from lra.console import log
 from lra.data.progress import DELAY, Progress, ReadMeter, hash_file, read_blocks, reporter
@@ -204,12 +204,12 @@ def _content_digest(path: Path) -> str:
 class _Hashed(io.RawIOBase):
     """A file that hashes the bytes that are read from it."""
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: IO[bytes]):
         self.file = file
         self.sha = hashlib.sha256()
 
-    def readline(self, limit: int = -1) -> bytes:
-        line = self.file.readline(limit)
+    def readline(self, limit: int | None = -1, /) -> bytes:
+        line = self.file.readline() if limit is None else self.file.readline(limit)
         self.sha.update(line)
         return line
 
@@ -253,7 +253,8 @@ class _Pass(Mapping):
                 yield from chunks
                 return
 
-    def items(self) -> Iterator[tuple[str, Iterator[ExampleChunk]]]:
+    # Not a view: a view could be read several times, in any order.
+    def items(self) -> Iterator[tuple[str, Iterator[ExampleChunk]]]:  # type: ignore[override]
         digests: dict[str, dict[str, str]] = {}  # sha256 by folder and file
         for name, file in members(self.archive, self._is_wanted, self.progress):
             folder = dirname(name)

@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lra.data.progress import Progress
 from lra.data.split import ExampleChunk
 
 from .examples import chunks
 from .file_source import FileSource
-from .formats.detect import open_copy
+from .formats.detect import open_reader
 from .formats.layout import Reader
 from .lines import text_lines
 from .release import OFFICIAL, Lines, Release, serving
@@ -23,6 +23,7 @@ OFFICIAL_SIZES = {"train": 147_086, "val": 18_090, "test": 17_437}
 LABELS = {b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1}
 
 Pair = tuple[tuple[bytes, bytes], int]  # both texts, label
+AnyPair = TypeVar("AnyPair", bound=tuple[tuple, int])  # texts of any kind, label
 
 
 def unwrap(text: bytes) -> bytes:
@@ -70,7 +71,7 @@ def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Ite
         yield (first[:MAX_BYTES], second[:MAX_BYTES]), LABELS[label]
 
 
-def balanced(pairs: Iterable[Pair], size: int, name: str) -> Iterator[Pair]:
+def balanced(pairs: Iterable[AnyPair], size: int, name: str) -> Iterator[AnyPair]:
     """Take the first size / 2 pairs of each label, an odd one of label 0, in order. Raises ValueError for fewer."""
     # Pairs of each label that are still to be taken.
     missing = Counter({0: size - size // 2, 1: size // 2})
@@ -109,6 +110,8 @@ class Retrieval(FileSource):
     towers = 2
     locations = ("release", "url", "archive")
     content_keys = ("release",)
+    release: Reader | Release | None
+    files: Reader | Release
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class Retrieval(FileSource):
         self.sizes = {"train": train, "val": val, "test": test}
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
         # A copy in another format, else the official files.
-        self.release = open_copy(release, self.name, columns=columns)
+        self.release: Reader | Release | None = open_reader(release, self.name, columns=columns)
         if release is not None and self.release is None:
             self.release = Release(path=release, files=FILES)
 

@@ -21,7 +21,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from lra.config.entry import main
 from lra.config.options import TaskOptions
-from lra.config.schema import Root
 from lra.console import log
 from lra.data.source import Source
 from lra.options import Positive
@@ -131,7 +130,7 @@ def draw_text(text: str, size: str = "") -> Image.Image:
 
 def format_label(label: int | float, classes: Sequence[str]) -> str:
     if classes:
-        return classes[label]
+        return classes[int(label)]
     return f"{label:.4f}" if isinstance(label, float) else str(label)
 
 
@@ -205,7 +204,6 @@ def picture(source: Source, split, *, display: str, count: int, limit: int) -> I
 class ShowOptions(TaskOptions):
     conf: ClassVar[str] = "show"
 
-    data: Root
     split: str
     count: Positive
     out: Path

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -64,9 +64,9 @@ class Collector(ABC):
         place: folder, or archive and folder inside it.
     """
 
-    task: ClassVar[str]
-    option: ClassVar[str] = "source.release"
-    sizes: ClassVar[dict[str, int]]  # official number of examples of each split
+    task: str
+    option: str = "source.release"
+    sizes: Mapping[str, int]  # official number of examples of each split
     # Pathfinder: side of an image in pixels, and paddles of a target.
     size: int | None = None
     contour: int | None = None

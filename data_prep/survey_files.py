@@ -4,7 +4,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,18 +37,16 @@ def pathfinder_title(size: int, contour: int) -> str:
 class PathfinderCollector(Collector):
     """The images of one size and contour."""
 
-    sizes: ClassVar[dict[str, int]] = {"all": PATHFINDER_IMAGES}
+    size: int
+    sizes: Mapping[str, int] = {"all": PATHFINDER_IMAGES}
 
     def __init__(self, place: str, size: int, contour: int):
         super().__init__(place)
+        self.task = pathfinder_title(size, contour)
         self.size = size
         self.contour = contour
         self.metadata: dict[str, list[bytes]] = {}
         self.digests: dict[str, bytes | None] = {}
-
-    @property
-    def task(self) -> str:
-        return pathfinder_title(self.size, self.contour)
 
     def add(self, name: str, data: Iterable[bytes]) -> None:
         content = b"".join(data)
@@ -63,7 +60,7 @@ class PathfinderCollector(Collector):
         """Return a digest of the pixels of an image, or the reason why it is none."""
         pixels = decode(content, self.size)
         if pixels is not None:
-            return hashlib.blake2b(pixels, digest_size=16).digest()
+            return hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
         if not content:
             return "is empty"
         expected = f"{self.size} x {self.size} pixels"
@@ -91,7 +88,7 @@ class PathfinderCollector(Collector):
             if name not in self.digests:
                 missing.append(f"{self.place}/{name}: is missing")
             digest = self.digests.get(name)
-            sha.update(f"{name} {label} {digest}\n".encode())
+            sha.update(f"{name} {label} {digest!r}\n".encode())
             if digest is not None:
                 distinct.add(digest)
                 summary.labels[label] += 1
@@ -111,7 +108,7 @@ class ReviewCollector(Collector):
 
     task = "text"
     option = "source.archive"
-    sizes: ClassVar[dict[str, int]] = {"train": 25_000, "test": 25_000}
+    sizes: Mapping[str, int] = {"train": 25_000, "test": 25_000}
     folders = ("train/neg", "train/pos", "test/neg", "test/pos")
     member = re.compile(r"(train|test)/(neg|pos)/\d+_\d+\.txt")
 
@@ -121,7 +118,7 @@ class ReviewCollector(Collector):
         self.summaries = {name: SplitSummary(name) for name in self.reviews}
 
     def add(self, name: str, data: Iterable[bytes]) -> None:
-        split, label = self.member.fullmatch(name).groups()
+        split, label, _ = name.split("/")
         content = b"".join(data)
         if not content.strip():
             self.faults.append(f"{self.place}/{name}: is empty")
@@ -157,7 +154,7 @@ class BatchCollector(Collector):
 
     task = "image"
     option = "source.archive"
-    sizes: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
+    sizes: Mapping[str, int] = {"train": 50_000, "test": 10_000}
 
     def __init__(self, place: str):
         super().__init__(place)
@@ -197,12 +194,9 @@ class BatchCollector(Collector):
 class CopyCollector(Collector):
     """A copy of a task in a format of `formats`, which a reader opens."""
 
-    task = ""
-    sizes: ClassVar[dict[str, int]] = {}
-
     def __init__(self, place: str, task: str, *, size: int | None = None, contour: int | None = None):
         super().__init__(place)
-        self.task = task if size is None else pathfinder_title(size, contour)
+        self.task = task if size is None or contour is None else pathfinder_title(size, contour)
         self.size = size
         self.contour = contour
         self.option = "source.archive" if task in ("text", "image") else "source.release"
@@ -221,7 +215,7 @@ class CopyCollector(Collector):
             sha = hashlib.sha256()
             for texts, label in reader.examples(split, progress):
                 for tokens in texts:
-                    sha.update(tokens)
+                    sha.update(tokens.data)
                     summary.lengths.append(len(tokens))
                 summary.labels[label] += 1
             summary.sha256 = sha.hexdigest()

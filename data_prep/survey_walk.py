@@ -65,7 +65,10 @@ def survey_archive(path: Path, progress: Progress) -> list[Collector]:
     # A collector for each task and place, in the order of the archive.
     collectors: dict[str, Collector] = {}
     for name, file in members(path, _route, progress):
-        make_collector, folder, below = _route(name)
+        route = _route(name)
+        if route is None:
+            continue
+        make_collector, folder, below = route
         place = f"{path}/{folder}".rstrip("/")
         key = f"{make_collector} {place}"
         if key not in collectors:
@@ -87,10 +90,12 @@ def _route(name: str) -> Route | None:
     if match is not None:
         folder, size, contour, below = match.groups()
         return _image_collector(int(size), CONTOURS[contour]), folder, below
-    for pattern, kind in ((REVIEWS, ReviewCollector), (BATCHES, BatchCollector)):
-        match = pattern.fullmatch(name)
-        if match is not None:
-            return kind, match[1], match[2]
+    match = REVIEWS.fullmatch(name)
+    if match is not None:
+        return ReviewCollector, match[1], match[2]
+    match = BATCHES.fullmatch(name)
+    if match is not None:
+        return BatchCollector, match[1], match[2]
     return None
 
 

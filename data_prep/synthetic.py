@@ -7,7 +7,8 @@ their words.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -138,7 +139,7 @@ class GeneratedSplit:
         if limit is not None:
             num_tokens = min(num_tokens, limit)
         # Positions beyond the end stay zero.
-        tokens = np.zeros((len(index), width, *self.source.features), self.source.dtype)
+        tokens: np.ndarray = np.zeros((len(index), width, *self.source.features), self.source.dtype)
         self.source.fill(self.key, index.cpu().numpy(), num_tokens, tokens)
         device = self.labels.device
         is_real = torch.arange(width, device=device) < num_tokens
@@ -172,18 +173,16 @@ class Synthetic(Source):
     val: int = 5_000
     test: int = 5_000
     seed: int = 0
+    sizes: Mapping[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.sizes = {"train": self.train, "val": self.val, "test": self.test}
         lengths = ", ".join(map(str, self.lengths))
         self.require(
             (self.length in self.lengths, f"a length among {lengths}, not {self.length}"),
             (min(self.sizes.values()) >= 1, "at least one example in train, val and test"),
             (0 <= self.seed < 2**63, "seed in 0..2**63 - 1"),
         )
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {"train": self.train, "val": self.val, "test": self.test}
 
     def require(self, *rules: tuple[bool, str]) -> None:
         """Raise ValueError for the first rule that does not hold; a rule is a condition and what it asks for."""
@@ -201,7 +200,7 @@ class Synthetic(Source):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {option.name: getattr(self, option.name) for option in fields(self) if option.init}
 
     def load(self, root: Path | str) -> dict[str, GeneratedSplit]:
         """Make the splits; nothing is read from `root`."""

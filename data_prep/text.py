@@ -1,14 +1,14 @@
 """Text: IMDb reviews (Maas et al. 2011) byte by byte, as in the Long Range Arena (Tay et al. 2020)."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lra.data.progress import Progress
-from lra.data.split import ExampleChunk, Split
+from lra.data.split import ExampleChunk, Examples
 
 from .archive import members, reading
 from .download import Download
@@ -41,13 +41,13 @@ def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
     """
     reviews: dict[str, Review] = {}
     for name, file in members(path, MEMBER.fullmatch, progress):
-        label = LABELS[MEMBER.fullmatch(name)[2]]
+        sentiment = name.split("/")[2]
         with reading(path):
             # Without surrounding white space, as in TFDS's imdb_reviews.
             review = file.read().strip()
         if not review:
             raise ValueError(f"{path}: {name} is empty: get the reviews again")
-        reviews[name] = (review,), label
+        reviews[name] = (review,), LABELS[sentiment]
     for folder in ("train/neg", "train/pos", "test/neg", "test/pos"):
         if not any(name.startswith(f"aclImdb/{folder}/") for name in reviews):
             raise ValueError(f"{path} is not the IMDb archive: it holds no aclImdb/{folder}/<id>_<rating>.txt")
@@ -120,6 +120,7 @@ class Text(CopySource):
             sizes = {"train": self.train, "val": self.val, "test": self.test}
             return self.copy.chunks(progress, sizes, first_examples)
         # Other copies and the archive have train and test.
+        reviews: Mapping[str, Sequence[tuple[Sequence, int]]]
         if isinstance(self.copy, Reader):
             reviews = {split: list(self.copy.examples(split, progress)) for split in ("train", "test")}
         elif self.copy is not None:
@@ -149,6 +150,6 @@ class Text(CopySource):
         if self.copy is None and self.download == OFFICIAL:
             self.download = self.download.beside(release)
 
-    def load(self, root: Path | str) -> dict[str, Split]:
+    def load(self, root: Path | str) -> dict[str, Examples]:
         splits = super().load(root)
         return {name: splits.get(name, splits["test"]) for name in ("train", "val", "test")}

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lra.data.source import Source
-from lra.data.split import Split
+from lra.data.split import Examples
 
 from .adding import Adding
 from .image import Image
@@ -30,7 +30,7 @@ from .pathfinder.generator import Pathfinder
 from .pathfinder.paddles import SETTINGS
 from .recall import Recall
 from .retrieval import Retrieval
-from .synthetic import LENGTHS, GeneratedSplit
+from .synthetic import LENGTHS
 from .temporal_order import TemporalOrder
 from .text import Text
 
@@ -42,7 +42,8 @@ class SourceConfig(tfds.core.BuilderConfig):
     source: Source | None = None
 
 
-class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+# The base class has no type stubs, so that its keyword is unknown.
+class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
     """A builder that prepares the config's source in TFDS's download folder and copies it in the same order."""
 
     KEYS: ClassVar[tuple[str, str]]  # input and target, for as_supervised
@@ -80,7 +81,7 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         splits = source.load(root)
         return {name: self._generate_examples(split) for name, split in splits.items()}
 
-    def _generate_examples(self, split: Split | GeneratedSplit) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _generate_examples(self, split: Examples) -> Iterator[tuple[int, dict[str, Any]]]:
         input_key, target_key = self.KEYS
         widths = split.lengths.amax(1).tolist()
         labels = split.labels.tolist()

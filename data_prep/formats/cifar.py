@@ -8,7 +8,7 @@ are read by ``safe_pickle``, which executes nothing.
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -149,7 +149,7 @@ def _is_python_archive(path: Path) -> bool:
     return top == PYTHON_FOLDER
 
 
-def _records(file: BinaryIO, where: str) -> bytes:
+def _records(file: IO[bytes], where: str) -> bytes:
     try:
         batch = safe_pickle.load(file)
     except safe_pickle.UnsafePickle as error:

@@ -35,11 +35,41 @@ def open_copy(
     path: Path | str | None,
     task: str,
     *,
-    stem: str | None = None,
     length: int | None = None,
     columns: Sequence[str] | None = None,
 ) -> Reader | AclImdb | Cifar | None:
-    """Open a copy of a task in one of the formats of this package.
+    """Open a copy of Text or Image in one of the formats of this package, or of another task by ``open_reader``.
+
+    Arguments and errors are the same as for ``open_reader``.
+
+    Returns:
+        The reader; None if the path is none of these formats, so that the source reads the official one.
+    """
+    if path is None:
+        return None
+    folder = Path(path).expanduser()
+    reject_zip(folder)
+    if task == "image":
+        # torchvision's archive, or an unpacked folder.
+        batches = open_cifar(folder)
+        if batches is not None:
+            return batches
+    if task == "text" and folder.is_dir():
+        reviews = aclimdb.find_folder(folder)
+        if reviews is not None:
+            return AclImdb(reviews)
+    return open_reader(folder, task, length=length, columns=columns)
+
+
+def open_reader(
+    path: Path | str | None,
+    task: str,
+    *,
+    stem: str | None = None,
+    length: int | None = None,
+    columns: Sequence[str] | None = None,
+) -> Reader | None:
+    """Open a copy of a task in a format that several tasks share.
 
     Args:
         path: file or folder; ``~`` is expanded.
@@ -71,18 +101,8 @@ def open_copy(
         "num_classes": task_format.num_classes,
         "length": length,
     }
-    if task == "image":
-        # torchvision's archive, or an unpacked folder.
-        batches = open_cifar(folder)
-        if batches is not None:
-            return batches
     if not folder.is_dir():
         return None
-    if task == "text":
-        reviews = aclimdb.find_folder(folder)
-        if reviews is not None:
-            return AclImdb(reviews)
-    # Formats that several tasks share.
     if has_files(folder, stem or task):
         return PickleReader(folder, stem=stem or task, kind=task_format.kind, **options)
     if any((folder / f"{split}.npz").is_file() for split in arrays.SPLITS):

@@ -5,7 +5,7 @@ Both have the examples of a task by split, as the store keeps them.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -104,7 +104,7 @@ class Reader(ABC):
         self,
         progress: Progress,
         sizes: Mapping[str, int | None] | None = None,
-        select: Callable[[Iterator[SequenceExample], int, str], Iterable[SequenceExample]] | None = None,
+        select: Callable[[Iterator[SequenceExample], int, str], Iterator[SequenceExample]] | None = None,
         convert: Callable[[Iterator[SequenceExample]], Iterator[SequenceExample]] | None = None,
     ) -> dict[str, Iterator[ExampleChunk]]:
         """Read all splits.

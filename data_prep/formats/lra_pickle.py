@@ -61,11 +61,10 @@ class PickleReader(Reader):
 
     def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
         path = self.files[split]
-        id_map = self.id_map if self.kind == "expression" else None
         for number, record in enumerate(_records(path, progress), start=1):
             where = f"{path}, example {number}"
             sequences, label = self._parse(record, where)
-            texts = [self._convert(ids, label, id_map, where) for ids in sequences]
+            texts = [self._convert(ids, label, where) for ids in sequences]
             yield tuple(texts), label
 
     def _parse(self, record: Any, where: str) -> tuple[list[np.ndarray], int]:
@@ -85,7 +84,7 @@ class PickleReader(Reader):
         label = as_label(record["label"], self.num_classes, where)
         return sequences, label
 
-    def _convert(self, ids: np.ndarray, label: int, id_map: IdMap | None, where: str) -> np.ndarray:
+    def _convert(self, ids: np.ndarray, label: int, where: str) -> np.ndarray:
         """Convert the ids of a file to stored ids (length,) uint8."""
         if self.kind == "pixels":
             check_length(ids, self.length, where)
@@ -94,7 +93,7 @@ class PickleReader(Reader):
         ids = strip_padding(ids)
         if self.kind == "bytes":
             return (_checked(ids, 1, 256, where) - 1).astype(np.uint8)
-        return id_map.apply(ids, label, where)
+        return self.id_map.apply(ids, label, where)
 
     @cached_property
     def id_map(self) -> IdMap:

@@ -11,7 +11,7 @@ import pickletools
 import re
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -55,7 +55,7 @@ MARK = object()
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, MemoryError, OverflowError, RecursionError)
 
 
-def items(file: BinaryIO) -> Iterator[Any]:
+def items(file: IO[bytes]) -> Iterator[Any]:
     """Read the items of a pickled list one by one, in constant memory.
 
     Args:
@@ -70,14 +70,14 @@ def items(file: BinaryIO) -> Iterator[Any]:
     yield from _Interpreter(file, streamed=True).run()
 
 
-def load(file: BinaryIO) -> Any:
+def load(file: IO[bytes]) -> Any:
     """Read a whole pickle. Raises UnsafePickle as ``items`` does."""
     (value,) = _Interpreter(file, streamed=False).run()
     return value
 
 
 class _Interpreter:
-    def __init__(self, file: BinaryIO, *, streamed: bool):
+    def __init__(self, file: IO[bytes], *, streamed: bool):
         self.file = file
         self.streamed = streamed
         self.stack: list[Any] = []
@@ -182,6 +182,7 @@ def _reduce(interpreter: _Interpreter, _: None) -> None:
     """Construct the object that a REDUCE asks for, from the entries of ``ALLOWED`` alone."""
     arguments = interpreter.stack.pop()
     callee = interpreter.stack.pop()
+    result: object
     match callee:
         # An empty array or a dtype, which BUILD fills later.
         case Callee.RECONSTRUCT:

@@ -96,10 +96,13 @@ def _write_pathfinder(task: Export, folder: Path, progress: Progress) -> str:
     80 and 90 percent; writing example i to place ``order[i]`` inverts that.
     """
     # Imported here, since the generator imports the readers.
+    from ..pathfinder.generator import Pathfinder
     from ..pathfinder.listing import FOLDERS
 
-    size = task.source.size
-    target = folder / f"pathfinder{size}" / FOLDERS[task.source.contour]
+    source = task.source
+    assert isinstance(source, Pathfinder)
+    size = source.size
+    target = folder / f"pathfinder{size}" / FOLDERS[source.contour]
     (target / "metadata").mkdir(parents=True)
     count = task.num_examples
     order = np.random.default_rng(0).permutation(count)

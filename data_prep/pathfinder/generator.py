@@ -14,8 +14,8 @@ from lra.data.split import ExampleChunk
 
 from ..archive import expand, inside_archive
 from ..examples import in_order
-from ..file_source import FileSource
-from ..formats.detect import open_copy
+from ..file_source import ReleaseSource
+from ..formats.detect import open_reader
 from ..formats.layout import Reader
 from .images import Trace, check, generate, trace
 from .listing import FOLDERS
@@ -27,7 +27,11 @@ OFFICIAL_SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
 BLOCK = 512  # images of a task of a worker, and of a chunk
 
 
-class Pathfinder(FileSource):
+# Readers of the official images.
+ReleaseImages = Archive | Folder
+
+
+class Pathfinder(ReleaseSource):
     """Grey images (size, size) as sequences of size**2 pixels, 0..255, and whether both markers lie on one curve.
 
     Generated images are exchangeable, so the splits are the first `train` images of the seed, the next `val` and the
@@ -50,8 +54,9 @@ class Pathfinder(FileSource):
     generated = True
     licence = "generated here, MIT"
     origin = "the generator of Linsley et al. 2018 with the settings of google-research/long-range-arena"
-    locations = ("release",)
-    content_keys = ("release",)
+    sizes: dict[str, int]
+    release: Reader | ReleaseImages | None
+    path: Path
 
     def __init__(
         self,
@@ -74,10 +79,9 @@ class Pathfinder(FileSource):
         self.seed = seed
         self.void = void
         self.sizes = {"train": train, "val": val, "test": test}
-        self.path = None
         self.release = None
         stem = f"pathfinder{size}-{FOLDERS[contour]}"
-        copy = open_copy(release, self.name, stem=stem, length=size**2, columns=columns)
+        copy = open_reader(release, self.name, stem=stem, length=size**2, columns=columns)
         if copy is not None:
             self.path = copy.path
             self.release = copy
@@ -94,21 +98,11 @@ class Pathfinder(FileSource):
             self.release = Folder(path, size=self.size, contour=self.contour)
 
     @property
-    def has_files(self) -> bool:
-        return self.release is not None
-
-    @property
     def choices(self) -> dict[str, Any]:
         shape = {"size": self.size, "contour": self.contour}
         if self.has_files or self._is_recorded():
             return shape
         return {**shape, **self.sizes, "seed": self.seed, "void": self.void}
-
-    def content(self) -> dict[str, Any]:
-        return {"release": self.release.identity}
-
-    def stamp(self) -> str | None:
-        return self.release.stamp()
 
     def location(self) -> str:
         return str(self.path.absolute())
@@ -140,7 +134,7 @@ class Pathfinder(FileSource):
         digests: set[bytes] = set()
         splits = {}
         for split, index in zip(self.sizes, np.split(order, bounds), strict=True):
-            splits[split] = self._read(index, workers, partial(progress, split), digests)
+            splits[split] = self._read(self.release, index, workers, partial(progress, split), digests)
         # The last split is read last and closes the files.
         splits[split] = _closing(splits[split], self.release.close)
         return splits
@@ -158,8 +152,9 @@ class Pathfinder(FileSource):
 
         def draw(start: int) -> ExampleChunk:
             number = min(BLOCK, first + count - start)
-            options = {"size": self.size, "contour": self.contour, "seed": self.seed, "void": self.void}
-            images, labels = generate(**options, first=start, count=number)
+            images, labels = generate(
+                size=self.size, contour=self.contour, seed=self.seed, void=self.void, first=start, count=number
+            )
             return self._chunk(images, labels)
 
         finished = 0
@@ -168,10 +163,13 @@ class Pathfinder(FileSource):
             progress(finished, count)
             yield chunk
 
-    def _read(self, index: np.ndarray, workers: int, progress, digests: set[bytes]) -> Iterator[ExampleChunk]:
+    def _read(
+        self, release: ReleaseImages, index: np.ndarray, workers: int, progress, digests: set[bytes]
+    ) -> Iterator[ExampleChunk]:
         """Read the images of a split in blocks, by threads.
 
         Args:
+            release: the images.
             index: numbers of the images in the listing.
             workers: threads.
             progress: reports the images.
@@ -180,8 +178,8 @@ class Pathfinder(FileSource):
 
         # A thread reads and decodes a block; decompression releases the interpreter lock.
         def read(start: int) -> tuple[ExampleChunk, int, int]:
-            entries = [self.release.listed[i] for i in index[start : start + BLOCK]]
-            pixels, num_bytes = self.release.pixels([name for name, _ in entries])
+            entries = [release.listed[i] for i in index[start : start + BLOCK]]
+            pixels, num_bytes = release.pixels([name for name, _ in entries])
             images = []
             labels = []
             for (_, label), image in zip(entries, pixels, strict=True):

@@ -6,7 +6,7 @@ each line describes an image: folder, file, number, label and parameters.
 """
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -21,7 +21,7 @@ REMEDY = "source.release must be the folder of pathfinder32 and others, a folder
 Listed = list[tuple[str, int]]  # (imgs/N/sample_i.png, label) of each image
 
 
-def listing(metadata: dict[str, Iterable[bytes]], where: str) -> Listed:
+def listing(metadata: Mapping[str, Iterable[bytes]], where: str) -> Listed:
     """List the images of metadata/<key>.npy by ascending number. Raises ValueError for a bad line or no metadata."""
     if not metadata:
         raise ValueError(f"{where} has no metadata/*.npy: {REMEDY}")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -248,7 +248,7 @@ class Archive:
             self.images.flush()
         self._choose(copies)
 
-    def _members(self, progress: Progress) -> Iterator[tuple[str, str, BinaryIO]]:
+    def _members(self, progress: Progress) -> Iterator[tuple[str, str, IO[bytes]]]:
         """Yield the folder of the contour, the name below it and the content of each file of this size and contour."""
         inside = f"{self.inside}/" if self.inside else ""
 
@@ -256,8 +256,10 @@ class Archive:
             return self.member.fullmatch(name) if name.startswith(inside) else None
 
         for name, content in members(self.path, wanted, progress):
-            folder, below, _ = self.member.fullmatch(name).groups()
-            yield folder, below, content
+            match = wanted(name)
+            if match is not None:
+                folder, below, _ = match.groups()
+                yield folder, below, content
 
     def _choose(self, copies: dict[str, _Copy]) -> None:
         """Take the first folder of the contour. Raises ValueError if there is none or another one has other files."""

@@ -21,8 +21,8 @@ from .contestants import BenchOptions
 
 # Options that are not part of a benchmark's fingerprint: the folder; device and threads, which the machine describes;
 # the time budget; ``steps`` of what=profile; ``trainer``, which is resolved into other options.
-INDIFFERENT = ("runs", "device", "threads", "trainer", "budget_s", "steps")
-INDIFFERENT += ("command_overrides", "data_overrides", "multirun")
+INDIFFERENT = {"runs", "device", "threads", "trainer", "budget_s", "steps"}
+INDIFFERENT |= {"command_overrides", "data_overrides", "multirun"}
 
 
 @main(BenchOptions)

@@ -168,7 +168,7 @@ def tests(report: Path) -> list[str]:
     """Summarise pytest's report in lines: its counts, the failed tests and the values that tests measured."""
     if not report.exists():
         return ["No test has ended."]
-    suite = xml.parse(report).getroot().find("testsuite")
+    (suite,) = xml.parse(report).getroot().findall("testsuite")
 
     # Tests that failed or raised an error, each name once.
     failed = {}

@@ -4,10 +4,10 @@ import math
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,6 +17,8 @@ from ..config.errors import failure
 
 LEFT_OUT = "left out: no time"
 Clock = Literal["wall", "cpu"]
+# Name or number of a step.
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class Measurement:
 
 
 def measure(
-    steps: Mapping[str, Callable[[], object]],
+    steps: Mapping[Name, Callable[[], object]],
     *,
     repeats: int,
     warmup: int = 1,
@@ -50,7 +52,7 @@ def measure(
     sample_ms: float = 0.0,
     deadline: float = math.inf,
     clock: Clock = "wall",
-) -> dict[str, Measurement]:
+) -> dict[Name, Measurement]:
     """Time steps in rounds, each step once a round, so that a drift of the machine's speed affects all alike.
 
     Warm-up and the memory pass come first and are not timed, nor is the first round on a GPU, in which its allocator
@@ -69,10 +71,10 @@ def measure(
     Returns:
         The measurements by name. The status of a step that raised is its error; the others continue.
     """
-    measurements: dict[str, Measurement] = {}
+    measurements: dict[Name, Measurement] = {}
 
     @contextmanager
-    def recorded(name: str) -> Iterator[None]:
+    def recorded(name: Name) -> Iterator[None]:
         try:
             yield
         except Exception as error:

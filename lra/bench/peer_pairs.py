@@ -6,6 +6,7 @@ Packages of peers are imported when a pair is built, since none of them is a req
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -105,7 +106,7 @@ def build_fnet(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     return PeerPair(mechanism=lambda: mechanism(x), reference=lambda: reference(x)[0], inputs=[x], modules=[])
 
 
-def build_performer(n: int, batch: int, dtype: torch.dtype, *, kernel: str) -> PeerPair:
+def build_performer(n: int, batch: int, dtype: torch.dtype, *, kernel: Literal["exp", "relu"]) -> PeerPair:
     from performer_pytorch.performer_pytorch import FastAttention
 
     inputs = heads_inputs(n, batch, dtype)

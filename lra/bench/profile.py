@@ -3,13 +3,16 @@
 import re
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 import lightning as L
 import torch
 from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEventAvg
 from torch.profiler import ProfilerActivity, profile
 
+from ..data.datamodule import Batch
 from ..results.table import Table, frame
 from ..train.callbacks import Divergence, Stopwatch
 from ..train.lit import LitClassifier
@@ -99,14 +102,14 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     # The same steps twice, without and with the profiler, which slows them down.
     plan = resolve(contestant)
     bare, _ = _run(plan, options, profiled=False)
-    seconds, profiler = _run(plan, options, profiled=True)
+    seconds, events = _run(plan, options, profiled=True)
 
     # Milliseconds and calls per step of each operator, without the operators that it calls.
     self_time = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
     ms = {}
     calls = {}
-    for event in profiler.key_averages():
-        if event.device_type == DeviceType.CPU:
+    for event in events:
+        if event.key and event.device_type == DeviceType.CPU:
             ms[event.key] = getattr(event, self_time) / 1000 / options.steps
             calls[event.key] = event.count / options.steps
     step_ms = 1000 * bare / options.steps
@@ -152,8 +155,8 @@ def kind(operator: str) -> str:
     return "element-wise and reductions"
 
 
-def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, profile | None]:
-    """Seconds of ``options.steps`` steps after the warm-up, and the profiler."""
+def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, Sequence[FunctionEventAvg]]:
+    """Seconds of ``options.steps`` steps after the warm-up, and the events of the profiler."""
     torch.manual_seed(0)
     model = classifier(plan.experiment)
     if options.compile:
@@ -171,10 +174,11 @@ def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, p
         limit_val_batches=0,
         logger=False,
     )
+    batches: Iterable[Batch]
     if options.batches == "data":
         plan.data.setup()
         batches = plan.data.train_dataloader()
     else:
         batches = repeat(plan.experiment.random_batch(plan.device))
     trainer.fit(LitClassifier.of(plan.experiment, model, seed=0), batches)
-    return watch.seconds, watch.profiler
+    return watch.seconds, watch.profiler.key_averages() if watch.profiler else []

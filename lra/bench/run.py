@@ -46,9 +46,9 @@ def run(options: BenchOptions, machine: Machine) -> Iterator[list[BenchRow]]:
             if options.batches == "data":
                 lengths = [None]
         axes = (tasks, lengths, options.batch, options.heads, options.head_dim, dtype_groups)
-        for task, *sizes, dtypes in itertools.product(*axes):
+        for task, n, batch, heads, head_dim, dtypes in itertools.product(*axes):
             start = time.monotonic()
-            shape = Shape(*sizes, dtypes[0])
+            shape = Shape(n, batch, heads, head_dim, dtypes[0])
             group = RowGroup(options, workload, task, shape, dtypes, machine)
             new_rows = group.rows(rows, deadline)
             rows += new_rows
@@ -69,7 +69,7 @@ class RowGroup:
     """
 
     def __init__(
-        self, options: BenchOptions, workload: str, task: str, shape: Shape, dtypes: list[str], machine: Machine
+        self, options: BenchOptions, workload: str, task: str, shape: Shape, dtypes: Sequence[str], machine: Machine
     ):
         self.options = options
         self.workload = workload
@@ -103,7 +103,7 @@ class RowGroup:
         rows = [self._row(*entry) for entry in itertools.product(*axes)]
 
         # Build the step of every contestant, or measure its rounding error.
-        steps: dict[int, Callable[[], None]] = {}
+        steps: dict[int, Callable[[], object]] = {}
         for i, row in enumerate(rows):
             reason = self._left_out(row, before, deadline)
             if reason:
@@ -120,7 +120,7 @@ class RowGroup:
                 else:
                     steps[i], flops = self._build(contestant, row, inputs)
                     sizes = {} if self.workload == "step" else workloads.layer_sizes(contestant)
-                    rows[i] = replace(row, flops=flops, **sizes)
+                    rows[i] = replace(row, flops=flops, parameters=sizes.get("parameters"), state=sizes.get("state"))
             except Exception as error:
                 rows[i] = replace(row, status=failure(error))
 
@@ -153,7 +153,7 @@ class RowGroup:
         attn = self.experiment(mechanism, pad).attn
         if self.workload == "attention" and issubclass(attn.function, Attention):
             tensors = 11 if mode == "training" else 4
-            elements = tensors * shape.batch * shape.heads * shape.n * shape.head_dim
+            elements = tensors * shape.batch * shape.heads * self.length * shape.head_dim
             size = elements * DTYPES[dtype].itemsize
         return BenchRow(
             what=self.workload,
@@ -177,7 +177,7 @@ class RowGroup:
         matmul_seconds = (row.flops or 0) / self.machine.matmul[row.dtype]
         return 1000 * max(copy_seconds, matmul_seconds)
 
-    def _build(self, contestant: Experiment, row: BenchRow, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
+    def _build(self, contestant: Experiment, row: BenchRow, inputs: Inputs) -> tuple[Callable[[], object], int | None]:
         """Build the step of a contestant, and count its FLOPs if it is a mechanism alone."""
         # Random weights, the same in every measurement.
         mode = row.mode
@@ -192,7 +192,7 @@ class RowGroup:
         # A mechanism alone has a formula of its FLOPs.
         part, tensors = workloads.mechanism(contestant, inputs)
         G = self.shape.batch * self.shape.heads
-        flops = roofline.flops(part, G, self.shape.n, self.shape.head_dim, backward=mode == "training")
+        flops = roofline.flops(part, G, self.length, self.shape.head_dim, backward=mode == "training")
         return workloads.step(part, tensors, inputs, mode, compiled), flops
 
     def _left_out(self, row: BenchRow, before: list[BenchRow], deadline: float) -> str | None:
@@ -215,8 +215,8 @@ class RowGroup:
 
         # Time grows with the square of the length, or with the measured power if it is larger.
         power = 2.0
-        if len(shorter) > 1 and shorter[-2].ms:
-            previous = shorter[-2]
+        previous = shorter[-2] if len(shorter) > 1 else None
+        if previous and previous.ms:
             log_time = math.log(last.ms / previous.ms)
             log_length = math.log(last.n / previous.n)
             power = max(power, log_time / log_length)

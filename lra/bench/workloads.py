@@ -4,7 +4,7 @@ A step has the forward pass only or both passes.
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from itertools import cycle, islice
 
@@ -58,7 +58,7 @@ class Inputs:
             self._gradients[key] = self._normal(out.shape, out.dtype, 4)
         return self._gradients[key]
 
-    def _normal(self, size: Iterable[int], dtype: torch.dtype, seed: int) -> Tensor:
+    def _normal(self, size: Sequence[int], dtype: torch.dtype, seed: int) -> Tensor:
         generator = torch.Generator(self.device).manual_seed(seed)
         return torch.randn(size, generator=generator, device=self.device).to(dtype)
 
@@ -106,7 +106,7 @@ def rounding_errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[
     exact_tensors = [doubles[x] for x in tensors]
 
     # The outputs of both, with the same random numbers.
-    def forward(module: nn.Module, values: list[Tensor], dtype: str) -> Tensor:
+    def forward(module: nn.Module, values: Sequence[Tensor], dtype: str) -> Tensor:
         torch.manual_seed(0)
         with torch.set_grad_enabled(mode == "training"), autocast(inputs.device, dtype):
             out = module(*values, None)
@@ -157,7 +157,9 @@ def layer_sizes(experiment: Experiment) -> dict[str, int | None]:
     return {"parameters": parameters, "state": getattr(stateful, "state_size", None)}
 
 
-def step(part: nn.Module, tensors: tuple[Tensor, ...], inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
+def step(
+    part: nn.Module, tensors: tuple[Tensor, ...], inputs: Inputs, mode: str, compiled: bool | str
+) -> Callable[[], object]:
     """Build the step of a mechanism alone, or of an encoder block with its norms, projections and MLP.
 
     Args:

@@ -77,9 +77,8 @@ def has_board_budget(record: BenchRecord) -> bool:
 def _step_times(board: BoardResults) -> dict[str, float]:
     """Return the median step time of each mechanism over the tasks."""
     times = {}
-    timed_rows = [row for row in board.rows if row.ms is not None]
     for label in board.scores:
-        values = [row.ms for row in timed_rows if row.label == label]
+        values = [row.ms for row in board.rows if row.label == label and row.ms is not None]
         if values:
             times[label] = median(values)
     return times

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable, Sequence
 from glob import glob
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import hydra
+from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -108,13 +109,15 @@ def _pickled(name: str, overrides: tuple[str, ...], times: tuple[tuple[str, int]
     return pickle.dumps((config, OmegaConf.create(tree)))
 
 
-def overrides_of(hydra_config: DictConfig) -> list[str]:
+def overrides_of(hydra_config: DictConfig | HydraConf) -> list[str]:
     """The overrides of a command as they were written, with ``${...}`` unresolved.
 
     Args:
         hydra_config: Hydra's own configuration.
     """
-    return to_tree(hydra_config.overrides)["task"]
+    # Hydra declares its configuration by the dataclasses of the schema.
+    overrides = cast(DictConfig, hydra_config.overrides)
+    return to_tree(overrides)["task"]
 
 
 def further() -> list[Path]:

@@ -192,7 +192,7 @@ class Experiment(TaskOptions):
             dim=self.model.dim,
             outputs=outputs,
             loss=self.pretrain.loss,
-            objective=self.pretrain.objective,
+            objective=self.pretrain.phase_objective(),
             mask_id=self.pretrain.mask_id,
         )
 

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -117,6 +116,7 @@ class TaskOptions(Options):
     budget: schema.Name
     budgets: dict[str, dict[str, schema.Number | list[schema.Number] | None]] = Field({})
     masking: schema.Masking = schema.Masking()
+    data: schema.Root
     provenance: dict[str, Any] | None = Field(None, repr=False)
 
     @property
@@ -132,17 +132,15 @@ class TaskOptions(Options):
         """
         source = self.source()
         source.command = self.data_command
-        data = getattr(self, "data", None)
-        if data is not None:
-            source.at(data.root)
+        source.at(self.data.root)
         # A restored run has the data that it was trained on, whatever files there are now.
         if self.provenance is not None:
             source.recorded = self.provenance
-        elif data is not None and data.release is not None:
-            release = Path(data.release).expanduser()
+        elif self.data.release is not None:
+            release = self.data.release.expanduser()
             if not release.exists():
-                raise ValueError(f"data.release={data.release} does not exist")
-            source.serve(data.release)
+                raise ValueError(f"data.release={self.data.release} does not exist")
+            source.serve(self.data.release)
         return source
 
 

@@ -12,11 +12,11 @@ from ..model.embed import Positions
 from ..model.init import Init
 from ..model.norm import Norm
 from ..model.pooling import FIRST_VECTOR, MeanOver, Pool
-from ..model.pretrainer import Loss, MaskId
+from ..model.pretrainer import Loss, MaskId, Objective
 from ..ops.metrics import Metric
 from ..options import Above, Positive, Range, Share, Whole, is_name
 from .base import Section
-from .target import constructor, constructors
+from .target import Constructor, Constructors, Target
 
 T = TypeVar("T")
 as_list = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
@@ -65,16 +65,22 @@ Cosine = Annotated[
 ]
 # ``passed``: arguments that ``blocks``, ``experiment``, the classifier (to its head) and ``lra.train.trainer`` pass, so
 # that they are no options.
-Attn = constructor(
-    "attn",
-    passed=("dim", "heads", "head_dim", "value_dim", "length", "first"),
-    extra={"requires": Literal["gpu"], "otherwise": str},
-)
-Block = constructor("block", passed=("dim", "hidden", "dropout", "length"))
-Embed = constructor("model.embed", passed=("dim", "length"))
-Head = constructor("model.head", passed=("dim", "hidden", "outputs", "towers"))
-Loggers = constructors("logger", passed=("folder", "first_step", "experiment", "seed", "fingerprint"))
-Source = constructor("source", partial=False)
+Attn = Annotated[
+    Target,
+    Constructor(
+        "attn",
+        passed=("dim", "heads", "head_dim", "value_dim", "length", "first"),
+        extra={"requires": Literal["gpu"], "otherwise": str},
+    ),
+]
+Block = Annotated[Target, Constructor("block", passed=("dim", "hidden", "dropout", "length"))]
+Embed = Annotated[Target, Constructor("model.embed", passed=("dim", "length"))]
+Head = Annotated[Target, Constructor("model.head", passed=("dim", "hidden", "outputs", "towers"))]
+Loggers = Annotated[
+    dict[str, Any],
+    Constructors("logger", passed=("folder", "first_step", "experiment", "seed", "fingerprint")),
+]
+Source = Annotated[Target, Constructor("source", partial=False)]
 
 
 class Model(Section):
@@ -181,6 +187,12 @@ class Pretrain(Section):
         missing = [key for key in required if getattr(self, key) is None]
         if missing:
             raise ValueError(f"pretrain.{missing[0]} is missing; pretrain={self.objective} needs it")
+
+    def phase_objective(self) -> Objective:
+        """The objective of phase one. Raises ValueError without a phase one."""
+        if self.objective == "none":
+            raise ValueError("pretrain=none has no phase one")
+        return self.objective
 
     def of(self, optim: Optim) -> Optim:
         """The optimiser of phase one: its own learning rate, steps and batch, the rest as in phase two.

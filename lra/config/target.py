@@ -7,11 +7,12 @@ import collections.abc
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Self, get_origin, get_type_hints
+from typing import Any, Self, get_origin, get_type_hints
 
+from annotated_types import GroupedMetadata
 from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
 from ..options import expected, format_value
@@ -127,27 +128,38 @@ def _option(kind: Any, value: Any, name: str) -> Any:
     return str(value) if isinstance(converted, Path) else converted
 
 
-def constructor(name: str, **rules: Any) -> Any:
-    """The annotation of a section that is a target.
+class Constructor(GroupedMetadata):
+    """The metadata of an ``Annotated[Target, ...]``: a section that is a target.
 
     Args:
         name: name of the section.
         rules: further arguments of ``parse``.
     """
-    convert = functools.partial(parse, name=name, **rules)
-    return Annotated[Target, PlainValidator(convert), PlainSerializer(Target.to_dict)]
+
+    def __init__(self, name: str, **rules: Any):
+        self.convert = functools.partial(parse, name=name, **rules)
+
+    def __iter__(self) -> Iterator[object]:
+        yield PlainValidator(self.convert)
+        yield PlainSerializer(Target.to_dict)
 
 
-def constructors(name: str, **rules: Any) -> Any:
-    """The annotation of a section of several targets, each with its own name."""
+class Constructors(GroupedMetadata):
+    """The metadata of an ``Annotated[dict[str, Any], ...]``: a section of several targets, each with its own name."""
 
-    def convert(tree: dict[str, Any]) -> dict[str, Target]:
-        return {key: parse(value, name=f"{name}.{key}", **rules) for key, value in tree.items()}
+    def __init__(self, name: str, **rules: Any):
+        self.name = name
+        self.rules = rules
 
-    def to_dict(targets: dict[str, Target]) -> dict[str, Any]:
+    def __iter__(self) -> Iterator[object]:
+        yield AfterValidator(self.convert)
+        yield PlainSerializer(self.to_dict)
+
+    def convert(self, tree: dict[str, Any]) -> dict[str, Target]:
+        return {key: parse(value, name=f"{self.name}.{key}", **self.rules) for key, value in tree.items()}
+
+    def to_dict(self, targets: dict[str, Target]) -> dict[str, Any]:
         return {key: target.to_dict() for key, target in targets.items()}
-
-    return Annotated[dict[str, Any], AfterValidator(convert), PlainSerializer(to_dict)]
 
 
 def import_target(path: Any, name: str) -> Any:

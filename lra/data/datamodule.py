@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from .split import EpochPermutation
+from .source import Source
+from .split import EpochPermutation, Examples
 
 # Widths of padded batches are rounded up to a multiple of this, at most to ``length``, so that few shapes occur.
 MULTIPLE = 64
@@ -62,7 +63,7 @@ class TaskData(L.LightningDataModule):
     def __init__(
         self,
         *,
-        source,
+        source: Source,
         root: str,
         length: int,
         limit: int,
@@ -90,15 +91,13 @@ class TaskData(L.LightningDataModule):
         self.compact = pad == "compact" and masked_id is not None
         self.seed = seed
         self.first_step = 0
-        self.splits = {}
+        self.splits: dict[str, Examples] = {}
 
     def setup(self, stage: str | None = None) -> None:
         if self.splits:
             return
         splits = self.source.open(self.root)
-        device = torch.device("cpu")
-        if self.trainer:
-            device = self.trainer.strategy.root_device
+        device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
         self.splits = {name: split.to(device) for name, split in splits.items()}
 
         # Lengths stay on the CPU, where the shapes of batches are chosen.
@@ -134,41 +133,42 @@ class TaskData(L.LightningDataModule):
             device_index: ``index`` on the device of the data; None if it is not there yet.
         """
         stored = self.splits[split]
-        index = torch.from_numpy(index)
-        width = self._width(split, index)
-        shortest = int(self.shortest[split][index].min())
+        host_index = torch.from_numpy(index)
+        width = self._width(split, host_index)
+        shortest = int(self.shortest[split][host_index].min())
         if device_index is None:
-            device_index = copy_async(index, stored.labels.device)
-        index = device_index[share]
+            device_index = copy_async(host_index, stored.labels.device)
+        part = device_index[share]
 
         # Compaction removes tokens before it cuts to the width, so it needs whole sequences.
         stored_width = self.limit if self.compact else width
-        tokens, mask = stored.gather(index, stored_width, self.limit)  # (B,T,L)
+        tokens, is_real = stored.gather(part, stored_width, self.limit)  # (B,T,L)
         if self.masked_id is not None:
-            mask = mask & (tokens != self.masked_id)
+            is_real = is_real & (tokens != self.masked_id)
+        mask: Tensor | None = is_real
         if self.masked_id is not None or shortest == 0:
             # A softmax over no key is undefined: the first token of an empty sequence counts as real.
-            mask[..., 0] |= ~mask.any(-1)
+            is_real[..., 0] |= ~is_real.any(-1)
         elif shortest >= width:
             mask = None
 
         positions = None
         if self.compact:
             # Positions of the real tokens in their order, then of the masked ones.
-            is_masked = (~mask).to(torch.uint8)
+            is_masked = (~is_real).to(torch.uint8)
             positions = is_masked.argsort(dim=-1, stable=True)[..., :width]
             tokens = tokens.gather(-1, positions)
-            mask = mask.gather(-1, positions)
+            mask = is_real.gather(-1, positions)
 
         # Stored id + shift. With a shift, masked tokens get id 0; without one, they keep their id.
         inputs = tokens if tokens.is_floating_point() else tokens.long()
-        if self.shift and mask is None:
+        if self.shift:
             inputs = inputs + self.shift
-        elif self.shift:
-            inputs = (inputs + self.shift) * mask
+            if mask is not None:
+                inputs = inputs * mask
         if not self.mask:
             mask = None
-        return Batch(inputs, mask, stored.labels[index], positions)
+        return Batch(inputs, mask, stored.labels[part], positions)
 
     def _width(self, split: str, index: Tensor) -> int:
         """Return the number of positions L of a batch of the examples index (B,)."""
@@ -267,7 +267,7 @@ class TaskData(L.LightningDataModule):
         return len(np.unique(round_up(longest)))
 
     def state_dict(self) -> dict:
-        return {"step": self.trainer.global_step}
+        return {"step": self.trainer.global_step if self.trainer else self.first_step}
 
     def load_state_dict(self, state: dict) -> None:
         self.first_step = state["step"]

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from .source import Source
+from .split import Examples
 
 PAD_ID = 0
 
@@ -87,11 +88,11 @@ class SequenceDataset(Dataset):
         self.metadata = metadata
         self.limit = limit
         self.shift = shift
-        self._stored = None
+        self._stored: Examples | None = None
 
     @property
-    def stored(self) -> Any:
-        """The split in its stored form, ``lra.data.split.Split`` or an object with the same methods."""
+    def stored(self) -> Examples:
+        """The split in its stored form."""
         if self._stored is None:
             self._stored = self.source.load(self.root)[self.split]
         return self._stored
@@ -115,9 +116,9 @@ class SequenceDataset(Dataset):
     def __getitems__(self, indices: list[int]) -> list[Example]:
         """Return several examples at once, for a DataLoader's batches; indices are as in ``__getitem__``."""
         size = len(self)
-        for index in indices:
-            if not -size <= index < size:
-                raise IndexError(f"index {index} is out of range for {size} examples")
+        for number in indices:
+            if not -size <= number < size:
+                raise IndexError(f"index {number} is out of range for {size} examples")
         stored = self.stored
         # Gather the batch at the width of its longest sequence.
         index = torch.as_tensor(indices) % size
@@ -144,7 +145,7 @@ class SequenceDataset(Dataset):
         ``mask & (tokens != 0)`` reproduces that.
         """
         # Pad the texts of all examples together, then restore the dimension of pairs.
-        texts = []
+        texts: list[Tensor] = []
         for tokens, _ in examples:
             texts.extend(tokens if isinstance(tokens, tuple) else [tokens])
         padded = pad_sequence(texts, batch_first=True, padding_value=PAD_ID)  # (B*T,L) or (B*T,L,F)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Self
+from typing import IO, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -138,7 +138,7 @@ class ReadMeter:
             log(f"{self.name}: {megabytes:,.1f} MB read at {digits} MB/s")
 
 
-def read_blocks(file: BinaryIO) -> Iterator[bytes]:
+def read_blocks(file: IO[bytes]) -> Iterator[bytes]:
     """Read a file to its end in blocks."""
     while True:
         block = file.read(BLOCK)
@@ -147,7 +147,7 @@ def read_blocks(file: BinaryIO) -> Iterator[bytes]:
         yield block
 
 
-def hash_file(file: BinaryIO, meter: ReadMeter) -> str:
+def hash_file(file: IO[bytes], meter: ReadMeter) -> str:
     """Return the sha256 of the rest of a file in hexadecimal digits; the meter counts its bytes."""
     sha = hashlib.sha256()
     for block in read_blocks(file):

@@ -16,7 +16,7 @@ from ..console import log
 from ..io import lock
 from ..io.atomic import NO_ROOM
 from .progress import Progress, reporter
-from .split import ExampleChunk, Split
+from .split import ExampleChunk, Examples
 from .store import StoreError, load
 from .store_writer import write
 
@@ -81,7 +81,7 @@ class Source(ABC):
     towers: ClassVar[int] = 1
     licence: ClassVar[str] = "unknown"
     origin: ClassVar[str] = "unknown"
-    alphabet: ClassVar[Sequence[str]] = ()  # names of the ids 0, 1, ... unless they are bytes or grey levels
+    alphabet: Sequence[str] = ()  # names of the ids 0, 1, ... unless they are bytes or grey levels
     classes: ClassVar[Sequence[str]] = ()  # names of the labels 0, 1, ... unless they are numbers themselves
     locations: ClassVar[tuple[str, ...]] = ()
     download: Any = None  # download.Download of a source that has one
@@ -141,7 +141,7 @@ class Source(ABC):
         checksum = hashlib.sha256(canonical.encode()).hexdigest()
         return root / f"{self.name}-{checksum[:8]}"
 
-    def load(self, root: Path | str) -> dict[str, Split]:
+    def load(self, root: Path | str) -> Mapping[str, Examples]:
         """Open the prepared splits. Raises StoreError, with the remedy, if they are missing or damaged."""
         folder = self.folder(root)
         try:
@@ -152,7 +152,7 @@ class Source(ABC):
                 command += " force=true"
             raise StoreError(f"{error}; prepare it with: {command}") from None
 
-    def open(self, root: Path | str) -> dict[str, Split]:
+    def open(self, root: Path | str) -> Mapping[str, Examples]:
         """Open the splits as `load` does, and prepare a generated data set first if it is stored and missing."""
         if self.generated and self.stored and not self.folder(root).exists():
             log(f"{self.name}: no data at {self.folder(root)} yet, preparing it once")

@@ -5,7 +5,7 @@ The sequences of a split are concatenated.
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,22 @@ class ExampleChunk(NamedTuple):
     tokens: np.ndarray
     lengths: np.ndarray
     labels: np.ndarray
+
+
+class Examples(Protocol):
+    """The n examples of a split, which are stored or generated when they are read; see ``Split`` for the members."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def lengths(self) -> Tensor: ...
+
+    def __len__(self) -> int: ...
+
+    def to(self, device: torch.device | str) -> "Examples": ...
+
+    def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,8 +132,8 @@ def load(folder: Path, provenance: dict | None = None) -> dict[str, Split]:
         raise StoreError(f"{folder} is another data set: {difference}")
     splits = {}
     for split in meta["splits"]:
-        columns = [_map_column(folder, meta, split, part) for part in PARTS]
-        splits[split] = Split(*columns, meta["towers"])
+        tokens, offsets, labels = (_map_column(folder, meta, split, part) for part in PARTS)
+        splits[split] = Split(tokens, offsets, labels, meta["towers"])
     return splits
 
 

@@ -35,13 +35,14 @@ class _Column:
             self.kind = kind
         if kind != self.kind:
             raise ValueError(f"{self.path}: a chunk of {kind} follows one of {self.kind}")
-        data = np.ascontiguousarray(array)
+        data = np.ascontiguousarray(array).data
         self.file.write(data)
         self.sha.update(data)
         self.size += data.nbytes
 
     def entry(self) -> dict[str, Any]:
         """The entry of the file in meta.json."""
+        assert self.kind is not None, "a column that is written has a chunk"
         dtype, tail = self.kind
         row_bytes = dtype.itemsize * math.prod(tail)
         shape = [self.size // row_bytes, *tail]
@@ -114,7 +115,7 @@ def write(
     try:
         work.mkdir(parents=True)
         # The files of all splits, their description and its checksums.
-        files = {}
+        files: dict[str, dict] = {}
         for split, chunks in splits.items():
             files |= _write_split(work, split, chunks, towers)
         meta = {"format": FORMAT, "provenance": provenance, "towers": towers, "splits": list(splits), "files": files}

@@ -26,7 +26,7 @@ from ..runs.record import git_commit
 from ..runs.run_dir import RunDir
 from ..train import device as devices
 from . import record, restore
-from .fresh import FRESH_SEED, ExampleHashes, fresh_data, generator_experiment, outcomes
+from .fresh import FRESH_SEED, ExampleHashes, fresh_data, generator_experiment, mean_metric, outcomes
 from .record import FreshTest
 
 
@@ -104,7 +104,8 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
         ValueError: weights are missing or damaged, the task has no generator, the mechanism cannot run here, or the
             data of the run differ.
     """
-    title = f"{run.record.study} {run.record.task} {run.record.label} seed {run.seed}"
+    r = run.result
+    title = f"{r.study} {r.task} {r.label} seed {run.seed}"
     if not run.weights.exists():
         raise ValueError(f"{run.path} has no {checkpoint.BEST}; copy the weights of the run there, or train it again")
     trained, fresh_experiment = generator_experiment(run, str(options.data.root), options.examples)
@@ -126,16 +127,16 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
     # Score with the precision, the padding and the batch size of the training; batch= overrides the last one.
     start = time.perf_counter()
     model = restore.best(run, trained).to(device)
-    metric = trained.task.metric
+    metric = mean_metric(run, trained)
     batch = options.batch or trained.optim.batch
     correct = outcomes(model, fresh, metric=metric, batch=batch, precision=precision, device=device)
 
     # The score and its binomial standard error.
     share = float(correct.mean())
     result = FreshTest(
-        study=run.record.study,
-        task=run.record.task,
-        label=run.record.label,
+        study=r.study,
+        task=r.task,
+        label=r.label,
         seed=run.seed,
         fingerprint=run.fingerprint,
         metric=metric,
@@ -156,14 +157,14 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
         record.write_table(run.path.parents[2], [result])
     else:
         typed_json.save(result, run.path / record.NAME)
-    log(f"{title}: {summary(result)}, standard test set {run.record.test:.2f} ({time.perf_counter() - start:.0f} s)")
+    log(f"{title}: {summary(result)}, standard test set {r.test:.2f} ({time.perf_counter() - start:.0f} s)")
     return result
 
 
 def find_result(run: RunDir) -> FreshTest | None:
     """Read the result of a run, None without one. Raises ValueError if it is damaged."""
     if run.is_published:
-        identity = (run.record.task, run.record.label, run.seed)
+        identity = (run.result.task, run.result.label, run.seed)
         for result in record.read_table(run.path.parents[2]):
             if (result.task, result.label, result.seed) == identity:
                 return result

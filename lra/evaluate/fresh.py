@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..config.experiment import Experiment
 from ..data.datamodule import Batch, TaskData
-from ..ops.metrics import is_right, is_within_tolerance
+from ..ops.metrics import MeanMetric, is_right, is_within_tolerance
 from ..ops.precision import AUTOCAST_DTYPES, bf16_products
 from ..runs.run_dir import RunDir
 from .restore import check_data, configuration
@@ -27,7 +27,7 @@ CHUNK = 2048
 class ExampleHashes:
     """Hashes of the examples of data sets, each computed once for all runs of a command."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._by_split: dict[tuple[str, int, str], list[bytes]] = {}
 
     def of_split(self, data: TaskData, split: str) -> list[bytes]:
@@ -97,14 +97,21 @@ def generator_experiment(run: RunDir, root: str, examples: int) -> tuple[Experim
     task = experiment.task.name
     if not experiment.data_source().generated or "seed" not in source.options:
         raise ValueError(f"{run.path}: {task} has no generator with a seed; only generated tasks can be scored")
-    if experiment.task.metric not in ("accuracy", "within_tolerance"):
-        raise ValueError(f"{run.path}: {experiment.task.metric} of {task} is not a mean over examples")
+    mean_metric(run, experiment)
     if source.options["seed"] == FRESH_SEED:
         raise ValueError(f"{run.path} was trained on data of seed {FRESH_SEED}, which is reserved for fresh examples")
     # One training and one validation example, since a source needs at least one of each.
     fresh_source = source.replace(seed=FRESH_SEED, train=1, val=1, test=examples)
     # The fresh examples are generated, also if the run was trained on files, which its provenance identifies.
     return experiment, experiment.replace(source=fresh_source, provenance=None)
+
+
+def mean_metric(run: RunDir, experiment: Experiment) -> MeanMetric:
+    """The metric of the task of a run. Raises ValueError if it is not a mean over examples."""
+    task = experiment.task
+    if task.metric not in ("accuracy", "within_tolerance"):
+        raise ValueError(f"{run.path}: {task.metric} of {task.name} is not a mean over examples")
+    return task.metric
 
 
 def fresh_data(run: RunDir, trained: Experiment, fresh: Experiment, hashes: ExampleHashes) -> FreshData:
@@ -149,7 +156,7 @@ def fresh_data(run: RunDir, trained: Experiment, fresh: Experiment, hashes: Exam
     return FreshData(data, index, num_seen, summary.hexdigest())
 
 
-def is_correct(outputs: Tensor, labels: Tensor, metric: str) -> Tensor:
+def is_correct(outputs: Tensor, labels: Tensor, metric: MeanMetric) -> Tensor:
     """Tell which examples count as correct; 100 times the mean is the metric of ``lra.ops.metrics``.
 
     Args:
@@ -164,7 +171,9 @@ def is_correct(outputs: Tensor, labels: Tensor, metric: str) -> Tensor:
 
 
 @torch.no_grad()
-def outcomes(model: nn.Module, fresh: FreshData, *, metric: str, batch: int, precision: str, device: str) -> np.ndarray:
+def outcomes(
+    model: nn.Module, fresh: FreshData, *, metric: MeanMetric, batch: int, precision: str, device: str
+) -> np.ndarray:
     """Score a model on every fresh example.
 
     Args:

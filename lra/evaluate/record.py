@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal, get_type_hints
+from typing import get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from ..console import log
 from ..io import atomic, lock, typed_json
 from ..io.atomic import Unreadable
 from ..io.typed_json import FolderName, Percent
+from ..ops.metrics import MeanMetric
 
 NAME = "fresh_test.json"
 TABLE = "fresh_test.csv"
@@ -52,7 +53,7 @@ class FreshTest:
     label: FolderName
     seed: NonNegativeInt
     fingerprint: str
-    metric: Literal["accuracy", "within_tolerance"]
+    metric: MeanMetric
     weights: str
     data: str
     data_seed: NonNegativeInt

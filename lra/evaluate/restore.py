@@ -1,5 +1,6 @@
 """Restore the experiment, the model and the data of a run from its directory."""
 
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -17,7 +18,7 @@ from ..runs.run_dir import RunDir
 MACHINE_OPTIONS = {"device": "auto", "devices": 1, "compile": False, "threads": None}
 
 
-def configuration(run: RunDir, root: str) -> Experiment:
+def configuration(run: RunDir, root: Path | str) -> Experiment:
     """Restore the experiment from which ``lra.train`` built the model and the data, with padded batches.
 
     Args:

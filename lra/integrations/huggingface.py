@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,10 +52,8 @@ def register(name: str | None = None, **options) -> None:
         ValueError: an option is unknown.
     """
     # Name -> its options.
-    if name:
-        names = {name: {}}
-    else:
-        names = {"cur": {}}
+    names: dict[str, dict[str, Any]] = {name or "cur": {}}
+    if not name:
         names |= {f"cur_{selection}": defaults for selection, defaults in SELECTIONS.items()}
         if find_spec("triton"):
             names["cur_flash"] = {"impl": "triton"}

@@ -41,11 +41,11 @@ def show(options: MapsOptions) -> None:
     whole_number("example", options.example, len(data.splits[options.split]))
     num_layers = len(model.blocks)
     layer = num_layers - 1 if options.layer is None else options.layer
-    options = options.replace(layer=whole_number("layer", layer, num_layers))
+    layer = whole_number("layer", layer, num_layers)
 
     batch = data.gather(options.split, np.array([options.example]))
-    tower_views = views(options, experiment, model, data, batch)
-    name = f"{options.split}-{options.example}-layer-{options.layer}"
+    tower_views = views(options, layer, experiment, model, data, batch)
+    name = f"{options.split}-{options.example}-layer-{layer}"
     if options.head is not None:
         name += f"-head-{options.head}"
     out = _directory(run, options)

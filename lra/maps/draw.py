@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import isqrt
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,7 +18,13 @@ LINES = 40
 SIZE = 8
 ADVANCE = 0.602 * SIZE / 72
 LEADING = 1.6 * SIZE / 72
-WORD = {"family": "DejaVu Sans Mono", "size": SIZE, "ha": "center", "va": "center_baseline", "color": "#16161a"}
+WORD: dict[str, Any] = {
+    "family": "DejaVu Sans Mono",
+    "size": SIZE,
+    "ha": "center",
+    "va": "center_baseline",
+    "color": "#16161a",
+}
 MARK = {"marker": "o", "s": 90, "facecolors": "none", "edgecolors": "#d1242f", "linewidths": 1.6}
 
 
@@ -254,7 +260,7 @@ def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | 
 
     # A wider range makes the shades paler.
     margin = 0.0
-    aspect = "equal"
+    aspect: Literal["equal", "auto"] = "equal"
     if bar is not None:
         margin = 0.8 * (high - low)
         aspect = "auto"
@@ -272,7 +278,8 @@ def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | 
         colourbar = figure.colorbar(image, cax=bar)
         bar.set_ylim(low, high)
     colourbar.ax.tick_params(labelsize=7)
-    colourbar.outline.set_visible(False)
+    # The stubs of matplotlib declare the outline as a list of spines.
+    colourbar.outline.set_visible(False)  # type: ignore[operator]
 
 
 def _add_axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:

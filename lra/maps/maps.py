@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from ..attention.base import Attention, Mixer
 from ..data.datamodule import Batch
+from ..model.classifier import Classifier
 
 # Columns of the identity per call, so that values are not too wide for any mechanism.
 WIDTH = 128
 
 
 @torch.no_grad()
-def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
+def attention_map(model: Classifier, batch: Batch, layer: int) -> Tensor | None:
     """Compute the matrix that multiplies the values of a layer: the result of the mechanism for the identity.
 
     Args:
@@ -85,7 +86,7 @@ def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tenso
     return torch.cat(columns, -1)
 
 
-def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Tensor:
+def jacobian(model: Classifier, batch: Batch, layer: int, readings: Tensor) -> Tensor:
     """Compute the Frobenius norm of the derivative of each reading of a layer's output by each vector of its input.
 
     The layer is its mixer if it has one, else the whole block with its residual path.
@@ -130,7 +131,7 @@ class ModuleCall(NamedTuple):
     by_name: dict[str, Any]
 
 
-def calls(model: nn.Module, batch: Batch, module: nn.Module) -> list[ModuleCall]:
+def calls(model: Classifier, batch: Batch, module: nn.Module) -> list[ModuleCall]:
     """Record every call of a module of a model on a batch."""
     recorded: list[ModuleCall] = []
 

@@ -1,16 +1,18 @@
 """The contents of figures from a model and an example: the inputs, the chosen positions, the weights."""
 
+from collections.abc import Sequence
 from math import isqrt
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..config.experiment import Experiment
 from ..config.options import Options
 from ..config.schema import Root, Trust
 from ..data.datamodule import Batch, TaskData
+from ..model.classifier import Classifier
 from ..model.pooling import FIRST_VECTOR, Pool, last_real
 from ..options import Whole
 from . import maps
@@ -31,7 +33,9 @@ class MapsOptions(Options):
     data: Root
 
 
-def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: TaskData, batch: Batch) -> list[View]:
+def views(
+    options: MapsOptions, layer: int, experiment: Experiment, model: Classifier, data: TaskData, batch: Batch
+) -> list[View]:
     """Make a view for each tower of an example; a class token in front of the sequence is left out.
 
     Args:
@@ -63,27 +67,25 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
     # The inputs of each tower without padding (an image as a whole), its positions, and the weights over queries.
     sequences = []
     positions_by_tower = []
-    readings = []
+    tower_readings = []
     for tower, sequence in enumerate(stored[0]):
-        side = None
-        num_tokens = int(stored_mask[0, tower].sum())
-        if is_image:
-            side = isqrt(len(sequence))
-            num_tokens = len(sequence)
+        side = isqrt(len(sequence)) if is_image else None
+        num_tokens = len(sequence) if is_image else int(stored_mask[0, tower].sum())
         num_tokens = max(num_tokens, 1)
         length = min(num_tokens, width - first)
-        at: list[int | None] = [None]
+        at: Sequence[int | None] = [None]
         if options.at is not None:
             at = positions(options.at, side, masks[tower, :length])
         elif experiment.source.path.endswith(".Pathfinder"):
-            image = sequence[: side * side].reshape(side, side)
+            size = isqrt(len(sequence))
+            image = sequence[: size * size].reshape(size, size)
             at = markers(image.numpy())
         sequences.append(sequence[:length].numpy())
         positions_by_tower.append(at)
-        readings.append(reading(at, masks[tower], pool, width))
+        tower_readings.append(reading(at, masks[tower], pool, width))
 
-    readings = torch.stack(readings)  # (T,R,L)
-    full_maps, weights, description = _weights(model, batch, options.layer, options.head, readings)
+    readings = torch.stack(tower_readings)  # (T,R,L)
+    full_maps, weights, description = _weights(model, batch, layer, options.head, readings)
     example = _title(options, experiment, model, data, batch)
     tower_views = []
     for tower, sequence in enumerate(sequences):
@@ -117,7 +119,7 @@ def positions(at: int | list, side: int | None, real: Tensor) -> list[int]:
     Raises:
         ValueError: a position does not exist or is padding.
     """
-    places = list(at) if isinstance(at, list) else [at]
+    places: list = list(at) if isinstance(at, list) else [at]
     # Two numbers of an image are the row and the column of one pixel.
     are_numbers = all(isinstance(place, int) for place in places)
     if side and len(places) == 2 and are_numbers:
@@ -149,7 +151,7 @@ def whole_number(name: str, value: object, end: int) -> int:
     return value
 
 
-def reading(at: list[int | None], mask: Tensor, pool: Pool, width: int) -> Tensor:
+def reading(at: Sequence[int | None], mask: Tensor, pool: Pool, width: int) -> Tensor:
     """Make the weights over queries of each reading (R, width).
 
     Args:
@@ -176,7 +178,7 @@ def reading(at: list[int | None], mask: Tensor, pool: Pool, width: int) -> Tenso
 
 
 def _weights(
-    model: nn.Module, batch: Batch, layer: int, head: int | None, readings: Tensor
+    model: Classifier, batch: Batch, layer: int, head: int | None, readings: Tensor
 ) -> tuple[Tensor | None, Tensor, str]:
     """Compute the full map (T,L,L) or None, the weights of the readings (T,R,L), and a description.
 
@@ -205,7 +207,7 @@ def _weights(
     return full_map, weights, description
 
 
-def _title(options: MapsOptions, experiment: Experiment, model: nn.Module, data: TaskData, batch: Batch) -> str:
+def _title(options: MapsOptions, experiment: Experiment, model: Classifier, data: TaskData, batch: Batch) -> str:
     """Describe an example: its task, mechanism, split and index, label and answer of the model."""
     with torch.no_grad():
         outputs = model(batch.inputs, batch.mask)[0]
@@ -218,7 +220,7 @@ def _title(options: MapsOptions, experiment: Experiment, model: nn.Module, data:
         answer_text = f"{answer:.3f}"
     else:
         answer = int(outputs.argmax())
-        label_text = classes[label] if classes else str(label)
+        label_text = classes[int(label)] if classes else str(label)
         answer_text = classes[answer] if classes else str(answer)
     example = f"{experiment.task.name}, {experiment.label}, {options.split} {options.example}"
     return f"{example}: label {label_text}, answer {answer_text}"

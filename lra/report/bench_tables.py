@@ -1,7 +1,7 @@
 """Tables of the cost of mechanisms, from records of ``lra.bench``."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..console import plural
@@ -83,7 +83,7 @@ def _over_lengths(group: Group) -> Table:
     claimed = {label(row): row.claimed for row in group.rows}
     lines = []
     for name, rows in group.over_n().items():
-        line = {"mechanism": name}
+        line: dict[str, Cell | str] = {"mechanism": name}
         for n in group.lengths:
             line[f"{n:,}"] = NONE
         for row in rows:
@@ -139,12 +139,12 @@ def _errors(group: Group) -> Table:
 
     lines = []
     for name, rows in rows_of.items():
-        line = {"mechanism": name}
+        line: dict[str, Cell | str] = {"mechanism": name}
         for n in group.lengths:
             # A contestant may have no row of this length, or a row that failed.
-            errors = no_errors
-            if n in rows and rows[n].errors:
-                errors = rows[n].errors
+            errors: Sequence[float | None] = no_errors
+            if n in rows:
+                errors = rows[n].errors or no_errors
             for part, error in zip(parts, errors, strict=True):
                 line[f"{part}, n = {n:,}"] = Cell.of(error, "{:.1e}".format)
         problems = {row.status for row in rows.values()} - {"ok"}
@@ -164,7 +164,7 @@ def _details(group: Group) -> Table:
     lines = []
     for row in sorted(group.rows, key=lambda row: row.n):
         # All columns in their order, then the values of this row.
-        line = {"mechanism": label(row), "n": Cell.of(row.n, "{:,}".format)}
+        line: dict[str, Cell | str] = {"mechanism": label(row), "n": Cell.of(row.n, "{:,}".format)}
         line |= dict.fromkeys(NUMBERS, NONE)
         if row.ms is not None:
             reference_row = group.reference(row.n)
@@ -238,7 +238,7 @@ def _spread(row: BenchRow) -> float:
 
 def _table(title: str, about: str, lines: list[dict[str, Cell | str]]) -> Table:
     head = list(lines[0])
-    cells = frame(head, [line.values() for line in lines])
+    cells = frame(head, [list(line.values()) for line in lines])
     # ``tables`` sets the name.
     return Table(
         name="",

@@ -8,7 +8,7 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,28 @@ def read(path: Path) -> dict[str, Any]:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         remedy = "delete its folder to run that seed again"
         raise ValueError(f"{path} is not the configuration of a run ({reason}); {remedy}") from None
+
+
+def check(folder: Path, choices: dict[str, Any], *, remedy: str, ignored: Collection[str] = ()) -> None:
+    """Check that the ``config.yaml`` of a run directory, if there is one, has some choices.
+
+    Args:
+        folder: the run directory.
+        choices: flat choices.
+        remedy: end of the message.
+        ignored: choices that may differ.
+
+    Raises:
+        ValueError: a choice differs, or the file cannot be read.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return
+    old = {key: value for key, value in read(path).items() if key not in ignored}
+    new = {key: value for key, value in choices.items() if key not in ignored}
+    changes = difference(old, new)
+    if changes:
+        raise ValueError(f"{folder} was made by another configuration ({changes}), see its config.yaml; {remedy}")
 
 
 def dump(choices: dict[str, Any]) -> str:

@@ -26,6 +26,8 @@ from .record import RunRecord
 TEMPORARY = ".*.part"
 # Files that show that a run has begun.
 RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")
+# Choices that may differ between seeds of a label: a transfer starts from the weights of its seed.
+OF_SEED = ("weights",)
 # Errors of a disk that can be mended without loss, so that the same command can be repeated.
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 # Modules outside the suite whose classes a config.yaml may name.
@@ -141,6 +143,13 @@ class RunDir:
         return True, record.load(record_path, self.fingerprint)
 
     @property
+    def result(self) -> RunRecord:
+        """The record of a finished run. Raises ValueError if there is none."""
+        if self.record is None:
+            raise ValueError(f"{self.path} has no {record.NAME}; train its seeds with lra train")
+        return self.record
+
+    @property
     def fingerprint(self) -> str:
         return config_file.fingerprint(self.choices | {"seed": self.seed})
 
@@ -160,10 +169,7 @@ class RunDir:
         return state["global_step"] if state else 0
 
     def resume(self, model: torch.nn.Module) -> int:
-        """Restore the evaluations of the last checkpoint, and check that it fits the model.
-
-        Args:
-            model: model of the run.
+        """Restore the evaluations of the last checkpoint, and check that it fits the model of the run.
 
         Returns:
             The step from which training resumes, 0 without a checkpoint.
@@ -262,23 +268,18 @@ def has_begun(path: Path) -> bool:
 
 
 def check_choices(path: Path, choices: dict[str, Any]) -> None:
-    """Check that a run directory can be used for some choices.
+    """Check that a run directory can be used for some choices. Tables average the seeds of a label, so all share them.
 
     Raises:
-        ValueError: a run with other choices has begun in it or in the directory of another seed, since tables average
-            the seeds of a label; or a ``config.yaml`` cannot be read.
+        ValueError: a run with other choices has begun in it or in the directory of another seed.
     """
-    # The directory itself and one other seed: all others have the choices of that one.
-    others = [config_path.parent for config_path in sorted(path.parent.glob(f"seed-*/{config_file.NAME}"))]
-    begun = [folder for folder in (path, *others) if has_begun(folder) and (folder / config_file.NAME).exists()]
-    for folder in begun[:2]:
-        difference = config_file.difference(config_file.read(folder / config_file.NAME), choices)
-        if not difference:
-            continue
-        remedy = "start a new study with study=<name> or delete that folder"
-        if folder != path:
-            remedy = "seeds are averaged: start a new study with study=<name>, or add label_keys=[<option>]"
-        raise ValueError(f"{folder} was made by another configuration ({difference}), see its config.yaml; {remedy}")
+    if has_begun(path):
+        config_file.check(path, choices, remedy="start a new study with study=<name> or delete that folder")
+    # One other seed is enough: all others have the choices of that one.
+    siblings = [folder for folder in sorted(path.parent.glob("seed-*")) if folder != path and has_begun(folder)]
+    if siblings:
+        remedy = "seeds are averaged: start a new study with study=<name>, or add label_keys=[<option>]"
+        config_file.check(siblings[0], choices, remedy=remedy, ignored=OF_SEED)
 
 
 def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..integrations import needs
 from ..integrations.huggingface import padding, register
 from ..train.device import select_device
 
 with needs("hf", __name__):
-    from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoTokenizer
+    from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoTokenizer, PreTrainedModel
 
 # Name of the attention of ``Encoder.qkv``.
 RECORDING = "lra_recording"
@@ -39,7 +39,7 @@ class Encoder:
         device: device of the model.
     """
 
-    model: nn.Module
+    model: PreTrainedModel
     tokenizer: Any
     pool: str
     length: int

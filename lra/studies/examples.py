@@ -29,8 +29,8 @@ def gathered(data: TaskData, split: str, parts: Iterable[np.ndarray], device: st
     """Gather batches on a device, one for each array of indices."""
     batches = []
     for part in parts:
-        tensors = [None if x is None else x.to(device) for x in data.gather(split, part)]
-        batches.append(Batch(*tensors))
+        batch = Batch._make(None if x is None else x.to(device) for x in data.gather(split, part))
+        batches.append(batch)
     return batches
 
 
@@ -69,16 +69,20 @@ def labelled(path: Path, split: str, n: int, seed: int, option: str | None = Non
             # Draw the same number of names of each class.
             generator = np.random.default_rng(seed)
             num_per_class = n // len(names)
-            labels = {}
+            labels: dict[str, int] = {}
             for label, (_, files) in enumerate(sorted(names.items())):
                 sample = generator.choice(sorted(files), num_per_class, replace=False)
                 labels |= dict.fromkeys(sample.tolist(), label)
             # Read the files in the order of the archive.
-            members = [member for member in archive if member.name in labels]
-            contents = [archive.extractfile(member).read() for member in members]
+            contents = []
+            numbers = []
+            for member in archive:
+                file = archive.extractfile(member) if member.name in labels else None
+                if file is not None:
+                    contents.append(file.read())
+                    numbers.append(labels[member.name])
     except tarfile.TarError as error:
         raise ValueError(f"{path} cannot be read as a tar file: {error}") from None
-    numbers = [labels[member.name] for member in members]
     return contents, torch.tensor(numbers)
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -27,7 +28,7 @@ def save(figure: Figure, path: Path, title: str = "", **legend) -> Path:
         figure.suptitle(title, fontsize=10)
     if legend:
         # A label that several panels have gets one entry.
-        handles = {}
+        handles: dict[str, Artist] = {}
         for axes in figure.axes:
             lines, names = axes.get_legend_handles_labels()
             handles.update(zip(names, lines, strict=True))

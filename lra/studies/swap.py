@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import nn
 
 from ..config.base import Section
 from ..config.experiment import Experiment
 from ..config.options import Options
-from ..config.schema import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
+from ..config.schema import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust, absent
 from ..config.target import Target
 from ..evaluate.restore import best, configuration
+from ..model.classifier import Classifier
 from ..options import Positive, Whole
 from ..runs.run_dir import RunDir
 from .qkv import mechanisms
@@ -39,7 +39,7 @@ class TransferOptions(Options):
     run: Annotated[Path, Field(description="a finished run: run=runs/<study>/<task>/<label>")]
     trust: Trust
     attn: Attn
-    block: Block = None
+    block: Block = absent()
     trainer: Trainer
     logger: Loggers = Field({})
     steps: Whole
@@ -97,7 +97,7 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
     target = source.replace(
         attn=attn,
         label=options.label,
-        study=options.study or run.record.study,
+        study=options.study or run.result.study,
         block=block,
         optim=_optim(source.optim, options),
     )
@@ -153,7 +153,7 @@ def _block(run_block: Target, new_block: Target, overrides: list[str]) -> Target
     return run_block.replace(**{key: new_block.options[key] for key in keys})
 
 
-def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:
+def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[Classifier, Classifier]:
     """Load the run's best model, and put its weights into a model with the other mechanism.
 
     Args:
@@ -169,7 +169,7 @@ def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[nn.Module
     """
     exact = best(run, source)
     weights = exact.state_dict()
-    torch.manual_seed(run.record.seed)
+    torch.manual_seed(run.result.seed)
     swapped = target.classifier()
     _check_shared_qk(exact, swapped, source, target)
 
@@ -196,7 +196,7 @@ def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[nn.Module
     return exact, swapped.eval()
 
 
-def _check_shared_qk(exact: nn.Module, swapped: nn.Module, source: Experiment, target: Experiment) -> None:
+def _check_shared_qk(exact: Classifier, swapped: Classifier, source: Experiment, target: Experiment) -> None:
     """Raise ValueError if only one of the models has a shared projection for queries and keys."""
     # An empty set is a model without mechanisms, which has no such projection.
     old_kinds = {type(mechanism).shared_qk for mechanism in mechanisms(exact).values()}

@@ -48,45 +48,45 @@ def submit(options: SubmitOptions) -> None:
         ValueError: the runs cannot be accepted; the message lists the reasons.
     """
     if options.verify is not None:
-        verify_submission(options)
-    else:
-        make_submission(options)
+        verify_submission(options.verify, options)
+    elif options.runs is not None and options.name is not None:
+        make_submission(options.runs, options.name, options)
 
 
-def make_submission(options: SubmitOptions) -> None:
-    """Check runs and write ``submissions/<name>``.
+def make_submission(folder: Path, name: str, options: SubmitOptions) -> None:
+    """Check the runs in a folder and write ``submissions/<name>``.
 
     Raises:
         ValueError: runs cannot be read, or the checks fail; the message lists every such run, or else every reason.
     """
-    if not options.runs.is_dir():
-        raise ValueError(f"runs={options.runs} is not a folder; name the folder of the runs")
+    if not folder.is_dir():
+        raise ValueError(f"runs={folder} is not a folder; name the folder of the runs")
     if options.source and not options.source.is_file():
         raise ValueError(f"source={options.source} is not a file; name the file of the custom class")
 
     # Read the runs; if all can be read, collect every reason against them.
     source_folder = options.source.parent if options.source else Path()
     with importable(source_folder):
-        runs, unreadable = read_runs(options.runs, options.trust)
+        runs, unreadable = read_runs(folder, options.trust)
         # Without these runs the other checks would report missing seeds or mechanisms.
         if unreadable or not runs:
-            raise ValueError(refused(options.runs, unreadable or ["it has no finished run"]))
-        submission = statement(options, runs)
+            raise ValueError(refused(folder, unreadable or ["it has no finished run"]))
+        submission = statement(name, options, runs)
         reasons = checks.refusals(runs, submission, source_folder, options.trust)
     if reasons:
-        raise ValueError(refused(options.runs, reasons))
+        raise ValueError(refused(folder, reasons))
 
     # Write the submission.
-    folder = options.out / options.name
-    write(folder, runs, submission, options.source)
-    print(f"written: {folder}, {plural(len(runs), 'run')} of {', '.join(submission.labels)} and the control")
+    home = options.out / name
+    write(home, runs, submission, options.source)
+    print(f"written: {home}, {plural(len(runs), 'run')} of {', '.join(submission.labels)} and the control")
     print("add this folder by a pull request; the leaderboard then lists it as reported")
 
 
-def statement(options: SubmitOptions, runs: list[Published]) -> Submission:
+def statement(name: str, options: SubmitOptions, runs: list[Published]) -> Submission:
     """Make the statement of a submission from the options and the runs."""
     return Submission(
-        name=options.name,
+        name=name,
         author=(options.author or "").strip(),
         hardware=options.hardware or "",
         rates=options.rates or [],
@@ -105,21 +105,21 @@ def refused(runs: Path, reasons: list[str]) -> str:
     return "\n  ".join([*lines, *reasons])
 
 
-def verify_submission(options: SubmitOptions) -> None:
+def verify_submission(name: str, options: SubmitOptions) -> None:
     """Compare a submission with a rerun and write ``verified.json``.
 
     Raises:
         ValueError: the submission or the rerun is incomplete, their means differ by more than the tolerance, or their
             scores vary too much to decide.
     """
-    folder = options.out / options.verify
+    folder = options.out / name
     if not (folder / record.NAME).is_file():
         raise ValueError(f"there is no submission {folder}; verify=<name> names a folder of {options.out}")
     reasons = check_folder(folder)
     if reasons:
         raise ValueError(refused(folder, reasons))
     # The printed commands write their runs to runs/verify-<name>.
-    home = options.runs or Path("runs") / f"verify-{options.verify}"
+    home = options.runs or Path("runs") / f"verify-{name}"
     reruns: list[Published] = []
     if home.is_dir():
         with importable(folder):
@@ -150,7 +150,7 @@ def verify_submission(options: SubmitOptions) -> None:
             "points: add seeds to the rerun or to the submission"
         )
     if reasons:
-        raise ValueError(f"{options.verify} is not verified: {'; '.join(reasons)}")
+        raise ValueError(f"{name} is not verified: {'; '.join(reasons)}")
 
     # A rerun counts if somebody else made it.
     author = (options.author or "").strip()
@@ -160,7 +160,7 @@ def verify_submission(options: SubmitOptions) -> None:
     # The hardware of the rerun, from its records if it is not given.
     hardware = options.hardware or " / ".join(sorted({run.record.device_name for run in reruns}))
     verify.write(folder, Verification(author=author, hardware=hardware, comparisons=comparisons))
-    print(f"written: {folder / record.VERIFIED}; the leaderboard lists {options.verify} as verified")
+    print(f"written: {folder / record.VERIFIED}; the leaderboard lists {name} as verified")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ class Estimates:
         name = device_name(plan.device, plan.processes.count)
         cost = _cost(choices)
         records = [r for r, record_cost in self.history if r.device == name and r.step_ms and record_cost == cost]
+        ms: float | None
         if records:
             ms = median(r.step_ms for r in records if r.step_ms)
             n_val = records[0].n_val
@@ -64,12 +65,12 @@ class Estimates:
 
         # Steps and evaluations of both phases, each in steps of phase two.
         optim = plan.experiment.optim
-        pretrain = plan.experiment.pretrain
         eval_batch = plan.experiment.data.eval_batch or optim.batch
         num_batches = math.ceil(n_val / eval_batch)
         evaluation = num_batches * SHARE * eval_batch / optim.batch
         steps = optim.steps + optim.steps / optim.eval_every * evaluation
-        if pretrain.objective != "none":
+        if plan.experiment.pretrain.objective != "none":
+            pretrain = plan.experiment.pretrain.of(optim)
             steps += pretrain.steps * pretrain.batch / optim.batch
             steps += pretrain.steps / pretrain.eval_every * evaluation
         return ms / 1000 * steps, basis

@@ -76,8 +76,7 @@ def job(
         finally:
             stopped = run.poll() is None
             # The run ends soon after its standard input is closed, see ``end_with_parent``.
-            run.stdin.close()
-            run.wait()
+            run.communicate()
             if worker and os.getppid() != sweep:
                 # The sweep has ended, and no further job should begin.
                 os._exit(1)

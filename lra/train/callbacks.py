@@ -71,7 +71,7 @@ class Divergence(L.Callback):
 class Stopwatch(L.Callback):
     """Measures milliseconds per optimiser step between evaluations, without the evaluations."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.step_ms: list[float] = []
 
     def on_train_start(self, trainer, module) -> None:

@@ -105,7 +105,7 @@ class TrimHeap(L.Callback):
     them at every step.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         # None without glibc.
         self.malloc_trim = getattr(_LIBC, "malloc_trim", None)
         # Resident memory after the first batch since the heap was trimmed.

@@ -68,7 +68,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
     # 3. Fit, and write the record.
     phase = run_phase(pretrain_plan, pretrain_dir, module, data)
     pretraining = Pretraining(
-        objective=experiment.pretrain.objective,
+        objective=experiment.pretrain.phase_objective(),
         fingerprint=pretrain_dir.fingerprint,
         loss=None if phase.best_score is None else -phase.best_score,
         best_step=phase.best_step,

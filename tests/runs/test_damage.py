@@ -52,7 +52,7 @@ COMMANDS = {
     "transfer": (transfer, ["runs=new", *GRAFT], RUN, "new/**/transfer.json"),
     "transfer again": (transfer, GRAFT, MOVED, "runs/**/transfer.json"),
     "tables": (tables, ["out=tables"], MOVED, "tables/transfer.md"),
-    "data": (train, [*SMOKE, "seeds=[9]", "optim.steps=4", "optim.eval_every=4"], "data/*", "**/seed-9/record.json"),
+    "data": (train, [*SMOKE, "study=new", "seeds=[9]"], "data/*", "**/seed-9/record.json"),
     "verify": (prepare, [*SMOKE[:2], "verify=true"], "data/*", ""),
 }
 UNDETECTABLE = {("bench", "missing"), ("tables", "missing")}

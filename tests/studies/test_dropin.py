@@ -20,7 +20,7 @@ from lra.ops.cluster_attention import form_clusters
 from lra.ops.pinv import cubic, exact
 from lra.runs.reader import finished
 from lra.studies.dropin import candidates, qkv_sources, variants
-from lra.studies.dropin.__main__ import Errors, distance, dropin, error_text, ratio
+from lra.studies.dropin.__main__ import Errors, cost, distance, dropin, error_text, ratio
 from lra.studies.dropin.candidates import CANDIDATES, CHOICES, farthest_points, selection, step
 from lra.studies.dropin.qkv_sources import DropinOptions, sources
 from lra.studies.dropin.variants import KeptFactors, heavy_keys, missing_mass, product, row_sums, smoothed, weights
@@ -173,6 +173,15 @@ def test_ratio_is_geometric_mean_and_errors_are_formatted():
     assert error_text(0.1234, 0.5) == "0.123 ± 0.500" and error_text(1234.5, 10.0) == "1234 ± 10"
 
 
+def test_failed_cost_measurement_names_candidate_and_reason(monkeypatch):
+    def fail(q, k, v, count):
+        raise RuntimeError("some reason")
+
+    monkeypatch.setitem(CANDIDATES, "failing", SimpleNamespace(function=fail))
+    options = SimpleNamespace(seed=0, heads=1, head_dim=4, cost=8, counts=[4], threads=1)
+    assert_error("failing with count 4 cannot be measured", cost, ["failing"], options)
+
+
 def test_missing_transformers_error_names_model(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lra.studies.encoder", None)
     with pytest.raises(ValueError, match="model=x: "):
@@ -212,7 +221,7 @@ def test_pairs_of_texts_are_selected_by_first_text(monkeypatch):
     model = config("sdpa", "task.towers=2").classifier().eval()
     monkeypatch.setattr(qkv_sources.restore, "configuration", lambda run, root: None)
     monkeypatch.setattr(qkv_sources.restore, "trained", lambda run, experiment: (model, data))
-    run = SimpleNamespace(path=Path("seed-0"), record=SimpleNamespace(task="x", label="sdpa", study="s", test=50.0))
+    run = SimpleNamespace(path=Path("seed-0"), result=SimpleNamespace(task="x", label="sdpa", study="s", test=50.0))
     record_examples = lambda n: qkv_sources.trained(run, compose(DropinOptions, ["counts=[4]", f"n={n}"])).examples
     assert sorted(layers[0][0].shape[2] for layers in record_examples(2)) == [9, 20]
     assert_error("n=3: seed-0 has 2 validation examples of more than 4 tokens", record_examples, 3)

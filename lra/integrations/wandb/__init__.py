@@ -106,7 +106,8 @@ def _init(about: dict[str, Any], folder: Path, mode: str, timeout: float, resume
     return wandb.init(
         **about,
         dir=folder,
-        mode=mode,
+        # The settings declare more modes than ``init``, which takes all of them.
+        mode=mode,  # type: ignore[arg-type]
         resume="allow" if resume and mode == "online" else None,
         reinit="create_new",
         settings=settings,

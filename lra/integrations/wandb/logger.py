@@ -1,10 +1,10 @@
 """logger=wandb: each seed as a run of Weights & Biases. A failure of W&B never stops training."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
@@ -54,9 +54,9 @@ class WandB(WandbLogger):
         check_installed()
         group = f"{experiment.study}/{experiment.task.name}/{experiment.label}"
         config = {key: value for key, value in experiment.to_dict().items() if key not in MACHINERY}
-        run_tags = (experiment.study, experiment.task.name, experiment.label)
-        run_tags += (experiment.protocol.name, experiment.budget)
-        self._about = {
+        run_tags = [experiment.study, experiment.task.name, experiment.label]
+        run_tags += [experiment.protocol.name, experiment.budget]
+        self._about: dict[str, Any] = {
             "project": project,
             "entity": entity,
             "id": hashlib.sha256(f"{group}/{fingerprint}".encode()).hexdigest()[:16],
@@ -86,19 +86,19 @@ class WandB(WandbLogger):
         if not last_step or not (self._folder / checkpoint.METRICS).exists():
             return
         for metrics in checkpoint.read_metrics(self._folder):
-            step = metrics.pop("step")
+            step = int(metrics.pop("step"))
             if step <= last_step:
                 self.log_metrics(metrics, step)
 
     @rank_zero_only
-    def log_metrics(self, metrics: dict, step: int | None = None) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Send the metrics of an evaluation, unless the run has them."""
         if self._experiment is None:
             return
         try:
             # W&B's step prevents that a resumed run sends an evaluation twice.
-            if self._experiment.step <= step:
-                self._experiment.log(metrics, step=step, commit=True)
+            if step is None or self._experiment.step <= step:
+                self._experiment.log(dict(metrics), step=step, commit=True)
         except Exception as error:
             tell(f"{reason(error)}; {self._name} is not logged until it ends, then sent whole")
             self._experiment = None

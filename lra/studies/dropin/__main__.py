@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean, mean
-from typing import Annotated
+from statistics import geometric_mean, mean, stdev
+from typing import Annotated, TypeVar
 
 import torch
 from pydantic import ConfigDict, Field
@@ -25,9 +25,9 @@ from ...bench.measure import measure
 from ...config.entry import main
 from ...console import log, plural
 from ...io import atomic, typed_json
-from ...results.statistics import sample_std
 from ...results.table import Table, frame, show
 from ...runs import record
+from ..qkv import Layer
 from .candidates import CANDIDATES, Function, softmax
 from .qkv_sources import DropinOptions, QKVSource, sources
 
@@ -42,6 +42,8 @@ STRICT = ConfigDict(strict=True)
 Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
 # Two numbers by candidate, then by count as text.
 Pairs = dict[str, dict[Count, tuple[float, float]]]
+# Name of exact attention among the steps that are timed.
+EXACT = "exact"
 # Lower bound of the errors in a ratio, because an exact result has the error 0.
 TINY = 1e-12
 LEGEND = (
@@ -74,7 +76,10 @@ class Cost:
     values: Pairs
 
 
-def load(path: Path, kind: type = Errors) -> Errors | Cost:
+Results = TypeVar("Results", Errors, Cost)
+
+
+def load(path: Path, kind: type[Results]) -> Results:
     """Read the errors of a source, or the cost.
 
     Raises:
@@ -105,7 +110,7 @@ def dropin(options: DropinOptions) -> None:
         save(cost(names, options), home / COST)
 
     # The table shows earlier results as well.
-    records, damaged = typed_json.scan(home, FILE, load)
+    records, damaged = typed_json.scan(home, FILE, partial(load, kind=Errors))
     for line in damaged:
         log(f"skipped: {line}")
     costs = None
@@ -131,7 +136,7 @@ def _check_counts(source: QKVSource, options: DropinOptions) -> None:
         raise ValueError(f"counts: {largest} is more than the {shortest} tokens of {source.name}")
 
 
-def save(new: Errors | Cost, path: Path) -> None:
+def save(new: Results, path: Path) -> None:
     """Write results.
 
     Other candidates and counts of an earlier file are kept if its description, n and seed are the same, else lost.
@@ -164,11 +169,11 @@ def errors(source: QKVSource, names: list[str], options: DropinOptions) -> Error
             for example, exact in zip(source.examples, outputs, strict=True):
                 distances = [distance(function, layer, out, count) for layer, out in zip(example, exact, strict=True)]
                 by_example.append(mean(distances))
-            measured.values[name][str(count)] = (mean(by_example), sample_std(by_example))
+            measured.values[name][str(count)] = (mean(by_example), stdev(by_example))
     return measured
 
 
-def distance(function: Function, layer: tuple, out: torch.Tensor, count: int) -> float:
+def distance(function: Function, layer: Layer, out: torch.Tensor, count: int) -> float:
     """Compute the relative Frobenius error of a candidate on a layer, over all heads.
 
     Args:
@@ -190,14 +195,17 @@ def cost(names: list[str], options: DropinOptions) -> Cost:
 
     # One call for each candidate and each count that fits the length, and one of exact attention.
     counts = [count for count in options.counts if count <= options.cost]
-    steps = {}
+    steps: dict[tuple[str, int], Callable[[], torch.Tensor]] = {}
     for name in names:
         function = CANDIDATES[name].function
         for count in counts:
             steps[name, count] = partial(function, q, k, v, count)
-    steps["exact"] = partial(torch.nn.functional.scaled_dot_product_attention, q, k, v)
+    steps[EXACT, 0] = partial(torch.nn.functional.scaled_dot_product_attention, q, k, v)
     costs = {}
     for key, measurement in measure(steps, repeats=REPEATS).items():
+        if measurement.ms is None or measurement.peak_bytes is None:
+            name, count = key
+            raise ValueError(f"the cost of {name} with count {count} cannot be measured: {measurement.status}")
         megabytes = measurement.peak_bytes / 2**20
         costs[key] = (measurement.ms, megabytes)
 
@@ -206,7 +214,7 @@ def cost(names: list[str], options: DropinOptions) -> Cost:
         values[name] = {str(count): costs[name, count] for count in counts}
     sizes = f"{options.cost} tokens, {options.heads} heads of {options.head_dim}"
     about = f"{sizes}, {plural(options.threads, 'CPU thread')}, median of {REPEATS}"
-    return Cost(about, costs["exact"], values)
+    return Cost(about, costs[EXACT, 0], values)
 
 
 def ratio(name: str, sources: list[Errors]) -> float:
@@ -254,14 +262,14 @@ def table(sources: list[Errors], cost: Cost | None) -> Table:
         name="dropin",
         title="Candidates for a drop-in",
         about="\n* ".join([f"{LEGEND}\n", *facts]),
-        cells=frame(columns, lines),
+        cells=frame(list(columns), lines),
         words=("candidate", "what"),
     )
 
 
 def _columns(title: str, values: Pairs, names: list[str], form: Callable[[float, float], str]) -> dict[str, list[str]]:
     """Format a column for each count; a candidate that was not measured with it has an empty cell."""
-    counts = set()
+    counts: set[str] = set()
     for by_count in values.values():
         counts.update(by_count)
     columns = {}

@@ -51,7 +51,7 @@ def trained(run: RunDir, options: DropinOptions) -> QKVSource:
         ValueError: the mechanism is not softmax attention over all tokens or has a position bias, or there are too few
             such examples.
     """
-    r = run.record
+    r = run.result
     # Errors are measured against softmax attention.
     experiment = restore.configuration(run, options.data.root)
     model, data = restore.trained(run, experiment)
@@ -108,7 +108,7 @@ def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
     return q[:1, :, is_real], k[:1, :, is_real], v[:1, :, is_real]
 
 
-def pretrained(options: DropinOptions) -> QKVSource:
+def pretrained(model: Path, examples: Path, options: DropinOptions) -> QKVSource:
     """Record test examples in an encoder of transformers: images, or texts that fill ``length``.
 
     Raises:
@@ -118,10 +118,10 @@ def pretrained(options: DropinOptions) -> QKVSource:
     try:
         from ..encoder import load
     except ImportError as error:
-        raise ValueError(f"model={options.model}: {error}") from None
+        raise ValueError(f"model={model}: {error}") from None
 
-    encoder = load(options.model, pool="mean", length=options.length, size=options.size, device="cpu")
-    contents, _ = labelled(options.examples, "test", options.drawn, options.seed, option="drawn")
+    encoder = load(model, pool="mean", length=options.length, size=options.size, device="cpu")
+    contents, _ = labelled(examples, "test", options.drawn, options.seed, option="drawn")
     is_image = encoder.tokenizer is None
 
     # Archives are usually sorted by class, so the examples are shuffled.
@@ -140,8 +140,8 @@ def pretrained(options: DropinOptions) -> QKVSource:
 
     first_q = recorded[0][0][0]
     _, H, L, _ = first_q.shape
-    about = f"{options.examples.name}, {len(recorded[0])} layers of {H} heads, {L} tokens"
-    return QKVSource(f"{options.model.name}-{L}", about, recorded)
+    about = f"{examples.name}, {len(recorded[0])} layers of {H} heads, {L} tokens"
+    return QKVSource(f"{model.name}-{L}", about, recorded)
 
 
 def sources(options: DropinOptions) -> Iterator[QKVSource]:
@@ -151,5 +151,5 @@ def sources(options: DropinOptions) -> Iterator[QKVSource]:
     if options.run:
         for run in finished(options.run, options.trust):
             yield trained(run, options)
-    if options.model:
-        yield pretrained(options)
+    if options.model and options.examples:
+        yield pretrained(options.model, options.examples, options)

@@ -205,7 +205,7 @@ def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
     return smoother @ boosted(eye, smoother_rows)
 
 
-def select(score: str) -> Choice:
+def select(score: selection.Score) -> Choice:
     """Make a rule of ``lra.ops.selection``, applied to queries for rows and to keys for columns."""
     return lambda q, k, v, count: selection.select(q, k, CUROptions(count=count, score=score))
 

@@ -164,7 +164,7 @@ def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path:
     """Fit a matrix x (n,n), or read the result at a path if it was fitted with the same options before."""
     fit = options.model_dump(include={"iterations", "init", "seed", "impl"})
     # A result is reused for the same matrix and options only.
-    digest = hashlib.sha256(np.ascontiguousarray(x)).hexdigest()
+    digest = hashlib.sha256(x.tobytes()).hexdigest()
     key = fit | {"sha256": digest}
     if path.exists():
         arrays = saved(path, key)

@@ -64,8 +64,8 @@ def loss_and_gradient(w: np.ndarray, x: np.ndarray) -> tuple[float, np.ndarray]:
     parameters = torch.from_numpy(w).requires_grad_()
     difference = torch.from_numpy(x) - product(parameters)
     loss = difference.square().sum() / 2
-    loss.backward()
-    return loss.item(), parameters.grad.numpy()
+    (gradient,) = torch.autograd.grad(loss, parameters)
+    return loss.item(), gradient.numpy()
 
 
 @njit(nogil=True, fastmath={"reassoc", "contract"}, cache=True)

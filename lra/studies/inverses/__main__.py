@@ -54,7 +54,7 @@ def inverses(options: InversesOptions) -> None:
     for path in options.run:
         runs.extend(finished(path, options.trust))
     for run in runs:
-        r = run.record
+        r = run.result
         title = f"{r.task}, {r.label}, seed {r.seed}, test {r.test:.1f}, budget {r.budget}"
         measured(of_run(run, options), home / r.study / r.task / r.label / f"seed-{r.seed}", title, options)
 
@@ -128,7 +128,7 @@ def _convergence_panel(axes: Axes, rows: pd.DataFrame, palette: Palette) -> None
 
 def _size_range(layers: list[InvertedLayer]) -> str:
     """Format the smallest and the largest size m of the matrices."""
-    sizes = set()
+    sizes: set[int] = set()
     for layer in layers:
         sizes.update(len(a) for a in layer.inner)
     smallest = min(sizes)
@@ -148,12 +148,12 @@ def spectral(norms: pd.DataFrame, title: str, path: Path) -> Path:
         axes.set(yscale="log", ylabel="spectral norm")
 
         # The horizontal axis is m for random tokens, and the training step for a run.
-        ticks = {}
+        ticks: dict[int, str] = {}
         if rows.weights.iloc[0] == "random":
             axes.set(xlabel="m, rows of the inverted matrix")
             axes.set_xscale("log", base=2)
-            for size in rows["at"]:
-                ticks[size] = str(size)
+            for m in rows["at"]:
+                ticks[m] = str(m)
         else:
             for step, weights in zip(rows["at"], rows.weights, strict=True):
                 ticks[step] = f"{weights}\nstep {step:,}"
@@ -166,12 +166,12 @@ def spectral(norms: pd.DataFrame, title: str, path: Path) -> Path:
 
 def _line(axes: Axes, x: pd.Series, rows: pd.DataFrame, colour: int, style: str, label: str, marker: str = "") -> None:
     """Draw medians as a line and ranges as an area."""
-    colour = COLOURS[colour][0]
-    axes.plot(x, rows["median"], color=colour, linestyle=style, marker=marker, markersize=4, label=label)
+    shade = COLOURS[colour][0]
+    axes.plot(x, rows["median"], color=shade, linestyle=style, marker=marker, markersize=4, label=label)
     # Infinite values cannot be drawn.
     low = rows.low.clip(upper=1e30)
     high = rows.high.clip(upper=1e30)
-    axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+    axes.fill_between(x, low, high, color=shade, alpha=0.12, linewidth=0)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...attention.base import Attention, Sizes
 from ...attention.cur import CUR
@@ -23,6 +23,7 @@ from ...config.schema import Some, Threads
 from ...data.datamodule import Batch
 from ...evaluate.restore import configuration, trained
 from ...maps.maps import matrix
+from ...model.classifier import Classifier
 from ...ops.pinv import newton
 from ...options import Range, Whole
 from ...runs import checkpoint
@@ -86,7 +87,7 @@ def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
     Raises:
         ValueError: the mechanism inverts nothing, or weights or data are missing, damaged or of another model.
     """
-    r = run.record
+    r = run.result
     experiment = configuration(run, options.data.root)
     if not any(hasattr(attention, "pinv") for attention in mechanisms(experiment.meta_model).values()):
         raise ValueError(
@@ -114,16 +115,17 @@ def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
                 )
 
 
-def checkpoints(run: RunDir, experiment: Experiment, best: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:
+def checkpoints(run: RunDir, experiment: Experiment, best: Classifier) -> Iterator[tuple[str, int, Classifier]]:
     """Yield name, step and model of every set of weights that a run has.
 
     The initial weights are drawn from the seed again, unless pretraining came before. ``last`` is left out if the run
     has none, such as a published run, or if it is ``best``.
     """
     if not experiment.pretrained:
-        torch.manual_seed(run.record.seed)
+        torch.manual_seed(run.result.seed)
         yield "initial", 0, experiment.classifier().eval()
-    best_step = run.record.best_step
+    best_step = run.result.best_step
+    assert best_step is not None, "a finished run has a best step"
     yield "best", best_step, best
     state = checkpoint.state(run.path / checkpoint.LAST)
     if state and state["global_step"] != best_step:
@@ -188,7 +190,7 @@ def variants(attention: Attention) -> dict[str, Attention]:
     """
     if not isinstance(attention, Soft):
         return {"": copy.copy(attention)}
-    copies = {}
+    copies: dict[str, Attention] = {}
     for name, inverse in PUBLISHED.items():
         variant = copy.copy(attention)
         variant.normalise = name == "SOFT++"

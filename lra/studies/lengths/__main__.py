@@ -9,7 +9,7 @@ if __name__ == "__main__":
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
 from annotated_types import Predicate
@@ -80,13 +80,14 @@ def lengths(options: LengthsOptions) -> None:
 def grid(options: LengthsOptions) -> SweepOptions:
     """Write the study as a sweep over mechanisms and lengths; each length is a task."""
     # The length is the outer axis: all mechanisms of one length come before the next length.
-    axes = {"task.length": options.lengths, "attn": options.mechanisms}
+    axes: dict[str, list[Any]] = {"task.length": options.lengths, "attn": options.mechanisms}
     sweep = Grid(
         name="lengths",
         tasks=options.tasks,
         seeds=options.seeds,
         grids={"lengths": axes},
         shown=["task.length"],
+        mechanisms=[],
     )
     shared = {key: getattr(options, key) for key in ManyRunsOptions.model_fields}
     return SweepOptions(sweep=sweep, tasks=options.tasks, mechanisms=[], **shared)
@@ -122,9 +123,10 @@ def printed() -> pd.DataFrame:
     """
     rows = []
     for number in published.read():
-        if (number.name, number.table) != FIGURE:
+        match = _NAME.fullmatch(number.task)
+        if (number.name, number.table) != FIGURE or match is None or number.number is None:
             continue
-        task, first, last = _NAME.fullmatch(number.task).groups()
+        task, first, last = match.groups()
         is_error = number.metric == "error_percent"
         error = number.number if is_error else round(100 - number.number, 2)
         shortest = int(first)

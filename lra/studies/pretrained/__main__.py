@@ -14,6 +14,7 @@ if __name__ == "__main__":
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -204,7 +205,7 @@ def draw(results: pd.DataFrame, model: Path, file: Path) -> None:
     for axes, (metric, label) in zip(grid, METRICS.items(), strict=True):
         axes.axhline(exact[metric], color="grey", linestyle=":", linewidth=1, label="exact")
         for (attention, tuned), line in cur.groupby(["attention", "tuned"], sort=False):
-            style = {"color": f"C{attentions.index(attention) % 10}", "linestyle": "-", "marker": "o"}
+            style: dict[str, Any] = {"color": f"C{attentions.index(attention) % 10}", "linestyle": "-", "marker": "o"}
             name = attention
             # Hollow markers after distillation, since a line of one count has no visible dashes.
             if tuned:

@@ -88,18 +88,18 @@ def probe(options: ProbesOptions) -> None:
 
     # A matrix belongs to a study, a picture to a task of it.
     level = 2 if name else 1
-    homes = dict.fromkeys(record.folder(options.runs, run.record).parents[level] for run in runs)
+    homes = dict.fromkeys(record.folder(options.runs, run.result).parents[level] for run in runs)
     for home in homes:
         files = matrix(home, name, _settings(options)) if name else draw(home)
         print(f"written: {', '.join(map(str, files))}")
     if options.collect:
-        records = [record.load(record.folder(options.runs, run.record) / record.NAME) for run in runs]
+        records = [record.load(record.folder(options.runs, run.result) / record.NAME) for run in runs]
         print(f"written: {record.collect(records, options.collect)}")
 
 
 def probed(run: RunDir, options: ProbesOptions, device: str) -> None:
     """Measure one seed, unless it has an up-to-date record."""
-    r = run.record
+    r = run.result
     path = record.folder(options.runs, r) / record.NAME
     title = f"{r.task} {r.label} seed {r.seed}"
     if path.exists():
@@ -157,7 +157,7 @@ def describe(probes: Probes) -> str:
 
 def swapped(run: RunDir, options: ProbesOptions, device: str) -> None:
     """Score one seed with its own mechanism and with each one of ``swaps``, and save its line of the matrix."""
-    r = run.record
+    r = run.result
     experiment = configuration(run, options.data.root)
     model, data = trained(run, experiment)
     scored = batches(data, options.examples, options.batch, device)
@@ -185,7 +185,7 @@ def over_filled(run: RunDir, options: ProbesOptions, device: str) -> None:
     Raises:
         ValueError: the sequences of the task have no tokens.
     """
-    r = run.record
+    r = run.result
     experiment = configuration(run, options.data.root)
     if experiment.task.vocab is None:
         raise ValueError(
@@ -200,7 +200,7 @@ def over_filled(run: RunDir, options: ProbesOptions, device: str) -> None:
 
 
 def _save(line: dict[str, float], run: RunDir, options: ProbesOptions, name: str) -> None:
-    path = record.folder(options.runs, run.record) / name
+    path = record.folder(options.runs, run.result) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     scores = pd.DataFrame({"score": line}).assign(**_settings(options))
     atomic.write(path, scores.to_csv(index_label="scored with", lineterminator="\n"))

@@ -15,11 +15,14 @@ from ...attention.s4d import S4D
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
 from ...maps.maps import matrix
+from ...model.classifier import Classifier
 from ...ops.blocks import MIN_SCORE
 from ..qkv import mechanisms
 
+Method = Literal["mask", "map", "kernel"]
 
-def confinement(model: nn.Module) -> Literal["mask", "map", "kernel"] | None:
+
+def confinement(model: Classifier) -> Method | None:
     """Return the confinement method of a model, or None if a layer has none or layers have different ones.
 
     ``mask``: exact attention over the neighbours only, with its softmax over them. ``map``: the matrix that multiplies
@@ -27,7 +30,7 @@ def confinement(model: nn.Module) -> Literal["mask", "map", "kernel"] | None:
     of a convolution are set to zero beyond the reach; ``Conv`` divides by the sum of the remaining magnitudes.
     """
     # All layers must have the same method.
-    methods = set()
+    methods: set[Method | None] = set()
     for block in model.blocks:
         mixer = _mixer(block)
         methods.add(None if mixer is None else _method(mixer)[0])
@@ -35,7 +38,7 @@ def confinement(model: nn.Module) -> Literal["mask", "map", "kernel"] | None:
 
 
 @contextlib.contextmanager
-def confined(model: nn.Module, reach: int) -> Iterator[None]:
+def confined(model: Classifier, reach: int) -> Iterator[None]:
     """Confine every layer to tokens j with |i - j| <= ``reach``.
 
     Parts of a block outside the mechanism, such as MEGA's moving average, keep their reach.
@@ -46,8 +49,7 @@ def confined(model: nn.Module, reach: int) -> Iterator[None]:
     if confinement(model) is None:
         raise ValueError("a layer of this model has no mask, map or kernel to confine")
     with contextlib.ExitStack() as stack:
-        for block in model.blocks:
-            mixer = _mixer(block)
+        for mixer in filter(None, map(_mixer, model.blocks)):
             _, name, confine = _method(mixer)
             # The instance attribute hides the method of the class.
             original = getattr(mixer, name)
@@ -66,7 +68,7 @@ def _mixer(block: nn.Module) -> nn.Module | None:
     return mixer if isinstance(mixer, Conv | S4D) else None
 
 
-def _method(mixer: nn.Module) -> tuple[str, str, Callable]:
+def _method(mixer: nn.Module) -> tuple[Method, str, Callable]:
     return next(method for kind, method in _METHODS.items() if isinstance(mixer, kind))
 
 
@@ -126,7 +128,7 @@ def _confine_conv(mixer: Conv, mix: Callable, reach: int, v: Tensor, mask: Tenso
 
 
 # How a mechanism is confined, the method that is replaced, and its replacement. The first matching class counts.
-_METHODS = {
+_METHODS: dict[type[nn.Module], tuple[Method, str, Callable]] = {
     SDPA: ("mask", "forward", _confine_sdpa),
     Softmax: ("mask", "forward", _confine_softmax),
     Conv: ("kernel", "_mix", _confine_conv),

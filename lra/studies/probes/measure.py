@@ -4,20 +4,21 @@ from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...data.datamodule import Batch
+from ...model.classifier import Classifier
 from ...ops import metrics
 from .local_window import confined
 
 
-def score(model: nn.Module, batches: Iterable[Batch], metric: str) -> float:
+def score(model: Classifier, batches: Iterable[Batch], metric: metrics.Metric) -> float:
     """Compute the metric over all examples at once."""
     outputs, labels = _predict(model, batches)
     return metrics.metric_function(metric)(outputs, labels)
 
 
-def over_filled(model: nn.Module, batches: list[Batch], metric: str) -> dict[str, float]:
+def over_filled(model: Classifier, batches: list[Batch], metric: metrics.Metric) -> dict[str, float]:
     """Compute the metric over the number of tokens that are neither padding nor filler, which is token 0.
 
     Returns:
@@ -49,7 +50,7 @@ def over_filled(model: nn.Module, batches: list[Batch], metric: str) -> dict[str
 
 
 @torch.no_grad()
-def _predict(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+def _predict(model: Classifier, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
     """Return the outputs and the labels of all examples, on the CPU."""
     outputs = []
     labels = []
@@ -59,7 +60,7 @@ def _predict(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor
     return torch.cat(outputs).cpu(), torch.cat(labels).cpu()
 
 
-def over_reach(model: nn.Module, batches: list[Batch], metric: str, reaches: Iterable[int]) -> list[float]:
+def over_reach(model: Classifier, batches: list[Batch], metric: metrics.Metric, reaches: Iterable[int]) -> list[float]:
     """Compute the score with every layer confined to each reach.
 
     Raises:
@@ -78,7 +79,7 @@ def reaches(length: int) -> list[int]:
     return [*(power for power in powers if power < length), length]
 
 
-def beyond(model: nn.Module, batches: Iterable[Batch], reaches: list[int], rows: int) -> list[float]:
+def beyond(model: Classifier, batches: Iterable[Batch], reaches: list[int], rows: int) -> list[float]:
     """Compute the share of the squared derivatives of hidden states i by inputs j with |i - j| > k, for each reach k.
 
     Hidden states are taken before the pooling, inputs behind the embedding; both are vectors. The squared Frobenius

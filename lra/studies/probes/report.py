@@ -83,7 +83,7 @@ def smallest(probes: record.Probes, base: float) -> int:
     """Return the smallest reach from which on all reaches keep ``KEPT`` of the gain over ``base``; else the last."""
     threshold = base + KEPT * (probes.score - base)
     too_short = 0
-    for reach, score in zip(probes.reaches, probes.scores, strict=True):
+    for reach, score in zip(probes.reaches, probes.scores or [], strict=True):
         if score < threshold:
             too_short = max(too_short, reach)
     # Scores need not rise with the reach: the last one below the threshold decides.
@@ -107,11 +107,11 @@ def within(study: str, rows: list[Row]) -> list[Table]:
         return []
 
     # Runs may have been probed at different lengths.
-    reaches = set()
+    every_reach: set[int] = set()
     for _, _, scores in probed:
-        reaches.update(scores.index)
-    reaches = sorted(reaches)
-    lines = []
+        every_reach.update(scores.index)
+    reaches = sorted(every_reach)
+    lines: list[list[Cell | str]] = []
     keys = []
     for row, num_seeds, scores in probed:
         cells = [_cell(score) for score in scores.reindex(reaches)]
@@ -148,7 +148,7 @@ def _probes(row: Row) -> list[record.Probes]:
 def matrices(study: str, rows: list[Row]) -> list[Table]:
     """Make the tables of a study's matrices, if there are any; logs and skips a damaged one."""
     # Runs of several directories may be shown together.
-    roots = set()
+    roots: set[Path] = set()
     for row in rows:
         roots.update(map(_root, row.runs))
     paths = [root / record.FOLDER / study / name for root in sorted(roots) for name in MATRICES]

@@ -69,7 +69,7 @@ def transfer_seed(run: RunDir, options: TransferOptions) -> None:
         "examples": options.examples,
         "spectrum": options.spectrum,
     }
-    r = run.record
+    r = run.result
     label = target.label
     if options.steps:
         label += f"-tuned={options.steps}"
@@ -102,7 +102,8 @@ def measure(
         models: exact and swapped.
         options: options of the transfer.
     """
-    r = run.record
+    r = run.result
+    assert r.val is not None and r.test is not None, "a finished run has scores"
     target = plan.experiment
     exact, swapped = models
     val, test = evaluate(plan, swapped, target.task_data())

@@ -137,7 +137,7 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
     # Sums over all batches of the four numbers of ``sums``.
     single = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
     stacked = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
-    spectra = {path: [] for path in paths}
+    spectra: dict[str, list] = {path: [] for path in paths}
     # Both models must call their mechanisms once per tower, or once for all of them.
     encode_separately = exact.encode_separately or other.encode_separately
     num_missing = spectrum

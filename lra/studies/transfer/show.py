@@ -10,7 +10,7 @@ if __name__ == "__main__":
     begin()
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -110,7 +110,7 @@ def _against(lines: pd.DataFrame, label: str, source: str, *, errors: bool) -> F
 
     values = sorted(lines.value.unique())
     for i, name in enumerate(names):
-        style = {
+        style: dict[str, Any] = {
             "color": f"C{i % 10}",
             "marker": "o^sv"[i // 10 % 4],
             "markersize": 4,

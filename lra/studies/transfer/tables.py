@@ -118,7 +118,7 @@ def curves(group: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
 def _curve_names(lines: dict[tuple, pd.DataFrame]) -> dict[tuple, str]:
     """Name each curve by the class, if there are several, and the options in which curves of a class differ."""
     class_counts = Counter(map(_class_path, lines))
-    option_counts = Counter()
+    option_counts: Counter[tuple] = Counter()
     for constant in lines:
         path = _class_path(constant)
         option_counts.update((path, option) for option in constant)
@@ -139,8 +139,8 @@ def _curve_names(lines: dict[tuple, pd.DataFrame]) -> dict[tuple, str]:
     return names
 
 
-def _class_path(constant: tuple) -> str | None:
-    return dict(constant).get("_target_")
+def _class_path(constant: tuple) -> str:
+    return dict(constant).get("_target_", "")
 
 
 def tables(points: pd.DataFrame) -> list[Table]:
@@ -148,7 +148,7 @@ def tables(points: pd.DataFrame) -> list[Table]:
     # Points are already in the order of the table.
     group_tables = []
     for (study, task, source), group in points.groupby(GROUP):
-        lines = [cells(*point, seeds) for point, seeds in group.groupby(POINT, sort=False)]
+        lines = [cells(label, tuned, seeds) for (label, tuned), seeds in group.groupby(POINT, sort=False)]
         table = Table(
             name=f"transfer/{study}/{task}/{source}",
             title=f"{study}: {task}, {source}",
