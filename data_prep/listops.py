@@ -120,8 +120,7 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
             value = below(word, 10)
             tokens[position] = DIGIT + value
             position += 1
-            # The value is an argument of the last open operator, whose value is an argument of the one around it if
-            # this was the last argument; the tree is complete if it was the last argument of all.
+            # The digit completes the operators of which it ends the last argument; with the outermost one, the tree.
             is_complete = True
             while depth:
                 values[num_values] = value

@@ -175,8 +175,7 @@ class RunDir:
             The step from which training resumes, 0 without a checkpoint.
 
         Raises:
-            ValueError: a checkpoint cannot be read or belongs to another run or model, so that the result would differ
-                from an uninterrupted run.
+            ValueError: a checkpoint cannot be read or belongs to another run or model.
         """
         shapes = {name: value.shape for name, value in model.state_dict().items()}
         return on_rank_zero(lambda: self._resume(shapes))

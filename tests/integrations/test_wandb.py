@@ -124,7 +124,7 @@ def test_training_survives_killed_wandb_service(service, data_root, tmp_path, ca
 
     service.setattr(Checkpoints, "on_validation_end", kill)
     run_dir = run(tmp_path, "logger.wandb.mode=offline")
-    (line,) = wandb_lines(capfd)
+    _, line, _ = wandb_lines(capfd)
     assert line.endswith("listops sdpa seed 0 is not logged until it ends, then sent whole")
     assert_complete(run_dir)
 
@@ -232,6 +232,7 @@ def test_report_publishes_offline(service, runs, tables, capfd):
     out, err = capfd.readouterr()
     figures = list((runs / "report" / "figures").glob("*.png"))
     upload = f"W&B: {len(tables)} tables and {len(figures) + 2} pictures in {runs / 'report' / 'wandb'}\n"
+    upload = f"W&B: kept offline in {runs / 'report' / 'wandb'}; wandb sync uploads it\n" + upload
     assert err == upload + "W&B: the dashboard needs a login and a connection, skipped\n" and "W&B" not in out
 
     data = read_files(runs / "report")
