@@ -40,7 +40,7 @@ class Row:
         test, val: mean scores over finished seeds, in percent; None without any.
         n: number of finished seeds.
         num_failed: number of diverged seeds without a finished run.
-        remarks: diverged and collapsed seeds, and seeds with several results.
+        remarks: diverged and collapsed seeds, seeds with several results or with different options.
         ms, ms_device: median milliseconds per step on the device with the most runs of the task, and its name.
         peak: median peak memory in bytes on a GPU; None on a CPU, where it is the memory of the whole process.
         objective: objective of pretraining; "" without.
@@ -227,7 +227,7 @@ def _summarise(runs: dict[Path, RunRecord], devices: Mapping[str, int]) -> Row:
         test=cell.value,
         n=len(scores),
         num_failed=num_failed,
-        remarks=remarks(results, scores, collapsed),
+        remarks=[*remarks(results, scores, collapsed), *reader.differing_choices(runs)],
         val=mean(val_scores.values()) if val_scores else None,
         ms=step_time(done, device) if device else None,
         ms_device=joined(r.device_name for r in done if r.device == device),

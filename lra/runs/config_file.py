@@ -42,12 +42,13 @@ def fingerprint(choices: dict) -> str:
 
 def difference(old: dict, new: dict) -> str:
     """List every choice that differs as ``key: old -> new``; empty if none does."""
-    changes = []
-    for key in sorted(old | new):
-        # A missing key differs from null.
-        if old.get(key, ...) != new.get(key, ...):
-            changes.append(f"{key}: {old.get(key)} -> {new.get(key)}")
+    changes = [f"{key}: {old.get(key)} -> {new.get(key)}" for key in sorted(differing_keys(old, new))]
     return "; ".join(changes)
+
+
+def differing_keys(old: dict, new: dict) -> set[str]:
+    """The keys with different values; a missing key differs from null."""
+    return {key for key in old | new if old.get(key, ...) != new.get(key, ...)}
 
 
 def read(path: Path) -> dict[str, Any]:

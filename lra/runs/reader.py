@@ -164,6 +164,25 @@ def read_choices(seed_dir: Path) -> dict[str, Any]:
     return config_file.read(seed_dir / config_file.NAME)
 
 
+def differing_choices(seed_dirs: Iterable[Path]) -> list[str]:
+    """Name the options in which the seeds of a label differ, as a remark; no remark if they agree.
+
+    Training refuses such seeds, so they come from folders that were merged, or from an earlier version.
+    """
+    # Seeds with equal choices have equal files.
+    folder_of = {}
+    for seed_dir in seed_dirs:
+        path = seed_dir / config_file.NAME
+        if path.is_file():
+            folder_of[path.read_bytes()] = seed_dir
+    keys = set()
+    with contextlib.suppress(ValueError):
+        all_choices = [read_choices(seed_dir) for seed_dir in folder_of.values()]
+        for choices in all_choices[1:]:
+            keys |= config_file.differing_keys(all_choices[0], choices)
+    return [f"seeds differ in {', '.join(sorted(keys))}"] if keys else []
+
+
 def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
     """Read the evaluations of a run as a curve by step for each column; empty for a seed that never had one.
 

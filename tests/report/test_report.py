@@ -74,6 +74,10 @@ def test_duplicate_record_counts_once_and_conflict_is_reported(tmp_path):
 
 
 def test_row_reports_differences_between_seeds(tmp_path):
+    for seed, rate in enumerate([0.1, 0.2]):
+        config = add(tmp_path / "merged", seed=seed).with_name("config.yaml")
+        config.write_text(f"optim.lr: {rate}\n")
+    assert rows(tmp_path / "merged")["listops", "cur_abs"].remarks == ["seeds differ in optim.lr"]
     add(tmp_path, label="softmax")
     add(tmp_path)
     add(tmp_path, seed=1, device="x86_64 CPU, 2 threads", budget="quick", steps=1500, constant_baseline=18.0, git=None)
