@@ -84,8 +84,8 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
     tokens = np.empty(trees * max_length, np.uint8)
     lengths = np.empty(trees, np.int64)
     answers = np.empty(trees, np.int64)
-    # For each open operator: the position of its token, the arguments that the operator around it lacks, and the
-    # first of its values on the stack.
+    # For each open operator: the position of its token, the arguments that the operator around it still needs, this one
+    # included, and the first of its values on the stack.
     opened, missing, first_value = np.empty((3, max_depth), np.int64)
     values = np.empty(max_depth * max_args, np.int64)
     key = mix(np.uint64(seed) + STEP)
@@ -94,10 +94,10 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
     num_nodes = 0
     for tree in range(first, first + trees):
         state = mix(key + np.uint64(tree) * STEP)
-        # Position of the next token, and the final length if all nodes that are still missing were digits.
+        # Position of the next token, and the final length if every missing node were a digit.
         position = end
         length = 1
-        # Open operators, arguments that the last one lacks, values on the stack.
+        # Numbers of open operators, of arguments that the innermost one needs, and of values on the stack.
         depth = 0
         num_missing = 0
         num_values = 0
@@ -120,7 +120,7 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
             value = below(word, 10)
             tokens[position] = DIGIT + value
             position += 1
-            # The digit completes the operators of which it ends the last argument; with the outermost one, the tree.
+            # A last argument closes its operator, whose value may in turn close the one around it.
             is_complete = True
             while depth:
                 values[num_values] = value

@@ -58,8 +58,8 @@ class VarlenLayout:
         self.num_added = -num_tokens % multiple
         first_real = self._flat_index[:1]
         added = first_real.expand(self.num_added)
-        self._padded_flat_index = torch.cat([self._flat_index, added])  # (T,)
-        self.positions = self._padded_flat_index % mask.shape[1]
+        self._filled_flat_index = torch.cat([self._flat_index, added])  # (T,)
+        self.positions = self._filled_flat_index % mask.shape[1]
 
         # Real ones among the T tokens.
         self.is_real = None
@@ -71,7 +71,7 @@ class VarlenLayout:
         """Pack (N,...,L,...), L at ``dim``, as (1,...,T,...)."""
         tokens_first = x.movedim(dim, 1)
         flat = tokens_first.flatten(0, 1)
-        packed = flat.index_select(0, self._padded_flat_index)
+        packed = flat.index_select(0, self._filled_flat_index)
         return packed[None].movedim(1, dim)
 
     def unpack(self, x: Tensor, dim: int = 1, fill: float = 0.0) -> Tensor:
@@ -167,6 +167,6 @@ def scatter_packed(
 
 
 def _expand(index: Int[Tensor, "N H c"], width: int) -> Int[Tensor, "1 Nc H width"]:
-    """Expand an index to the order of packed tokens in memory."""
+    """Repeat an index over the features, for ``gather`` along T of (1,T,H,width)."""
     flat = index.transpose(1, 2).flatten(0, 1)  # (N c,H)
     return flat[None, ..., None].expand(-1, -1, -1, width)

@@ -4,7 +4,7 @@ The letters of tensor shapes, in this package and in ``lra.model``:
 
     N   examples of a batch; each text of a pair counts as one
     L   length of the padded sequence
-    T   real tokens of all packed sequences together
+    T   packed tokens of all sequences: the real ones, and those that ``lra.varlen`` adds
     H   heads
     D   size of a query or key
     E   size of a value
@@ -139,9 +139,9 @@ class Attention(Mechanism):
 class Mixer(Mechanism):
     """A function of token vectors, whose result may have another ``width``.
 
-    The blocks of ``lra.model.blocks`` contain one Mixer: ``Multihead`` around an Attention, or a mechanism. Like any
-    module it may have ``rates``: learning-rate factors by parameter name. Parameters in ``rates`` have no weight decay
-    unless their names are in ``decayed`` (``lra.train.optim``).
+    The blocks of ``lra.model.blocks`` contain one Mixer: ``Multihead`` around an Attention, or a Mixer that is itself
+    the mechanism. Like any module it may have ``rates``: learning-rate factors by parameter name. Parameters in
+    ``rates`` have no weight decay unless their names are in ``decayed`` (``lra.train.optim``).
 
     Args:
         sizes: see ``Sizes``.

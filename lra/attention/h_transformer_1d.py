@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..ops.blocks import Part, merge, split_blocks, union, weigh
+from ..ops.blocks import Part, add_parts, attend_part, normalise_parts, split_blocks
 from ..ops.precision import full_precision
 from ..options import Positive
 from .base import Attention, Sizes
@@ -24,7 +24,7 @@ class HTransformer1D(Attention):
 
     with means q̄, k̄ and sums over the n real tokens of a cell (eq. 25 to 27), and P_l the copy of a cell to each of its
     positions (eq. 28). Z counts the tokens of a cell, so constant values are reproduced. All levels share one shift of
-    their exponentials, see ``lra.ops.blocks.union``. Up to ``2 block`` positions it is exact softmax attention.
+    their exponentials, see ``lra.ops.blocks.add_parts``. Up to ``2 block`` positions it is exact softmax attention.
 
     O(L block D) time and O(L block) memory.
 
@@ -56,13 +56,13 @@ class HTransformer1D(Attention):
             near_part, siblings = self._masked_parts(q, k, v, mask, levels, num_padding)
 
         if not siblings:
-            return merge([near_part])[:, :, :L]
+            return normalise_parts([near_part])[:, :, :L]
         # P_l, from the coarsest level down: one doubling for each level instead of a copy of each to all positions.
         far_part = siblings.pop()
         while siblings:
             repeated = [x.repeat_interleave(2, 2) for x in far_part]
-            far_part = union([siblings.pop(), Part(*repeated)])
-        return merge([near_part, far_part])[:, :, :L]
+            far_part = add_parts([siblings.pop(), Part(*repeated)])
+        return normalise_parts([near_part, far_part])[:, :, :L]
 
     def _full_parts(
         self,
@@ -149,7 +149,7 @@ class HTransformer1D(Attention):
             log_n = n_keys.clamp(min=1).log()
             scores = scores + log_n.mT
             allowed = n_keys.mT > 0
-        part = weigh(scores, v, allowed)
+        part = attend_part(scores, v, allowed)
         flat_part = [x.flatten(2, 3) for x in part]
         return Part(*flat_part)
 

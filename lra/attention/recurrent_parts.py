@@ -61,7 +61,7 @@ class ShortConvolution(nn.Module):
 
 
 def decays_by_horizon(heads: int, shortest: int, longest: int) -> Float[Tensor, " H"]:
-    """Return log decays of the heads, with horizons 1 / (1 - decay) log-spaced from shortest to longest tokens."""
+    """Return log decays of the heads, whose horizons 1 / (1 - decay) are log-spaced from shortest to longest tokens."""
     log_shortest = math.log10(shortest)
     log_longest = math.log10(max(longest, shortest))
     horizons = torch.logspace(log_shortest, log_longest, heads, dtype=torch.float64)

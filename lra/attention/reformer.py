@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from ..ops.blocks import Part, gather_blocks, merge, split_blocks, weigh
+from ..ops.blocks import Part, attend_part, gather_blocks, normalise_parts, split_blocks
 from ..ops.precision import full_precision
 from ..options import Positive
 from .base import Attention, Sizes
@@ -122,7 +122,7 @@ class Reformer(Attention):
         for round_sums in token_sums.unbind(2):
             values, total, top = round_sums.split(widths, -1)
             parts.append(Part(values, total, top))
-        return merge(parts)
+        return normalise_parts(parts)
 
     def _attend(
         self,
@@ -157,7 +157,7 @@ class Reformer(Attention):
         if self.own_last:
             penalty = SELF_PENALTY * torch.eye(size, dtype=x.dtype, device=x.device)
             scores = scores + F.pad(penalty, (size, 0))
-        part = weigh(scores, values, allowed)
+        part = attend_part(scores, values, allowed)
         return torch.cat(part, -1).flatten(3, 4)
 
     @torch.no_grad()

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..ops.blocks import Part, attend_blocks, band_mask, merge, split_blocks, weigh, windows
+from ..ops.blocks import Part, attend_blocks, attend_part, band_mask, normalise_parts, split_blocks, windows
 from ..ops.precision import full_precision
 from ..options import Positive, Range, in_range
 from .base import Attention, Sizes
@@ -79,7 +79,7 @@ class Sparse(Attention):
         q = q * D**-0.5
         band = self._band(q, k, v, real)
         column = self._column(q, k, v, real)
-        return merge([band, column])[:, :, :L]
+        return normalise_parts([band, column])[:, :, :L]
 
     def _band(
         self,
@@ -111,7 +111,7 @@ class Sparse(Attention):
         allowed = in_band & is_real[:, None, :, None]  # (N or 1,1,B,l,window)
 
         scores = q_blocks @ k_windows.mT  # (N,H,B,l,window)
-        part = weigh(scores, v_windows, allowed)
+        part = attend_part(scores, v_windows, allowed)
         positions = [x.flatten(2, 3) for x in part]
         return Part(*positions)
 
@@ -130,7 +130,7 @@ class Sparse(Attention):
         is_real = split_blocks(real, size, 1).mT  # (N or 1,l,B)
         allowed = is_other & is_real[:, None, :, None]  # (N or 1,1,l,B,B)
         scores = q @ k.mT  # (N,H,l,B,B)
-        part = weigh(scores, v, allowed)
+        part = attend_part(scores, v, allowed)
         positions = [x.transpose(2, 3).flatten(2, 3) for x in part]
         return Part(*positions)
 

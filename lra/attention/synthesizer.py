@@ -2,6 +2,7 @@
 
 All of them take O(L²) time; ``Random``, and on a CPU all of them with dropout, also take O(L²) memory. A sequence
 shorter than ``length`` uses the first L rows and columns of the learned scores, and padded keys get no weight.
+The output of a sequence without real tokens is finite, but differs between the classes.
 """
 
 from abc import abstractmethod

@@ -14,8 +14,9 @@ from ..model.multihead import Multihead
 from .schema import Model
 from .target import Target, options_of
 
-# Options of a mechanism's yaml that are no arguments of its constructor.
-_NO_ARGUMENTS = ("requires", "otherwise", "dropout")
+# Keys of a mechanism's yaml that its constructor does not take: the GPU that it needs, the mechanism to use without
+# one, and the dropout, which is one of its sizes.
+_NOT_PASSED = ("requires", "otherwise", "dropout")
 
 
 def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> Callable[..., nn.Module]:
@@ -33,7 +34,7 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
 
     Returns:
         The factory. Its argument ``first`` says whether the block is the encoder's first; it is passed on to blocks
-        that take it, because the initial memory is learned in the first one only.
+        that take it, because the initial memory, Luna's P, is learned in the first one only.
 
     Raises:
         ValueError: the options do not go together.
@@ -47,7 +48,7 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
     dropout = attn.get("dropout", model.dropout if is_block else 0.0)
     sizes = Sizes(heads=model.heads, head_dim=head_dim, value_dim=head_dim, length=length, dropout=dropout)
 
-    arguments = {key: value for key, value in attn.options.items() if key not in _NO_ARGUMENTS}
+    arguments = {key: value for key, value in attn.options.items() if key not in _NOT_PASSED}
     make_mechanism = replace(attn, options=arguments).factory
     make_block = block.factory
     takes_first = "first" in _parameters(mechanism_class if is_block else block.function)
@@ -55,9 +56,10 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
     def name_attn_options() -> AbstractContextManager:
         return _option_names("attn", mechanism_class, heads="model", head_dim="model", dim="model")
 
-    def build_attention(sizes: Sizes) -> Attention:
+    # The sizes come from Multihead or from the block.
+    def build_attention(given: Sizes) -> Attention:
         with name_attn_options():
-            return make_mechanism(replace(sizes, dropout=dropout))
+            return make_mechanism(replace(given, dropout=dropout))
 
     def build_mixer() -> Mixer:
         if issubclass(mechanism_class, Attention):
@@ -69,16 +71,16 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
             return make_mechanism(sizes, dim=model.dim)
 
     def build_block(first: bool = True) -> nn.Module:
-        widths = {"dim": model.dim, "hidden": model.hidden}
+        block_arguments = {"dim": model.dim, "hidden": model.hidden}
         if takes_first:
-            widths["first"] = first
+            block_arguments["first"] = first
         if is_block:
             with name_attn_options():
-                return make_mechanism(sizes, **widths)
+                return make_mechanism(sizes, **block_arguments)
         with _option_names("block", block.function, dim="model", hidden="model", dropout="model", length="task"):
             if _takes_attention(block):
-                return make_block(build_attention, length=length, dropout=model.dropout, **widths)
-            return make_block(build_mixer, dropout=model.dropout, **widths)
+                return make_block(build_attention, length=length, dropout=model.dropout, **block_arguments)
+            return make_block(build_mixer, dropout=model.dropout, **block_arguments)
 
     return build_block
 

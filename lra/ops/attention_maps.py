@@ -130,7 +130,7 @@ def attend_eager(
         key_mask, bias, weights: see ``attention_weights``.
         scale: factor of the scores.
     """
-    scores = q * scale @ k.mT  # (N,H,i,j)
+    scores = (q * scale) @ k.mT  # (N,H,i,j)
     return attention_weights(scores, key_mask, weights, bias) @ v
 
 
@@ -186,21 +186,21 @@ def attend_thin(
 
 
 def landmark_product(
-    q: Float[Tensor, "B H L D"],
-    k: Float[Tensor, "B H L D"],
-    v: Float[Tensor, "B H L E"],
+    q: Float[Tensor, "Nq H L D"],
+    k: Float[Tensor, "Nq H L D"],
+    v: Float[Tensor, "Nq H L E"],
     q_landmarks: Float[Tensor, "N H c D"],
     k_landmarks: Float[Tensor, "N H c D"],
     *,
     pinv: Inverse,
-    mask: Bool[Tensor, "B L"] | None = None,
+    mask: Bool[Tensor, "Nq L"] | None = None,
     q_landmark_mask: Bool[Tensor, "#N #H c"] | None = None,
     k_landmark_mask: Bool[Tensor, "#N #H c"] | None = None,
     weights: Weights = "softmax",
     bias: Biases = NO_BIAS,
     attend: Attend | None = None,
     impl: Impl = "sdpa",
-) -> tuple[Float[Tensor, "B H L E"], Float[Tensor, "N H c E"] | None]:
+) -> tuple[Float[Tensor, "Nq H L E"], Float[Tensor, "N H c E"] | None]:
     """Compute C (U⁺ (R v)), the product that CUR and Nystromformer share.
 
         C = f(q k_landmarksᵀ)    U = f(q_landmarks k_landmarksᵀ)    R = f(q_landmarks kᵀ)    f: softmax, scores / √D
@@ -210,7 +210,7 @@ def landmark_product(
     a scatter in the backward pass.
 
     Args:
-        q, k, v: queries, keys and values; B = N, or B = 1 and L = T for packed sequences.
+        q, k, v: queries, keys and values; Nq = N, or Nq = 1 and L = T for packed sequences.
         q_landmarks, k_landmarks: selected or averaged queries and keys.
         pinv: pseudo-inverse, (N,H,c,c) -> (N,H,c,c).
         mask: real tokens; None for packed sequences.
@@ -223,7 +223,8 @@ def landmark_product(
             None for R v. ``triton_rounded`` is faster for 16-bit inputs, with larger errors.
 
     Returns:
-        C U⁺ R v and R v. O(L c (D + E) + c³) time.
+        C U⁺ R v, in float32 or wider for eager, else in the dtype of v; and R v, which is in float32 too if float16 may
+        overflow. O(L c (D + E) + c³) time.
     """
     if uses_kernels(impl):
         from . import triton as kernels
@@ -254,7 +255,7 @@ def landmark_product(
     elif attend is None:
         attend = attend_thin
 
-    # U⁺ R v may exceed the range of float16 even if the result does not.
+    # U⁺ R v may exceed the range of float16 even if the result does not. Below it gets the dtype of v.
     may_overflow = v.dtype == torch.float16 and is_unbounded(pinv) and not is_packed
     in_float32 = impl == "eager" or may_overflow
     dtype = v.dtype
@@ -268,7 +269,7 @@ def landmark_product(
     with autocast:
         rv = attend(q_landmarks, k, v, key_mask, bias_R)  # (N,H,c,E)
         w = pinv_matmul(pinv, U, rv).to(v.dtype)  # (N,H,c,E)
-        out = attend(q, k_landmarks, w, k_landmark_mask, bias_C)  # (B,H,L,E)
+        out = attend(q, k_landmarks, w, k_landmark_mask, bias_C)  # (Nq,H,L,E)
     if impl == "eager":
         return out, rv
     return out.to(dtype), rv
@@ -285,7 +286,7 @@ def _inner_map(
     bias: Float[Tensor, "..."] | None,
 ) -> Float[Tensor, "N H c c"]:
     """Compute U; rows of padded landmarks are zero."""
-    scores = q_landmarks * scale @ k_landmarks.mT
+    scores = (q_landmarks * scale) @ k_landmarks.mT
     U = attention_weights(scores, k_landmark_mask, weights, bias)
     if q_landmark_mask is None:
         return U

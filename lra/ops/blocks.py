@@ -3,8 +3,9 @@
 N examples, H heads, L length, D key size, E value size; B blocks of b positions, i queries that see the same j keys.
 Blocks are counted from position 0 and the last one is filled with zeros, so they do not depend on a batch's padding.
 
-``attend`` is one softmax over gathered keys. If the keys of a query come in parts of different shape, ``weigh`` gives
-each part's unnormalised sums, ``union`` adds them and ``merge`` divides by their total: one softmax over all parts.
+``attend_blocks`` is one softmax over gathered keys. If the keys of a query come in parts of different shape,
+``attend_part`` gives the unnormalised sums of a part, ``add_parts`` adds them and ``normalise_parts`` divides by their
+total: one softmax over all parts.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ def windows(x: Tensor, size: int, left: int, right: int, dim: int = 2) -> Tensor
     Args:
         x: tensor whose dimension ``dim`` is L.
         size: size of a block.
-        left, right: neighbours on each side.
+        left, right: positions added on each side.
         dim: dimension of L.
     """
     num_padding = -x.shape[dim] % size
@@ -147,18 +148,18 @@ def hide_keys(
     v: Float[Tensor, "N H L D"],
     real: Bool[Tensor, "N L"],
 ) -> tuple[Float[Tensor, "N H L D+1"], Float[Tensor, "N H L D+1"], Float[Tensor, "N H L D+1"]]:
-    """Encode a mask of keys as a further feature of q and k, so that ``attend`` needs no mask for each example.
+    """Encode a mask of keys as a further feature of q and k, so that ``attend_blocks`` needs no mask per example.
 
     The feature is 1 for queries, 0 for real keys and ``MIN_SCORE`` for padded keys, so the scores of padded keys are
     about ``MIN_SCORE`` / √D. v gets a column of zeros, since torch's fused kernel takes values as wide as keys. A query
-    with padded keys only gets the mean of their values.
+    whose keys are all padded gets the mean of their values.
 
     Args:
         q, k, v: queries, keys and values, not float16, which has no ``MIN_SCORE``.
         real: real keys.
 
     Returns:
-        q, k and v of width D + 1, for ``attend`` with ``scale`` = 1 / √D. The last column of its output is zero.
+        q, k and v of width D + 1, for ``attend_blocks`` with ``scale`` = 1 / √D. The last column of its output is zero.
     """
     is_padding = ~real[:, None, :, None]
     bias = torch.zeros_like(k[..., :1])  # (N,H,L,1)
@@ -170,7 +171,7 @@ def hide_keys(
 
 
 class Part(NamedTuple):
-    """Sums over a set of keys for ``merge``, with scores s and the largest of them, top."""
+    """Sums over a set of keys for ``normalise_parts``, with scores s and the largest of them, top."""
 
     # Σ exp(s - top) v
     values: Float[Tensor, "*queries E"]
@@ -180,7 +181,7 @@ class Part(NamedTuple):
     top: Float[Tensor, "*queries 1"]
 
 
-def weigh(
+def attend_part(
     scores: Float[Tensor, "*heads i j"],
     v: Float[Tensor, "*heads j E"],
     allowed: Bool[Tensor, "..."] | None,
@@ -204,7 +205,7 @@ def weigh(
     return Part(values, total, top)
 
 
-def union(parts: list[Part]) -> Part:
+def add_parts(parts: list[Part]) -> Part:
     """Add the sums over disjoint sets of keys."""
     tops = torch.stack([part.top for part in parts])
     top = tops.amax(0)
@@ -212,15 +213,15 @@ def union(parts: list[Part]) -> Part:
     total: Any = 0
     for part in parts:
         # The factor that replaces the part's largest score by the largest of all parts.
-        share = (part.top - top).exp()
-        values = values + share * part.values
-        total = total + share * part.total
+        rescale = (part.top - top).exp()
+        values = values + rescale * part.values
+        total = total + rescale * part.total
     return Part(values, total, top)
 
 
-def merge(parts: list[Part]) -> Tensor:
+def normalise_parts(parts: list[Part]) -> Tensor:
     """Compute one softmax over the union of disjoint sets of keys; zero if all of them are empty."""
-    values, total, _ = union(parts)
+    values, total, _ = add_parts(parts)
     is_empty = total == 0
     return values / (total + is_empty)
 

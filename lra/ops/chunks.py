@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def append_reversed(x: Tensor, dim: int) -> Tensor:
-    """Append the examples from right to left, so that both directions are one batch: (N,...) -> (2 N,...).
+    """Append a copy of every example with its positions reversed: (N,...) -> (2 N,...), both directions as one batch.
 
     Args:
         x: tensor whose first dimension counts the examples.
@@ -30,20 +30,21 @@ def boundary_states(
     *,
     reverse: bool = False,
 ) -> Float[Tensor, "*heads B D E"]:
-    """Compute the state in front of each chunk, S_b = decay_(b-1) S_(b-1) + increment_(b-1) with S_0 = 0.
+    """Compute the state before each chunk, S_b = decay_(b-1) S_(b-1) + increment_(b-1) with S_0 = 0.
 
     Args:
         decay: factor over a whole chunk, one for the state or one for each of its D rows.
         increments: what a chunk adds to the state by its end.
-        reverse: start from the last chunk; the state is then the one behind each chunk.
+        reverse: start from the last chunk; the state is then the one after each chunk.
     """
     return _BoundaryStates.apply(decay, increments, reverse)
 
 
 class _BoundaryStates(torch.autograd.Function):
-    """The recurrence over chunks, with its gradient: two operators for each chunk in either pass.
+    """The recurrence over chunks, with its gradient: two tensor operations for each chunk in either pass.
 
-    Let λ_b be the gradient of the state behind chunk b. It is also the gradient of increment_b, and
+    Let dS_b be the incoming gradient of S_b, and λ_b the whole gradient of the state after chunk b. λ_b is also the
+    gradient of increment_b, and
 
         λ_(b-1) = dS_b + decay_b λ_b,    d decay_b = λ_b S_b summed over the entries that share the decay.
     """
@@ -69,7 +70,7 @@ def _carry(
     increments: Float[Tensor, "*heads B D E"],
     reverse: bool,
 ) -> Float[Tensor, "*heads B D E"]:
-    """Compute the state in front of each chunk, or behind it from the last one."""
+    """Compute the state before each chunk, or after it from the last one."""
     chunk_decays = decay.unbind(-3)
     chunk_increments = increments.unbind(-3)
     states = torch.zeros_like(increments)

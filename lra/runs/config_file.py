@@ -69,13 +69,13 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def check(folder: Path, choices: dict[str, Any], *, remedy: str, ignored: Collection[str] = ()) -> None:
-    """Check that the ``config.yaml`` of a run directory, if there is one, has some choices.
+    """Check that the ``config.yaml`` of a run directory, if there is one, holds exactly these choices.
 
     Args:
         folder: the run directory.
         choices: flat choices.
         remedy: end of the message.
-        ignored: choices that may differ.
+        ignored: keys of choices that may differ.
 
     Raises:
         ValueError: a choice differs, or the file cannot be read.

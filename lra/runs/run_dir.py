@@ -262,12 +262,12 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 
 
 def has_begun(path: Path) -> bool:
-    """Whether a run has written anything except its configuration and its log."""
+    """Whether a run has written anything except its configuration and train.log."""
     return any(any(path.glob(pattern)) for pattern in RESULTS)
 
 
 def check_choices(path: Path, choices: dict[str, Any]) -> None:
-    """Check that a run directory can be used for some choices. Tables average the seeds of a label, so all share them.
+    """Check that a run with these choices may use a directory. Tables average the seeds of a label, so all share them.
 
     Raises:
         ValueError: a run with other choices has begun in it or in the directory of another seed.

@@ -22,7 +22,7 @@ ENDED = ("done", "diverged", "failed")
 
 
 def state(run: PlannedRun) -> str:
-    """Read the state of a run: done | diverged | failed | running | left."""
+    """Read the state of a run: done | diverged | failed | running | left (never started, or interrupted)."""
     if (run.folder / record.NAME).exists():
         try:
             return record.load(run.folder / record.NAME).status
@@ -75,15 +75,15 @@ class Watch:
 
         A run without an estimate weighs as the mean of the others.
         """
-        # Weight of a run: its estimated time, or the mean estimate.
         states = self.states | {run: state(run) for run in runs}
+        # Weight of a run: its estimated time, or the mean estimate.
         estimates = [run.seconds for run in states if run.seconds]
         default = mean(estimates or [1.0])
         self.weights = {run: run.seconds or default for run in states}
-        # The watching thread reads the weights of all states, so that the states are set last.
+        # The watching thread reads the weights of all states, so the states are assigned last.
         self.states = states
         self.begin = time.monotonic()
-        self.work = self._work()
+        self.work_before = self._work()
         self.line.update(self.task, total=len(self.states))
 
     def __exit__(self, *error) -> None:
@@ -128,9 +128,9 @@ class Watch:
             if run_state not in ENDED:
                 work_left += self.weights[run] - self._work_of(run, run_state)
         work = self._work()
-        if work > self.work and work_left:
+        if work > self.work_before and work_left:
             elapsed = time.monotonic() - self.begin
-            seconds = elapsed * work_left / (work - self.work)
+            seconds = elapsed * work_left / (work - self.work_before)
             parts.append(f"{clock(seconds)} to go")
         return ", ".join(parts)
 

@@ -18,8 +18,8 @@ from ..runs.run_dir import RunDir
 
 # Optimiser steps between two checks of the loss; each check waits for the device.
 CHECK_EVERY = 50
-# Widths of batches up to which a CUDA graph per width is worth its memory.
-MAX_WIDTHS = 8
+# Number of different widths of batches up to which a CUDA graph for each is worth its memory.
+MAX_NUM_WIDTHS = 8
 GRAPHS = "reduce-overhead"
 # Trials of one step: the first compiles, the second records a CUDA graph, the third replays it.
 TRIALS = 3
@@ -41,7 +41,7 @@ class Diverged(Exception):
 
 
 class Divergence(L.Callback):
-    """Ends a run whose loss or weights are not finite, and reports the first step whose loss was not.
+    """Ends a run whose loss or weights are not finite, and reports the first such step, or the evaluation for weights.
 
     The loss is checked every CHECK_EVERY steps and before evaluations, the weights at evaluations.
     """
@@ -239,12 +239,12 @@ def modes(option: bool | str, data: TaskData, device: str) -> list[str | None]:
 
     Returns:
         ``reduce-overhead``, which replays CUDA graphs, comes first if the option names it or, for ``auto``, if steps
-        have few shapes and one micro-batch: with several, the graph of the next one would overwrite the gradients.
+        have few shapes and one micro-batch: the next graph would overwrite the gradients. None, the default, is last.
     """
     uses_graphs = option == GRAPHS
     if option == "auto":
         has_one_micro_batch = data.micro_batch == data.batch
-        uses_graphs = device == "cuda" and has_one_micro_batch and data.widths() <= MAX_WIDTHS
+        uses_graphs = device == "cuda" and has_one_micro_batch and data.widths() <= MAX_NUM_WIDTHS
     return [GRAPHS, None] if uses_graphs else [None]
 
 

@@ -30,8 +30,8 @@ def test_query_without_keys_has_zero_output_and_gradient(shape):
     allowed = torch.rand(*shape, 2, 4, 4) < 0.5
     allowed[:, :, 1, 2] = False
     scores = q @ k.mT * D**-0.5
-    part = blocks.weigh(scores, v, allowed)
-    for out in (blocks.attend_blocks(q, k, v, allowed), blocks.merge([part])):
+    part = blocks.attend_part(scores, v, allowed)
+    for out in (blocks.attend_blocks(q, k, v, allowed), blocks.normalise_parts([part])):
         assert (out[:, :, 1, 2] == 0).all()
         weights = scores.exp() * allowed
         torch.testing.assert_close(out, weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-300))
@@ -44,9 +44,9 @@ def test_merge_matches_one_softmax_over_distant_scores():
     scores, v = torch.randn(5, 12, dtype=torch.float64) * 300, torch.randn(12, 4, dtype=torch.float64)
     allowed = torch.rand(5, 12) < 0.5
     allowed[:, 3], allowed[0, 6:] = True, False
-    halves = [blocks.weigh(scores[:, s], v[s], allowed[:, s]) for s in (slice(6), slice(6, 12))]
+    halves = [blocks.attend_part(scores[:, s], v[s], allowed[:, s]) for s in (slice(6), slice(6, 12))]
     expected_out = scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ v
-    torch.testing.assert_close(blocks.merge(halves), expected_out)
+    torch.testing.assert_close(blocks.normalise_parts(halves), expected_out)
 
 
 @pytest.mark.parametrize("block", [1, 5, 8, 37])

@@ -16,7 +16,7 @@ from lra.config.experiment import MIN_GPU_EVAL_BATCH
 from lra.data.datamodule import Batch
 from lra.ops import precision
 from lra.train import trainer
-from lra.train.callbacks import GRAPHS, MAX_WIDTHS, modes, trial_batches
+from lra.train.callbacks import GRAPHS, MAX_NUM_WIDTHS, modes, trial_batches
 from lra.train.lit import LitClassifier
 
 # Live small blocks between freed large ones fragment the heap. Each trim returns more than 10 MB.
@@ -235,5 +235,5 @@ def test_many_batch_widths_disable_cuda_graphs(data_root):
     trial = trial_batches(data.train_dataloader())
     # The second width makes torch.compile generate kernels for any width.
     assert len({batch.inputs.shape[2] for batch in trial}) == len(trial) == 2
-    data.widths = lambda: MAX_WIDTHS + 1
+    data.widths = lambda: MAX_NUM_WIDTHS + 1
     assert modes("auto", data, "cuda") == [None]

@@ -58,7 +58,7 @@ def inner_matrix(
     k_n, k_h, k_l,
     rr_n, rr_h,
     cr_n, cr_h,
-    scale2,
+    scale_log2,
     M: tl.constexpr, D: tl.constexpr,
     BM: tl.constexpr, BD: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -82,7 +82,7 @@ def inner_matrix(
         col_real += n * cr_n + h * cr_h
     col_ok = is_real(col_real, col, col_exists)
     bias = tl.where(col_ok, 0.0, float("-inf"))
-    scores = s * scale2
+    scores = s * scale_log2
     u = softmax(scores + bias[None, :])
 
     # Zero in the rows of padding.
@@ -104,7 +104,7 @@ def inverse(
     rr_n, rr_h,
     cr_n, cr_h,
     # Heads, scale.
-    H, scale2,
+    H, scale_log2,
     STEPS: tl.constexpr,
     M: tl.constexpr, D: tl.constexpr,
     BM: tl.constexpr, BD: tl.constexpr,
@@ -123,7 +123,7 @@ def inverse(
         k_n, k_h, k_l,
         rr_n, rr_h,
         cr_n, cr_h,
-        scale2,
+        scale_log2,
         M, D, BM, BD, INNER,
     )  # fmt: skip
     if SYMMETRIC:
@@ -150,7 +150,7 @@ def inverse_backward(
     rr_n, rr_h,
     cr_n, cr_h,
     # Heads, parts of dW and dKc, scale.
-    H, S, scale, scale2,
+    H, S, scale, scale_log2,
     STEPS: tl.constexpr,
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
@@ -177,7 +177,7 @@ def inverse_backward(
         k_n, k_h, k_l,
         rr_n, rr_h,
         cr_n, cr_h,
-        scale2,
+        scale_log2,
         M, D, BM, BD, INNER,
     )  # fmt: skip
     j = tl.arange(0, BM)

@@ -1,4 +1,4 @@
-"""The launches of the forward pass and of the backward pass.
+"""The launches of the forward pass, C W with W = Z (R V) and Z = cubic(U), and of the backward pass.
 
 ``run`` of ``operands`` launches a kernel; ``resources`` passes another function in its place.
 
@@ -31,19 +31,21 @@ def forward(
         mask: (N,L).
         steps: number of steps of the cubic iteration.
         copy: whether selected rows of the output are rows of R V.
-        split: whether 16-bit factors are split, see ``lra.ops.triton``.
+        split: whether a 16-bit factor is written as a sum of two, see ``lra.ops.triton``.
         run: launches a kernel.
         arch: 80, 90, 100; None for the architecture of q's device.
 
     Returns:
-        Output (N,H,L,E), laid out as v; in float32 R V and W (G,M,E), the base-2 log-sum-exp of R (G,M) and Z (G,M,M).
+        Output (N,H,L,E), laid out as v; in float32 R V and W (G,M,E), the base-2 log-sum-exp of the scores of R
+        (G,M), and Z (G,M,M).
     """
     N, H, L, D = q.shape
     G = N * H
     M = num_selected(selected)
     E = v.shape[-1]
     size = sizes(q, v, M)
-    scale2 = D**-0.5 / math.log(2)  # exponentials are powers of two
+    # exp(scale x) = exp2(scale_log2 x)
+    scale_log2 = D**-0.5 / math.log(2)
 
     # Where the inverse is computed: next to R V, in a separate launch, or by library products.
     area = tile_area(size, q, arch)
@@ -58,7 +60,7 @@ def forward(
             z,
             *selected.strides(),
             *selected.real_strides(),
-            H, scale2,
+            H, scale_log2,
             M=M, D=D, BM=size["BM"], BD=size["BD"],
             warps=4, stages=1,
             **inverse,
@@ -79,7 +81,7 @@ def forward(
         *k.stride()[:3],
         *v.stride()[:3],
         *selected.real_strides(),
-        H, L, chunk, scale2,
+        H, L, chunk, scale_log2,
         INVERSE=beside,
         **inverse,
         **tile_options(tile, q, split),
@@ -119,7 +121,7 @@ def forward(
         *selected.k.stride()[:3],
         *mask_strides(selected.col_real),
         *out.stride()[:3],
-        H, L, len(rv_parts), chunk, scale2,
+        H, L, len(rv_parts), chunk, scale_log2,
         COPY=copy,
         INNER=inverse["INNER"],
         **tile_options(tile, q, split),
@@ -147,7 +149,7 @@ def backward(
     E = v.shape[-1]
     size = sizes(q, v, M)
     scale = D**-0.5
-    scale2 = scale / math.log(2)
+    scale_log2 = scale / math.log(2)
 
     # Through C: dq, and S parts of dW and of the gradient of the selected keys.
     area = tile_area(size, q, arch)
@@ -170,7 +172,7 @@ def backward(
             *mask_strides(selected.col_real),
             *dout.stride()[:3],
             *dq.stride()[:3],
-            H, L, chunk, scale, scale2,
+            H, L, chunk, scale, scale_log2,
             COPY=copy,
             TURNED=tile.turned,
             **gradients,
@@ -178,7 +180,7 @@ def backward(
             **size,
         )  # fmt: skip
 
-    # Through the inverse: on chip, where the next launch computes d(R V) too, or by library products.
+    # Through the inverse: on chip, where ``r_backward_kernel`` computes d(R V), or by library products.
     on_chip = tiles.on_chip(size["BM"], area[-1])
     inverse = inverse_options(steps, q.dtype)
     if S > tiles.PARTS or not on_chip:
@@ -210,13 +212,13 @@ def backward(
             dq_rows, dk_cols,
             *selected.strides(),
             *selected.real_strides(),
-            H, len(dw_parts), scale, scale2,
+            H, len(dw_parts), scale, scale_log2,
             warps=4, stages=1,
             **inverse,
             **size,
         )  # fmt: skip
 
-    # Through R: dk, dv and S parts of the gradient of the selected queries.
+    # Through R: dk, dv and S parts of the gradient of the selected queries. Both passes have the same chunks.
     tile = tiles.streaming_backward("r_backward", *area)
     dq_parts = _new(q, S, G, M, D)
     for gradients in tiles.passes("DV", "DK", "DQ", tile.launches):
@@ -235,7 +237,7 @@ def backward(
             *dk.stride()[:3],
             *dv.stride()[:3],
             *selected.real_strides(),
-            H, L, len(dw_parts), chunk, scale, scale2,
+            H, L, len(dw_parts), chunk, scale, scale_log2,
             COPY=copy,
             INVERSE=beside,
             **gradients,

@@ -128,9 +128,9 @@ def softmax(s):
 
 
 @triton.jit
-def probabilities(x, cols, bias, scale2, PRECISION: tl.constexpr):
-    """Compute softmax(scale x colsᵀ + bias) over the last axis; scale2 = scale log2(e), bias (BM,) is 0 or -inf."""
-    s = dot(x, tl.trans(cols), PRECISION) * scale2
+def probabilities(x, cols, bias, scale_log2, PRECISION: tl.constexpr):
+    """Compute softmax(scale x colsᵀ + bias) over the last axis; scale_log2 = scale log2(e), bias (BM,) is 0 or -inf."""
+    s = dot(x, tl.trans(cols), PRECISION) * scale_log2
     return softmax(s + bias[None, :])
 
 

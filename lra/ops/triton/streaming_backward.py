@@ -34,7 +34,7 @@ def c_backward_kernel(
     o_n, o_h, o_l,
     dq_n, dq_h, dq_l,
     # Heads, length, queries of a program, scale.
-    H, L, chunk, scale, scale2,
+    H, L, chunk, scale, scale_log2,
     # True sizes, the same on chip, and queries at a time.
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
@@ -106,14 +106,14 @@ def c_backward_kernel(
 
         # Cᵀ again: softmax over the selected keys.
         if TURNED:
-            s = dot(b, tl.trans(x), PRECISION) * scale2  # (BM,BN)
+            s = dot(b, tl.trans(x), PRECISION) * scale_log2  # (BM,BN)
             s = s + bias[:, None]
             top = tl.max(s, 0)
             p = tl.exp2(s - top[None, :])
             inverse_total = 1.0 / tl.sum(p, 0)
             p = p * inverse_total[None, :]
         else:
-            p = probabilities(x, b, bias, scale2, PRECISION)  # (BN,BM)
+            p = probabilities(x, b, bias, scale_log2, PRECISION)  # (BN,BM)
             p = tl.trans(p)  # (BM,BN)
 
         # dW = Cᵀ D.
@@ -167,7 +167,7 @@ def r_backward_kernel(
     rr_n, rr_h,
     cr_n, cr_h,
     # Heads, length, parts of dW, keys of a program, scale.
-    H, L, S, chunk, scale, scale2,
+    H, L, S, chunk, scale, scale_log2,
     # True sizes, the same on chip, and keys at a time.
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
@@ -209,7 +209,7 @@ def r_backward_kernel(
             kk_n, kk_h, kk_l,
             rr_n, rr_h,
             cr_n, cr_h,
-            H, S, scale, scale2,
+            H, S, scale, scale_log2,
             STEPS, M, D, E, BM, BD, BE, INNER, SYMMETRIC,
         )  # fmt: skip
     else:
@@ -264,7 +264,7 @@ def r_backward_kernel(
 
             # R again, from its log-sum-exp.
             real = is_real(mask, i, inside)
-            s = dot(a, tl.trans(x), PRECISION) * scale2  # (BM,BN)
+            s = dot(a, tl.trans(x), PRECISION) * scale_log2  # (BM,BN)
             s = tl.where(real[None, :], s, float("-inf"))
             p = tl.exp2(s - log[:, None])
 

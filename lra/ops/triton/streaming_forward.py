@@ -34,7 +34,7 @@ def rv_kernel(
     rr_n, rr_h,
     cr_n, cr_h,
     # Heads, length, keys of a program, scale.
-    H, L, chunk, scale2,
+    H, L, chunk, scale_log2,
     # True sizes, the same on chip, and keys at a time.
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
@@ -65,7 +65,7 @@ def rv_kernel(
             kk_n, kk_h, kk_l,
             rr_n, rr_h,
             cr_n, cr_h,
-            H, scale2,
+            H, scale_log2,
             STEPS, M, D, BM, BD, INNER, SYMMETRIC,
         )  # fmt: skip
     else:
@@ -95,7 +95,7 @@ def rv_kernel(
 
             # Scores in units of log 2; padding gets -inf.
             real = is_real(mask, i, inside)
-            s = dot(a, tl.trans(x), PRECISION) * scale2  # (BM,BN)
+            s = dot(a, tl.trans(x), PRECISION) * scale_log2  # (BM,BN)
             s = tl.where(real[None, :], s, float("-inf"))
 
             # Shift by the new maximum; a query that has only seen padding keeps shift 0, which avoids inf - inf.
@@ -137,7 +137,7 @@ def out_kernel(
     r_n, r_h,
     o_n, o_h, o_l,
     # Heads, length, parts of R V, queries of a program, scale.
-    H, L, S, chunk, scale2,
+    H, L, S, chunk, scale_log2,
     # True sizes, the same on chip, and queries at a time.
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
@@ -202,7 +202,7 @@ def out_kernel(
         i = start + tl.arange(0, BN)
         inside = i < end
         x = load(q, i, q_l, inside, D, BD)  # (BN,BD)
-        p = probabilities(x, b, bias, scale2, PRECISION)  # (BN,BM)
+        p = probabilities(x, b, bias, scale_log2, PRECISION)  # (BN,BM)
         p = cast_like(p, out)
         y = dot_halves(p, high, low, SPLIT, PRECISION)  # (BN,BE)
         store(out, i, o_l, inside, y, E, BE)
