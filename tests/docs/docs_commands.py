@@ -67,7 +67,9 @@ FORMS = {
 def checked(command: Command, config: pytest.Config) -> None:
     """Raise AssertionError, with the program's error message, if a command is invalid."""
     program, *words = command.words
-    if program == "python" and words[0] == "-m":
+    if words[:2] == ["-m", "lra"]:
+        check_lra(words[2:] or ["--help"])
+    elif program == "python" and words[0] == "-m":
         check_pytest(words[2:], config) if words[1] == "pytest" else check_entry(words[1], words[2:])
     elif program == "lra":
         check_lra(words)
