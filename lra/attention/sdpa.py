@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SDPA(Attention):
-    """Compute ``Softmax`` in O(L) memory, in the dtype of its inputs.
+    """Compute ``Softmax`` in O(L² (D + E)) time and O(L) memory, in the dtype of its inputs.
 
     There are two exceptions with O(L²) memory: ``causal`` with a mask, and dropout in training on a CPU.
 

@@ -9,9 +9,13 @@ if __name__ == "__main__":
 import sys
 from typing import ClassVar
 
+from ..config.compose import compose
 from ..config.entry import main
 from ..config.experiment import Experiment
-from .properties import CHECKS, Check, gradient_is_the_derivative, in_float32
+from .properties import CHECKS, LENGTH, Check, gradient_is_the_derivative, in_float32
+
+# Options of attn that are a number of tokens of the sequence.
+TOKEN_BUDGETS = ("count", "landmarks", "window", "global_tokens")
 
 
 class SmallExperiment(Experiment):
@@ -79,6 +83,22 @@ def failure(mechanism_check: Check, experiment: Experiment) -> str | None:
         return None
     docstring = mechanism_check.__doc__ or ""
     return docstring.partition("\n")[0]
+
+
+def failed_checks(experiment: Experiment) -> list[str]:
+    """List the checks that the mechanism of an experiment fails, with their errors."""
+    # The sequences of the checks are shorter than the ones of the task, and no token budget may exceed the length.
+    attn = experiment.attn
+    for option in TOKEN_BUDGETS:
+        if (attn.get(option) or 0) > LENGTH:
+            attn = attn.replace(**{option: LENGTH})
+    small = compose(SmallExperiment, ["attn=mean"]).replace(attn=attn, block=experiment.block)
+    failed = []
+    for check in applicable_checks(small):
+        problem = failure(check, small)
+        if problem is not None:
+            failed.append(f"{title(check)} ({problem})")
+    return failed
 
 
 if __name__ == "__main__":

@@ -58,22 +58,23 @@ def leaderboard(options: LeaderboardOptions) -> None:
             print(f"written: {path}")
         return
     if options.card:
-        print(cards.card(options.card, all_lines()))
+        print(cards.card(options.card, all_lines(strict=False)))
         return
-    lines = select(all_lines(), **dict(options.filters))
+    lines = select(all_lines(strict=False), **dict(options.filters))
     if not lines:
         raise ValueError("no result has all of these properties; leave out task=, protocol=, since= or status=")
     show([table(lines, options.sort)], "The page docs/leaderboard.md explains protocols, statuses and remarks.")
 
 
-def all_lines(root: Path = CONF.parent) -> list[LeaderboardLine]:
+def all_lines(root: Path = CONF.parent, *, strict: bool = True) -> list[LeaderboardLine]:
     """All lines of the leaderboard: measured, submitted and printed ones.
 
     Args:
         root: folder of the repository.
+        strict: whether a damaged submission is an error; else it is logged and left out.
     """
     runs = root / "runs" / "published"
-    return measured_lines(runs, root / "submissions") + quoted_lines()
+    return measured_lines(runs, root / "submissions", strict=strict) + quoted_lines()
 
 
 def pages(root: Path = CONF.parent) -> dict[Path, str]:

@@ -167,7 +167,7 @@ def costs(name: str) -> str:
 
 def published(name: str, lines: Sequence[LeaderboardLine]) -> str:
     """Show the lines of the leaderboard that belong to a mechanism."""
-    of_mechanism = [line for line in lines if line.group == name]
+    of_mechanism = [line for line in lines if line.group == name or name in line.names]
     if not of_mechanism:
         return ""
     # The table's links are relative to docs, the card lies in docs/mechanisms.

@@ -61,6 +61,7 @@ class LeaderboardLine:
         sources: sources with their addresses.
         status: how far the scores can be trusted.
         note: remarks on the scores.
+        names: names of conf/attn whose cards show the line.
     """
 
     model: str
@@ -74,6 +75,7 @@ class LeaderboardLine:
     sources: tuple[tuple[str, str], ...]
     status: Status
     note: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def mean_of_five(self) -> float | None:
@@ -112,13 +114,14 @@ def _quoted_line(values: list[PrintedValue]) -> LeaderboardLine:
         group=group_of(first.model, first.attn),
         scores=scores,
         average=average,
-        averaged=convention(scores, average),
+        averaged=convention(scores, average, "; ".join(notes)),
         size=training.size,
         year=year_of(first),
         protocol=training.protocol,
         sources=((first.source, first.link),),
         status=status_of(notes),
         note="; ".join(notes),
+        names=tuple(mechanism_of(label) for label in first.attn.split()),
     )
 
 
@@ -140,7 +143,8 @@ def merged(lines: Iterable[LeaderboardLine]) -> list[LeaderboardLine]:
                 status = min(line.status, other.status, key=STATUSES.index)
                 sources = tuple(dict.fromkeys(longer.sources + shorter.sources))
                 scores = {**shorter.scores, **longer.scores}
-                same_model[i] = replace(longer, scores=scores, sources=sources, status=status)
+                names = tuple(dict.fromkeys(longer.names + shorter.names))
+                same_model[i] = replace(longer, scores=scores, sources=sources, status=status, names=names)
                 break
         else:
             same_model.append(line)
@@ -156,25 +160,34 @@ def repeats(line: LeaderboardLine, other: LeaderboardLine) -> bool:
 
 def group_of(model: str, attn: str) -> str:
     """Key of a model that its prints share: its name in conf/attn, else its name without origin and spelling."""
-    # A print that names several mechanisms belongs to the first one.
+    # A print that names several mechanisms belongs to the first one, a label with options to its mechanism.
     if attn:
-        return attn.split()[0]
+        return re.sub(r"-[\w.]+=[^+]*", "", attn).split()[0]
     name = re.sub(r"\s*\(.*?\)", "", model).lower().strip()
     return ALIASES.get(name, name)
 
 
-def convention(scores: Mapping[str, Score], average: float | None) -> str:
+def mechanism_of(label: str) -> str:
+    """Name of the mechanism of a label, without options and pretraining: nystrom of nystrom-optim.lr=0.001."""
+    return group_of("", label).partition("+")[0]
+
+
+def convention(scores: Mapping[str, Score], average: float | None, note: str = "") -> str:
     """Find out over which tasks a source averages.
 
     Args:
         scores: scores by task.
         average: average that the source prints.
+        note: remarks on the scores, which may say that the average is not the mean of the tasks.
 
     Returns:
         A description; empty without an average.
     """
     if average is None:
         return ""
+    # An average within the rounding may still be a coincidence.
+    if "average is NOT" in note and not re.search("equals|implies", note):
+        return "unclear"
     values = {task: score.value for task, score in scores.items()}
     # Candidates: the printed average has to be the mean over one of these lists.
     other_tasks = [value for task, value in values.items() if task != "pathfinder_x" and value is not None]

@@ -7,15 +7,17 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from ..console import spread_text
+from ..console import log, spread_text
 from ..report.arena_entries import TWO_LAYERS, encoder_of, entries, seeds_text
 from ..results.published import TASKS, Protocol
 from ..results.summary import collect
+from ..results.table import in_markdown
 from ..runs import published as tables
 from ..runs.reader import read_choices
 from ..submit import record as submission_record
+from ..submit.checks import is_control
 from ..submit.verify import is_verified
-from .lines import LeaderboardLine, Score, Status, group_of
+from .lines import LeaderboardLine, Score, Status, group_of, mechanism_of
 
 # Address of a file of the repository, relative to the page in docs.
 ROOT = ".."
@@ -53,16 +55,25 @@ class Training:
         return f"{spread_text(self.scores)} ({seeds})"
 
 
-def measured_lines(runs: Path, submissions: Path) -> list[LeaderboardLine]:
+def measured_lines(runs: Path, submissions: Path, *, strict: bool = True) -> list[LeaderboardLine]:
     """Make the lines of runs at the papers' budget and of submissions.
 
     Args:
         runs: folder of published studies.
         submissions: folder of submissions.
+        strict: whether a damaged submission is an error; else it is logged and left out.
+
+    Raises:
+        ValueError: strict is true and a submission is damaged.
     """
     lines = own_lines(runs) if runs.is_dir() else []
     for folder in submission_record.folders(submissions):
-        lines += submission_lines(folder)
+        try:
+            lines += submission_lines(folder)
+        except ValueError as error:
+            if strict:
+                raise
+            log(f"{folder} is left out of the leaderboard: {error}")
     return lines
 
 
@@ -105,7 +116,9 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
     runs = list(tables.read(folder).values())
     dates = [run.record.date for run in runs if run.record.date]
     source = (f"submission {submission.name}", f"{ROOT}/submissions/{submission.name}/{submission_record.NAME}")
-    about = f"by {submission.author}; protocol {submission.protocol}; {submission.hardware}"
+    about = f"by {escaped(submission.author)}; protocol {submission.protocol}; {escaped(submission.hardware)}"
+    if submission_record.LINK_PATTERN.fullmatch(submission.link):
+        about += f"; [{escaped(submission.link)}]({submission.link})"
     lines = []
     for label in submission.labels:
         # Only tasks of the benchmark have a column.
@@ -125,13 +138,23 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
                 training.num_collapsed += bool(result.collapsed)
             else:
                 training.num_failed += 1
+        of_label = [run for run in runs if run.record.label == label or is_control([run])]
+        commits = sorted({run.record.git or "unknown" for run in of_label})
         by_protocol: dict[Protocol, list[Training]] = {}
         for training in by_task.values():
             by_protocol.setdefault(protocol_of(training.choices), []).append(training)
         for trainings in by_protocol.values():
-            note = "; ".join([about, *(remarks[training.task] for training in trainings)])
+            texts = [about, *(remarks[training.task] for training in trainings)]
+            if len(commits) > 1:
+                texts.append(f"seeds and control of several commits: {', '.join(commits)}")
+            note = "; ".join(texts)
             lines.append(line_of(label, trainings, status=status, source=source, year=year_of(dates), note=note))
     return lines
+
+
+def escaped(text: str) -> str:
+    """Escape the free text of a submission for the page: line ends, bars, Markdown and HTML."""
+    return in_markdown(" ".join(text.split())).replace("|", "\\|")
 
 
 def protocol_of(choices: Mapping[str, Any]) -> Protocol:
@@ -183,4 +206,5 @@ def line_of(
         sources=(source,),
         status=status,
         note=note,
+        names=(mechanism_of(first.label),),
     )

@@ -51,9 +51,13 @@ class MechanismFacts:
     @property
     def complexity(self) -> str:
         """Complexity that the docstring states, such as O(L m) time; empty without one."""
-        text = " ".join(self.docstring.split())
-        stated = re.findall(r"O\((?:[^()]|\([^()]*\))*\)(?: (?:time|memory|parameters))?", text)
-        return ", ".join(dict.fromkeys(stated))
+        # Later paragraphs have exceptions, so the first one with a statement counts.
+        for paragraph in self.docstring.split("\n\n"):
+            text = " ".join(paragraph.split())
+            stated = re.findall(r"O\((?:[^()]|\([^()]*\))*\)(?: (?:time|memory|parameters))?", text)
+            if stated:
+                return ", ".join(dict.fromkeys(stated))
+        return ""
 
     @property
     def reference(self) -> str:
@@ -80,6 +84,10 @@ def _mechanism(name: str) -> MechanismFacts:
     options.pop("_partial_", None)
     block = options.pop(BLOCK, "")
     docstring, module = read_docstring(target)
+    # A mechanism that is a whole layer, such as MEGA, is described by its block.
+    if block == name:
+        tree = read_options(CONF / "block" / f"{block}.yaml")
+        docstring, module = read_docstring(tree["_target_"])
     return MechanismFacts(name, target, options, docstring, module, block)
 
 

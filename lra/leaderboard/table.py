@@ -112,7 +112,7 @@ def ordered(lines: Sequence[LeaderboardLine], order: Order | None = None) -> lis
         order: column; None keeps prints of one model together, models with the highest mean of five tasks first.
     """
     if order == "model":
-        return sorted(lines, key=lambda line: (line.group, line.model.lower()))
+        return sorted(lines, key=lambda line: line.model.casefold())
     if order is None:
         # A model ranks by its best print; the other prints follow it.
         best: dict[str, float] = {}
@@ -193,6 +193,6 @@ def remarks(lines: Sequence[LeaderboardLine]) -> str:
             # Scores of one line often have the same note.
             note = "; ".join(dict.fromkeys(line.note.split("; ")))
             sources = ", ".join(name for name, _ in line.sources)
-            by_note.setdefault(note, []).append(f"{line.model} ({sources})")
+            by_note.setdefault(note, []).append(in_markdown(f"{line.model} ({sources})"))
     items = [f"* {', '.join(models)}: {note}." for note, models in by_note.items()]
     return "\n".join(["## Remarks", "", *items, ""])

@@ -3,11 +3,13 @@
 The file holds plain values by dotted keys. Callables that it names must be on an allowlist.
 """
 
+import functools
 import hashlib
 import importlib
 import inspect
 import json
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from typing import Any
 import yaml
 from torch import nn
 
+from ..console import first_line
 from ..data.source import Source
+from ..io import atomic
 from ..io.atomic import Unreadable, content
 from ..io.typed_json import DamagedRecord, verify
 from ..ops import newton, pinv
@@ -155,11 +159,35 @@ def _check_target(key: str, target: Any, path: Path, trusted_modules: tuple[str,
     try:
         module = importlib.import_module(module_name)
         function = getattr(module, name)
-    except (ImportError, AttributeError):
-        raise ValueError(f"{path}: {key}: there is no {target}") from None
+    # A custom module may raise anything when it is imported.
+    except Exception as error:
+        raise ValueError(f"{path}: {key}: there is no {target} ({first_line(error)})") from None
 
     if not _may_be_called(function, trusted_modules):
         raise ValueError(f"{path}: {key}: {target} is neither a part of a model nor a data source nor an inverse")
+
+
+def source_digests(choices: dict[str, Any]) -> dict[str, str] | None:
+    """The sha256 of the files of custom classes, by module; None if all classes are of the suite.
+
+    Args:
+        choices: flat choices, whose classes have been imported.
+    """
+    digests = {}
+    for key, value in _items(choices):
+        module_name = str(value).rpartition(".")[0]
+        if key.rpartition(".")[2] == "_target_" and not _is_inside(module_name, SUITE):
+            digest = _file_digest(module_name)
+            if digest:
+                digests[module_name] = digest
+    return digests or None
+
+
+@functools.cache
+def _file_digest(module_name: str) -> str | None:
+    """The sha256 of the file of a module, read once per process, since an edit does not change an imported class."""
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return atomic.digest(Path(file)) if file and Path(file).is_file() else None
 
 
 def _may_be_called(function: Any, trusted_modules: tuple[str, ...]) -> bool:

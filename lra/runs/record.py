@@ -88,6 +88,7 @@ class RunRecord:
         processor: model of the CPU, also if the device is a GPU.
         floor: chance level: ``constant_baseline``, or the analytic chance level of the source if that is higher.
         bag: test score of the bag-of-tokens baseline (``lra.data.token_baselines``); None if it had not been fitted.
+        sources: sha256 of the files of custom classes, by module; None if every class is one of the suite.
     """
 
     __pydantic_config__ = STRICT
@@ -129,6 +130,7 @@ class RunRecord:
     processor: str | None = None
     floor: Percent | None = None
     bag: Percent | None = None
+    sources: dict[str, str] | None = None
 
     @property
     def device_name(self) -> str:
@@ -231,8 +233,12 @@ def processor() -> str | None:
 
 
 def git_commit() -> str | None:
-    """The commit of the checkout that the code runs from, with ``-dirty`` if tracked files differ; None outside one."""
+    """The commit of the checkout that the code runs from; None outside one.
+
+    It ends in ``-dirty`` if tracked files differ, or if the folders of the code hold files that are not committed.
+    """
     package = Path(__file__).parent
+    root = package.parents[1]
 
     def git(*arguments: str) -> str:
         return subprocess.run(
@@ -244,6 +250,9 @@ def git_commit() -> str | None:
         git("ls-files", "--error-unmatch", Path(__file__).name)
         commit = git("rev-parse", "--short=12", "HEAD")
         has_changes = bool(git("status", "--porcelain", "-uno"))
+        # A new mechanism is a file of these folders that git does not track yet.
+        folders = [str(root / name) for name in ("lra", "conf", "data_prep")]
+        has_changes = has_changes or bool(git("ls-files", "--others", "--exclude-standard", "--", *folders))
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{commit}-dirty" if has_changes else commit

@@ -16,8 +16,8 @@ from ..config.schema import Name, Trust
 from ..console import plural
 from ..options import Above
 from ..runs.published import Published
-from . import checks, record, verify
-from .folder import check_folder, importable, labels_of, read_runs, write
+from . import record, verify
+from .folder import check_folder, importable, labels_of, other_author, read_runs, refusals, write
 from .record import Submission, Verification
 
 
@@ -38,6 +38,9 @@ class SubmitOptions(Options):
     def check(self) -> None:
         if self.verify is None and (self.runs is None or self.name is None):
             raise ValueError("runs and name are missing: runs=<folder of runs> name=<submission>, or verify=<name>")
+        name = self.verify or self.name
+        if name is not None and not record.NAME_PATTERN.fullmatch(name):
+            raise ValueError(f"name={name} is not allowed; {record.NAME_RULE}")
 
 
 @main(SubmitOptions)
@@ -72,15 +75,16 @@ def make_submission(folder: Path, name: str, options: SubmitOptions) -> None:
         if unreadable or not runs:
             raise ValueError(refused(folder, unreadable or ["it has no finished run"]))
         submission = statement(name, options, runs)
-        reasons = checks.refusals(runs, submission, source_folder, options.trust)
+        reasons = refusals(runs, submission, source_folder, options.trust)
+    home = options.out / name
+    reasons += other_author(home, submission.author)
     if reasons:
         raise ValueError(refused(folder, reasons))
 
     # Write the submission.
-    home = options.out / name
     write(home, runs, submission, options.source)
     print(f"written: {home}, {plural(len(runs), 'run')} of {', '.join(submission.labels)} and the control")
-    print("add this folder by a pull request; the leaderboard then lists it as reported")
+    print("run lra leaderboard write=true, then open a pull request with this folder and the changed pages")
 
 
 def statement(name: str, options: SubmitOptions, runs: list[Published]) -> Submission:
@@ -154,7 +158,7 @@ def verify_submission(name: str, options: SubmitOptions) -> None:
 
     # A rerun counts if somebody else made it.
     author = (options.author or "").strip()
-    if author in ("", record.load(folder).author):
+    if not author or record.is_same_author(author, record.load(folder).author):
         raise ValueError("author is not given, or is the submission's author; add author='...', who made the rerun")
 
     # The hardware of the rerun, from its records if it is not given.

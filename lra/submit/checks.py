@@ -1,63 +1,38 @@
-"""Checks of a submission: each returns the reasons for which it cannot be accepted."""
+"""Checks of the runs of a submission: each returns the reasons for which it cannot be accepted."""
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
-from ..checks.__main__ import SmallExperiment, applicable_checks, failure, title
-from ..checks.properties import LENGTH
+from hydra.errors import HydraException
+
+from ..attention.controls import Mean
+from ..config import CONF, recipes
 from ..config.compose import compose
 from ..config.experiment import Experiment
-from ..evaluate.restore import configuration
+from ..options import flatten
 from ..results.published import TASKS
 from ..runs import config_file
-from ..runs.config_file import SUITE, check_trust
+from ..runs.config_file import SUITE
 from ..runs.published import Published
 from ..runs.reader import CONTROL
-from ..runs.run_dir import RunDir, Trust
-from .record import Submission
+from .record import LINK_PATTERN, LINK_RULE, NAME_PATTERN, NAME_RULE, Submission
 
 FEWEST_SEEDS = 3
 # Budget of the trainings that the leaderboard compares.
 BUDGET = "paper"
-# Choices in which a mechanism and its control may differ.
-OF_MECHANISM = ("attn.", "optim.lr", "optim.own_lr_max")
-# Options of attn that are a number of tokens of the sequence.
-TOKEN_BUDGETS = ("count", "landmarks", "window", "global_tokens")
-# Options that decide how many examples a training takes.
-LENGTH_OPTIONS = ("optim.steps=", "optim.batch=")
+# Class of the control, whatever its label.
+CONTROL_TARGET = f"{Mean.__module__}.{Mean.__qualname__}"
+# Choices in which a mechanism and its control may differ, in addition to the options of attn. Only softmax attention
+# takes the position bias of MEGA; check_control compares the learning rates.
+OF_MECHANISM = ("optim.lr", "optim.own_lr_max", "block.bias")
+# Options of the task that decide no result.
+NOT_OF_TASK = ("task.display",)
 
 Groups = dict[tuple[str, str], list[Published]]
-
-
-def refusals(runs: Sequence[Published], submission: Submission, folder: Path, trust: Trust = None) -> list[str]:
-    """List every reason for which a submission cannot be accepted; empty if it can.
-
-    Args:
-        runs: all runs of the submission.
-        submission: its statement.
-        folder: folder that holds the source of a custom class.
-        trust: modules of custom classes.
-    """
-    # Checks of the records, which need no model.
-    groups = by_mechanism(runs)
-    reasons = []
-    reasons += check_seeds(groups)
-    reasons += check_failed_seeds(groups)
-    reasons += check_one_configuration(groups)
-    reasons += check_control(groups)
-    reasons += check_statement(runs, submission)
-    reasons += check_benchmark(groups)
-    reasons += check_rates(groups, submission.rates)
-    reasons += check_commits(runs)
-    source_reasons = check_source(groups, submission.source, folder)
-    reasons += source_reasons
-    if not source_reasons:
-        # Without the source of its class a mechanism is not built.
-        reasons += check_mechanisms(groups, folder, trust)
-    return reasons
 
 
 def by_mechanism(runs: Iterable[Published]) -> Groups:
@@ -109,40 +84,90 @@ def check_one_configuration(groups: Groups) -> list[str]:
     return reasons
 
 
-def check_control(groups: Groups) -> list[str]:
-    """Every task has the control, trained with the same settings."""
+def is_control(runs: Sequence[Published]) -> bool:
+    """Tell whether the runs of a label are the control; ``label_keys`` may give it another label than mean."""
+    return runs[0].choices.get("attn._target_") == CONTROL_TARGET
+
+
+def check_control(groups: Groups, rates: Sequence[float]) -> list[str]:
+    """Every mechanism has a control on its task, trained with the same settings and at a rate that was tried."""
     reasons = []
     for (task, label), runs in groups.items():
-        if label == CONTROL:
+        if is_control(runs):
             continue
-        control = groups.get((task, CONTROL))
-        if control is None:
+        controls = [group[0] for (of_task, _), group in groups.items() if of_task == task and is_control(group)]
+        if not controls:
             reasons.append(f"{task} has no control; train attn={CONTROL} with the same settings, three seeds")
             continue
-        # The control shows what the same training gives without attention.
-        difference = config_file.difference(shared_choices(control[0].choices), shared_choices(runs[0].choices))
-        if difference:
-            reasons.append(
-                f"{task} {label} and its control have different settings ({difference}); train attn={CONTROL} with the "
-                "same settings"
-            )
-    if not any(label != CONTROL for _, label in groups):
+        # The control shows what the same training gives without attention. After a search there may be several.
+        faults = [control_fault(runs[0], control, rates) for control in controls]
+        if all(faults):
+            remedy = f"train attn={CONTROL} with the same settings"
+            reasons.append(f"{task} {label} and its control have different settings ({faults[0]}); {remedy}")
+    if all(map(is_control, groups.values())):
         reasons.append("there is no mechanism, only the control")
     return reasons
 
 
+def control_fault(run: Published, control: Published, rates: Sequence[float]) -> str:
+    """Describe the settings in which a control differs from a mechanism; empty if it can be compared with it."""
+    fault = config_file.difference(shared_choices(control.choices), shared_choices(run.choices))
+    control_rate = control.choices["optim.lr"]
+    if fault or control_rate in (run.choices["optim.lr"], *rates):
+        return fault
+    return f"optim.lr: {control_rate} of the control is neither the rate of the mechanism nor one of rates="
+
+
 def shared_choices(choices: dict[str, Any]) -> dict[str, Any]:
     """Choices in which a mechanism and its control have to agree."""
-    shared = {key: value for key, value in choices.items() if not key.startswith(OF_MECHANISM)}
+    shared = {}
+    for key, value in choices.items():
+        if key not in OF_MECHANISM and not key.startswith("attn."):
+            shared[key] = value
     # data.pad=auto removes masked pixels if the mechanism allows it. Outputs are equal with and without them.
     if shared.get("data.pad") == "compact":
         shared["data.pad"] = "batch"
     return shared
 
 
-def check_statement(runs: Sequence[Published], submission: Submission) -> list[str]:
-    """Author and hardware are given; protocol and budget are known and the same for all runs."""
+def check_names(groups: Groups) -> list[str]:
+    """A label that begins with the name of a mechanism of the suite belongs to the class of that mechanism."""
     reasons = []
+    for (task, label), runs in groups.items():
+        name = re.split("[-+]", label)[0]
+        target = runs[0].choices.get("attn._target_")
+        if name == "custom" or not (CONF / "attn" / f"{name}.yaml").is_file():
+            continue
+        suite_target = compose(Experiment, ["task=listops", f"attn={name}"]).to_dict()["attn"]["_target_"]
+        if target != suite_target:
+            reasons.append(
+                f"{task} {label} has the name of attn={name} but the class {target}, so the leaderboard would show it "
+                "as that mechanism; rename it and train again"
+            )
+    return reasons
+
+
+def check_finished(groups: Groups) -> list[str]:
+    """A finished run has taken all its steps."""
+    reasons = []
+    for (task, label), runs in groups.items():
+        for run in runs:
+            steps = run.choices["optim.steps"]
+            if run.record.status == "done" and run.record.steps != steps:
+                reasons.append(
+                    f"{task} {label} seed {run.record.seed} has a record of {run.record.steps:,} steps and a "
+                    f"configuration of {steps:,}; train it again"
+                )
+    return reasons
+
+
+def check_statement(runs: Sequence[Published], submission: Submission) -> list[str]:
+    """Author and hardware are given, the link is an address; all runs have the same known protocol and budget."""
+    reasons = []
+    if not NAME_PATTERN.fullmatch(submission.name):
+        reasons.append(f"name={submission.name} is not allowed; {NAME_RULE}")
+    if submission.link and not LINK_PATTERN.fullmatch(submission.link):
+        reasons.append(f"link={submission.link} is no address; {LINK_RULE}")
     # The author writes these.
     for name in ("author", "hardware"):
         if not getattr(submission, name).strip():
@@ -168,10 +193,33 @@ def check_benchmark(groups: Groups) -> list[str]:
             reasons.append(f"{task} {label} was trained at budget={budget}, the leaderboard has budget={BUDGET}")
             continue
         if task in TASKS:
-            benchmark = compose(Experiment, [f"task={task}", f"attn={CONTROL}", f"budget={BUDGET}"])
-            reasons += check_data(runs[0], benchmark)
-            reasons += check_length(runs[0], benchmark)
+            reasons += check_data(runs[0], compose_benchmark(f"task={task}", f"attn={CONTROL}"))
+            reasons += check_training(runs[0], suite_configuration(runs[0]))
     return reasons
+
+
+def suite_configuration(run: Published) -> Experiment:
+    """Compose the suite's training of a run: the experiment of the suite that its command names, else its task.
+
+    An experiment of the user has no say in what the benchmark is.
+    """
+    words = shlex.split(run.record.command or "")
+    names = [word.partition("=")[2] for word in words if word.lstrip("+").startswith("experiment=")]
+    protocol = run.record.protocol
+    protocols = [f"protocol={protocol}"] if (CONF / "protocol" / f"{protocol}.yaml").is_file() else []
+    if names and names[-1] in recipes.choices(recipes.GROUP):
+        # An experiment may have options of its mechanism, or leave the mechanism open.
+        for mechanism in ([], [f"attn={CONTROL}"]):
+            with suppress(ValueError, HydraException):
+                experiment = compose_benchmark(f"experiment={names[-1]}", *protocols, *mechanism)
+                if experiment.task.name == run.record.task:
+                    return experiment
+    return compose_benchmark(f"task={run.record.task}", f"attn={CONTROL}", *protocols)
+
+
+def compose_benchmark(*words: str) -> Experiment:
+    """Compose an experiment at the budget of the leaderboard."""
+    return compose(Experiment, [*words, f"budget={BUDGET}"])
 
 
 def check_data(run: Published, benchmark: Experiment) -> list[str]:
@@ -191,17 +239,32 @@ def check_data(run: Published, benchmark: Experiment) -> list[str]:
     return [f"{title} was trained on other data than the benchmark's ({difference})"] if difference else []
 
 
-def check_length(run: Published, benchmark: Experiment) -> list[str]:
-    """The command does not shorten the training below the papers' budget; experiments of the suite may be shorter."""
-    words = shlex.split(run.record.command or "")
-    changes = [word for word in words if word.lstrip("+").startswith(LENGTH_OPTIONS)]
-    examples = run.choices["optim.steps"] * run.choices["optim.batch"]
-    budget = benchmark.optim.steps * benchmark.optim.batch
-    if not changes or examples >= budget:
-        return []
-    options = " ".join(changes)
+def check_training(run: Published, benchmark: Experiment) -> list[str]:
+    """A run has the task options of the suite's configuration and takes at least as many examples."""
     title = f"{run.record.task} {run.record.label}"
-    return [f"{title} was trained on {examples:,} examples, budget={BUDGET} has {budget:,}; train without {options}"]
+    suite_choices = flatten(benchmark.to_dict())
+    reasons = []
+    options = {key: run.choices[key] for key in run.choices if key.startswith("task.") and key not in NOT_OF_TASK}
+    suite_options = {key: suite_choices.get(key) for key in options}
+    difference = config_file.difference(suite_options, options)
+    if difference:
+        reasons.append(f"{title} has other options of the task than the suite ({difference}); leave them out")
+    examples = count_examples(run.choices)
+    suite_examples = count_examples(suite_choices)
+    if examples < suite_examples:
+        reasons.append(
+            f"{title} was trained on {examples:,} examples, the suite's configuration has {suite_examples:,}; train "
+            "without another optim.steps or optim.batch"
+        )
+    return reasons
+
+
+def count_examples(choices: dict[str, Any]) -> int:
+    """Count the examples of a training, with its pretraining if both share one budget."""
+    examples = choices["optim.steps"] * choices["optim.batch"]
+    if choices.get("pretrain.matched"):
+        examples += choices["pretrain.steps"] * choices["pretrain.batch"]
+    return examples
 
 
 def check_rates(groups: Groups, rates: Sequence[float]) -> list[str]:
@@ -211,7 +274,7 @@ def check_rates(groups: Groups, rates: Sequence[float]) -> list[str]:
     reasons = []
     for (task, label), runs in groups.items():
         rate = runs[0].choices.get("optim.lr")
-        if label != CONTROL and rate not in rates:
+        if not is_control(runs) and rate not in rates:
             reasons.append(f"{task} {label} was trained at {rate}, which is not among rates={list(rates)}; name all")
     return reasons
 
@@ -224,20 +287,6 @@ def check_commits(runs: Sequence[Published]) -> list[str]:
     return []
 
 
-def check_source(groups: Groups, source: str, folder: Path) -> list[str]:
-    """The source of every custom class is attached."""
-    reasons = []
-    # One file per submission; its name is the name of the module.
-    for target in custom_targets(groups):
-        module, _, name = target.rpartition(".")
-        file_name = f"{module}.py"
-        if source != file_name or not (folder / file_name).is_file():
-            reasons.append(f"the source of {target} is not attached; add source={file_name}")
-        elif f"class {name}" not in (folder / file_name).read_text(encoding="utf-8"):
-            reasons.append(f"{file_name} does not define {name}; attach the file with class {name}")
-    return reasons
-
-
 def custom_targets(groups: Groups) -> list[str]:
     """Dotted names of classes outside the suite that configurations name."""
     targets = set()
@@ -248,52 +297,3 @@ def custom_targets(groups: Groups) -> list[str]:
             if is_custom:
                 targets.add(str(value))
     return sorted(targets)
-
-
-def check_mechanisms(groups: Groups, folder: Path, trust: Trust = None) -> list[str]:
-    """Every mechanism passes the checks of all mechanisms, with its options, on sequences of 128 tokens.
-
-    Args:
-        groups: runs by task and label.
-        folder: folder that holds the source of a custom class.
-        trust: modules of custom classes.
-    """
-    reasons = []
-    checked = set()
-    for (task, label), runs in groups.items():
-        # One label may have other options on another task.
-        options = {key: str(value) for key, value in runs[0].choices.items() if key.startswith(("attn.", "block."))}
-        identity = (label, *sorted(options.items()))
-        if identity in checked:
-            continue
-        checked.add(identity)
-        # The run may be a line of a table, so its path is made up; only its configuration is used.
-        path = folder.absolute() / "study" / task / label / f"seed-{runs[0].record.seed}"
-        run = RunDir(path=path, choices=runs[0].choices, seed=runs[0].record.seed, record=runs[0].record)
-        try:
-            check_trust(run.choices, path, trust)
-            experiment = configuration(run, "data")
-            failed = failed_checks(experiment)
-        except ValueError as error:
-            reasons.append(f"{task} {label} cannot be built: {error}")
-            continue
-        if failed:
-            num_checks = len(applicable_checks(experiment))
-            reasons.append(f"{label} fails {len(failed)} of {num_checks} checks: {', '.join(failed)}")
-    return reasons
-
-
-def failed_checks(experiment: Experiment) -> list[str]:
-    """List the checks that the mechanism of an experiment fails, with their errors, see ``python -m lra.checks``."""
-    # The sequences of the checks are shorter than the ones of the task, and no token budget may exceed the length.
-    attn = experiment.attn
-    for option in TOKEN_BUDGETS:
-        if (attn.get(option) or 0) > LENGTH:
-            attn = attn.replace(**{option: LENGTH})
-    small = compose(SmallExperiment, ["attn=mean"]).replace(attn=attn, block=experiment.block)
-    failed = []
-    for check in applicable_checks(small):
-        problem = failure(check, small)
-        if problem is not None:
-            failed.append(f"{title(check)} ({problem})")
-    return failed

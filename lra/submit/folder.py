@@ -2,19 +2,26 @@
 
 import importlib
 import json
+import os
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from ..checks.__main__ import applicable_checks, failed_checks
 from ..checks.properties import CHECKS
+from ..config import CONF
+from ..evaluate.restore import configuration
 from ..io import atomic, typed_json
 from ..runs import checkpoint
 from ..runs import published as tables
+from ..runs.config_file import check_trust
 from ..runs.published import Published
-from ..runs.reader import CONTROL, is_expected, scan
+from ..runs.reader import is_expected, scan
 from ..runs.record import NAME as RECORD
 from ..runs.run_dir import RunDir, Trust
 from . import checks, record
@@ -37,6 +44,7 @@ def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
     for path in sorted(records):
         try:
             run = RunDir.read(path, trust)
+            check_unedited(path)
             check_weights(run)
             published = tables.find(path)
             if published is None:
@@ -53,6 +61,16 @@ def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
 def add_remedies(messages: Iterable[str]) -> list[str]:
     """Append the remedy to the messages about a missing or unreadable record.json."""
     return [f"{message}; finish, repair or retrain it" if RECORD in message else message for message in messages]
+
+
+def check_unedited(path: Path) -> None:
+    """Check that a record has its own checksum, which is deleted to edit it by hand. Raises ValueError if it lacks it.
+
+    A published run has no file of its record.
+    """
+    file = path / RECORD
+    if file.is_file() and "sha256" not in json.loads(atomic.content(file)):
+        raise ValueError(f"{file} has no sha256, so it may have been edited; restore the file or train the seed again")
 
 
 def check_weights(run: RunDir) -> None:
@@ -94,7 +112,141 @@ def write(folder: Path, runs: Sequence[Published], submission: Submission, sourc
 
 def labels_of(runs: Sequence[Published]) -> list[str]:
     """Labels of the mechanisms of runs, without the control."""
-    return sorted({run.record.label for run in runs} - {CONTROL})
+    groups = checks.by_mechanism(runs)
+    return sorted({label for (_, label), of_label in groups.items() if not checks.is_control(of_label)})
+
+
+def other_author(folder: Path, author: str) -> list[str]:
+    """Find out whether a folder holds the submission of another author, which may not be replaced."""
+    # A missing or damaged statement names no author.
+    earlier = author
+    with suppress(ValueError):
+        earlier = typed_json.parse(Submission, folder / record.NAME, "a statement", "submit again").author
+    is_same = record.is_same_author(earlier, author)
+    return [] if is_same else [f"{folder} is a submission by {earlier}; choose another name="]
+
+
+def refusals(runs: Sequence[Published], submission: Submission, folder: Path, trust: Trust = None) -> list[str]:
+    """List every reason for which a submission cannot be accepted; empty if it can.
+
+    Args:
+        runs: all runs of the submission.
+        submission: its statement.
+        folder: folder that holds the source of a custom class.
+        trust: modules of custom classes.
+    """
+    # Checks of the records, which need no model.
+    groups = checks.by_mechanism(runs)
+    reasons = []
+    reasons += checks.check_seeds(groups)
+    reasons += checks.check_failed_seeds(groups)
+    reasons += checks.check_one_configuration(groups)
+    reasons += checks.check_finished(groups)
+    reasons += checks.check_control(groups, submission.rates)
+    reasons += checks.check_names(groups)
+    reasons += checks.check_statement(runs, submission)
+    reasons += checks.check_benchmark(groups)
+    reasons += checks.check_rates(groups, submission.rates)
+    reasons += checks.check_commits(runs)
+    source_reasons = check_source(groups, submission.source, folder)
+    reasons += source_reasons
+    if not source_reasons:
+        # Without the source of its class a mechanism is not built.
+        reasons += check_mechanisms(groups, folder, trust)
+    return reasons
+
+
+def check_source(groups: checks.Groups, source: str, folder: Path) -> list[str]:
+    """The source of every custom class is attached, is the file of the training, and needs no other file."""
+    reasons = []
+    # One file per submission; its name is the name of the module.
+    for target in checks.custom_targets(groups):
+        module, _, name = target.rpartition(".")
+        file = folder / f"{module}.py"
+        if "." in module:
+            reasons.append(f"{target} is in a package; move the class to one file, a top-level module, and train again")
+        elif source != file.name or not file.is_file():
+            reasons.append(f"the source of {target} is not attached; add source={file.name}")
+        elif f"class {name}" not in file.read_text(encoding="utf-8"):
+            reasons.append(f"{file.name} does not define {name}; attach the file with class {name}")
+        else:
+            reasons += changed_source(groups, target, file)
+            error = import_alone(file, name)
+            if error:
+                reasons.append(f"{file.name} cannot be imported without other files ({error}); put all code in it")
+    return reasons
+
+
+def changed_source(groups: checks.Groups, target: str, file: Path) -> list[str]:
+    """Compare the file of a custom class with the one of the training."""
+    digest = atomic.digest(file)
+    changed = []
+    for (task, label), runs in groups.items():
+        # A class of the suite has no source; a run of an old version did not record it.
+        is_of_class = target in checks.custom_targets({(task, label): runs})
+        digests = {(run.record.sources or {}).get(file.stem) for run in runs}
+        if is_of_class and digests != {digest}:
+            changed.append(f"{task} {label}")
+    if not changed:
+        return []
+    return [
+        f"{', '.join(changed)} was not trained with this {file.name}; attach the file of the training or train again"
+    ]
+
+
+def import_alone(file: Path, name: str) -> str:
+    """Import the module of a custom class in a new process that sees no other file; returns the error, or ""."""
+    root = str(CONF.parent)
+    # The suite is imported first, since its folder may hold files of the user too.
+    code = f"""
+import os, sys
+sys.path.insert(0, {root!r})
+import data_prep, lra.attention.base
+sys.path[:] = [path for path in sys.path if os.path.realpath(path) != {os.path.realpath(root)!r}]
+from {file.stem} import {name}
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(file, folder)
+        command = [sys.executable, "-c", code]
+        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return result.stderr.strip().splitlines()[-1] if result.returncode else ""
+
+
+def check_mechanisms(groups: checks.Groups, folder: Path, trust: Trust = None) -> list[str]:
+    """Every mechanism has the parameters of its records and passes the checks of all mechanisms on 128 tokens.
+
+    Args:
+        groups: runs by task and label.
+        folder: folder that holds the source of a custom class.
+        trust: modules of custom classes.
+    """
+    reasons = []
+    checked = set()
+    for (task, label), runs in groups.items():
+        # The run may be a line of a table, so its path is made up; only its configuration is used.
+        path = folder.absolute() / "study" / task / label / f"seed-{runs[0].record.seed}"
+        run = RunDir(path=path, choices=runs[0].choices, seed=runs[0].record.seed, record=runs[0].record)
+        # One label may have other options on another task.
+        options = {key: str(value) for key, value in runs[0].choices.items() if key.startswith(("attn.", "block."))}
+        identity = (label, *sorted(options.items()))
+        try:
+            check_trust(run.choices, path, trust)
+            experiment = configuration(run, "data")
+            params = sum(parameter.numel() for parameter in experiment.meta_model.parameters())
+            failed = [] if identity in checked else failed_checks(experiment)
+        except (ValueError, ImportError) as error:
+            reasons.append(f"{task} {label} cannot be built: {error}")
+            continue
+        checked.add(identity)
+        recorded = sorted({run.record.params for run in runs} - {params})
+        if recorded:
+            counts = ", ".join(f"{count:,}" for count in recorded)
+            reasons.append(f"{task} {label} has {params:,} parameters, its records have {counts}; train it again")
+        if failed:
+            num_checks = len(applicable_checks(experiment))
+            reasons.append(f"{label} fails {len(failed)} of {num_checks} checks: {', '.join(failed)}")
+    return reasons
 
 
 def check_folder(folder: Path) -> list[str]:
@@ -109,18 +261,22 @@ def check_folder(folder: Path) -> list[str]:
     try:
         submission = record.load(folder)
         runs = list(tables.read(folder).values())
-        record.load_verification(folder)
+        verification = record.load_verification(folder)
     except ValueError as error:
         return [str(error)]
     # What the statement claims has to agree with the tables next to it.
     reasons = []
+    if submission.name != folder.name:
+        reasons.append(f"{folder / record.NAME} is of name={submission.name}; move it to a folder of this name")
+    if verification and record.is_same_author(verification.author, submission.author):
+        reasons.append(f"{folder / record.VERIFIED} is by the submission's author; somebody else has to rerun it")
     if submission.labels != labels_of(runs):
         reasons.append(f"{folder / record.NAME} names {submission.labels}, its runs are of {labels_of(runs)}")
     if submission.checks != len(CHECKS):
         reasons.append(f"{folder} was checked by {submission.checks} checks, now there are {len(CHECKS)}; submit again")
     with importable(folder):
         module = submission.source.removesuffix(".py")
-        reasons += checks.refusals(runs, submission, folder, [module] if module else [])
+        reasons += refusals(runs, submission, folder, [module] if module else [])
     return reasons
 
 

@@ -10,6 +10,7 @@ verified.json      comparison with a rerun
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,11 @@ NAME = "submission.json"
 VERIFIED = "verified.json"
 # A larger tolerance decides nothing: means that differ by more than this many points would agree.
 LARGEST_TOLERANCE = 2.0
+# Names of submissions, which are folders and parts of addresses.
+NAME_PATTERN = re.compile("[a-z0-9][a-z0-9_.-]*")
+NAME_RULE = "use lower-case letters, digits, _, . and -, and begin with a letter or digit"
+LINK_PATTERN = re.compile(r"https?://[^\s<>()|\\\[\]]+")
+LINK_RULE = "use http:// or https:// without spaces, brackets and bars"
 TABLES = (tables.RUNS, tables.CURVES, tables.CONFIGS, tables.ABOUT)
 
 
@@ -140,6 +146,11 @@ def load_verification(folder: Path) -> Verification | None:
         return None
     remedy = "run lra submit verify=<name> again"
     return typed_json.parse(Verification, path, "the verification of a submission", remedy)
+
+
+def is_same_author(author: str, other: str) -> bool:
+    """Compare two names regardless of case and white space."""
+    return author.casefold().split() == other.casefold().split()
 
 
 def folders(home: Path) -> list[Path]:

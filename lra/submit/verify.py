@@ -31,10 +31,10 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
         One comparison for each task and label, the control included.
 
     Raises:
-        ValueError: runs are missing or have another configuration.
+        ValueError: runs are missing, are the submitted ones or have another configuration or source.
     """
     submitted = checks.by_mechanism(read_tables(folder).values())
-    repeated = checks.by_mechanism(reruns)
+    repeated = {key: runs for key, runs in checks.by_mechanism(reruns).items() if key in submitted}
     # Every mechanism that lacks seeds, with the command that trains them.
     missing = []
     for (task, label), runs in submitted.items():
@@ -44,6 +44,13 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
             missing.append(f"{count} finished seeds of {task} {label}, {checks.FEWEST_SEEDS} are needed: {command}")
     if missing:
         raise ValueError("\n  ".join(["the rerun is incomplete:", *missing]))
+
+    # A rerun is another training, of all its seeds and by committed code.
+    reasons = repeated_records(submitted, repeated)
+    reasons += checks.check_failed_seeds(repeated)
+    reasons += checks.check_commits([run for runs in repeated.values() for run in runs])
+    if reasons:
+        raise ValueError("\n  ".join(["the rerun cannot be used:", *reasons]))
 
     comparisons = []
     for (task, label), runs in submitted.items():
@@ -55,6 +62,9 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
             difference = config_file.difference(runs[0].choices, rerun_run.choices)
             if difference:
                 raise ValueError(f"the rerun of {task} {label} has another configuration ({difference})")
+            if rerun_run.record.sources != runs[0].record.sources:
+                remedy = f"export PYTHONPATH={folder} and train again"
+                raise ValueError(f"the rerun of {task} {label} has another file of its class; {remedy}")
         comparisons.append(
             Comparison(
                 task=task,
@@ -67,6 +77,22 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
             )
         )
     return comparisons
+
+
+def repeated_records(submitted: checks.Groups, repeated: checks.Groups) -> list[str]:
+    """List the runs of a rerun that are runs of the submission."""
+    reasons = []
+    for key, runs in repeated.items():
+        identities = {identity(run) for run in submitted[key]}
+        seeds = [str(run.record.seed) for run in runs if identity(run) in identities]
+        if seeds:
+            reasons.append(f"{' '.join(key)} seed {', '.join(seeds)} is the submitted run itself; train it again")
+    return reasons
+
+
+def identity(run: Published) -> tuple[str, str | None, float | None]:
+    """What no two trainings share: the configuration with the seed, the time of the end and the score."""
+    return run.record.fingerprint, run.record.date, run.record.test
 
 
 def finished_scores(runs: Sequence[Published]) -> list[float]:

@@ -18,7 +18,7 @@ from ..config.entry import main
 from ..config.experiment import Experiment
 from ..console import log
 from ..ranks import rank_zero_first
-from ..runs import record
+from ..runs import config_file, record
 from ..runs.reader import SeedDirs
 from ..runs.run_dir import RunDir
 from . import device, diagnostics, distributed, pretrain
@@ -100,6 +100,8 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     """
     experiment = plan.experiment
     device.prepare_process(plan.device, experiment.trainer.threads)
+    # Before training, during which the file of a custom class may be edited.
+    sources = config_file.source_digests(run_dir.choices)
     # Record of the pretraining; None without pretraining.
     pretraining = None
     if model is None and experiment.pretrained:
@@ -175,6 +177,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
         torch=torch.__version__,
         suite=__version__,
         processor=record.processor(),
+        sources=sources,
     )
     if phase.trainer:
         for logger in phase.trainer.loggers:

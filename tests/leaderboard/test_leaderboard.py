@@ -5,18 +5,20 @@ from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
+from conftest import assert_error
 from support.records import add, add_seeds, diverged
 
 from lra.leaderboard import cards, table
 from lra.leaderboard.__main__ import all_lines, filter_words, leaderboard, pages, parse
-from lra.leaderboard.lines import LeaderboardLine, Score, convention, merged
-from lra.leaderboard.measured import own_lines, protocol_of, submission_lines
+from lra.leaderboard.lines import LeaderboardLine, Score, convention, group_of, mechanism_of, merged
+from lra.leaderboard.measured import measured_lines, own_lines, protocol_of, submission_lines
 from lra.results import published
 from lra.results.table import Cell, Column
 from lra.runs import published as tables
-from lra.submit import checks, verify
-from lra.submit import folder as submission_folder
+from lra.submit import checks, folder, verify
 from lra.submit.record import Comparison, Submission, Verification
+
+FIVE = [60.0, 80.0, 80.0, 80.0, 90.0]
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +52,17 @@ def test_leaderboard_has_every_printed_accuracy(everything):
 @pytest.mark.parametrize(
     "values, average, expected",
     [
-        ((60.0, 80.0, 80.0, 80.0, 90.0, 96.0), 81.0, "six tasks"),
-        ((60.0, 80.0, 80.0, 80.0, 90.0, None), 78.0, "five tasks, Path-X left out"),
-        ((60.0, 80.0, 80.0, 80.0, 90.0), 73.33, "missing Path-X as 50"),
-        ((60.0, 80.0, 80.0, 80.0, 90.0, None), 65.0, "missing Path-X as 0"),
-        ((60.0, 80.0, None, 80.0, 80.0, None), 66.67, "each FAIL as 50"),
-        ((60.0, 80.0, 80.0, 80.0, 90.0, 95.0), 85.0, "five tasks, ListOps left out"),
-        ((60.0, 80.0, 80.0, 80.0), 75.0, "four tasks, Path-X left out"),
-        ((60.0, 80.0, 80.0, 80.0, 90.0), 12.0, "unclear"),
-        ((), 80.0, "tasks not printed"),
-        ((60.0, 80.0), None, ""),
+        ([*FIVE, 96.0], 81.0, "six tasks"), ([*FIVE, 95.0], 85.0, "five tasks, ListOps left out"),
+        ([*FIVE, None], 78.0, "five tasks, Path-X left out"), (FIVE[:4], 75.0, "four tasks, Path-X left out"),
+        (FIVE, 73.33, "missing Path-X as 50"), ([*FIVE, None], 65.0, "missing Path-X as 0"),
+        ([60.0, 80.0, None, 80.0, 80.0, None], 66.67, "each FAIL as 50"), (FIVE, 12.0, "unclear"),
+        ([], 80.0, "tasks not printed"), ([60.0, 80.0], None, ""),
     ],
-)
+)  # fmt: skip
 def test_averaging_convention_is_detected(values, average, expected):
     assert convention(scores(*values), average) == expected
+    assert convention(scores(*values), average, "average is NOT their mean; equals (sum + 50)/6") == expected
+    assert convention(scores(*values), average, "average is NOT their mean") == ("unclear" if average else "")
 
 
 def test_repeated_scores_are_merged_and_contradictory_ones_are_not():
@@ -83,14 +82,20 @@ def test_select_filters_and_ordered_sorts_lines():
     worse = line("new", 40.0, 60.0, 60.0, 60.0, 60.0, year=2023, source="B")
     partial = line("partial", 99.0, year=None, status="recalled")
     rows = [old, partial, worse, best]
-    assert table.select(rows, task="text") == [old, worse, best]
-    assert table.select(rows, protocol="two-layer") == [best]
-    assert table.select(rows, status="recalled") == [partial]
-    assert table.select(rows, since=2023) == [worse, best]
+    assert table.select(rows, task="text") == [old, worse, best] and table.select(rows, since=2023) == [worse, best]
+    assert table.select(rows, protocol="two-layer") == [best] and table.select(rows, status="recalled") == [partial]
     # Lines of one model are adjacent, sorted by the model's best mean; lines without a mean are last.
     assert table.ordered(rows) == [best, worse, old, partial]
     assert table.ordered(rows, "listops") == [partial, best, worse, old]
     assert table.ordered(rows, "year")[0] == best and table.ordered(rows, "model")[-2:] == [old, partial]
+    capital = dataclasses.replace(best, model="Zeta", group="a")
+    assert table.ordered([capital, old], "model") == [old, capital]
+
+
+def test_label_with_options_belongs_to_its_mechanism():
+    labels = ("nystrom-optim.lr=0.001", "custom-cur_abs", "cur_abs-count=32+masked-matched-optim.lr=1")
+    assert [group_of("", label) for label in labels] == ["nystrom", "custom-cur_abs", "cur_abs+masked-matched"]
+    assert [mechanism_of(label) for label in labels] == ["nystrom", "custom-cur_abs", "cur_abs"]
 
 
 def test_leaderboard_command_applies_filters(call):
@@ -100,94 +105,87 @@ def test_leaderboard_command_applies_filters(call):
     assert stop is None and "cur_abs" in out and "HGRN2" not in out
 
 
-@pytest.mark.parametrize(
-    ("argument", "reason"),
-    [("filters.since=2099", "no result has all of these properties"), ("card=cur_ab", "did you mean cur_abs?")],
-)
-def test_invalid_filter_raises(call, argument, reason):
-    assert reason in call(leaderboard, argument)[0]
+def test_invalid_filter_raises(call):
+    assert "no result has all of these properties" in call(leaderboard, "filters.since=2099")[0]
+    assert "did you mean cur_abs?" in call(leaderboard, "card=cur_ab")[0]
 
 
 def test_card_shows_results_costs_and_published_scores(everything):
     card = cards.card("cur_abs", everything)
-    for part in ("# cur_abs", "209,802", "O(L c (D + E) + c³)", "papers' budget", "| 4,096 |", "CURformer T4"):
-        assert part in card
+    parts = ("# cur_abs", "209,802", "O(L c (D + E) + c³)", "papers' budget", "| 4,096 |", "CURformer T4")
+    assert all(part in card for part in parts)
     assert "No run of it is published." in cards.card("hedgehog", everything)
     # Mamba-2 at d = 64 has 128 channels of 64 states: 8,192 numbers. CUR has no recurrent state.
     assert "State of a layer: 8,192 numbers" in cards.card("mamba2", everything) and "State of a layer" not in card
-    assert "masked pretraining" in cards.card("sdpa", everything)
+    sdpa = cards.card("sdpa", everything)
+    parts = ("masked pretraining", "Complexity: O(L² (D + E)) time, O(L) memory\n", "SOFT T12")
+    assert all(part in sdpa for part in parts) and "| nystrom-optim.lr=0.001" in cards.card("nystrom", everything)
+    mega = cards.card("mega", everything)
+    assert "A whole layer: gated attention over a moving average" in mega and "Complexity" not in mega
 
 
-def test_submission_line_is_reported_then_verified(tmp_path, monkeypatch):
+def test_submission_line_is_reported_then_verified(tmp_path, monkeypatch, capfd):
     runs = [run for run in tables.read(tables.HOME / "paper").values() if run.record.label in ("cur_abs", "mean")]
     statement = Submission(
-        name="mine", author="A. Name", hardware="a CPU", rates=[1e-4], link="", protocol="paper", budget="paper",
-        labels=["cur_abs"], checks=1, source="",
+        name="mine", author="A. Name | <b>", hardware="a CPU", rates=[1e-4], link="https://a/b", protocol="paper",
+        budget="paper", labels=["cur_abs"], checks=1, source="",
     )  # fmt: skip
-    folder = tmp_path / "mine"
-    submission_folder.write(folder, runs, statement, None)
-    (reported,) = submission_lines(folder)
-    assert (reported.status, reported.model) == ("reported", "cur_abs") and "A. Name" in reported.note
+    home = tmp_path / "mine"
+    runs[0] = runs[0]._replace(record=dataclasses.replace(runs[0].record, git="other"))
+    folder.write(home, runs, statement, None)
+    (reported,) = submission_lines(home)
+    assert (reported.status, reported.model) == ("reported", "cur_abs")
+    assert "by A. Name \\| &lt;b>; protocol paper; a CPU; [https://a/b](https://a/b)" in reported.note
+    assert "seeds and control of several commits: " in reported.note and "other" in reported.note
     comparisons = []
     for (task, label), seeds in checks.by_mechanism(runs).items():
-        scores = verify.finished_scores(seeds)
-        fields = {"submitted": fmean(scores), "rerun": fmean(scores), "n": len(scores), "rerun_n": 3, "tolerance": 1}
+        mean, n = fmean(verify.finished_scores(seeds)), len(seeds)
+        fields = {"submitted": mean, "rerun": mean, "n": n, "rerun_n": 3, "tolerance": 1}
         comparisons.append(Comparison(task=task, label=label, **fields))
     # A verification without the control, then one of other scores.
     other = dataclasses.replace(comparisons[0], submitted=99, rerun=99)
-    for some, status in (
-        (comparisons[:1], "reported"),
-        ([other, comparisons[1]], "reported"),
-        (comparisons, "verified"),
-    ):
-        verify.write(folder, Verification(author="B. Name", hardware="a CPU", comparisons=some))
-        assert submission_lines(folder)[0].status == status
-
-    # Runs of a larger encoder on another task are a line of their own.
-    def larger_encoder(run):
-        record = dataclasses.replace(run.record, task="text")
-        return run._replace(record=record, choices=run.choices | {"model.layers": 4, "model.dim": 256})
-
+    for some in (comparisons[:1], [other, comparisons[1]], comparisons):
+        verify.write(home, Verification(author="B. Name", hardware="a CPU", comparisons=some))
+        assert submission_lines(home)[0].status == ("verified" if some is comparisons else "reported")
     # A seed that diverged and one that collapsed.
     *others, last = [run for run in runs if run.record.label == "cur_abs"]
     collapsed = last._replace(record=dataclasses.replace(last.record, collapsed=True))
     failure = last._replace(record=dataclasses.replace(last.record, seed=9, status="diverged", test=None))
     runs = [*others, collapsed, failure]
-    monkeypatch.setattr(tables, "read", lambda folder: dict(enumerate([*runs, *map(larger_encoder, runs)])))
-    two_layers, larger = submission_lines(folder)
+    # Runs of a larger encoder on another task are a line of their own.
+    for run in list(runs):
+        larger = run.choices | {"model.layers": 4, "model.dim": 256}
+        runs.append(run._replace(record=dataclasses.replace(run.record, task="text"), choices=larger))
+    monkeypatch.setattr(tables, "read", lambda _: dict(enumerate(runs)))
+    two_layers, larger = submission_lines(home)
     assert (two_layers.protocol, *two_layers.scores) == ("two-layer", "listops") and "text" not in two_layers.note
     assert two_layers.scores["listops"].text.endswith("(n = 3 (+1), collapsed 1/3)")
     assert (larger.protocol, *larger.scores) == ("s4-sized", "text") and "listops" not in larger.note
+    # A damaged submission stops only the command that writes the pages.
+    (home / "verified.json").write_text("{")
+    assert measured_lines(tmp_path / "none", tmp_path, strict=False) == []
+    assert "mine is left out of the leaderboard: " in capfd.readouterr().err
+    assert_error("verified.json is not the verification", measured_lines, tmp_path / "none", tmp_path)
 
 
 def test_published_line_counts_failed_and_collapsed_seeds(tmp_path):
     add_seeds(tmp_path, "linear", (20.0, 22.0))
     add(tmp_path, label="linear", seed=2, test=18.0, collapsed=True)
     diverged(tmp_path, 7, label="linear", seed=3)
-    (own,) = own_lines(tmp_path)
-    assert own.scores["listops"].text == "20.00 ± 2.00 (n = 3 (+1), collapsed 1/3)"
+    assert own_lines(tmp_path)[0].scores["listops"].text == "20.00 ± 2.00 (n = 3 (+1), collapsed 1/3)"
 
 
-@pytest.mark.parametrize(
-    ("choices", "protocol"),
-    [
-        ({}, "two-layer"),
-        ({"model.layers": 2, "model.dim": 64, "pretrain.objective": "none"}, "two-layer"),
-        ({"model.layers": 2, "model.dim": 64, "pretrain.objective": "masked"}, "pretrained"),
-        ({"model.layers": 2, "model.dim": 256}, "s4-sized"),
-        ({"model.layers": 1, "model.dim": 64}, "other"),
-    ],
-)
-def test_protocol_follows_configuration(choices, protocol):
-    assert protocol_of(choices) == protocol
+def test_protocol_follows_configuration():
+    small = {"model.layers": 2, "model.dim": 64}
+    assert protocol_of({}) == protocol_of(small | {"pretrain.objective": "none"}) == "two-layer"
+    assert protocol_of(small | {"pretrain.objective": "masked"}) == "pretrained"
+    assert (protocol_of(small | {"model.dim": 256}), protocol_of(small | {"model.layers": 1})) == ("s4-sized", "other")
 
 
 def test_card_shows_reach_of_probed_models(monkeypatch):
-    """The reach comes from a column of the report; a study without probes adds nothing."""
     rows = [SimpleNamespace(task="listops", label=label) for label in ("mean", "sdpa", "linear")]
     column = Column("locality", "locality: the smallest reach.", [Cell(), Cell(text="8"), Cell()])
     monkeypatch.setattr(cards, "published_studies", lambda: {"quick": rows, "board": []})
     monkeypatch.setattr(cards.extensions, "columns", lambda rows: [column] if rows else [])
-    expected = "* Reach on listops (quick): k = 8, the smallest reach."
-    assert cards.reach("sdpa") == [expected]
+    assert cards.reach("sdpa") == ["* Reach on listops (quick): k = 8, the smallest reach."]
     assert cards.reach("linear") == cards.reach("mamba") == []

@@ -1,34 +1,32 @@
 """Submissions (lra submit): written from a folder of runs, rejected with a reason, verified by a rerun."""
 
 import dataclasses
-import json
+import hashlib
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from support.records import flip, replace_text
+from support.records import flip, replace_text, unseal
 
+from lra.checks.__main__ import failed_checks
 from lra.config import CONF
 from lra.runs import checkpoint, config_file, record
 from lra.runs import published as tables
 from lra.submit import checks
 from lra.submit import record as submission_record
 from lra.submit.__main__ import submit
-from lra.submit.folder import check_folder
+from lra.submit.folder import check_folder, check_source, labels_of
 from lra.submit.verify import is_verified, rerun_command, tolerance
 
 STUDY = tables.HOME / "paper"
 SOURCE = """from lra.attention.base import Attention
-
-
 class Efficient(Attention):
     def forward(self, q, k, v, mask=None):
-        if mask is not None:
-            k = k.masked_fill(~mask[:, None, :, None], -1e9)
+        k = k if mask is None else k.masked_fill(~mask[:, None, :, None], -1e9)
         return q.softmax(-1) @ (k.softmax(2).mT @ v)
 """
+ALL = [(label, seed) for label in ("cur_abs", "mean") for seed in range(3)]
 STATEMENT = ("name=cur", "author=A. Name", "hardware=one core", "rates=[0.0001,0.0003]")
 
 
@@ -38,16 +36,16 @@ def published(label):
 
 def add(runs, label, seed, choices=None, **changes):
     """Write a run directory with the record and curve of a published run, by default with its configuration."""
-    source = published("mean" if label == "mean" else "cur_abs")
+    source = published("mean" if label.startswith("mean") else "cur_abs")
     choices = source.choices if choices is None else choices
     fingerprint = config_file.fingerprint(choices | {"seed": seed})
     folder = runs / "mine" / "listops" / label / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / config_file.NAME).write_text(yaml.safe_dump(json.loads(json.dumps(choices))))
+    (folder / config_file.NAME).write_text(config_file.dump(choices))
     (folder / checkpoint.METRICS).write_text(checkpoint.format_metrics(source.evaluations))
-    changes = {"git": "0123456789ab", "command": "python -m lra.train task=listops study=mine 'seeds=[0]'"} | changes
-    identity = {"study": "mine", "label": label, "seed": seed, "fingerprint": fingerprint}
-    record.save(dataclasses.replace(source.record, **identity, **changes), folder)
+    fields = {"git": "0123456789ab", "command": "python -m lra.train task=listops study=mine 'seeds=[0]'"}
+    fields |= {"study": "mine", "label": label, "seed": seed, "fingerprint": fingerprint} | changes
+    record.save(dataclasses.replace(source.record, **fields), folder)
 
 
 def add_seeds(runs, score, control_score):
@@ -62,28 +60,16 @@ def add_seeds(runs, score, control_score):
 def runs(tmp_path, monkeypatch):
     """Runs of three seeds of cur_abs and of the control, in an otherwise empty working directory."""
     monkeypatch.chdir(tmp_path)
+    # The tests of attention run the slow checks of cur_abs and the control; here a custom class alone is checked.
+    monkeypatch.setattr("lra.submit.folder.failed_checks", lambda x: failed_checks(x) if x.label == "Efficient" else [])
     # The weights come first, because the record lists their checksum.
-    first_dir = tmp_path / "runs/mine/listops/cur_abs/seed-0"
-    first_dir.mkdir(parents=True)
-    shutil.copy(STUDY / "listops/cur_abs/seed-0" / checkpoint.BEST, first_dir)
+    shutil.copytree(STUDY / "listops/cur_abs/seed-0", tmp_path / "runs/mine/listops/cur_abs/seed-0")
     return add_seeds(tmp_path / "runs", 35.0, 17.0)
 
 
 @pytest.fixture
 def command(call):
-    """Call lra submit with arguments; returns its exit message and stdout."""
     return lambda *words: call(submit, *words)[:2]
-
-
-@pytest.fixture(autouse=True)
-def check_custom_class_only(monkeypatch):
-    """Skip the slow checks of cur_abs and the control, which the tests of attention run too."""
-    run_checks = checks.failed_checks
-
-    def failed_checks(experiment):
-        return run_checks(experiment) if experiment.label == "Efficient" else []
-
-    monkeypatch.setattr(checks, "failed_checks", failed_checks)
 
 
 def test_submission_is_written_and_passes_repository_check(runs, command, tmp_path):
@@ -94,19 +80,20 @@ def test_submission_is_written_and_passes_repository_check(runs, command, tmp_pa
     folder = tmp_path / "submissions/cur"
     assert {path.name for path in folder.iterdir()} == {submission_record.NAME, *submission_record.TABLES}
     assert check_folder(folder) == []
+    assert "is a submission by A. Name; choose another name=" in command("runs=runs/mine", *STATEMENT, "author=B")[0]
     submission = submission_record.load(folder)
     assert (submission.labels, submission.protocol, submission.rates) == (["cur_abs"], "paper", [0.0001, 0.0003])
     # A score is edited after the submission was written.
     replace_text(folder / tables.RUNS, ",35.0,", ",95.0,")
     assert "runs.csv differs from its sha256" in check_folder(folder)[0]
+    remove("mean")(runs)
+    remove("cur_abs", "seed-0")(runs)
+    stop, _ = command("runs=runs/mine", "name=cur", "author=A. Name", "hardware=one")
+    assert "for 4 reasons" in stop and len(stop.splitlines()) == 5
 
 
 def remove(*parts):
-    """Return a function that deletes the runs of a mechanism or of one seed."""
     return lambda runs: shutil.rmtree(runs.joinpath("mine/listops", *parts))
-
-
-ALL = [(label, seed) for label in ("cur_abs", "mean") for seed in range(3)]
 
 
 def retrain(seeds, choices=(), **changes):
@@ -121,16 +108,16 @@ def retrain(seeds, choices=(), **changes):
 
 
 def edit(name, change):
-    """Return a function that changes a file of the first seed."""
     return lambda runs: change(runs / "mine/listops/cur_abs/seed-0" / name)
 
 
-def use_custom_class(runs):
+def use_custom_class(runs, text=SOURCE):
+    """Replace the runs of cur_abs by runs of a custom class whose file had a text."""
     choices = {key: value for key, value in published("cur_abs").choices.items() if not key.startswith("attn.")}
     choices |= {"attn._partial_": True, "attn._target_": "mine.Efficient"}
-    remove("cur_abs")(runs)
+    shutil.rmtree(runs / "mine/listops/cur_abs", ignore_errors=True)
     for seed in range(3):
-        add(runs, "Efficient", seed, choices)
+        add(runs, "Efficient", seed, choices, sources={"mine": hashlib.sha256(text.encode()).hexdigest()})
 
 
 @pytest.mark.parametrize(
@@ -138,7 +125,7 @@ def use_custom_class(runs):
     [
         (remove("cur_abs", "seed-2"), "cur_abs has 2 finished seeds; train at least 3"),
         (remove("cur_abs", "seed-1"), "lacks seed 1 of 0 to 2; include every seed, also one that diverged"),
-        (remove("mean"), "listops has no control; train attn=mean"),
+        (remove("mean"), "listops has no control; train attn=mean"), (edit(record.NAME, unseal), "json has no sha256"),
         (retrain(ALL[3:], {"optim.steps": 9}), "have different settings (optim.steps: 9 -> 5000)"),
         (retrain(ALL[1:2], {"optim.batch": 16}), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
         (retrain(ALL[1:2], git="0123-dirty"), "uncommitted changes (0123-dirty); commit and train again"),
@@ -146,32 +133,30 @@ def use_custom_class(runs):
         (retrain(ALL, budget="unknown"), "the budget of a run is not known; train with budget=<name>"),
         (retrain(ALL, budget="quick"), "cur_abs was trained at budget=quick, the leaderboard has budget=paper"),
         (retrain(ALL, {"provenance.max_length": 25}), "on other data than the benchmark's (max_length: 2000 -> 25)"),
-        (
-            retrain(ALL, {"optim.steps": 2}, command="python -m lra.train task=listops ++optim.steps=2"),
-            "was trained on 64 examples, budget=paper has 160,000; train without ++optim.steps=2",
-        ),
+        (retrain(ALL, {"optim.steps": 2}, steps=2, command="x experiment=mine"), "on 64 examples, the suite's configu"),
+        (retrain(ALL, command="lra.train experiment=curformer_listops"), "160,000 examples, the suite's configuration"),
+        (retrain(ALL, {"task.limit": 60}), "other options of the task than the suite (task.limit: 2000 -> 60)"),
+        (retrain(ALL[3:], {"optim.lr": 10.0}), "optim.lr: 10.0 of the control is neither the rate of the mechanism"),
+        (retrain(ALL[3:], {"attn._target_": "lra.attention.controls.Identity"}), "mean has the name of attn=mean but"),
+        (retrain(ALL[:1], steps=7), "seed 0 has a record of 7 steps and a configuration of 5,000; train it again"),
+        (retrain(ALL[:1], params=7), "listops cur_abs has 209,802 parameters, its records have 7; train it again"),
         (retrain(ALL, task="chain"), "chain is not a task of the Long Range Arena; its tasks are listops, text"),
         (edit(record.NAME, Path.unlink), "seed-0 has no record.json: the run is not finished"),
-        (edit(checkpoint.BEST, flip), "best.ckpt is damaged"),
-        (edit(checkpoint.METRICS, Path.unlink), "metrics.csv"),
+        (edit(checkpoint.BEST, flip), "best.ckpt is damaged"), (edit(checkpoint.METRICS, Path.unlink), "metrics.csv"),
         (use_custom_class, "the source of mine.Efficient is not attached; add source=mine.py"),
         ("rates=null", "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
         ("rates=[0.5]", "was trained at 0.0001, which is not among rates=[0.5]; name all"),
-        ("author=null", "author is not given; add author='...'"),
-        ("runs=nowhere", "runs=nowhere is not a folder"),
+        ("author=null", "author is not given; add author='...'"), ("name=Cur", "name=Cur is not allowed; use lower"),
+        ("link=ftp", "link=ftp is no address; use http://"), ("runs=nowhere", "runs=nowhere is not a folder"),
         ("source=other.py", "source=other.py is not a file"),
         ("name=null", "runs and name are missing: runs=<folder of runs>"),
     ],
-)
+)  # fmt: skip
 def test_invalid_submission_names_reason_and_writes_nothing(runs, command, tmp_path, change, reason):
     # The class can be imported, but its source is not attached.
     (tmp_path / "mine.py").write_text(SOURCE)
-    words = ["trust=mine"]
-    if callable(change):
-        change(runs)
-    else:
-        words.append(change)
-    stop, _ = command("runs=runs/mine", *STATEMENT, *words)
+    word = change if isinstance(change, str) else change(runs) or "link=null"
+    stop, _ = command("runs=runs/mine", *STATEMENT, "trust=mine", word)
     assert reason in stop and not (tmp_path / "submissions").exists()
 
 
@@ -180,40 +165,55 @@ def test_data_read_from_the_release_are_accepted(runs):
     run = published("cur_abs")
     choices = {key: value for key, value in run.choices.items() if not key.startswith("provenance.")}
     choices |= {"provenance.name": "listops", "provenance.release": "0e1"}
-    command = "python -m lra.train task=listops ++source.release=files"
-    from_release = run._replace(choices=choices, record=dataclasses.replace(run.record, command=command))
+    result = dataclasses.replace(run.record, command="python -m lra.train task=listops ++source.release=files")
+    from_release = run._replace(choices=choices, record=result)
     assert checks.check_benchmark({("listops", "cur_abs"): [from_release]}) == []
     rerun = rerun_command("cur", from_release)
     assert "'source.release=<your copy of the files>'" in rerun and "=files" not in rerun
     fewer = from_release._replace(record=dataclasses.replace(run.record, n_test=256))
-    (reason,) = checks.check_benchmark({("listops", "cur_abs"): [fewer]})
-    assert "other data than the benchmark's (test: 2000 -> 256)" in reason
+    reasons = checks.check_benchmark({("listops", "cur_abs"): [fewer]})
+    assert "other data than the benchmark's (test: 2000 -> 256)" in reasons[0] and len(reasons) == 1
 
 
-def test_all_reasons_are_listed_together(runs, command):
-    remove("mean")(runs)
-    remove("cur_abs", "seed-0")(runs)
-    stop, _ = command("runs=runs/mine", "name=cur", "author=me", "hardware=one")
-    assert "for 4 reasons" in stop and len(stop.splitlines()) == 5
+def test_control_is_recognised_by_its_class_at_a_rate_that_was_tried():
+    """After a search the label has the rate. Softmax attention alone takes the position bias of block=mega."""
+    control = published("mean")
+    named = dataclasses.replace(control.record, label="mean-optim.lr=0.0003")
+    control = control._replace(record=named, choices=control.choices | {"optim.lr": 3e-4, "block.bias": False})
+    groups = checks.by_mechanism([published("cur_abs"), control])
+    assert checks.check_control(groups, [3e-4]) == [] and "nor one of rates=" in checks.check_control(groups, [])[0]
+    assert labels_of([published("cur_abs"), control]) == ["cur_abs"]
 
 
 def test_custom_class_is_submitted_with_source_and_checked(runs, command, tmp_path):
-    (tmp_path / "code").mkdir()
     source = tmp_path / "code/mine.py"
+    source.parent.mkdir()
     source.write_text(SOURCE)
     use_custom_class(runs)
     words = ("runs=runs/mine", *STATEMENT, f"source={source}", "trust=mine")
     assert command(*words)[0] is None
     folder = tmp_path / "submissions/cur"
-    assert (folder / "mine.py").read_text() == SOURCE and check_folder(folder) == []
-    assert "mine" not in sys.modules
+    assert (folder / "mine.py").read_text() == SOURCE and check_folder(folder) == [] and "mine" not in sys.modules
     shutil.rmtree(folder)
+    # Training records the file of a class that is no part of the suite.
+    targets = {"attn._target_": f"{__name__}.Efficient", "block._target_": "lra.model.blocks.PreNorm"}
+    digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    assert config_file.source_digests(targets) == {__name__: digest}
     # A class that ignores the padding mask.
-    source.write_text(SOURCE.replace("if mask is not None", "if False"))
+    ignorant = SOURCE.replace("if mask is None", "if True")
+    source.write_text(ignorant)
+    assert "listops Efficient was not trained with this mine.py" in command(*words)[0]
+    use_custom_class(runs, text=ignorant)
     stop, _ = command(*words)
     assert "Efficient fails" in stop and "padding changes no real token" in stop and not folder.exists()
     source.write_text(SOURCE.replace("class Efficient", "class Another"))
     assert "there is no mine.Efficient" in command(*words)[0]
+    # A module that needs a second file, and one in a package.
+    source.write_text(f"import helper\n{SOURCE}")
+    source.with_name("helper.py").touch()
+    assert "without other files (ModuleNotFoundError: No module named 'helper')" in command(*words)[0]
+    groups = checks.by_mechanism([published("cur_abs")._replace(choices={"attn._target_": "pkg.mine.Efficient"})])
+    assert "is in a package; move the class to one file" in check_source(groups, "", tmp_path)[0]
 
 
 def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
@@ -222,13 +222,9 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     assert command("runs=runs/mine", *STATEMENT)[0] is None
     stop, _ = command("verify=cur")
     assert "0 finished seeds of listops cur_abs, 3 are needed: python -m lra.train" in stop
-    assert "study=verify-cur 'seeds=[0,1,2]'" in stop
-    assert "0 finished seeds of listops mean, 3 are needed" in stop
-    # Scores that are 5 points higher.
-    differing = add_seeds(tmp_path / "differing", 40.2, 17.1)
-    stop, text = command("verify=cur", f"runs={differing}")
-    assert "listops cur_abs differ by more than the tolerance" in stop and "DIFFERS" in text
-    assert not is_verified(folder)
+    assert "study=verify-cur 'seeds=[0,1,2]'" in stop and "0 finished seeds of listops mean, 3 are needed" in stop
+    stop, text = command("verify=cur", f"runs={add_seeds(tmp_path / 'differing', 40.2, 17.1)}")
+    assert "listops cur_abs differ by more than the tolerance" in stop and "DIFFERS" in text and not is_verified(folder)
     # Three seeds with a standard deviation of 8: a mean that is 4 points higher neither agrees nor differs.
     varying = add_seeds(tmp_path / "varying", 40.2, 17.1)
     for seed, test in enumerate((32.0, 40.0, 48.0)):
@@ -236,18 +232,19 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     stop, text = command("verify=cur", f"runs={varying}")
     assert "listops cur_abs are undecided" in stop and "add seeds" in stop and "differ by" not in stop
     assert "undecided" in text and "DIFFERS" not in text and not is_verified(folder)
-    # Scores that are 0.2 points higher.
+    assert "listops cur_abs seed 0, 1, 2 is the submitted run itself" in command("verify=cur", "runs=runs/mine")[0]
+    add(varying, "mean", 4, git="0123-dirty")
+    stop, _ = command("verify=cur", f"runs={varying}")
+    assert "listops mean lacks seed 3 of 0 to 4" in stop and "uncommitted changes (0123-dirty)" in stop
     matching = add_seeds(tmp_path / "matching", 35.2, 17.1)
-    assert "author is not given" in command("verify=cur", f"runs={matching}")[0]
+    for author in ("null", "' a.  NAME'"):
+        assert "author is not given" in command("verify=cur", f"runs={matching}", f"author={author}")[0]
     stop, text = command("verify=cur", f"runs={matching}", "author=B. Name")
     assert stop is None and "submitted 36.00 (n = 3), rerun 36.20 (n = 3)" in text
     assert is_verified(folder) and check_folder(folder) == []
     # Other runs under the same name have to be rerun again.
-    assert command("runs=runs/mine", *STATEMENT)[0] is None
-    assert not is_verified(folder)
-
-
-def test_tolerance_is_one_point_or_two_standard_errors():
+    assert command("runs=runs/mine", *STATEMENT)[0] is None and not is_verified(folder)
+    # The tolerance is one point or two standard errors.
     assert tolerance([36.0, 36.1, 36.2], [36.0, 36.1, 36.2]) == 1.0
     assert tolerance([30.0, 36.0, 42.0], [36.0, 36.0, 36.0]) == pytest.approx(2 * (36 / 3) ** 0.5)
 

@@ -95,16 +95,22 @@ def test_recorded_commit_marks_uncommitted_changes(tmp_path, monkeypatch):
         words = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
         return subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 
-    (tmp_path / "record.py").write_text("")
+    package = tmp_path / "lra/runs"
+    package.mkdir(parents=True)
+    (package / "record.py").write_text("")
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "one")
-    monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
+    monkeypatch.setattr(record, "__file__", str(package / "record.py"))
     head = git("rev-parse", "--short=12", "HEAD").strip()
+    (tmp_path / "notes.txt").touch()
     assert record.git_commit() == head
-    (tmp_path / "record.py").write_text("changed")
-    assert record.git_commit() == f"{head}-dirty"
-    git("rm", "-q", "--cached", "record.py")
+    # A new mechanism that is not tracked, then a changed file.
+    for name in ("mine.py", "record.py"):
+        (package / name).write_text("changed")
+        assert record.git_commit() == f"{head}-dirty"
+        (package / "mine.py").unlink(missing_ok=True)
+    git("rm", "-q", "--cached", "lra/runs/record.py")
     git("commit", "-qm", "two")
     assert record.git_commit() is None
 
