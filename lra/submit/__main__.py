@@ -38,9 +38,9 @@ class SubmitOptions(Options):
     def check(self) -> None:
         if self.verify is None and (self.runs is None or self.name is None):
             raise ValueError("runs and name are missing: runs=<folder of runs> name=<submission>, or verify=<name>")
-        name = self.verify or self.name
-        if name is not None and not record.NAME_PATTERN.fullmatch(name):
-            raise ValueError(f"name={name} is not allowed; {record.NAME_RULE}")
+        for option, name in (("name", self.name), ("verify", self.verify)):
+            if name is not None and not record.NAME_PATTERN.fullmatch(name):
+                raise ValueError(f"{option}={name} is not allowed; {record.NAME_RULE}")
 
 
 @main(SubmitOptions)

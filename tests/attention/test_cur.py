@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import assert_error
 from support.features import D, E, H, check, masks, mean, qkv, real_rows, same_with_gradients, sized, weights
 
 from lra.attention.cur import CUR
@@ -221,5 +222,4 @@ def test_cur_attention_matches_module(score):
 )
 def test_cur_attention_rejects_invalid_arguments(changes, reason):
     q, k, v, mask = draw_qkv_and_mask()
-    with pytest.raises(ValueError, match=reason):
-        cur_attention(**({"query": q, "key": k, "value": v, "attn_mask": mask} | changes))
+    assert_error(reason, cur_attention, **({"query": q, "key": k, "value": v, "attn_mask": mask} | changes))

@@ -5,20 +5,8 @@ from functools import cache, partial
 
 import pytest
 import torch
-from support.features import (
-    PATTERNS,
-    TOKEN_SIZES,
-    D,
-    H,
-    all_real,
-    check,
-    masks,
-    mean,
-    qkv,
-    same_with_gradients,
-    sized,
-    tokens,
-)
+from support import features
+from support.features import D, H, check, mean, qkv, sized, tokens
 from torch import nn
 
 from lra.attention import fnet
@@ -170,22 +158,22 @@ def synthetic_scores(kind, mixer, h, x):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dot_product", [False, True])
-@PATTERNS
+@features.PATTERNS
 def test_synthesizer_matches_definition(pattern, kind, dot_product):
     """softmax(S) v, or with dot_product softmax(S + q kᵀ / √D) v."""
     torch.manual_seed(0)
-    mixer = KINDS[kind](TOKEN_SIZES, dim=DIM, dot_product=dot_product).double().eval()
+    mixer = KINDS[kind](features.TOKEN_SIZES, dim=DIM, dot_product=dot_product).double().eval()
     if kind == "dense":
         torch.nn.init.normal_(mixer.bias)
-    x, mask = tokens(DIM, L), masks(L)[pattern]
+    x, mask = tokens(DIM, L), features.masks(L)[pattern]
     *qk, v = mixer.inputs(x).unflatten(-1, (-1, H, D)).permute(2, 0, 3, 1, 4)  # (N,H,L,D) each
     mixed = torch.zeros_like(v)
-    for n, real in enumerate(all_real(mask, L)):
+    for n, real in enumerate(features.all_real(mask, L)):
         for h in range(H):
             scores = synthetic_scores(kind, mixer, h, x[n]) + (qk[0][n, h] @ qk[1][n, h].T / D**0.5 if qk else 0)
             mixed[n, h] = mean(scores.exp() * real, v[n, h])
     expected = mixer.output(mixed.transpose(1, 2).flatten(2))
-    same_with_gradients(mixer(x, mask), expected, [x, *mixer.parameters()])
+    features.same_with_gradients(mixer(x, mask), expected, [x, *mixer.parameters()])
 
 
 MASK = torch.arange(L) < torch.tensor([L, 6, 1, 0])[:, None]
@@ -198,7 +186,9 @@ def dft_matrix(n):
 
 
 @pytest.mark.parametrize("mask", [None, MASK, MASK & False], ids=["no mask", "holes", "padding alone"])
-@pytest.mark.parametrize("transform", [FNet(TOKEN_SIZES, dim=DIM), fnet._transform_batch], ids=["module", "batch"])
+@pytest.mark.parametrize(
+    "transform", [FNet(features.TOKEN_SIZES, dim=DIM), fnet._transform_batch], ids=["module", "batch"]
+)
 def test_fnet_matches_2d_dft_of_real_tokens(transform, mask):
     x = torch.randn(4, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     real = torch.ones(4, L, dtype=torch.bool) if mask is None else mask
@@ -206,7 +196,7 @@ def test_fnet_matches_2d_dft_of_real_tokens(transform, mask):
     for n in range(4):
         sequence = x[n, real[n]].cdouble()
         expected[n, real[n]] = (dft_matrix(len(sequence)) @ sequence @ dft_matrix(DIM)).real
-    same_with_gradients(transform(x, real if transform is fnet._transform_batch else mask), expected, x)
+    features.same_with_gradients(transform(x, real if transform is fnet._transform_batch else mask), expected, x)
 
 
 def test_fnet_dft_float32_error_is_close_to_torch_fft():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import hydra
 import pytest
-from conftest import slow, small_disk, until
+from conftest import assert_error, slow, small_disk, until
 from server import DATA, SHA256, assert_rejected, files_in, imdb, refused, silent, start, write_folder, write_tar
 
 from data_prep import __main__ as command
@@ -187,8 +187,7 @@ def test_file_fingerprint_detects_change_in_place(tmp_path, monkeypatch):
     for data in (b"", DATA[:50], b"x" + DATA[1:50], DATA):
         path.write_bytes(data)
         assert fingerprint(path) == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    with pytest.raises(ValueError, match="nothing cannot be read: No such file"):
-        fingerprint(tmp_path / "nothing")
+    assert_error("nothing cannot be read: No such file", fingerprint, tmp_path / "nothing")
 
 
 LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n" + b"[MAX 2 9 ]\t9\n" * 8 for name in ("train", "val", "test")}
@@ -268,8 +267,7 @@ def test_run_on_copy_is_restored_without_its_files(home):
     check_choices(folder, run_identity(experiment("text", "a")))
     # Contents count, not only names and sizes.
     (home / "a/aclImdb/train/neg/0_5.txt").write_bytes(b"poor film")
-    with pytest.raises(ValueError, match=r"provenance\.file\.sha256"):
-        check_choices(folder, run_identity(experiment("text", "a")))
+    assert_error(r"provenance\.file\.sha256", check_choices, folder, run_identity(experiment("text", "a")))
     shutil.rmtree(home / "a")
     run = RunDir.read(folder)
     _, data = restore.trained(run, restore.configuration(run, "data"))

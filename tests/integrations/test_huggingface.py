@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from conftest import assert_error
 
 from lra.ops.cur import cur_attention
 from lra.ops.selection import SCORES
@@ -159,11 +160,9 @@ def test_reload_uses_saved_attention_name_and_warns_without_it(tmp_path):
 def test_decoder_raises():
     gpt_sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 50}
     gpt = build("GPT2", gpt_sizes | {"attn_implementation": "cur"})
-    with pytest.raises(ValueError, match="gpt2 is a decoder or masks keys query by query"):
-        gpt(input_ids=inputs("bert")["input_ids"])
+    assert_error("gpt2 is a decoder or masks keys query by query", gpt, input_ids=inputs("bert")["input_ids"])
     decoder = build("Bert", {**TEXT, "is_decoder": True, "attn_implementation": "cur"})
-    with pytest.raises(ValueError, match="bert is a decoder"):
-        decoder(**inputs("bert"))
+    assert_error("bert is a decoder", decoder, **inputs("bert"))
     with pytest.raises(ValueError, match="GPT2Attention is causal; CUR attention is for encoders"):
         gpt.h[0].attn.eval()(torch.randn(1, 4, 32))
 
@@ -184,12 +183,10 @@ def test_dropout_and_unknown_options_raise():
         model("bert", "cur")(**batch, output_attentions=True)
     with pytest.raises(ValueError, match="BertSelfAttention masks keys query by query"):
         model("bert", "cur")(batch["input_ids"], torch.ones(20, 20, dtype=torch.bool).tril().expand(3, 1, 20, 20))
-    with pytest.raises(ValueError, match=r"register: no option cuont; there is count, score"):
-        register("typo", cuont=3)
+    assert_error(r"register: no option cuont; there is count, score", register, "typo", cuont=3)
     encoder = model("bert", "cur")
     encoder.config.cur = {"cuont": 3}
-    with pytest.raises(ValueError, match=r"config.cur: no option cuont; there is count"):
-        encoder(**batch)
+    assert_error(r"config.cur: no option cuont; there is count", encoder, **batch)
 
 
 def test_additive_mask_equals_boolean_mask():

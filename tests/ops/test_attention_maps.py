@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import assert_error
 from support.features import PATTERNS, all_real, masks, same_with_gradients, tokens
 from torchmetrics.functional.classification import binary_auroc
 
@@ -202,8 +203,7 @@ def test_roc_auc_matches_pairwise_definition(n, levels):
 
 @pytest.mark.parametrize("metric", [metrics.roc_auc, metrics.balanced_accuracy])
 def test_missing_class_raises_value_error(metric):
-    with pytest.raises(ValueError, match="both classes"):
-        metric(torch.zeros(5, 2), torch.ones(5, dtype=torch.int64))
+    assert_error("both classes", metric, torch.zeros(5, 2), torch.ones(5, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("n", [2, 17, 300])

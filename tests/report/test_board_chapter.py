@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from conftest import assert_error
 from scipy import stats
 from support.records import add, add_seeds, diverged, metrics, of_study, texts, write_report
 
@@ -137,8 +138,7 @@ def test_published_board_is_compared_with_custom_mechanism(runs, tmp_path_factor
     out = capsys.readouterr().out
     assert re.search(r"mine +72.00 ± 1.58", out) and re.search(r"sdpa +95.40 ± 2.30", out)
     monkeypatch.setattr("lra.board.chapter.HOME", home / "none")
-    with pytest.raises(ValueError, match="board=true needs the runs of the published board"):
-        write_report("board=true", f"runs={custom_runs}")
+    assert_error("board=true needs the runs of the published board", write_report, "board=true", f"runs={custom_runs}")
 
 
 def test_plateau_ends_when_validation_gains_a_fifth(runs):

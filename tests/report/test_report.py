@@ -12,21 +12,7 @@ from conftest import assert_error
 from PIL import Image
 from rich.console import Console
 from support import records
-from support.records import (
-    MB,
-    TESTS,
-    add,
-    add_seeds,
-    cells,
-    diverged,
-    made,
-    of_study,
-    row,
-    rows,
-    table,
-    texts,
-    write_report,
-)
+from support.records import add, add_seeds, cells, diverged, made, row, rows, table, texts
 
 from lra.report import bench_figures, bench_tables, details, paper_tables, results
 from lra.report.bench_groups import growth
@@ -37,15 +23,15 @@ from lra.results.lr_search import lr_table
 
 
 def test_mean_and_deviation_exclude_failed_seeds(tmp_path):
-    for seed, test in enumerate(TESTS):
+    for seed, test in enumerate(records.TESTS):
         add(tmp_path, seed=seed, test=test, val=test + seed, step_ms=10.0 + seed**2)
     diverged(tmp_path, 123, seed=4)
     diverged(tmp_path, 9, label="lost")
     add(tmp_path, label="once")
     row = rows(tmp_path)["listops", "cur_abs"]
-    assert row.test == pytest.approx(sum(TESTS) / 4)
-    assert row.cell.std == pytest.approx(statistics.stdev(TESTS))
-    assert row.val == pytest.approx(statistics.fmean(t + i for i, t in enumerate(TESTS)))
+    assert row.test == pytest.approx(sum(records.TESTS) / 4)
+    assert row.cell.std == pytest.approx(statistics.stdev(records.TESTS))
+    assert row.val == pytest.approx(statistics.fmean(t + i for i, t in enumerate(records.TESTS)))
     assert (row.n, row.ms) == (4, 12.5)
     output = {"test": "38.01 ± 1.50", "n": "4 (+1)", "val": "39.51", "ms": "12.5"}
     output |= {"constant": "17.35", "params": "214,410", "details": "1 diverged at step 123"}
@@ -151,7 +137,7 @@ PHASE = replace(records.PHASE, steps=100, tokens=600_000, step_ms=20.0)
 
 
 def lr_cells(runs):
-    return cells(lr_table(of_study(runs)))
+    return cells(lr_table(records.of_study(runs)))
 
 
 def test_lr_search_chooses_rate_by_validation_score(tmp_path):
@@ -166,7 +152,7 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     assert line["best rate"].n == 2 and line["best rate"].std == pytest.approx(2**0.5)
     assert line["val at each rate"].text == "budget's 50.00, 3e-05 55.00, 0.01 40.00, 0.1 -"
     # Other tables show the default rate.
-    tables_by_title = {table.title: table for table in tables(of_study(tmp_path))[0]}
+    tables_by_title = {table.title: table for table in tables(records.of_study(tmp_path))[0]}
     assert "Best learning rate" in tables_by_title and "Pretraining on the task's own inputs" not in tables_by_title
     for title in ("paper-paper", "Gain over mean"):
         assert not any("optim.lr" in label for label in cells(tables_by_title[title]))
@@ -177,8 +163,8 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     assert lr_cells(tmp_path)["mean"]["rate"].text == "budget's"
     line = lr_cells(tmp_path)["linear-count=8"]
     assert line["val at each rate"].text == "budget's 50.00 (n = 3), 3e-05 55.00 (n = 2), 0.01 40.00 (n = 2), 0.1 -"
-    assert list(cells(results.results(of_study(tmp_path)))) == ["linear-count=8", "mean", "psf-optim.lr=0.1"]
-    assert lr_table([row for row in of_study(tmp_path) if row.label.startswith("psf")]) is None
+    assert list(cells(results.results(records.of_study(tmp_path)))) == ["linear-count=8", "mean", "psf-optim.lr=0.1"]
+    assert lr_table([row for row in records.of_study(tmp_path) if row.label.startswith("psf")]) is None
 
 
 def test_pretraining_table_has_scratch_pretrained_and_matched_columns(tmp_path):
@@ -186,7 +172,7 @@ def test_pretraining_table_has_scratch_pretrained_and_matched_columns(tmp_path):
     add_seeds(tmp_path, "sdpa+masked", (50.0, 54.0), tokens=1_000_000, steps=100, pretrain=PHASE)
     add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=400_000, steps=100, pretrain=PHASE)
     add_seeds(tmp_path, "mean", (20.0, 22.0), tokens=1_000_000, steps=100)
-    table = pretraining(of_study(tmp_path))
+    table = pretraining(records.of_study(tmp_path))
     ((label, line),) = cells(table).items()
     assert label == "sdpa+masked" and table.about.endswith("(other model sizes).")
     assert [line[name].value for name in ("scratch", "pretrained", "matched")] == [41.0, 52.0, 45.0]
@@ -197,8 +183,8 @@ def test_pretraining_table_has_scratch_pretrained_and_matched_columns(tmp_path):
     costs = "scratch 1 M tokens, 1 s; pretrained 0.6 + 1 M tokens, 3 s; matched 0.6 + 0.4 M tokens, 3 s"
     assert line["cost"].text == costs
     # Other tables report the cost too.
-    assert "sdpa+masked on listops 0.6 + 1 M tokens, 3 s" in results.results(of_study(tmp_path)).about
-    (task_table,) = details.details(of_study(tmp_path))
+    assert "sdpa+masked on listops 0.6 + 1 M tokens, 3 s" in results.results(records.of_study(tmp_path)).about
+    (task_table,) = details.details(records.of_study(tmp_path))
     assert "pretrained (masked) 100 steps, 0.6 M tokens, 2 s" in texts(task_table)["sdpa+masked"]["details"]
     assert "pretrained" not in texts(task_table)["sdpa"]["details"]
 
@@ -209,7 +195,7 @@ def test_pretrained_run_is_compared_with_scratch_run_of_same_label_keys(tmp_path
     for keys in ("-model.dim=128", "-pretrain.steps=50-model.dim=128", "-model.dim=128-pretrain.lr=1e-3"):
         add_seeds(tmp_path, f"sdpa+masked{keys}", (61.0,), tokens=1_000_000, pretrain=PHASE)
         add_seeds(tmp_path, f"sdpa+masked-matched{keys}", (58.0,), tokens=400_000, pretrain=PHASE)
-    lines = list(cells(pretraining(of_study(tmp_path))).values())
+    lines = list(cells(pretraining(records.of_study(tmp_path))).values())
     assert len(lines) == 3 and lines[0]["mechanism"].text == "sdpa+masked-model.dim=128"
     for line in lines:
         assert [line[name].value for name in ("scratch", "gain", "gain matched")] == [60.0, 1.0, -2.0]
@@ -220,7 +206,7 @@ def test_matched_run_of_other_cost_is_not_compared(tmp_path):
     add_seeds(tmp_path, "sdpa", (40.0, 42.0), tokens=1_000_000)
     # Both phases together use 1.1 M tokens.
     add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=500_000, pretrain=PHASE)
-    table = pretraining(of_study(tmp_path))
+    table = pretraining(records.of_study(tmp_path))
     (line,) = cells(table).values()
     assert line["matched"].value is None and line["pretrained"].value == 45.0
 
@@ -229,7 +215,7 @@ OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("nai
 STEP = {"what": "step", "task": "text", "roofline_ms": None, "roofline_bytes": None, "flops": None}
 STEPS = [
     row("naive", 64, 8.0, **STEP),
-    row("cur_abs", 64, 2.0, **STEP, peak_bytes=16 * MB),
+    row("cur_abs", 64, 2.0, **STEP, peak_bytes=16 * records.MB),
     row("psf", 64, None, **STEP, status="out of memory"),
 ]
 
@@ -319,11 +305,11 @@ def test_figures_are_written_and_not_blank(tmp_path):
 
 def test_report_without_training_runs_shows_benchmarks(tmp_path, capfd):
     bench_record.save(made(STEPS), tmp_path)
-    write_report(f"runs={tmp_path}")
+    records.write_report(f"runs={tmp_path}")
     out = capfd.readouterr().out
     assert all(word in out for word in ("bench: step of text", "cur_abs", "out of memory", "6.65"))
     text, page = ((tmp_path / "report" / name).read_text() for name in ("report.md", "index.html"))
     assert "# Efficiency" in text and "| cur_abs | 64 | 2 |" in text and "out of memory" in text
     pictures = list((tmp_path / "report" / "efficiency").glob("*.png"))
     assert "out of memory" in page and page.count("<svg xmlns") == len(pictures)
-    assert_error("no record of a training run", write_report, f"runs={tmp_path}", "study=paper-paper")
+    assert_error("no record of a training run", records.write_report, f"runs={tmp_path}", "study=paper-paper")

@@ -8,6 +8,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from conftest import assert_error
 from support.records import PHASE, RECORD, add, add_seeds, cells, diverged, of_study, table, texts
 
 from lra.config import CONF
@@ -212,5 +213,4 @@ def test_single_task_study_has_one_table_for_gains_or_pretraining(home):
 
 def test_readme_without_markers_raises(home):
     (home / "README.md").write_text("# A project\n")
-    with pytest.raises(ValueError, match=r"README.md must have the lines <!-- results"):
-        readme_and_results(home)
+    assert_error(r"README.md must have the lines <!-- results", readme_and_results, home)
