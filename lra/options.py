@@ -75,9 +75,9 @@ class Checked:
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
         for owner in cls.__mro__:
-            # object and C classes have slot wrappers, without annotations.
-            constructor = vars(owner).get("__init__")
-            annotations = inspect.get_annotations(constructor) if constructor else {}
+            # The constructors of object and of C classes have no annotations.
+            constructor = getattr(owner, "__init__", None)
+            annotations = getattr(constructor, "__annotations__", {})
             for name, kind in annotations.items():
                 if name not in options:
                     continue
@@ -106,6 +106,9 @@ def accepts(kind: Any, value: Any) -> bool:
         return all(value in bounds for bounds in ranges)
     if origin in (Union, UnionType):
         return any(accepts(part, value) for part in arguments)
+    # A list, a callable and others of which nothing is checked.
+    if origin is not None:
+        return True
 
     # A plain type. In Python, a bool is an int too.
     if kind is NoneType:

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from support import peers
+from support import peers as shared
 from support.peers import DIM, D, H, L, N, first_real, make, merge, package, run, same, split, tokens
 
 from lra.attention.bigbird import BigBird
@@ -44,7 +44,7 @@ def test_longformer_matches_transformers(side, global_tokens, monkeypatch):
         is_global_attn=global_tokens > 0,
     )[0]
     ours = make(Longformer, length, window=2 * side + 1, global_tokens=global_tokens)
-    peers.same_with_gradients(run(ours, peer, x, mask)[mask], theirs[mask], x)
+    shared.same_with_gradients(run(ours, peer, x, mask)[mask], theirs[mask], x)
 
 
 @pytest.mark.parametrize("block, length", [(4, 64), (5, 40), (64, 64), (7, 40)])
@@ -53,9 +53,9 @@ def test_local_matches_local_attention_without_neighbours(block, length):
     peers = package("local_attention")
     peer = peers.LocalAttention(block, look_backward=0, look_forward=0, autopad=True)
     ours, x = make(Local, length, block=block), tokens(length)
-    q, k, v = peers.derived_qkv(x)
+    q, k, v = shared.derived_qkv(x)
     for mask in (first_real(length, length, length, length), first_real(length, length, length - 9, 3)):
-        peers.same_with_gradients(merge(ours(q, k, v, mask))[mask], merge(peer(q, k, v, mask=mask))[mask], x)
+        shared.same_with_gradients(merge(ours(q, k, v, mask))[mask], merge(peer(q, k, v, mask=mask))[mask], x)
     num_full = length - length % block
     unmasked, full = peer(q, k, v), ours(q, k, v)
     same(unmasked[:, :, :num_full], full[:, :, :num_full])
@@ -86,7 +86,7 @@ def test_bigbird_matches_transformers_in_training(blocks, block, random):
         assert choice.shape == (blocks - 2, random)
         inner = torch.arange(1, blocks - 1)[:, None]
         ours.draw[head, inner, torch.as_tensor(choice, dtype=torch.int64)] = 1
-    peers.same_with_gradients(run(ours, peer, x, mask)[mask], theirs[mask], x)
+    shared.same_with_gradients(run(ours, peer, x, mask)[mask], theirs[mask], x)
 
 
 PERFORMER = [("exp", 0.3, 1), ("exp", 1.0, 1), ("exp", 3.0, 1), ("exp", 1.0, 2), ("relu", 1.0, 1)]
@@ -100,7 +100,7 @@ def test_performer_matches_performer_pytorch(kernel, spread, scalings):
     peer = peers.FastAttention(D, nb_features=20, generalized_attention=kernel == "relu").double()
     ours = make(Performer, features=20, kernel=kernel, redraw="never", scalings=scalings)
     ours.rows.draw.copy_(peer.projection_matrix)
-    q, k, v = peers.derived_qkv(spread * tokens().detach())
+    q, k, v = shared.derived_qkv(spread * tokens().detach())
     scale = D ** (-0.25 * (scalings - 1))
     same(ours(q, k, v), peer(q * scale, k * scale, v))
 
@@ -137,7 +137,7 @@ def test_reformer_matches_transformers_after_first_chunk(chunk, hashes, buckets,
     out = ours(qk, qk, v, mask)
     is_first, real = in_first_chunk(ours, qk, real), real[:, None].expand(-1, H, -1)
     assert (real & ~is_first).sum() > 50
-    peers.same_with_gradients(out[real & ~is_first], theirs[real & ~is_first], x)
+    shared.same_with_gradients(out[real & ~is_first], theirs[real & ~is_first], x)
     assert not torch.allclose(out[real & is_first], theirs[real & is_first], atol=1e-3)
 
 
@@ -154,5 +154,5 @@ def test_reformer_matches_reformer_pytorch_after_first_chunk(chunk, hashes):
     theirs = peer(qk.flatten(0, 1), v.flatten(0, 1))[0].unflatten(0, (N, H))
     out = ours(qk, qk, v)
     is_first = in_first_chunk(ours, qk, first_real(L, L, L, L))
-    peers.same_with_gradients(out[~is_first], theirs[~is_first], x)
+    shared.same_with_gradients(out[~is_first], theirs[~is_first], x)
     assert not torch.allclose(out[is_first], theirs[is_first], atol=1e-3)

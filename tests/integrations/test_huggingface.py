@@ -92,6 +92,7 @@ def test_padding_does_not_change_real_tokens(kind, attention):
     torch.testing.assert_close(states(encoder, batch), torch.cat(unpadded), rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("attention", ["cur", "cur_8", "cur_abs"])
 def test_padded_batch_compiles_without_graph_breaks_and_exports(attention):
     encoder, batch = model("bert", attention), inputs("bert")

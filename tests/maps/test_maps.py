@@ -46,7 +46,7 @@ def test_map_times_values_equals_mechanism_output(name, monkeypatch):
         mixer.output.register_forward_pre_hook(lambda _, inputs: output_inputs.append(inputs[0]))
         (x, mask), _ = maps.calls(model, batch, mixer)[0]
         out = output_inputs[0].unflatten(-1, (actual.shape[1], -1)).transpose(1, 2)
-        v = mixer.values(x)[:, None] if hasattr(mixer, "values") else mixer.project(x)[1]
+        v = mixer.values(x)[:, None] if hasattr(mixer, "values") else mixer.project(x)[-1]
     is_real = batch.mask[:, 0, None, :, None].expand_as(out)
     error = (actual @ v - out)[is_real].abs().max()
     assert error <= (1e-5 if name in KERNELS else 1e-9) * out[is_real].abs().max()
