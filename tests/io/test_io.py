@@ -1,5 +1,6 @@
 """Tests of atomic file replacement, of reading unusable files, and of lock files shared by several processes."""
 
+import errno
 import fcntl
 import itertools
 import multiprocessing
@@ -52,8 +53,15 @@ def test_reading_missing_file_or_folder_raises_reason(tmp_path):
             read(tmp_path)
 
 
+def fail_to_copy(path):
+    with atomic.replacing(path):
+        raise OSError(errno.EFBIG, "File too large", "/tmp/source", None, str(path))
+
+
 LONG = "x" * 20_000
 DISK_FULL = {
+    # The error of a copy names its source first.
+    "last.ckpt": fail_to_copy,
     "report.md": lambda path: atomic.write(path, LONG),
     "best.ckpt": lambda path: atomic.copy(CONF.parent / "README.md", path, lambda part: None),
     # In the folder of a run of a sweep.

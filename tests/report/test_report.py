@@ -61,8 +61,7 @@ def test_duplicate_record_counts_once_and_conflict_is_reported(tmp_path):
 
 def test_row_reports_differences_between_seeds(tmp_path):
     for seed, rate in enumerate([0.1, 0.2]):
-        config = add(tmp_path / "merged", seed=seed).with_name("config.yaml")
-        config.write_text(f"optim.lr: {rate}\n")
+        add(tmp_path / "merged", seed=seed).with_name("config.yaml").write_text(f"optim.lr: {rate}\n")
     assert rows(tmp_path / "merged")["listops", "cur_abs"].remarks == ["seeds differ in optim.lr"]
     add(tmp_path, label="softmax")
     add(tmp_path)

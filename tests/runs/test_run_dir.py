@@ -227,7 +227,6 @@ def test_finished_run_is_read_and_its_model_rebuilt(tmp_path):
     check_choices(home, choices)
     message = "another configuration (attn.count: 64 -> 8), see its config.yaml; start a new study"
     assert message in error_message(check_choices, home, choices | {"attn.count": 8})
-    # Seeds are averaged, so they share their choices.
     check_choices(home.with_name("seed-1"), choices)
     message = "seed-0 was made by another configuration (attn.count: 64 -> 8), see its config.yaml; seeds are averaged"
     assert message in error_message(check_choices, home.with_name("seed-1"), choices | {"attn.count": 8})

@@ -207,6 +207,21 @@ def test_failed_launcher_is_called_again_while_runs_finish(tmp_path, monkeypatch
     assert report.count("failed, a worker was killed\n") == 2
 
 
+def test_run_with_progress_but_no_result_is_launched_again(tmp_path, monkeypatch, capfd):
+    rounds = []
+
+    def launch(runs, *_):
+        rounds.append(len(runs))
+        for run in runs:
+            if len(rounds) == 1:
+                run.folder.mkdir(parents=True)
+                (run.folder / "metrics.csv").write_text("step,val\n3,9.0\n")
+            else:
+                finish(run)
+
+    assert sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")[0] is None and rounds == [4, 4]
+
+
 def test_launched_run_gets_overrides_with_spaces_and_brackets(tmp_path, monkeypatch, capfd):
     data_folders = []
     note = lambda config, **options: data_folders.append(config.data.root)
