@@ -145,7 +145,7 @@ def overview() -> str:
         "",
         "lra <command> --help lists the options of a command. Options are Hydra overrides:",
         "  lra train task=listops attn=cur_abs attn.count=32",
-        "  lra train -m task=listops attn=cur_abs,nystrom   # one run per value",
+        "  lra train -m task=listops attn=cur_abs,nystrom   # one job per value",
     ]
     return "\n".join(lines)
 

@@ -18,8 +18,7 @@ Spacing = Literal["linear", "log"]
 
 
 class Mamba(Mixer):
-    """h_t = exp(Δ_t A) h_(t-1) + Δ_t B_t u_t, y_t = C_t·h_t + D u_t for each of expand · dim channels, gated by
-    silu(z).
+    """h_t = exp(Δ_t A) h_(t-1) + Δ_t B_t u_t, y_t = silu(z_t) (C_t·h_t + D u_t) for each of expand · dim channels.
 
     u and z are linear maps of the input; u passes a short convolution and SiLU; Δ, B and C are linear maps of u, Δ
     through a bottleneck of rank ceil(dim / 16) and softplus. O(L d n) time; a state of d n numbers for each

@@ -34,6 +34,17 @@ LEGEND = """\
 
 The papers' budget is `protocol=paper budget=paper`."""
 
+README_LEGEND = """\
+* **test**: accuracy on the standard test set at the best validation checkpoint, mean ± sample standard deviation over n
+  seeds.
+* **gain**: difference from `attn=mean`, a control in which every query gets the mean of the values; 95 % interval.
+* **fresh test**: accuracy on further generated examples, the same for all mechanisms, ± standard error.
+* **published**: the value that a paper prints for this encoder; without one, the values for other encoders.
+* **(longer training)**: 20,000 steps of 128 sequences as released by CURformer's authors, instead of 5,000 of 32.
+* **ms**: time per training step. Runs shared their device, so it does not rank mechanisms; `lra bench` measures speed.
+
+[docs/results.md](docs/results.md#long-range-arena) has the exact definitions."""
+
 
 def tables(studies: Studies) -> list[Table]:
     """Make the tables of the Arena: results of each task, then which mechanisms differ, then 16 bits against 32."""
@@ -47,13 +58,22 @@ def tables(studies: Studies) -> list[Table]:
 
 
 def readme(studies: Studies) -> str:
-    """Render the tables of results for the README; empty without runs at the papers' budget."""
+    """Render the tables of results for the README; empty without runs at the papers' budget.
+
+    Runs whose label names another learning rate than the papers' are left to docs/results.md.
+    """
     parts = []
     for task, lines in entries(studies).items():
-        table = task_table(task, lines)
-        parts += [f"**{table.title}**", table.markdown(), table.about]
+        at_papers_rate = [entry for entry in lines if "optim.lr=" not in entry.row.label]
+        shown = at_papers_rate if at_papers_rate else lines
+        table = task_table(task, shown)
+        about = table.about
+        if len(shown) < len(lines):
+            num_left_out = plural(len(lines) - len(shown), "line")
+            about += f" {num_left_out} with other learning rates: [docs/results.md](docs/results.md#{task})."
+        parts += [f"**{table.title}**", table.markdown(), about]
     if parts:
-        parts.append(LEGEND)
+        parts.append(README_LEGEND)
     return "\n\n".join(parts)
 
 

@@ -223,7 +223,7 @@ def _section(rows: list[Row], info: About, boards: Mapping[str, BoardResults], p
     """Render a study: notes, hardware, command, figures and tables."""
     notes = [f"* {note}" for note in info.notes]
     parts = [
-        f"## {rows[0].study}",
+        f"## Study {rows[0].study}",
         "\n".join(notes),
         f"Hardware: {info.hardware}.",
         f"```text\n{info.command}\n```",

@@ -203,11 +203,11 @@ def test_about_file_lists_mechanisms_of_figure(home):
 def test_single_task_study_has_one_table_for_gains_or_pretraining(home):
     runs = [published_run("one", label, "listops", test=test) for label, test in (("mean", 20.0), ("cur_abs", 30.0))]
     published.save(home / "published" / "one", runs)
-    section = readme_and_results(home)[1].partition("\n## one")[2].partition("\n## two")[0]
+    section = readme_and_results(home)[1].partition("\n## Study one")[2].partition("\n## Study two")[0]
     assert "| `cur_abs` | 30.00 | +10.00 | 1 |" in section and section.count("| mechanism |") == 1
     pretrained = published_run("one", "cur_abs+masked", "listops", test=36.0, pretrain=PHASE)
     published.save(home / "published" / "one", [*runs, pretrained])
-    section = readme_and_results(home)[1].partition("\n## one")[2].partition("\n## two")[0]
+    section = readme_and_results(home)[1].partition("\n## Study one")[2].partition("\n## Study two")[0]
     assert "| `cur_abs+masked` | listops | 30.00 | 36.00 | +6.00 |" in section and section.count("| mechanism |") == 1
 
 
