@@ -141,7 +141,7 @@ def call(monkeypatch, capfd):
 @pytest.fixture
 def without_figures(monkeypatch):
     """Skip drawing the figures of a report, which other tests cover."""
-    monkeypatch.setattr("lra.results.figures.save", lambda *_: [])
+    monkeypatch.setattr("lra.results.figures.save", lambda *_: {})
     monkeypatch.setattr("lra.report.export._draw_studies", lambda *_: {})
 
 

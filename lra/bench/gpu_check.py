@@ -236,6 +236,8 @@ def main() -> None:
     env.setdefault("LRA_CHECK_SHAPES", "0")
     env.pop("TRITON_INTERPRET", None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # The parts are interrupted by SIGINT. In the background of a script it is ignored, and they would inherit this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     home = Path("runs").absolute() / STUDY
     name = "".join(c if c.isalnum() else "-" for c in torch.cuda.get_device_name()).lower()

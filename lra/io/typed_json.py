@@ -15,8 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, cast
 
-from annotated_types import Predicate
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..options import is_name
 from . import atomic
@@ -28,8 +27,16 @@ FORM: Final = 2
 RECORDS = ("record.json", "pretrain.json")
 # Configuration of dataclasses that are read.
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+def _check_folder_name(text: str) -> str:
+    if not is_name(text) or "${" in text:
+        raise ValueError(f"{text!r} is no name of a folder")
+    return text
+
+
 # A name in a record becomes a folder and part of a configuration, so it is no path and interpolates nothing.
-FolderName = Annotated[str, Predicate(lambda text: is_name(text) and "${" not in text)]
+FolderName = Annotated[str, AfterValidator(_check_folder_name)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 
 

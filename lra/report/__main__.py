@@ -105,8 +105,9 @@ def _efficiency(
     """Make the chapter on the cost of mechanisms; none without a benchmark."""
     if not benchmarks:
         return []
-    pictures = bench_figures.pictures(benchmarks, folder, studies, width)
-    return [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(benchmarks), pictures)]
+    paths = bench_figures.pictures(benchmarks, folder, studies, width)
+    captions = {path: path.stem for path in paths}
+    return [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(benchmarks), captions)]
 
 
 def _print_tables(

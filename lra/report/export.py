@@ -16,6 +16,7 @@ from ..results.summary import Row, Studies
 from ..results.table import Chapter, Table
 from . import details, extensions, latex, page, paper_tables, results
 from .plots import learning_curves, seed_points, speed_accuracy
+from .plots.lr_curves import highlight
 from .pretraining import pretraining
 
 # Shown once per page: everything that the tables have in common.
@@ -73,8 +74,8 @@ def export(
         write(path.with_name(f"{table.name}.tex"), latex.table(table, width))
     captions = {}
     for chapter in chapters:
-        for path in chapter.pictures:
-            captions[path.with_suffix(".pdf")] = f"{chapter.title}: {path.stem}"
+        for path, caption in chapter.pictures.items():
+            captions[path.with_suffix(".pdf")] = f"{chapter.title}: {caption}"
     captions |= _draw_studies(contents, out / "figures", width)
     _write_document(out, tables, captions, width, show)
 
@@ -179,9 +180,9 @@ def _draw_studies(contents: list[page.Study], folder: Path, width: float) -> dic
     drawings = {}
     all_captions = {}
     for study in contents:
-        # Both figures of a study use the same colours.
-        labels = {row.label for row in study.rows}
-        palette = Palette(sorted(labels))
+        # Both figures of a study use the same colours; of many labels only references and the best ones have one.
+        coloured = highlight({study.name: study.rows}, lambda row: row.test or 0.0).place
+        palette = Palette(sorted({row.label for row in study.rows if row.label in coloured}))
         curves_name = f"{study.name}/curves"
         speed_name = f"{study.name}/speed"
         all_captions[curves_name] = f"{study.name}: {CURVES_CAPTION}"
@@ -265,8 +266,7 @@ def markdown(studies: list[page.Study], chapters: Sequence[Chapter], notes: list
     for chapter in chapters:
         sections += [f"## {chapter.title}", chapter.about]
         sections += [table.section() for table in chapter.tables]
-        for picture in chapter.pictures:
-            folder = picture.parent.name
-            sections.append(f"![{picture.stem}]({folder}/{picture.name})")
+        for path, caption in chapter.pictures.items():
+            sections.append(f"![{caption}]({path.parent.name}/{path.name})")
     sections += ["## Notes on published values", "\n".join(notes)]
     return "\n\n".join(sections) + "\n"

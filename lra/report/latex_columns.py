@@ -10,9 +10,11 @@ from ..results.table import Cell
 LETTER = 4 / 72
 # Sign, integer part, decimals, exponent, and any text behind the number.
 NUMBER = re.compile(r"([+-]?)(\d[\d,]*)(?:\.(\d+))?(?:e([+-]?\d+))?(?![\d.])(.*)", re.DOTALL)
+# Brackets and stars are in braces: at the start of a line, the \\ before it would read them as its argument.
 TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$", "≈": r"$\approx$",
+    "[": "{[}", "]": "{]}", "*": "{*}", "–": "--", "→": r"$\to$",
     "×": r"$\times$", "√": r"$\surd$", "·": r"$\cdot$", "²": r"$^2$", "≤": r"$\le$", "≥": r"$\ge$",
 }  # fmt: skip
 
@@ -37,7 +39,7 @@ def _tex_character(character: str) -> str:
     is_latin = character.isascii() or "À" <= character <= "ſ"
     if is_latin:
         return character
-    return f"[U+{ord(character):04X}]"
+    return f"{{[}}U+{ord(character):04X}{{]}}"
 
 
 def wrapped(column: PrintColumn, width: float) -> PrintColumn:

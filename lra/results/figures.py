@@ -19,7 +19,7 @@ from matplotlib.transforms import Bbox
 from ..console import plural
 from ..io.atomic import replacing
 from ..names import unique_names
-from .palette import INK, KINDS, RULE, SOFT, Palette, family, look
+from .palette import GREY, INK, KINDS, RULE, SOFT, Palette, family, look
 
 # Inches: a column of a paper in two columns, and both columns.
 COLUMN = 3.25
@@ -35,7 +35,6 @@ CORNERS = np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])
 SERIES = "series-"
 # Data is drawn above axes and grid.
 ABOVE: dict[str, Any] = {"zorder": 3, "clip_on": False}
-GREY: dict[str, Any] = {"color": "0.85"}
 # Publishers ask for TrueType fonts.
 FONTS = {"pdf.fonttype": 42, "ps.fonttype": 42}
 STYLE: dict[str, Any] = {
@@ -111,7 +110,7 @@ def charts(
         looks = {label: palette.line(label) for label in coloured}
     num_grey = len(labels) - len(coloured)
     if num_grey:
-        looks[plural(num_grey, "other")] = GREY
+        looks[plural(num_grey, "other")] = {"color": GREY} | ({"marker": "o", "linestyle": "none"} if markers else {})
 
     figure, axes = grid(panels, width)
     for chart, content in zip(axes, panels.values(), strict=True):
@@ -119,7 +118,7 @@ def charts(
         draw(chart, sorted(content, key=lambda item: item.label in palette.place), palette)
     letters = KEY_LETTERS + max(map(len, looks), default=0)
     _key(figure, looks, int(width * 72 / (LETTER * PRINT["font.size"] * letters)))
-    place_labels(figure)
+    place_labels(figure, leaders=True)
     return figure
 
 
@@ -142,13 +141,14 @@ def _key(figure: Figure, looks: Mapping[str, dict], num_columns: int) -> None:
     figure.legend(handles, looks.keys(), loc="outside lower center", ncols=num_columns)
 
 
-def ticks(axes: Axes, unit: str) -> None:
-    """Set at most six round ticks on both axes, and the label of the horizontal axis."""
+def ticks(axes: Axes, unit: str, vertical: str = "") -> None:
+    """Set at most six round ticks on both axes, and the labels of the horizontal and the vertical axis."""
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(short))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_xlabel(unit)
+    axes.set_ylabel(vertical)
 
 
 def short(value: float, _position: int = 0) -> str:
@@ -262,7 +262,7 @@ def write(figure: Figure, path: Path, kinds: Iterable[str] = tuple(DATELESS), ab
     return path.with_name(f"{path.name}.png")
 
 
-def save(pictures: Iterable[Picture], folder: Path, width: float) -> list[Path]:
+def save(pictures: Iterable[Picture], folder: Path, width: float) -> dict[Path, str]:
     """Draw pictures and write them as PNG, SVG and PDF.
 
     Args:
@@ -271,12 +271,14 @@ def save(pictures: Iterable[Picture], folder: Path, width: float) -> list[Path]:
         width: width of the pictures in inches.
 
     Returns:
-        The paths of the PNG files.
+        The captions of the PNG files by their paths.
     """
     pictures = list(pictures)
     names = unique_names(picture.name for picture in pictures)
-    paths = []
+    captions = {}
     for picture in pictures:
         folder.mkdir(parents=True, exist_ok=True)
-        paths.append(write(picture.draw(picture.panels, width), folder / names[picture.name]))
-    return paths
+        figure = picture.draw(picture.panels, width)
+        path = write(figure, folder / names[picture.name])
+        captions[path] = picture.caption
+    return captions

@@ -27,6 +27,8 @@ GROUND = "#ffffff"
 INK = "#1b1b1a"
 SOFT = "#66655f"
 RULE = "#e4e3de"
+# Labels that are not in a palette.
+GREY = "0.85"
 
 # Shades of weights: from the least weight up, and of both signs around zero.
 SHADES = LinearSegmentedColormap.from_list("shades", [GROUND, "#8cbcf2", "#1d5fb4"])
@@ -96,7 +98,7 @@ class Palette:
     def line(self, label: Hashable) -> dict[str, Any]:
         """Return the colour and dash of a label as options of matplotlib."""
         if label not in self.place:
-            return {"color": "0.85", "lw": 0.8, "zorder": 1}
+            return {"color": GREY, "lw": 0.8, "zorder": 1}
         # SVG counts in pixels, matplotlib in line widths of 1.8 pixels.
         lengths = [float(length) / 1.8 for length in self.dash(label).split()]
         dashes = (0, lengths) if lengths else "-"
@@ -104,6 +106,8 @@ class Palette:
 
     def marker(self, label: Hashable) -> dict[str, Any]:
         """Return the colour and marker of a label as options of matplotlib."""
+        if label not in self.place:
+            return {"color": GREY, "marker": "o"}
         marker = MARKERS[self.turn(label) % len(MARKERS)]
         return {"color": COLOURS[self.colour(label)][0], "marker": marker}
 

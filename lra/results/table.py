@@ -1,7 +1,7 @@
 """The report's tables: a DataFrame of cells with a caption, written as Markdown, CSV or text for a terminal."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -153,7 +153,7 @@ class Table:
                 columns[name] = [cell.text for cell in cells]
                 continue
             # A cell without a value may hold text: FAIL in the official leaderboard.
-            columns[name] = [cell.text if cell.value is None else _rounded(cell.value) for cell in cells]
+            columns[name] = [_text_of(cell) if cell.value is None else _rounded(cell.value) for cell in cells]
             for part in PARTS:
                 values = [getattr(cell, part) for cell in cells]
                 if all(value is None for value in values):
@@ -199,12 +199,18 @@ class Column(NamedTuple):
 
 
 class Chapter(NamedTuple):
-    """A part of the report in addition to the studies: tables, and PNG files, each with an SVG and a PDF next to it."""
+    """A part of the report in addition to the studies.
+
+    Args:
+        title, about: title and introduction.
+        tables: tables.
+        pictures: captions of PNG files by their paths; each file has an SVG and a PDF next to it.
+    """
 
     title: str
     about: str
     tables: list[Table]
-    pictures: Sequence[Path] = ()
+    pictures: Mapping[Path, str] = {}
 
 
 def show(tables: Iterable[Table], legend: str) -> None:
@@ -249,6 +255,11 @@ def _markdown_code(text: str) -> str:
     # Inside a code span only a backtick and the bar of the table have a meaning.
     escaped = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
     return f"`{escaped}`"
+
+
+def _text_of(cell: Cell) -> str:
+    """Return the text of a cell without a number; a dash, which stands for no value, becomes an empty field."""
+    return "" if cell.text == "-" else cell.text
 
 
 def _rounded(value: float) -> float:

@@ -90,7 +90,8 @@ class Launcher:
 
     def _stop(self) -> None:
         self.over = True
-        os.kill(os.getpid(), signal.SIGINT)
+        # Not SIGINT, which a process in the background of a script ignores.
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def settle(self, runs: list[PlannedRun]) -> None:
         """Wait a short time for interrupted runs, which end after their step."""

@@ -162,7 +162,7 @@ def test_first_pages_run_in_order(work, monkeypatch):
         with monkeypatch.context() as patch:
             # The first reports have drawn the same figures; the last command names the curves of a study.
             if command.words[-1].startswith(("board=", "width=", "show=")):
-                patch.setattr("lra.results.figures.save", lambda *_: [])
+                patch.setattr("lra.results.figures.save", lambda *_: {})
             if command.words[-1].startswith(("board=", "width=")):
                 patch.setattr("lra.report.export._draw_studies", lambda *_: {})
             run(command, patch)

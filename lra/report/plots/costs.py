@@ -8,7 +8,7 @@ from matplotlib.ticker import FuncFormatter
 
 from ...results import figures
 from ...results.bench_record import BenchRow
-from ...results.palette import COLOURED, COLOURS, Palette
+from ...results.palette import COLOURED, COLOURS, GREY, Palette
 from ..bench_groups import MEBIBYTE, Group, growth, label, number
 
 FIRST_COLOUR, _ = COLOURS[0]
@@ -91,7 +91,7 @@ def draw_over_length(group: Group, width: float) -> Figure:
     key = {name: lines[name] for name in coloured}
     num_grey = len(rows_of) - len(coloured)
     if num_grey:
-        (grey_line,) = left.plot([], [], **figures.GREY)
+        (grey_line,) = left.plot([], [], color=GREY)
         key[f"{num_grey} slower ones"] = grey_line
     _set_axes(left, "ms", group.lengths)
     _set_axes(right, MEGABYTES, group.lengths)

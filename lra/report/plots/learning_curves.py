@@ -89,7 +89,7 @@ def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str
             axes.fill(band_steps, band_scores, color=look["color"], alpha=0.13, lw=0, **options)
         axes.plot(curve.steps, curve.mean, **options | look)
         tooltips[curve.label] = _tooltip(curve)
-    figures.ticks(axes, "step")
+    figures.ticks(axes, "step", "validation score")
     return tooltips
 
 

@@ -103,7 +103,7 @@ def pictures(rows: list[Row]) -> list[Picture]:
     rates_name = study if study.endswith(SEARCH_SUFFIX) else f"{study}/rates"
     seeds = Picture(
         name=f"{study}/seeds",
-        caption=f"test scores of {study}, one point per seed, and the chance level",
+        caption=f"test scores of {study}, one point per seed, a cross for a failed one; dotted: chance level",
         draw=draw_figure,
         panels=by_task(rows),
     )

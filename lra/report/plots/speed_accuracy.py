@@ -50,24 +50,25 @@ def draw(axes: Axes, bubbles: Sequence[Bubble], palette: Palette) -> dict[str, s
     """
     axes.set_xscale("log")
     axes.margins(0.12)
-    # Large bubbles are drawn first, behind the small ones.
-    largest_first = sorted(bubbles, key=lambda bubble: -(bubble.peak or 0))
-    largest_peak = largest_first[0].peak or 0
+    largest_peak = max(bubble.peak or 0 for bubble in bubbles)
+    # Grey bubbles are drawn first, then large ones, behind the small ones.
+    back_to_front = sorted(bubbles, key=lambda bubble: (bubble.label in palette.place, -(bubble.peak or 0)))
     tooltips: dict[str, str] = {}
-    for bubble in largest_first:
+    for bubble in back_to_front:
         options = {"gid": f"{SERIES}{len(tooltips)}", **ABOVE}
         # Two equal line widths keep matplotlib from writing a shared marker, to which SVG would refer by an id.
         look = palette.marker(bubble.label) | {"ec": GROUND, "lw": (1.5, 1.5)}
         area = _area(bubble, largest_peak)
         axes.scatter(bubble.ms, bubble.test, area, alpha=0.9, **look, **options)
 
-        # The name, in front of all bubbles.
-        name = " ".join(bubble.label.split())
-        options["zorder"] = 4
-        axes.text(bubble.ms, bubble.test, name, color=INK, **options)
+        # The name of a coloured bubble, in front of all bubbles.
+        if bubble.label in palette.place:
+            name = " ".join(bubble.label.split())
+            options["zorder"] = 4
+            axes.text(bubble.ms, bubble.test, name, color=INK, **options)
         tooltips[bubble.label] = _tooltip(bubble)
 
-    ticks(axes, "ms per step")
+    ticks(axes, "ms per step", "test score")
     times = [bubble.ms for bubble in bubbles]
     ratio = max(times) / min(times)
     if ratio > 4:
