@@ -9,6 +9,7 @@ if __name__ == "__main__":
     begin()  # before torch is imported
 
 import hashlib
+import runpy
 import sys
 from collections.abc import Iterable, Mapping, Sized
 from pathlib import Path
@@ -167,10 +168,10 @@ def sizes(splits: Mapping[str, Sized]) -> str:
 
 
 def command(words: list[str]) -> None:
-    """Run inspect, export or, with options alone, the preparation.
+    """Run another command of ``lra data`` or, with options alone, the preparation.
 
     Raises:
-        SystemExit: at the end of inspect, and for any other first word.
+        SystemExit: at the end of inspect, and for an unknown first word.
     """
     first = words[0] if words else ""
     if first == "inspect":
@@ -179,6 +180,9 @@ def command(words: list[str]) -> None:
         from .export import main as export
 
         export(words[1:])
+    elif first in ("show", "baselines", "bench"):
+        sys.argv[1:] = words[1:]
+        runpy.run_module(f"data_prep.{first}", run_name="__main__", alter_sys=True)
     elif first and "=" not in first and not first.startswith(("-", "+", "~")):
         commands = "inspect PATH, export, show, baselines, bench"
         sys.exit(f"lra: data {first}: no such command; it is one of {commands}, or options such as task=listops")

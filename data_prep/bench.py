@@ -46,8 +46,10 @@ def seconds_to_prepare(workers: int) -> float:
         return time.perf_counter() - start
 
 
-def ms_per_batch(source: Synthetic, repeats: int, batch: int = 40, stored: int = 400) -> tuple[float, float]:
-    """Measure median ms to generate a batch, and to gather it from `stored` sequences; the calls alternate."""
+def ms_per_batch(source: Synthetic, repeats: int) -> tuple[float, float]:
+    """Measure median ms to generate a batch of 40, and to gather it from 400 stored sequences; the calls alternate."""
+    batch = 40
+    stored = 400
     generated = source.open("")["train"]
     length = source.length
     tokens = generated.gather(torch.arange(stored), length)[0].flatten(0, 2)  # (stored length[, F])

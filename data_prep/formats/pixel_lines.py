@@ -65,7 +65,7 @@ class PixelLineReader(Reader):
                     raise ValueError(f"{path} and {label_path} have different numbers of lines")
                 number, line = pixel_line
                 pixels = self._parse(line, f"{path}, line {number}")
-                value = self._label(label_line[1], f"{label_path}, line {number}")
+                value = self._parse_label(label_line[1], f"{label_path}, line {number}")
                 yield (pixels,), value
                 if number % REPORTED == 0:
                     progress(f"{path.name}, lines", number, None)
@@ -83,7 +83,7 @@ class PixelLineReader(Reader):
             raise ValueError(f"{where}: grey levels from {low} to {high}, where 0 to 255 are valid")
         return pixels.astype(np.uint8)
 
-    def _label(self, label: bytes, where: str) -> int:
+    def _parse_label(self, label: bytes, where: str) -> int:
         # A label that is no number stays a text, which the message quotes.
         value = int(label) if label.isdigit() else label.decode(errors="replace")
         return as_label(value, self.num_classes, where)

@@ -90,7 +90,7 @@ class Board:
 
     def _entry(self, mechanism: str, experiment: str) -> Entry | None:
         """Plan one mechanism on one task; None, with the reason in ``skipped``, if it cannot run."""
-        overrides, options = self._composed(mechanism, experiment)
+        overrides, options = self._compose_run(mechanism, experiment)
         reason = options.unavailable
         if reason is None:
             try:
@@ -102,7 +102,7 @@ class Board:
         self.skipped.append(f"{experiment} {mechanism}: {reason}")
         return None
 
-    def _composed(self, mechanism: str, experiment: str) -> tuple[list[str], Experiment]:
+    def _compose_run(self, mechanism: str, experiment: str) -> tuple[list[str], Experiment]:
         """Compose the overrides of ``lra.train`` for a mechanism on a task, and its options."""
         options = self.options
         attn, *mechanism_options = mechanism.split()
@@ -134,7 +134,7 @@ class Board:
             plain_group = groups[()]
             sdpa = plain_group.get("sdpa")
             if sdpa is None:
-                _, sdpa = self._composed("sdpa", experiment)
+                _, sdpa = self._compose_run("sdpa", experiment)
             groups[()] = {"sdpa": sdpa} | plain_group
 
         for group in groups.values():
@@ -233,7 +233,6 @@ class Board:
                 continue
             path = token_baselines.path(options.task_data(), task.metric)
             if token_baselines.read(path) is None:
-                log(f"{name}: fitting the bag of tokens")
                 try:
                     baselines_of(options)
                 except StoreError as error:

@@ -17,7 +17,7 @@ from ..options import expected, rejection
 ABSENT = "???"  # a value that the configuration leaves to the command line
 STRICT = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 # Spellings on a command line: no and yes are truth values, 2026 is text where text is wanted, integers have 64 bits.
-_SPELLED: dict[str, dict[str, Any]] = {
+_COMMAND_LINE_RULES: dict[str, dict[str, Any]] = {
     "bool": {"strict": False},
     "str": {"strict": False, "coerce_numbers_to_str": True},
     "int": {"ge": -(2**63), "le": 2**63 - 1},
@@ -25,14 +25,14 @@ _SPELLED: dict[str, dict[str, Any]] = {
 }
 
 
-def _spelled(schema: Any) -> Any:
+def _accept_command_line_text(schema: Any) -> Any:
     """Let a strict schema take values as they are spelt on a command line, and expand ~ in paths.
 
     The schema is changed in place. Rules that it already has stay, except for paths.
     """
     # Rules of this node.
     if isinstance(schema, dict):
-        for key, value in _SPELLED.get(str(schema.get("type")), {}).items():
+        for key, value in _COMMAND_LINE_RULES.get(str(schema.get("type")), {}).items():
             schema.setdefault(key, value)
         if schema.get("type") == "str" and schema.get("strict"):  # the text of a path
             schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"\S")
@@ -48,15 +48,15 @@ def _spelled(schema: Any) -> Any:
     elif isinstance(schema, list):
         children = schema
     for child in children:
-        _spelled(child)
+        _accept_command_line_text(child)
     return schema
 
 
-class _Spelled:
+class _FromCommandLine:
     """The mark of an ``Annotated`` type whose values come from a command line."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return _spelled(handler(source))
+        return _accept_command_line_text(handler(source))
 
 
 class Section(BaseModel):
@@ -66,7 +66,7 @@ class Section(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return _spelled(handler(source))
+        return _accept_command_line_text(handler(source))
 
     def check(self) -> None:
         """Raise ValueError if options do not go together."""
@@ -125,7 +125,7 @@ def typed(kind: Any, value: Any, name: str) -> Any:
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter:
     config = ConfigDict(**STRICT, arbitrary_types_allowed=True)
-    return TypeAdapter(Annotated[kind, _Spelled()], config=config)
+    return TypeAdapter(Annotated[kind, _FromCommandLine()], config=config)
 
 
 def _present(tree: Any) -> Any:

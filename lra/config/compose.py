@@ -36,11 +36,11 @@ def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
     else:
         initialized = hydra.initialize_config_dir(str(CONF), version_base="1.3")
     with initialized:
-        config, hydra_config = composed(kind.conf, overrides)
+        config, hydra_config = compose_config(kind.conf, overrides)
         return kind.from_config(config, hydra_config)
 
 
-def composed(name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
+def compose_config(name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
     """Compose a configuration inside of an initialized Hydra.
 
     Hydra spends most of its time on reading and merging groups. Each choice of groups is therefore read once, until a

@@ -100,7 +100,7 @@ class Options(Section):
         options = options.replace(command_overrides=overrides, data_overrides=data_overrides, multirun=multirun)
         if "attn" not in cls.model_fields:
             return options
-        return options.replace(label=_label(options.to_dict(), overrides, groups, cls.conf))
+        return options.replace(label=_build_label(options.to_dict(), overrides, groups, cls.conf))
 
 
 class TaskOptions(Options):
@@ -144,7 +144,7 @@ class TaskOptions(Options):
         return source
 
 
-def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str], conf: str) -> str:
+def _build_label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str], conf: str) -> str:
     """Name a configuration: attn, its options, the pretraining and the ``label_keys``.
 
     Of the options of attn, the label has those that the command line overrides with another value than the mechanism's

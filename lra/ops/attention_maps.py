@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,6 @@ from .pinv import Inverse, is_unbounded, pinv_matmul
 from .precision import full_precision, is_slow_fused, upcast
 
 Weights = Literal["softmax", "laplace"]
-WEIGHTS = get_args(Weights)
 Impl = Literal["eager", "sdpa", "triton", "triton_rounded"]
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 # Biases of the scores of C, U and R.

@@ -8,6 +8,7 @@ import torch
 
 from ..config.options import TaskOptions
 from ..config.schema import Task
+from ..console import log
 from ..data import token_baselines
 from ..data.datamodule import TaskData
 from ..ops import metrics
@@ -94,5 +95,6 @@ def baselines_of(options: TaskOptions, *, force: bool = False) -> Baselines:
     baselines = Baselines(data, task.metric)
     # Tasks with float features have no tokens to count.
     if task.vocab is not None and (force or baselines.bag_of_tokens is None):
+        log(f"{task.name}: fitting the bag of tokens")
         baselines.fit_bag_of_tokens(task)
     return baselines

@@ -39,7 +39,6 @@ from .. import pinv as linalg
 from . import op
 from .tiles import LARGEST
 
-IMPLS = ("triton", "triton_rounded")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 

@@ -109,10 +109,10 @@ def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     return gather_tokens(light_output, cluster) + heavy_output.squeeze(3)
 
 
-def centres(x: Tensor, count: int, steps: int = 10) -> Tensor:
-    """Compute means of clusters by Lloyd's algorithm from farthest points, (N,H,L,D) -> (N,H,count,D)."""
+def centres(x: Tensor, count: int) -> Tensor:
+    """Compute means of clusters by 10 steps of Lloyd's algorithm from farthest points, (N,H,L,D) -> (N,H,count,D)."""
     centre_points = gather_tokens(x, farthest(x, count, None))
-    for _ in range(steps):
+    for _ in range(10):
         centre_points = means(x, centre_points)
     return centre_points
 

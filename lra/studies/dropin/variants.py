@@ -239,8 +239,8 @@ def kmeans_pp(x: Tensor, count: int) -> Tensor:
     return torch.cat(seeds, -1)
 
 
-def leverage(x: Tensor, count: int, ridge: float = 1e-3) -> Tensor:
-    """Select the largest ridge leverage scores xᵢᵀ (xᵀx + λ I)⁻¹ xᵢ, λ = ridge times the mean squared norm of a column.
+def leverage(x: Tensor, count: int) -> Tensor:
+    """Select the largest ridge leverage scores xᵢᵀ (xᵀx + λ I)⁻¹ xᵢ, λ = 0.001 times the mean squared norm of a column.
 
     The scores of CUR decompositions (Mahoney and Drineas 2009, equation 3), of which the largest are taken
     (Papailiopoulos et al. 2014).
@@ -248,7 +248,7 @@ def leverage(x: Tensor, count: int, ridge: float = 1e-3) -> Tensor:
     gram = x.mT @ x  # (N,H,D,D)
     mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     eye = torch.eye(x.shape[-1], dtype=x.dtype)
-    gram = gram + ridge * mean_square * eye
+    gram = gram + 1e-3 * mean_square * eye
     projected = torch.linalg.solve(gram, x.mT).mT  # (N,H,L,D)
     scores = (projected * x).sum(-1)
     return scores.topk(count).indices
