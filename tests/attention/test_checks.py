@@ -239,18 +239,10 @@ def test_mechanism_runs_at_task_lengths(name, length):
 
 EPS = torch.finfo(torch.float32).eps
 ROUNDING_CASES = [
-    (Linear, {}),
-    (Performer, {"redraw": "never"}),
-    (Performer, {"kernel": "relu", "redraw": "never"}),
-    (RFA, {"redraw": "never"}),
-    (CosFormer, {}),
-    (Hedgehog, {}),
-    (HTransformer1D, {}),
-    (Longformer, {"window": 63}),
-    (FNet, {"dim": 8}),
-    (LRU, {"dim": 8, "r_max": 0.99}),
-    (S5, {"dim": 8}),
-]
+    (Linear, {}), (Performer, {"redraw": "never"}), (Performer, {"kernel": "relu", "redraw": "never"}),
+    (RFA, {"redraw": "never"}), (CosFormer, {}), (Hedgehog, {}), (HTransformer1D, {}),
+    (Longformer, {"window": 63}), (FNet, {"dim": 8}), (LRU, {"dim": 8, "r_max": 0.99}), (S5, {"dim": 8}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "options"), ROUNDING_CASES, ids=str)

@@ -129,6 +129,10 @@ def test_nystrom_original_matches_released_steps():
     inverse = torch.stack([nystrom.iterative_pinv(u, 6, F2.sum(-2).max()) for u in F2.flatten(0, 1)]).view_as(F2)
     expected = (F1 @ inverse @ F3 @ v)[:, :, :32]
     same_with_gradients(real_rows(attention(*x, mask), mask), real_rows(expected, mask), x)
+    # With as many landmarks as positions, the released code computes softmax attention.
+    exact = sized(NystromOriginal, length=40, landmarks=40, kernel=0)(*x, mask)
+    softmax = F.scaled_dot_product_attention(*x, mask[:, None, None])
+    torch.testing.assert_close(real_rows(exact, mask), real_rows(softmax, mask))
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -228,16 +228,10 @@ def bottleneck_tokens(soft, at, q):
 
 
 SOFT = [
-    {},
-    {"window": 5},
-    {"count": 6},
-    {"sample": "conv"},
-    {"sample": "conv", "activate": False},
-    {"sample": "random"},
-    {"sample": "random", "count": 6},
-    {"sample": "first"},
+    {}, {"window": 5}, {"count": 6}, {"sample": "conv"}, {"sample": "conv", "activate": False},
+    {"sample": "random"}, {"sample": "random", "count": 6}, {"sample": "first"},
     {"sample": "first", "count": 6},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("options", SOFT, ids=lambda o: "-".join(map(str, o.values())) or "pool")

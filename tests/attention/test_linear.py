@@ -155,6 +155,7 @@ def test_based_taylor_features_match_polynomial(causal):
 @pytest.mark.parametrize("kind", [LionS, LionD])
 def test_lion_matches_attention_with_decay_mask(kind, causal):
     """M_ij is the product of the decays from j to i - 1 below the diagonal and from i + 1 to j above it (eq. 9)."""
+    L = 70  # two chunks
     mixer = kind(Sizes(heads=H, head_dim=D, value_dim=D, length=L), dim=H * D, causal=causal).double()
     x = torch.randn(2, L, H * D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     q, k, v = (part.unflatten(-1, (H, D)).transpose(1, 2) for part in mixer.inputs(x).chunk(3, -1))

@@ -100,24 +100,15 @@ def mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation):
 
 # Our parameter names -> names in transformers.
 MEGA_KEYS = {
-    "values": "mega_layer.v_proj",
-    "gates": "mega_layer.mx_proj",
-    "output": "mega_layer.h_proj",
-    "mlp.0": "nffn.fc1",
-    "mlp.2": "nffn.fc2",
-    "norm": "mega_layer.norm.norm",
-    "mlp_norm": "nffn.norm.norm",
-    "norm.scale": "mega_layer.norm.norm.scalar",
-    "mlp_norm.scale": "nffn.norm.norm.scalar",
-    "bias.weight": "mega_layer.rel_pos_bias.rel_pos_bias",
-    "qk_scale": "mega_layer.qk_weight",
-    "qk_shift": "mega_layer.qk_bias",
-    "ema.delta": "mega_layer.ema_gate.damping_factor",
-    "ema.alpha": "mega_layer.ema_gate.decay_factor",
-    "ema.beta": "mega_layer.ema_gate.ema_expansion_matrix",
+    "values": "mega_layer.v_proj", "gates": "mega_layer.mx_proj", "output": "mega_layer.h_proj",
+    "mlp.0": "nffn.fc1", "mlp.2": "nffn.fc2", "norm": "mega_layer.norm.norm", "mlp_norm": "nffn.norm.norm",
+    "norm.scale": "mega_layer.norm.norm.scalar", "mlp_norm.scale": "nffn.norm.norm.scalar",
+    "bias.weight": "mega_layer.rel_pos_bias.rel_pos_bias", "qk_scale": "mega_layer.qk_weight",
+    "qk_shift": "mega_layer.qk_bias", "ema.delta": "mega_layer.ema_gate.damping_factor",
+    "ema.alpha": "mega_layer.ema_gate.decay_factor", "ema.beta": "mega_layer.ema_gate.ema_expansion_matrix",
     "ema.gamma": "mega_layer.ema_gate.kernel_projection_matrix",
     "ema.omega": "mega_layer.ema_gate.residual_weight",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("weights", ["softmax", "laplace"])

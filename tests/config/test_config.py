@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from data_prep.__main__ import PrepareOptions, prepare
 from lra.config import CONF
-from lra.config.compose import compose, composed
+from lra.config.compose import compose, compose_config
 from lra.config.entry import follow, main, manual
 from lra.config.experiment import Experiment
 from lra.config.recipes import choices
@@ -99,7 +99,7 @@ def test_two_stage_composition_matches_hydra_compose(words):
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         reference = hydra.compose("train", words, return_hydra_config=True)
         for _ in range(2):
-            config, settings = composed("train", words)
+            config, settings = compose_config("train", words)
             assert config == OmegaConf.masked_copy(reference, [key for key in reference if key != "hydra"])
             assert settings.overrides.task == reference.hydra.overrides.task and settings.mode == reference.hydra.mode
             assert settings.runtime.choices == reference.hydra.runtime.choices

@@ -33,16 +33,10 @@ def test_default_configuration_fingerprint_is_stable():
 
 
 CONVERTED = [
-    (float, 1, 1.0),
-    (bool, "off", False),
-    (str, 2026, "2026"),
-    (int | None, None, None),
-    (int | float, 2, 2),
-    (int | str, "2", "2"),
-    (bool | Literal["reduce-overhead"], "reduce-overhead", "reduce-overhead"),
-    (Path, 2026, Path("2026")),
-    (dict[str, int], {"a": 1}, {"a": 1}),
-]
+    (float, 1, 1.0), (bool, "off", False), (str, 2026, "2026"), (int | None, None, None), (int | float, 2, 2),
+    (int | str, "2", "2"), (bool | Literal["reduce-overhead"], "reduce-overhead", "reduce-overhead"),
+    (Path, 2026, Path("2026")), (dict[str, int], {"a": 1}, {"a": 1}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind, value, result", CONVERTED, ids=str)

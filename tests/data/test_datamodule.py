@@ -194,8 +194,9 @@ def task(source, root=""):
     return set_up(TaskData(source=source, root=str(root), length=source.length, limit=source.length, batch=8))
 
 
-def test_bag_features_are_counts_of_valid_tokens():
-    data = task(TemporalOrder(train=300, val=5, test=5))
+def test_bag_features_are_counts_of_valid_tokens(monkeypatch):
+    monkeypatch.setattr(bag, "MAX_FITTED", 300)
+    data = task(TemporalOrder(train=301, val=5, test=5))
     made = bag.features(data, "train", 7).expm1()
     for example in (0, 255, 256, 299):
         inputs, mask, *_ = data.gather("train", torch.tensor([example]).numpy())
@@ -203,6 +204,7 @@ def test_bag_features_are_counts_of_valid_tokens():
         if mask is not None:
             valid_tokens = valid_tokens[mask[0, 0]]
         assert torch.equal(made[example].round().long(), valid_tokens.bincount(minlength=7))
+    assert len(made) == 300
 
 
 def test_bag_of_tokens_learns_counts_but_not_order():

@@ -189,41 +189,33 @@ def test_synthetic_sequences_are_pinned_to_version(source, sha):
     assert (source.version, actual[:16]) == ("1.0.0", sha)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "reason"),
-    [
-        (Adding, {"length": 100}, "adding needs a length among 128, "),
-        (Adding, {"val": 0}, "at least one"),
-        (Adding, {"seed": -1}, "seed"),
-        (Recall, {"pairs": 9}, "recall needs pairs from 1 to the keys, the values"),
-        (Recall, {"values": 1, "pairs": 1}, "recall needs at least one key and two values"),
-        (Recall, {"power": 0}, "recall needs a power above 0, not 0"),
-        (Recall, {"length": 2048}, "recall needs a length among 64, 128, 256, 512, 1024, not 2048"),
-        (Recall, {"keys": 200, "values": 200}, "recall needs fewer tokens"),
-        (Chain, {"links": [40]}, "source.links from 3 to 32"),
-        (Chain, {"hops": 0}, "at least one hop"),
-        (Chain, {"names": 190}, "below 32,767"),
-        (Majority, {"present": 22}, "at most 107 votes, not 110"),
-        (Majority, {"present": 65}, "source.present from 1 to source.groups=64"),
-        (Majority, {"votes": 6}, "source.winning above half of source.votes"),
-        (Majority, {"values": 1}, "one group and two values"),
-        (Majority, {"groups": 5000}, "below 32,768"),
-        (Majority, {"gap": 128}, "source.gap from 0 to 127"),
-        (Registers, {"writes": [256]}, "source.writes from 1 to 255"),
-        (Registers, {"gap": -1}, "source.gap from 0 to 254"),
-        (Registers, {"gap": 240}, "source.writes from 1 to 15"),
-        (Registers, {"writes": [9], "overwrite": False}, "source.writes from 1 to 8"),
-        (Registers, {"values": 1}, "one register and two values"),
-        (Registers, {"registers": 200, "values": 200}, "below 32,768"),
-        (ListOps, {"min_length": 10, "max_length": 11}, "a length strictly between"),
-        (ListOps, {"max_args": 1}, "max_args >= 2"),
-        (ListOps, {"p_operator": 1.5}, "p_operator in 0..1"),
-        (ListOps, {"val": 0}, "at least one example"),
-        (ListOps, {"seed": -1}, "seed"),
-        (Pathfinder, {"size": 48}, "size=48: choose one of 32, 64, 128, 256"),
-        (Pathfinder, {"contour": 15}, "contour=15: choose one of 6, 9, 14"),
-    ],
-)
+INVALID = [
+    (Adding, {"length": 100}, "adding needs a length among 128, "), (Adding, {"val": 0}, "at least one"),
+    (Adding, {"seed": -1}, "seed"), (Recall, {"pairs": 9}, "recall needs pairs from 1 to the keys, the values"),
+    (Recall, {"values": 1, "pairs": 1}, "recall needs at least one key and two values"),
+    (Recall, {"power": 0}, "recall needs a power above 0, not 0"),
+    (Recall, {"length": 2048}, "recall needs a length among 64, 128, 256, 512, 1024, not 2048"),
+    (Recall, {"keys": 200, "values": 200}, "recall needs fewer tokens"),
+    (Chain, {"links": [40]}, "source.links from 3 to 32"), (Chain, {"hops": 0}, "at least one hop"),
+    (Chain, {"names": 190}, "below 32,767"), (Majority, {"present": 22}, "at most 107 votes, not 110"),
+    (Majority, {"present": 65}, "source.present from 1 to source.groups=64"),
+    (Majority, {"votes": 6}, "source.winning above half of source.votes"),
+    (Majority, {"values": 1}, "one group and two values"), (Majority, {"groups": 5000}, "below 32,768"),
+    (Majority, {"gap": 128}, "source.gap from 0 to 127"),
+    (Registers, {"writes": [256]}, "source.writes from 1 to 255"),
+    (Registers, {"gap": -1}, "source.gap from 0 to 254"), (Registers, {"gap": 240}, "source.writes from 1 to 15"),
+    (Registers, {"writes": [9], "overwrite": False}, "source.writes from 1 to 8"),
+    (Registers, {"values": 1}, "one register and two values"),
+    (Registers, {"registers": 200, "values": 200}, "below 32,768"),
+    (ListOps, {"min_length": 10, "max_length": 11}, "a length strictly between"),
+    (ListOps, {"max_args": 1}, "max_args >= 2"), (ListOps, {"p_operator": 1.5}, "p_operator in 0..1"),
+    (ListOps, {"val": 0}, "at least one example"), (ListOps, {"seed": -1}, "seed"),
+    (Pathfinder, {"size": 48}, "size=48: choose one of 32, 64, 128, 256"),
+    (Pathfinder, {"contour": 15}, "contour=15: choose one of 6, 9, 14"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "options", "reason"), INVALID)
 def test_invalid_option_error_names_option(kind, options, reason):
     assert_error(reason, kind, **options)
 

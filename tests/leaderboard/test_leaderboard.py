@@ -11,7 +11,7 @@ from support.records import add, add_seeds, diverged
 from lra.leaderboard import cards, table
 from lra.leaderboard.__main__ import all_lines, filter_words, leaderboard, pages, parse
 from lra.leaderboard.lines import LeaderboardLine, Score, convention, group_of, mechanism_of, merged
-from lra.leaderboard.measured import measured_lines, own_lines, protocol_of, submission_lines
+from lra.leaderboard.measured import measured_lines, own_lines, protocol_of, submission_lines, year_of
 from lra.results import published
 from lra.results.table import Cell, Column
 from lra.runs import published as tables
@@ -72,6 +72,8 @@ def test_repeated_scores_are_merged_and_contradictory_ones_are_not():
     merged_lines = merged([first, repetition, contradiction])
     assert [[name for name, _ in x.sources] for x in merged_lines] == [["B", "A"], ["C"]]
     assert merged_lines[0].status == "quoted" and len(merged_lines[0].scores) == 4
+    # An unknown year counts as the latest.
+    assert merged([dataclasses.replace(first, year=None), first])[0].year == 2022
     # A single common score does not make two lines repetitions.
     assert len(merged([line("S4", 59.0, source="A"), line("S4", 59.0, source="B")])) == 2
 
@@ -180,6 +182,7 @@ def test_protocol_follows_configuration():
     assert protocol_of({}) == protocol_of(small | {"pretrain.objective": "none"}) == "two-layer"
     assert protocol_of(small | {"pretrain.objective": "masked"}) == "pretrained"
     assert (protocol_of(small | {"model.dim": 256}), protocol_of(small | {"model.layers": 1})) == ("s4-sized", "other")
+    assert year_of(["2025-12-31T00:00:00", "2026-01-01T00:00:00"]) == 2026 and year_of([]) is None
 
 
 def test_card_shows_reach_of_probed_models(monkeypatch):

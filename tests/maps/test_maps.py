@@ -47,6 +47,8 @@ def test_map_times_values_equals_mechanism_output(name, monkeypatch):
         (x, mask), _ = maps.calls(model, batch, mixer)[0]
         out = output_inputs[0].unflatten(-1, (actual.shape[1], -1)).transpose(1, 2)
         v = mixer.values(x)[:, None] if hasattr(mixer, "values") else mixer.project(x)[-1]
+    readings = torch.eye(LENGTH).expand(2, -1, -1)
+    torch.testing.assert_close(views._weights(model, batch, 1, None, readings)[1], actual.mean(1))
     is_real = batch.mask[:, 0, None, :, None].expand_as(out)
     error = (actual @ v - out)[is_real].abs().max()
     assert error <= (1e-5 if name in KERNELS else 1e-9) * out[is_real].abs().max()
@@ -164,7 +166,10 @@ def message(run_dir, call):
     return run_command
 
 
-def test_maps_command_writes_figures(run_dir, message):
+def test_maps_command_writes_figures(run_dir, message, call, data_root, tmp_path):
+    # Every example fills the length, in front of which is the class vector.
+    class_run = trained(tmp_path, "task.length=64", "model.pool=class", attn="mean")
+    assert call(show, f"run={class_run}")[0] is None
     assert message() is None and message("example=3", "layer=0", "head=1", "at=[0,5]") is None
     names = {path.name for path in (run_dir / "maps").iterdir()}
     assert names == {"test-0-layer-1.png", "test-3-layer-0-head-1.png"}

@@ -27,26 +27,17 @@ S4D_RATES, SLOW_S4D_RATES = (1e-3, 1e-3, 1e-2, 1e-2), (1e-3, 1e-3, 1e-3, 1e-3)
 # Parameters of the models in lindermanlab/S5 and minimal-LRU, counted there with our vocabularies and classes; learning
 # rates of the eigenvalues, B, the steps and C in the authors' scripts; dropout rate of the blocks.
 PUBLISHED = {
-    "s4d_listops": (None, S4D_RATES, 0),
-    "s4d_text": (None, S4D_RATES, 0),
-    "s4d_retrieval": (None, S4D_RATES, 0),
-    "s4d_image": (None, SLOW_S4D_RATES, 0.1),
-    "s4d_image_small": (None, SLOW_S4D_RATES, 0.1),
-    "s4d_pathfinder": (None, SLOW_S4D_RATES, 0),
-    "s4d_pathfinder_x": (None, SLOW_S4D_RATES, 0),
-    "s5_listops": (190_026, (1e-3, 3e-3, 1e-3, 3e-3), 0),
-    "s5_text": (1_417_666, (1e-3, 1e-3, 4e-3, 4e-3), 0.1),
+    "s4d_listops": (None, S4D_RATES, 0), "s4d_text": (None, S4D_RATES, 0), "s4d_retrieval": (None, S4D_RATES, 0),
+    "s4d_image": (None, SLOW_S4D_RATES, 0.1), "s4d_image_small": (None, SLOW_S4D_RATES, 0.1),
+    "s4d_pathfinder": (None, SLOW_S4D_RATES, 0), "s4d_pathfinder_x": (None, SLOW_S4D_RATES, 0),
+    "s5_listops": (190_026, (1e-3, 3e-3, 1e-3, 3e-3), 0), "s5_text": (1_417_666, (1e-3, 1e-3, 4e-3, 4e-3), 0.1),
     "s5_retrieval": (825_090, (1e-3, 1e-3, 2e-3, 2e-3), 0),
     "s5_image": (5_133_706, (1e-3, 4.5e-3, 1e-3, 4.5e-3), 0.1),
     "s5_pathfinder": (1_113_602, (9e-4, 9e-4, 9e-4, 4.5e-3), 0.05),
-    "s5_pathfinder_x": (694_018, (6e-4, 6e-4, 6e-4, 1.8e-3), 0),
-    "lru_listops": (997_002, None, 0),
-    "lru_text": (2_109_058, None, 0.1),
-    "lru_retrieval": (None, None, 0.1),
-    "lru_image": (7_892_746, None, 0.1),
-    "lru_pathfinder": (None, None, 0),
-    "lru_pathfinder_x": (None, None, 0),
-}
+    "s5_pathfinder_x": (694_018, (6e-4, 6e-4, 6e-4, 1.8e-3), 0), "lru_listops": (997_002, None, 0),
+    "lru_text": (2_109_058, None, 0.1), "lru_retrieval": (None, None, 0.1), "lru_image": (7_892_746, None, 0.1),
+    "lru_pathfinder": (None, None, 0), "lru_pathfinder_x": (None, None, 0),
+}  # fmt: skip
 
 
 def count_parameters(cfg) -> int:

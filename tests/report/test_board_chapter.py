@@ -44,7 +44,7 @@ def tables(runs):
 
 
 def test_admission_and_ranking_of_a_board(runs):
-    diverged(runs, 7, **BOARD, label="linear", seed=5)
+    diverged(runs, 7, **BOARD, label="linear", seed=5, constant_baseline=19.0)
     admission, ranking = tables(runs)
     line = texts(admission)["recall"]
     assert (line["chance"], line["none"], line["conv"]) == ("20.00", "0.0 ± 0.0", "12.5 ± 0.0")
@@ -73,8 +73,8 @@ ADMISSIONS = [
     # A failing control decides before the other controls have run.
     ("recall", {"mean": [40.0] * 5, "none": [], "conv": []}, "no: mean at 25%"),
     ("recall", {"sdpa": [91.0, 95.0, 95.0, 95.0, 95.0]}, "no: sdpa below 90% with 1 of 5 seeds"),
-    # Only one of five mechanisms is at the ceiling.
-    ("recall", {"linear": [99.0] * 5}, "yes"),
+    # A third of the mechanisms may be at the ceiling.
+    ("recall", dict.fromkeys(("linear", "luna"), [99.0] * 5), "yes"),
     ("recall", dict.fromkeys(("luna", "dba", "cur"), [99.0] * 5), "no: 43% of the mechanisms at the ceiling"),
     ("listops", {"conv": [50.0] * 5}, "yes"),
     ("listops", {"conv": [55.0] * 5}, "no: sdpa leads by 14.0 points"),
@@ -143,10 +143,10 @@ def test_published_board_is_compared_with_custom_mechanism(runs, tmp_path_factor
 
 def test_plateau_ends_when_validation_gains_a_fifth(runs):
     """With chance at 20, a fifth of the way to 100 is 36; seeds that never reach it or have no curve are counted."""
-    for seed, val_scores in enumerate([(20.0, 36.0, 30.0), (35.9, 35.9, 60.0), (20.0, 25.0, 20.0)]):
+    for seed, val_scores in enumerate([(20.0, 36.0, 30.0), (35.9, 35.9, 60.0), (20.0, 25.0, 40.0), (20.0, 25.0, 20.0)]):
         metrics(runs / "board" / "recall" / "sdpa" / f"seed-{seed}" / "record.json", val_scores)
     (runs / "board" / "recall" / "cur" / "seed-0" / "metrics.csv").write_text("damaged")
-    assert [(k, line["recall, of 5,000"]) for k, line in texts(tables(runs)[2]).items()] == [("sdpa", "25 (2/5)")]
+    assert [(k, line["recall, of 5,000"]) for k, line in texts(tables(runs)[2]).items()] == [("sdpa", "30 (3/5)")]
 
 
 ORDER = ("reformer", "linformer", "performer", "linear", "local", "longformer", "bigbird", "luna", "nystrom", "sdpa")

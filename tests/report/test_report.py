@@ -6,6 +6,7 @@ import re
 import statistics
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from conftest import assert_error
@@ -63,6 +64,9 @@ def test_row_reports_differences_between_seeds(tmp_path):
     for seed, rate in enumerate([0.1, 0.2]):
         add(tmp_path / "merged", seed=seed).with_name("config.yaml").write_text(f"optim.lr: {rate}\n")
     assert rows(tmp_path / "merged")["listops", "cur_abs"].remarks == ["seeds differ in optim.lr"]
+    devices = [SimpleNamespace(device=device, peak_bytes=peak) for device, peak in (("a", 5), ("b", 7), ("c", None))]
+    assert summary.common_device(devices, {"a": 1, "b": 2, "c": 1}) == "b"
+    assert summary._peak(devices[:2]) == 6 and summary._peak(devices) is None
     add(tmp_path, label="softmax")
     add(tmp_path)
     add(tmp_path, seed=1, device="x86_64 CPU, 2 threads", budget="quick", steps=1500, constant_baseline=18.0, git=None)

@@ -27,6 +27,7 @@ class Efficient(Attention):
         return q.softmax(-1) @ (k.softmax(2).mT @ v)
 """
 ALL = [(label, seed) for label in ("cur_abs", "mean") for seed in range(3)]
+MATCHED = {"optim.steps": 2, "pretrain.matched": True, "pretrain.steps": 3, "pretrain.batch": 1}
 STATEMENT = ("name=cur", "author=A. Name", "hardware=one core", "rates=[0.0001,0.0003]")
 
 
@@ -133,7 +134,7 @@ def use_custom_class(runs, text=SOURCE):
         (retrain(ALL, budget="unknown"), "the budget of a run is not known; train with budget=<name>"),
         (retrain(ALL, budget="quick"), "cur_abs was trained at budget=quick, the leaderboard has budget=paper"),
         (retrain(ALL, {"provenance.max_length": 25}), "on other data than the benchmark's (max_length: 2000 -> 25)"),
-        (retrain(ALL, {"optim.steps": 2}, steps=2, command="x experiment=mine"), "on 64 examples, the suite's configu"),
+        (retrain(ALL, MATCHED, steps=2, command="x experiment=mine"), "on 67 examples, the suite's configuration has"),
         (retrain(ALL, command="lra.train experiment=curformer_listops"), "160,000 examples, the suite's configuration"),
         (retrain(ALL, {"task.limit": 60}), "other options of the task than the suite (task.limit: 2000 -> 60)"),
         (retrain(ALL[3:], {"optim.lr": 10.0}), "optim.lr: 10.0 of the control is neither the rate of the mechanism"),
@@ -183,6 +184,8 @@ def test_control_is_recognised_by_its_class_at_a_rate_that_was_tried():
     groups = checks.by_mechanism([published("cur_abs"), control])
     assert checks.check_control(groups, [3e-4]) == [] and "nor one of rates=" in checks.check_control(groups, [])[0]
     assert labels_of([published("cur_abs"), control]) == ["cur_abs"]
+    (reason,) = checks.check_failed_seeds(checks.by_mechanism([control] * 2))
+    assert "has two results of one seed" in reason
 
 
 def test_custom_class_is_submitted_with_source_and_checked(runs, command, tmp_path):

@@ -81,6 +81,12 @@ def test_plan_counts_remaining_runs_and_names_basis_of_estimate(four, tmp_path):
     # 6 steps of 100 ms, and 2 evaluations of 64 / 8 batches at a third of a step each.
     assert rerun[1].seconds == pytest.approx(0.1 * (6 + 2 * 8 / 3)) and rerun[1].basis == "record"
     assert rerun[2].seconds is None
+    # Pretraining: 3 steps of half the batch, one more evaluation, and its own checkpoints.
+    words = ("pretrain=masked", "pretrain.steps=3", "pretrain.batch=4", "pretrain.eval_every=3", "pretrain.warmup=0")
+    composed = compose(Experiment, [*runs[0].overrides, *words])
+    ((pretrained,), _) = plan.planned(composed, words, plan.Estimates(tmp_path, 0))
+    assert pretrained.seconds == pytest.approx(rerun[1].seconds + 0.1 * (3 * 4 / 8 + 8 / 3))
+    assert pretrained.disk > 1.9 * rerun[1].disk
     text = "\n".join(plan.describe(rerun, options, 2))
     for part in ("1 of them finished", "3 left", "1 by earlier runs", "2 like the others"):
         assert part in text

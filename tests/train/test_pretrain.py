@@ -105,13 +105,15 @@ def test_validation_masking_does_not_depend_on_batching():
     made = smoke("runs", *WORDS)
     lit = pretrain.LitPretrainer.of(made, made.pretrainer(), 0)
 
-    def draw_mask(batch_size, number, width):
+    def draw_mask(batch_size, number, width, real=None):
         lit._trainer = SimpleNamespace(world_size=1, global_rank=0, datamodule=SimpleNamespace(eval_batch=batch_size))
         inputs = torch.ones(batch_size, 1, width, dtype=torch.long)
-        return lit._validation_holes(Batch(inputs, None, torch.zeros(batch_size)), number)
+        return lit._validation_holes(Batch(inputs, real, torch.zeros(batch_size)), number)
 
     assert torch.equal(draw_mask(8, 1, 64)[2], draw_mask(5, 2, 64)[0])
     assert torch.equal(draw_mask(8, 1, 64), draw_mask(8, 1, 128)[..., :64])
+    real = torch.rand(8, 1, 64) < 0.5
+    assert torch.equal(draw_mask(8, 1, 64, real), draw_mask(8, 1, 64) & real)
     # Four standard errors of the mean of 256 x 128 Bernoulli variables.
     masked_share = draw_mask(256, 0, 128).float().mean()
     assert abs(masked_share - 0.1) < 4 * (0.1 * 0.9 / (256 * 128)) ** 0.5

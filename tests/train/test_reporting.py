@@ -196,7 +196,7 @@ def test_diagnostics_do_not_change_the_run(data_root, tmp_path, monkeypatch):
     [
         ("task=listops", "task=listops"),
         ("runs=/home/me/runs", None),
-        ("data.root=~/data", None),
+        ("++data.root=~/data", None),
         ("source.file=/home/me/my data/lra.gz", "source.file=lra.gz"),
         ("source.url=https://host/lra.gz", "source.url=https://host/lra.gz"),
         ("x={a:/home/me/a,b:~/b,c:https://host/c}", "'x={a:a,b:b,c:https://host/c}'"),

@@ -1,6 +1,8 @@
 """Tests that a training step never waits for the device, and of learning rates by parameter group and step."""
 
 import contextlib
+import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -255,3 +257,14 @@ def test_state_parameters_have_separate_rate_and_decay(words, own, decayed):
         groups[group["weight_decay"]] |= {names[id(p)] for p in group["params"]}
     assert groups == {0: own, 0.1: decayed} and (main["lr"], main["weight_decay"]) == (0.004, 0.1)
     assert not (own | decayed) & {names[id(p)] for p in main["params"]}
+
+
+def test_every_micro_batch_step_rank_and_seed_has_its_own_random_numbers():
+    draws = set()
+    for micro_batch, step, rank, seed in itertools.product(range(2), repeat=4):
+        lit = SimpleNamespace(seed=seed, global_step=step, global_rank=rank, device=torch.device("cpu"))
+        lit.trainer = SimpleNamespace(accumulate_grad_batches=2)
+        lit.optimizers = lambda: SimpleNamespace(param_groups=[{"lr": 0.1}])
+        LitClassifier.on_train_batch_start(lit, None, micro_batch)
+        draws.add(torch.rand(()).item())
+    assert len(draws) == 16
