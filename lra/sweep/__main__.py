@@ -45,7 +45,7 @@ def carry_out(options: SweepOptions) -> str | None:
         One line if runs failed, else None.
 
     Raises:
-        ValueError: the overrides do not give a run.
+        ValueError: the overrides do not give a run, or the folder of the runs cannot be created.
     """
     launcher = Launcher(options)
     if launcher.threads:
@@ -71,6 +71,11 @@ def carry_out(options: SweepOptions) -> str | None:
     if options.plan:
         return None
 
+    # Without its folder no run can start.
+    try:
+        options.runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"runs={options.runs} cannot be created: {error.strerror}") from error
     watch = run_rounds(launcher, rounds)
     return summarise(options, watch, duplicates)
 

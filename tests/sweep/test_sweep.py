@@ -226,6 +226,8 @@ def test_run_with_progress_but_no_result_is_launched_again(tmp_path, monkeypatch
                 finish(run)
 
     assert sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")[0] is None and rounds == [4, 4]
+    stop, _ = sweep(monkeypatch, capfd, launch, f"runs={__file__}/runs")
+    assert stop.endswith("cannot be created: Not a directory") and rounds == [4, 4]
 
 
 def test_launched_run_gets_overrides_with_spaces_and_brackets(tmp_path, monkeypatch, capfd):
