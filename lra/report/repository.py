@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..board import chapter as board
 from ..board import costs
@@ -161,11 +162,25 @@ def _curves(rows: list[Row], info: About) -> Picture:
 
 
 def about_figure(panels: Mapping[str, list]) -> str:
-    """Render the numbers of a figure as the description in its file, by which a test compares it with the records."""
+    """Render the numbers of a figure as the description in its file, by which a test compares it with the records.
+
+    They have eight significant digits: further ones depend on the version of Python, since 3.12 adds more exactly.
+    """
     numbers = {}
     for task, content in panels.items():
-        numbers[task] = [item._asdict() for item in content]
+        numbers[task] = [_round(item._asdict()) for item in content]
     return json.dumps(numbers)
+
+
+def _round(value: Any) -> Any:
+    """Round every float in nested lists and dictionaries to eight significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.8g}")
+    if isinstance(value, list | tuple):
+        return [_round(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _round(item) for key, item in value.items()}
+    return value
 
 
 def save() -> list[Path]:
