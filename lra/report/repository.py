@@ -16,7 +16,7 @@ from ..results import bench_record, figures
 from ..results.figures import Picture
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.summary import Row, collect
-from ..results.table import Cell, Table
+from ..results.table import Cell, Table, rounded
 from ..runs import reader
 from ..runs.published import HOME, About, about
 from . import arena, export, extensions, recurrent, results
@@ -175,7 +175,7 @@ def about_figure(panels: Mapping[str, list]) -> str:
 def _round(value: Any) -> Any:
     """Round every float in nested lists and dictionaries to eight significant digits."""
     if isinstance(value, float):
-        return float(f"{value:.8g}")
+        return rounded(value)
     if isinstance(value, list | tuple):
         return [_round(item) for item in value]
     if isinstance(value, dict):

@@ -110,7 +110,8 @@ def charts(
         looks = {label: palette.line(label) for label in coloured}
     num_grey = len(labels) - len(coloured)
     if num_grey:
-        looks[plural(num_grey, "other")] = {"color": GREY} | ({"marker": "o", "linestyle": "none"} if markers else {})
+        marker_look = {"marker": "o", "linestyle": "none"} if markers else {}
+        looks[plural(num_grey, "other")] = {"color": GREY, **marker_look}
 
     figure, axes = grid(panels, width)
     for chart, content in zip(axes, panels.values(), strict=True):

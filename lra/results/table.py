@@ -153,7 +153,7 @@ class Table:
                 columns[name] = [cell.text for cell in cells]
                 continue
             # A cell without a value may hold text: FAIL in the official leaderboard.
-            columns[name] = [_text_of(cell) if cell.value is None else _rounded(cell.value) for cell in cells]
+            columns[name] = [_text_of(cell) if cell.value is None else rounded(cell.value) for cell in cells]
             for part in PARTS:
                 values = [getattr(cell, part) for cell in cells]
                 if all(value is None for value in values):
@@ -161,7 +161,7 @@ class Table:
                 suffix = part
                 if part == "std" and name in self.errors:
                     suffix = "se"
-                columns[f"{name} {suffix}"] = [None if value is None else _rounded(value) for value in values]
+                columns[f"{name} {suffix}"] = [None if value is None else rounded(value) for value in values]
         return pd.DataFrame(columns, dtype=object)
 
     def csv(self) -> str:
@@ -262,7 +262,7 @@ def _text_of(cell: Cell) -> str:
     return "" if cell.text == "-" else cell.text
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
     """Round to eight significant digits, which also keeps small numbers."""
     if isinstance(value, int):
         return value
