@@ -90,12 +90,12 @@ def table(table: Table, width: float = TEXT) -> str:
         legend = f"{legend} {MARKS}"
 
     floats, height = _paginate(columns, table.words, width)
-    # Move the last tabular to another float if the legend does not fit below it.
+    # If the legend does not fit into the last float, it gets another one, with the last of several tabulars.
     num_letters = len(legend) + footnotes.length()
     foot_height = num_letters * 0.75 * LETTER / width
-    if height + foot_height > PAGE_LINES and len(floats[-1]) > 1:
-        last_tabular = floats[-1].pop()
-        floats.append([last_tabular])
+    if height + foot_height > PAGE_LINES:
+        has_several = len(floats[-1]) > 1
+        floats.append([floats[-1].pop()] if has_several else [])
 
     # The legend and the footnotes are below the last float.
     feet = [""] * len(floats)
