@@ -48,7 +48,7 @@ HOPELESS_NEW = 20
 
 @compiled
 def _answer(operator, values, first, end):
-    """Apply operator 0..3 (MIN, MAX, MED, SM) to values[first:end], which may be reordered."""
+    """Apply operator 0..3 (MIN, MAX, MED, SM) to values[first:end]; MED sorts them in place by insertion."""
     if operator == 2:
         for i in range(first + 1, end):
             value = values[i]
@@ -106,7 +106,7 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
             state += STEP
             word = mix(state)
             num_nodes += 1
-            # An operator: draw the number of its arguments.
+            # An operator, by the upper half of the word; the lower half draws the number of its arguments.
             if depth + 1 < max_depth and (word >> HALF) * 2.0**-32 <= p_operator:
                 opened[depth] = position
                 first_value[depth] = num_values

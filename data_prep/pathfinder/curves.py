@@ -1,8 +1,9 @@
 """Drawing of Pathfinder's dashed curves: seeds, extensions, targets and distractors (tasks: Linsley et al. 2018).
 
-The mask, shared by all curves of an image, is the occupation of each pixel. uint8 stands for value / 255, which is
-exact, since every patch is an 8-bit image. `masks` (2, size + 2 BEYOND, same) holds the mask, and the mask dilated by
-the margin.
+The mask, shared by all curves of an image, is the occupation of each pixel: uint8, 255 = 1.0, exact since every patch
+is an 8-bit image. `masks` (2, size + 2 BEYOND, same) holds the mask, and the mask dilated by the margin.
+A first paddle runs from tail to head. Its pivot is a margin before the tail; its anchor, a margin beyond the head, is
+the next paddle's pivot. In a void orientation neither a distractor nor the first target starts (`paddles.is_void`).
 A segment is a curve's last paddle as a tuple (paddle, y, x, pivot_y, pivot_x): its number in the table, the start its
 patch is centred on, and its pivot; paddle = -1 stands for failure. `stream` (1,) uint64 is an image's random stream.
 """

@@ -16,8 +16,8 @@ class DeltaNet(Mixer):
     """S_t = (I - β_t k_t k_tᵀ) S_(t-1) + β_t k_t v_tᵀ, o_t = D^-1/2 q_tᵀ S_t; then a norm for each head.
 
     A write replaces what the state holds under its key instead of adding to it. q, k and v pass a short convolution and
-    SiLU; q and k have unit length; β = σ(W_β x). O(L C (D + E) + L D E) time with chunks of C = 64 tokens; a state of
-    H D E numbers for each direction.
+    SiLU; q and k have unit length; β = σ(W_β x). Values are as wide as keys, E = D. O(L C D + L D²) time with chunks of
+    C = 64 tokens; a state of H D² numbers for each direction.
 
     Args:
         causal: only earlier tokens and the token itself, as published.
@@ -79,6 +79,7 @@ class GatedDeltaNet(DeltaNet):
 
     Args:
         step_min, step_max: range of softplus(b) at the start.
+        options: further options of ``DeltaNet``: causal, width, negative.
 
     Source: the paper, section 3; initial values by the released code. In plain torch: ``lra/reference/delta_rule.py``.
     """

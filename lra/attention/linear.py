@@ -1,6 +1,6 @@
 """Attention with kernel features, φ(q) (φ(k)ᵀ v): linear attention, Performer and random feature attention.
 
-The shared product, ``lra.ops.linear_attention.attend``, takes O(L F E) time for F features.
+The shared product, ``lra.ops.linear_attention.linear_attention``, takes O(L F E) time for F features.
 """
 
 import math
@@ -111,6 +111,7 @@ class Performer(Attention):
         self.kernel = kernel
         self.eps = eps
         self.scale = sizes.head_dim ** (-0.25 * scalings)
+        # The random features w_1 ... w_F. Checkpoints contain this name.
         self.rows = RandomFeatures(features, sizes.head_dim, redraw=redraw, orthogonal=True)
 
     @full_precision
@@ -203,6 +204,7 @@ class RFA(Attention):
     def __init__(self, sizes: Sizes, *, features: Positive = 128, floor: Above = 0.01, redraw: Redraw = "train"):
         super().__init__(sizes)
         self.floor = floor
+        # The random features w_1 ... w_F. Checkpoints contain this name.
         self.rows = RandomFeatures(features, sizes.head_dim, redraw=redraw, orthogonal=False)
         self.scale = nn.Parameter(torch.ones(sizes.heads, sizes.head_dim))
 

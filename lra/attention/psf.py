@@ -110,7 +110,7 @@ class PSF(Mixer):
         """Compute W_M ... W_1 v."""
         factors = [f(x) for f in self.weights]  # M times (N,L,K)
         N, L, _ = x.shape
-        links = self.links(N, L, mask if self.ring == "real" else None)
+        links = self.linked_positions(N, L, mask if self.ring == "real" else None)
         return multiply_factors(v, links, *factors, residuals=self.residuals)
 
     def attention_map(
@@ -124,7 +124,7 @@ class PSF(Mixer):
         eye = eye.expand(N, -1, -1)
         return self.mix(x, eye, mask)[:, None]
 
-    def links(self, N: int, L: int, mask: Bool[Tensor, "{N} {L}"] | None) -> Int[Tensor, "{N} {L} K"]:
+    def linked_positions(self, N: int, L: int, mask: Bool[Tensor, "{N} {L}"] | None) -> Int[Tensor, "{N} {L} K"]:
         """Compute step 1: the positions to which each position is linked."""
         if mask is None:
             position = torch.arange(L, device=self.offsets.device)

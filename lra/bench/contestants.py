@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field
 
 from ..config import CONF
-from ..config.compose import compose, further, mechanism
+from ..config.compose import compose, config_dirs, mechanism_overrides
 from ..config.experiment import Experiment
 from ..config.options import Options
 from ..config.schema import Compile, Device, Name, Number, Precision, Some, Threads, Trainer
@@ -100,7 +100,7 @@ def asked(options: BenchOptions) -> BenchOptions:
     Raises:
         ValueError: a name is unknown.
     """
-    arguments = mechanism(options.command_overrides)
+    arguments = mechanism_overrides(options.command_overrides)
     if arguments:
         # attn=cur_abs attn.count=32 becomes the label cur_abs-count=32; block options stay overrides.
         labels = [arguments[0].removeprefix("attn=")]
@@ -124,7 +124,7 @@ def names(mechanisms: Sequence[str]) -> list[str]:
 
     # Configuration folders of the command line may add mechanisms.
     valid = [*MECHANISMS, *BENCHMARK_ONLY]
-    for folder in further():
+    for folder in config_dirs():
         valid += [path.stem for path in sorted((folder / "attn").glob("*.yaml"))]
     valid.append("custom")
     unknown = [name for name in expanded if _parts(name)[0] not in valid]

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.compose import compose
-from ..config.compose import mechanism as mechanism_overrides
+from ..config.compose import compose, mechanism_overrides
 from ..config.experiment import Experiment
 from ..config.quoting import override
 from ..console import log, plural
@@ -65,7 +64,7 @@ class Board:
         self.at_once = at_once
         self.skipped: list[str] = []
         self.estimates = Estimates(options.runs, options.measure)
-        self.settled: set[Path] = set()
+        self.checked_dirs: set[Path] = set()
         # Published runs of both phases, and published runs of another configuration with what differs.
         self.published: dict[Path, published.Published] = {}
         for name in (study(options), f"{study(options)}{SEARCH_SUFFIX}"):
@@ -86,7 +85,10 @@ class Board:
                 self.entries.append(entry)
         if not self.entries:
             raise ValueError(self.skipped[0] if self.skipped else "mechanisms must be names of conf/attn, not []")
-        self.same = [line for task in options.tasks for line in self._merge(task)]
+        # Drop duplicates; a line describes each.
+        self.same: list[str] = []
+        for task in options.tasks:
+            self.same += self._drop_duplicates(task)
 
     def _entry(self, mechanism: str, experiment: str) -> Entry | None:
         """Plan one mechanism on one task; None, with the reason in ``skipped``, if it cannot run."""
@@ -110,14 +112,14 @@ class Board:
         shared = ("budget=", "protocol=", "protocol.")
         overrides += [line for line in options.command_overrides if line.startswith(shared)]
         overrides += [override("runs", options.runs), "trainer.threads=1", *options.overrides]
-        # Names of the run of seed 0, which phase one and two replace.
+        # A placeholder run of seed 0; ``Entry.at`` replaces its study, label and seed in both phases.
         keys = ",".join(label_keys(mechanism))
         study_override = override("study", study(options))
         names = [study_override, f"label_keys=[{keys}]", "seeds=[0]"]
         return overrides, compose(Experiment, [*overrides, *names])
 
-    def _merge(self, experiment: str) -> Iterator[str]:
-        """Leave out each mechanism that computes the same function as an earlier one or sdpa; yields a line for each.
+    def _drop_duplicates(self, experiment: str) -> list[str]:
+        """Drop each mechanism that computes the same function as an earlier one or sdpa; return a line for each.
 
         Mechanisms with different options outside attn are not compared.
         """
@@ -137,12 +139,14 @@ class Board:
                 _, sdpa = self._compose_run("sdpa", experiment)
             groups[()] = {"sdpa": sdpa} | plain_group
 
+        lines: list[str] = []
         for group in groups.values():
             duplicates = find_duplicates(group) if len(group) > 1 else {}
             for mechanism, first in duplicates.items():
-                same = (mechanism, experiment)
-                self.entries = [entry for entry in self.entries if (entry.mechanism, entry.experiment) != same]
-                yield f"{mechanism} on {experiment}: = {first} here"
+                duplicate = (mechanism, experiment)
+                self.entries = [entry for entry in self.entries if (entry.mechanism, entry.experiment) != duplicate]
+                lines.append(f"{mechanism} on {experiment}: = {first} here")
+        return lines
 
     def result(self, entry: Entry, run: PlannedRun, rate: float) -> record.RunRecord | None:
         """Read the record of a run that has ended on this machine or is published; None without one.
@@ -155,9 +159,9 @@ class Board:
         choices = entry.choices | {"optim.lr": rate}
         # A run of this machine, whose configuration is checked once.
         if state(run) in ("done", "diverged"):
-            if run.folder not in self.settled:
+            if run.folder not in self.checked_dirs:
                 check_choices(run.folder, choices)
-                self.settled.add(run.folder)
+                self.checked_dirs.add(run.folder)
             return record.load(run.folder / record.NAME)
         # A published run with the same choices.
         path = published.HOME / run.folder.relative_to(self.options.runs)
@@ -206,7 +210,7 @@ class Board:
         again.
         """
         launched: set[Path] = set()
-        self._fit_bags()
+        self._fit_token_baselines()
         while True:
             runs: list[PlannedRun] = []
             for _, entries in itertools.groupby(self.entries, key=lambda entry: entry.mechanism):
@@ -223,12 +227,12 @@ class Board:
             launched |= {run.folder for run in runs}
             yield runs
 
-    def _fit_bags(self) -> None:
-        """Fit the bag of tokens of each task with runs left that lacks it, so that their records have its score."""
+    def _fit_token_baselines(self) -> None:
+        """Fit the missing bag-of-tokens baselines of tasks with runs left, so that their records have its score."""
         left = {entry.experiment: entry.options for entry in self.entries if self.progress(entry).left}
         for name, options in left.items():
             task = options.task
-            # Tasks with float features have no bag of tokens.
+            # Tasks with float features have no bag-of-tokens baseline.
             if task.vocab is None:
                 continue
             path = token_baselines.path(options.task_data(), task.metric)
@@ -236,7 +240,7 @@ class Board:
                 try:
                     baselines_of(options)
                 except StoreError as error:
-                    log(f"{name}: no bag of tokens, {error}")
+                    log(f"{name}: no bag-of-tokens baseline, {error}")
 
     def describe(self) -> Iterable[str]:
         """Describe in lines what is finished and what is left, its time and its disk space."""
@@ -261,6 +265,7 @@ class Board:
             time_left = f"; time left {duration(remaining)}" if remaining else ""
             seeds = f"{seeds_done} of {len(options.seeds)} seeds done"
             lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_left}")
+        # Runs of phase one have another study, the third folder above the run directory.
         trials = [run for run in left if run.folder.parents[2].name != home]
         mechanisms = plural(len(self.mechanisms), "mechanism")
         tasks = plural(len(options.tasks), "task")

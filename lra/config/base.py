@@ -82,7 +82,7 @@ class Section(BaseModel):
             tree: plain values.
 
         Raises:
-            ValueError: an option is unknown or missing or does not take its value, or options do not go together.
+            ValueError: an option is unknown or missing or has an invalid value, or options do not go together.
         """
         tree = _present(tree)
         try:

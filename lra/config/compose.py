@@ -120,7 +120,7 @@ def overrides_of(hydra_config: DictConfig | HydraConf) -> list[str]:
     return to_tree(overrides)["task"]
 
 
-def further() -> list[Path]:
+def config_dirs() -> list[Path]:
     """The folders of yamls that --config-dir names."""
     if not HydraConfig.initialized():
         return []
@@ -128,15 +128,15 @@ def further() -> list[Path]:
     return [Path(source.path) for source in sources if source.provider == "command-line"]
 
 
-def folders() -> list[str]:
+def config_dir_flags() -> list[str]:
     """The --config-dir arguments that a further command needs to find the same yamls."""
     arguments: list[str] = []
-    for folder in further():
+    for folder in config_dirs():
         arguments += ["--config-dir", str(folder)]
     return arguments
 
 
-def mechanism(overrides: Iterable[str]) -> list[str]:
+def mechanism_overrides(overrides: Iterable[str]) -> list[str]:
     """Select the overrides that choose a mechanism and its block, ``attn=`` first.
 
     Raises:

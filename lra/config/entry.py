@@ -32,13 +32,16 @@ from .workers import Workers
 
 
 def main(kind: type[Options]) -> Callable:
-    """Make a function of options an entry point over the yaml of their kind.
+    """Make a decorator that turns a function of options into a command.
 
-    The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, Hydra's own errors) is
-    reported as one line on stderr with exit status 1; LRA_TRACEBACK=1 shows the traceback instead. If the reader of
-    stdout is gone, as after ``| head``, it ends without the line. With -m a run that fails with an exception, or whose
-    process joblib's launcher started and a signal ended, does not stop the others; the failed ones are listed at the
-    end. A launcher of a cluster reports only the first failure at the end.
+    The options are declared in conf/<kind.conf>.yaml. The function itself is reachable as ``__wrapped__``.
+
+    A user's mistake (ValueError, OSError, Hydra's own errors) is reported as one line on stderr with exit status 1;
+    LRA_TRACEBACK=1 shows the traceback instead. If nobody reads stdout any more, as after ``| head``, that line is left
+    out.
+
+    With -m a failed run does not stop the others, whether it raised an exception or, with joblib's launcher, a signal
+    ended its process. The failed runs are listed at the end. A launcher of a cluster reports only the first failure.
 
     Args:
         kind: class of the options.
@@ -109,8 +112,8 @@ class Command:
             return
         # Several runs: in this process one after the other, or in the processes of a launcher. argparse rejects a flag
         # between two overrides.
-        overrides = [word for word in sys.argv[1:] if word not in flags]
-        sys.argv[1:] = ["-m", *follow(overrides)]
+        overrides = [argument for argument in sys.argv[1:] if argument not in flags]
+        sys.argv[1:] = ["-m", *delay_group_options(overrides)]
         with Workers() as self.workers:
             self.workers.launch(start)
             self.failures += self.workers.failures().values()
@@ -152,7 +155,7 @@ def _attempt(title: str, compute: Callable[[], Any]) -> tuple[Exception | None, 
     try:
         compute()
     except Exception as error:
-        if _unexpected(error):
+        if _shows_traceback(error):
             traceback.print_exc()
         reason = f"{title}: {explain(error)}"
         log(f"lra: failed: {reason}")
@@ -190,16 +193,17 @@ def _groups(name: str) -> set[str]:
     return groups
 
 
-def _unexpected(error: Exception) -> bool:
+def _shows_traceback(error: Exception) -> bool:
+    """Whether to show the traceback of an error: LRA_TRACEBACK is set, or the error is not a user's mistake."""
     return os.environ.get("LRA_TRACEBACK", "0") not in ("", "0") or not is_user_error(error)
 
 
 def _end(error: Exception) -> NoReturn:
-    """End the process with status 1 and one line on stderr; an unexpected error is raised with its traceback.
+    """End the process with status 1 and one line on stderr, or raise the error again to show its traceback.
 
     There is no line if nobody reads stdout any more, or if another process has reported the error.
     """
-    if _unexpected(error):
+    if _shows_traceback(error):
         raise error
     if isinstance(error, AlreadyReported):
         sys.exit(1)
@@ -209,13 +213,13 @@ def _end(error: Exception) -> NoReturn:
     sys.exit(visible(f"lra: {explain(error, sys.argv[1:])}"))
 
 
-def name_positional(words: list[str], *names: str) -> list[str]:
+def name_positional(arguments: list[str], *names: str) -> list[str]:
     """Give positional arguments the names of options: ``runs/mine examples=20`` becomes ``runs=runs/mine examples=20``.
 
     A path that exists is positional although it contains "=", like the folder of ``label_keys=[optim.lr]``.
 
     Args:
-        words: command-line arguments without the name of the program.
+        arguments: command-line arguments without the name of the program.
         names: option of the first positional argument, of the second one, and so on. Further ones are left as they
             are, so that the parser of the options refuses them.
 
@@ -223,19 +227,19 @@ def name_positional(words: list[str], *names: str) -> list[str]:
         The arguments in their order.
     """
     remaining = list(names)
-    arguments = []
-    for word in words:
-        is_path = Path(word).exists()
-        is_positional = (is_path or "=" not in word) and not word.startswith("-")
+    named_arguments = []
+    for argument in arguments:
+        is_path = Path(argument).exists()
+        is_positional = (is_path or "=" not in argument) and not argument.startswith("-")
         if is_positional and remaining:
             name = remaining.pop(0)
-            word = override(name, word) if is_path else f"{name}={word}"
-        arguments.append(word)
-    return arguments
+            argument = override(name, argument) if is_path else f"{name}={argument}"
+        named_arguments.append(argument)
+    return named_arguments
 
 
-def follow(overrides: list[str]) -> list[str]:
-    """Delay options of a swept group: attn=sdpa,cur_abs attn.count=32 -> attn.count=choice(32).
+def delay_group_options(overrides: list[str]) -> list[str]:
+    """Wrap the options of a swept group in ``choice``: attn=sdpa,cur_abs attn.count=32 -> attn.count=choice(32).
 
     Hydra first composes without the swept overrides, that is with another attn, which may lack a plain override's key;
     it applies a choice only in each run.

@@ -80,7 +80,7 @@ class Options(Section):
             choices: hydra's own configuration, with the overrides and the chosen groups.
 
         Raises:
-            ValueError: an option is unknown or missing or does not take its value, options do not go together, or the
+            ValueError: an option is unknown or missing or has an invalid value, options do not go together, or the
                 label is no valid name.
         """
         cls.check_unresolved(to_tree(config))

@@ -22,8 +22,9 @@ AHEAD = 256
 
 
 class Batch(NamedTuple):
-    """inputs (B,T,L) int or (B,T,L,F) float, mask (B,T,L) bool or None if every token counts, label (B,) int or float.
+    """B examples with T sequences each, padded to L tokens.
 
+    inputs (B,T,L) int or (B,T,L,F) float; mask (B,T,L) bool, None if every token counts; label (B,) int or float;
     positions (B,T,L) int: position of each token in its sequence, all distinct; None for 0 .. L-1.
     """
 
@@ -178,8 +179,8 @@ class TaskData(L.LightningDataModule):
         longest = max(int(lengths.max()), 1)
         return min(self.length, round_up(longest))
 
-    def _unmasked_lengths(self, split) -> Tensor:
-        """Count unmasked tokens: of each example's sequence that has the most, at least 1. (n,) on the CPU."""
+    def _unmasked_lengths(self, split: Examples) -> Tensor:
+        """Return the largest number of unmasked tokens in a sequence of each example, at least 1: (n,) on the CPU."""
         counts = []
         for index in torch.arange(len(split)).split(CHUNK):
             tokens, mask = split.gather(index, self.limit)
@@ -198,7 +199,7 @@ class TaskData(L.LightningDataModule):
             answer = F.one_hot(labels.bincount().argmax(), num_classes)
         return metric(answer.expand(len(labels), -1), labels)
 
-    def tokens(self, steps: int) -> int:
+    def count_tokens(self, steps: int) -> int:
         """Count the tokens of all texts, masked pixels included, in the batches of the first ``steps`` steps."""
         lengths = self.splits["train"].lengths.clamp(max=self.limit)  # (n,T)
         lengths = lengths.sum(1).cpu()  # (n,)
@@ -247,14 +248,13 @@ class TaskData(L.LightningDataModule):
         """Yield this rank's batches of a split; over all ranks every example comes once."""
         index = self.sequence_lengths[split].argsort(stable=True).numpy()
         device_index = copy_async(torch.from_numpy(index), self.splits[split].labels.device)
-        # Each rank takes every world_size-th batch.
         start = self.rank * self.eval_batch
         stride = self.world_size * self.eval_batch
         for first in range(start, len(index), stride):
             part = slice(first, first + self.eval_batch)
             yield self.gather(split, index[part], device_index=device_index[part])
 
-    def widths(self) -> int:
+    def count_widths(self) -> int:
         """Count the different widths of the undivided batches that fit into the first epoch, at least one batch."""
         if self.pad == "fixed":
             return 1

@@ -63,14 +63,20 @@ def no_room(folder: Path) -> Iterator[None]:
 class Source(ABC):
     """One data set with its arguments.
 
-    Attributes of a class: `version` changes whenever the same arguments give other bytes. `generated`: no download is
-    needed, so `open` prepares it if necessary. `stored`: False if examples are generated when they are read, so that
-    there is nothing to prepare; such a class overrides `load`. `manual`: it needs files that the user has to
-    provide. `towers`: sequences per example. `locations`: constructor arguments that say where files are; they are no
-    part of a run's identity, which has the content of the files.
+    Class attributes:
+        version: changes whenever the same arguments give other bytes.
+        generated: whether no download is needed, so that `open` prepares the data if they are missing.
+        stored: False if examples are generated when they are read; then nothing is prepared, and the class overrides
+            `load`.
+        manual: whether the user has to provide files.
+        towers: sequences per example.
+        locations: constructor arguments that say where files are. They are not part of a run's identity, which has the
+            content of the files.
 
-    Attributes of an object: `root` is the folder of all data, set by `at`. `recorded` is the flat provenance of a run
-    that is restored. `command` is the command that prepares the data; None for `lra data task=<name>`.
+    Attributes:
+        root: folder of all data, set by `at`.
+        recorded: flat provenance of a restored run.
+        command: command that prepares the data; None for `lra data task=<name>`.
     """
 
     name: ClassVar[str]

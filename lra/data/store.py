@@ -4,7 +4,8 @@ A data set is a folder. Each split has three plain binary files. `meta.json` des
 checksums of these files and of `meta.json`, in the format of `sha256sum -c`:
 
     <split>.tokens.bin    all sequences concatenated, (total,) ids or (total, F) float features
-    <split>.offsets.bin   int64 (n * T + 1,), sequence r is tokens[offsets[r] : offsets[r + 1]]
+    <split>.offsets.bin   int64 (n * T + 1,), sequence s is tokens[offsets[s] : offsets[s + 1]]; tower t of example i is
+                          sequence s = i * T + t
     <split>.labels.bin    int64 or float32 (n,)
 
 Data that were read from files of the user have raw.json too, without a checksum: the path and the state of these files.
@@ -77,7 +78,9 @@ def _check_meta(folder: Path, meta: dict[str, Any]) -> None:
 
     Raises:
         StoreError: a file has another size, or the folder another format.
-        LookupError, TypeError: it is no description of a data set.
+        Unreadable: meta.json does not have the checksum in SHA256SUMS, or SHA256SUMS cannot be used.
+        OSError: a file is missing or cannot be read.
+        LookupError, TypeError: meta.json does not describe a data set.
     """
     if meta["format"] != FORMAT:
         raise StoreError(f"{folder} has format {meta['format']!r}, this version reads format {FORMAT}")

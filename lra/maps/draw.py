@@ -31,6 +31,8 @@ MARK = {"marker": "o", "s": 90, "facecolors": "none", "edgecolors": "#d1242f", "
 class View(NamedTuple):
     """The contents of a figure.
 
+    A reading is a row of weights over the tokens: the map's row of one query, or the weights that the pooling uses.
+
     Args:
         title: heading.
         inputs: stored inputs of one example, (L,) ids or (L,F) features.

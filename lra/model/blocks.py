@@ -89,7 +89,7 @@ class GLU(Checked, nn.Module):
         mixer_dropout: whether y has dropout too, drawn for each position.
 
     Raises:
-        ValueError: the width of the mixer's output is not d, or an option does not take its value.
+        ValueError: the width of the mixer's output is not d, or an option has an invalid value.
 
     Source: docs/ssm.md, S4D and S5.
     """
@@ -158,7 +158,7 @@ class Gated(Checked, nn.Module):
         expand: width of the feed-forward layer as a multiple of d; 0 for no feed-forward layer, as in Mamba.
 
     Raises:
-        ValueError: the width of the mixer's output is not d, or an option does not take its value.
+        ValueError: the width of the mixer's output is not d, or an option has an invalid value.
 
     Source: docs/recurrent.md.
     """

@@ -48,7 +48,7 @@ class Classifier(Checked, nn.Module):
         vocab: number of token ids; None for float features.
         hidden: hidden units of the head.
         outputs: number of classes, or 1 for a real number.
-        towers: number of texts per example.
+        towers: number of sequences per example.
         pool: how the token vectors of a sequence become one vector.
             ``mean``: their mean.
             ``cls``: the vector of a class token, id ``vocab - 1``, in front of the sequence; a sequence of full length

@@ -42,12 +42,12 @@ class Mega(Checked, nn.Module):
         chunk: attention is restricted to consecutive chunks of this many tokens, which only the moving average
             connects; None for none.
         norm: ``layer`` | ``scale`` | ``rms`` | ``batch``.
-        prenorm: whether a norm comes before each half, attention and feed-forward layer, or else after it.
+        prenorm: whether the norm of each half, attention and feed-forward layer, comes before it instead of after it.
         bias: whether a learned number for each signed distance between tokens is added to the scores. Mechanisms
             without ``supports_bias`` need False.
 
     Raises:
-        ValueError: bias is true and the mechanism takes no bias, or an option does not take its value.
+        ValueError: bias is true and the mechanism takes no bias, or an option has an invalid value.
     """
 
     def __init__(
@@ -251,11 +251,11 @@ class RelativeBias(nn.Module):
 
     def forward(
         self,
-        rows: Int[Tensor, "*#batch i"],
-        cols: Int[Tensor, "*#batch j"],
+        query_positions: Int[Tensor, "*#batch i"],
+        key_positions: Int[Tensor, "*#batch j"],
     ) -> Float[Tensor, "*batch i j"]:
-        """Compute the bias of query positions ``rows`` and key positions ``cols``."""
-        distance = cols[..., None, :] - rows[..., :, None]  # (...,i,j)
+        """Compute the bias of queries and keys at these positions."""
+        distance = key_positions[..., None, :] - query_positions[..., :, None]  # (...,i,j)
         # The weight of distance 0 is in the middle.
         index = self.length - 1 + distance
         bias = self.weight.index_select(0, index.flatten())

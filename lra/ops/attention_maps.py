@@ -19,6 +19,7 @@ from .precision import full_precision, is_slow_fused, upcast
 
 Weights = Literal["softmax", "laplace"]
 Impl = Literal["eager", "sdpa", "triton", "triton_rounded"]
+# An attention function: (q, k, v, key_mask, bias) -> outputs, such as ``attend_thin``.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 # Biases of the scores of C, U and R.
 Biases = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -254,7 +255,7 @@ def landmark_product(
     elif attend is None:
         attend = attend_thin
 
-    # U⁺ R v may exceed the range of float16 even if the result does not. Below it gets the dtype of v.
+    # U⁺ R v may exceed the range of float16 even if C U⁺ R v does not. It gets the dtype of v, so v is upcast.
     may_overflow = v.dtype == torch.float16 and is_unbounded(pinv) and not is_packed
     in_float32 = impl == "eager" or may_overflow
     dtype = v.dtype

@@ -6,10 +6,11 @@ With e = R v - U v̄, the error of C v̄ for the selected queries q_I, whose exa
     O = C v̄ + S g      C = softmax(q k̄ᵀ / √D + log n)      U = rows I of C      S = softmax(-|q - q_I|² / h)
 
 C is the proportional attention of merged tokens (ToMe: Bolya et al. 2023), S the kernel regression of Nadaraya and
-Watson (1964) over queries. S e would flatten e. With T the rows I of S, g = e + (1 - T) e + (1 - T)² e + ... smooths
-the remainder as well (twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003). The eigenvalues of T lie in (0, 1] if
-the selected queries are distinct, so the sum converges; ``ROUNDS`` terms are computed. Rows of C and S sum to one, so
-the result is exact for a constant v. With all tokens selected it is softmax attention.
+Watson (1964) over queries. S e alone would flatten the peaks of e: with T the rows I of S, it gives T e at the selected
+queries and leaves a remainder (1 - T) e. So g = e + (1 - T) e + (1 - T)² e + ... smooths the remainders as well
+(twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003). The eigenvalues of T lie in (0, 1] if the selected queries are
+distinct, so the sum converges; ``ROUNDS`` terms are computed. Rows of C and S sum to one, so the result is exact for a
+constant v. With all tokens selected it is softmax attention.
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -94,6 +95,9 @@ def corrected_attention(
         query_mask, key_mask: real ones among the selected queries and keys.
         impl: ``eager`` writes every map out in float32 or wider; ``sdpa`` computes the products with L by torch's fused
             attention and returns q's dtype, under autocast its dtype.
+
+    Returns:
+        The corrected outputs of all queries, and R v, the exact outputs of the selected queries.
     """
     # Clusters of keys; an empty one has the bias -inf.
     mean_k, mean_v, cluster_size = form_clusters(k, v, k_J, mask, key_mask)
@@ -161,7 +165,7 @@ def form_clusters(
 def nearest(
     x: Float[Tensor, "N H L D"], centres: Float[Tensor, "N H c D"], centre_mask: Bool[Tensor, "N H c"] | None
 ) -> Int[Tensor, "N H L 1"]:
-    """Find the index of the nearest real centre of every token; the centres are tokens of x."""
+    """Find the index of the nearest real centre of every token."""
     N, H = x.shape[:2]
     x = x.flatten(0, 1)  # (N·H,L,D)
     squared_norm = centres.square().sum(-1)  # (N,H,c)

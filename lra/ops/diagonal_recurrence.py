@@ -33,7 +33,7 @@ def diagonal_recurrence(
 
     The sequence is cut into about √L blocks. All blocks advance together, token by token, from a zero state; then the
     states between blocks are carried on, and each token adds the carried state times the decays since the start of its
-    block. 2 √L steps of Python and three passes over the data.
+    block. This takes 2 √L Python steps and three passes over the data.
 
     Args:
         log_decay: g, at most 0; 0 at padding.
@@ -59,7 +59,7 @@ def _recur_eagerly(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L
 
 
 def untraced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function that runs as it is within a compiled graph, in both passes.
+    """Return the function, excluded from compilation in forward and backward pass while torch.compile traces.
 
     torch.compile would unroll its loop over tokens. As a decorator, ``torch.compiler.disable`` would import the
     compiler and Triton with the module.

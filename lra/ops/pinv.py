@@ -151,7 +151,10 @@ def cubic_chain_backward(
 
 
 class _Cubic(torch.autograd.Function):
-    """``cubic_chain`` with a backward pass of as many products as autograd's and a fifth of its other operations."""
+    """``cubic_chain`` with its own backward pass.
+
+    It has as many matrix products as autograd's, and a fifth of its other operations.
+    """
 
     @staticmethod
     def forward(ctx: Any, m: Tensor, z: Tensor, steps: int) -> Tensor:
@@ -166,7 +169,7 @@ class _Cubic(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         m, *saved = ctx.saved_tensors
         with torch.autocast(grad.device.type, enabled=False):
-            # Second derivatives need a history, which saved tensors lack.
+            # For second derivatives, repeat the steps under autograd: the saved Z, P and T have no history.
             if torch.is_grad_enabled():
                 z = saved[0]
                 saved = []

@@ -1,4 +1,4 @@
-"""Operations in float32 or wider under autocast, the cases that stay in 16 bits, and bfloat16 without instructions."""
+"""Precision: float32 or wider under autocast, a residual stream in 16 bits, and emulated products of bfloat16."""
 
 import functools
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def upcast(x: Any) -> Any:
 
 
 def keeps_16_bits(x: Tensor) -> bool:
-    """Whether the residual stream of x is kept in 16 bits: under autocast on a CPU.
+    """Whether a model on the device of x keeps its residual stream in 16 bits: under autocast on a CPU.
 
     There every product casts its input, so a 16-bit stream is cast once instead of in every product, and needs half the
     memory traffic. On other devices the stream stays in float32.

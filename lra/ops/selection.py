@@ -134,7 +134,7 @@ def _scores(
     draw: Float[Tensor, "H _"] | None,
 ) -> Float[Tensor, "B H L"]:
     """Score the tokens x; score=random takes ``draw`` at ``positions``, or new numbers without a draw."""
-    # Many sums are equal in 16 bits.
+    # In 16 bits many sums would be equal, so that ``topk`` would choose among them arbitrarily.
     dtype = torch.promote_types(x.dtype, torch.float32)
     if score == "sum":
         return x.sum(-1, dtype=dtype)

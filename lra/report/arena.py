@@ -69,8 +69,8 @@ def readme(studies: Studies) -> str:
         table = task_table(task, shown)
         about = table.about
         if len(shown) < len(lines):
-            num_left_out = plural(len(lines) - len(shown), "line")
-            about += f" {num_left_out} with other learning rates: [docs/results.md](docs/results.md#{task})."
+            omitted_lines = plural(len(lines) - len(shown), "line")
+            about += f" {omitted_lines} with other learning rates: [docs/results.md](docs/results.md#{task})."
         parts += [f"**{table.title}**", table.markdown(), about]
     if parts:
         parts.append(README_LEGEND)
@@ -231,7 +231,7 @@ def machine(row: Row, device: str) -> str:
         if is_cpu and run_record.processor:
             name = f"{run_record.processor}, {name}"
         names.add(name)
-    # A processor that old records do not name is no other machine.
+    # Old records lack the processor. Their name is the end of a fuller name, which stands for both.
     specific = set()
     for name in names:
         longer_names = [other for other in names if other != name and other.endswith(name)]

@@ -286,8 +286,8 @@ def permutation_test(a: Scores, b: Scores, *, draws: int = 9999, seed: int = 0) 
 
     # Differences that are equal up to rounding count as reached.
     threshold = abs(observed) - 1e-12
-    num_larger = (np.abs(permuted) >= threshold).sum()
-    return float((1 + num_larger) / (draws + 1))
+    num_reached = (np.abs(permuted) >= threshold).sum()
+    return float((1 + num_reached) / (draws + 1))
 
 
 def _interval_quantiles() -> list[float]:

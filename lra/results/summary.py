@@ -137,17 +137,17 @@ def collect(
     """
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")
-    records, damaged = reader.scan(runs)
+    records, messages = reader.scan(runs)
     # The studies of the folder itself come first, then the further ones.
     first_studies = {r.study for r in records.values()}
     for folder in further:
-        further_records, further_damaged = reader.scan(folder)
+        further_records, further_messages = reader.scan(folder)
         records |= further_records
-        damaged += further_damaged
+        messages += further_messages
     if not records:
         details = ""
-        if damaged:
-            details = f" that can be read ({'; '.join(damaged)})"
+        if messages:
+            details = f" that can be read ({'; '.join(messages)})"
         raise ValueError(f"{runs} has no record of a training run{details}; lra train makes them")
 
     # Study -> (task, label) -> run directory -> record.
@@ -165,7 +165,7 @@ def collect(
     for name in names:
         if study is None or study == name:
             studies[name] = _summarise_study(groups[name])
-    return studies, damaged
+    return studies, messages
 
 
 def _summarise_study(by_mechanism: dict[tuple, dict[Path, RunRecord]]) -> list[Row]:
@@ -181,7 +181,7 @@ def _summarise_study(by_mechanism: dict[tuple, dict[Path, RunRecord]]) -> list[R
 
 
 def common_device(records: Sequence[RunRecord], counts: Mapping[str, int]) -> str:
-    """Return the device of records on which most runs of their table ended; of equal ones the last name.
+    """Return the device of records on which most runs of their table ended; of several, the last name.
 
     Args:
         records: records of at least one run.
@@ -286,15 +286,15 @@ def _facts(results: list[RunRecord], done: list[RunRecord]) -> dict[str, str]:
     return facts
 
 
-def _pretrained(phases: list[Pretraining]) -> str:
+def _pretrained(pretrainings: list[Pretraining]) -> str:
     """Describe the pretraining of all seeds: objective, steps, and mean tokens and time; "" without any."""
-    if not phases:
+    if not pretrainings:
         return ""
-    objectives = joined(phase.objective for phase in phases)
-    steps = joined(phase.steps for phase in phases)
-    millions = mean(phase.tokens for phase in phases) / 1e6
+    objectives = joined(pretraining.objective for pretraining in pretrainings)
+    steps = joined(pretraining.steps for pretraining in pretrainings)
+    millions = mean(pretraining.tokens for pretraining in pretrainings) / 1e6
     text = f"pretrained ({objectives}) {steps} steps, {millions:.3g} M tokens"
-    seconds = [phase.steps * phase.step_ms / 1000 for phase in phases if phase.step_ms is not None]
+    seconds = [phase.steps * phase.step_ms / 1000 for phase in pretrainings if phase.step_ms is not None]
     if seconds:
         text += f", {mean(seconds):.3g} s"
     return text

@@ -184,7 +184,7 @@ def differing_choices(seed_dirs: Iterable[Path]) -> list[str]:
 
 
 def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
-    """Read the evaluations of a run as a curve by step for each column; empty for a seed that never had one.
+    """Read the evaluations of a run as a curve by step for each column; empty if the seed was never evaluated.
 
     Raises:
         ValueError: ``metrics.csv`` is not a table of evaluations.

@@ -27,9 +27,9 @@ TEMPORARY = ".*.part"
 # Files that show that a run has begun.
 RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")
 # Choices that may differ between seeds of a label: a transfer starts from the weights of its seed.
-OF_SEED = ("weights",)
-# Errors of a disk that can be mended without loss, so that the same command can be repeated.
-PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+SEED_CHOICES = ("weights",)
+# Errors of a disk that can be fixed without loss, so that the same command can be repeated.
+FIXABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 # Modules outside the suite whose classes a config.yaml may name.
 Trust = str | Iterable[str] | None
 
@@ -100,8 +100,8 @@ class RunDir:
     def open(self) -> Iterator[bool]:
         """Create the directory if there is none, lock it and write ``config.yaml``.
 
-        All ranks call it; rank 0 holds the lock. A finished seed has its ``record`` set. At the end ``config.yaml`` is
-        removed if the run wrote nothing else, because its configuration may have been rejected.
+        All ranks call it; rank 0 holds the lock. In the block ``record`` is the result if the seed is finished, else
+        None. At the end ``config.yaml`` is removed if the run wrote nothing else, because it may have been rejected.
 
         Yields:
             True; False, after a log message, if another process holds the lock.
@@ -254,7 +254,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in PASSING:
+        if error.errno not in FIXABLE:
             raise
         room = "make room, then " if error.errno in NO_ROOM else ""
         reason = f"{error.strerror}; {room}the same command resumes from the last checkpoint"
@@ -278,7 +278,7 @@ def check_choices(path: Path, choices: dict[str, Any]) -> None:
     siblings = [folder for folder in sorted(path.parent.glob("seed-*")) if folder != path and has_begun(folder)]
     if siblings:
         remedy = "seeds are averaged: start a new study with study=<name>, or add label_keys=[<option>]"
-        config_file.check(siblings[0], choices, remedy=remedy, ignored=OF_SEED)
+        config_file.check(siblings[0], choices, remedy=remedy, ignored=SEED_CHOICES)
 
 
 def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 
-from ..config.compose import folders, overrides_of
+from ..config.compose import config_dir_flags, overrides_of
 from ..config.workers import killed_by
 from ..io import atomic, lock
 from ..runs import record
@@ -60,7 +60,7 @@ def job(
     with open(folder / LOG, "ab+") as log:
         before = log.seek(0, os.SEEK_END)
         run = subprocess.Popen(
-            [sys.executable, "-m", "lra.sweep.job", *folders(), *overrides_of(hydra)],
+            [sys.executable, "-m", "lra.sweep.job", *config_dir_flags(), *overrides_of(hydra)],
             cwd=cwd,
             env=env,
             stdin=subprocess.PIPE,

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Protocol
 
-from ..config.compose import compose, folders
+from ..config.compose import compose, config_dir_flags
 from ..config.experiment import Experiment
 from ..config.quoting import command_line, override
 from ..console import clock, plural
@@ -28,12 +28,13 @@ class PlannedRun:
 
     Args:
         overrides: overrides of lra.train.
-        task, label, seed: names of the run.
+        task, label, seed: identity of the run.
         folder: run directory.
         steps: training steps.
-        disk: bytes.
+        eval_every: training steps between evaluations.
+        disk: bytes of its checkpoints.
         seconds: estimated time, None if unknown.
-        basis: source of the estimate.
+        basis: source of the estimate: record, measured or unknown.
     """
 
     overrides: tuple[str, ...]
@@ -45,7 +46,6 @@ class PlannedRun:
     eval_every: int
     disk: int
     seconds: float | None = None
-    # record | measured | unknown
     basis: str = "unknown"
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class PlannedRun:
     @property
     def command(self) -> str:
         """The command of this run."""
-        return command_line("train", *folders(), *self.overrides)
+        return command_line("train", *config_dir_flags(), *self.overrides)
 
 
 class RoundsPlan(Protocol):
@@ -76,7 +76,7 @@ class RoundsPlan(Protocol):
 
 
 def study(options: SweepOptions) -> str:
-    """The study of a sweep: ``study=``, else its name with protocol and budget where they are not the paper's."""
+    """The study of a sweep: study=, else [sweep-]<name>[-<protocol>][-<budget>]; with a rate search without sweep-."""
     if options.study:
         return options.study
     parts = [options.sweep.name]
@@ -140,7 +140,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     runs: list[PlannedRun] = []
     skipped: list[str] = []
     estimates = Estimates(options.runs, options.measure)
-    # Overrides that all runs share. The name in a protocol may differ from the one of its yaml.
+    # Overrides that all runs share. A protocol override is copied: ``protocol.name`` may differ from its yaml's name.
     common = [f"budget={options.budget}"]
     protocol = [line for line in options.command_overrides if line.startswith(("protocol=", "protocol."))]
     if not any(line.startswith(("protocol=", "protocol.name=")) for line in protocol):

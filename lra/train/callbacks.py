@@ -244,7 +244,7 @@ def modes(option: bool | str, data: TaskData, device: str) -> list[str | None]:
     uses_graphs = option == GRAPHS
     if option == "auto":
         has_one_micro_batch = data.micro_batch == data.batch
-        uses_graphs = device == "cuda" and has_one_micro_batch and data.widths() <= MAX_NUM_WIDTHS
+        uses_graphs = device == "cuda" and has_one_micro_batch and data.count_widths() <= MAX_NUM_WIDTHS
     return [GRAPHS, None] if uses_graphs else [None]
 
 

@@ -13,7 +13,7 @@ from lightning.fabric.plugins import environments
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from ..config.compose import folders
+from ..config.compose import config_dir_flags
 from ..config.errors import AlreadyReported
 from ..config.schema import Trainer
 from ..console import first_line
@@ -114,7 +114,7 @@ def launch(count: int, overrides: Sequence[str]) -> None:
     # The processes share the cores; torchrun would give each one thread.
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = threads or str(max(1, cores() // count))
-    arguments = ["--standalone", f"--nproc-per-node={count}", "--module", "lra.train", *folders(), *overrides]
+    arguments = ["--standalone", f"--nproc-per-node={count}", "--module", "lra.train", *config_dir_flags(), *overrides]
     try:
         torchrun.run(torchrun.parse_args(arguments))
     except ChildFailedError:

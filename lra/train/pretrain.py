@@ -73,7 +73,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
         loss=None if phase.best_score is None else -phase.best_score,
         best_step=phase.best_step,
         steps=phase.steps,
-        tokens=data.tokens(phase.steps),
+        tokens=data.count_tokens(phase.steps),
         step_ms=phase.step_ms,
         status=phase.status,
     )

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from data_prep.__main__ import PrepareOptions, prepare
 from lra.config import CONF
 from lra.config.compose import compose, compose_config
-from lra.config.entry import follow, main, manual
+from lra.config.entry import delay_group_options, main, manual
 from lra.config.experiment import Experiment
 from lra.config.recipes import choices
 from lra.data.datamodule import Batch
@@ -159,9 +159,9 @@ def test_multirun_applies_option_to_every_mechanism(call):
     stop, *_ = call(train, words[0], "-m", *words[1:-1])
     assert stop.startswith("lra: 2 runs failed") and stop.count("attn.count must be from 1 to") == 2
     assert "attn=cur_step attn.count=0" in stop
-    assert follow(words) == [*words[:3], "attn.count=choice(0)", "+attn.cuont=choice(3)"]
+    assert delay_group_options(words) == [*words[:3], "attn.count=choice(0)", "+attn.cuont=choice(3)"]
     argv = ["-m", "attn=cur_abs", "attn.count=8", "optim.lr=1,2", "optim.steps=3", "~attn.pinv.steps", "runs=a\\=b"]
-    assert follow(argv) == argv
+    assert delay_group_options(argv) == argv
 
 
 @pytest.mark.parametrize("value, ending", [("0", SystemExit), ("1", ValueError)])

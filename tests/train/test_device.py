@@ -231,9 +231,9 @@ def test_many_batch_widths_disable_cuda_graphs(data_root):
     data = config("sdpa", "data.pad=batch", "optim.batch=2").task_data()
     data.setup()
     batches = zip(range(len(data.splits["train"]) // 2), data.train_dataloader(), strict=False)
-    assert data.widths() == len({batch.inputs.shape[-1] for _, batch in batches}) == 2
+    assert data.count_widths() == len({batch.inputs.shape[-1] for _, batch in batches}) == 2
     trial = trial_batches(data.train_dataloader())
     # The second width makes torch.compile generate kernels for any width.
     assert len({batch.inputs.shape[2] for batch in trial}) == len(trial) == 2
-    data.widths = lambda: MAX_NUM_WIDTHS + 1
+    data.count_widths = lambda: MAX_NUM_WIDTHS + 1
     assert modes("auto", data, "cuda") == [None]

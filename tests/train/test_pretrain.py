@@ -78,7 +78,7 @@ def test_record_counts_tokens_and_steps_of_both_phases(whole, data_root):
     lengths = data.splits["train"].lengths.sum(1)
     first_tokens = lambda n, epoch=0: lengths[np.random.default_rng((0, epoch)).permutation(len(lengths))[:n]].sum()
     assert run.tokens == first_tokens(12 * 8) and run.pretrain.tokens == first_tokens(9 * 8)
-    assert data.tokens(32 * 3 + 2) == 3 * lengths.sum() + first_tokens(16, epoch=3)
+    assert data.count_tokens(32 * 3 + 2) == 3 * lengths.sum() + first_tokens(16, epoch=3)
     assert (run.steps, run.pretrain.steps) == (12, 9)
     assert run.pretrain == record.load_pretraining(whole / "pretrain/pretrain.json")
 
