@@ -4,39 +4,37 @@ The mask, shared by all curves of an image, is the occupation of each pixel: uin
 is an 8-bit image. `masks` (2, size + 2 BEYOND, same) holds the mask, and the mask dilated by the margin.
 A first paddle runs from tail to head. Its pivot is a margin before the tail; its anchor, a margin beyond the head, is
 the next paddle's pivot. In a void orientation neither a distractor nor the first target starts (`paddles.is_void`).
-A segment is a curve's last paddle as a tuple (paddle, y, x, pivot_y, pivot_x): its number in the table, the start its
-patch is centred on, and its pivot; paddle = -1 stands for failure. `stream` (1,) uint64 is an image's random stream.
+`stream` (1,) uint64 is an image's random stream.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from lra.compiled import inlined
 
-from ..counter_rng import STEP, mix
+from ..counter_rng import next_below, next_uniform
 from .paddles import BEYOND, SEEDS
 from .patches import fits, paste
 
 PADDLE_RETRIALS = 2
 FREE = 76  # a pixel is free if ceil(value / 255 - 0.3) = 0
-FAILED = (-1, 0, 0, 0, 0)
 # Tries before the free pixels are listed; listing 32 x 32 pixels costs about as much.
 MISSES = 24
 
 
-@inlined
-def _uniform(stream):
-    """Draw a number in [0, 1) and advance stream (1,) uint64."""
-    stream[0] += STEP
-    bits = mix(stream[0]) >> np.uint64(11)
-    return bits * 2.0**-53
+class Segment(NamedTuple):
+    """The last paddle of a curve; paddle = -1 stands for failure."""
+
+    paddle: int  # number in the table
+    y: int  # start, on which its patch is centred
+    x: int
+    pivot_y: int
+    pivot_x: int
 
 
-@inlined
-def below(stream, n):
-    """Draw an integer in 0 .. n - 1."""
-    return int(_uniform(stream) * n)
+FAILED = Segment(-1, 0, 0, 0, 0)
 
 
 @inlined
@@ -118,14 +116,14 @@ def draw_tail(seeds, mask, paddle, frame, stream):
     # Draw any pixel until one is free: cheap as long as many are.
     cells = _cells(seeds, paddle)
     for _ in range(MISSES):
-        y = y0 + below(stream, y1 - y0)
-        x = x0 + below(stream, x1 - x0)
+        y = y0 + next_below(stream, y1 - y0)
+        x = x0 + next_below(stream, x1 - x0)
         if _is_free(mask, cells, y, x):
             return y, x
 
     # Otherwise list the free pixels and draw one of them.
     free = free_pixels(seeds, mask, paddle, frame)
-    return free[below(stream, len(free))] if free else (-1, -1)
+    return free[next_below(stream, len(free))] if free else (-1, -1)
 
 
 @inlined
@@ -136,7 +134,7 @@ def _segment(seeds, paddle, y, x):
     for point in (head, pivot):
         if not (0 <= point[0] < seeds.size and 0 <= point[1] < seeds.size):
             return FAILED
-    return paddle, y, x, pivot[0], pivot[1]
+    return Segment(paddle, y, x, pivot[0], pivot[1])
 
 
 @inlined
@@ -147,9 +145,9 @@ def _seed(seeds, mask, paddle, frame, stream):
         if y < 0:
             return FAILED
         segment = _segment(seeds, paddle, y, x)
-        if segment[0] >= 0:
+        if segment.paddle >= 0:
             return segment
-        paddle = below(stream, SEEDS)
+        paddle = next_below(stream, SEEDS)
     return FAILED
 
 
@@ -157,12 +155,12 @@ def _seed(seeds, mask, paddle, frame, stream):
 def _second_seed(seeds, first_y, first_x, stream):
     """The first segment of the second target, whose tail keeps a fixed distance from the tail of the first target."""
     for _ in range(PADDLE_RETRIALS + 1):
-        paddle = below(stream, SEEDS)
-        phi = below(stream, 360)
+        paddle = next_below(stream, SEEDS)
+        phi = next_below(stream, 360)
         y = int(np.rint(first_y + seeds.second[phi, 0]))
         x = int(np.rint(first_x + seeds.second[phi, 1]))
         segment = _segment(seeds, paddle, y, x)
-        if segment[0] >= 0:
+        if segment.paddle >= 0:
             return segment
     return FAILED
 
@@ -179,8 +177,8 @@ def _room(paddles, dilated, paddle, c, anchor_y, anchor_x):
 @inlined
 def _extend(paddles, masks, last, stream):
     """Draw the segment after `last`; on success the patch of `last` is written into the mask."""
-    paddle = last[0]
-    anchor_y, anchor_x = _moved(last[3], last[4], paddles.anchor[paddle])
+    paddle = last.paddle
+    anchor_y, anchor_x = _moved(last.pivot_y, last.pivot_x, paddles.anchor[paddle])
     dilated = masks[1]
 
     # Weight of a follower: its turn, times the free share of the mask where it ends.
@@ -193,7 +191,7 @@ def _extend(paddles, masks, last, stream):
 
     for _ in range(PADDLE_RETRIALS + 1):
         # Draw a follower by its weight: the first one at which the cumulative sum exceeds the draw.
-        goal = _uniform(stream) * total
+        goal = next_uniform(stream) * total
         cumulative = 0.0
         c = -1
         while cumulative <= goal:
@@ -204,23 +202,23 @@ def _extend(paddles, masks, last, stream):
         x = anchor_x + paddles.displacement[k, 1]
         if fits(masks[0], paddles.limit, SEEDS + k, y, x):
             _occupy(paddles, masks, last)
-            return SEEDS + k, y, x, anchor_y, anchor_x
+            return Segment(SEEDS + k, y, x, anchor_y, anchor_x)
     return FAILED
 
 
 @inlined
 def _occupy(paddles, masks, segment):
     """Write a segment's patch into the mask; the dilation of a maximum is the maximum of the dilations."""
-    paste(masks[0], paddles.mask, segment[0], segment[1], segment[2])
-    paste(masks[1], paddles.dilated, segment[0], segment[1], segment[2])
+    paste(masks[0], paddles.mask, segment.paddle, segment.y, segment.x)
+    paste(masks[1], paddles.dilated, segment.paddle, segment.y, segment.x)
 
 
 @inlined
 def _note(record, segment):
     """Write paddle, y and x of a segment into a record (3,)."""
-    record[0] = segment[0]
-    record[1] = segment[1]
-    record[2] = segment[2]
+    record[0] = segment.paddle
+    record[1] = segment.y
+    record[2] = segment.x
 
 
 @inlined
@@ -228,10 +226,10 @@ def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
     """Draw two targets into masks and record, the first at first in orientation `paddle`; False if either fails."""
     # Seeds of both targets on an empty image.
     first = _seed(seeds, blank[0], paddle, 2 * seeds.distance, stream)
-    if first[0] < 0:
+    if first.paddle < 0:
         return False
-    second = _second_seed(seeds, first[1], first[2], stream)
-    if second[0] < 0:
+    second = _second_seed(seeds, first.y, first.x, stream)
+    if second.paddle < 0:
         return False
 
     # Extend both in turn.
@@ -240,10 +238,10 @@ def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
     _note(record[0, 1], second)
     for i in range(1, len(record)):
         first = _extend(paddles, masks, first, stream)
-        if first[0] < 0:
+        if first.paddle < 0:
             return False
         second = _extend(paddles, masks, second, stream)
-        if second[0] < 0:
+        if second.paddle < 0:
             return False
         _note(record[i, 0], first)
         _note(record[i, 1], second)
@@ -259,7 +257,7 @@ def draw_targets(paddles, seeds, blank, masks, record, stream):
     void = seeds.void
     discarded = 0
     while True:
-        paddle = below(stream, SEEDS)
+        paddle = next_below(stream, SEEDS)
         # Checked here as well to save the call: at 32 and 64 most orientations are void.
         if not void[paddle] and _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
             return discarded
@@ -285,15 +283,15 @@ def draw_distractor(paddles, seeds, padding, before, masks, record, stream):
     if _is_full(before[0]):
         return False
     # The mask's frame (padding >= 1) is the frame of ones that the original adds here.
-    last = _seed(seeds, before[0], below(stream, SEEDS), padding, stream)
-    if last[0] < 0:
+    last = _seed(seeds, before[0], next_below(stream, SEEDS), padding, stream)
+    if last.paddle < 0:
         return False
 
     copy(masks, before)
     _note(record[0], last)
     for i in range(1, len(record)):
         last = _extend(paddles, masks, last, stream)
-        if last[0] < 0:
+        if last.paddle < 0:
             return False
         _note(record[i], last)
     _occupy(paddles, masks, last)

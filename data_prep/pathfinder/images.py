@@ -20,8 +20,8 @@ import numpy as np
 
 from lra.compiled import compiled
 
-from ..counter_rng import mix
-from .curves import below, draw_distractor, draw_targets
+from ..counter_rng import mix, next_below
+from .curves import draw_distractor, draw_targets
 from .paddles import SETTINGS, paddle_table
 from .patches import paint, stretch
 
@@ -115,8 +115,8 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
         for part in (size, contour, first + n):
             stream[0] = mix(stream[0]) ^ np.uint64(part)
         stream[0] = mix(stream[0])
-        label = below(stream, 2)
-        if below(stream, choices) != choice:
+        label = next_below(stream, 2)
+        if next_below(stream, choices) != choice:
             continue
         # Two targets, then distractors; one that fails is tried again up to four times.
         discarded = draw_targets(table.paddles, table.seeds, table.blank, masks, parts.targets[n], stream)
@@ -130,7 +130,7 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
                     placed += 1
                     break
         # The markers: at the start of one target, and at the end of the same (label 1) or of the other target.
-        start = below(stream, 2)
+        start = next_below(stream, 2)
         end = start if label else 1 - start
         distractors = parts.distractors[n, : placed * length]
         paint(table, parts.targets[n], distractors, start, end, layers)
