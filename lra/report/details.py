@@ -81,7 +81,7 @@ def _cells(row: Row) -> dict[str, Cell]:
     return {
         # The number of seeds has its own column.
         "test": replace(test, n=None),
-        "n": Cell(text=seeds_text(row.n, row.num_failed), value=row.n),
+        "n": Cell(text=seeds_text(row.n, row.num_failed), value=row.n, failed=row.num_failed or None),
         "val": Cell.of(row.val),
         "constant": Cell(text=joined(constants), value=min(constants)),
         "ms": Cell.of(row.ms, "{:.1f}".format),

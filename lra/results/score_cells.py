@@ -29,11 +29,12 @@ def score(scores: Mapping[int, float], num_failed: int = 0, collapsed: Collectio
 
     Args:
         scores: scores by seed.
-        num_failed: number of seeds without a result, for the note.
+        num_failed: number of seeds without a result.
         collapsed: seeds that give every example the same answer.
     """
+    failed = num_failed or None
     if not scores:
-        return Cell(note=_failed_seeds(num_failed) if num_failed else "")
+        return Cell(failed=failed, note=_failed_seeds(num_failed) if num_failed else "")
 
     # Mean and spread over all finished seeds.
     values = list(scores.values())
@@ -54,6 +55,7 @@ def score(scores: Mapping[int, float], num_failed: int = 0, collapsed: Collectio
         value=mean(values),
         std=sample_std(values),
         n=len(values),
+        failed=failed,
         collapsed=num_collapsed or None,
         note=note,
     )

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 
 # Numbers of a cell, each with a separate CSV column.
-PARTS = ("std", "low", "high", "n", "collapsed")
+PARTS = ("std", "low", "high", "n", "failed", "collapsed")
 # Between several values of one cell.
 SEPARATOR = " / "
 MARKDOWN_MARKS = {"best": "**{}**", "tied": "{} ≈", "": "{}"}
@@ -27,6 +27,7 @@ class Cell:
         text: text that is shown.
         value, std, n: the numbers behind it, for sorting and CSV.
         low, high: ends of the confidence interval of ``value``.
+        failed: number of seeds without a result, which are not among ``n``; None without any.
         collapsed: number of collapsed seeds, which give every example the same answer, among ``n`` or, for a mean over
             tasks, among the runs of all tasks; None without any.
         mark: "best", "tied" (no significant difference) or "".
@@ -40,6 +41,7 @@ class Cell:
     low: float | None = None
     high: float | None = None
     n: int | None = None
+    failed: int | None = None
     collapsed: int | None = None
     mark: str = ""
     note: str = ""

@@ -69,6 +69,7 @@ def test_report_without_finished_seed_is_written(tmp_path):
     diverged(tmp_path, 3)
     page = page_of(tmp_path, tmp_path / "report")
     assert "have no metrics.csv" in page and "no seed finished" in page
+    assert "listops failed" in (tmp_path / "report" / "tables" / "study-paper-paper.csv").read_text()
 
 
 def test_report_command_prints_tables_and_writes_files(tmp_path, call):
