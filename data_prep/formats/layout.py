@@ -18,7 +18,7 @@ from lra.data.progress import Progress, ReadMeter
 from lra.data.source import Source
 from lra.data.split import ExampleChunk
 
-from ..archive import fingerprint
+from ..archive import fingerprint, stamp
 from ..examples import chunks
 
 # How the tokens of a task are stored: bytes of a text, grey levels of a square image, ids of an expression.
@@ -61,12 +61,8 @@ class Reader(ABC):
     def stamp(self) -> str:
         """Hash the names, sizes and times of the files, and the options that choose what is read."""
         # Other options read something else from the same files.
-        digest = hashlib.sha256(self.options.encode())
-        for path in self.paths:
-            status = path.stat()
-            line = f"{path.name} {status.st_size} {status.st_mtime_ns}\n"
-            digest.update(line.encode())
-        return digest.hexdigest()
+        state = stamp((str(path.relative_to(self.path)), path.stat()) for path in self.paths)
+        return hashlib.sha256(f"{self.options} {state}".encode()).hexdigest()
 
     @property
     def has_val(self) -> bool:

@@ -14,6 +14,7 @@ import torch
 from pydantic import Field
 
 from ..config.entry import main, name_positional
+from ..config.errors import explain
 from ..config.options import Options
 from ..config.schema import BatchSize, Device, Root, Threads, Trust
 from ..console import log, plural
@@ -22,7 +23,7 @@ from ..options import Positive
 from ..results.outcome_statistics import binomial_error
 from ..runs import checkpoint, published
 from ..runs.reader import scan
-from ..runs.record import git_commit
+from ..runs.record import RunRecord, git_commit
 from ..runs.run_dir import RunDir
 from ..train import device as devices
 from . import record, restore
@@ -53,6 +54,8 @@ def evaluate(options: EvaluateOptions) -> None:
     Raises:
         ValueError: there is no run, or some runs could not be scored; the message names each with its reason.
     """
+    # Read the commit before the runs are scored, during which the checkout may change.
+    git_commit()
     device = devices.select_device(options.device)
     devices.prepare_process(device, options.threads)
     records, unreadable = scan(options.runs)
@@ -77,10 +80,12 @@ def evaluate(options: EvaluateOptions) -> None:
             continue
         # One damaged run does not stop the others.
         try:
-            results.append(evaluate_run(RunDir.read(folder, options.trust), options, device, hashes))
-        except ValueError as error:
-            log(f"not scored: {error}")
-            failures.append(str(error))
+            result = evaluate_run(RunDir.read(folder, options.trust), options, device, hashes)
+            results.append((records[folder], result))
+        except (ValueError, OSError) as error:
+            reason = explain(error)
+            log(f"not scored: {reason}")
+            failures.append(reason)
     if options.collect:
         collect(results, options.collect)
     if failures:
@@ -173,28 +178,28 @@ def find_result(run: RunDir) -> FreshTest | None:
     return record.load(path) if path.exists() else None
 
 
-def collect(results: list[FreshTest], home: Path) -> None:
+def collect(results: list[tuple[RunRecord, FreshTest]], home: Path) -> None:
     """Copy results into the tables of the published studies that have the runs.
 
     Args:
-        results: results of runs.
+        results: records of runs with their results.
         home: folder of the published studies.
 
     Raises:
         ValueError: a run is not published.
     """
     # Each study has one table.
-    by_study: dict[str, list[FreshTest]] = {}
-    for result in results:
-        by_study.setdefault(result.study, []).append(result)
+    by_study: dict[str, list[tuple[RunRecord, FreshTest]]] = {}
+    for run_record, result in results:
+        by_study.setdefault(result.study, []).append((run_record, result))
     for study, study_results in by_study.items():
-        runs = published.read(home / study)
-        fingerprints = {run.record.fingerprint for run in runs.values()}
-        for result in study_results:
-            if result.fingerprint not in fingerprints:
+        published_records = [run.record for run in published.read(home / study).values()]
+        for run_record, result in study_results:
+            # The same configuration may have been trained twice, with other weights.
+            if run_record not in published_records:
                 name = f"{result.task} {result.label} seed {result.seed}"
                 raise ValueError(f"{home / study} does not have the run {name}; first: lra publish runs=<runs>")
-        record.write_table(home / study, study_results)
+        record.write_table(home / study, [result for _, result in study_results])
         print(f"written: {home / study / record.TABLE}, {plural(len(study_results), 'result')}")
 
 

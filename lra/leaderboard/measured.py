@@ -96,6 +96,9 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
         protocol = protocol_of(choices)
         # The name of an entry has the size of a larger encoder, which differs between tasks; the label does not.
         name = entry.name if protocol == "two-layer" else entry.row.label
+        # A line has one score per task: two encoders of one label on a task are two lines.
+        if any(other.task == training.task for other in trainings.get((name, protocol), [])):
+            name = entry.name
         trainings.setdefault((name, protocol), []).append(training)
         line_notes = notes.setdefault((name, protocol), [])
         if entry.row.facts["data"]:

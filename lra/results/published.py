@@ -3,7 +3,7 @@
 import csv
 import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,17 +196,21 @@ def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:
         tasks: tasks to average over.
 
     Returns:
-        (source, mean) for each source that prints a number for every one of the tasks.
+        (name, mean) for each source that prints a number for every one of the tasks. The name contains the model if the
+        source has several of this label.
     """
-    sources: dict[str, list[float]] = defaultdict(list)
+    # A table may have several models of one label: Transformer and FlashAttention compute the same function.
+    sources: dict[tuple[str, str], list[float]] = defaultdict(list)
     for value in accuracies(label, tasks):
         if value.number is not None:
-            sources[value.source].append(value.number)
+            sources[value.source, value.model].append(value.number)
     # A source that lacks a task would average over other tasks.
+    complete = {key: numbers for key, numbers in sources.items() if len(numbers) == len(tasks)}
+    counts = Counter(source for source, _ in complete)
     means = []
-    for source, numbers in sources.items():
-        if len(numbers) == len(tasks):
-            means.append((source, mean(numbers)))
+    for (source, model), numbers in complete.items():
+        name = f"{source}, {model}" if counts[source] > 1 else source
+        means.append((name, mean(numbers)))
     return means
 
 

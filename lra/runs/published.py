@@ -110,7 +110,10 @@ def _read(study: Path, _modified: tuple[int, ...]) -> dict[Path, Published]:
         text = json.dumps(values)
         record = typed_json.validated(RunRecord, text.encode())
         key = (record.task, record.label, record.seed)
-        path = place(study.parent, record)
+        # Below the folder of the tables, which may have another name than the study: a submission, a copy.
+        path = study / record.task / record.label / f"seed-{record.seed}"
+        if path in runs:
+            raise ValueError(f"two runs are {record.task} {record.label} seed {record.seed}")
         runs[path] = Published(record, choices[record.fingerprint], curves.get(key, []))
     return runs
 

@@ -133,8 +133,8 @@ def scan(root: Path, *, reports_unfinished: bool = True) -> tuple[dict[Path, Run
     for path in paths:
         seed_dir = path.parent
         is_config = path.name == config_file.NAME and seed_dir.name.startswith("seed-")
-        # A transfer has config.yaml too, and transfer.json as its result.
-        has_result = any(seed_dir.glob("*.json"))
+        # A transfer has config.yaml too, and transfer.json as its result. fresh_test.json is no result of a training.
+        has_result = any((seed_dir / name).exists() for name in (record.NAME, "transfer.json"))
         if reports_unfinished and is_config and not has_result:
             messages.append(f"{seed_dir} has no {record.NAME}: the run is not finished")
 

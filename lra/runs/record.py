@@ -1,5 +1,6 @@
 """The record of a run: its result, its cost and its provenance."""
 
+import functools
 import re
 import shlex
 import subprocess
@@ -232,10 +233,12 @@ def processor() -> str | None:
     return None
 
 
+@functools.cache
 def git_commit() -> str | None:
     """The commit of the checkout that the code runs from; None outside one.
 
-    It ends in ``-dirty`` if tracked files differ, or if the folders of the code hold files that are not committed.
+    It ends in ``-dirty`` if tracked files differ, or if the folders of the code hold files that are not committed. It
+    is read once per process: a later change of the checkout does not change the imported code.
     """
     package = Path(__file__).parent
     root = package.parents[1]

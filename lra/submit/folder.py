@@ -210,7 +210,11 @@ from {file.stem} import {name}
         shutil.copy(file, folder)
         command = [sys.executable, "-c", code]
         result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    return result.stderr.strip().splitlines()[-1] if result.returncode else ""
+    if not result.returncode:
+        return ""
+    # A module may end the process without a message.
+    lines = result.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit status {result.returncode}"
 
 
 def check_mechanisms(groups: checks.Groups, folder: Path, trust: Trust = None) -> list[str]:

@@ -238,7 +238,8 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
         labels = dict.fromkeys(run.label for run in task_runs)
         seeds = dict.fromkeys(str(run.seed) for run in task_runs)
         yield f"  {task}: {', '.join(labels)}; seeds {', '.join(seeds)}"
-        yield f"    {len(task_left)} left of {plural(task_runs[0].steps, 'step')} each, {_time(task_left)}"
+        steps = " or ".join(f"{count:,}" for count in sorted({run.steps for run in task_runs}))
+        yield f"    {len(task_left)} left of {steps} steps each, {_time(task_left)}"
     if left:
         yield f"  time one after the other, imports and validation included: {duration(left, at_once)}"
         yield disk(left, options)

@@ -31,6 +31,8 @@ from .trainer import Phase, run_phase
 @main(Experiment)
 def train(experiment: Experiment) -> None:
     """Train each seed in runs/<study>/<task>/<label>/seed-<k>. Raises ValueError if a configuration cannot run."""
+    # Read the commit before training, during which the checkout may change.
+    record.git_commit()
     reason = experiment.unavailable
     if reason and experiment.multirun:
         log(f"skipped: {reason}")

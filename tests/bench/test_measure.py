@@ -151,8 +151,7 @@ def test_gpu_check_saves_results_of_stopped_part_and_resumes_elsewhere(tmp_path,
     assert capfd.readouterr().err == "gpu-check: slow, exit status 0\n"
     # On another GPU with nothing left to do, there is still a page with its name.
     gpu_check.check(0.3, moved_home, [], {}, "other-gpu")
-    text = (moved_home / "other-gpu.md").read_text()
-    assert "exit status: {'quick': 0, 'slow': 0}" in text
+    assert "exit status: {'quick': 0, 'slow': 0}" in (moved_home / "other-gpu.md").read_text()
 
 
 def test_gpu_test_files_lists_triton_tests():

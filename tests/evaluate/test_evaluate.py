@@ -115,7 +115,7 @@ def test_fresh_examples_exclude_examples_of_the_run(run, generators):
 def test_collect_writes_results_into_published_study(runs, run, command, tmp_path):
     assert "is not a published study" in command(f"runs={runs}", f"collect={tmp_path}")[0]
     study = tmp_path / "paper-smoke"
-    other = dataclasses.replace(run.record, fingerprint="0123")
+    other = dataclasses.replace(run.record, test=1.5)
     tables.save(study, [tables.Published(other, run.choices, [])])
     assert "does not have the run listops cur_abs seed 0" in command(f"runs={runs}", f"collect={tmp_path}")[0]
     tables.save(study, [tables.Published(run.record, run.choices, [])])

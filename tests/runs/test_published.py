@@ -49,10 +49,11 @@ def test_published_tables_round_trip_is_exact(study):
     old_files = {path: path.read_bytes() for path in study.iterdir()}
     published.save(study, loaded.values())
     assert {path: path.read_bytes() for path in study.iterdir()} == old_files
-    # Each configuration is stored once.
+    # Each configuration is stored once; the folder of a copy may have another name.
     lines = [json.loads(line) for line in (study / published.CONFIGS).read_text().splitlines()]
     assert {tuple(line["labels"]) for line in lines} == {("cur_abs",), ("NA", "none", "sdpa-model.positions=x,y")}
     assert sorted(name for line in lines for name in line["fingerprints"]) == sorted(r.record.fingerprint for r in RUNS)
+    assert all(map(published.find, published.read(study.rename(study.with_name("copy")))))
 
 
 DAMAGES = {

@@ -79,7 +79,7 @@ def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch,
     for path in (unfinished, intact, other):
         metrics(path, [10.0, 12.5])
         (path.parent / "config.yaml").write_text("optim.lr: 0.0123\n")
-    unfinished.unlink()
+    unfinished.rename(unfinished.with_name("fresh_test.json"))
     write_folder(intact.parent / "maps", {"a.png": page.PNG + b"pixels"})
     damaged = tmp_path.joinpath(probes.FOLDER, *intact.parts[-5:-2], "seed-5", probes.NAME)
     write_folder(damaged.parent, {damaged.name: b"{"})

@@ -104,15 +104,15 @@ def test_recorded_commit_marks_uncommitted_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "__file__", str(package / "record.py"))
     head = git("rev-parse", "--short=12", "HEAD").strip()
     (tmp_path / "notes.txt").touch()
-    assert record.git_commit() == head
+    assert record.git_commit.__wrapped__() == head
     # A new mechanism that is not tracked, then a changed file.
     for name in ("mine.py", "record.py"):
         (package / name).write_text("changed")
-        assert record.git_commit() == f"{head}-dirty"
+        assert record.git_commit.__wrapped__() == f"{head}-dirty"
         (package / "mine.py").unlink(missing_ok=True)
     git("rm", "-q", "--cached", "lra/runs/record.py")
     git("commit", "-qm", "two")
-    assert record.git_commit() is None
+    assert record.git_commit.__wrapped__() is None
 
 
 def test_finished_or_locked_seed_is_skipped_and_changed_configuration_is_rejected(data_root, tmp_path, capfd):
