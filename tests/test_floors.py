@@ -74,8 +74,7 @@ def closure(module: str) -> set[str]:
     """The modules, without packages, that a module imports directly or indirectly, not counting lazy imports."""
     path = _paths()[module]
     direct = (_imported(module, path, ast.parse(path.read_text()).body) & _paths().keys()) - {module}
-    modules = direct.union(*map(closure, direct))
-    return {name for name in modules if _paths()[name].stem != "__init__"}
+    return {name for name in direct.union(*map(closure, direct)) if _paths()[name].stem != "__init__"}
 
 
 def _name(path: Path) -> str:

@@ -12,6 +12,7 @@ from support.features import D, E, H, check, masks, mean, qkv, real_rows, same_w
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.attention.nystrom import Nystrom, NystromOriginal
+from lra.ops import cluster_attention
 from lra.ops.cur import CUROptions, cur_attention
 from lra.ops.pinv import cubic
 from lra.ops.selection import PAIRINGS, SCORES, select
@@ -165,6 +166,8 @@ def test_cur_plus_gradient_is_bounded_for_small_queries(size, impl):
     theirs = F.scaled_dot_product_attention(q, k, v, mask[:, None, None])
     ours, exact = (torch.autograd.grad(real_rows(x * v, mask).sum(), q)[0] for x in (out, theirs))
     assert ours.isfinite().all() and ours.norm() < 2 * exact.norm()
+    # The bandwidth is at least eps D / max |k|².
+    assert cluster_attention._min_bandwidth(torch.tensor([[[[4.0, 0, 0], [1.0, 0, 0]]]]), 0.5) == 0.5 * 3 / 16
 
 
 N, LENGTH = 3, 24

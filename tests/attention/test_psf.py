@@ -109,8 +109,7 @@ def test_model_matches_published_formula(task, pool):
     for x in E:
         first = v = mlp("blocks.0.mixer.values.0", x)
         for m in range(len(model.blocks[0].mixer.weights)):
-            w = mlp(f"blocks.0.mixer.weights.{m}", x)
-            v = sparse_factor(w) @ v
+            v = sparse_factor(mlp(f"blocks.0.mixer.weights.{m}", x)) @ v
             v = v + first if cfg.attn.get("residuals") else v
         summaries.append(v[0] if pool == "cls" else v.flatten())
     pooled = torch.stack(summaries)

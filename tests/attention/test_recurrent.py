@@ -138,8 +138,7 @@ def test_s5_initial_impulse_response_matches_hippo():
     S, B, C = (vectors @ torch.diag(values) @ vectors.mH).real, (2 * V @ b).real, (2 * c @ V.mH).real
     for t in (0.0, 0.3, 1.0):
         response = 2 * (c @ torch.diag((t * torch.complex(model.decay, model.frequency)).exp()) @ b).real
-        full = C @ torch.linalg.matrix_exp(t * S) @ B
-        torch.testing.assert_close(response, full, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(response, C @ torch.linalg.matrix_exp(t * S) @ B, rtol=1e-5, atol=1e-6)
 
 
 def test_lru_initial_eigenvalues_are_uniform_on_ring():

@@ -202,8 +202,7 @@ def test_rg_lru_matches_released():
 
 def test_based_matches_released():
     """The released code adds 1e-6 to the denominator, which is at least 1/2: a relative error up to 2e-6."""
-    layer = Based(SIZES, dim=8, causal=True, features=4)
-    compare(layer.attend(*qkv(), None), "based", rtol=2e-6, atol=1e-9)
+    compare(Based(SIZES, dim=8, causal=True, features=4).attend(*qkv(), None), "based", rtol=2e-6, atol=1e-9)
 
 
 def released_selective_scan():

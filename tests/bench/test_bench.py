@@ -241,12 +241,10 @@ def test_training_step_lowers_loss(monkeypatch):
 
 
 def test_torch_dropout_option_replaces_dropout_modules():
-    counts = []
-    for name in ("published", "published-torch_dropout=true"):
-        parts = list(workloads.classifier(contestants.experiment(name, ["task=listops", "budget=smoke"])).modules())
-        counts.append([sum(type(part) is kind and part.p == 0.1 for part in parts) for kind in (Dropout, nn.Dropout)])
     # 7 = 1 of the embedding + 2 layers x (1 of the mixer + 2 of the MLP).
-    assert counts == [[7, 0], [0, 7]]
+    for name, counts in (("published", [7, 0]), ("published-torch_dropout=true", [0, 7])):
+        parts = list(workloads.classifier(contestants.experiment(name, ["task=listops", "budget=smoke"])).modules())
+        assert [sum(type(part) is x and part.p == 0.1 for part in parts) for x in (Dropout, nn.Dropout)] == counts
 
 
 def test_length_over_time_limit_is_skipped(measured):

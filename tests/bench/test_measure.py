@@ -202,8 +202,7 @@ def test_peer_row_reports_missing_package_or_failure():
         raise RuntimeError("no room")
 
     def build(n, batch, dtype):
-        is_timed = n == 64
-        forward = fail if is_timed else lambda: torch.ones(3)
+        forward = fail if n == 64 else lambda: torch.ones(3)
         return PeerPair(mechanism=forward, reference=forward, inputs=[], modules=[])
 
     missing = comparison_row(Mock(side_effect=ImportError))

@@ -61,8 +61,7 @@ def test_task_builds_and_smoke_schedule_completes(task, protocol):
         cfg = experiment(f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}")
         resolve(cfg)
         cfg.task_data()
-    training = module.LitClassifier.of(cfg, cfg.classifier(), seed=0)
-    setup = training.configure_optimizers()
+    setup = module.LitClassifier.of(cfg, cfg.classifier(), seed=0).configure_optimizers()
     rates = []
     for _ in range(cfg.optim.steps):
         rates.append(setup["optimizer"].param_groups[0]["lr"])

@@ -26,8 +26,7 @@ from lra.ops import metrics
 
 
 def test_epoch_permutation_depends_only_on_seed_and_position():
-    order = EpochPermutation(10, seed=3)
-    stream = order[0:35]
+    stream = EpochPermutation(10, seed=3)[0:35]
     for first in (0, 10, 20):
         assert sorted(stream[first : first + 10]) == list(range(10))
     for start, stop in [(0, 1), (7, 23), (19, 21), (30, 35)]:
@@ -55,13 +54,9 @@ def labelled_sequences(batch):
 def test_stream_follows_permutation_and_sorts_micro_batches_by_length(data):
     full_data, micro_data = data("optim.batch=8"), data("optim.batch=8", "optim.micro_batch=2")
     large = next(iter(full_data.train_dataloader()))
-    stream = iter(micro_data.train_dataloader())
-    small = [next(stream) for _ in range(4)]
+    small = list(islice(micro_data.train_dataloader(), 4))
     by_length = sorted(labelled_sequences(large), key=lambda pair: len(pair[0]))
-    in_order = []
-    for batch in small:
-        in_order += labelled_sequences(batch)
-    assert in_order == by_length
+    assert [pair for batch in small for pair in labelled_sequences(batch)] == by_length
     assert small[0].inputs.shape[-1] < large.inputs.shape[-1]
     split = full_data.splits["train"]
     for row, index in enumerate(EpochPermutation(256, 1)[0:8]):
@@ -71,27 +66,27 @@ def test_stream_follows_permutation_and_sorts_micro_batches_by_length(data):
 
 def test_training_stream_resumes_at_step(data):
     original, other = data(), data()
-    stream = iter(original.train_dataloader())
     # 40 batches of 8 are more than one epoch of 256 examples.
-    batches = [next(stream) for _ in range(40)]
+    batches = list(islice(original.train_dataloader(), 40))
     other.load_state_dict({"step": 35})
-    resumed = iter(other.train_dataloader())
-    for batch in batches[35:]:
-        resumed_batch = next(resumed)
+    for batch, resumed_batch in zip(batches[35:], islice(other.train_dataloader(), 5), strict=True):
         assert torch.equal(batch.inputs, resumed_batch.inputs) and torch.equal(batch.label, resumed_batch.label)
 
 
 def test_batch_width_is_longest_sequence_rounded_up_or_task_length(data):
     made, fixed = data(), data("data.pad=fixed")
     widths = set()
-    for batch in islice(made.train_dataloader(), 30):
-        longest = int(batch.mask.sum(-1).max())
-        assert batch.inputs.shape[-1] == -(-longest // 64) * 64
+    for batch in islice(made.train_dataloader(), 32):
+        assert batch.inputs.shape[-1] == -(-int(batch.mask.sum(-1).max()) // 64) * 64
         widths.add(batch.inputs.shape[-1])
-    assert widths <= {64, 128}
+    assert widths <= {64, 128} and made.count_widths() == len(widths)
     assert next(iter(fixed.train_dataloader())).inputs.shape == (8, 1, 128)
     # Sequences are truncated to the limit of the task.
     assert next(iter(data("task.limit=30").train_dataloader())).mask.sum(-1).max() == 30
+    assert TaskData(source=None, root="", length=8, limit=9, batch=1).limit == 8
+    # With a shift, 0 is padding and nothing else.
+    shifted = next(iter(data("task.shift=1").train_dataloader()))
+    assert torch.equal(shifted.inputs > 0, shifted.mask)
 
 
 def test_unmasked_batches_count_padding_as_tokens(data):
@@ -104,9 +99,7 @@ def test_unmasked_batches_count_padding_as_tokens(data):
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_evaluation_batches_cover_each_example_once(data, split):
     made = data("data.eval_batch=7")
-    evaluated = []
-    for batch in made.evaluation_batches(split):
-        evaluated += labelled_sequences(batch)
+    evaluated = [pair for batch in made.evaluation_batches(split) for pair in labelled_sequences(batch)]
     stored = made.splits[split]
     tokens = stored.tokens.tensor_split(stored.offsets[1:-1])
     expected = [(x.tolist(), y.item()) for x, y in zip(tokens, stored.labels, strict=True)]
@@ -183,8 +176,7 @@ def test_load_dataset_preserves_hydra_state_of_application(tmp_path):
 
 def test_example_training_loop_runs(data_root, monkeypatch):
     monkeypatch.setenv("LRA_DATA", str(data_root))
-    score = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))["main"]("listops", "smoke", "20")
-    assert 0 <= score <= 100
+    assert 0 <= runpy.run_path(str(ROOT / "examples" / "own_loop.py"))["main"]("listops", "smoke", "20") <= 100
 
 
 fit = partial(bag.fit, metric=metrics.accuracy, vocab=7, outputs=4, loss=F.cross_entropy)
@@ -200,11 +192,11 @@ def test_bag_features_are_counts_of_valid_tokens(monkeypatch):
     made = bag.features(data, "train", 7).expm1()
     for example in (0, 255, 256, 299):
         inputs, mask, *_ = data.gather("train", torch.tensor([example]).numpy())
-        valid_tokens = inputs[0, 0]
-        if mask is not None:
-            valid_tokens = valid_tokens[mask[0, 0]]
+        valid_tokens = inputs[0, 0] if mask is None else inputs[0, 0][mask[0, 0]]
         assert torch.equal(made[example].round().long(), valid_tokens.bincount(minlength=7))
     assert len(made) == 300
+    pair = bag._compare(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 5.0]]))
+    assert pair.tolist() == [[1, 2, 3, 5, 3, 10, -2, -3]]
 
 
 def test_bag_of_tokens_learns_counts_but_not_order():
@@ -215,10 +207,7 @@ def test_bag_of_tokens_learns_counts_but_not_order():
     assert torch.equal(torch.random.get_rng_state(), state) and fit(data) == scores
     labels = data.splits["test"].labels
     counts = bag.features(data, "test", 7).expm1().round()[:, 4:6]
-    best = 0
-    for pair in counts.unique(dim=0):
-        has_counts = (counts == pair).all(1)
-        best += labels[has_counts].bincount().max().item()
+    best = sum(labels[(counts == pair).all(1)].bincount().max().item() for pair in counts.unique(dim=0))
     # Best accuracy from counts: X X, Y Y and half of the mixed pairs.
     assert 0.65 < best / 2000 < 0.85
     assert abs(scores["test"] - 100 * best / 2000) <= 100 * 3 * (0.25 / 2000) ** 0.5
@@ -229,14 +218,16 @@ def test_first_tokens_answer_by_beginning_and_by_shorter_one_if_unseen():
 
     def split(*examples):
         tokens = torch.tensor([token for *tokens, _ in examples for token in tokens])
-        labels = torch.tensor([label for *_, label in examples])
-        return Split(tokens, torch.arange(0, len(tokens) + 1, 3), labels)
+        return Split(tokens, torch.arange(0, len(tokens) + 1, 3), torch.tensor([label for *_, label in examples]))
 
     data = task(TemporalOrder(train=9, val=5, test=5))
     train = split((1, 2, 5, 0), (1, 2, 6, 0), (1, 4, 5, 1), (2, 2, 5, 2), (2, 4, 6, 2), (1, 2, 7, 0))
     data.splits = {"train": train, "val": train, "test": split((1, 2, 9, 0), (1, 4, 9, 1), (2, 9, 9, 2), (1, 3, 9, 1))}
     scores = bag.first_tokens(data, metrics.accuracy)
     assert (scores.tests[0], scores.num_tokens, scores.test) == (50, 2, 75)
+    # The validation set alone chooses the number of tokens.
+    data.splits["val"] = split((1, 4, 9, 0))
+    assert bag.first_tokens(data, metrics.accuracy).num_tokens == 1
 
 
 def test_bag_scores_are_stored_by_data_and_reading_options(tmp_path):
@@ -250,6 +241,6 @@ def test_bag_scores_are_stored_by_data_and_reading_options(tmp_path):
     for damaged in ("", '{"val": 3.0}', '{"val'):
         file.write_text(damaged)
         assert bag.read(file) is None
-    variants = [recall(pairs=3), recall()]
-    variants[1].limit = 32
-    assert len({file, bag.path(data, "roc_auc"), *(bag.path(other, "accuracy") for other in variants)}) == 4
+    variants = [recall(pairs=3), recall(), recall()]
+    variants[1].limit, variants[2].masked_id = 32, 5
+    assert len({file, bag.path(data, "roc_auc"), *(bag.path(other, "accuracy") for other in variants)}) == 5

@@ -243,5 +243,4 @@ def test_unwritable_root_error_suggests_another_folder(tmp_path):
 def test_folder_name_depends_only_on_arguments_and_version(tmp_path):
     assert Slow().folder(tmp_path) == Slow(gate="/").folder(tmp_path)
     assert re.fullmatch(r"slow-[0-9a-f]{8}", Slow().folder(tmp_path).name)
-    other = type("Slow", (Slow,), {"version": "1.0.1"})
-    assert other().folder(tmp_path) != Slow().folder(tmp_path)
+    assert type("Slow", (Slow,), {"version": "1.0.1"})().folder(tmp_path) != Slow().folder(tmp_path)

@@ -37,10 +37,8 @@ def colours():
 def test_tensorflow_grey_matches_exact_rational_formula(colours):
     subset = colours[:, -3000:]
     weights = [Fraction(2989, 10_000), Fraction(587, 1000), Fraction(114, 1000)]
-    expected_greys = []
-    for colour in subset.T.tolist():
-        grey = sum(weight * Fraction(value, 255) for weight, value in zip(weights, colour, strict=True))
-        expected_greys.append(floor(grey * Fraction(511, 2)))
+    grey = lambda colour: sum(weight * Fraction(value, 255) for weight, value in zip(weights, colour, strict=True))
+    expected_greys = [floor(grey(colour) * Fraction(511, 2)) for colour in subset.T.tolist()]
     assert tensorflow_grey(*subset).tolist() == expected_greys
 
 
@@ -48,8 +46,7 @@ def test_tensorflow_grey_matches_float32_computation(colours):
     """TensorFlow computes image / 255, the weighted sum, times 255.5, truncated, all in float32."""
     scaled = colours.astype(np.float32) * np.float32(1 / 255)
     grey = np.tensordot(np.array([0.2989, 0.5870, 0.1140], np.float32), scaled, axes=1)
-    float32_greys = (grey * np.float32(255.5)).astype(np.uint8)
-    difference = tensorflow_grey(*colours).astype(int) - float32_greys
+    difference = tensorflow_grey(*colours).astype(int) - (grey * np.float32(255.5)).astype(np.uint8)
     assert np.abs(difference).max() <= 1 and (difference != 0).mean() < 2e-4
 
 
@@ -203,8 +200,7 @@ TRAIN_REVIEWS = {"aclImdb/train/neg/0_1.txt": b"bad", "aclImdb/train/pos/0_9.txt
     ],
 )
 def test_wrong_archive_error_names_missing_or_invalid_member(tmp_path, task, files, message):
-    candidate = write_tar(tmp_path / "x.gz", files | {"readme.html": b""})
-    assert_rejected(task(**candidate), tmp_path / "data", message)
+    assert_rejected(task(**write_tar(tmp_path / "x.gz", files | {"readme.html": b""})), tmp_path / "data", message)
 
 
 def test_run_on_custom_archive_records_its_checksum(tmp_path):

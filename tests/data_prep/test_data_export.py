@@ -129,8 +129,7 @@ def test_export_command_prepares_and_writes_files(tmp_path, monkeypatch, capfd):
     words = ["export", "task=listops", "budget=smoke", "layout=npz", f"out={out}", f"data.root={data}"]
     exit_message, log = run(lambda: command.command(words), *words, patch=monkeypatch, capfd=capfd)
     assert exit_message is None and f"layout npz at {out}" in log and (out / "test.npz").exists()
-    line = (out / "README.md").read_text().splitlines()[4]
-    assert shlex.split(line) == ["lra", "data", *words[:4], "out='o(t'"]
+    assert shlex.split((out / "README.md").read_text().splitlines()[4]) == ["lra", "data", *words[:4], "out='o(t'"]
     assert [*export.portable(["source.archive=/x/a", "data.release=/b", "task=a"])] == ["source.archive=a", "task=a"]
 
 

@@ -38,9 +38,7 @@ def test_each_long_sequence_is_in_one_split_with_species_label(sequences, tmp_pa
     options, labels = sequences
     splits = prepared(Genome(**options), tmp_path / "data")
     assert {name: len(split) for name, split in splits.items()} == {"train": 12, "val": 4, "test": 4}
-    actual = {}
-    for label, ids in (example for split in splits.values() for example in split):
-        actual["".join("_agctn"[id] for id in ids)] = label
+    actual = {"".join("_agctn"[id] for id in ids): label for split in splits.values() for label, ids in split}
     assert actual == labels and len(labels) == 20
 
 

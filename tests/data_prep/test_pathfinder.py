@@ -218,8 +218,7 @@ def test_stretch_rounds_like_scipy_bytescale(size, role):
     """
     contrast, edge = paddle_table(size, SETTINGS[size].margins[0]).contrast, slice(BEYOND, BEYOND + 17)
     layers = np.zeros((3, 17 + 2 * BEYOND, 17 + 2 * BEYOND), np.uint8)
-    values = np.arange(17 * 17) % 256
-    layers[role, edge, edge] = values.reshape(17, 17)
+    layers[role, edge, edge] = (np.arange(17 * 17) % 256).reshape(17, 17)
     # Every image has a marker.
     layers[2, BEYOND, BEYOND] = 255
     # The brightest distractor pixel decides the maximum before stretching.
@@ -237,8 +236,7 @@ def test_stretch_rounds_like_scipy_bytescale(size, role):
 def test_void_orientations_match_original_generator(size, margin):
     degree_ranges = ORIGINAL["void orientations"][f"{size} {margin}"]
     expected = [degree for first, last in degree_ranges for degree in range(first, last + 1)]
-    void = paddle_table(size, margin).seeds.void
-    assert (np.flatnonzero(void) - SEEDS // 2).tolist() == expected
+    assert (np.flatnonzero(paddle_table(size, margin).seeds.void) - SEEDS // 2).tolist() == expected
     assert not paddle_table(size, margin, void=False).seeds.void.any()
 
 

@@ -108,8 +108,7 @@ def test_temporal_order_draws_are_uniform_and_independent():
     assert_uniform(ids[~signal], 4)
     assert_uniform(ids[signal] - 4, 2)
     noise = ~(signal[:, ::2] | signal[:, 1::2])
-    neighbours = 4 * ids[:, ::2] + ids[:, 1::2]
-    assert_uniform(neighbours[noise], 16)
+    assert_uniform((4 * ids[:, ::2] + ids[:, 1::2])[noise], 16)
     marked = np.nonzero(signal)[1].reshape(-1, 2)
     assert_uniform_pairs(marked)
     # The positions of the signals do not depend on the class.
@@ -311,8 +310,7 @@ def test_chain_draws_are_uniform():
     first, second = np.divmod(sequences - 1, source.names + source.hops)
     counts = (sequences[:, :-1] > 0).sum(1)
     assert p_value(np.array([(counts == n).sum() for n in source.links])) > LEVEL
-    hops = second[:, -1] - source.names
-    assert_uniform(hops * 3 + np.searchsorted(source.links, counts), 6)
+    assert_uniform((second[:, -1] - source.names) * 3 + np.searchsorted(source.links, counts), 6)
     assert_uniform(labels, 32)
     assert_uniform(first[:, -1], 32)
     assert p_value((sequences[:, :-1] > 0).sum(0)) > LEVEL

@@ -43,18 +43,14 @@ def written_pairs(split, literal):
 
 def expected_pairs(literal=False):
     """The expected (label, text, text) of each split: texts are truncated to 10,000 bytes."""
-    splits = {}
-    for split in PAIRS:
-        splits[split] = [(label, a[:10_000], b[:10_000]) for label, a, b in written_pairs(split, literal)]
-    return splits
+    cut = lambda label, a, b: (label, a[:10_000], b[:10_000])
+    return {split: [cut(*pair) for pair in written_pairs(split, literal)] for split in PAIRS}
 
 
 def pair_files(literal=False):
     """Content of the three official files by name."""
-    files = {}
-    for name, split in ((TRAIN, "train"), (EVAL, "val"), (TEST, "test")):
-        files[name] = b"".join(b"%d.0\tP0\tP1\t%s\t%s\n" % pair for pair in written_pairs(split, literal))
-    return files
+    lines = lambda split: b"".join(b"%d.0\tP0\tP1\t%s\t%s\n" % pair for pair in written_pairs(split, literal))
+    return {TRAIN: lines("train"), EVAL: lines("val"), TEST: lines("test")}
 
 
 def write_archive(path, files):

@@ -61,8 +61,7 @@ def test_sweeps_presets_launchers_and_matrix_kinds_are_complete():
     page_values = {word.removeprefix("preset=") for word in re.findall(r"preset=\w+", TEXTS["docs/bench.md"])}
     assert page_values == yamls("preset")
     names = [row[0].strip("`") for row in table_rows("docs/sweeps.md")]
-    launchers = names[names.index("hydra/launcher=") + 1 :]
-    assert set(launchers) == {"basic", "joblib", *EXTRAS}
+    assert {*names[names.index("hydra/launcher=") + 1 :]} == {"basic", "joblib", *EXTRAS}
     kinds = re.search(r"`kinds`\s+are\s+((?:`\w+`\s*)+)", TEXTS["docs/figures.md"])[1]
     assert code_words(kinds) == set(KINDS)
 

@@ -5,6 +5,7 @@ import functools
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from support.records import flip, replace_text
 from support.training import seed_folder, smoke, train_config
 
 from lra.config.entry import name_positional
+from lra.data.split import Split
 from lra.evaluate import fresh, record, restore
-from lra.evaluate.__main__ import evaluate
+from lra.evaluate.__main__ import evaluate, find_result
 from lra.io import typed_json
 from lra.ops import metrics
 from lra.results import outcome_statistics
@@ -71,7 +73,9 @@ def test_result_is_saved_next_to_record_and_reused(runs, command):
     assert result.standard_error == pytest.approx(100 * correct.std() / EXAMPLES**0.5)
     stop, text = command(f"runs={runs}")
     assert stop is None and "scored before" in text and path.read_bytes() == first
-    # Another number of examples is another data set and gives a new result.
+    # Other weights are scored again; another number of examples is another data set and gives a new result.
+    typed_json.save(dataclasses.replace(result, weights="0" * 64), path)
+    assert "scored before" not in command(f"runs={runs}")[1] and path.read_bytes() == first
     assert command(f"runs={runs}", "examples=30")[0] is None and record.load(path).examples == 30
 
 
@@ -81,8 +85,13 @@ def test_scoring_standard_test_set_reproduces_recorded_score(run, generators, ba
     experiment, _ = generators
     standard = fresh.FreshData(set_up(experiment.task_data()), np.arange(run.record.n_test), 0, "")
     model = restore.best(run, experiment)
-    correct = fresh.outcomes(model, standard, metric="accuracy", batch=batch, precision="fp32", device="cpu")
+    score = functools.partial(fresh.outcomes, metric="accuracy", batch=batch, precision="fp32", device="cpu")
+    correct = score(model, standard)
     assert 100 * correct.mean() == run.record.test
+    # Examples that are left out do not shift the others, and random numbers are the same for every model.
+    assert (score(model, dataclasses.replace(standard, index=standard.index[5::3])) == correct[5::3]).all()
+    draw = lambda inputs, *_: torch.rand(len(inputs), 10)
+    assert (score(draw, standard) == score(draw, standard)).all()
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "within_tolerance"])
@@ -110,13 +119,24 @@ def test_fresh_examples_exclude_examples_of_the_run(run, generators):
     hashes.of_split(run_data, "train")[:30] = hashes.of_split(result.data, "test")[:30]
     with pytest.raises(ValueError, match="30 of 40 fresh examples of listops are in the data of the run"):
         fresh.fresh_data(run, experiment, fresh_experiment, hashes)
+    run.choices["provenance.seed"] = 5
+    assert_error("was trained on other data", fresh.fresh_data, run, experiment, fresh_experiment, hashes)
+
+
+def test_examples_that_differ_within_the_limit_have_different_hashes():
+    split = Split(torch.tensor([1, 0, 1]), torch.tensor([0, 2, 3]), torch.zeros(2))
+    data = SimpleNamespace(source=SimpleNamespace(provenance=0), limit=2, splits={"test": split})
+    hashes = fresh.ExampleHashes()
+    # A token 0 is not padding.
+    assert len(set(hashes.of_split(data, "test"))) == 2
+    data.limit = 1
+    assert len(set(hashes.of_split(data, "test"))) == 1
 
 
 def test_collect_writes_results_into_published_study(runs, run, command, tmp_path):
     assert "is not a published study" in command(f"runs={runs}", f"collect={tmp_path}")[0]
     study = tmp_path / "paper-smoke"
-    other = dataclasses.replace(run.record, test=1.5)
-    tables.save(study, [tables.Published(other, run.choices, [])])
+    tables.save(study, [tables.Published(dataclasses.replace(run.record, test=1.5), run.choices, [])])
     assert "does not have the run listops cur_abs seed 0" in command(f"runs={runs}", f"collect={tmp_path}")[0]
     tables.save(study, [tables.Published(run.record, run.choices, [])])
     assert command(f"runs={runs}", f"collect={tmp_path}")[0] is None
@@ -125,6 +145,8 @@ def test_collect_writes_results_into_published_study(runs, run, command, tmp_pat
     second_result = dataclasses.replace(result, seed=7, git=None)
     record.write_table(study, [second_result, result])
     assert record.read_table(study) == [result, second_result]
+    published = SimpleNamespace(is_published=True, path=study / "listops/cur_abs/seed-7", result=run.record, seed=7)
+    assert find_result(published) == second_result
     # Outcomes that do not have the stated score.
     replace_text(study / record.TABLE, result.outcomes[:8], "AAAAAAAA")
     assert_error("is not a table of fresh-test results", record.read_table, study)
@@ -200,8 +222,7 @@ def test_confidence_interval_covers_true_difference(gap, seeds):
     for _ in range(600):
         easiness = rng.choice([-0.25, 0.25], COMPARED)
         first = simulate(rng, 0.40 + gap / 100, seeds[0], easiness)
-        second = simulate(rng, 0.40, seeds[1], easiness)
-        result = outcome_statistics.difference(first, second)
+        result = outcome_statistics.difference(first, simulate(rng, 0.40, seeds[1], easiness))
         covered.append(result.low <= gap <= result.high)
         covered_by_examples_only.append(abs(result.value - gap) <= 1.96 * result.examples_error)
         # A difference is significant if the interval excludes zero.
@@ -209,7 +230,7 @@ def test_confidence_interval_covers_true_difference(gap, seeds):
     assert 0.92 <= np.mean(covered) <= 0.98 and np.mean(covered_by_examples_only) < 0.9
 
 
-def test_shared_examples_reduce_error_of_difference():
+def test_shared_examples_reduce_error_of_difference(monkeypatch):
     rng = np.random.default_rng(2)
     # Every example is either solved by all or by none.
     easiness = rng.choice([-0.5, 0.5], COMPARED)
@@ -218,6 +239,17 @@ def test_shared_examples_reduce_error_of_difference():
     shuffled = rng.permuted(second, axis=1)
     assert outcome_statistics.difference(first, second).examples_error < 0.1
     assert outcome_statistics.difference(first, shuffled).examples_error > 2
+    # The seeds have equal means, so that the residual alone is left to subtract from the variance over examples.
+    equal = np.array([[1, 1, 0, 0], [1, 0, 1, 0]])
+    result = outcome_statistics.difference(equal, np.ones((2, 4)))
+    bound = pytest.approx(100 * (1 / 24) ** 0.5)
+    assert result.standard_error == result.examples_error == outcome_statistics.standard_error(equal) == bound
+    # Of pure noise, the residual is all there is; every variance has its own degrees of freedom.
+    assert outcome_statistics.residual_variance(rng.integers(2, size=(2, 4000))) == pytest.approx(0.25, rel=0.01)
+    used = []
+    monkeypatch.setattr(outcome_statistics, "degrees_of_freedom", lambda terms, _: used.extend(terms) or 9.0)
+    outcome_statistics.difference(rng.integers(2, size=(2, 7)), rng.integers(2, size=(3, 7)))
+    assert [freedom for _, freedom in used] == [6, 1, 1 * 6, 2, 2 * 6]
 
 
 def test_single_seed_has_only_error_over_examples():
@@ -249,8 +281,7 @@ def test_significant_gap_matches_two_test_set_samples():
     gap = gap_of(examples=2000, seed_std=0.0, seeds=5, published_seeds=5)
     assert gap.threshold == pytest.approx(1.96 * 100 * math.sqrt(2 * 0.37 * 0.63 / 2000), rel=1e-3)
     assert 2.9 < gap.threshold < 3.1
-    rng = np.random.default_rng(4)
-    draws = 100 * (rng.binomial(2000, 0.37, (4000, 2)) / 2000)
+    draws = 100 * (np.random.default_rng(4).binomial(2000, 0.37, (4000, 2)) / 2000)
     assert np.mean(np.abs(draws[:, 0] - draws[:, 1]) > gap.threshold) == pytest.approx(0.05, abs=0.015)
     # The variance between seeds enters for both the published and our score: 1² / 4 = 0.25 each.
     wide = gap_of(examples=20_000, seed_std=1.0, seeds=4, published_seeds=4)
@@ -282,6 +313,5 @@ def test_first_tokens_study_prints_share_of_every_scored_run(runs, call, command
     assert trained_run[:3] == ["listops", "cur_abs", "0"]
     assert float(trained_run[3]) == pytest.approx(result.fresh_test, abs=0.005)
     # The data of another version of the generator are not the ones that were scored.
-    path = seed_folder(runs, "cur_abs") / record.NAME
-    typed_json.save(dataclasses.replace(result, data="0" * 64), path)
+    typed_json.save(dataclasses.replace(result, data="0" * 64), seed_folder(runs, "cur_abs") / record.NAME)
     assert "has other examples than this version generates" in call(first_tokens, f"runs={runs}")[0]

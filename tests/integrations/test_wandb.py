@@ -48,11 +48,8 @@ def rows(run_dir):
 
 
 def logged(contents):
-    evaluations = []
-    for row in contents.history:
-        metrics = {key: value for key, value in row.items() if key[0] != "_"}
-        evaluations.append({"step": row["_step"]} | metrics)
-    return evaluations
+    metrics = lambda row: {key: value for key, value in row.items() if key[0] != "_"}
+    return [{"step": row["_step"]} | metrics(row) for row in contents.history]
 
 
 def assert_complete(run_dir):
@@ -163,8 +160,7 @@ def test_unreachable_service_falls_back_to_offline_run(service, data_root, tmp_p
 
 
 def test_diverged_seed_is_a_failed_run(service, data_root, tmp_path):
-    run_dir = run(tmp_path, "logger.wandb.mode=offline", "optim.lr=1e30")
-    data = read_files(run_dir)
+    data = read_files(run(tmp_path, "logger.wandb.mode=offline", "optim.lr=1e30"))
     assert data.summary["record"]["status"] == "diverged" and data.messages["exit"].exit_code == 1
 
 

@@ -55,7 +55,7 @@ def test_leaderboard_has_every_printed_accuracy(everything):
         ([*FIVE, 96.0], 81.0, "six tasks"), ([*FIVE, 95.0], 85.0, "five tasks, ListOps left out"),
         ([*FIVE, None], 78.0, "five tasks, Path-X left out"), (FIVE[:4], 75.0, "four tasks, Path-X left out"),
         (FIVE, 73.33, "missing Path-X as 50"), ([*FIVE, None], 65.0, "missing Path-X as 0"),
-        ([60.0, 80.0, None, 80.0, 80.0, None], 66.67, "each FAIL as 50"), (FIVE, 12.0, "unclear"),
+        ([60.0, 80.0, None, 80.0, 80.0, None], 66.67, "each FAIL as 50"), (FIVE, 78.1, "unclear"),
         ([], 80.0, "tasks not printed"), ([60.0, 80.0], None, ""),
     ],
 )  # fmt: skip
@@ -68,8 +68,7 @@ def test_averaging_convention_is_detected(values, average, expected):
 def test_repeated_scores_are_merged_and_contradictory_ones_are_not():
     first = line("S4", 59.0, 86.0, 90.0, source="A", status="recalled", year=2022)
     repetition = line("S4", 59.0, 86.0, 90.0, 88.0, source="B", year=2024)
-    contradiction = line("S4", 58.0, 86.0, 90.0, source="C")
-    merged_lines = merged([first, repetition, contradiction])
+    merged_lines = merged([first, repetition, line("S4", 58.0, 86.0, 90.0, source="C")])
     assert [[name for name, _ in x.sources] for x in merged_lines] == [["B", "A"], ["C"]]
     assert merged_lines[0].status == "quoted" and len(merged_lines[0].scores) == 4
     # An unknown year counts as the latest.
@@ -133,12 +132,14 @@ def test_submission_line_is_reported_then_verified(tmp_path, monkeypatch, capfd)
         budget="paper", labels=["cur_abs"], checks=1, source="",
     )  # fmt: skip
     home = tmp_path / "mine"
-    runs[0] = runs[0]._replace(record=dataclasses.replace(runs[0].record, git="other"))
+    # One seed of the mechanism and one of the control.
+    for i, git in ((0, "other"), (-1, "third")):
+        runs[i] = runs[i]._replace(record=dataclasses.replace(runs[i].record, git=git))
     folder.write(home, runs, statement, None)
     (reported,) = submission_lines(home)
     assert (reported.status, reported.model) == ("reported", "cur_abs")
     assert "by A. Name \\| &lt;b>; protocol paper; a CPU; [https://a/b](https://a/b)" in reported.note
-    assert "seeds and control of several commits: " in reported.note and "other" in reported.note
+    assert "seeds and control of several commits: " in reported.note and reported.note.endswith("other, third")
     comparisons = []
     for (task, label), seeds in checks.by_mechanism(runs).items():
         mean, n = fmean(verify.finished_scores(seeds)), len(seeds)

@@ -99,9 +99,8 @@ def test_layout_places_words_without_overlap():
     words = ["[MAX ", "1 ", "] "] * 500
     slots = draw.layout(words)
     assert slots[:3] == [(0, 0), (0, 5), (0, 7)] and slots[-1][0] == draw.LINES - 1
-    occupied = []
-    for (line, at), word in zip(slots, words, strict=False):
-        occupied += [(line, at + i) for i in range(len(word.rstrip()))]
+    placed = zip(slots, words, strict=False)
+    occupied = [(line, at + i) for (line, at), word in placed for i in range(len(word.rstrip()))]
     assert len(occupied) == len(set(occupied)) and max(column for _, column in occupied) < draw.COLUMNS
 
 

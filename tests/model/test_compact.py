@@ -177,16 +177,14 @@ def test_packed_model_projects_only_real_tokens():
 def test_packed_selection_is_distinct_and_inside_each_sequence(score):
     """The copies of tokens that fill the layout up to a multiple are never selected."""
     torch.manual_seed(1)
-    mask = torch.arange(20) < torch.tensor([20, 6, 11, 17])[:, None]
-    layout = VarlenLayout(mask, multiple=64)
+    layout = VarlenLayout(torch.arange(20) < torch.tensor([20, 6, 11, 17])[:, None], multiple=64)
     q, k = torch.randn(2, 4, 2, 20, 4)
     packed_q, packed_k = layout.pack(q, 2), layout.pack(k, 2)
     for index in select(packed_q, packed_k, SelectionOptions(count=6, score=score), layout=layout):
         position = index - layout.starts[:, None, None]
         assert (position >= 0).all()
         assert (position < layout.num_real[:, None, None]).all()
-        ordered = index.sort(-1).values
-        assert (ordered.diff(dim=-1) > 0).all()
+        assert (index.sort(-1).values.diff(dim=-1) > 0).all()
 
 
 @pytest.mark.parametrize("name", ["psf", "luna", "mega", "s4d_lin", "nystrom"])

@@ -149,8 +149,7 @@ def test_laplace_weight_of_very_low_score_is_not_zero():
 
 def test_pixel_embedding_is_affine_in_intensity():
     embed = PixelEmbedding(length=4, dim=3, dropout=0.0, mean=0.48, std=0.24)
-    normalised = (torch.tensor([0, 1, 0.2]) - 0.48) / 0.24
-    expected = normalised[:, None] * embed.scale + embed.shift
+    expected = (torch.tensor([0, 1, 0.2])[:, None] - 0.48) / 0.24 * embed.scale + embed.shift
     torch.testing.assert_close(embed(torch.tensor([[0, 255, 51]]))[0], expected)
 
 

@@ -36,8 +36,7 @@ PUBLISHED = {
 def test_parameter_counts_match_published(task, name, more):
     vocab, length, classes, towers, count = PUBLISHED[task]
     sizes = [f"task.vocab={vocab}", f"task.length={length}", f"task.outputs={classes}", f"task.towers={towers}"]
-    model = config(name, *sizes).classifier()
-    assert sum(p.numel() for p in model.parameters()) == count + more
+    assert sum(p.numel() for p in config(name, *sizes).classifier().parameters()) == count + more
 
 
 def test_mean_divides_by_length_in_paper_and_real_tokens_in_clean():

@@ -238,5 +238,4 @@ def test_newton_implicit_gradient_matches_published_backward():
 
 @pytest.mark.parametrize("init", ["soft", "paper", "softpp"])
 def test_newton_unrolled_gradient_passes_gradcheck(init):
-    x = spd(5).requires_grad_()
-    assert torch.autograd.gradcheck(lambda m: newton(m, steps=2, grad="unroll", init=init), x)
+    assert torch.autograd.gradcheck(lambda m: newton(m, steps=2, grad="unroll", init=init), spd(5).requires_grad_())

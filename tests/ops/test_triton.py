@@ -184,8 +184,7 @@ def test_gradient_strides_match_input_strides(order):
     arrange = torch.Tensor.contiguous if order == "heads" else lambda x: x.transpose(1, 2).contiguous().transpose(1, 2)
     leaves = [arrange(two_heads(x.detach())).requires_grad_() for x in tensors]
     out = fused(*leaves, two_heads(rows), two_heads(cols), mask, True, 2)
-    gradients = torch.autograd.grad(out, leaves, two_heads(dout))
-    assert [x.stride() for x in gradients] == [x.stride() for x in leaves]
+    assert [x.stride() for x in torch.autograd.grad(out, leaves, two_heads(dout))] == [x.stride() for x in leaves]
 
 
 @pytest.mark.compiles
@@ -209,8 +208,7 @@ def test_autocast_output_equals_output_of_16_bit_inputs(dtype):
         op_out = op.landmark_product(q, k, v, q, k, rows, cols, *[mask[:, None]] * 2, mask, 2, True, True)[0]
     # The operator itself is registered with autocast to bfloat16.
     assert out.dtype == dtype and op_out.dtype == BF16
-    half_tensors = [x.to(dtype) for x in (q, k, v)]
-    assert torch.equal(out, fused(*half_tensors, rows, cols, mask, True, 2))
+    assert torch.equal(out, fused(*(x.to(dtype) for x in (q, k, v)), rows, cols, mask, True, 2))
     grads = torch.autograd.grad(out.float().sum(), (q, k, v))
     assert all(x.dtype == WIDE and x.isfinite().all() for x in grads)
 

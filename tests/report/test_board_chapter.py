@@ -64,7 +64,8 @@ def test_admission_and_ranking_of_a_board(runs):
     # The interval of a mean on one task is Student's.
     ends = stats.ttest_1samp([91.25, 92.5, 93.75, 95, 98.75], 0).confidence_interval(0.95)
     assert by_label["sdpa"]["score"].endswith(f"({ends.low:.1f} to {ends.high:.1f})")
-    assert by_label["sdpa"]["p (sdpa)"] == "-" and float(by_label["none"]["p (sdpa)"]) < 0.05
+    # Of 252 permutations two separate the seeds; Holm's correction multiplies this p-value by four.
+    assert by_label["sdpa"]["p (sdpa)"] == "-" and 0.02 < float(by_label["none"]["p (sdpa)"]) < 0.05
     assert by_label["conv"]["p (conv)"] == "-"
 
 
@@ -75,9 +76,11 @@ ADMISSIONS = [
     ("recall", {"sdpa": [91.0, 95.0, 95.0, 95.0, 95.0]}, "no: sdpa below 90% with 1 of 5 seeds"),
     # A third of the mechanisms may be at the ceiling.
     ("recall", dict.fromkeys(("linear", "luna"), [99.0] * 5), "yes"),
-    ("recall", dict.fromkeys(("luna", "dba", "cur"), [99.0] * 5), "no: 43% of the mechanisms at the ceiling"),
+    ("recall", dict.fromkeys(("luna", "dba", "cur"), [98.0] * 5), "no: 43% of the mechanisms at the ceiling"),
     ("listops", {"conv": [50.0] * 5}, "yes"),
     ("listops", {"conv": [55.0] * 5}, "no: sdpa leads by 14.0 points"),
+    # The bag of tokens has 24, more than every control.
+    ("listops", {"conv": [20.0] * 5, "sdpa": [38.0] * 5}, "no: sdpa leads by 14.0 points"),
 ]
 
 
@@ -100,6 +103,9 @@ def test_lr_search_score_replaces_unfinished_seeds(tmp_path):
     # One seed does not replace it.
     add_board_seeds(tmp_path, "mean", [90.0])
     assert texts(tables(tmp_path)[0])["recall"]["mean"] == "20.0 (search)"
+    # A failed seed counts too, at the constant answer: the mean of 70 / 80 and (17.35 - 20) / 80.
+    diverged(tmp_path, 7, **BOARD, label="mean", seed=1)
+    assert texts(tables(tmp_path)[0])["recall"]["mean"].startswith("42.1 ± ")
 
 
 def test_lr_search_has_rate_table_and_no_speed_figure(runs, tmp_path_factory):

@@ -7,7 +7,7 @@ from statistics import geometric_mean
 import numpy as np
 import pytest
 from scipy import stats
-from support.records import RECORD, TESTS, add, texts
+from support.records import PHASE, RECORD, TESTS, add, texts
 from support.records import cells as cells_by_label
 
 from lra.config import CONF
@@ -209,6 +209,7 @@ def arena_runs(tmp_path):
     add(tmp_path, label="nystrom", seed=1, status="diverged", test=None, val=None, best_step=None)
     add(tmp_path, label="sdpa", budget="quick", study="quick")
     add(tmp_path, label="sdpa", task="chain", study="board")
+    add(tmp_path, label="sdpa+masked", pretrain=PHASE)
     return tmp_path
 
 
@@ -252,6 +253,10 @@ def test_fresh_tests_count_for_the_same_fingerprint_and_examples(arena_runs):
     pairs = tables["arena-listops-selections"]
     assert [cells[0].text for _, cells in pairs.rows()] == ["cur_abs - sdpa"]
     assert pairs.about.endswith("Scored on other examples and left out: cur_step.")
+    # Of a mechanism, the results on the most examples count.
+    few = {"examples": 8, "fresh_test": 100.0, "outcomes": fresh_record.pack(np.ones(8, bool))}
+    edit_fresh(folder / "cur_step/seed-0", data="few", **few)
+    assert cells_by_label(arena_tables(arena_runs)["arena-listops"])["cur_step"]["fresh test"].n == 2
 
 
 def test_other_precisions_are_compared_and_larger_encoders_are_separate(arena_runs):

@@ -64,12 +64,15 @@ def test_row_reports_differences_between_seeds(tmp_path):
     for seed, rate in enumerate([0.1, 0.2]):
         add(tmp_path / "merged", seed=seed).with_name("config.yaml").write_text(f"optim.lr: {rate}\n")
     assert rows(tmp_path / "merged")["listops", "cur_abs"].remarks == ["seeds differ in optim.lr"]
-    devices = [SimpleNamespace(device=device, peak_bytes=peak) for device, peak in (("a", 5), ("b", 7), ("c", None))]
-    assert summary.common_device(devices, {"a": 1, "b": 2, "c": 1}) == "b"
+    peaks = {"a": 5, "b": 7, "c": None}
+    devices = [SimpleNamespace(device=name, peak_bytes=peak, step_ms=peak) for name, peak in peaks.items()]
+    assert summary.common_device(devices, {"a": 1, "b": 2, "c": 1}) == "b" and summary.step_time(devices, "b") == 7
     assert summary._peak(devices[:2]) == 6 and summary._peak(devices) is None
     add(tmp_path, label="softmax")
     add(tmp_path)
     add(tmp_path, seed=1, device="x86_64 CPU, 2 threads", budget="quick", steps=1500, constant_baseline=18.0, git=None)
+    # Of several chance levels the highest counts.
+    assert rows(tmp_path)["listops", "cur_abs"].chance == 18.0
     section = table(tmp_path)["listops"]
     lines = texts(section)
     assert lines["cur_abs"]["constant"] == "17.35 / 18.00"
@@ -126,8 +129,7 @@ def test_narrow_terminal_truncates_nothing(tmp_path):
 def test_unusable_run_folder_raises_error_with_reason(tmp_path):
     assert_error("is not a folder", summary.collect, tmp_path / "missing")
     assert_error(r"has no record of a training run; lra train makes them", summary.collect, tmp_path)
-    damaged = add(tmp_path)
-    damaged.write_text("{")
+    add(tmp_path).write_text("{")
     assert_error(r"that can be read .*record.json is not a record", summary.collect, tmp_path)
     add(tmp_path, study="a")
     add(tmp_path, study="b")
@@ -209,8 +211,7 @@ def test_matched_run_of_other_cost_is_not_compared(tmp_path):
     add_seeds(tmp_path, "sdpa", (40.0, 42.0), tokens=1_000_000)
     # Both phases together use 1.1 M tokens.
     add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=500_000, pretrain=PHASE)
-    table = pretraining(records.of_study(tmp_path))
-    (line,) = cells(table).values()
+    (line,) = cells(pretraining(records.of_study(tmp_path))).values()
     assert line["matched"].value is None and line["pretrained"].value == 45.0
 
 

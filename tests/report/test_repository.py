@@ -80,8 +80,7 @@ def test_every_mean_reports_collapsed_seeds(tmp_path):
     assert board.numbers().set_index("mechanism").loc["cur_abs", "listops collapsed"] == 3
     gain = texts(results.over_control(rows))["cur_abs"]["listops"]
     assert gain.startswith("+13.00 ± ") and gain.endswith(" (collapsed 3/5)")
-    search_table = lr_search.lr_table(rows)
-    assert "1e-2 38.00 (collapsed 5/5)" in texts(search_table)["cur_abs"]["val at each rate"]
+    assert "1e-2 38.00 (collapsed 5/5)" in texts(lr_search.lr_table(rows))["cur_abs"]["val at each rate"]
     assert "over the 2 that did not collapse" in cells(board)["cur_abs"]["listops"].note
 
 

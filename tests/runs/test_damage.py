@@ -106,8 +106,7 @@ def test_damage_is_reported_or_changes_no_result(name, damage, whole, tmp_path, 
     for number, path in enumerate([None, *sorted(path for path in folder.iterdir() if path.is_file())]):
         monkeypatch.chdir(shutil.copytree(whole, tmp_path / str(number)))
         if path is None:
-            stop, _ = run(entry, *words, patch=monkeypatch, capfd=capfd)
-            assert stop is None
+            assert run(entry, *words, patch=monkeypatch, capfd=capfd)[0] is None
             expected = results(pattern)
             assert expected or not pattern
             continue

@@ -201,12 +201,10 @@ def test_broken_link_and_unreadable_folder_are_reported(runs, monkeypatch):
 def test_every_choice_changes_the_fingerprint(attn):
     choices = config(attn).choices({"name": "listops"})
     variants = [choices | {key: "another"} for key in choices]
-    for left_out in choices:
-        variants.append({key: value for key, value in choices.items() if key != left_out})
+    variants += [{key: value for key, value in choices.items() if key != left_out} for left_out in choices]
     # Equal numbers of other types are other values.
     variants += [choices | {"optim.x": value} for value in (0, 0.0, False, None, "0")]
-    fingerprints = {config_file.fingerprint(other) for other in [choices, *variants]}
-    assert len(fingerprints) == 2 * len(choices) + 6 > 80
+    assert len({*map(config_file.fingerprint, [choices, *variants])}) == 2 * len(choices) + 6 > 80
     assert all(config_file.difference(choices, other) for other in variants)
     assert not config_file.difference(choices, dict(choices))
 

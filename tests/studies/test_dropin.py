@@ -52,8 +52,7 @@ OTHERS = [variants.least_squares, partial(smoothed, corrected=False), smoothed, 
 def test_combinations_are_exact_with_all_queries_and_keys(combine):
     """All tokens are selected, in random order. Inverting a 24 x 24 softmax matrix loses some digits."""
     rows, cols = (torch.rand(N, H, L, generator=torch.manual_seed(i)).argsort(-1) for i in range(2))
-    out = combine(KeptFactors(Q, K, V, rows, cols))
-    assert (out - candidates.softmax(Q, K, V)).abs().max() < 1e-7
+    assert (combine(KeptFactors(Q, K, V, rows, cols)) - candidates.softmax(Q, K, V)).abs().max() < 1e-7
 
 
 def test_constant_values_are_preserved():
@@ -135,9 +134,8 @@ def test_selection_rules_match_numpy():
     rows, cols = variants.received(Q, K, V, 7)
     mass = np_softmax(Q[1, 2].numpy()[rows[1, 2].numpy()] @ a.T / D**0.5).sum(0)
     assert set(cols[1, 2].tolist()) == set(np.argsort(-mass)[:7])
-    with_far_key = torch.cat([K, K[:, :, :1] + 1e4], 2)
     # An outlier is drawn first or second.
-    assert (variants.kmeans_pp(with_far_key, 2) == L).any(-1).all()
+    assert (variants.kmeans_pp(torch.cat([K, K[:, :, :1] + 1e4], 2), 2) == L).any(-1).all()
 
 
 TINY = ("n=2", "heads=1", "head_dim=4", "length=20", "counts=[4,6]", "cost=0")

@@ -137,8 +137,7 @@ def test_residuals_are_relative_penrose_conditions():
 
 def test_newton_errors_on_identity_match_closed_form():
     """With X = I + 0.01 I and alpha = 1.8, k Newton steps give (1 - (1 - 1.8 1.01²)^(2^k)) / 1.01 I."""
-    inner = [torch.eye(4), torch.eye(4)]
-    errors = measure.errors([layer(inner)], [0, 1, 3, 9], torch.float64)
+    errors = measure.errors([layer([torch.eye(4), torch.eye(4)])], [0, 1, 3, 9], torch.float64)
     actual = [e for e in errors.itertuples() if "ridge" in e.iteration]
     for e in actual:
         # For A = I, both residuals are |factor - 1|.
@@ -223,8 +222,7 @@ def test_run_is_measured_at_initial_best_and_last_weights(data_root, tmp_path, c
     expected = itertools.product((("initial", 0), ("best", 3), ("last", 6)), ("layer 0", "layer 1"))
     assert [((layer.weights, layer.at), layer.place) for layer in layers] == list(expected)
     for layer in layers[2:]:
-        initial = layers[int(layer.place == "layer 1")]
-        torch.testing.assert_close(layer.inner, initial.inner, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(layer.inner, layers[layer.place == "layer 1"].inner, rtol=1e-4, atol=1e-4)
     stop, _, log = call(inverses, "n=1", "steps=[0,1]", "threads=1", f"runs={tmp_path}", f"run={run.path}")
     assert stop is None and "weights: initial at step 0, best at step 3, last at step 6" in log
     out_dir = tmp_path / "inverses/paper-smoke/listops/soft/seed-3"

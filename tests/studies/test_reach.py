@@ -104,8 +104,7 @@ def test_derivative_shares_match_full_jacobian():
 
 
 def test_derivative_shares_do_not_depend_on_encode_separately():
-    args = ("model.layers=1", "model.dim=8", "task.towers=2")
-    model, _ = model_and_batch("sdpa", *args)
+    model, _ = model_and_batch("sdpa", "model.layers=1", "model.dim=8", "task.towers=2")
     mask = torch.arange(LENGTH) < torch.tensor([[LENGTH, 5], [9, 12]])[..., None]
     batch, actual = Batch(torch.randint(1, 16, (2, 2, LENGTH)), mask, torch.zeros(2)), []
     for model.encode_separately in (False, True):

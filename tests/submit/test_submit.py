@@ -162,10 +162,10 @@ def test_invalid_submission_names_reason_and_writes_nothing(runs, command, tmp_p
 
 
 def test_data_read_from_the_release_are_accepted(runs):
-    """The provenance of files has checksums instead of the arguments of the generator."""
+    """The provenance of files has checksums instead of the arguments of the generator. A longer training counts too."""
     run = published("cur_abs")
     choices = {key: value for key, value in run.choices.items() if not key.startswith("provenance.")}
-    choices |= {"provenance.name": "listops", "provenance.release": "0e1"}
+    choices |= {"provenance.name": "listops", "provenance.release": "0e1", "optim.steps": 6000}
     result = dataclasses.replace(run.record, command="python -m lra.train task=listops ++source.release=files")
     from_release = run._replace(choices=choices, record=result)
     assert checks.check_benchmark({("listops", "cur_abs"): [from_release]}) == []
@@ -184,6 +184,10 @@ def test_control_is_recognised_by_its_class_at_a_rate_that_was_tried():
     groups = checks.by_mechanism([published("cur_abs"), control])
     assert checks.check_control(groups, [3e-4]) == [] and "nor one of rates=" in checks.check_control(groups, [])[0]
     assert labels_of([published("cur_abs"), control]) == ["cur_abs"]
+    # One control with the same settings is enough, but it has to be of the same task; its rate need not be named.
+    assert checks.check_control(groups | {("listops", "mean"): [published("mean")]}, []) == []
+    assert "text has no control" in checks.check_control({**groups, ("text", "cur"): [published("cur_abs")]}, [3e-4])[0]
+    assert checks.check_rates(groups, [1e-4]) == checks.check_names({("text", "custom"): [control]}) == []
     (reason,) = checks.check_failed_seeds(checks.by_mechanism([control] * 2))
     assert "has two results of one seed" in reason
 

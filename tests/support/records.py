@@ -133,8 +133,7 @@ def row(mechanism, n, ms, **changes):
 
 def made(rows, **changes):
     fields = {"name": "bench", "fingerprint": "0123456789ab", "git": "abc", "choices": {"reference": "naive"}}
-    base = BenchRecord(**fields, machine=MACHINE, seconds=1.0, rows=rows)
-    return dataclasses.replace(base, **changes)
+    return dataclasses.replace(BenchRecord(**fields, machine=MACHINE, seconds=1.0, rows=rows), **changes)
 
 
 SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]

@@ -84,8 +84,7 @@ def test_protocol_options_are_passed_to_runs():
     assert compose(Experiment, runs[0].overrides).protocol.mean_over == "real"
     # The name of a protocol is an option too, and need not be the one of its yaml.
     for choice, mean_over in ((["protocol=clean"], "real"), ([], "length")):
-        run = expand("selection", *choice, "protocol.name=mine")[0]
-        protocol = compose(Experiment, run.overrides).protocol
+        protocol = compose(Experiment, expand("selection", *choice, "protocol.name=mine")[0].overrides).protocol
         assert (protocol.name, protocol.mean_over) == ("mine", mean_over)
 
 
@@ -201,8 +200,7 @@ def test_board_searches_rates_then_runs_seeds_per_mechanism(board, tmp_path):
             expected += [(task, f"{label}-optim.lr={lr}", 100, lr) for lr in (*RATES, *further)]
             expected += [(task, label, seed, chosen) for seed in (0, 1)]
     assert sorted(itertools.chain(*rounds)) == sorted(expected)
-    homes = {"/".join(path.parts[-4:-3]) for path in (tmp_path / "runs").rglob("seed-*")}
-    assert homes == {"board", "board-rates"}
+    assert {path.parts[-4] for path in (tmp_path / "runs").rglob("seed-*")} == {"board", "board-rates"}
 
     stop, out, _ = board(pytest.fail, *words)
     assert stop is None and "5 rates done, 0.01 chosen; 2 of 2 seeds done" in out and "left:" not in out

@@ -232,8 +232,7 @@ def test_run_with_progress_but_no_result_is_launched_again(tmp_path, monkeypatch
 
 def test_launched_run_gets_overrides_with_spaces_and_brackets(tmp_path, monkeypatch, capfd):
     data_folders = []
-    note = lambda config, **options: data_folders.append(config.data.root)
-    monkeypatch.setattr(launcher, "job", note)
+    monkeypatch.setattr(launcher, "job", lambda config, **options: data_folders.append(config.data.root))
     words = ["sweep=selection", *SMOKE, "seeds=[0]", "sweep.grids.methods.attn=[cur_sum]", f"runs={tmp_path}"]
     entry(leader.sweep, *words, "overrides=['data.root=/data/a (1)']", patch=monkeypatch, capfd=capfd)
     assert data_folders == ["/data/a (1)"]
@@ -257,8 +256,7 @@ def finished(runs):
 
 def owners(runs):
     """The processes that hold the lock of a run."""
-    holders = map(lock.holder, runs.rglob(lock.NAME))
-    return [holder for holder in holders if holder is not None]
+    return [holder for holder in map(lock.holder, runs.rglob(lock.NAME)) if holder is not None]
 
 
 start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

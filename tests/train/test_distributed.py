@@ -172,8 +172,7 @@ def test_pretraining_gradient_matches_single_rank():
     value, expected = gradient([0, 1, 2, 3])
 
     def share(rank):
-        rank_share = gradient([[0, 2], [1, 3]][rank])
-        shares = ranks.gather(rank_share)
+        shares = ranks.gather(gradient([[0, 2], [1, 3]][rank]))
         torch.testing.assert_close(sum(grad for _, grad in shares) / 2, expected)
         assert sum(loss for loss, _ in shares) / 2 == pytest.approx(value)
 

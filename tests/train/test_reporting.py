@@ -42,8 +42,7 @@ def terminal():
 def test_live_line_keeps_cursor_and_log_messages_visible():
     with terminal() as read_all:
         with live_line() as line:
-            task = line.add_task("a [b] run", total=4, text="")
-            line.update(task, completed=2, text="best 20.00")
+            line.update(line.add_task("a [b] run", total=4, text=""), completed=2, text="best 20.00")
             line.refresh()
             console.log("a word")
         output = read_all()
@@ -114,13 +113,11 @@ def test_outputs_that_differ_only_by_rounding_are_collapsed(precision, spread):
 
 
 def test_single_predicted_class_is_collapsed_unless_logits_are_informative():
-    bias = torch.tensor([3.0, 0.0, 0.0, 0.0])
-    assert diagnose(bias + 0.1 * noise(1000, 4))["collapsed"]
+    assert diagnose(torch.tensor([3.0, 0.0, 0.0, 0.0]) + 0.1 * noise(1000, 4))["collapsed"]
     assert not diagnose(0.1 * noise(1000, 4))["collapsed"]
     rare = (torch.arange(1000) % 10 == 0).long()
     # Logit of the rare class: informative, but never the largest.
-    logit = torch.where(rare == 1, -1.0, -3.0)
-    outputs = torch.stack([torch.zeros(1000), logit], 1)
+    outputs = torch.stack([torch.zeros(1000), torch.where(rare == 1, -1.0, -3.0)], 1)
     assert set(outputs.argmax(-1).tolist()) == {0} and not diagnose(outputs, rare)["collapsed"]
     assert diagnose(outputs, rare[torch.randperm(1000, generator=torch.Generator().manual_seed(1))])["collapsed"]
 

@@ -171,7 +171,7 @@ def test_no_experiment_waits_for_device(name):
 
 
 OPTIONS = {"lr": 0.004, "warmup": 100, "steps": 1100, "warmup_power": 1}
-OPTIONS |= {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "clip_norm": None}
+OPTIONS |= {"betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1, "clip_norm": None}
 
 
 def test_linear_schedule_values():
@@ -208,6 +208,7 @@ def test_module_rates_define_parameter_groups():
     assert [len(group["params"]) for group in groups] == [4, 4, 2]
     assert [group["lr"] for group in groups] == [0.004, 0.0004, 0.002]
     assert [group["weight_decay"] for group in groups] == [0.1, 0, 0]
+    assert {(group["betas"], group["eps"]) for group in groups} == {((0.8, 0.99), 1e-6)}
     assert {id(p) for p in groups[0]["params"]} == {id(p) for p in (*model[0].parameters(), model[1].d, model[2].d)}
     assert len(optim.adamw(model[0], OPTIONS).param_groups) == 1
     # own_lr_max caps the rates of modules, but not the main one.
@@ -215,6 +216,10 @@ def test_module_rates_define_parameter_groups():
     assert [group["lr"] for group in capped] == [0.004, 0.0004, 0.001]
     groups = optim.adamw(nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1)), OPTIONS | {"bias_decay": False}).param_groups
     assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(1, 0.1), (3, 0)]
+    # Embedding and head keep their decay.
+    parts = nn.ModuleDict({name: nn.LayerNorm(1) for name in ("embed", "blocks", "head")})
+    groups = optim.adamw(parts, OPTIONS | {"bias_decay": False}).param_groups
+    assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(4, 0.1), (2, 0)]
 
 
 @pytest.mark.parametrize("kind", ["one_cycle", "linear", "cosine", "constant"])
@@ -230,6 +235,11 @@ def test_schedule_preserves_ratio_of_group_rates(kind):
         lr_schedule.append(main)
         optimiser.step()
         schedule.step()
+    if kind == "one_cycle":
+        first, quarter, *_, peak = lr_schedule[:5]
+        assert quarter == pytest.approx(0.75 * first + 0.25 * peak) and peak == pytest.approx(0.004)
+        # The momentum has returned from its minimum at the peak.
+        assert optimiser.param_groups[0]["betas"][0] == pytest.approx(0.95)
     if kind == "constant":
         ramp = [1e-7 + (0.004 - 1e-7) * step / 5 for step in range(5)]
         assert lr_schedule == pytest.approx([*ramp, *[0.004] * 14], rel=1e-6)

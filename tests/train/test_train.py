@@ -18,7 +18,7 @@ from lra.io.lock import hold
 from lra.runs import checkpoint, record
 from lra.train import distributed, plan
 from lra.train.__main__ import train
-from lra.train.callbacks import Stopwatch
+from lra.train.callbacks import Report, Stopwatch
 from lra.train.lit import LitClassifier
 
 
@@ -88,6 +88,14 @@ def test_step_time_excludes_evaluations(monkeypatch):
     assert watch.step_ms == [100.0, 200.0] and watch.median == 150.0
 
 
+def test_time_left_includes_seeds_that_follow(monkeypatch):
+    monkeypatch.setattr("lra.train.callbacks.time.monotonic", lambda: 5.0)
+    report = Report("", more_seeds=3, checkpoints=None, progress=None)
+    report._start, report._first_step = 0.0, 0
+    # A step per second: 5 of the 10 steps of this seed are left, and 30 of the others.
+    assert report._pace(SimpleNamespace(global_step=5, max_steps=10)) == "1.00 steps/s, 0:35 left"
+
+
 def test_recorded_commit_marks_uncommitted_changes(tmp_path, monkeypatch):
     """No commit is recorded if the package is not tracked by the repository around it."""
 
@@ -128,8 +136,7 @@ def test_finished_or_locked_seed_is_skipped_and_changed_configuration_is_rejecte
     first, second = result(run_dir), result(second_dir)
     assert first["fingerprint"] != second["fingerprint"]
     assert (first["params"], first["n_val"], first["n_test"]) == (second["params"], 64, 64)
-    message = error_message(trained, tmp_path, "optim.lr=0.002")
-    assert re.search("optim.lr: 0.001 -> 0.002.*study=<name>", message)
+    assert re.search("optim.lr: 0.001 -> 0.002.*study=<name>", error_message(trained, tmp_path, "optim.lr=0.002"))
     trained(tmp_path, "optim.lr=0.002", "study=other")
     # Options that change no result.
     trained(tmp_path, "trainer.threads=1", "data.eval_batch=7")
@@ -181,6 +188,12 @@ def test_label_outside_the_classes_is_rejected():
     for label, message in ((8, above), (-100, ignored)):
         data.splits["train"].labels[3] = label
         assert message in error_message(plan.check_data, run.task, data)
+    # Of 16 token ids the last one is 15, here the stored token 14.
+    check = lambda vocab: plan._check_tokens(run.task.replace(vocab=vocab, shift=1), "a", torch.tensor([3, 14]), False)
+    check(16)
+    assert "task.vocab must be above 15, the largest token id of the a set with task.shift=1" in error_message(
+        check, 15
+    )
 
 
 def test_failed_multirun_job_is_listed_and_others_finish(data_root, tmp_path, monkeypatch, call):
