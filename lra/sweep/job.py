@@ -74,13 +74,12 @@ def job(
             while run.poll() is None and not (worker and os.getppid() != sweep):
                 time.sleep(0.1)
         finally:
-            stopped = run.poll() is None
             # The run ends soon after its standard input is closed, see ``end_with_parent``.
             run.communicate()
             if worker and os.getppid() != sweep:
                 # The sweep has ended, and no further job should begin.
                 os._exit(1)
-        if run.returncode and not stopped:
+        if run.returncode:
             log.seek(before)
             fail(folder, reason(run.returncode, log.read().decode(errors="replace")))
 

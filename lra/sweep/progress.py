@@ -139,8 +139,6 @@ class Watch:
         return sum(self._work_of(run, run_state) for run, run_state in self.states.items())
 
     def _work_of(self, run: PlannedRun, run_state: str) -> float:
-        """The completed work of a run; one that failed or diverged counts up to its last evaluation."""
-        if run_state == "left":
-            return 0.0
+        """The completed work of a run; one that is not done counts up to its last evaluation."""
         share = 1.0 if run_state == "done" else min(1.0, steps(run) / run.steps)
         return share * self.weights[run]

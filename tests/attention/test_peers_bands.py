@@ -50,8 +50,7 @@ def test_longformer_matches_transformers(side, global_tokens, monkeypatch):
 @pytest.mark.parametrize("block, length", [(4, 64), (5, 40), (64, 64), (7, 40)])
 def test_local_matches_local_attention_without_neighbours(block, length):
     """Without a mask the package attends to the zeros that fill the last block, as for (7, 40)."""
-    peers = package("local_attention")
-    peer = peers.LocalAttention(block, look_backward=0, look_forward=0, autopad=True)
+    peer = package("local_attention").LocalAttention(block, look_backward=0, look_forward=0, autopad=True)
     ours, x = make(Local, length, block=block), tokens(length)
     q, k, v = shared.derived_qkv(x)
     for mask in (first_real(length, length, length, length), first_real(length, length, length - 9, 3)):
