@@ -221,8 +221,7 @@ def bottleneck_tokens(soft, at, q):
         return torch.stack([q[window == w].mean(0) for w in window.unique()])
     m = min(soft.count, len(q)) if soft.count else -(-len(q) // soft.window)
     if soft.sample == "pool":
-        segment = torch.arange(len(q)) * m // len(q)
-        return torch.stack([q[segment == s].mean(0) for s in range(m)])
+        return torch.stack([q[torch.arange(len(q)) * m // len(q) == s].mean(0) for s in range(m)])
     return q[soft.draw[at].argsort()[:m] if soft.sample == "random" else slice(m)]
 
 

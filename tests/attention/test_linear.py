@@ -102,8 +102,7 @@ def test_features_of_large_inputs_estimate_their_definition():
 
 def test_cosformer_matches_definition():
     def oracle(h, at, q, k, v):
-        cosines = (math.pi * (at[:, None] - at).double() / (2 * SIZES.length)).cos()
-        weights = q.relu() @ k.relu().T * cosines
+        weights = q.relu() @ k.relu().T * (math.pi * (at[:, None] - at).double() / (2 * SIZES.length)).cos()
         return weights @ v / weights.sum(1, keepdim=True).clamp(min=1e-6 * len(v))
 
     check(CosFormer(SIZES), oracle)

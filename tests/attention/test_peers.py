@@ -125,8 +125,7 @@ def test_mega_matches_transformers(monkeypatch, weights, chunk, norm, prenorm, t
     state = {}
     for key, tensor in ours.state_dict().items():
         stem, _, leaf = key.rpartition(".")
-        source = MEGA_KEYS.get(key) or f"{MEGA_KEYS[stem]}.{leaf}"
-        state[key] = theirs.pop(source).reshape(tensor.shape)
+        state[key] = theirs.pop(MEGA_KEYS.get(key) or f"{MEGA_KEYS[stem]}.{leaf}").reshape(tensor.shape)
     # Every peer parameter was copied, so the parameter counts agree.
     assert not theirs
     ours.load_state_dict(state)

@@ -83,8 +83,7 @@ def test_bigbird_matches_transformers_in_training(blocks, block, random):
     ours.draw.zero_()
     for head, choice in enumerate(draws[-1]):
         assert choice.shape == (blocks - 2, random)
-        inner = torch.arange(1, blocks - 1)[:, None]
-        ours.draw[head, inner, torch.as_tensor(choice, dtype=torch.int64)] = 1
+        ours.draw[head, torch.arange(1, blocks - 1)[:, None], torch.as_tensor(choice, dtype=torch.int64)] = 1
     shared.same_with_gradients(run(ours, peer, x, mask)[mask], theirs[mask], x)
 
 
@@ -107,8 +106,7 @@ def test_performer_matches_performer_pytorch(kernel, spread, scalings):
 def in_first_chunk(ours, x, mask):
     """Mask (N,H,L) of the tokens in the first chunk of any hashing round; padding is sorted to the end."""
     bucket = ours.hash(x).masked_fill(~mask[:, None, None], ours.buckets)
-    rank = bucket.argsort(dim=-1, stable=True).argsort(-1)
-    return (rank < ours.chunk).any(2)
+    return (bucket.argsort(dim=-1, stable=True).argsort(-1) < ours.chunk).any(2)
 
 
 @pytest.mark.parametrize("chunk, hashes, buckets", [(8, 1, 6), (8, 2, 12), (16, 1, 2), (12, 3, 8)])
@@ -142,8 +140,7 @@ def test_reformer_matches_transformers_after_first_chunk(chunk, hashes, buckets,
 
 @pytest.mark.parametrize("chunk, hashes", [(4, 1), (6, 2), (8, 3), (24, 1)])
 def test_reformer_matches_reformer_pytorch_after_first_chunk(chunk, hashes):
-    peers = package("reformer_pytorch.reformer_pytorch")
-    peer = peers.LSHAttention(bucket_size=chunk, n_hashes=hashes).eval()
+    peer = package("reformer_pytorch.reformer_pytorch").LSHAttention(bucket_size=chunk, n_hashes=hashes).eval()
     ours = make(Reformer, hashes=hashes, chunk=chunk, buckets=L // chunk)
     torch.manual_seed(5)
     ours.rotations.copy_(torch.randn(1, D, hashes, L // chunk // 2, dtype=torch.float64).transpose(1, 2))

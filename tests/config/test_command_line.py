@@ -163,8 +163,7 @@ def test_broken_pool_fails_first_orphaned_run_and_restarts_the_others():
 
 
 def parent_pid(pid):
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"^PPid:\t(\d+)", status, re.M)[1])
+    return int(re.search(r"^PPid:\t(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M)[1])
 
 
 @pytest.mark.slow

@@ -56,8 +56,7 @@ def dilate(image, element):
     Cells outside the image are ignored. A pixel without any cell inside gets the least float64."""
     (height, width), half = image.shape, element.shape[0] // 2
     padded = np.pad(image.astype(float), half, constant_values=np.finfo(float).min)
-    windows = [padded[i : i + height, j : j + width] for i, j in np.argwhere(element)]
-    return np.max(windows, axis=0)
+    return np.max([padded[i : i + height, j : j + width] for i, j in np.argwhere(element)], axis=0)
 
 
 def disk(radius):

@@ -176,6 +176,11 @@ def test_published_line_counts_failed_and_collapsed_seeds(tmp_path):
     add(tmp_path, label="linear", seed=2, test=18.0, collapsed=True)
     diverged(tmp_path, 7, label="linear", seed=3)
     assert own_lines(tmp_path)[0].scores["listops"].text == "20.00 ± 2.00 (n = 3 (+1), collapsed 1/3)"
+    # Two encoders of one label on a task are two lines.
+    for layers in (4, 6):
+        path = add(tmp_path, study=f"of-{layers}", label="sdpa", fingerprint=f"{layers}")
+        (path.parent / "config.yaml").write_text(f"model.layers: {layers}\nmodel.dim: 256\n")
+    assert len(own_lines(tmp_path)) == 3
 
 
 def test_protocol_follows_configuration():

@@ -16,7 +16,7 @@ from lra.runs import published as tables
 from lra.submit import checks
 from lra.submit import record as submission_record
 from lra.submit.__main__ import submit
-from lra.submit.folder import check_folder, check_source, labels_of
+from lra.submit.folder import check_folder, check_source, import_alone, labels_of
 from lra.submit.verify import is_verified, rerun_command, tolerance
 
 STUDY = tables.HOME / "paper"
@@ -213,6 +213,9 @@ def test_custom_class_is_submitted_with_source_and_checked(runs, command, tmp_pa
     use_custom_class(runs, text=ignorant)
     stop, _ = command(*words)
     assert "Efficient fails" in stop and "padding changes no real token" in stop and not folder.exists()
+    # A module may end the process without a message.
+    source.write_text("raise SystemExit(1)")
+    assert import_alone(source, "Efficient") == "exit status 1"
     source.write_text(SOURCE.replace("class Efficient", "class Another"))
     assert "there is no mine.Efficient" in command(*words)[0]
     # A module that needs a second file, and one in a package.
