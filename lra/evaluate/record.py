@@ -18,8 +18,9 @@ from ..io import atomic, lock, typed_json
 from ..io.atomic import Unreadable
 from ..io.typed_json import FolderName, Percent
 from ..ops.metrics import MeanMetric
+from ..runs.record import FRESH_TEST_NAME
 
-NAME = "fresh_test.json"
+NAME = FRESH_TEST_NAME
 TABLE = "fresh_test.csv"
 KIND = ("a fresh-test result", "delete it and run python -m lra.evaluate again")
 # Largest difference that summing in another order can make.

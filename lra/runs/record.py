@@ -18,6 +18,8 @@ from ..options import Share
 
 NAME = "record.json"
 PRETRAIN_NAME = "pretrain.json"
+# Result of lra evaluate, which scores finished runs.
+FRESH_TEST_NAME = "fresh_test.json"
 # Files in the same directory whose checksums the record holds.
 FILES = ("config.yaml", "metrics.csv", "best.ckpt", "last.ckpt")
 Status = Literal["done", "diverged"]

@@ -34,7 +34,7 @@ def own(work, monkeypatch):
     monkeypatch.syspath_prepend(str(work))
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     # As with --config-dir.
-    monkeypatch.setattr(contestants, "further", lambda: [work / "conf"])
+    monkeypatch.setattr(contestants, "config_dirs", lambda: [work / "conf"])
 
 
 def on_example(command):
