@@ -49,7 +49,7 @@ def publish(options: PublishOptions) -> None:
         raise ValueError(f"runs={options.runs} has no finished run; name a folder of finished runs, runs=runs/<study>")
     runs: dict[Path, RunDir] = {}
     for path, result in sorted(records.items()):
-        runs[published.place(options.out, result)] = RunDir.read(path, options.trust)
+        runs[published.place(options.out / result.study, result)] = RunDir.read(path, options.trust)
     if len(runs) < len(records):
         remedy = "name a folder with one of them"
         raise ValueError(f"two runs below {options.runs} have the same study, task, label and seed; {remedy}")

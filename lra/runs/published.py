@@ -66,9 +66,9 @@ class Published(NamedTuple):
     evaluations: list[dict[str, float]]
 
 
-def place(home: Path, record: RunRecord) -> Path:
-    """The path of a run below the folder of all studies."""
-    return home / record.study / record.task / record.label / f"seed-{record.seed}"
+def place(study: Path, record: RunRecord) -> Path:
+    """The path of a run below the folder of its study, which a copy or a submission may have renamed."""
+    return study / record.task / record.label / f"seed-{record.seed}"
 
 
 def studies(root: Path) -> list[Path]:
@@ -110,8 +110,7 @@ def _read(study: Path, _modified: tuple[int, ...]) -> dict[Path, Published]:
         text = json.dumps(values)
         record = typed_json.validated(RunRecord, text.encode())
         key = (record.task, record.label, record.seed)
-        # Below the folder of the tables, which may have another name than the study: a submission, a copy.
-        path = study / record.task / record.label / f"seed-{record.seed}"
+        path = place(study, record)
         if path in runs:
             raise ValueError(f"two runs are {record.task} {record.label} seed {record.seed}")
         runs[path] = Published(record, choices[record.fingerprint], curves.get(key, []))

@@ -43,8 +43,8 @@ def study(tmp_path):
 
 def test_published_tables_round_trip_is_exact(study):
     loaded = published.read(study)
-    assert loaded == {published.place(study.parent, run.record): run for run in RUNS}
-    row = loaded[published.place(study.parent, RUNS[0].record)].evaluations[0]
+    assert loaded == {published.place(study, run.record): run for run in RUNS}
+    row = loaded[published.place(study, RUNS[0].record)].evaluations[0]
     assert [type(value) for value in row.values()] == [int, float, float]
     old_files = {path: path.read_bytes() for path in study.iterdir()}
     published.save(study, loaded.values())
