@@ -57,6 +57,7 @@ class Range(GroupedMetadata):
         return " and ".join(texts)
 
 
+# Whole numbers of 1 or more, and of 0 or more; fractions from 0 to 1; numbers above 0, and of at least 0.
 Positive = Annotated[int, Range(1)]
 Whole = Annotated[int, Range(0)]
 Share = Annotated[float, Range(0, 1)]

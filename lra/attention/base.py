@@ -52,8 +52,10 @@ class Sizes(Checked):
         heads: number of heads.
         head_dim: size of a query or key.
         value_dim: size of a value.
-        length: maximum sequence length of the task.
-        dropout: attention dropout; must be 0 unless the class sets ``has_dropout = True``.
+        length: maximum length of the sequences that the mechanism gets: that of the task, one more with a class vector
+            (model.pool=class), or a chunk of MEGA.
+        dropout: dropout of the mechanism, mostly of the attention weights; must be 0 unless the class sets
+            ``has_dropout = True``. The whole layers Luna and DBA get model.dropout by default.
     """
 
     heads: int
@@ -82,7 +84,8 @@ class Mechanism(Checked, nn.Module):
     # Whether the order-preserving removal of masked tokens changes no output (data.pad=compact).
     compactable: bool = False
     # Real numbers that the layer carries from one token to the next in one direction, over all heads and channels;
-    # None for a mechanism that is not a recurrence. Buffers of short convolutions do not count.
+    # None for a mechanism without a recurrent form, or that does not declare one. Linear and Based give the size of
+    # their causal form in either case. Buffers of short convolutions do not count.
     state_size: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -119,7 +122,9 @@ class Attention(Mechanism):
         k: Float[Tensor, "N H L D"],
         v: Float[Tensor, "N H L E"],
         mask: Bool[Tensor, "N L"] | None = None,
-    ) -> Float[Tensor, "N H L E"]: ...
+    ) -> Float[Tensor, "N H L E"]:
+        # nn.Module does not enforce ``abstractmethod``.
+        raise NotImplementedError(f"{type(self).__name__} must define forward")
 
     def varlen(
         self,
@@ -157,16 +162,18 @@ class Mixer(Mechanism):
         self,
         x: Float[Tensor, "N L d"],
         mask: Bool[Tensor, "N L"] | None = None,
-    ) -> Float[Tensor, "N L width"]: ...
+    ) -> Float[Tensor, "N L width"]:
+        raise NotImplementedError(f"{type(self).__name__} must define forward")
 
     def attention_map(
         self,
         x: Float[Tensor, "N L d"],
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N H L L"] | None:
-        """Return the map that multiplies the values; None, as here, for a mechanism without one.
+        """Return the map that multiplies the values; None, as here, for a mixer without one.
 
-        A mechanism has no map if its values do not enter linearly. Convolutions and recurrences never form one.
+        A mixer has no map if its values do not enter linearly. Convolutions and recurrences never form one. The map of
+        a ``Multihead`` is computed by ``lra.maps``: the output of its Attention for the identity as values.
         """
         return None
 

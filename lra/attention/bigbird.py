@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..ops.blocks import attend_blocks, gather_blocks, key_mask, split_blocks
+from ..ops.blocks import attend_blocks, gather_blocks, nonempty_attn_mask, split_blocks
 from ..options import Positive, Whole
 from .base import Attention, Sizes
 
 
 class BigBird(Attention):
-    """softmax(q kᵀ / √D) v over global, neighbouring and random blocks, O(L block (window + random) D) time.
+    """softmax(q kᵀ / √D) v over global, neighbouring and random blocks.
 
     A query of block i sees the first and the last block, ``window`` blocks centred at i, and ``random`` of the other
     blocks, or all of them if there are fewer. Queries of the first and the last block see every token (section 2, ITC).
@@ -21,8 +21,10 @@ class BigBird(Attention):
     the example's last real token, whatever the padded length.
 
     Random blocks are drawn for each head. Training draws them for every call and example. Evaluation uses one fixed
-    draw, an order of preference over all blocks of ``length``, of which an example takes the first ones that it has. A
-    draw is (L / block)² random numbers.
+    draw, an order of preference over all blocks of ``length``, of which an example takes the first ones that it has.
+
+    O(L block (window + random) D + (L / block)²) time per head; the second term is the draw, one random number for each
+    pair of blocks.
 
     Args:
         block: tokens of a block, b.
@@ -110,7 +112,7 @@ class BigBird(Attention):
         ends = ends[:, None].expand(-1, num_heads, -1)  # (N,H,2)
         end_queries = gather_blocks(q_blocks, ends)  # (N,H,2,b,D)
         end_queries = end_queries.flatten(2, 3)  # (N,H,2 b,D)
-        out = F.scaled_dot_product_attention(end_queries, k, v, key_mask(mask))
+        out = F.scaled_dot_product_attention(end_queries, k, v, nonempty_attn_mask(mask))
         return out.unflatten(2, (2, -1))
 
     @torch.no_grad()

@@ -1,7 +1,7 @@
-"""Controls: the accuracy of an encoder without attention. A mechanism is worth what it adds to them.
+"""Controls: encoders without attention. Compare a mechanism's accuracy with theirs.
 
-Both keep the projections of softmax attention, so that shapes, initial values and number of the weights are the same.
-The projections of queries and keys get a gradient of zero.
+Both have the projections of softmax attention, so that the weights have the same shapes, number and initial values. The
+projections of queries and keys get a gradient of zero.
 """
 
 from jaxtyping import Bool, Float

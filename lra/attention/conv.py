@@ -85,7 +85,8 @@ class Conv(Mixer):
 def _sums_in_range(filters: Float[Tensor, "d width"], seq_len: int) -> Float[Tensor, "d {seq_len}"]:
     """Sum the taps that lie inside a sequence of at least ``width`` positions, for each position."""
     reach = filters.shape[1] // 2
-    # The first positions miss the first taps, the last positions the last taps.
+    # Position p < reach misses its first reach - p taps, so it sums from tap reach - p on. The q-th position after the
+    # middle (q = 0 .. reach - 1) misses its last q + 1 taps, so it sums up to tap 2 reach - 1 - q.
     sums_from = filters.flip(1).cumsum(1).flip(1)  # (d,width), over taps t, t + 1, ...
     sums_to = filters.cumsum(1)  # (d,width), over taps ..., t - 1, t
     head = sums_from[:, 1 : reach + 1].flip(1)  # (d,reach)

@@ -38,8 +38,8 @@ class CUR(Attention):
         pairing: which vectors, queries or keys, are scored to select I and which to select J, see the same class.
         pinv: pseudo-inverse of U.
         copy_rv: whether the outputs of selected queries are replaced by R v, step 4.
-        class_token: whether the first real token (the class token) is always selected. None, which ``${class_pooled:}``
-            of conf/attn gives without a model, counts as False.
+        class_token: whether the first real token (the class token) is always selected. None counts as False; it is the
+            default of conf/attn in configurations without a model (``lra.config.compose.class_pooled``).
         resample: when score=random draws new numbers. ``train``: at every training call; evaluation uses one fixed
             draw, made in the constructor and shared by all examples. ``always``: at every call, as published.
         weights: ``softmax``, or ``laplace`` as in MegaCUR. With ``laplace`` the scores are divided by the number of
@@ -82,8 +82,8 @@ class CUR(Attention):
         self.resample = resample
         self.batch_dependent = is_batch_dependent(pinv)
         self.supports_bias = not uses_kernels(impl)
-        # Compaction moves tokens to other positions, but random numbers belong to positions. CUR with ``class_token``
-        # is not compacted either.
+        # Compaction moves tokens to other positions, but random numbers belong to positions. With ``class_token`` it
+        # would change no output, but the choices that data.pad=auto makes.
         self.compactable = score != "random" and not class_token
 
         # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).

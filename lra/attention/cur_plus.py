@@ -26,7 +26,7 @@ class CURPlus(Attention):
     Args:
         sizes: see ``lra.attention.base.Sizes``.
         count, score, pairing, copy_rv, class_token, resample: see ``lra.attention.cur.CUR``.
-        impl: ``eager`` writes every map out in float32 or wider; ``sdpa`` uses torch's fused attention.
+        impl: ``eager`` materialises every map in float32 or wider; ``sdpa`` uses torch's fused attention.
 
     Raises:
         ValueError: count is outside 1 .. length.
@@ -55,8 +55,7 @@ class CURPlus(Attention):
             impl=impl,
         )
         self.resample = resample
-        # Compaction moves tokens to other positions, but random numbers belong to positions. CURPlus with
-        # ``class_token`` is not compacted either.
+        # As in ``CUR``: random numbers belong to positions, which compaction changes.
         self.compactable = score != "random" and not class_token
 
         # The random numbers of evaluation, one for each side (queries or keys), head and position.

@@ -10,7 +10,9 @@ from .base import Sizes, as_attn_mask, merge_heads, split_heads
 
 
 class DBA(Checked, nn.Module):
-    """A whole pre-norm layer over tokens X (N,L,d) and latents P (N,p,d), after the released time-series code.
+    """A whole pre-norm layer over tokens X (N,L,d) and latents P (N,p,d).
+
+    The attention follows the released time-series code, whose layer is post-norm:
 
         1. Z = softmax(P W_1 (X W_2)ᵀ / √(r/H)) X W_3       compress the tokens into p latents
         2. O = LN(softmax(Z W_4 (Z W_5)ᵀ / √(r/H)) Z W_6)   attention among the latents

@@ -75,7 +75,7 @@ class HTransformer1D(Attention):
         near_part = self._attend(q, k, v)
         siblings = []
         for level in range(levels):
-            part = self._attend(q, k, v, siblings=True)
+            part = self._attend(q, k, v, from_sibling=True)
             # A mean stands for 2^l keys: log 2^l is added to all scores of the level.
             top = part.top + level * math.log(2)
             siblings.append(part._replace(top=top))
@@ -110,7 +110,7 @@ class HTransformer1D(Attention):
         near_part = self._attend(*_means(q, k, v, n), n)
         siblings = []
         for level in range(levels):
-            part = self._attend(*_means(q, k, v, n), n, siblings=True)
+            part = self._attend(*_means(q, k, v, n), n, from_sibling=True)
             siblings.append(part)
             if level + 1 < levels:
                 # Sums over pairs of cells.
@@ -124,26 +124,26 @@ class HTransformer1D(Attention):
         v: Float[Tensor, "N H C E"],
         n: Float[Tensor, "#N 1 C 1"] | None = None,
         *,
-        siblings: bool = False,
+        from_sibling: bool = False,
     ) -> Part:
         """Attend from the cells of each block to the same or its sibling block.
 
         Args:
             q, k, v: means over cells.
             n: number of real tokens of each cell; None if it is the same for all cells.
-            siblings: whether keys are taken from the sibling block.
+            from_sibling: whether keys are taken from the sibling block.
         """
         q = split_blocks(q, self.block)  # (N,H,B,block,D)
         k = split_blocks(k, self.block)  # (N,H,B,block,D)
         v = split_blocks(v, self.block)  # (N,H,B,block,E)
-        if siblings:
+        if from_sibling:
             k = _swap_siblings(k)
             v = _swap_siblings(v)
         scores = q @ k.mT  # (N,H,B,block,block)
         allowed = None
         if n is not None:
             n_keys = split_blocks(n, self.block)  # (N or 1,1,B,block,1)
-            if siblings:
+            if from_sibling:
                 n_keys = _swap_siblings(n_keys)
             # A mean stands for n keys: log n is added to its scores.
             log_n = n_keys.clamp(min=1).log()

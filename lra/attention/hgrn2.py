@@ -17,8 +17,8 @@ class HGRN2(Mixer):
     f = γ + (1 - γ) σ(W_f x) with a lower bound γ, q = σ(W_q x), v = silu(W_v x). O(L C (D + E) + L D E) time with
     chunks of C = 32 tokens; a state of H D E numbers for each direction.
 
-    The paper shares one table of lower bounds over the layers, which rise with the depth. Here each layer learns
-    bounds for its channels, which start at ``lower_bound``: a simplification, since a mixer does not know its depth.
+    In the paper one table holds the lower bounds of all layers, and they increase with depth. Here each layer learns
+    its own bounds, which start at ``lower_bound``: a simplification, because a mixer does not know its depth.
 
     Args:
         causal: only earlier tokens and the token itself.

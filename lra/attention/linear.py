@@ -65,7 +65,7 @@ class Linear(Attention):
         # Eq. 5 without its denominator.
         if not self.causal:
             state = phi_k.mT @ v  # (N,H,D,E)
-            return phi_q @ state * scale
+            return (phi_q @ state) * scale
 
         # Eq. 9: sums over the keys up to each query.
         numerator, denominator = causal_sums(phi_q, phi_k, v)
@@ -82,7 +82,7 @@ class Performer(Attention):
         exp:   φ(x)_f = exp(w_f·x - |x|²/2 - c) + eps   (lemma 1)
         relu:  φ(x)_f = max(w_f·x, 0) + 0.001           (generalised attention)
 
-    The exponential kernel estimates softmax attention, for eps = 0 and enough features to any accuracy. The stabiliser
+    The exponential kernel estimates softmax attention; with eps = 0 the error vanishes as F grows. The stabiliser
     c is the largest w·x of each query, and for keys the largest one over all real keys of an example and head, as in
     the released code. With eps = 0 it cancels, and the largest exponent takes its place.
 

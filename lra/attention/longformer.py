@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..ops.blocks import attend_blocks, band_mask, hide_keys, key_mask, split_blocks, windows
+from ..ops.blocks import attend_blocks, band_mask, hide_keys, nonempty_attn_mask, split_blocks, windows
 from ..options import Positive, Range, in_range
 from .base import Attention, Sizes
 
@@ -44,7 +44,8 @@ class Longformer(Attention):
             return out
         # Global queries see all tokens.
         global_queries = q[:, :, :num_global]
-        out_global = F.scaled_dot_product_attention(global_queries, k, v, key_mask(mask))  # (N,H,g,E)
+        attn_mask = nonempty_attn_mask(mask)
+        out_global = F.scaled_dot_product_attention(global_queries, k, v, attn_mask)  # (N,H,g,E)
         out_local = out[:, :, num_global:]
         return torch.cat([out_global, out_local], 2)
 

@@ -24,9 +24,9 @@ class Mamba(Mixer):
     through a bottleneck of rank ceil(dim / 16) and softplus. O(L d n) time; a state of d n numbers for each
     direction, d = expand · dim.
 
-    In both directions one scan with shared parameters runs each way and the short convolution is centred. The published
-    layer replaces attention and feed-forward layer together; here it replaces the mixer alone. The published initial
-    values, A = -1 to -n and steps of 0.001 to 0.1, forget beyond 1,000 tokens.
+    Unless ``causal``, scans with shared parameters run in both directions and the short convolution is centred. The
+    published layer replaces attention and feed-forward layer together; here it replaces the mixer alone. With the
+    published initial values, A = -1 to -n and steps of 0.001 to 0.1, the state forgets tokens after 1,000 steps.
 
     Args:
         causal: only earlier tokens and the token itself, as published.
@@ -71,7 +71,8 @@ class Mamba(Mixer):
         self.conv = ShortConvolution(inner, conv, causal=causal, bias=True)
         self.select = nn.Linear(inner, rank + 2 * states, bias=False)
         self.step = nn.Linear(rank, inner, bias=False)
-        # The range that nn.Linear has too; a second draw, as in published runs.
+        # The same distribution as nn.Linear's own initialisation. The second draw keeps the random numbers of published
+        # runs.
         nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
         self.step_bias = nn.Parameter(initial_steps(inner, step_min, step_max))
         # A = -1, -2, ..., -n in every channel as published, or another range.

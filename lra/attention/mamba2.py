@@ -53,10 +53,10 @@ class Mamba2(Mixer):
         self.states = states
         self.inner = inner
         self.state_size = inner * states
-        self.selections = self.num_selections()
+        self.num_sets = self.count_sets()
         # Widths of all B and C together, and of all Δ.
-        self.bc_width = 2 * self.selections * states
-        self.delta_width = self.selections * heads
+        self.bc_width = 2 * self.num_sets * states
+        self.delta_width = self.num_sets * heads
         self.inputs = nn.Linear(dim, 2 * inner + self.bc_width + self.delta_width, bias=False)
         self.conv = ShortConvolution(inner + self.bc_width, conv, causal=causal, bias=True)
         self.step_bias = nn.Parameter(initial_steps(heads, step_min, step_max))
@@ -67,8 +67,8 @@ class Mamba2(Mixer):
         self.norm = nn.RMSNorm(inner, eps=1e-5)
         self.output = nn.Linear(inner, dim, bias=False)
 
-    def num_selections(self) -> int:
-        """Number of sets of B, C and Δ: one, which both directions share."""
+    def count_sets(self) -> int:
+        """Return the number of sets of B, C and Δ: one, which both directions share."""
         return 1
 
     def initial_log_A(self, heads: int) -> Float[Tensor, " H"]:
@@ -93,7 +93,7 @@ class Mamba2(Mixer):
         u, BC = convolved.split([self.inner, self.bc_width], dim=-1)
 
         # All sets share the bias of Δ.
-        logits = upcast(delta) + self.step_bias.repeat(self.selections)
+        logits = upcast(delta) + self.step_bias.repeat(self.num_sets)
         delta = F.softplus(logits)
         if mask is not None:
             # A padded token is the identity: a step of zero neither decays the state nor writes to it.
@@ -155,7 +155,7 @@ class Hydra(Mamba2):
         super().__init__(sizes, dim=dim, conv=conv, **options)
         self.diagonal = nn.Linear(self.inner, sizes.heads, bias=False)
 
-    def num_selections(self) -> int:
+    def count_sets(self) -> int:
         return 1 if self.causal else 2
 
     def initial_log_A(self, heads: int) -> Float[Tensor, " H"]:

@@ -128,8 +128,8 @@ class Nystrom(Attention):
         """Average queries and keys over segments, step 1.
 
         Returns:
-            The landmarks of q and of k, and a mask that is True for landmarks with a real token. The mask is None
-            without padding if c divides L: then all have one.
+            The landmarks of q and of k, and a mask that is True for landmarks with a real token. The mask is None if
+            there is no padding and c divides L, since every landmark then has a real token.
         """
         L = q.shape[2]
         c = min(self.landmarks, L)

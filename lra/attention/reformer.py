@@ -140,7 +140,7 @@ class Reformer(Attention):
         keys = F.normalize(x, dim=-1) if self.unit_keys else x
         keys = with_previous(keys)  # (N,H,R,C,2 c,D)
         values = with_previous(_cut(v, order, size))  # (N,H,R,C,2 c,E)
-        scores = x @ keys.mT * D**self.power  # (N,H,R,C,c,2 c)
+        scores = (x @ keys.mT) * D**self.power  # (N,H,R,C,c,2 c)
         is_real = with_previous(_cut(real, order, size))  # (N,H,R,C,2 c)
         allowed = is_real[..., None, :]  # (N,H,R,C,1,2 c)
 

@@ -25,8 +25,8 @@ class RetNet(Mixer):
     Args:
         causal: only earlier tokens and the token itself, as published.
         expand: width of the values as a multiple of the head size; published: 2.
-        decays: ``published``: γ_h = 1 - 2^(-5-h) for head h = 0, 1, ..., horizons of 32, 64, ... tokens, of which
-            two heads keep at most 4.3 % after 200 tokens. ``length``: horizons from 32 tokens to the sequence length.
+        decays: ``published``: γ_h = 1 - 2^(-5-h) for head h = 0, 1, ..., horizons of 32, 64, ... tokens. With two heads
+            a token's weight is at most 4.3 % after 200 tokens. ``length``: horizons from 32 tokens to ``sizes.length``.
 
     Raises:
         ValueError: head_dim is odd.
@@ -98,7 +98,8 @@ class RetNet(Mixer):
 def _rotate(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L D"]:
     """Rotate features i and D/2 + i of position t by the angle t 10000^(-i / (D/2 - 1)), in float32 at least.
 
-    As released; RoPE has 10000^(-2i / D).
+    The angles are the released ones; RoPE has 10000^(-2i / D). The released code pairs features 2i and 2i + 1, which is
+    the same up to a permutation of the features.
     """
     half = x.shape[-1] // 2
     dtype = torch.promote_types(x.dtype, torch.float32)

@@ -1,4 +1,4 @@
-"""Softmax attention by torch's fused kernels: the opponent that an efficient mechanism has to beat."""
+"""Softmax attention by torch's fused kernels: the baseline that an efficient mechanism has to beat."""
 
 from typing import TYPE_CHECKING
 

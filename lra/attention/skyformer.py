@@ -19,7 +19,7 @@ from .base import Attention, Sizes, zero_padding
 class Skyformer(Attention):
     """Approximate Gaussian kernel attention κ(Q,K) V by m landmarks S (section 4).
 
-        1. S = m random rows of Q and K                                                    (N,H,m,D)
+        1. S = ``samples`` random queries, then ``samples`` random keys, m in all          (N,H,m,D)
         2. M = κ(S,S) + ridge I,   κ(a, b) = exp(-||a - b||² / (2 √D))                     (N,H,m,m)
         3. M⁻¹ = R^-½ pinv(R^-½ M R^-½) R^-½ with the row sums R of M
         4. out = κ(Q,S) M⁻¹ κ(S,K) V                                                       (N,H,L,E)

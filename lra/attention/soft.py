@@ -151,7 +151,7 @@ class Soft(Attention):
             (tokens,), token_mask = segment_means(mask, min(self.count, L), q)
             return tokens, token_mask
 
-        # Single tokens: m of all positions, num_used of the real ones.
+        # Single tokens: m slots, of which the first num_used hold real tokens. -(-a // b) is ceil(a / b).
         num_real = mask.sum(-1, keepdim=True)  # (N,1)
         if self.count is None:
             m = math.ceil(L / self.window)

@@ -1,4 +1,4 @@
-"""Softmax attention with the map written out.
+"""Softmax attention that materialises the attention map.
 
 ``lra/reference/softmax.py`` has the same equation for one head of one sequence.
 """
@@ -60,7 +60,7 @@ class Softmax(Attention):
         bias: Callable[[Tensor, Tensor], Tensor] | None,
     ) -> Float[Tensor, "N H L E"]:
         scale = score_scale(self.weights, q, mask)
-        scores = q * scale @ k.mT  # (N,H,L,L)
+        scores = (q * scale) @ k.mT  # (N,H,L,L)
         score_bias = None
         if bias is not None:
             positions = torch.arange(q.shape[2], device=q.device)

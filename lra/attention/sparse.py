@@ -146,10 +146,10 @@ class Sparse(Attention):
         q, k, v = (split_blocks(x, block) for x in (q, k, v))  # (N,H,B,b,.)
         real = split_blocks(real, block, 1)  # (N or 1,B,b)
 
-        # Summaries of a block: its first position and its last c ones.
+        # Summaries of a block: its first position and its last c ones, which are all positions if c = b.
         position = torch.arange(block, device=q.device)
         first_of_last = block - self.summary
-        first = position[: min(1, first_of_last)]
+        first = position[:1] if first_of_last > 0 else position[:0]
         last = position[first_of_last:]
         summaries = torch.cat([first, last])  # (c + 1,)
 

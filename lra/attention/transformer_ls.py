@@ -19,7 +19,7 @@ class TransformerLS(Mixer):
         1. k, v = LN_l(x W_k), LN_l(x W_v)     one LayerNorm over all heads together
         2. P = softmax over the tokens of x W_p, the dynamic projection                    (N,H,rank,L)
         3. k', v' = LN_s(P k), LN_s(P v)       the second LayerNorm                        (N,H,rank,D)
-        4. out_i = softmax(q_i [k' k_W]ᵀ / √D) [v' v_W],   W the window of token i
+        4. out_i = softmax(q_i [k', k_near]ᵀ / √D) [v', v_near],   near: the window of token i
 
     Windows: consecutive segments of ``window`` queries attend to their own tokens and to max(window // 2, 1) tokens on
     either side. Padding has no weight in the windows and in P. Step 4 gives zero for padded queries. W_p has no bias,

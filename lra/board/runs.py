@@ -38,11 +38,13 @@ class Progress(NamedTuple):
         left: runs that can start now.
         rate: the chosen learning rate; None while the search continues.
         rates_done: number of rates whose runs have ended.
+        foreign: published runs of another configuration in their place, with what differs.
     """
 
     left: list[PlannedRun]
     rate: float | None
     rates_done: int
+    foreign: dict[Path, str]
 
 
 class Board:
@@ -65,11 +67,10 @@ class Board:
         self.skipped: list[str] = []
         self.estimates = Estimates(options.runs, options.measure)
         self.checked_dirs: set[Path] = set()
-        # Published runs of both phases, and published runs of another configuration with what differs.
+        # Published runs of both phases.
         self.published: dict[Path, published.Published] = {}
         for name in (study(options), f"{study(options)}{SEARCH_SUFFIX}"):
             self.published |= published.below(published.HOME / name)
-        self.foreign: dict[Path, str] = {}
 
         # A mechanism on the command line, with its options, replaces the list of the sweep.
         arguments = mechanism_overrides(options.command_overrides)
@@ -80,9 +81,11 @@ class Board:
             self.mechanisms = list(dict.fromkeys(options.mechanisms))
         self.entries: list[Entry] = []
         for mechanism, task in itertools.product(self.mechanisms, options.tasks):
-            entry = self._entry(mechanism, task)
-            if entry is not None:
-                self.entries.append(entry)
+            overrides, composed = self._compose_run(mechanism, task)
+            try:
+                self.entries.append(self._entry(mechanism, task, overrides, composed))
+            except ValueError as error:
+                self.skipped.append(f"{task} {mechanism}: {error}")
         if not self.entries:
             raise ValueError(self.skipped[0] if self.skipped else "mechanisms must be names of conf/attn, not []")
         # Drop duplicates; a line describes each.
@@ -90,19 +93,13 @@ class Board:
         for task in options.tasks:
             self.same += self._drop_duplicates(task)
 
-    def _entry(self, mechanism: str, experiment: str) -> Entry | None:
-        """Plan one mechanism on one task; None, with the reason in ``skipped``, if it cannot run."""
-        overrides, options = self._compose_run(mechanism, experiment)
-        reason = options.unavailable
-        if reason is None:
-            try:
-                (run,), choices = planned(options, overrides, self.estimates)
-                run = replace(run, overrides=tuple(overrides))
-                return Entry(mechanism=mechanism, experiment=experiment, run=run, choices=choices, options=options)
-            except ValueError as error:
-                reason = str(error)
-        self.skipped.append(f"{experiment} {mechanism}: {reason}")
-        return None
+    def _entry(self, mechanism: str, experiment: str, overrides: list[str], options: Experiment) -> Entry:
+        """Plan one mechanism on one task; raise ValueError if it cannot run on this machine or on this task."""
+        if options.unavailable is not None:
+            raise ValueError(options.unavailable)
+        (run,), choices = planned(options, overrides, self.estimates)
+        run = replace(run, overrides=tuple(overrides))
+        return Entry(mechanism=mechanism, experiment=experiment, run=run, choices=choices, options=options)
 
     def _compose_run(self, mechanism: str, experiment: str) -> tuple[list[str], Experiment]:
         """Compose the overrides of ``lra.train`` for a mechanism on a task, and its options."""
@@ -156,22 +153,21 @@ class Board:
         Raises:
             ValueError: the run directory has another configuration.
         """
-        choices = entry.choices | {"optim.lr": rate}
         # A run of this machine, whose configuration is checked once.
         if state(run) in ("done", "diverged"):
             if run.folder not in self.checked_dirs:
-                check_choices(run.folder, choices)
+                check_choices(run.folder, entry.choices | {"optim.lr": rate})
                 self.checked_dirs.add(run.folder)
             return record.load(run.folder / record.NAME)
-        # A published run with the same choices.
-        path = published.HOME / run.folder.relative_to(self.options.runs)
-        other = self.published.get(path)
+        other = self.published.get(self._published_path(run))
         if other is None:
             return None
-        if other.record.fingerprint == config_file.fingerprint(choices | {"seed": run.seed}):
-            return other.record
-        self.foreign[path] = config_file.difference(other.choices, choices)
-        return None
+        choices = entry.choices | {"optim.lr": rate, "seed": run.seed}
+        same_choices = other.record.fingerprint == config_file.fingerprint(choices)
+        return other.record if same_choices else None
+
+    def _published_path(self, run: PlannedRun) -> Path:
+        return published.HOME / run.folder.relative_to(self.options.runs)
 
     def progress(self, entry: Entry) -> Progress:
         """Find what is left of one mechanism on one task.
@@ -195,13 +191,20 @@ class Board:
         num_examples = min(examples, default=1)
         rates, best_rate = decide(scores, search.rates, search.further, examples=num_examples)
         if best_rate is None:
-            left = [trials[rate] for rate in rates]
-            return Progress(left, None, len(scores))
+            left = {trials[rate]: rate for rate in rates}
+        else:
+            # Phase two: the seeds at the best rate that have no result yet.
+            seeds = [entry.at(best_rate, seed, search=False) for seed in self.options.seeds]
+            left = {run: best_rate for run in seeds if self.result(entry, run, best_rate) is None}
 
-        # Phase two: the seeds at the best rate that have no result yet.
-        seeds = [entry.at(best_rate, seed, search=False) for seed in self.options.seeds]
-        left = [run for run in seeds if self.result(entry, run, best_rate) is None]
-        return Progress(left, best_rate, len(scores))
+        # A published run that is left has other choices.
+        foreign: dict[Path, str] = {}
+        for run, rate in left.items():
+            path = self._published_path(run)
+            if path in self.published:
+                choices = entry.choices | {"optim.lr": rate}
+                foreign[path] = config_file.difference(self.published[path].choices, choices)
+        return Progress(list(left), best_rate, len(scores), foreign)
 
     def rounds(self) -> Iterator[list[PlannedRun]]:
         """Yield the runs to launch next, mechanism by mechanism, until none is left.
@@ -249,9 +252,11 @@ class Board:
         home = study(options)
         lines: list[str] = []
         left: list[PlannedRun] = []
+        foreign: dict[Path, str] = {}
         # A line for each mechanism and task.
         for entry in self.entries:
             progress = self.progress(entry)
+            foreign |= progress.foreign
             remaining = list(progress.left)
             if progress.rate is None:
                 # The seeds of phase two count for the estimate, whatever their rate will be.
@@ -276,10 +281,10 @@ class Board:
         )
         yield from lines
         yield from (f"  {line}" for line in self.same)
-        if self.foreign:
-            path, difference = next(iter(self.foreign.items()))
+        if foreign:
+            path, difference = next(iter(foreign.items()))
             yield (
-                f"  published runs of another configuration, which do not count: {len(self.foreign)}, such as "
+                f"  published runs of another configuration, which do not count: {len(foreign)}, such as "
                 f"{path.relative_to(published.HOME)} ({difference})"
             )
         if left:

@@ -147,7 +147,7 @@ class GLU(Checked, nn.Module):
 
 
 class Gated(Checked, nn.Module):
-    """x + dropout(mixer(norm x)), then x + dropout(W_3(SiLU(W_1 n) W_2 n)) with n = norm x: the block of HGRN2.
+    """x + dropout(mixer(norm x)), then x + dropout(W_3(SiLU(W_1 n) ⊙ W_2 n)) with n = norm x: the block of HGRN2.
 
     Args:
         mixer: a factory without arguments.
@@ -197,7 +197,7 @@ class Gated(Checked, nn.Module):
         if not self.has_mlp:
             return x, memory
 
-        # W_3(SiLU(W_1 n) W_2 n)
+        # W_3(SiLU(W_1 n) ⊙ W_2 n)
         normed = self.mlp_norm(x, mask)
         gate, value = self.mlp_inputs(normed).chunk(2, dim=-1)
         hidden = F.silu(gate) * value

@@ -142,9 +142,10 @@ class Classifier(Checked, nn.Module):
         """Encode and pool sequences."""
         if self.pool == "cls":
             inputs, mask, positions = self._prepend_class_token(inputs, mask, positions)
-        # Packing reads the lengths on the host, which would make a GPU wait. ``positions`` is None here: only
-        # data.pad=compact sets it, and packing is for data.pad=none.
+        # Packing reads the lengths on the host, which would make a GPU wait.
         if self.packed and mask is not None and inputs.device.type == "cpu":
+            # Only data.pad=compact sets positions, and packing is for data.pad=none.
+            assert positions is None, "a packed model takes no positions"
             return self._encode_packed(inputs, mask)
 
         # 1. Embed.

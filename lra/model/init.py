@@ -14,9 +14,10 @@ def lecun_normal_(model: nn.Module) -> None:
     """Initialise linear maps by truncated normal numbers with variance 1 / (number of inputs), and biases by 0.
 
     ``PixelEmbedding`` counts as a linear map of one number. The token table of ``TokenEmbedding`` gets truncated normal
-    numbers with the standard deviation ``std`` of the embedding, also in the row of padding unless ``padding=zero``. A
-    token table with ``bound`` and position tables are unchanged. Linear maps that a mechanism initialises itself, such
-    as the decays of LION and the step sizes of Mamba, are replaced too: published recipes use it with S5 and LRU only.
+    numbers with the standard deviation ``std`` of the embedding, also in the row of padding unless ``padding=zero``.
+    Position tables, and a token table with ``bound``, are unchanged. Linear maps that a mechanism initialises itself,
+    such as the decays of LION and the step sizes of Mamba, are replaced too: published recipes use it with S5 and LRU
+    only.
 
     Args:
         model: model, changed in place.

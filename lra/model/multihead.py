@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..attention.base import Attention, Mixer, Sizes, merge_heads, split_heads
 from ..varlen import VarlenLayout
 
-# The slowest pair of features rotates by about 1 / ROTARY_BASE per position.
+# Pair i of D/2 rotates by ROTARY_BASE^(-2i/D) per position; i = 0 is the fastest.
 ROTARY_BASE = 10_000.0
 
 

@@ -63,7 +63,7 @@ class BatchNorm(nn.BatchNorm1d):
     torch's SyncBatchNorm takes no mask and does not run on a CPU.
     """
 
-    # Always there in this class.
+    # Never None here: this class always tracks running statistics and has a momentum. torch types them as optional.
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor

@@ -96,7 +96,7 @@ class Pretrainer(nn.Module):
             x = self.norm(x, mask)
         return x
 
-    def error(
+    def sum_loss(
         self,
         inputs: Num[Tensor, "batch towers L *F"],
         mask: Bool[Tensor, "batch towers L"] | None,

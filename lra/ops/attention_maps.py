@@ -123,7 +123,7 @@ def attend_eager(
     scale: float | Float[Tensor, "#N #H 1 1"],
     weights: Weights = "softmax",
 ) -> Float[Tensor, "N H i E"]:
-    """Compute f(scale q kᵀ + bias) v with the map written out, in float32 or wider.
+    """Compute f(scale q kᵀ + bias) v by materialising the map, in float32 or wider.
 
     Args:
         q, k, v: queries, keys and values.
@@ -157,7 +157,7 @@ def attend_thin(
     """Compute softmax(q kᵀ / √D + bias) v for few queries or few keys.
 
     Torch's fused kernel computes it in O(i + j) memory. In bfloat16 on a CPU the backward pass of that kernel is slow,
-    so there the map is written out in O(i j) memory (``is_slow_fused``); sums are in float32, scores, bias and weights
+    so there the map is materialised in O(i j) memory (``is_slow_fused``); sums are in float32, scores, bias and weights
     are rounded to bfloat16.
 
     Args:
@@ -218,9 +218,9 @@ def landmark_product(
         weights: ``softmax`` | ``laplace``, f with MEGA's scale; ``laplace`` needs impl=eager.
         bias: added to the scores of C, U and R, (N,H,L,c), (N,H,c,c) and (N,H,c,L), or broadcastable.
         attend: attention for C and R of packed sequences, see ``lra.ops.varlen_attention``; only with impl=sdpa.
-        impl: ``eager`` writes every map out in float32 or wider. ``sdpa`` applies C and R by ``attend_thin``, or by
-            ``attend``. ``triton`` is ``lra.ops.triton``, for softmax without a bias and the cubic inverse; it returns
-            None for R v. ``triton_rounded`` is faster for 16-bit inputs, with larger errors.
+        impl: ``eager`` materialises every map in float32 or wider. ``sdpa`` applies C and R by ``attend_thin``, or by
+            ``attend``. ``triton`` is ``lra.ops.triton``, for softmax and the cubic inverse; it ignores ``weights`` and
+            ``bias``, and returns None for R v. ``triton_rounded`` is faster for 16-bit inputs, with larger errors.
 
     Returns:
         C U⁺ R v, in float32 or wider for eager, else in the dtype of v; and R v, which is in float32 too if float16 may

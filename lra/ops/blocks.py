@@ -58,7 +58,7 @@ def real_blocks(
     return split_blocks(mask, size, 1)
 
 
-def key_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 L"] | None:
+def nonempty_attn_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 L"] | None:
     """Expand a mask for torch's attention; an example without real tokens sees all its positions.
 
     For a query without keys some of torch's kernels give NaN.

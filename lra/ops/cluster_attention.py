@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .attention_maps import attend_eager, attention_weights, ensure_nonempty, sdpa_mask
-from .precision import full_precision
+from .precision import full_precision, upcast
 from .selection import gather_mask, gather_tokens, scatter_tokens, select
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def corrected_attention(
         q_I, k_J: selected queries and keys.
         mask: real tokens.
         query_mask, key_mask: real ones among the selected queries and keys.
-        impl: ``eager`` writes every map out in float32 or wider; ``sdpa`` computes the products with L by torch's fused
+        impl: ``eager`` materialises every map in float32 or wider; ``sdpa`` computes R v, C v̄ and S g by torch's fused
             attention and returns q's dtype, under autocast its dtype.
 
     Returns:
@@ -109,9 +109,11 @@ def corrected_attention(
     rv = _attend(q_I, k, v, scale, token_mask, None, impl)  # (N,H,c,E)
     out = _attend(q, mean_k, mean_v, scale, None, bias, impl)  # (N,H,L,E)
 
-    # S g, added in float32 or wider.
-    eps = torch.finfo(rv.dtype).eps
-    correction = _correction(q, q_I, rv, mean_k, mean_v, bias, mask, query_mask, eps, impl)
+    # S g, added in float32 or wider. The gradients of q and q_I are rounded once if these are converted once.
+    min_h = _min_bandwidth(mean_k, torch.finfo(rv.dtype).eps)
+    q, q_I = upcast((q, q_I))
+    error = _error_of_clusters(q_I, rv, mean_k, mean_v, bias, query_mask)  # (N,H,c,E)
+    correction = _smoothed(q, q_I, error, min_h, mask, query_mask, impl)  # (N,H,L,E)
     corrected = (out + correction).to(rv.dtype)
     return corrected, rv
 
@@ -180,35 +182,40 @@ def nearest(
 
 
 @full_precision
-def _correction(
-    q: Float[Tensor, "N H L D"],
+def _error_of_clusters(
     q_I: Float[Tensor, "N H c D"],
-    exact: Float[Tensor, "N H c E"],
+    rv: Float[Tensor, "N H c E"],
     mean_k: Float[Tensor, "N H c D"],
     mean_v: Float[Tensor, "N H c E"],
     bias: Float[Tensor, "N H 1 c"],
+    query_mask: Bool[Tensor, "N H c"] | None,
+) -> Float[Tensor, "N H c E"]:
+    """Compute e = R v - U v̄, zero for padded queries."""
+    approximate = attend_eager(q_I, mean_k, mean_v, None, bias, scale=q_I.shape[-1] ** -0.5)
+    error = rv - approximate
+    return error if query_mask is None else error * query_mask[..., None]
+
+
+@full_precision
+def _smoothed(
+    q: Float[Tensor, "N H L D"],
+    q_I: Float[Tensor, "N H c D"],
+    error: Float[Tensor, "N H c E"],
+    min_h: Float[Tensor, "N H 1 1"],
     mask: Bool[Tensor, "N L"] | None,
     query_mask: Bool[Tensor, "N H c"] | None,
-    eps: float,
     impl: Impl,
 ) -> Float[Tensor, "N H L E"]:
-    """Compute S g; ``eps`` is the rounding of ``exact``, R v, in the dtype in which it was computed."""
-    # e = R v - U v̄
-    scale = q.shape[-1] ** -0.5
-    approximate = attend_eager(q_I, mean_k, mean_v, None, bias, scale=scale)  # U v̄, (N,H,c,E)
-    error = exact - approximate
-    if query_mask is not None:
-        error = error * query_mask[..., None]
-
+    """Compute S g from the errors e of the selected queries, with a bandwidth of at least ``min_h``."""
     h = bandwidth(q, q_I, mask, query_mask)  # (N,H,1,1)
-    h = h.maximum(_min_bandwidth(mean_k, eps))
+    h = h.maximum(min_h)
 
     # -|q - q_I|² / h without |q|², which is the same for all selected queries.
     squared_norm = q_I.square().sum(-1)  # (N,H,c)
     distance_bias = -squared_norm[:, :, None] / h  # (N,H,1,c)
 
     # T: the rows of S at the selected queries.
-    scores = q_I * (2 / h) @ q_I.mT
+    scores = (q_I * (2 / h)) @ q_I.mT
     T = attention_weights(scores, query_mask, "softmax", distance_bias)  # (N,H,c,c)
     g = boosted(error, T)  # (N,H,c,E)
     return _attend(q * (2 / h), q_I, g, 1.0, query_mask, distance_bias, impl)

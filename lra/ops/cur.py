@@ -203,7 +203,8 @@ def cur_attention(
         score, pairing, class_token: see ``SelectionOptions``; score=random draws new numbers at every call.
         steps: number of steps of the cubic inverse, None for the true pseudo-inverse.
         copy_rv: whether selected queries have their exact outputs.
-        columns: ``kept``, or ``cells`` for ``cur_plus``, which ignores ``steps`` and is best with score="farthest".
+        columns: what the columns of C stand for. ``kept``: the selected keys, as in CUR attention. ``cells``: clusters
+            of keys around them (``cluster_attention.cur_plus``); ignores ``steps``, best with score="farthest".
         impl: see ``lra.ops.attention_maps.landmark_product``; ``eager`` or ``sdpa`` with columns="cells".
 
     Returns:

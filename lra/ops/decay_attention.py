@@ -1,6 +1,6 @@
 """Linear attention with decays, in chunks: one decay per head and token, or one per key channel and token.
 
-One decay per head: RetNet, Mamba-2, LION, Based. One per key channel: GLA, HGRN2.
+One decay per head: RetNet, Mamba-2, Hydra, LION, and causal Based with decay 1. One per key channel: GLA, HGRN2.
 
 With decays per channel the score of query i and key j of a chunk is Σ_d q_id k_jd exp(G_id - G_jd), where G is the
 cumulative sum of the logarithmic decays. As a product exp(G_id) exp(-G_jd) its second factor overflows. For queries of

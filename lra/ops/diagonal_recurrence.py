@@ -140,7 +140,7 @@ def diagonal_scan(
     the backward pass.
 
     Args:
-        decay: |decay| <= 1.
+        decay: complex factor Λ̄ of a step, which decays and rotates the state; |decay| <= 1.
         inputs: u.
         reverse: x_k = decay x_(k+1) + u_k.
 
@@ -241,7 +241,7 @@ def diagonal_ssm(
 
     Args:
         u: inputs.
-        decay: |decay| <= 1.
+        decay: Λ̄ of S5, λ of LRU, see ``diagonal_scan``.
         b: real and imaginary parts of B.
         c: real and imaginary parts of one or two matrices C. The second C reads the states of a scan from the end of
             the sequence; the states of both scans include the token's own input.

@@ -1,4 +1,4 @@
-"""Linear attention with kernel features, φ(q) (φ(k)ᵀ v), in O(L F E): the product shared by all such mechanisms.
+"""Linear attention with kernel features, φ(q) (φ(k)ᵀ v), in O(L F E): Linear, Performer, RFA, cosFormer and Hedgehog.
 
 N examples, H heads, L length, E value size, F features.
 """
@@ -45,7 +45,7 @@ def linear_attention(
         is_empty = ~has_real[:, None, None, None]  # (N,1,1,1)
 
     # state = mean_j φ(k_j) [v_j, 1]. In this order of factors the gradient of k is contiguous.
-    transposed = v_ones.mT @ k / num_keys  # (N,H,E + 1,F)
+    transposed = (v_ones.mT @ k) / num_keys  # (N,H,E + 1,F)
     state = transposed.mT
     if offset:
         value_sums = v_ones.sum(2, keepdim=True)  # (N,H,1,E + 1)

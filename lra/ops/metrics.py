@@ -93,11 +93,12 @@ def roc_auc(outputs: Num[Tensor, "n 2"], labels: Num[Tensor, "n"]) -> float:
     _, ranks = scores.unique(return_inverse=True)
 
     # Examples of each class at each rank.
-    num_ranks = len(ranks)
+    # At least the number of ranks.
+    num_examples = len(ranks)
     positive_ranks = ranks[labels == 1]
     negative_ranks = ranks[labels == 0]
-    positives = positive_ranks.bincount(minlength=num_ranks)
-    negatives = negative_ranks.bincount(minlength=num_ranks)
+    positives = positive_ranks.bincount(minlength=num_examples)
+    negatives = negative_ranks.bincount(minlength=num_examples)
     num_pairs = positives.sum().item() * negatives.sum().item()
     if not num_pairs:
         raise ValueError("ROC-AUC needs examples of both classes in every split that is scored")

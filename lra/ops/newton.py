@@ -69,7 +69,7 @@ def _iterate(
     else:
         bound = 1.0 if init == "paper" else 1.01
         alpha = 2 / _one_norm(X) ** 2
-        alpha = alpha * _halvings(X.detach(), alpha.detach(), bound)
+        alpha = alpha * _halving_factor(X.detach(), alpha.detach(), bound)
     Y = alpha[..., None, None] * X
     Y = Y.reshape(-1, c, c)  # (G,c,c)
 
@@ -86,24 +86,24 @@ def _one_norm(m: Float[Tensor, "*batch c c"]) -> Float[Tensor, "*batch"]:
     return column_sums.max(-1).values
 
 
-def _halvings(
+def _halving_factor(
     X: Float[Tensor, "*batch c c"],
     alpha: Float[Tensor, "*batch"],
     bound: float,
 ) -> Float[Tensor, "*batch"]:
-    """Find the largest of 1, 1/2, ..., 2^-10 with ||I - power · α X X||_1 <= bound; 2^-10 if there is none."""
+    """Find the largest f of 1, 1/2, ..., 2^-10 with ||I - f α X X||_1 <= bound; 2^-10 if there is none."""
     # The 1-norm of I - a S needs the diagonal and the off-diagonal column sums of S = X X only.
     square = X @ X
     diagonal = square.diagonal(dim1=-2, dim2=-1)  # (*batch,c)
     column_sums = square.abs().sum(-2)
     off_diagonal = column_sums - diagonal.abs()  # (*batch,c)
-    power = torch.ones_like(alpha)
+    factor = torch.ones_like(alpha)
     for _ in range(MAX_HALVINGS):
-        scale = (alpha * power)[..., None]
+        scale = (alpha * factor)[..., None]
         on_diagonal = (1 - scale * diagonal).abs()
         norm = (on_diagonal + scale * off_diagonal).amax(-1)
-        power = torch.where(norm > bound, power / 2, power)
-    return power
+        factor = torch.where(norm > bound, factor / 2, factor)
+    return factor
 
 
 class _ImplicitNewton(torch.autograd.Function):

@@ -77,13 +77,14 @@ def cast_stream(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def is_slow_fused(x: Tensor) -> bool:
-    """Whether a thin attention map is written out because torch's fused kernel is slow: in bfloat16 on a CPU.
+    """Whether a thin attention map is materialised because torch's fused kernel is slow: in bfloat16 on a CPU.
 
-    CPU time in ms of both passes of the two thin products, 32 x 2 heads of 32, c = 64, one thread of a processor with
-    avx512_bf16, medians of 9 interleaved rounds, for n = 512, 1024, 2048:
+    CPU time in ms of the forward and backward pass of the two thin products of ``landmark_product``: 32 sequences of
+    n = 512, 1024, 2048 tokens, 2 heads of width 32, 64 landmarks, one thread of a processor with avx512_bf16, medians
+    of 9 interleaved rounds.
 
-        float32     fused  36, 73, 155    written out  42, 87, 173
-        bfloat16    fused  66, 96, 202    written out  22, 45,  92
+        float32     fused  36, 73, 155    materialised  42, 87, 173
+        bfloat16    fused  66, 96, 202    materialised  22, 45,  92
     """
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
 

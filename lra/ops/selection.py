@@ -36,8 +36,10 @@ class SelectionOptions(Checked):
             first entry; ``random``, a uniform number. Without scores: ``step``, tokens at equal distances;
             ``farthest``, repeatedly the token farthest from the selected ones.
         pairing: vectors that are scored. ``separate``: queries select queries, keys select keys; ``same_k`` and
-            ``same_q``: keys or queries select both; ``swapped``: keys select queries, queries select keys.
-        class_token: whether the first real token, the class token, is always selected; step and farthest always do so.
+            ``same_q``: keys or queries select both; ``swapped``: keys select queries, queries select keys. score=step
+            ignores it: I = J.
+        class_token: whether the first real token, the class token, is always selected. score=step and score=farthest
+            select it in any case.
     """
 
     count: int
@@ -48,10 +50,10 @@ class SelectionOptions(Checked):
 
 @torch.no_grad()
 def select(
-    q: Float[Tensor, "B H L D"],
-    k: Float[Tensor, "B H L D"],
+    q: Float[Tensor, "Nq H L D"],
+    k: Float[Tensor, "Nq H L D"],
     options: SelectionOptions,
-    mask: Bool[Tensor, "B L"] | None = None,
+    mask: Bool[Tensor, "Nq L"] | None = None,
     *,
     layout: "VarlenLayout | None" = None,
     draw: Float[Tensor, "2 H _"] | None = None,
@@ -60,7 +62,7 @@ def select(
     """Select the positions I of queries and J of keys.
 
     Args:
-        q, k: queries and keys; B = N, or B = 1 and L = T for packed sequences.
+        q, k: queries and keys; Nq = N, or Nq = 1 and L = T for packed sequences.
         options: see ``SelectionOptions``.
         mask: real tokens, None for packed sequences.
         layout: ``VarlenLayout`` of packed sequences, none of them shorter than count; not with score=farthest.
@@ -93,22 +95,22 @@ def select(
 
     query_draw = None if draw is None else draw[0]  # (H,length)
     key_draw = None if draw is None else draw[1]
-    I = _highest(for_queries, options, count, mask, layout, query_draw)  # (N,H,c)
+    I = _select_side(for_queries, options, count, mask, layout, query_draw)  # (N,H,c)
     if is_shared:
         return I, I
-    J = _highest(for_keys, options, count, mask, layout, key_draw)  # (N,H,c)
+    J = _select_side(for_keys, options, count, mask, layout, key_draw)  # (N,H,c)
     return I, J
 
 
-def _highest(
-    x: Float[Tensor, "B H L D"],
+def _select_side(
+    x: Float[Tensor, "Nq H L D"],
     options: SelectionOptions,
     count: int,
-    mask: Bool[Tensor, "B L"] | None,
+    mask: Bool[Tensor, "Nq L"] | None,
     layout: "VarlenLayout | None",
     draw: Float[Tensor, "H _"] | None,
 ) -> Int[Tensor, "N H count"]:
-    """Select ``count`` positions by the vectors x."""
+    """Select ``count`` positions by the vectors x: I from those scored for queries, J from those scored for keys."""
     if options.score == "farthest":
         return farthest(x, count, mask)
     positions = torch.arange(x.shape[2], device=x.device) if layout is None else layout.positions
@@ -128,11 +130,11 @@ def _highest(
 
 
 def _scores(
-    x: Float[Tensor, "B H L D"],
+    x: Float[Tensor, "Nq H L D"],
     score: Score,
     positions: Int[Tensor, "L"],
     draw: Float[Tensor, "H _"] | None,
-) -> Float[Tensor, "B H L"]:
+) -> Float[Tensor, "Nq H L"]:
     """Score the tokens x; score=random takes ``draw`` at ``positions``, or new numbers without a draw."""
     # In 16 bits many sums would be equal, so that ``topk`` would choose among them arbitrarily.
     dtype = torch.promote_types(x.dtype, torch.float32)

@@ -195,7 +195,8 @@ def _carry_back(
 ) -> Float[Tensor, "T N d n"]:
     """Add exp(Δ_(t+1) A) λ_(t+1) to each λ_t of a block, from its end to its start."""
     if len(adjoints) > BLOCK:
-        # The same scan from the right, whose first decay meets a zero state.
+        # The same scan from the right, with Δ_(t+1) at step t. ``roll`` puts Δ_0 at the last token, where the scan
+        # begins with a zero state, so that value does not matter.
         later_delta = delta.roll(-1, 0).flip(0)
         exponents = later_delta[..., None] * A
         return _scan_steps(exponents, adjoints.flip(0)).flip(0)

@@ -68,7 +68,7 @@ def attend_thin(
 
 
 class _GroupedAttention(torch.autograd.Function):
-    """Compute softmax(q kᵀ) v within each sequence, for ``GROUP_SIZE`` sequences of similar lengths at a time.
+    """Compute softmax(q kᵀ) v within each sequence, for one of ``VarlenLayout.groups`` (similar lengths) at a time.
 
     Groups save calls: 16-bit products on a CPU take microseconds to begin, and copy operands that are not contiguous.
     """

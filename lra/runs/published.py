@@ -163,6 +163,8 @@ def below(folder: Path) -> dict[Path, Published]:
 
 def find(folder: Path) -> Published | None:
     """The published run of a path, None if there is none."""
+    # A relative path such as cur_abs/seed-0 has the folder of its study only in its absolute form.
+    folder = folder.absolute()
     return _study_of(folder).get(folder)
 
 

@@ -263,7 +263,7 @@ class LitPretrainer(LitModule):
 
     def batch_loss(self, batch: Batch) -> Tensor:
         holes = draw_holes(self.ratio, batch.inputs, batch.mask) if self.ratio else None
-        loss_sum, count = self.model.error(batch.inputs, batch.mask, holes)
+        loss_sum, count = self.model.sum_loss(batch.inputs, batch.mask, holes)
         # DDP averages gradients over ranks, so each rank scales its loss: 1/ranks Σ (loss_sum · ranks / total_count) =
         # Σ loss_sum / total_count, the mean over all predicted positions of this micro-batch.
         total_count = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
@@ -274,7 +274,7 @@ class LitPretrainer(LitModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         holes = self._validation_holes(batch, batch_idx)
-        loss_sum, count = self.model.error(batch.inputs, batch.mask, holes)
+        loss_sum, count = self.model.sum_loss(batch.inputs, batch.mask, holes)
         self._sums += (float(loss_sum), count)
 
     def _validation_holes(self, batch: Batch, batch_idx: int) -> Tensor | None:

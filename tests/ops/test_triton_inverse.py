@@ -84,7 +84,7 @@ def test_symmetric_inverse_error_is_below_input_rounding(dtype, kind, record_pro
 
 
 INVERSE = ("inverse", "inverse_backward")
-# Launches into which the inverse is fused if ``tiles.beside``.
+# Launches into which the inverse is fused if ``tiles.fuses_inverse``.
 FUSED = ("rv", "r_backward", "r_backward-dv")
 # A kernel that the compiler reduced to a single trap instruction uses fewer registers.
 TRAP = 16
@@ -112,7 +112,9 @@ def spill_limit(row) -> float:
 
     Spilling may not move more bytes per step than the library products that the inverse on chip replaces.
     """
-    is_fused = row["kernel"] in FUSED and tiles.beside(row["m"], row["d"], resources.DTYPES[row["dtype"]], row["arch"])
+    is_fused = row["kernel"] in FUSED and tiles.fuses_inverse(
+        row["m"], row["d"], resources.DTYPES[row["dtype"]], row["arch"]
+    )
     if not (tiles.on_chip(row["m"], row["arch"]) and (is_fused or row["kernel"] in INVERSE)):
         return 0
     matrices = MATRICES_MOVED["forward" if row["kernel"] in ("rv", "inverse") else "backward"]

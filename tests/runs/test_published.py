@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -171,7 +172,7 @@ def test_publish_adds_complete_runs_once_in_any_number_of_steps(home, publish_mi
         assert contents(home / f"{runs}-again") == old_files
 
 
-def test_publish_copies_weights_of_selected_seeds_exactly(home, publish_mine):
+def test_publish_copies_weights_of_selected_seeds_exactly(home, publish_mine, monkeypatch):
     publish_mine()
     old_files = contents(home / "out")
     publish_mine("weights=[0]")
@@ -179,6 +180,9 @@ def test_publish_copies_weights_of_selected_seeds_exactly(home, publish_mine):
     assert copy.parent.name == "seed-0" and copy.read_bytes() == (WEIGHTS[0] / checkpoint.BEST).read_bytes()
     assert RunDir.read(copy.parent).weights == copy
     assert old_files.items() <= contents(home / "out").items()
+    # A path may be relative to the folder of the label.
+    monkeypatch.chdir(copy.parents[1])
+    assert RunDir.read(Path("seed-0")).weights == Path("seed-0") / checkpoint.BEST
 
 
 def test_publish_adds_run_diverged_before_first_evaluation(home, publish_mine):

@@ -148,7 +148,7 @@ def test_masked_loss_covers_only_masked_positions(loss, towers):
     torch.manual_seed(2)
     holes = draw_holes(0.4, inputs, mask)
     assert holes.any() and not (holes & ~mask).any()
-    total, count = model.error(inputs, mask, holes)
+    total, count = model.sum_loss(inputs, mask, holes)
     vectors = model(inputs, mask, holes)
     terms = []
     for n, t, i in holes.nonzero().tolist():
@@ -158,7 +158,7 @@ def test_masked_loss_covers_only_masked_positions(loss, towers):
     assert count == len(terms) == int(holes.sum())
     torch.testing.assert_close(total, sum(terms), rtol=1e-5, atol=1e-5)
     # Without masked positions the loss is zero.
-    total, count = model.error(inputs, mask, torch.zeros_like(mask))
+    total, count = model.sum_loss(inputs, mask, torch.zeros_like(mask))
     assert count == 0 and total == 0 and total.requires_grad
 
 
@@ -178,7 +178,7 @@ def test_next_token_loss_equals_loss_over_prefixes():
     """A prefix alone predicts its next token, so no later token is visible."""
     inputs, mask = batch()
     model = pretrainer(classifier("sdpa", "attn.causal=true"), objective="next")
-    total, count = model.error(inputs, mask)
+    total, count = model.sum_loss(inputs, mask)
     terms = []
     for n, length in enumerate((20, 13, 5)):
         for i in range(1, length):
@@ -186,15 +186,15 @@ def test_next_token_loss_equals_loss_over_prefixes():
             terms.append(F.cross_entropy(model.predict(vectors[0, 0, -1]).float(), inputs[n, 0, i]))
     assert count == len(terms) == 19 + 12 + 4
     torch.testing.assert_close(total, sum(terms), rtol=1e-5, atol=1e-5)
-    full, _ = model.error(inputs[:1], None)
-    torch.testing.assert_close(full, model.error(inputs[:1], mask[:1])[0], rtol=1e-5, atol=1e-5)
+    full, _ = model.sum_loss(inputs[:1], None)
+    torch.testing.assert_close(full, model.sum_loss(inputs[:1], mask[:1])[0], rtol=1e-5, atol=1e-5)
 
 
 def test_real_valued_features_use_mean_absolute_error():
     made = classifier("sdpa", "task=adding")
     model = Pretrainer(made, dim=64, outputs=2, loss="l1", objective="masked").double().eval()
     inputs, holes = torch.randn(3, 1, L, 2, dtype=torch.float64), torch.rand(3, 1, L) < 0.5
-    total, count = model.error(inputs, None, holes)
+    total, count = model.sum_loss(inputs, None, holes)
     predicted = model.predict(model(inputs, None, holes))
     expected = ((predicted - inputs).abs().mean(-1) * holes).sum()
     assert count == holes.sum()
@@ -209,5 +209,5 @@ def test_pretrainer_has_classifier_parameter_names_and_all_gradients():
     state, clf_state = model.state_dict(), made.state_dict()
     assert {key for key in clf_state if key not in state} == {key for key in clf_state if key.startswith("head.")}
     assert {key for key in state if key not in clf_state} == {"hole", "predict.weight", "predict.bias"}
-    model.error(inputs, mask, draw_holes(0.4, inputs, mask))[0].backward()
+    model.sum_loss(inputs, mask, draw_holes(0.4, inputs, mask))[0].backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())

@@ -8,10 +8,10 @@ With selected queries Qr and keys Kc (m rows each), scale = 1/√d and masked ke
 in two launches (``streaming_forward``). The first computes R V over keys and values; an additional program for each
 head computes U and Z on chip (``core``). The second computes O over queries; each program computes W first. Backward
 takes three launches (``streaming_backward``). Large sizes take more (``tiles``): a separate launch for Z, or library
-products (``core_library``) beyond 64 selected rows, 32 on sm_100, and several launches for the gradients. D is dO with
-zeros in the copied rows:
+products (``core_library``) beyond 64 selected rows, 32 on sm_100, and several launches for the gradients. dŌ is dO with
+zeros in the copied rows; dSc, dSu and dSr are the gradients of the scores of C, U and R:
 
-    dW = Cᵀ D    dC = D Wᵀ    dSc = C * (dC - rowsum(dC * C))    dQ = scale dSc Kc    dKc = scale dScᵀ Q
+    dW = Cᵀ dŌ    dC = dŌ Wᵀ    dSc = C * (dC - rowsum(dC * C))    dQ = scale dSc Kc    dKc = scale dScᵀ Q
     dZ = dW (R V)ᵀ    d(R V) = Zᵀ dW + dO[rows]    dU from dZ through the steps    dSu = U * (dU - rowsum(dU * U))
     dR = d(R V) Vᵀ    dSr = R * (dR - rowsum(d(R V) * R V))    dV = Rᵀ d(R V)    dK = scale dSrᵀ Qr
     dQr = scale (dSu Kc + dSr K)    dKc += scale dSuᵀ Qr    added to dQ and dK at the selected rows

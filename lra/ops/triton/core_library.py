@@ -33,7 +33,7 @@ def inner_matrix(
 ) -> Float[Tensor, "G M M"]:
     """Compute U of the selected queries a and keys b in float32; a_real, b_real: bytes of real ones."""
     scale = a.shape[-1] ** -0.5
-    s = a @ b.mT * scale  # (G,M,M)
+    s = (a @ b.mT) * scale  # (G,M,M)
     if b_real is not None:
         is_padding = b_real[:, None] == 0
         s = s.masked_fill(is_padding, float("-inf"))

@@ -51,9 +51,9 @@ def forward(
     area = tile_area(size, q, arch)
     inverse = inverse_options(steps, q.dtype)
     on_chip = tiles.on_chip(size["BM"], area[-1])
-    beside = on_chip and tiles.beside(*area)
+    is_fused = on_chip and tiles.fuses_inverse(*area)
     z = _new(q, G, M, M) if on_chip else None
-    if on_chip and not beside:
+    if on_chip and not is_fused:
         run(
             core.inverse, (G,),
             *selected,
@@ -73,7 +73,7 @@ def forward(
     rv_parts = _new(q, S, G, M, E)
     lse_parts = _new(q, S, G, M)
     run(
-        fore.rv_kernel, (G, S + beside),
+        fore.rv_kernel, (G, S + is_fused),
         selected.q, selected.k, k, v,
         *selected[2:], mask,
         rv_parts, lse_parts, z,
@@ -82,7 +82,7 @@ def forward(
         *v.stride()[:3],
         *selected.real_strides(),
         H, L, chunk, scale_log2,
-        INVERSE=beside,
+        INVERSE=is_fused,
         **inverse,
         **tile_options(tile, q, split),
         **size,
@@ -202,8 +202,8 @@ def backward(
         delta = (drv * rv).sum(-1)
         z = None
         scratch = None
-    beside = on_chip and tiles.beside(*area)
-    if on_chip and not beside:
+    is_fused = on_chip and tiles.fuses_inverse(*area)
+    if on_chip and not is_fused:
         run(
             core.inverse_backward, (G,),
             *selected,
@@ -223,7 +223,7 @@ def backward(
     dq_parts = _new(q, S, G, M, D)
     for gradients in tiles.passes("DV", "DK", "DQ", tile.launches):
         run(
-            back.r_backward_kernel, (G, S + beside),
+            back.r_backward_kernel, (G, S + is_fused),
             selected.q, selected.k, k, v,
             *selected[2:], mask,
             lse, z, rv, drv, delta,
@@ -239,14 +239,14 @@ def backward(
             *selected.real_strides(),
             H, L, len(dw_parts), chunk, scale, scale_log2,
             COPY=copy,
-            INVERSE=beside,
+            INVERSE=is_fused,
             **gradients,
             **inverse,
             **tile_options(tile, q, split),
             **size,
         )  # fmt: skip
         # Only the first of these launches computes the inverse.
-        beside = False
+        is_fused = False
 
     dq_landmarks, dk_landmarks = _add_selected_gradients(selected, dq, dk, dq_parts, dq_rows, dk_cols, size, run)
     return dq, dk, dv, dq_landmarks, dk_landmarks

@@ -51,10 +51,10 @@ def c_backward_kernel(
 ):  # fmt: skip
     """Compute dq of ``chunk`` queries, and their parts of dW (S,G,M,E) and of the gradient of k[cols] (S,G,M,D).
 
-    dC = D wᵀ, dS = C * (dC - rowsum(dC * C)), dq = scale dS k[cols], dW = Cᵀ D, dk = scale dSᵀ q; D is dout, with COPY
-    zero in its selected rows. DW, DQ, DK: the gradients of this launch, since all at once may need too many registers.
-    TURNED: compute C as (BM,BN), which suits sums over rows and divides many selected rows among warps; otherwise as
-    (BN,BM), for which a softmax stays within one warp.
+    dC = dŌ wᵀ, dS = C * (dC - rowsum(dC * C)), dq = scale dS k[cols], dW = Cᵀ dŌ, dk = scale dSᵀ q; dŌ is dout, with
+    COPY zero in its selected rows. DW, DQ, DK: the gradients of this launch, since all at once may need too many
+    registers. TURNED: compute C as (BM,BN), which suits sums over rows and divides many selected rows among warps;
+    otherwise as (BN,BM), for which a softmax stays within one warp.
     """
     # One program: head g, head h of example n, and one part of the queries.
     g = tl.program_id(0)
@@ -116,11 +116,11 @@ def c_backward_kernel(
             p = probabilities(x, b, bias, scale_log2, PRECISION)  # (BN,BM)
             p = tl.trans(p)  # (BM,BN)
 
-        # dW = Cᵀ D.
+        # dW = Cᵀ dŌ.
         if DW:
             dw_acc += dot_wide(p, y, dout, SPLIT, PRECISION)
         if DQ or DK:
-            # dCᵀ = W Dᵀ, and through the softmax dSᵀ.
+            # dCᵀ = W dŌᵀ, and through the softmax dSᵀ.
             if TURNED:
                 dp = dot(weights, tl.trans(y), PRECISION)  # (BM,BN)
             else:
@@ -149,7 +149,7 @@ def c_backward_kernel(
 @triton.jit(do_not_specialize=VARYING)
 def r_backward_kernel(
     # Inputs.
-    q, kept_k, k, v,
+    q, selected_k, k, v,
     rows, cols, row_real, col_real, mask,
     lse, z, rv, drv, delta,
     dout, dw_parts, dk_parts,
@@ -202,7 +202,7 @@ def r_backward_kernel(
     h = (g % H).to(tl.int64)
     if INVERSE and part == 0:
         inverse_backward(
-            q, kept_k, rows, cols, row_real, col_real,
+            q, selected_k, rows, cols, row_real, col_real,
             rv, dw_parts, dk_parts, scratch,
             dq_rows, dk_cols,
             q_n, q_h, q_l,

@@ -22,7 +22,7 @@ from .primitives import (
 @triton.jit(do_not_specialize=VARYING)
 def rv_kernel(
     # Inputs.
-    q, kept_k, k, v,
+    q, selected_k, k, v,
     rows, cols, row_real, col_real, mask,
     # Outputs.
     rv, lse, z,
@@ -50,7 +50,7 @@ def rv_kernel(
 ):  # fmt: skip
     """Compute softmax(scale q[rows] kᵀ) v over ``chunk`` keys: rv (S,G,M,E), and its base-2 log-sum-exp (S,G,M).
 
-    INVERSE: the first program of each head computes z (G,M,M), for selected keys kept_k[cols].
+    INVERSE: the first program of each head computes z (G,M,M), for selected keys selected_k[cols].
     """
     # One program: head g, head h of example n, and one part of the keys.
     g = tl.program_id(0)
@@ -59,7 +59,7 @@ def rv_kernel(
     h = (g % H).to(tl.int64)
     if INVERSE and part == 0:
         inverse(
-            q, kept_k, rows, cols, row_real, col_real,
+            q, selected_k, rows, cols, row_real, col_real,
             z,
             q_n, q_h, q_l,
             kk_n, kk_h, kk_l,

@@ -156,7 +156,7 @@ def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
 
 
 def on_chip(m: int, arch: int) -> bool:
-    """Whether a kernel computes the inverse (see ``beside``); library products do otherwise.
+    """Whether a kernel computes the inverse (see ``fuses_inverse``); library products do otherwise.
 
     64 rows need more registers than there are. Some spill to caches, which costs less than library products: these move
     15 matrices through device memory for each step of the forward pass and 52 of the backward pass. For sm_100 triton
@@ -171,7 +171,7 @@ def symmetric(dtype: torch.dtype, steps: int) -> bool:
     return dtype != torch.float32 and steps <= 6
 
 
-def beside(m: int, width: int, dtype: torch.dtype, arch: int) -> bool:
+def fuses_inverse(m: int, width: int, dtype: torch.dtype, arch: int) -> bool:
     """Whether the inverse is part of rv and r_backward; a separate launch in both passes otherwise.
 
     float32 and sm_80 take eight warps for large sizes, which leaves few registers for the inverse: it spills up to
