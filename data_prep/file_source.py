@@ -201,15 +201,38 @@ class CopySource(FileSource):
     copy: Any
     path: Path
 
+    @property
+    def _is_drawn(self) -> bool:
+        """Whether examples are drawn from the splits of a copy, of which version 0.2.0 took the first ones."""
+        has_val = getattr(self.copy, "has_val", False)
+        return has_val and any(self.choices[split] is not None for split in ("train", "val", "test"))
+
     def content(self) -> dict[str, Any]:
-        return {"file": (self.copy or self.download).identity}
+        identity = (self.copy or self.download).identity
+        return {"file": identity | {"drawn": True} if self._is_drawn else identity}
 
     def stamp(self) -> str | None:
-        return (self.copy or self.download).stamp()
+        stamp = (self.copy or self.download).stamp()
+        return f"{stamp} drawn" if self._is_drawn else stamp
 
     def location(self) -> str:
         return self.download.location() if self.copy is None else str(self.copy.path.absolute())
 
+    def _find_content(self) -> dict[str, Any]:
+        # A copy that does not exist any more has no reader: find the data that were prepared from its path, or from the
+        # folder in it that held the files.
+        path = self.download.archive
+        if self.copy is None and path is not None and not path.exists() and not self._is_recorded():
+            path = path.absolute()
+            prepared = [entry for entry in self._prepared() if path in _path_and_parent(entry[2].get("path"))]
+            if prepared:
+                return self._content_without_files(prepared)
+        return super()._find_content()
+
     def fetch(self, root: Path, progress: Progress) -> None:
         if self.copy is None:
             self.path = self.download.fetch(root / "downloads", progress)
+
+
+def _path_and_parent(path: str | None) -> tuple[Path, ...]:
+    return () if path is None else (Path(path), Path(path).parent)

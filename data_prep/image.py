@@ -16,7 +16,7 @@ from .download import Download
 from .examples import chunks, first_of
 from .file_source import CopySource
 from .formats.detect import open_copy
-from .formats.layout import Reader, SequenceExample, first_examples
+from .formats.layout import Reader, SequenceExample, drawn_examples
 
 ALTERNATIVES = ("torchvision, TFDS and Hugging Face (uoft-cs/cifar10) distribute the same images",)
 # Address, checksum and size as in TFDS's cifar10.
@@ -110,8 +110,7 @@ class Image(CopySource):
         order: order in which the validation set is the end of train, ``tfds`` (the Long Range Arena's, `shuffled`) or
             ``archive``.
         hold_out: images of the validation set.
-        train, val, test: numbers of examples, drawn with a fixed seed, of a copy with a validation set the first ones;
-            None for all.
+        train, val, test: numbers of examples, drawn with a fixed seed; None for all.
         url, sha256, archive: see `download.Download`; None for the official address and checksum. `archive` may also
             be a copy in a format of `data_prep.formats`, such as torchvision's; the validation set of a copy replaces
             `hold_out`.
@@ -219,7 +218,7 @@ class Image(CopySource):
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         # A copy with a validation set has its own splits.
         if isinstance(self.copy, Reader) and self.copy.has_val:
-            return self.copy.chunks(progress, self.sizes, first_examples, self._grey_examples)
+            return self.copy.chunks(progress, self.sizes, drawn_examples, self._grey_examples)
         images = self.read(progress)
         num_train = len(images["train"][1])
         num_test = len(images["test"][1])

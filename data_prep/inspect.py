@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from posixpath import basename
 
+from lra.config.quoting import command_line, quote
 from lra.data.progress import reporter
 from lra.data.store import META, StoreError, stored
 from lra.startup import abandon_stdout, interruptible
@@ -138,9 +139,9 @@ def command(collector: Collector, path: Path) -> str:
             options["source.contour"] = collector.contour
     # The reviews and the images of an archive are read from the archive itself.
     is_archive = path.is_file() and collector.option == "source.archive"
-    options[collector.option] = str(path) if is_archive else collector.place
+    options[collector.option] = quote(path if is_archive else collector.place)
     arguments = [f"{key}={value}" for key, value in options.items()]
-    return shlex.join(["lra", "data", *arguments])
+    return command_line("data", *arguments)
 
 
 def missing(collectors: list[Collector]) -> Iterator[str]:

@@ -21,23 +21,16 @@ from lra.data.split import ExampleChunk
 
 from .counter_rng import HALF, STEP, below, mix
 from .examples import chunks, in_order
+from .expressions import CLOSE, DIGIT, OPERATOR, TOKENS, Example, read_tsv
 from .file_source import ReleaseSource
 from .formats.detect import open_reader
 from .formats.layout import Reader
-from .lines import text_lines
 from .release import Lines, Release, serving
-
-TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")  # ids 1..15; 0 is padding
-IDS = {token: id for id, token in enumerate(TOKENS, start=1)}
-DIGIT = IDS["0"]
-OPERATOR = IDS["[MIN"]
-CLOSE = IDS["]"]
 
 FILES = {"train": "basic_train.tsv", "val": "basic_val.tsv", "test": "basic_test.tsv"}
 OFFICIAL_TREE = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10, "p_operator": 0.25}
 OFFICIAL_SIZES = {"train": 96_000, "val": 2_000, "test": 2_000}
 
-Example = tuple[np.ndarray, int]  # ids (length,) uint8, answer 0..9
 # Trees of one task of a worker, and the bound of its buffer.
 BLOCK_TREES = 2**14
 BLOCK_BYTES = 2**25
@@ -145,47 +138,6 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
             num_trees += 1
             end = position
     return tokens[:end].copy(), lengths[:num_trees].copy(), answers[:num_trees].copy(), num_nodes
-
-
-def encode(text: str) -> np.ndarray:
-    """Encode an expression, with or without round parentheses, as ids (length,) uint8.
-
-    Raises:
-        ValueError: a token is unknown.
-    """
-    try:
-        return np.array([IDS[token] for token in text.replace("(", "").replace(")", "").split()], np.uint8)
-    except KeyError as error:
-        raise ValueError(f"unknown token {error}; the tokens are {' '.join(TOKENS)}") from None
-
-
-def decode(ids: Iterable[int]) -> str:
-    """Decode ids (length,) to text, without padding."""
-    return " ".join(TOKENS[id - 1] for id in map(int, ids) if id)
-
-
-def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
-    """Read the examples of one official file.
-
-    Raises:
-        ValueError: the heading is wrong, another line is not an expression, a tab and a digit, or there is none.
-    """
-    is_empty = True
-    for number, line in text_lines(lines, name):
-        source, _, target = line.decode(errors="replace").partition("\t")
-        if number == 1:
-            if (source, target) != ("Source", "Target"):
-                raise ValueError(f"{name}: the first line must be Source, a tab, Target")
-            continue
-        if not source or len(target) != 1 or target not in "0123456789":
-            raise ValueError(f"{name}, line {number}: not an expression, a tab and a digit")
-        try:
-            yield encode(source), int(target)
-        except ValueError as error:
-            raise ValueError(f"{name}, line {number}: {error}") from None
-        is_empty = False
-    if is_empty:
-        raise ValueError(f"{name} holds no example, only its first line")
 
 
 def _read_release(lines: Lines, name: str, split: str, *, progress: Progress) -> Iterator[ExampleChunk]:

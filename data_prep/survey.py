@@ -16,6 +16,7 @@ import numpy as np
 from scipy.stats import chisquare
 
 from . import listops, retrieval
+from .expressions import encode
 from .lines import BYTE_ORDER_MARK, impostor
 
 MOST_FAULTS = 5  # lines of a file that are named; further ones are counted
@@ -215,7 +216,7 @@ class ListOpsCollector(TableCollector):
         expression, digit = fields
         if len(digit) != 1 or digit not in "0123456789":
             raise ValueError(f"the answer {digit[:20]!r} is not a digit")
-        return [len(listops.encode(expression))], int(digit)
+        return [len(encode(expression))], int(digit)
 
     def differences(self, splits: list[SplitSummary]) -> list[str]:
         lines = super().differences(splits)

@@ -1,5 +1,6 @@
 """Text: IMDb reviews (Maas et al. 2011) byte by byte, as in the Long Range Arena (Tay et al. 2020)."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from .download import Download
 from .examples import chunks, first_of
 from .file_source import CopySource
 from .formats.detect import open_copy
-from .formats.layout import Reader, first_examples
+from .formats.layout import Reader, drawn_examples
 
 ALTERNATIVES = ("TFDS, torchtext and Hugging Face (stanfordnlp/imdb) distribute the same reviews",)
 # Address, checksum and size as in TFDS's imdb_reviews.
@@ -57,6 +58,15 @@ def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
     return splits
 
 
+def _digest(copy: Reader, split: str, progress: Progress) -> bytes:
+    """Hash the reviews and labels of a split."""
+    sha = hashlib.sha256()
+    for (review,), label in copy.examples(split, progress):
+        sha.update(f"{len(review)} {label} ".encode())
+        sha.update(review.tobytes())
+    return sha.digest()
+
+
 class Text(CopySource):
     """Film reviews, negative (0) or positive (1), as the bytes of a review without surrounding white space.
 
@@ -65,8 +75,7 @@ class Text(CopySource):
     Args:
         hold_out: number of reviews of train, drawn with a fixed seed, for the validation set; 0 if the test set is
             also the validation set, as in the papers; it is stored once.
-        train, val, test: numbers of examples, drawn with a fixed seed, of a copy with a validation set the first ones;
-            None for all.
+        train, val, test: numbers of examples, drawn with a fixed seed; None for all.
         url, sha256, archive: see `download.Download`; None for the official address and checksum. `archive` may also
             be a copy in a format of `data_prep.formats`, such as the unpacked folder aclImdb; the validation set of a
             copy replaces `hold_out`.
@@ -117,8 +126,13 @@ class Text(CopySource):
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         # A copy with a validation set has its own splits.
         if isinstance(self.copy, Reader) and self.copy.has_val:
+            if self.hold_out and _digest(self.copy, "val", progress) == _digest(self.copy, "test", progress):
+                remedy = "use protocol=paper, or a copy with other reviews for validation"
+                raise ValueError(
+                    f"{self.copy.path}: its validation set is its test set, as in protocol=paper; {remedy}"
+                )
             sizes = {"train": self.train, "val": self.val, "test": self.test}
-            return self.copy.chunks(progress, sizes, first_examples)
+            return self.copy.chunks(progress, sizes, drawn_examples)
         # Other copies and the archive have train and test.
         reviews: Mapping[str, Sequence[tuple[Sequence, int]]]
         if isinstance(self.copy, Reader):

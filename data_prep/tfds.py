@@ -24,8 +24,9 @@ from lra.data.source import Source
 from lra.data.split import Examples
 
 from .adding import Adding
+from .expressions import decode
 from .image import Image
-from .listops import ListOps, decode
+from .listops import ListOps
 from .pathfinder.generator import Pathfinder
 from .pathfinder.paddles import SETTINGS
 from .recall import Recall

@@ -29,7 +29,7 @@ FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in f
 EDGES_WITHIN_LAYER = {("model", "attention"), ("train", "runs"), ("board", "sweep"), ("report", "board")}
 EDGES_WITHIN_LAYER |= {("sweep", "bench"), ("bench", "report"), ("report", "integrations")}
 # Entry points of data_prep; no other module of it may depend on the command line.
-ENTRIES = {f"data_prep.{name}" for name in ("__main__", "baselines", "bench", "export", "load", "show")}
+ENTRIES = {f"data_prep.{name}" for name in ("__main__", "baselines", "bench", "export", "inspect", "load", "show")}
 
 
 def folder(module: str) -> str:

@@ -57,8 +57,14 @@ class ArrayReader(Reader):
         # Without pickles, so that nothing is executed.
         # Offsets and labels are small; the tokens are streamed below.
         with np.load(path, allow_pickle=False) as arrays:
-            offsets = arrays["offsets"]
-            labels = arrays["labels"]
+            try:
+                offsets = arrays["offsets"]
+                labels = arrays["labels"]
+            # An array of Python objects.
+            except ValueError as error:
+                raise ValueError(f"{path}: {first_line(error)}") from None
+        if labels.ndim != 1:
+            raise ValueError(f"{path}: labels must have the shape (n,), not {labels.shape}")
         with zipfile.ZipFile(path) as archive, archive.open("tokens.npy") as file:
             num_tokens = _read_header(file, path)
             num_sequences = len(labels) * self.num_texts

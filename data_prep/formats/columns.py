@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from lra.console import pip_install
 from lra.data.progress import Progress
 
-from ..listops import encode
+from ..expressions import encode
 from .column_files import NAMES, find_parts
 from .layout import CHUNK, Export, Kind, Reader, SequenceExample, as_label, check_length
 
@@ -146,7 +146,7 @@ class ColumnReader(Reader):
         if value is None:
             raise ValueError(f"{where}: no {NOUNS[self.kind]}")
         if self.kind == "pixels" and isinstance(value, bytes):
-            tokens = _decode_image(value, where)
+            tokens = _decode_image(value, where, allow_colours=self.allow_colours)
             if self.has_colours(tokens):
                 return tokens
         elif isinstance(value, str) and self.kind == "expression":
@@ -211,10 +211,14 @@ def _values(column: Any) -> Iterable[Any]:
     return (numbers[start:end] for start, end in itertools.pairwise(bounds))
 
 
-def _decode_image(data: bytes, where: str) -> np.ndarray:
+def _decode_image(data: bytes, where: str, *, allow_colours: bool) -> np.ndarray:
+    """Return grey levels (pixels,), or those of red, green and blue (3 pixels,) if the image may have colours."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.mode in ("L", "1"):
+            # Pillow would cut grey levels above 255 instead of scaling them.
+            if image.mode.startswith(("I", "F")):
+                raise ValueError(f"{where}: an image with more than 8 bits per value")
+            if image.mode in ("L", "1") or not allow_colours:
                 return np.asarray(image.convert("L")).reshape(-1)
             planes = np.asarray(image.convert("RGB")).transpose(2, 0, 1)  # (3,height,width)
             return planes.reshape(-1)

@@ -7,7 +7,6 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from lra.data.source import Source
 from lra.data.split import ExampleChunk
 
 from ..archive import fingerprint, stamp
-from ..examples import chunks
+from ..examples import chunks, first_of
 
 # How the tokens of a task are stored: bytes of a text, grey levels of a square image, ids of an expression.
 Kind = Literal["bytes", "pixels", "expression"]
@@ -126,14 +125,15 @@ class Reader(ABC):
         return splits
 
 
-def first_examples(examples: Iterator[SequenceExample], size: int, name: str) -> Iterator[SequenceExample]:
-    """Take the first ``size`` examples. Raises ValueError if there are fewer."""
-    count = 0
-    for example in islice(examples, size):
-        yield example
-        count += 1
-    if count < size:
-        raise ValueError(f"{name}: {size} examples asked for, there are {count}")
+def drawn_examples(examples: Iterator[SequenceExample], size: int, name: str) -> Iterator[SequenceExample]:
+    """Draw ``size`` examples with a fixed seed, in their order. Raises ValueError if there are fewer.
+
+    Not the first ones: copies of IMDb, ours included, have all negative reviews before the positive ones.
+    """
+    every_example = list(examples)
+    order = np.random.RandomState(0).permutation(len(every_example))
+    for number in first_of(order, size, name):
+        yield every_example[number]
 
 
 def check_length(tokens: np.ndarray, length: int | None, where: str) -> None:

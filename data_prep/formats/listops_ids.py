@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lra.compiled import compiled
-
-from ..listops import CLOSE, DIGIT, OPERATOR, TOKENS
+from ..expressions import TOKENS, evaluate
 
 NUM_TOKENS = len(TOKENS)
 NUM_OPERATORS = 4
@@ -58,52 +56,6 @@ class IdMap:
             reason = "is not an expression" if value < 0 else f"evaluates to {value}, its label is {label}"
             raise ValueError(f"{where}: with the numbering of the smallest file it {reason}; {REMEDY}")
         return stored
-
-
-@compiled
-def evaluate(ids):
-    """Evaluate an expression of stored ids (length,) uint8: its value 0..9, or -1 if it is not an expression."""
-    values = np.empty(len(ids), np.int64)
-    operators = np.empty(len(ids), np.int64)
-    bases = np.empty(len(ids), np.int64)
-    depth = top = 0
-    for position in range(len(ids)):
-        token = ids[position]
-        # An operator opens a level, a digit is a value, a bracket applies the operator to the values of its level.
-        if OPERATOR <= token < CLOSE:
-            operators[depth] = token - OPERATOR
-            bases[depth] = top
-            depth += 1
-        elif DIGIT <= token < OPERATOR:
-            values[top] = token - DIGIT
-            top += 1
-        else:
-            if token != CLOSE or depth == 0:
-                return -1
-            depth -= 1
-            base = bases[depth]
-            # An operator without arguments.
-            if top == base:
-                return -1
-            arguments = np.sort(values[base:top])
-            top = base
-            # MIN, MAX, MED (rounded down), SM (the sum modulo 10).
-            operator = operators[depth]
-            if operator == 0:
-                value = arguments[0]
-            elif operator == 1:
-                value = arguments[-1]
-            elif operator == 2:
-                n = len(arguments)
-                lower = arguments[(n - 1) // 2]
-                upper = arguments[n // 2]
-                value = (lower + upper) // 2
-            else:
-                value = arguments.sum() % 10
-            values[top] = value
-            top += 1
-    is_complete = depth == 0 and top == 1
-    return values[0] if is_complete else -1
 
 
 def recover_ids(sequences: Sequences, labels: list[int], where: str) -> IdMap:

@@ -11,7 +11,7 @@ from lra.data.progress import Progress
 from lra.data.source import cores
 
 from ..examples import in_order
-from ..listops import CLOSE, OPERATOR, TOKENS
+from ..expressions import CLOSE, OPERATOR, TOKENS
 from .layout import Export
 
 # Images per folder, as in the release.

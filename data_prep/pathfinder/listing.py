@@ -44,6 +44,9 @@ def decode(data: bytes | None, size: int) -> np.ndarray | None:
         return None
     try:
         with Image.open(io.BytesIO(data)) as image:
+            # Pillow would cut grey levels above 255 instead of scaling them.
+            if image.mode.startswith(("I", "F")):
+                return None
             pixels = np.asarray(image.convert("L"))
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None

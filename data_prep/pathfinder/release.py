@@ -18,7 +18,7 @@ from lra.data.source import cores, no_room
 
 from ..archive import DEPTH, ambiguous, fingerprint, is_metadata, members, reading, stamp, subfolders
 from ..examples import in_order
-from .listing import BLOCK, FOLDERS, REMEDY, Listed, decode, listing
+from .listing import BLOCK, CONTOURS, FOLDERS, REMEDY, Listed, decode, listing
 
 States = list[tuple[str, os.stat_result]]  # name and state of each file
 Images = list[np.ndarray | None]  # pixels (size, size) uint8, None for an image that is empty, unreadable or missing
@@ -42,6 +42,9 @@ class Folder:
     def candidates(self) -> list[Path]:
         """The path if it holds metadata, else every folder of this contour and size at or below it."""
         if (self.path / "metadata").is_dir():
+            contour = CONTOURS.get(self.path.resolve().name)
+            if contour is not None and FOLDERS[contour] != self.inner:
+                raise ValueError(f"{self.path} holds images of contour {contour}: add source.contour={contour}")
             return [self.path]
         folders = []
         for folder in subfolders(self.path, DEPTH + 1):

@@ -38,7 +38,7 @@ class Progress(NamedTuple):
         left: runs that can start now.
         rate: the chosen learning rate; None while the search continues.
         rates_done: number of rates whose runs have ended.
-        foreign: published runs of another configuration in their place, with what differs.
+        foreign: published runs of another configuration with the paths of these runs, and what differs.
     """
 
     left: list[PlannedRun]

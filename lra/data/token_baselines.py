@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from ..io import atomic
 from .datamodule import TaskData
 from .progress import DELAY, reporter
+from .source import Source
 
 # Version of the classifier and its training, a part of the checksum that names the cache file.
 VERSION = 1
@@ -40,6 +42,9 @@ def path(data: TaskData, metric: str) -> Path:
     """Return the cache file of a data set as a task reads it."""
     # Everything that the score depends on.
     options = {"limit": data.limit, "masked_id": data.masked_id, "metric": metric, "version": VERSION}
+    # Scores of version 0.2.0 are of the first examples, for files too.
+    if not _is_shuffled(data.source):
+        options["fitted"] = "drawn"
     identity = options | {"source": data.source.provenance}
     text = json.dumps(identity, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -89,9 +94,7 @@ def fit(
         for number, split in enumerate(SPLITS, start=1):
             split_counts = features(data, split, vocab)  # (n,ids)
             counts[split] = split_counts
-            # Only the first examples of a large training set are counted.
-            all_labels = data.splits[split].labels
-            labels[split] = all_labels[: len(split_counts)]
+            labels[split] = data.splits[split].labels[fitted_examples(data, split)]
             progress("counts of splits", number, len(SPLITS))
 
         # Standardise each count; drop ids that every training example has equally often.
@@ -143,8 +146,24 @@ def _fit_epoch(
         optimiser.step()
 
 
+def fitted_examples(data: TaskData, split: str) -> Tensor:
+    """Return the numbers of the examples that are counted: of a large training set ``MAX_FITTED``, else all."""
+    num_examples = len(data.splits[split])
+    if split != "train" or num_examples <= MAX_FITTED:
+        return torch.arange(num_examples)
+    if _is_shuffled(data.source):
+        return torch.arange(MAX_FITTED)
+    order = np.random.RandomState(0).permutation(num_examples)
+    return torch.from_numpy(np.sort(order[:MAX_FITTED]))
+
+
+def _is_shuffled(source: Source) -> bool:
+    """Whether the examples are generated one by one. Files may be sorted by label, as IMDb's reviews are."""
+    return source.generated and "release" not in source.provenance
+
+
 def features(data: TaskData, split: str, vocab: int) -> Tensor:
-    """Count the real tokens of the examples of a split; of the training set only the first ``MAX_FITTED`` examples.
+    """Count the real tokens of the examples of a split; of a large training set the ones in ``fitted_examples``.
 
     Args:
         data: set up; sequences of token ids.
@@ -155,11 +174,8 @@ def features(data: TaskData, split: str, vocab: int) -> Tensor:
         log(1 + count) of each id (n, vocab); for pairs of texts [a, b, a b, a - b] (n, 4 vocab), as ``Head`` compares
         them.
     """
-    num_examples = len(data.splits[split])
-    if split == "train":
-        num_examples = min(num_examples, MAX_FITTED)
     parts = []
-    for index in torch.arange(num_examples).split(CHUNK):
+    for index in fitted_examples(data, split).split(CHUNK):
         inputs, mask, *_ = data.gather(split, index.numpy())  # (B,T,L)
         # One range of ids per sequence, so that a single bincount counts all of them.
         num_sequences = inputs[..., 0].numel()

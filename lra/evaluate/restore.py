@@ -32,6 +32,9 @@ def configuration(run: RunDir, root: Path | str) -> Experiment:
     Raises:
         ValueError: the choices do not belong to a run.
     """
+    # The weights belong to the class of the training, not to a later version of it.
+    if run.record:
+        config_file.check_sources(run.path, run.choices, run.record.sources, remedy="restore that version")
     try:
         study, _, label = run.path.absolute().parts[-4:-1]
         provenance = _provenance(run)

@@ -183,6 +183,24 @@ def source_digests(choices: dict[str, Any]) -> dict[str, str] | None:
     return digests or None
 
 
+def check_sources(path: Path, choices: dict[str, Any], recorded: dict[str, str] | None, *, remedy: str) -> None:
+    """Check that the files of custom classes are the same as in a training.
+
+    Args:
+        path: run directory or file, for the message.
+        choices: flat choices, whose classes have been imported.
+        recorded: ``source_digests`` of the training; None for one without custom classes, or by an early version.
+        remedy: end of the message.
+
+    Raises:
+        ValueError: a file has changed since.
+    """
+    present = source_digests(choices) or {}
+    for module, digest in (recorded or {}).items():
+        if present.get(module, digest) != digest:
+            raise ValueError(f"{path} was trained with another version of {module}; {remedy}")
+
+
 @functools.cache
 def _file_digest(module_name: str) -> str | None:
     """The sha256 of the file of a module, read once per process, since an edit does not change an imported class."""

@@ -47,6 +47,17 @@ class SeedDirs:
                     return padding
         return None
 
+    def check_sources(self, choices: dict[str, Any]) -> None:
+        """Check that the seeds with a record were trained with the present files of custom classes.
+
+        Raises:
+            ValueError: a file has changed since.
+        """
+        records, _ = typed_json.load_all(sorted(self.home.glob(f"seed-*/{record.NAME}")), record.load)
+        remedy = "seeds are averaged: start a new study with study=<name> or delete that folder"
+        for folder, result in records.items():
+            config_file.check_sources(folder, choices, result.sources, remedy=remedy)
+
     def finished(self) -> list[RunRecord]:
         """The records of the seeds that did not diverge."""
         paths = sorted(self.home.glob(f"seed-*/{record.NAME}"))

@@ -187,6 +187,7 @@ class RunDir:
         callback = state["callbacks"][checkpoint.CALLBACK]
         if callback["fingerprint"] != self.fingerprint:
             raise ValueError(f"{self.last} was written by another run; {REMEDY}")
+        config_file.check_sources(self.last, self.choices, callback.get("sources"), remedy=REMEDY)
 
         # Both checkpoints must hold the parameters of this model.
         last_weights = {name.removeprefix("model."): value for name, value in state["state_dict"].items()}
@@ -227,16 +228,13 @@ class RunDir:
         return self.digest
 
     def best_weights(self) -> dict[str, Tensor]:
-        """Read the weights with the best validation score.
-
-        Raises:
-            ValueError: the file cannot be read, or another process has replaced it.
-        """
+        """Read the best weights. Raises ValueError if the file cannot be read, or another process has replaced it."""
         return checkpoint.weights(self.weights, self.digest)
 
     def state(self) -> dict[str, Any]:
-        """The part of ``last.ckpt`` that identifies the run: the form, the fingerprint and the evaluations so far."""
-        return {"form": FORM, "fingerprint": self.fingerprint, "curve": self.curve}
+        """What ``last.ckpt`` holds to identify the run and the files of its classes, and the evaluations so far."""
+        sources = config_file.source_digests(self.choices)
+        return {"form": FORM, "fingerprint": self.fingerprint, "sources": sources, "curve": self.curve}
 
     def save_last(self) -> contextlib.AbstractContextManager[Path]:
         """Yield a path for the state of the training, which becomes ``last.ckpt`` at the end of the block."""

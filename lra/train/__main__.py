@@ -17,7 +17,7 @@ from .. import __version__
 from ..config.entry import main
 from ..config.experiment import Experiment
 from ..console import log
-from ..ranks import rank_zero_first
+from ..ranks import on_rank_zero, rank_zero_first
 from ..runs import config_file, record
 from ..runs.reader import SeedDirs
 from ..runs.run_dir import RunDir
@@ -62,6 +62,7 @@ def run_seeds(plan: Plan) -> None:
     # The choices that decide the result become config.yaml and the fingerprint.
     choices = experiment.choices(plan.data.source.provenance)
     seed_dirs = SeedDirs(experiment.home)
+    on_rank_zero(lambda: seed_dirs.check_sources(choices))
     for seed in experiment.seeds:
         run_dir = RunDir(path=seed_dirs.path(seed), choices=choices, seed=seed, title=f"{plan.title} seed {seed}")
         run_seed(plan, run_dir)

@@ -52,6 +52,7 @@ class Plan:
             f"validation on {plural(examples, 'example')} every {plural(optim.eval_every, 'step')}; "
             f"{self.params:,} parameters; about {megabytes} MB per seed in {experiment.home}"
         ]
+        messages += _cut_sequences(experiment.task, self.data)
         # Options that are valid but do not have their effect here.
         if emulates_bf16(self.device, experiment.trainer.precision):
             messages.append("this processor has no bfloat16 instructions; trainer.precision=fp32 is faster here")
@@ -176,3 +177,15 @@ def _check_tokens(task: Task, name: str, tokens: torch.Tensor, has_class_token: 
     if last_id >= task.vocab:
         reason = f"the largest token id of the {name} set with task.shift={task.shift}"
         raise ValueError(f"task.vocab must be above {last_id}, {reason}, not {task.vocab}")
+
+
+def _cut_sequences(task: Task, data: TaskData) -> list[str]:
+    """Warn of training sequences that are cut, except texts: an expression without its end has no answer."""
+    if task.display == "bytes":
+        return []
+    lengths = data.splits["train"].lengths
+    num_cut = int((lengths > data.limit).any(1).sum())
+    if not num_cut:
+        return []
+    share = f"{num_cut:,} of {len(lengths):,} training sequences"
+    return [f"warning: {share} are longer than {data.limit:,} tokens (task.limit and task.length) and lose their end"]

@@ -130,11 +130,8 @@ def transformer_ls_oracle(mixer, x, real, window):
 @torch.no_grad()
 def test_transformer_ls_matches_definition(pattern, window, kernel):
     """Padded positions are compared too: they hold output(0)."""
-    mixer, x, mask = (
-        make_transformer_ls(window=window, kernel=kernel),
-        tokens(LS_DIM, LS_LENGTH),
-        masks(LS_LENGTH)[pattern],
-    )
+    mixer, x = make_transformer_ls(window=window, kernel=kernel), tokens(LS_DIM, LS_LENGTH)
+    mask = masks(LS_LENGTH)[pattern]
     if kernel:
         assert not mixer.conv.weight.any()
         torch.nn.init.normal_(mixer.conv.weight)

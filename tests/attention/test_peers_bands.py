@@ -28,9 +28,8 @@ def test_longformer_matches_transformers(side, global_tokens, monkeypatch):
     softmax = F.softmax
     monkeypatch.setattr(F, "softmax", lambda x, dim, dtype=None: softmax(x, dim))
     torch.manual_seed(0)
-    config = LongformerConfig(
-        hidden_size=DIM, num_attention_heads=H, attention_window=[2 * side], attention_probs_dropout_prob=0.0
-    )
+    options = {"attention_window": [2 * side], "attention_probs_dropout_prob": 0.0}
+    config = LongformerConfig(hidden_size=DIM, num_attention_heads=H, **options)
     peer, length = LongformerSelfAttention(config, 0).double(), 64
     for name in ("query", "key", "value"):
         getattr(peer, f"{name}_global").load_state_dict(getattr(peer, name).state_dict())

@@ -82,8 +82,7 @@ def test_cosformer_matches_released():
 
 def test_hedgehog_matches_released():
     weight = torch.stack([waves(H, D, D, seed=4), waves(H, D, D, seed=5)])
-    hedgehog = set_parameters(Hedgehog(SIZES).double(), weight=weight)
-    compare(hedgehog(*qkv()), "hedgehog")
+    compare(set_parameters(Hedgehog(SIZES).double(), weight=weight)(*qkv()), "hedgehog")
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,7 @@ def both_passes(attention, tensors, mask=None):
     """Return the output and the gradients of a fixed weighted sum of the output with respect to the tensors."""
     tensors = [x.clone().requires_grad_() for x in tensors]
     out = attention(*tensors, mask)
-    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
-    (out * weights).sum().backward()
+    (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).sum().backward()
     return [out.detach(), *(x.grad for x in tensors)]
 
 

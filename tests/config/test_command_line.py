@@ -51,8 +51,7 @@ BACKSLASHES = ["a\\'b", "end\\", "a\\b", "\\${y}", "a\\\\${y}"]
 def shell_arguments(command):
     """Run a command in bash and return the arguments that ``lra`` receives."""
     script = f"lra() {{ printf '%s\\0' \"$@\"; }}; {command}"
-    run = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    return run.stdout.split("\0")[:-1]
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
 
 
 @pytest.mark.parametrize("text", NAMES + BACKSLASHES)

@@ -195,13 +195,19 @@ def test_bag_features_are_counts_of_valid_tokens(monkeypatch):
         valid_tokens = inputs[0, 0] if mask is None else inputs[0, 0][mask[0, 0]]
         assert torch.equal(made[example].round().long(), valid_tokens.bincount(minlength=7))
     assert len(made) == 300
+    # Files may be sorted by label, so that their examples are drawn.
+    monkeypatch.setattr(TemporalOrder, "generated", False)
+    (left_out,) = set(range(301)) - set(bag.fitted_examples(data, "train").tolist())
+    assert left_out == np.random.RandomState(0).permutation(301)[-1] and len(bag.features(data, "train", 7)) == 300
     pair = bag._compare(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 5.0]]))
     assert pair.tolist() == [[1, 2, 3, 5, 3, 10, -2, -3]]
 
 
-def test_bag_of_tokens_learns_counts_but_not_order():
-    """Counts distinguish X X, Y Y and one of each, but not X Y from Y X."""
-    data = task(TemporalOrder(train=2000, val=500, test=2000))
+def test_bag_of_tokens_learns_counts_but_not_order(monkeypatch):
+    """Counts distinguish X X, Y Y and one of each, but not X Y from Y X; examples are drawn with their labels."""
+    monkeypatch.setattr(bag, "MAX_FITTED", 2000)
+    monkeypatch.setattr(TemporalOrder, "generated", False)
+    data = task(TemporalOrder(train=2100, val=500, test=2000))
     state = torch.random.get_rng_state()
     scores = fit(data)
     assert torch.equal(torch.random.get_rng_state(), state) and fit(data) == scores

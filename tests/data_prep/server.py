@@ -101,9 +101,8 @@ def nest(folder: str, files: dict[str, bytes]) -> dict[str, bytes]:
 def examples(split: Split) -> list[tuple]:
     """Label, and bytes of the sequence of each tower, for each example of a split."""
     sequences = [split.tokens[a:b].numpy().tobytes() for a, b in split.offsets.unfold(0, 2, 1).tolist()]
-    return list(
-        zip(split.labels.tolist(), *(sequences[tower :: split.towers] for tower in range(split.towers)), strict=True)
-    )
+    towers = [sequences[tower :: split.towers] for tower in range(split.towers)]
+    return list(zip(split.labels.tolist(), *towers, strict=True))
 
 
 def gathered(source, split: str = "train") -> tuple[np.ndarray, np.ndarray]:

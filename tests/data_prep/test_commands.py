@@ -35,11 +35,13 @@ from data_prep import __main__ as command
 from data_prep import baselines, inspect, survey
 from data_prep.__main__ import PrepareOptions
 from data_prep.adding import Adding
+from data_prep.expressions import decode
 from data_prep.image import OFFICIAL
-from data_prep.listops import ListOps, decode
+from data_prep.listops import ListOps
 from data_prep.retrieval import Retrieval
 from data_prep.text import Text
 from lra.config.compose import compose
+from lra.config.quoting import override
 from lra.runs import record
 from lra.train.__main__ import train
 
@@ -150,8 +152,7 @@ def inspected(capsys):
     """Run lra data inspect on a path: returns the exit status and stdout."""
 
     def run(path):
-        status = inspect.main([str(path)])
-        return status, capsys.readouterr().out
+        return inspect.main([str(path)]), capsys.readouterr().out
 
     return run
 
@@ -169,7 +170,8 @@ LAYOUTS = {
 def test_inspect_recognises_layout_and_counts_examples(tmp_path, inspected, layout, kind):
     listops, pairs, pathfinder = LAYOUTS[layout]
     files = nest(listops, LISTOPS) | nest(pairs, PAIRS) | nest(pathfinder, image_files())
-    root = write_release(tmp_path / "root", kind, files)
+    # Hydra needs quotes around a comma.
+    root = write_release(tmp_path / "a, b", kind, files)
     status, out = inspected(root)
     assert status == 0 and f"layout: {layout}" in out and kind in out.splitlines()[0]
     assert "train         2 examples  length 4 / 4 / 4  labels 2:1 9:1" in out
@@ -180,7 +182,8 @@ def test_inspect_recognises_layout_and_counts_examples(tmp_path, inspected, layo
     assert "cifar-10-binary.tar.gz: lra data task=image" in out
     commands = [shlex.split(line.partition("it: ")[2])[2:] for line in out.splitlines() if "to prepare it: " in line]
     folders = {"listops": listops, "retrieval": pairs, "pathfinder": pathfinder}
-    assert sorted(commands) == sorted([f"task={task}", f"source.release={root}/{folders[task]}"] for task in folders)
+    release = lambda task: override("source.release", f"{root}/{folders[task]}")
+    assert sorted(commands) == sorted([f"task={task}", release(task)] for task in folders)
 
 
 HTML = b"<!DOCTYPE html>\n<title>403</title>"
@@ -305,8 +308,7 @@ def test_survey_accepts_generated_listops_and_rejects_other_answers():
     assert "histogram of the answers is not the official one" in lines and "1,200 expressions are not of 501" in lines
     # Both bounds of the official lengths are exclusive.
     bounds = [survey.SplitSummary("train", lengths=[500, 501, 1_999, 2_000])]
-    differences = survey.ListOpsCollector("here").differences(bounds)
-    assert "train: 2 expressions are not of 501 to 1,999 tokens" in differences
+    assert "train: 2 expressions are not of 501 to 1,999 tokens" in survey.ListOpsCollector("here").differences(bounds)
 
 
 @pytest.mark.parametrize("words", [[], ["a", "b"], ["/nowhere"]])

@@ -17,10 +17,11 @@ from server import cifar, examples, gathered, imdb, prepared, write_folder
 from data_prep import __main__ as command
 from data_prep import export, show
 from data_prep.adding import Adding
+from data_prep.expressions import encode
 from data_prep.formats import write_release
 from data_prep.formats.layout import Export
 from data_prep.image import Image
-from data_prep.listops import ListOps, encode
+from data_prep.listops import ListOps
 from data_prep.pathfinder.generator import Pathfinder
 from data_prep.recall import Recall
 from data_prep.retrieval import Retrieval

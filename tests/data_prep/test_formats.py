@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from server import CIFAR, RECORDS, assert_error, assert_rejected, cifar, imdb, png, prepared, write_folder, write_tar
 
+from data_prep.expressions import decode
 from data_prep.formats import safe_pickle
 from data_prep.formats.detect import open_copy
 from data_prep.formats.lra_pickle import PARTS
 from data_prep.image import Image
-from data_prep.listops import ListOps, decode
+from data_prep.listops import ListOps
 from data_prep.pathfinder.generator import Pathfinder
 from data_prep.retrieval import Retrieval
 from data_prep.text import Text
@@ -124,8 +125,21 @@ def test_pickles_of_texts_and_images_are_read(tmp_path):
     assert prepared(Text(archive=tmp_path), data) == split_examples([(y, a) for a, _, y in TEXTS])
     pixels = split_examples([(y, bytes([i]) * 1024) for i, (_, y) in enumerate(images)])
     assert prepared(Image(archive=tmp_path), data) == prepared(Pathfinder(release=tmp_path), data) == pixels
-    assert prepared(Image(archive=tmp_path, train=3), data) == pixels | {"train": pixels["train"][:3]}
+    drawn = [pixels["train"][i] for i in sorted(np.random.RandomState(0).permutation(len(pixels["train"]))[:3])]
+    assert prepared(Image(archive=tmp_path, train=3), data) == pixels | {"train": drawn}
     assert_error(r"image.test.pickle: 6 examples asked for, there are 5", Image(archive=tmp_path, test=6).prepare, data)
+    # The validation set of an export with protocol=paper is its test set.
+    shutil.copy(tmp_path / "lra-text.test.pickle", tmp_path / "lra-text.dev.pickle")
+    assert_rejected(Text(archive=tmp_path, hold_out=2), tmp_path / "none", "its validation set is its test set")
+
+
+def test_data_of_moved_copy_are_found(tmp_path):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    write_pickles(copy, "text", [(np.full(3, 1 + i), i % 2) for i in range(30)])
+    expected = prepared(Text(archive=copy), tmp_path / "data")
+    copy.rename(tmp_path / "moved")
+    assert prepared(Text(archive=copy), tmp_path / "data") == expected
 
 
 @pytest.mark.parametrize(
@@ -183,9 +197,8 @@ def python_batches():
     for number, (name, examples) in enumerate(RECORDS.items()):
         labels = examples[:, 0].tolist()
         python_3_pickle = pickle.dumps({b"labels": labels, b"data": examples[:, 1:], b"filenames": ["x"]})
-        files[f"cifar-10-batches-py/{name}"] = (
-            python_3_pickle if number % 2 else python_2_pickle(examples[:, 1:], labels)
-        )
+        content = python_3_pickle if number % 2 else python_2_pickle(examples[:, 1:], labels)
+        files[f"cifar-10-batches-py/{name}"] = content
     return files
 
 
@@ -230,6 +243,12 @@ def test_file_that_is_no_npz_error_names_file(tmp_path, save):
         with open(tmp_path / f"{split}.npz", "wb") as file:
             save(np.zeros(3, np.uint8), file)
     assert_rejected(Text(archive=tmp_path), tmp_path / "data", "train.npz is damaged or not an .npz file")
+    for labels, message in (
+        (np.array([None]), "Object arrays cannot be loaded"),
+        (np.array(0), "labels must have the"),
+    ):
+        np.savez(tmp_path / "train.npz", tokens=np.zeros(3, np.uint8), offsets=np.array([0, 3]), labels=labels)
+        assert_rejected(Text(archive=tmp_path), tmp_path / "data", f"train.npz: {message}")
 
 
 def write_pixel_lines(folder, examples):
@@ -313,7 +332,9 @@ def test_parquet_and_arrow_columns_are_read_for_each_task(tmp_path, suffix):
     assert_error(r"source.columns must be 1 of inputs, then the label, got \['a'\]", Text, archive=text, columns=["a"])
     trees = write("trees", [(decode(ids), y) for ids, y in listops()], ["Source", "Target"])
     assert prepared(ListOps(release=trees), data) == split_examples([(y, ids.tobytes()) for ids, y in listops()])
-    curves = write("curves", [(image_cell(np.full((32, 32), i)), i % 2) for i in range(30)], ["image", "label"])
+    curves = write(
+        "curves", [(image_cell(np.full((32, 32, 3)[: 2 + i % 2], i)), i % 2) for i in range(30)], ["image", "label"]
+    )
     assert prepared(Pathfinder(release=curves), data) == split_examples([(i % 2, bytes([i]) * 1024) for i in range(30)])
     message = "example 1: 1024 pixels instead of 4096, an image of another size"
     assert_rejected(Pathfinder(release=curves, size=64), tmp_path / "bad", message)

@@ -16,7 +16,8 @@ from server import assert_error, assert_rejected, prepared, trained
 
 from data_prep.adding import Adding
 from data_prep.chain import Chain
-from data_prep.listops import ListOps, decode
+from data_prep.expressions import decode
+from data_prep.listops import ListOps
 from data_prep.majority import Majority
 from data_prep.pathfinder.generator import Pathfinder
 from data_prep.recall import Recall

@@ -105,13 +105,17 @@ def test_archive_gives_same_splits_as_unpacked_folder(tmp_path, top):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_empty_invalid_and_missing_images_are_skipped_and_counted(tmp_path, packed, capfd):
-    small = png(np.zeros((16, 16), np.uint8))
-    changes = {SAMPLE: b"", "imgs/8/sample_4.png": b"PNG", "imgs/9/sample_30.png": small}
+    small, deep = png(np.zeros((16, 16), np.uint8)), png(np.full((32, 32), 300, np.uint16))
+    changes = {SAMPLE: b"", "imgs/8/sample_4.png": b"PNG", "imgs/9/sample_30.png": small, "imgs/9/sample_31.png": deep}
     path = write_images(tmp_path, packed, image_files(**changes, **{"imgs/10/sample_55.png": None}))
-    splits = prepared(Pathfinder(release=path), tmp_path / "data")
-    assert sum(map(len, splits.values())) == len(labelled_images()) - 4
+    assert sum(map(len, prepared(Pathfinder(release=path), tmp_path / "data").values())) == len(labelled_images()) - 5
     lines = [line for line in capfd.readouterr().err.splitlines() if "skipped" in line]
-    assert sum(int(line.split()[1]) for line in lines) == 4
+    assert sum(int(line.split()[1]) for line in lines) == 5
+
+
+def test_folder_of_another_contour_length_is_rejected(tmp_path):
+    folder = write_folder(tmp_path / FOLDERS[9], image_files(contour=9))
+    assert_rejected(Pathfinder(release=folder), tmp_path / "data", "holds images of contour 9: add source.contour=9")
 
 
 DAMAGED = {

@@ -201,9 +201,8 @@ def assert_same_distribution(kind, images):
     p = {}
     for name, recorded in ORIGINAL["statistics"][kind].items():
         if isinstance(recorded, dict):
-            table = np.array(
-                [recorded["counts"], pathfinder_reference.counted(recorded["edges"], [image[name] for image in images])]
-            )
+            counts = pathfinder_reference.counted(recorded["edges"], [image[name] for image in images])
+            table = np.array([recorded["counts"], counts])
             table = table[:, table.any(0)]
             p[name] = chi2_contingency(table).pvalue if table.shape[1] > 1 else 1.0
     assert len(p) == 17 and min(p.values()) > 0.01 / len(p), sorted(p.items(), key=lambda item: item[1])[:5]

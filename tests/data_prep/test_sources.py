@@ -253,8 +253,7 @@ def test_finished_run_needs_no_source_files(home, call):
     _, data = restore.trained(run, restore.configuration(run, "data"))
     assert len(data.splits["test"]) == 8
     check_choices(folder, run_identity(experiment("listops", "a")))
-    overrides = ["task=listops", "source.release=a", "data.root=data"]
-    exit_message, _, log = call(command.prepare, *overrides, "verify=true")
+    exit_message, _, log = call(command.prepare, *["task=listops", "source.release=a", "data.root=data"], "verify=true")
     assert exit_message is None and "does not exist; using the data prepared at" in log
     with pytest.raises(ValueError, match=r"data of this run are not in .*other; to make .*source.release=<path>"):
         restore.trained(run, restore.configuration(run, str(home / "other")))

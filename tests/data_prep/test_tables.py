@@ -10,8 +10,9 @@ import pytest
 from server import assert_error, assert_rejected, official, prepared, write_folder, write_release, write_tar
 
 from data_prep import lines
+from data_prep.expressions import decode
 from data_prep.genome import Genome
-from data_prep.listops import ListOps, decode
+from data_prep.listops import ListOps
 from data_prep.retrieval import Retrieval
 
 HEAD = b"Source\tTarget\n"
@@ -112,6 +113,8 @@ DAMAGED_TABLES = {
     "blank line": (VAL, HEAD + b"1\t1\n\n1\t1\n", "basic_val.tsv, line 3: not an expression"),
     "wrong head": (VAL, b"Target\tSource\n1\t1\n", "basic_val.tsv: the first line must be Source, a tab, Target"),
     "no tab": (VAL, HEAD + b"1\t1\n1 1\n", "basic_val.tsv, line 3: not an expression, a tab and a digit"),
+    "answer": (VAL, HEAD + b"[MAX 2 9 ]\t3\n", "basic_val.tsv, line 2: the answer is 9, not 3"),
+    "brackets": (VAL, HEAD + b"[MAX 2 9\t9\n", "basic_val.tsv, line 2: not an expression$"),
     "operator": ("basic_test.tsv", HEAD + b"[FIRST 1 2 ]\t1\n", r"basic_test.tsv, line 2: unknown token '\[FIRST'"),
     "4 fields": (EVAL, b"1.0\ta\tb\tc\td\n1.0\ta\tb\tc\n", "eval.tsv, line 2: 4 fields instead of label, id, id, te"),
     "label 2": (TEST, b"2.0\ta\tb\tc\td\n", "test.tsv, line 1: the label is '2.0', not 0.0 or 1.0"),
@@ -186,8 +189,7 @@ def test_byte_order_marks_line_ends_and_blank_last_lines_are_accepted(tmp_path, 
     root = write_folder(tmp_path / "root", {name: transform(data) for name, data in files.items()})
     unmodified = write_folder(tmp_path / "plain", files)
     for kind in (ListOps, Retrieval):
-        expected = prepared(kind(release=unmodified), tmp_path / "data")
-        assert prepared(kind(release=root), tmp_path / "data") == expected
+        assert prepared(kind(release=root), tmp_path / "data") == prepared(kind(release=unmodified), tmp_path / "data")
     (tmp_path / "dog.fa").write_bytes(transform(b">a\nACGT\n"))
     (tmp_path / "donkey.fa").write_bytes(transform(b">a\nACG\nT\n>b\nACGT\n"))
     genome = Genome(dog=tmp_path / "dog.fa", donkey=tmp_path / "donkey.fa", longer_than=1)

@@ -174,9 +174,8 @@ def test_first_pages_run_in_order(work, monkeypatch):
     assert len(done) > 11
 
 
-COMMANDS_ON_EXAMPLES = [
-    c for c in COMMANDS if c.page in ("docs/mechanism.md", "docs/task.md") and c.words[0] == "python"
-]
+EXAMPLE_PAGES = ("docs/mechanism.md", "docs/task.md")
+COMMANDS_ON_EXAMPLES = [c for c in COMMANDS if c.page in EXAMPLE_PAGES and c.words[0] == "python"]
 RUNNABLE = [c for c in COMMANDS_ON_EXAMPLES if c.words[2] in TINY and "-m" not in c.words[3:]]
 
 

@@ -294,8 +294,7 @@ def test_share_of_outcomes_that_a_table_explains():
     table = np.array([0, 9, 5, 5])
     assert explained(table[groups] == labels, labels, [groups]) == 100
     # Half of the groups are answered correctly, of which a table has one in ten by chance.
-    half_right = (table[groups] == labels) | (groups < 2)
-    assert explained(half_right, labels, [groups]) == pytest.approx(50 + 10 / 2, abs=1.5)
+    assert explained((table[groups] == labels) | (groups < 2), labels, [groups]) == pytest.approx(50 + 10 / 2, abs=1.5)
     # A group per example says nothing about the other half of the examples; the larger groups around it decide.
     assert explained(rng.random(20_000) < 0.5, labels, [np.arange(20_000)]) == pytest.approx(50, abs=1.5)
     assert explained(table[groups] == labels, labels, [groups, np.arange(20_000)]) == 100

@@ -159,8 +159,7 @@ def test_reload_uses_saved_attention_name_and_warns_without_it(tmp_path):
 
 
 def test_decoder_raises():
-    gpt_sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 50}
-    gpt = build("GPT2", gpt_sizes | {"attn_implementation": "cur"})
+    gpt = build("GPT2", {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 50} | {"attn_implementation": "cur"})
     assert_error("gpt2 is a decoder or masks keys query by query", gpt, input_ids=inputs("bert")["input_ids"])
     decoder = build("Bert", {**TEXT, "is_decoder": True, "attn_implementation": "cur"})
     assert_error("bert is a decoder", decoder, **inputs("bert"))

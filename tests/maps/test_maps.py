@@ -170,8 +170,7 @@ def test_maps_command_writes_figures(run_dir, message, call, data_root, tmp_path
     class_run = trained(tmp_path, "task.length=64", "model.pool=class", attn="mean")
     assert call(show, f"run={class_run}")[0] is None
     assert message() is None and message("example=3", "layer=0", "head=1", "at=[0,5]") is None
-    names = {path.name for path in (run_dir / "maps").iterdir()}
-    assert names == {"test-0-layer-1.png", "test-3-layer-0-head-1.png"}
+    assert {path.name for path in (run_dir / "maps").iterdir()} == {"test-0-layer-1.png", "test-3-layer-0-head-1.png"}
 
 
 @pytest.mark.parametrize(

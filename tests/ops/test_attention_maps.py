@@ -223,8 +223,7 @@ def test_non_finite_outputs_count_as_wrong():
 
 def test_within_tolerance_bound_is_strict():
     labels = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.25])
-    outputs = torch.tensor([0.5, 0.539, 0.461, 0.541, 0.5])[:, None]
-    assert metrics.within_tolerance(outputs, labels) == 60
+    assert metrics.within_tolerance(torch.tensor([0.5, 0.539, 0.461, 0.541, 0.5])[:, None], labels) == 60
     bound = torch.tensor([[0.04]], dtype=torch.float64)
     assert metrics.within_tolerance(bound, torch.zeros(1)) == 0
     assert metrics.within_tolerance(bound.nextafter(torch.zeros(1, dtype=torch.float64)), torch.zeros(1)) == 100

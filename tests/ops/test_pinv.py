@@ -49,8 +49,7 @@ def test_cubic_and_gradient_match_reference(init, steps):
 
 
 def test_cubic_passes_gradgradcheck():
-    m = stochastic_matrices(3, (2,)).requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda x: cubic(x, steps=3), m)
+    assert torch.autograd.gradgradcheck(lambda x: cubic(x, steps=3), stochastic_matrices(3, (2,)).requires_grad_())
 
 
 @pytest.mark.slow

@@ -69,9 +69,8 @@ LARGE = [
 ]  # fmt: skip
 CASES = [(spec, spec["n"] != 200, 4) for spec in GRID]
 # Values of a large mean: in the gradient of the inverse all but a small part cancels in the softmax of U.
-CASES += [
-    ({"n": 259, "m": m, "d": 32, "e": 32, "dtype": BF16, "N": 1, "content": "shifted"}, True, 6) for m in (16, 64)
-]
+SHIFTED = {"n": 259, "d": 32, "e": 32, "dtype": BF16, "N": 1, "content": "shifted"}
+CASES += [(SHIFTED | {"m": m}, True, 6) for m in (16, 64)]
 CASES += [pytest.param(spec, copy, 6, marks=pytest.mark.slow) for spec in LARGE for copy in (True, False)]
 
 
@@ -129,9 +128,8 @@ def test_kernel_error_on_random_cases(examples):
 @pytest.mark.parametrize("masked", [True, False])
 def test_landmark_gradient_error_is_at_most_twice_eager_error(masked):
     (q, k, v), _, _, mask, dout = case(n=70, m=16, d=24, e=8, dtype=WIDE, masked=True, H=2)
-    landmarks = [
-        torch.randn(2, 2, 12, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in (1, 2)
-    ]
+    generators = [torch.Generator().manual_seed(i) for i in (1, 2)]
+    landmarks = [torch.randn(2, 2, 12, 24, dtype=torch.float64, generator=g) for g in generators]
     real = torch.arange(12) < torch.tensor([[12], [5]])[:, None] if masked else None  # (N,1,c), for both heads
 
     def product(impl, *tensors):
@@ -194,9 +192,8 @@ def test_cur_compiles_without_graph_breaks():
     (q, k, v), _, _, mask, dout = small_case()
     for length in (40, 33):
         slices = [x[:, :, :length].detach().requires_grad_() for x in (q, k, v)]
-        pair = (
-            torch.autograd.grad(f(*slices, mask[:, :length]), slices, dout[:, :, :length]) for f in (module, compiled)
-        )
+        outputs = (f(*slices, mask[:, :length]) for f in (module, compiled))
+        pair = (torch.autograd.grad(out, slices, dout[:, :, :length]) for out in outputs)
         torch.testing.assert_close(*pair, rtol=0, atol=0)
 
 

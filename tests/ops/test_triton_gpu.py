@@ -110,8 +110,7 @@ def test_inductor_compiles_without_graph_breaks():
     block = config("flashcur_abs", "task.length=512", "model.dim=64").block_factory()().cuda().eval()
     x = torch.randn(2, 512, 64, device="cuda")
     eager_out = block(x, mask)[0]
-    compiled = torch.compile(block, fullgraph=True)
-    torch.testing.assert_close(compiled(x, mask)[0], eager_out, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.compile(block, fullgraph=True)(x, mask)[0], eager_out, rtol=1e-4, atol=1e-4)
 
 
 def training_losses(attn: str, steps: int = 200) -> torch.Tensor:

@@ -112,9 +112,8 @@ def spill_limit(row) -> float:
 
     Spilling may not move more bytes per step than the library products that the inverse on chip replaces.
     """
-    is_fused = row["kernel"] in FUSED and tiles.fuses_inverse(
-        row["m"], row["d"], resources.DTYPES[row["dtype"]], row["arch"]
-    )
+    dtype = resources.DTYPES[row["dtype"]]
+    is_fused = row["kernel"] in FUSED and tiles.fuses_inverse(row["m"], row["d"], dtype, row["arch"])
     if not (tiles.on_chip(row["m"], row["arch"]) and (is_fused or row["kernel"] in INVERSE)):
         return 0
     matrices = MATRICES_MOVED["forward" if row["kernel"] in ("rv", "inverse") else "backward"]

@@ -140,6 +140,13 @@ def test_custom_mechanism_is_shown_and_transferred_if_trusted(data_root, tmp_pat
         # The drop-in study needs a run of softmax attention.
         if entry is not dropin:
             assert run(entry, *words, f"trust={__name__}", patch=monkeypatch, capfd=capfd)[0] is None
+    # After an edit of the class, its seeds are neither averaged with others, resumed nor scored.
+    run_dir = RunDir.read(home, __name__)
+    monkeypatch.setattr(config_file, "_file_digest", lambda _: "another")
+    message = f"was trained with another version of {__name__}"
+    assert message in error_message(lambda: trained(tmp_path, attn=f"{__name__}.Mine"))
+    assert message in error_message(run_dir._resume, {})
+    assert message in error_message(configuration, run_dir, data_root)
 
 
 @pytest.fixture
@@ -165,12 +172,8 @@ def test_link_to_another_disk_is_followed(runs, place):
 
 
 # Path of a link to a folder that has another path too, and its target.
-AGAIN = {
-    f"{RECORD.study}/{RECORD.task}/other": RECORD.label,
-    f"{LABEL}/seed-0/loop": ".",
-    "mine": "../runs",
-    "up": "..",
-}
+AGAIN = {f"{RECORD.study}/{RECORD.task}/other": RECORD.label, f"{LABEL}/seed-0/loop": "."}
+AGAIN |= {"mine": "../runs", "up": ".."}
 
 
 @pytest.mark.parametrize("place", AGAIN)

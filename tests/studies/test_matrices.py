@@ -207,9 +207,8 @@ def test_inverses_command_on_random_tokens_writes_figures_and_tables(tmp_path):
     out_dir = tmp_path / "inverses/random"
     norms = pd.read_csv(out_dir / "norms.csv")
     assert set(norms.mechanism) == {"soft", "nystrom", "cur_abs"} and set(norms.n) == {2} and set(norms["at"]) == {4, 6}
-    assert len(pd.read_csv(out_dir / "convergence.csv")) == 2 * 2 * 2 * (
-        len(measure.SYMMETRIC) + 2 * len(measure.OTHER)
-    )
+    per_case = len(measure.SYMMETRIC) + 2 * len(measure.OTHER)
+    assert len(pd.read_csv(out_dir / "convergence.csv")) == 2 * 2 * 2 * per_case
     assert all((out_dir / f"{name}.png").stat().st_size > 10_000 for name in ("convergence", "norms"))
 
 

@@ -26,8 +26,7 @@ def qkv(L=L, E=E, spread=1.0):
 
 
 def tokens(dim, L=L):
-    x = torch.randn(3, L, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    return x.requires_grad_()
+    return torch.randn(3, L, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
 
 def padded_ids(lengths, towers=1):
@@ -53,8 +52,7 @@ def build(name, *words):
 def model_and_batch(name, *words):
     """A float64 classifier of 24 tokens and a batch of two sequences, the second padded."""
     size_overrides = [word for start, word in FITTING.items() if name.startswith(start)]
-    model = build(name, "task.length=24", *size_overrides, *words)
-    return model, Batch(*padded_ids((24, 17)), torch.tensor([0, 1]))
+    return build(name, "task.length=24", *size_overrides, *words), Batch(*padded_ids((24, 17)), torch.tensor([0, 1]))
 
 
 def masks(L=L):

@@ -44,8 +44,7 @@ def same_with_gradients(ours, theirs, x, rtol=1e-11, atol=1e-12):
 
 
 def tokens(length=L):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(N, length, DIM, dtype=torch.float64, generator=generator).requires_grad_()
+    return torch.randn(N, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
 
 def derived_qkv(x):

@@ -167,8 +167,7 @@ def test_token_at_masked_position_does_not_change_output(mask_id):
     inputs, mask = batch()
     model = pretrainer(classifier(), mask_id=mask_id)
     holes = draw_holes(0.4, inputs, mask)
-    changed_inputs = torch.where(holes, (inputs + 3) % 16, inputs)
-    assert torch.equal(model(inputs, mask, holes), model(changed_inputs, mask, holes))
+    assert torch.equal(model(inputs, mask, holes), model(torch.where(holes, (inputs + 3) % 16, inputs), mask, holes))
     # mask_id=own: a masked position differs from the padding id 0; mask_id=padding: it is id 0.
     zeroed = (inputs * ~holes, mask)
     assert torch.equal(model(inputs, mask, holes), model(*zeroed, torch.zeros_like(holes))) == (mask_id == "padding")
