@@ -52,7 +52,7 @@ class Plan:
             f"validation on {plural(examples, 'example')} every {plural(optim.eval_every, 'step')}; "
             f"{self.params:,} parameters; about {megabytes} MB per seed in {experiment.home}"
         ]
-        messages += _cut_sequences(experiment.task, self.data)
+        messages += _cut_sequences(self.data)
         # Options that are valid but do not have their effect here.
         if emulates_bf16(self.device, experiment.trainer.precision):
             messages.append("this processor has no bfloat16 instructions; trainer.precision=fp32 is faster here")
@@ -179,9 +179,10 @@ def _check_tokens(task: Task, name: str, tokens: torch.Tensor, has_class_token: 
         raise ValueError(f"task.vocab must be above {last_id}, {reason}, not {task.vocab}")
 
 
-def _cut_sequences(task: Task, data: TaskData) -> list[str]:
-    """Warn of training sequences that are cut, except texts: an expression without its end has no answer."""
-    if task.display == "bytes":
+def _cut_sequences(data: TaskData) -> list[str]:
+    """Warn of training sequences that are cut: an expression without its end has no answer."""
+    # Texts, genomes and images are cut on purpose.
+    if not data.source.generated:
         return []
     lengths = data.splits["train"].lengths
     num_cut = int((lengths > data.limit).any(1).sum())

@@ -191,9 +191,9 @@ def test_label_outside_the_classes_is_rejected():
     # Of 16 token ids the last one is 15, here the stored token 14.
     check = lambda vocab: plan._check_tokens(run.task.replace(vocab=vocab, shift=1), "a", torch.tensor([3, 14]), False)
     check(16)
-    assert plan._cut_sequences(run.task, data) == []
+    assert plan._cut_sequences(data) == []
     data.limit = 3
-    assert "are longer than 3 tokens (task.limit and task.length) and lose" in plan._cut_sequences(run.task, data)[0]
+    assert "are longer than 3 tokens (task.limit and task.length) and lose" in plan._cut_sequences(data)[0]
     message = "task.vocab must be above 15, the largest token id of the a set with task.shift=1"
     assert message in error_message(check, 15)
 
