@@ -32,8 +32,8 @@ def seconds_of_first_call() -> float:
 
 def ms_per_example(n: int, seed: int) -> float:
     """Measure processor milliseconds of all threads per ListOps example, independent of other processes."""
-    start = time.process_time()
     # Time of the process, so that other load does not count.
+    start = time.process_time()
     count = sum(1 for _ in islice(ListOps(seed=seed).examples(workers=1), n))
     return (time.process_time() - start) / count * 1e3
 

@@ -74,7 +74,7 @@ class Download:
             substitute=substitute,
         )
 
-    def beside(self, root: Path) -> "Download":
+    def prefer_copy_in(self, root: Path) -> "Download":
         """Copy that reads a file of the same name in a folder or below it; unchanged if there is none."""
         for folder in subfolders(expand(root)):
             if (folder / self.file).is_file():

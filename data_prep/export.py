@@ -17,7 +17,7 @@ from lra.config.options import TaskOptions
 from lra.config.quoting import command_line, override
 from lra.console import log
 from lra.data.progress import Progress, reporter
-from lra.data.source import Source, no_room
+from lra.data.source import Source, explain_full_disk
 
 from .archive import sha256
 from .formats.arrays import write_npz
@@ -117,7 +117,7 @@ def write(task: Export, layout: Layout, out: Path, arguments: str) -> None:
     work = out.with_name(f".{out.name}.tmp-{os.getpid()}")
     try:
         work.mkdir(parents=True)
-        with no_room(out), reporter(f"export {task.source.name}") as progress:
+        with explain_full_disk(out), reporter(f"export {task.source.name}") as progress:
             description = WRITERS[layout](task, work, progress)
             (work / "README.md").write_text(_readme(task, layout, arguments, description), encoding="utf-8")
             _write_sums(work, progress)

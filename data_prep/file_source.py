@@ -80,7 +80,7 @@ class FileSource(Source):
         return super().at(root)
 
     def _is_recorded(self) -> bool:
-        """Whether a run was trained on files, by the flat provenance in its configuration."""
+        """Whether a restored run was trained on files that only its recorded provenance identifies."""
         recorded = self.recorded or {}
         checksum = self.download.sha256 if self.download is not None else None
         for key in self.content_keys:

@@ -240,9 +240,9 @@ class Image(CopySource):
             splits[split] = chunks(examples, split, len(index), progress)
         return splits
 
-    def serve(self, release: Path) -> None:
+    def use_release(self, release: Path) -> None:
         if self.copy is None and self.download == OFFICIAL:
-            self.download = self.download.beside(release)
+            self.download = self.download.prefer_copy_in(release)
 
 
 def _examples(images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Iterator[tuple]:

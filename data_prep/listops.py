@@ -210,7 +210,7 @@ class ListOps(ReleaseSource):
             return {}
         return {**self.tree, **self.sizes, "seed": self.seed}
 
-    def serve(self, release: Path) -> None:
+    def use_release(self, release: Path) -> None:
         # A release has the paper's trees and sizes; smaller budgets and other seeds are generated.
         is_official = self.tree | self.sizes == OFFICIAL_TREE | OFFICIAL_SIZES and self.seed == 0
         if self.release is None and is_official:

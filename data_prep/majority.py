@@ -105,8 +105,8 @@ class Majority(Synthetic):
             (0 <= self.gap < self.length, f"source.gap from 0 to {self.length - 1}"),
             (num_votes <= num_positions, f"at most {num_positions} votes, not {num_votes}"),
         )
-        # Percentage of the questions that ask for a group chosen at random. Its winner is the answer more often, since
-        # groups may have the same winner.
+        # Score in percent of a guess: the winner of a random group of the sequence. It is right if that group is the
+        # asked one; the chance that another group has the same winner is left out.
         self.floor = 100 / self.present
         self.alphabet = assignment_tokens(self.groups, self.values, "g")
 

@@ -157,7 +157,7 @@ class Retrieval(FileSource):
             return str(self.release.path.absolute())
         return self.download.location()
 
-    def serve(self, release: Path) -> None:
+    def use_release(self, release: Path) -> None:
         # An address or a folder of the user has precedence.
         if self.release is None and self.download == OFFICIAL:
             self.release = serving(Release(path=release, files=FILES), self.name)

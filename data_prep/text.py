@@ -160,9 +160,9 @@ class Text(CopySource):
             splits[split] = chunks(map(pool.__getitem__, numbers), split, len(numbers), progress)
         return splits
 
-    def serve(self, release: Path) -> None:
+    def use_release(self, release: Path) -> None:
         if self.copy is None and self.download == OFFICIAL:
-            self.download = self.download.beside(release)
+            self.download = self.download.prefer_copy_in(release)
 
     def load(self, root: Path | str) -> dict[str, Examples]:
         splits = super().load(root)

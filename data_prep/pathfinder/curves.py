@@ -28,7 +28,7 @@ class Segment(NamedTuple):
     """The last paddle of a curve; paddle = -1 stands for failure."""
 
     paddle: int  # number in the table
-    y: int  # start, on which its patch is centred
+    y: int  # centre of its patch: the start of a curve's first paddle, the end of any other one
     x: int
     pivot_y: int
     pivot_x: int

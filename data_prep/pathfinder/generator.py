@@ -107,7 +107,7 @@ class Pathfinder(ReleaseSource):
     def location(self) -> str:
         return str(self.path.absolute())
 
-    def serve(self, release: Path) -> None:
+    def use_release(self, release: Path) -> None:
         # A release has the paper's sizes; smaller budgets, other seeds and void=false are generated.
         is_official = self.sizes == OFFICIAL_SIZES and self.void and self.seed == 0
         if self.release is not None or not is_official:

@@ -11,15 +11,15 @@ from .paddles import BEYOND
 
 
 @inlined
-def paste(image, patches, paddle, start_y, start_x):
+def paste(image, patches, paddle, centre_y, centre_x):
     """image = max(image, patch)."""
     patch = patches[paddle]
     side = patches.shape[1]
     width = patches.shape[2]
-    # The patch's centre is the paddle's start.
+    # The centre is the start of a curve's first paddle, the end of any other one (`paddles.Paddles`).
     half = side // 2
-    top = start_y - half + BEYOND
-    left = start_x - half + BEYOND
+    top = centre_y - half + BEYOND
+    left = centre_x - half + BEYOND
     window = image[top : top + side, left : left + width]
     for i in range(side):
         for x in range(patch.shape[1]):
@@ -28,14 +28,14 @@ def paste(image, patches, paddle, start_y, start_x):
 
 
 @inlined
-def fits(mask, limits, paddle, start_y, start_x):
+def fits(mask, limits, paddle, centre_y, centre_x):
     """Whether no pixel of the mask is above the paddle's limit; pixels beyond the image's edge count as occupied."""
     limit = limits[paddle]
     side = limits.shape[1]
     width = limits.shape[2]
     half = side // 2
-    top = start_y - half + BEYOND
-    left = start_x - half + BEYOND
+    top = centre_y - half + BEYOND
+    left = centre_x - half + BEYOND
     window = mask[top : top + side, left : left + width]
     for i in range(side):
         # Compare a whole line before branching, so that the loop is vectorised.

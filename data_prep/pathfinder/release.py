@@ -14,7 +14,7 @@ import numpy as np
 
 from lra.console import log
 from lra.data.progress import DELAY, Progress, reporter
-from lra.data.source import cores, no_room
+from lra.data.source import cores, explain_full_disk
 
 from ..archive import DEPTH, ambiguous, fingerprint, is_metadata, members, reading, stamp, subfolders
 from ..examples import in_order
@@ -234,7 +234,7 @@ class Archive:
         root.mkdir(parents=True, exist_ok=True)
         self.images = tempfile.TemporaryFile(dir=root)  # noqa: SIM115 read by `pixels`, closed by `close`
         count = 0
-        with reading(self.path), no_room(root):
+        with reading(self.path), explain_full_disk(root):
             for folder, name, content in self._members(progress):
                 copy = copies.setdefault(folder, _Copy())
                 data = content.read()

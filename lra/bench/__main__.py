@@ -35,7 +35,7 @@ def bench(options: BenchOptions) -> None:
     device = select_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
-    options = contestants.asked(options)
+    options = contestants.expand_mechanisms(options)
     # Wrong names raise an error before anything is measured.
     for name, task in itertools.product(options.mechanisms, options.tasks):
         contestants.experiment(name, [f"task={task}", f"budget={options.budget}", *options.overrides])

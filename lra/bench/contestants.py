@@ -32,7 +32,7 @@ Pad = Annotated[
 
 class BenchOptions(Options):
     conf: ClassVar[str] = "bench"
-    # Options of a single contestant, read by ``asked``.
+    # Options of a single contestant, read by ``expand_mechanisms``.
     unread: ClassVar[tuple[str, ...]] = ("attn", "block")
 
     # What is measured.
@@ -92,7 +92,7 @@ class Shape(NamedTuple):
     dtype: str
 
 
-def asked(options: BenchOptions) -> BenchOptions:
+def expand_mechanisms(options: BenchOptions) -> BenchOptions:
     """The options with the names of all contestants.
 
     ``attn=`` with its options becomes the only contestant, and the options of ``block=`` become overrides of it.

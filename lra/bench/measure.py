@@ -26,7 +26,7 @@ class Measurement:
     """The measurement of a step.
 
     Args:
-        samples: milliseconds a call, each the mean of ``calls`` consecutive calls.
+        samples: milliseconds per call, each the mean of ``calls`` consecutive calls.
         calls: number of calls of a sample.
         peak_bytes: the most that was allocated at once, above the bytes allocated before.
         status: ``ok``, or the reason why nothing was measured.
@@ -53,7 +53,7 @@ def measure(
     deadline: float = math.inf,
     clock: Clock = "wall",
 ) -> dict[Name, Measurement]:
-    """Time steps in rounds, each step once a round, so that a drift of the machine's speed affects all alike.
+    """Time steps in rounds, each step once per round, so that a drift of the machine's speed affects all alike.
 
     Warm-up and the memory pass come first and are not timed, nor is the first round on a GPU, in which its allocator
     finds blocks for all steps. On a GPU a sample is the time between two events.

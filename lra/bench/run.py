@@ -143,7 +143,7 @@ class RowGroup:
 
         for i, measurement in measurements.items():
             rows[i] = replace(rows[i], **asdict(measurement))
-        return [replace(row, roofline_ms=self._floor(row)) for row in rows]
+        return [replace(row, roofline_ms=self._roofline_ms(row)) for row in rows]
 
     def _row(self, mechanism: str, mode: str, pad: str | None, dtype: str) -> BenchRow:
         """The row of a contestant before it is measured; ``pad`` is None except for steps on data."""
@@ -169,7 +169,7 @@ class RowGroup:
             claimed=contestants.claim(mechanism, self.options.claims),
         )
 
-    def _floor(self, row: BenchRow) -> float | None:
+    def _roofline_ms(self, row: BenchRow) -> float | None:
         """The least milliseconds of a row by the rates of this machine."""
         if row.roofline_bytes is None:
             return None

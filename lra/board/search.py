@@ -18,9 +18,9 @@ class Entry:
     Args:
         mechanism: name of conf/attn with options of lra.train.
         experiment: name of conf/experiment.
-        run: seed of phase two without a rate.
-        choices: choices of the run, see ``Experiment.choices``.
-        options: options of the run.
+        run: template with a placeholder seed and rate; ``at`` derives the runs of both phases from it.
+        choices: choices of the template, see ``Experiment.choices``.
+        options: options of the template.
     """
 
     mechanism: str

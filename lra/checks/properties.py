@@ -95,7 +95,7 @@ def with_holes(mask: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(2)
     is_real = torch.rand(mask.shape, generator=generator) < 0.6
     is_second = torch.arange(mask.shape[1]) == 1
-    return mask & is_real | is_second
+    return (mask & is_real) | is_second
 
 
 def same(a: Tensor, b: Tensor) -> bool:

@@ -36,9 +36,9 @@ def main(kind: type[Options]) -> Callable:
 
     The options are declared in conf/<kind.conf>.yaml. The function itself is reachable as ``__wrapped__``.
 
-    A user's mistake (ValueError, OSError, Hydra's own errors) is reported as one line on stderr with exit status 1;
-    LRA_TRACEBACK=1 shows the traceback instead. If nobody reads stdout any more, as after ``| head``, that line is left
-    out.
+    An error that a user can correct (``errors.is_user_error``: ValueError, OSError, errors of Hydra and OmegaConf,
+    memory that runs out) is reported as one line on stderr with exit status 1; LRA_TRACEBACK=1 shows the traceback
+    instead. If nobody reads stdout any more, as after ``| head``, that line is left out.
 
     With -m a failed run does not stop the others, whether it raised an exception or, with joblib's launcher, a signal
     ended its process. The failed runs are listed at the end. A launcher of a cluster reports only the first failure.

@@ -46,12 +46,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _ALLOCATOR_ERRORS)
 
 
-def explain(error: BaseException, words: Iterable[str] = ()) -> str:
+def explain(error: BaseException, overrides: Iterable[str] = ()) -> str:
     """Describe a user's mistake: the offending option or name and the valid ones.
 
     Args:
         error: error that the mistake led to.
-        words: overrides of the command line, which are searched for a misspelt group.
+        overrides: overrides of the command line, which are searched for a misspelt group.
     """
     # The first cause says most: a ValueError of the suite, an unknown key, an unknown choice of a group.
     for cause in _causes(error):
@@ -71,7 +71,7 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
     missing = re.match(r"You must specify '(.*?)'.* Available options: (.*)", text)
     if missing:
         group, choices = missing.groups()
-        return _missing_choice(group, choices.split(), words)
+        return _missing_choice(group, choices.split(), overrides)
     # Out of memory: the first line of torch's message has the details behind the location in its code.
     if is_out_of_memory(error):
         lines = str(error).splitlines() or [text]
@@ -130,9 +130,9 @@ def _unknown_option(key: str, parent: Mapping) -> str:
     return unknown_key(name, keys, section)
 
 
-def _missing_choice(group: str, choices: list[str], words: Iterable[str]) -> str:
+def _missing_choice(group: str, choices: list[str], overrides: Iterable[str]) -> str:
     """Describe a group that the command line does not choose, or an override that looks like its misspelt name."""
-    keys = [word.lstrip("+").partition("=")[0] for word in words]
+    keys = [line.lstrip("+").partition("=")[0] for line in overrides]
     matches = difflib.get_close_matches(group, keys, n=1)
     if group not in keys and matches:
         return f"{matches[0]}: no such key; did you mean {group}=<name>?"

@@ -72,31 +72,31 @@ class Options(Section):
                 raise ValueError(f"budget must be one of {', '.join(map(str, budgets))}, not {format_value(budget)}")
 
     @classmethod
-    def from_config(cls, config: DictConfig, choices: DictConfig) -> Self:
+    def from_config(cls, config: DictConfig, hydra_config: DictConfig) -> Self:
         """Parse a composed configuration.
 
         Args:
             config: what hydra composed.
-            choices: hydra's own configuration, with the overrides and the chosen groups.
+            hydra_config: hydra's own configuration, with the overrides and the chosen groups.
 
         Raises:
             ValueError: an option is unknown or missing or has an invalid value, options do not go together, or the
                 label is no valid name.
         """
         cls.check_unresolved(to_tree(config))
-        groups = choices.runtime.choices
+        groups = hydra_config.runtime.choices
         # Parse the keys that the command reads, with their interpolations resolved.
         keys = [str(key) for key in config if key not in cls.unread]
         tree = to_tree(OmegaConf.masked_copy(config, keys), resolve=True)
         options = cls.parse(tree).resolve()
 
         # Overrides as they were written, ${...} included. The command that prepares the data repeats those of the data.
-        overrides = to_tree(choices.overrides)["task"]
+        overrides = to_tree(hydra_config.overrides)["task"]
         data_overrides = [line for line in overrides if line.lstrip("+~").startswith(_OF_DATA)]
         task = groups.get("task")
         if task and f"task={task}" not in data_overrides:
             data_overrides.insert(0, f"task={task}")  # an experiment chose the task
-        multirun = choices.mode is RunMode.MULTIRUN
+        multirun = hydra_config.mode is RunMode.MULTIRUN
         options = options.replace(command_overrides=overrides, data_overrides=data_overrides, multirun=multirun)
         if "attn" not in cls.model_fields:
             return options
@@ -140,11 +140,11 @@ class TaskOptions(Options):
             release = self.data.release.expanduser()
             if not release.exists():
                 raise ValueError(f"data.release={self.data.release} does not exist")
-            source.serve(self.data.release)
+            source.use_release(self.data.release)
         return source
 
 
-def _build_label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str], conf: str) -> str:
+def _build_label(tree: dict[str, Any], overrides: list[str], groups: Mapping[str, str], conf: str) -> str:
     """Name a configuration: attn, its options, the pretraining and the ``label_keys``.
 
     Of the options of attn, the label has those that the command line overrides with another value than the mechanism's
@@ -152,7 +152,7 @@ def _build_label(tree: dict[str, Any], words: list[str], groups: Mapping[str, st
 
     Args:
         tree: options of the run.
-        words: overrides of the command line.
+        overrides: overrides of the command line.
         groups: chosen yaml of each group.
         conf: name of the command's yaml.
 
@@ -161,7 +161,8 @@ def _build_label(tree: dict[str, Any], words: list[str], groups: Mapping[str, st
     """
     text = groups["attn"]
     options = flatten(tree["attn"])
-    overridden = {line.split("=", 1)[0].lstrip("+~") for line in words if line.lstrip("+~").startswith("attn.")}
+    attn_overrides = [line.lstrip("+~") for line in overrides if line.lstrip("+~").startswith("attn.")]
+    overridden = {line.split("=", 1)[0] for line in attn_overrides}
 
     # Defaults of the mechanism in the experiment, with their interpolations into the rest of the options resolved.
     defaults = {}

@@ -39,6 +39,7 @@ def absent() -> Any:
 
 
 def distinct(values: list) -> bool:
+    """Whether a list is not empty and has no value twice."""
     return bool(values) and len(set(values)) == len(values)
 
 

@@ -1,4 +1,4 @@
-"""Batches of a task: sequences gathered by index, in an order that depends on (seed, step) only."""
+"""Batches of a task: sequences gathered by index; the examples of a training step depend on (seed, step) only."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -56,7 +56,7 @@ class TaskData(L.LightningDataModule):
         eval_batch: examples per forward pass of a rank in evaluation; None: ``batch``.
         pad: ``batch`` pads to the longest sequence of a (micro-)batch, rounded up to ``MULTIPLE``; ``fixed`` pads to
             ``length``. ``none`` is ``batch`` for a model that packs the sequences. ``compact`` is ``batch`` after the
-            order-preserving removal of the tokens ``masked_id``: real tokens come first, with their positions.
+            order-preserving removal of the tokens ``masked_id``, if it is set: real tokens first, with positions.
         mask: False: no mask, so that padding counts as tokens.
         seed: seed of the order of the training examples.
     """

@@ -49,7 +49,7 @@ def cores() -> int:
 
 
 @contextmanager
-def no_room(folder: Path) -> Iterator[None]:
+def explain_full_disk(folder: Path) -> Iterator[None]:
     """Turn the error of a full disk in the block into a ValueError that names the remedy."""
     try:
         yield
@@ -102,7 +102,7 @@ class Source(ABC):
     def arguments(self) -> dict[str, Any]:
         """Every argument that influences the bytes, as JSON values; the number of workers does not."""
 
-    def serve(self, release: Path) -> None:  # noqa: B027 most sources have no files there
+    def use_release(self, release: Path) -> None:  # noqa: B027 most sources have no files there
         """Use the files of a folder with the official files of all tasks, unless the source has other files."""
 
     def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 nothing to do for what is generated
@@ -203,7 +203,7 @@ class Source(ABC):
             raw = self.raw
             self.fetch(folder.parent, progress)
             splits = self.splits(workers=workers, progress=progress)
-            with no_room(folder):
+            with explain_full_disk(folder):
                 write(folder, splits, provenance=self.provenance, towers=self.towers, raw=raw)
         seconds = time.perf_counter() - start
         size = sum(file.stat().st_size for file in folder.iterdir())

@@ -1,8 +1,8 @@
 """Baselines that need no mixing of tokens: a bag of tokens, and the first tokens alone.
 
 The bag-of-tokens baseline is a classifier of how often each token occurs, which does not know where. ``lra data
-baselines`` fits it once per data set and way of reading it; its scores are cached below the root of the data. The
-first-tokens baseline is a table of the most frequent answers.
+baselines`` and boards fit it once per data set and way of reading it; its scores are cached below the root of the
+data. The first-tokens baseline is a table of the most frequent answers.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ def path(data: TaskData, metric: str) -> Path:
     """Return the cache file of a data set as a task reads it."""
     # Everything that the score depends on.
     options = {"limit": data.limit, "masked_id": data.masked_id, "metric": metric, "version": VERSION}
-    # Scores of version 0.2.0 are of the first examples, for files too.
+    # Version 0.2.0 fitted the first examples of files too: another name, so that its cached scores are not read.
     if not _is_shuffled(data.source):
         options["fitted"] = "drawn"
     identity = options | {"source": data.source.provenance}

@@ -27,7 +27,7 @@ from ..runs.record import RunRecord, git_commit
 from ..runs.run_dir import RunDir
 from ..train import device as devices
 from . import record, restore
-from .fresh import FRESH_SEED, ExampleHashes, fresh_data, generator_experiment, mean_metric, outcomes
+from .fresh import FRESH_SEED, ExampleHashes, fresh_data, mean_metric, outcomes, restore_experiments
 from .record import FreshTest
 
 
@@ -52,7 +52,8 @@ def evaluate(options: EvaluateOptions) -> None:
     interruption. The other runs are scored even if one cannot be.
 
     Raises:
-        ValueError: there is no run, or some runs could not be scored; the message names each with its reason.
+        ValueError: there is no run, ``collect`` lacks the study or a run, or some runs could not be scored; the message
+            names each with its reason.
     """
     # Read the commit before the runs are scored, during which the checkout may change.
     git_commit()
@@ -113,7 +114,7 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
     title = f"{r.study} {r.task} {r.label} seed {run.seed}"
     if not run.weights.exists():
         raise ValueError(f"{run.path} has no {checkpoint.BEST}; copy the weights of the run there, or train it again")
-    trained, fresh_experiment = generator_experiment(run, str(options.data.root), options.examples)
+    trained, fresh_experiment = restore_experiments(run, str(options.data.root), options.examples)
     # For example a mechanism of Triton kernels without a GPU.
     if trained.unavailable:
         raise ValueError(f"{run.path}: {trained.unavailable}")

@@ -76,7 +76,7 @@ class FreshData:
     digest: str
 
 
-def generator_experiment(run: RunDir, root: str, examples: int) -> tuple[Experiment, Experiment]:
+def restore_experiments(run: RunDir, root: str, examples: int) -> tuple[Experiment, Experiment]:
     """Restore the experiment of a run, and the same experiment on fresh examples.
 
     Args:
@@ -147,13 +147,13 @@ def fresh_data(run: RunDir, trained: Experiment, fresh: Experiment, hashes: Exam
 
     # The digest of the new examples and their labels.
     index = np.flatnonzero(is_new)
-    summary = hashlib.sha256()
+    sha = hashlib.sha256()
     for position in index:
-        summary.update(fresh_hashes[position])
+        sha.update(fresh_hashes[position])
     all_labels = data.splits["test"].labels
     labels = all_labels[torch.from_numpy(index)].cpu()
-    summary.update(labels.numpy().tobytes())
-    return FreshData(data, index, num_seen, summary.hexdigest())
+    sha.update(labels.numpy().tobytes())
+    return FreshData(data, index, num_seen, sha.hexdigest())
 
 
 def is_correct(outputs: Tensor, labels: Tensor, metric: MeanMetric) -> Tensor:

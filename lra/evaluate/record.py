@@ -22,7 +22,9 @@ from ..runs.record import FRESH_TEST_NAME
 
 NAME = FRESH_TEST_NAME
 TABLE = "fresh_test.csv"
-KIND = ("a fresh-test result", "delete it and run python -m lra.evaluate again")
+# Name of the kind of file and remedy, for messages.
+DESCRIPTION = "a fresh-test result"
+REMEDY = "delete it and run python -m lra.evaluate again"
 # Largest difference that summing in another order can make.
 ROUNDING = 1e-9
 
@@ -97,11 +99,11 @@ def pack(correct: np.ndarray) -> str:
 
 def load(path: Path) -> FreshTest:
     """Read ``fresh_test.json``. Raises ValueError if the file is damaged."""
-    result = typed_json.parse(FreshTest, path, *KIND)
+    result = typed_json.parse(FreshTest, path, DESCRIPTION, REMEDY)
     try:
         result.is_correct()
     except ValueError as error:
-        raise ValueError(f"{path} is not {KIND[0]} ({error}); {KIND[1]}") from None
+        raise ValueError(f"{path} is not {DESCRIPTION} ({error}); {REMEDY}") from None
     return result
 
 
@@ -131,7 +133,7 @@ def read_table(study: Path) -> list[FreshTest]:
             result.is_correct()
             results.append(result)
     except (ValueError, Unreadable) as error:
-        raise ValueError(f"{path} is not a table of fresh-test results ({error}); {KIND[1]}") from None
+        raise ValueError(f"{path} is not a table of fresh-test results ({error}); {REMEDY}") from None
     return results
 
 

@@ -44,7 +44,8 @@ def configuration(run: RunDir, root: Path | str) -> Experiment:
         # Find the task of conf with this source: it gives the display, and the command in messages about missing data.
         source = tree["source"]
         task, display = _task_of(source["_target_"]) or (tree["task"]["name"], None)
-        tree["task"]["display"] = display
+        # No command line may set display=null, so None is set after the options are parsed.
+        tree["task"]["display"] = display or "bytes"
         tree["data_overrides"] = [f"task={task}"]
         for key, value in source.items():
             if key[0] != "_" and value is not None:
@@ -64,7 +65,8 @@ def configuration(run: RunDir, root: Path | str) -> Experiment:
         if run.record:
             for name in ("label", "study", "budget"):
                 tree[name] = getattr(run.record, name)
-        return Experiment.parse(tree)
+        experiment = Experiment.parse(tree)
+        return experiment.replace(task=experiment.task.replace(display=display))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"{run.path / NAME} is not the configuration of a run ({reason})") from None

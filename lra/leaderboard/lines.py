@@ -185,7 +185,7 @@ def convention(scores: Mapping[str, Score], average: float | None, note: str = "
     """
     if average is None:
         return ""
-    # An average within the rounding may still be a coincidence.
+    # The note says that it is not the mean of the tasks: a candidate below would agree by coincidence.
     if "average is NOT" in note and not re.search("equals|implies", note):
         return "unclear"
     values = {task: score.value for task, score in scores.items()}

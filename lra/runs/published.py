@@ -157,8 +157,10 @@ def _without_nan(line: dict[str, float]) -> dict[str, float]:
 
 def below(folder: Path) -> dict[Path, Published]:
     """List the published runs at a path or below it; empty unless the path is in a published study, or is one."""
-    study_runs = _study_of(folder)
-    return {path: run for path, run in study_runs.items() if path.is_relative_to(folder)}
+    # A relative path may have the folder of its study only in its absolute form, see ``find``.
+    study_runs = _study_of(folder) or _study_of(folder.absolute())
+    home = folder.absolute()
+    return {path: run for path, run in study_runs.items() if path.absolute().is_relative_to(home)}
 
 
 def find(folder: Path) -> Published | None:

@@ -183,7 +183,7 @@ def check_statement(runs: Sequence[Published], submission: Submission) -> list[s
 
 
 def check_benchmark(groups: Groups) -> list[str]:
-    """Every run trains a task of the Long Range Arena, at the papers' budget and, if it is generated, on its data."""
+    """Every run trains a task of the Long Range Arena at budget=paper, with its options, steps and generated data."""
     reasons = []
     for task in sorted({task for task, _ in groups} - set(TASKS)):
         reasons.append(f"{task} is not a task of the Long Range Arena; its tasks are {', '.join(TASKS)}")
@@ -203,8 +203,8 @@ def suite_configuration(run: Published) -> Experiment:
 
     An experiment of the user has no say in what the benchmark is.
     """
-    words = shlex.split(run.record.command or "")
-    names = [word.partition("=")[2] for word in words if word.lstrip("+").startswith("experiment=")]
+    arguments = shlex.split(run.record.command or "")
+    names = [line.partition("=")[2] for line in arguments if line.lstrip("+").startswith("experiment=")]
     protocol = run.record.protocol
     protocols = [f"protocol={protocol}"] if (CONF / "protocol" / f"{protocol}.yaml").is_file() else []
     if names and names[-1] in recipes.choices(recipes.GROUP):
@@ -217,13 +217,13 @@ def suite_configuration(run: Published) -> Experiment:
     return compose_benchmark(f"task={run.record.task}", f"attn={CONTROL}", *protocols)
 
 
-def compose_benchmark(*words: str) -> Experiment:
+def compose_benchmark(*overrides: str) -> Experiment:
     """Compose an experiment at the budget of the leaderboard."""
-    return compose(Experiment, [*words, f"budget={BUDGET}"])
+    return compose(Experiment, [*overrides, f"budget={BUDGET}"])
 
 
 def check_data(run: Published, benchmark: Experiment) -> list[str]:
-    """Data of a generated task have the arguments of the benchmark; files of it have as many examples."""
+    """Data of a generated task have the arguments of the benchmark; files have as many val and test examples."""
     source = benchmark.data_source()
     if not source.generated:
         return []

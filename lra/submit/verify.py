@@ -31,7 +31,8 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
         One comparison for each task and label, the control included.
 
     Raises:
-        ValueError: runs are missing, are the submitted ones or have another configuration or source.
+        ValueError: runs are missing, are the submitted ones, leave out a seed, are of uncommitted code, or have another
+            configuration or source.
     """
     submitted = checks.by_mechanism(read_tables(folder).values())
     repeated = {key: runs for key, runs in checks.by_mechanism(reruns).items() if key in submitted}
@@ -119,12 +120,13 @@ def rerun_command(name: str, run: Published) -> str:
     """The command that trains a mechanism of a submission again."""
     if run.record.command is None:
         return f"train the configuration of {run.record.label} in {record.HOME / name / CONFIGS}"
-    words = shlex.split(run.record.command)
+    arguments = shlex.split(run.record.command)
     # Replace the study, the seeds and the paths of the author's files.
-    options = [word for word in words if not re.match(r"\+*(study|seeds|runs|source\.release|source\.archive)=", word)]
+    replaced = re.compile(r"\+*(study|seeds|runs|source\.release|source\.archive)=")
+    options = [argument for argument in arguments if not replaced.match(argument)]
     if any(key.startswith("provenance.release") for key in run.choices):
         options.append("source.release=<your copy of the files>")
-    elif any("source.archive=" in word for word in words):
+    elif any("source.archive=" in argument for argument in arguments):
         options.append("source.archive=<your copy of the file>")
     return shlex.join([*options, f"study=verify-{name}", "seeds=[0,1,2]"])
 

@@ -28,8 +28,9 @@ from .progress import ENDED, EVERY, state, steps
 
 # Number of runs that share a GPU, unless hydra.launcher.n_jobs is given.
 RUNS_PER_GPU = 2
-# Time for runs to stop and to write their results: seconds, or a share of a short time limit.
-ENDING = (15.0, 0.2)
+# Time for runs to stop and to write their results: so many seconds, or this share of a short time limit.
+ENDING_SECONDS = 15.0
+ENDING_SHARE = 0.2
 
 
 def workers() -> tuple[int | None, int | None]:
@@ -75,7 +76,7 @@ class Launcher:
                 "minutes is for runs on this machine, hydra/launcher=basic or joblib; a cluster has its own limits"
             )
         left = 60 * (options.minutes or math.inf)
-        self.end = time.time() + left - min(ENDING[0], ENDING[1] * left)
+        self.end = time.time() + left - min(ENDING_SECONDS, ENDING_SHARE * left)
         # Whether the time limit has ended the sweep.
         self.over = False
 
@@ -95,7 +96,7 @@ class Launcher:
 
     def settle(self, runs: list[PlannedRun]) -> None:
         """Wait a short time for interrupted runs, which end after their step."""
-        last = time.monotonic() + ENDING[0]
+        last = time.monotonic() + ENDING_SECONDS
         while any(state(run) == "running" for run in runs) and time.monotonic() < last:
             time.sleep(EVERY)
 

@@ -76,7 +76,7 @@ class RoundsPlan(Protocol):
 
 
 def study(options: SweepOptions) -> str:
-    """The study of a sweep: study=, else [sweep-]<name>[-<protocol>][-<budget>]; with a rate search without sweep-."""
+    """Study of a sweep: study=, else [sweep-]<name>[-<protocol>][-<budget>]; no sweep- with a learning-rate search."""
     if options.study:
         return options.study
     parts = [options.sweep.name]

@@ -98,8 +98,8 @@ class Stopwatch(L.Callback):
 class Checkpoints(L.Callback):
     """Saves at every evaluation: a line of metrics.csv, the best weights if the score is higher, and the state.
 
-    Its own state in the checkpoint has the best evaluation so far, the sha256 of its weights and the last training
-    loss.
+    Its own state in the checkpoint has the best evaluation so far, the sha256 of its weights, the last training loss,
+    and what ``RunDir.state`` adds.
 
     Args:
         run_dir: run directory of the phase.
@@ -185,7 +185,7 @@ class Report(L.Callback):
             log(f"{self.title}: {step}, validation {module.score:.2f}, {best}, {self._pace(trainer)}")
 
     def _pace(self, trainer) -> str:
-        """Steps per second, and the time left for all seeds; both include evaluations."""
+        """Steps per second, and the time left for this phase of all seeds; both include evaluations."""
         seconds = time.monotonic() - self._start
         rate = (trainer.global_step - self._first_step) / seconds
         steps_left = trainer.max_steps * (1 + self.more_seeds) - trainer.global_step
@@ -238,8 +238,8 @@ def modes(option: bool | str, data: TaskData, device: str) -> list[str | None]:
         device: cpu | cuda.
 
     Returns:
-        ``reduce-overhead``, which replays CUDA graphs, comes first if the option names it or, for ``auto``, if steps
-        have few shapes and one micro-batch: the next graph would overwrite the gradients. None, the default, is last.
+        ``reduce-overhead`` (CUDA graphs) comes first if the option names it or, for ``auto``, on a GPU if steps have
+        few shapes and one micro-batch: a second replay would overwrite its gradients. None, the default, is last.
     """
     uses_graphs = option == GRAPHS
     if option == "auto":

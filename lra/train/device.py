@@ -36,7 +36,7 @@ def select_device(name: str, option: str = "device") -> str:
 
 
 def check_memory(params: int) -> None:
-    """Raise ValueError for a model whose weights, gradients and two moments exceed the memory of this machine."""
+    """Raise ValueError for a model whose weights, gradients and moments exceed main memory, also for a GPU run."""
     # Weights, gradients and the two moments of AdamW, all in float32.
     required = 16 * params / 2**30
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30

@@ -97,7 +97,7 @@ def resolve(experiment: Experiment) -> Plan:
 
 
 def check_batches(optim: Optim, pretrain: Pretrain, count: int) -> None:
-    """Raise ValueError unless the number of processes divides the batches of both phases."""
+    """Raise ValueError unless the number of processes divides the micro-batch, or without one both batches."""
     batches = {"optim.batch": optim.batch, "pretrain.batch": pretrain.batch}
     if optim.micro_batch:
         batches = {"optim.micro_batch": optim.micro_batch}
@@ -136,7 +136,7 @@ def check_data(task: Task, data: TaskData, *, has_class_token: bool = False) -> 
     """
     for name, split in data.splits.items():
         _check_labels(task, name, split.labels)
-        # A memory-mapped split has no tensor of all tokens; its first examples have the same type.
+        # A split whose examples are generated on reading has no tensor of all tokens: check its first examples.
         if hasattr(split, "tokens"):
             tokens = split.tokens
         else:

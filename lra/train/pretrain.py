@@ -107,10 +107,11 @@ def load_encoder(model: nn.Module, run_path: Path) -> None:
 
 def choices_of(choices: dict[str, Any]) -> dict[str, Any]:
     """Select the choices of a run, flat, that decide the result of its phase one."""
-    head_sections = tuple(f"{section}." for section in _HEAD)
+    # With a dot at the end a prefix is a whole option, or a section with its options.
+    head_prefixes = tuple(f"{name}." for name in _HEAD)
     selected = {}
     for key, value in choices.items():
-        is_of_head = f"{key}.".startswith(head_sections)
+        is_of_head = f"{key}.".startswith(head_prefixes)
         if key not in _FINE_TUNING and not is_of_head:
             selected[key] = value
     return selected

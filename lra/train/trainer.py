@@ -168,7 +168,7 @@ def make_trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) ->
     # Dynamo does not trace ProductsInFloat32.
     if emulates_bf16(plan.device, settings.precision) and not settings.compile:
         plugins.append(EmulatedBf16(precision, plan.device))
-        # The plugin sets it.
+        # Lightning takes a plugin or a precision, not both.
         precision = None
     return L.Trainer(
         callbacks=[*heap_callbacks, *callbacks],

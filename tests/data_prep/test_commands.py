@@ -331,7 +331,7 @@ def test_folders_without_permission_are_skipped(tmp_path, inspected, monkeypatch
     status, out = inspected(root)
     assert status == 0 and "listops: " in out
     assert len(prepared(ListOps(release=root), tmp_path / "data")["train"]) == 2
-    assert OFFICIAL.beside(root) == OFFICIAL
+    assert OFFICIAL.prefer_copy_in(root) == OFFICIAL
 
 
 def test_unknown_data_command_error_names_command(capsys):

@@ -159,7 +159,7 @@ def check_options(options: Options) -> None:
                 resolve(options)
         # Three mechanisms with options or one without, each with a task, until every task has been used.
         case BenchOptions():
-            bench = contestants.asked(options)
+            bench = contestants.expand_mechanisms(options)
             names = [name for name in bench.mechanisms if "=" in name][:3] or bench.mechanisms[:1]
             pairs = zip(cycle(names), cycle(bench.tasks), range(max(len(names), len(bench.tasks))), strict=False)
             for name, task, _ in pairs:

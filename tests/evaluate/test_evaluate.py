@@ -58,7 +58,7 @@ def run(runs):
 @pytest.fixture
 def generators(run, data_root):
     """The experiment of the run and the experiment that generates fresh examples."""
-    return fresh.generator_experiment(run, str(data_root), EXAMPLES)
+    return fresh.restore_experiments(run, str(data_root), EXAMPLES)
 
 
 def test_result_is_saved_next_to_record_and_reused(runs, command):
@@ -178,13 +178,13 @@ def test_task_without_generator_raises(run, data_root, monkeypatch, options, is_
     changed = experiment.replace(source=experiment.source.replace(**options))
     monkeypatch.setattr(type(experiment.data_source()), "generated", is_generated)
     monkeypatch.setattr(fresh, "configuration", lambda *_: changed)
-    assert_error(reason, fresh.generator_experiment, run, str(data_root), EXAMPLES)
+    assert_error(reason, fresh.restore_experiments, run, str(data_root), EXAMPLES)
 
 
 def test_run_on_files_is_scored_on_generated_examples(run, data_root, monkeypatch):
     trained = restore.configuration(run, str(data_root)).replace(provenance={"release": "0123"})
     monkeypatch.setattr(fresh, "configuration", lambda *_: trained)
-    _, generated = fresh.generator_experiment(run, str(data_root), EXAMPLES)
+    _, generated = fresh.restore_experiments(run, str(data_root), EXAMPLES)
     assert generated.data_source().provenance["seed"] == fresh.FRESH_SEED
 
 

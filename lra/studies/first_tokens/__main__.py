@@ -21,7 +21,7 @@ from ...config.schema import Root, Trust
 from ...console import log
 from ...data.token_baselines import answer_tables, beginnings, table_answers
 from ...evaluate.__main__ import find_result
-from ...evaluate.fresh import ExampleHashes, fresh_data, generator_experiment
+from ...evaluate.fresh import ExampleHashes, fresh_data, restore_experiments
 from ...evaluate.record import FreshTest
 from ...runs.reader import scan
 from ...runs.run_dir import RunDir
@@ -110,7 +110,7 @@ def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHa
     Raises:
         ValueError: the generated examples differ from the examples of the result.
     """
-    trained, fresh_experiment = generator_experiment(run, root, result.examples + result.seen)
+    trained, fresh_experiment = restore_experiments(run, root, result.examples + result.seen)
     fresh = fresh_data(run, trained, fresh_experiment, hashes)
     if fresh.digest != result.data:
         raise ValueError(f"{run.path}: its fresh test has other examples than this version generates; score it again")

@@ -19,7 +19,9 @@ from ...runs.record import RunRecord
 
 FOLDER = "probes"
 NAME = "probes.json"
-KIND = ("a record of probes", "delete it to make it again")
+# Name of the kind of file and remedy, for messages.
+DESCRIPTION = "a record of probes"
+REMEDY = "delete it to make it again"
 # The records of many seeds, one line each; published runs have no other file of probes.
 COLLECTION = "probes.jsonl"
 # A line of a matrix in the directory of a seed, and the whole matrix in the directory of the study.
@@ -71,9 +73,9 @@ def load(path: Path) -> Probes:
     Raises:
         ValueError: the file does not hold a record of probes.
     """
-    probes = typed_json.parse(Probes, path, *KIND)
+    probes = typed_json.parse(Probes, path, DESCRIPTION, REMEDY)
     if not _is_complete(probes):
-        raise ValueError(f"{path} is not {KIND[0]} (values are missing); {KIND[1]}")
+        raise ValueError(f"{path} is not {DESCRIPTION} (values are missing); {REMEDY}")
     return probes
 
 
@@ -107,7 +109,7 @@ def load_collection(root: Path) -> dict[tuple[str, str, str, int], Probes]:
             if not _is_complete(probes):
                 raise Unreadable("values are missing")
         except Unreadable as error:
-            raise ValueError(f"{path}, line {number} is not {KIND[0]} ({error}); delete the line") from None
+            raise ValueError(f"{path}, line {number} is not {DESCRIPTION} ({error}); delete the line") from None
         records[key(probes)] = probes
     return records
 
