@@ -13,7 +13,7 @@ from .base import Attention, Sizes
 
 
 class BigBird(Attention):
-    """softmax(q kᵀ / √D) v over global, neighbouring and random blocks.
+    """softmax(q kᵀ / √D) v over global, near and random blocks, O(L block (window + random) D + (L / block)²) time.
 
     A query of block i sees the first and the last block, ``window`` blocks centred at i, and ``random`` of the other
     blocks, or all of them if there are fewer. Queries of the first and the last block see every token (section 2, ITC).
@@ -23,8 +23,7 @@ class BigBird(Attention):
     Random blocks are drawn for each head. Training draws them for every call and example. Evaluation uses one fixed
     draw, an order of preference over all blocks of ``length``, of which an example takes the first ones that it has.
 
-    O(L block (window + random) D + (L / block)²) time per head; the second term is the draw, one random number for each
-    pair of blocks.
+    The second term of the time is the draw, one random number for each pair of blocks.
 
     Args:
         block: tokens of a block, b.

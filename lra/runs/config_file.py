@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -177,7 +178,7 @@ def source_digests(choices: dict[str, Any]) -> dict[str, str] | None:
     for key, value in _items(choices):
         module_name = str(value).rpartition(".")[0]
         if key.rpartition(".")[2] == "_target_" and not _is_inside(module_name, SUITE):
-            digest = _file_digest(module_name)
+            digest = _file_digest(sys.modules.get(module_name))
             if digest:
                 digests[module_name] = digest
     return digests or None
@@ -202,9 +203,9 @@ def check_sources(path: Path, choices: dict[str, Any], recorded: dict[str, str] 
 
 
 @functools.cache
-def _file_digest(module_name: str) -> str | None:
-    """The sha256 of the file of a module, read once per process, since an edit does not change an imported class."""
-    file = getattr(sys.modules.get(module_name), "__file__", None)
+def _file_digest(module: ModuleType | None) -> str | None:
+    """The sha256 of the file of a module, read once per module, since an edit does not change an imported class."""
+    file = getattr(module, "__file__", None)
     return atomic.digest(Path(file)) if file and Path(file).is_file() else None
 
 

@@ -222,7 +222,7 @@ def test_class_token_override_is_in_label_unless_default(pool, class_token):
 def test_transfer_class_token_follows_run_unless_overridden(pool):
     record = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": "x", "seed": 0}
     choices = config("cur_abs", f"model.pool={pool}").choices({}) | {"attn.class_token": False}
-    run = RunDir(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**record))
+    run = RunDir(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**record, sources=None))
     assert configuration(run, "data").attn.get("class_token") is False
     for override, expected in ([], pool == "cls"), (["true"], True), (["false"], False):
         words = [f"attn.class_token={word}" for word in override]
