@@ -83,7 +83,7 @@ class CUR(Attention):
         self.batch_dependent = is_batch_dependent(pinv)
         self.supports_bias = not uses_kernels(impl)
         # Compaction moves tokens to other positions, but random numbers belong to positions. With ``class_token`` it
-        # would change no output, but the choices that data.pad=auto makes.
+        # would change no output, but allowing it would change the padding that data.pad=auto chooses.
         self.compactable = score != "random" and not class_token
 
         # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).

@@ -107,8 +107,7 @@ def test_evaluation_batches_cover_each_example_once(data, split):
 
 
 def test_accuracy_baseline_is_share_of_most_frequent_class(data):
-    labels = data().splits["test"].labels
-    assert data().baseline("test", metrics.accuracy) == 100 * labels.bincount().max().item() / 64
+    assert data().baseline("test", metrics.accuracy) == 100 * data().splits["test"].labels.bincount().max().item() / 64
 
 
 ROOT = CONF.parent

@@ -273,8 +273,7 @@ def test_majority_draws_are_uniform():
     # Votes of the queried group for other values: 2 of 5.
     is_minority = (groups == query[:, None]) & (values != labels[:, None])
     assert (is_minority.sum(1) == 2).all()
-    distance = (values - labels[:, None])[is_minority] % source.values - 1
-    assert_uniform(distance, 15)
+    assert_uniform((values - labels[:, None])[is_minority] % source.values - 1, 15)
     assert source.floor == 12.5
 
 

@@ -182,7 +182,8 @@ def test_publish_copies_weights_of_selected_seeds_exactly(home, publish_mine, mo
     assert old_files.items() <= contents(home / "out").items()
     # A path may be relative to the folder of the label.
     monkeypatch.chdir(copy.parents[1])
-    assert RunDir.read(Path("seed-0")).weights == Path("seed-0") / checkpoint.BEST
+    path = Path("seed-0")
+    assert RunDir.read(path).weights == path / checkpoint.BEST and len(published.below(path)) == 1
 
 
 def test_publish_adds_run_diverged_before_first_evaluation(home, publish_mine):

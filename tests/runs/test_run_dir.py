@@ -142,8 +142,10 @@ def test_custom_mechanism_is_shown_and_transferred_if_trusted(data_root, tmp_pat
             assert run(entry, *words, f"trust={__name__}", patch=monkeypatch, capfd=capfd)[0] is None
     # After an edit of the class, its seeds are neither averaged with others, resumed nor scored.
     run_dir = RunDir.read(home, __name__)
+    monkeypatch.setattr("lra.evaluate.restore._task_of", lambda _: None)
+    assert configuration(run_dir, data_root).task.display is None
     monkeypatch.setattr(config_file, "_file_digest", lambda _: "another")
-    message = f"was trained with another version of {__name__}"
+    message = f"another version of {__name__}"
     assert message in error_message(lambda: trained(tmp_path, attn=f"{__name__}.Mine"))
     assert message in error_message(run_dir._resume, {})
     assert message in error_message(configuration, run_dir, data_root)

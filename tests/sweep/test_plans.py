@@ -268,8 +268,7 @@ def test_mechanism_equal_to_earlier_one_at_task_length_is_not_run(board):
 def test_published_runs_of_same_configuration_count_as_finished(board, tmp_path, monkeypatch):
     monkeypatch.setattr(published, "HOME", tmp_path / "published")
     words = ("tasks=[curformer_listops]", "budget=smoke", "mechanisms=[mean]")
-    options = compose(SweepOptions, ["sweep=board", f"runs={tmp_path}", "measure=0", *words])
-    (entry,) = Board(options, 1).entries
+    (entry,) = Board(compose(SweepOptions, ["sweep=board", f"runs={tmp_path}", "measure=0", *words]), 1).entries
 
     def publish(**changes):
         """Publish a search and one seed at the best rate, with changed choices at the rate 1e-3."""
