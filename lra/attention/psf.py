@@ -3,12 +3,13 @@
 ``lra/reference/psf.py`` has the same equations with dense factors.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ..ops.precision import full_precision
 from ..ops.segment_means import argsort_valid_first
@@ -16,6 +17,8 @@ from ..options import Positive
 from .base import Mixer, Sizes
 
 Ring = Literal["real", "row"]
+# The number of mode="sum" in the operators of torch.nn.functional.embedding_bag.
+_SUM = 0
 
 
 class PSF(Mixer):
@@ -108,10 +111,12 @@ class PSF(Mixer):
         mask: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N L C"]:
         """Compute W_M ... W_1 v."""
-        factors = [f(x) for f in self.weights]  # M times (N,L,K)
         N, L, _ = x.shape
-        links = self.linked_positions(N, L, mask if self.ring == "real" else None)
-        return multiply_factors(v, links, *factors, residuals=self.residuals)
+        factors = self.factors(x)
+        ring_mask = mask if self.ring == "real" else None
+        links = self.linked_positions(N, L, self.offsets, ring_mask)
+        reverse_links = self.linked_positions(N, L, -self.offsets, ring_mask)
+        return multiply_factors(v, links, reverse_links, factors, residuals=self.residuals)
 
     def attention_map(
         self,
@@ -124,26 +129,44 @@ class PSF(Mixer):
         eye = eye.expand(N, -1, -1)
         return self.mix(x, eye, mask)[:, None]
 
-    def linked_positions(self, N: int, L: int, mask: Bool[Tensor, "{N} {L}"] | None) -> Int[Tensor, "{N} {L} K"]:
-        """Compute step 1: the positions to which each position is linked."""
+    def factors(self, x: Float[Tensor, "N L d"]) -> Float[Tensor, "M N L K"]:
+        """Compute step 3, all f_m at once: one product for their first layers, one for their second layers."""
+        parameters = (f.parameters() for f in self.weights)
+        first_weights, first_biases, second_weights, second_biases = zip(*parameters, strict=True)
+        hidden = F.linear(x, torch.cat(first_weights), torch.cat(first_biases))
+        hidden = F.gelu(hidden).unflatten(-1, (len(self.weights), -1))  # (N,L,M,h)
+        factors = torch.einsum("nlmh,mkh->mnlk", hidden, torch.stack(second_weights))
+        return factors + torch.stack(second_biases)[:, None, None]
+
+    @staticmethod
+    def linked_positions(
+        N: int,
+        L: int,
+        offsets: Int[Tensor, " K"],
+        mask: Bool[Tensor, "{N} {L}"] | None,
+    ) -> Int[Tensor, "{N} {L} K"]:
+        """Compute step 1: the position at each offset from each position, around the ring."""
+        position = torch.arange(L, device=offsets.device)[:, None]  # (L,1)
         if mask is None:
-            position = torch.arange(L, device=self.offsets.device)
-            links = (position[:, None] + self.offsets) % L  # (L,K)
+            links = (position + offsets) % L  # (L,K)
             return links.expand(N, -1, -1)
         # Link ranks among the real tokens, then look up their positions.
         rank = mask.cumsum(-1) - 1  # (N,L)
         num_real = mask.sum(-1).clamp(min=1)
-        linked_rank = rank[..., None] + self.offsets  # (N,L,K)
+        linked_rank = rank[..., None] + offsets  # (N,L,K)
         linked_rank = linked_rank % num_real[:, None, None]
         links = argsort_valid_first(mask).gather(1, linked_rank.flatten(1))  # (N,L K)
-        return links.view_as(linked_rank)
+        # Padding is linked to itself, so that each offset permutes the positions.
+        return torch.where(mask[..., None], links.view_as(linked_rank), position)
 
 
 @full_precision
 def multiply_factors(
     v: Float[Tensor, "N L C"],
     links: Int[Tensor, "N L K"],
-    *factors: Float[Tensor, "N L K"],
+    reverse_links: Int[Tensor, "N L K"],
+    factors: Float[Tensor, "M N L K"],
+    *,
     residuals: bool,
 ) -> Float[Tensor, "N L C"]:
     """Compute W_M ... W_1 v from right to left.
@@ -153,6 +176,7 @@ def multiply_factors(
     Args:
         v: vectors of the tokens.
         links: positions to which each position is linked.
+        reverse_links: positions that are linked to each position, by the same offsets.
         factors: entries of W_1, ..., W_M.
         residuals: whether v is added after every factor.
     """
@@ -161,11 +185,13 @@ def multiply_factors(
     first_row = L * torch.arange(N, device=v.device)
     bags = links + first_row[:, None, None]  # (N,L,K)
     bags = bags.flatten(0, 1)  # (N L,K)
+    reverse_bags = reverse_links + first_row[:, None, None]
+    reverse_bags = reverse_bags.flatten(0, 1)
     v_0 = v.flatten(0, 1)  # (N L,C)
     product = v_0
     for w in factors:
         entries = w.flatten(0, 1)  # (N L,K)
-        product = F.embedding_bag(bags, product, mode="sum", per_sample_weights=entries)
+        product = _SparseProduct.apply(product, entries, bags, reverse_bags)
         if residuals:
             product = product + v_0
     return product.view_as(v)
@@ -173,3 +199,37 @@ def multiply_factors(
 
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
+
+
+class _SparseProduct(torch.autograd.Function):
+    """Compute W v; the gradient of v is W^T g, a weighted sum over the reverse links.
+
+    Autograd's gradient of ``embedding_bag`` sorts the positions and adds up row by row, which takes longer.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        v: Float[Tensor, "R C"],
+        entries: Float[Tensor, "R K"],
+        bags: Int[Tensor, "R K"],
+        reverse_bags: Int[Tensor, "R K"],
+    ) -> Float[Tensor, "R C"]:
+        ctx.save_for_backward(v, entries, bags, reverse_bags)
+        return F.embedding_bag(bags, v, mode="sum", per_sample_weights=entries)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Float[Tensor, "R C"]) -> tuple[Tensor, Tensor, None, None]:
+        v, entries, bags, reverse_bags = ctx.saved_tensors
+        # Column k of W^T at position j is column k of W at the position that is linked to j by offset k.
+        reverse_entries = entries.gather(0, reverse_bags)
+        v_grad = F.embedding_bag(reverse_bags, g, mode="sum", per_sample_weights=reverse_entries)
+        # Entry (i,k) has the gradient <g_i, v_j> at link j; each bag starts K links after the one before.
+        R, K = bags.shape
+        starts = torch.arange(0, R * K, K, device=bags.device)
+        bag_of_link = torch.arange(R, device=bags.device).repeat_interleave(K)
+        entries_grad = torch.ops.aten._embedding_bag_per_sample_weights_backward(
+            g, v, bags.flatten(), starts, bag_of_link, _SUM
+        )
+        return v_grad, entries_grad.view_as(entries), None, None
