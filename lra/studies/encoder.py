@@ -19,11 +19,12 @@ from ..train.device import select_device
 with needs("hf", __name__):
     from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoTokenizer, PreTrainedModel
 
-# Name of the attention of ``Encoder.qkv``.
+# Name under which ``Encoder.qkv`` registers the attention that records its inputs.
 RECORDING = "lra_recording"
-# Mean and standard deviation of ImageNet's colours, as DINOv2 expects; the model's own processor is not read.
+# Mean and standard deviation of ImageNet's colours, which DINOv2 expects. Every image model gets them: its own
+# preprocessor_config.json is not read.
 MEAN = torch.tensor([0.485, 0.456, 0.406])
-DEVIATION = torch.tensor([0.229, 0.224, 0.225])
+STD = torch.tensor([0.229, 0.224, 0.225])
 
 
 @dataclass
@@ -31,9 +32,9 @@ class Encoder:
     """A pretrained model of transformers on a device.
 
     Args:
-        model: the model.
+        model: the model, in evaluation mode.
         tokenizer: None for a model of images.
-        pool: ``mean`` or ``cls``.
+        pool: ``mean`` over the real tokens, or ``cls``, the first token.
         length: maximum number of tokens of a text.
         size: pixels of an image's side.
         device: device of the model.
@@ -47,7 +48,7 @@ class Encoder:
     device: str
 
     def __call__(self, contents: list[bytes]) -> Tensor:
-        """Embed contents with gradients: (n, d)."""
+        """Embed contents as unit vectors (n, d), with gradients."""
         if self.tokenizer is None:
             hidden = self._encode_images(contents)
             mask = None
@@ -65,7 +66,7 @@ class Encoder:
 
     def _encode_images(self, contents: list[bytes]) -> Tensor:
         """Compute the last hidden states of images: (n, L, d)."""
-        images = torch.stack([self._picture(content) for content in contents])
+        images = torch.stack([self._preprocess(content) for content in contents])
         return self.model(pixel_values=images.to(self.device)).last_hidden_state
 
     def _encode_texts(self, contents: list[bytes]) -> tuple[Tensor, Tensor]:
@@ -84,7 +85,12 @@ class Encoder:
 
     @torch.no_grad()
     def embed(self, contents: list[bytes], batch: int) -> Tensor:
-        """Embed contents without gradients, in batches of similar size to save padding: (n, d) on the CPU."""
+        """Embed contents as unit vectors (n, d) on the CPU, without gradients.
+
+        Args:
+            contents: bytes of texts or images.
+            batch: number of contents per forward pass; contents of similar length share a batch to save padding.
+        """
         order = sorted(range(len(contents)), key=lambda i: len(contents[i]))
         parts = []
         for start in range(0, len(order), batch):
@@ -107,15 +113,16 @@ class Encoder:
         """Record q, k and v (1,H,L,D) of every layer for one example, scaled so that scores are q kᵀ / √D.
 
         Raises:
-            ValueError: the scores of a layer are not q kᵀ, or its numbers of queries and keys differ.
+            ValueError: a layer has a mask, a position bias or another number of keys than of queries.
         """
         recorded = []
 
         def attend(module, query, key, value, attention_mask, scaling=None, **options):
+            """Compute exact attention behind the interface of transformers, and record its inputs."""
             has_bias = options.get("position_bias") is not None
             if attention_mask is not None or query.shape != key.shape or has_bias:
-                reason = "a mask, position bias or other keys than queries, which is not softmax(q kᵀ)"
-                raise ValueError(f"{type(module).__name__} has {reason}")
+                reason = "a mask, a position bias or another number of keys than of queries"
+                raise ValueError(f"{type(module).__name__} has {reason}: its attention is not softmax(q kᵀ) v")
             # Another scaling than 1 / √D becomes part of the queries.
             if scaling is not None:
                 query = query * (scaling * query.shape[-1] ** 0.5)
@@ -124,22 +131,22 @@ class Encoder:
             return out.transpose(1, 2).contiguous(), None
 
         # The previous implementation is restored afterwards.
-        before = self.model.config._attn_implementation
+        original = self.model.config._attn_implementation
         AttentionInterface.register(RECORDING, attend)
         AttentionMaskInterface.register(RECORDING, padding)
         self.model.set_attn_implementation(RECORDING)
         try:
             self([content])
         finally:
-            self.model.set_attn_implementation(before)
+            self.model.set_attn_implementation(original)
         return recorded
 
-    def _picture(self, content: bytes) -> Tensor:
-        """Decode and normalise an image: (3, size, size)."""
+    def _preprocess(self, content: bytes) -> Tensor:
+        """Decode, resize and normalise an image: (3, size, size)."""
         image = Image.open(io.BytesIO(content)).convert("RGB")
         image = image.resize((self.size, self.size), Image.Resampling.BICUBIC)
         pixels = torch.from_numpy(np.array(image)) / 255  # (size, size, 3)
-        return ((pixels - MEAN) / DEVIATION).permute(2, 0, 1)
+        return ((pixels - MEAN) / STD).permute(2, 0, 1)
 
 
 def load(path: Path, *, pool: str, length: int, size: int, device: str) -> Encoder:

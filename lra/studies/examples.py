@@ -10,13 +10,18 @@ from torch import Tensor
 
 from ..data.datamodule import Batch, TaskData
 
-# File names by folder (the split), then by class.
-Names = dict[str, dict[str, list[str]]]
 
+def select_by_length(data: TaskData, split: str, examples: int) -> np.ndarray:
+    """Select examples of a split at equal distances in the order of their lengths.
 
-def spread(data: TaskData, split: str, examples: int) -> np.ndarray:
-    """Choose examples of a split at equidistant ranks by length; returns their indices, short ones first."""
-    # Order the examples by length, the shortest first.
+    Args:
+        data: data that was set up.
+        split: name of the split.
+        examples: number of examples; all of them if the split has fewer.
+
+    Returns:
+        Indices of the examples, from the shortest to the longest.
+    """
     lengths = data.sequence_lengths[split]
     order = lengths.argsort(stable=True).numpy()
     # Equidistant ranks, the first and the last included.
@@ -25,42 +30,43 @@ def spread(data: TaskData, split: str, examples: int) -> np.ndarray:
     return order[ranks.astype(int)]
 
 
-def gathered(data: TaskData, split: str, parts: Iterable[np.ndarray], device: str) -> list[Batch]:
+def gather_batches(data: TaskData, split: str, parts: Iterable[np.ndarray], device: str) -> list[Batch]:
     """Gather batches on a device, one for each array of indices."""
     batches = []
-    for part in parts:
-        batch = Batch._make(None if x is None else x.to(device) for x in data.gather(split, part))
-        batches.append(batch)
+    for indices in parts:
+        batch = data.gather(split, indices)
+        moved = Batch._make(None if x is None else x.to(device) for x in batch)
+        batches.append(moved)
     return batches
 
 
-def batches(data: TaskData, examples: int, size: int, device: str) -> list[Batch]:
-    """Gather the test examples of ``spread`` in batches of ``size``, short ones first."""
-    indices = spread(data, "test", examples)
+def gather_test_batches(data: TaskData, examples: int, size: int, device: str) -> list[Batch]:
+    """Gather the test examples of ``select_by_length`` in batches of ``size``, short ones first."""
+    indices = select_by_length(data, "test", examples)
     parts = []
     for start in range(0, len(indices), size):
         parts.append(indices[start : start + size])
-    return gathered(data, "test", parts, device)
+    return gather_batches(data, "test", parts, device)
 
 
-def labelled(path: Path, split: str, n: int, seed: int, option: str | None = None) -> tuple[list[bytes], Tensor]:
+def draw_files(path: Path, split: str, n: int, seed: int, option: str | None = None) -> tuple[list[bytes], Tensor]:
     """Draw files of <split>/<class>/<file> from a tar file, the same number of each class.
 
-    Only folders that test has too are classes: IMDb's train has a folder of texts without a label as well.
+    A folder is a class only if test has it too: IMDb's train/unsup has texts without a label.
 
     Args:
         path: path of the tar file.
         split: folder in it.
         n: number of files, a multiple of the number of classes.
         seed: seed of the draw.
-        option: name of the option with n, for the message; None: the split.
+        option: name of the option that sets n, for the message; None: the split, such as train=400.
 
     Returns:
         Contents in the order of the archive, and labels (n,) that number the classes in alphabetical order.
 
     Raises:
-        ValueError: the file is not a tar file, has fewer than two classes or too few examples, or the number of classes
-            does not divide n.
+        ValueError: the file is not a tar file, has fewer than two classes or too few files, or n is no
+            multiple of the number of classes.
     """
     try:
         with tarfile.open(path) as archive:
@@ -69,45 +75,47 @@ def labelled(path: Path, split: str, n: int, seed: int, option: str | None = Non
             # Draw the same number of names of each class.
             generator = np.random.default_rng(seed)
             num_per_class = n // len(names)
-            labels: dict[str, int] = {}
+            label_of: dict[str, int] = {}
             for label, (_, files) in enumerate(sorted(names.items())):
                 sample = generator.choice(sorted(files), num_per_class, replace=False)
-                labels |= dict.fromkeys(sample.tolist(), label)
+                label_of |= dict.fromkeys(sample.tolist(), label)
             # Read the files in the order of the archive.
             contents = []
-            numbers = []
+            labels = []
             for member in archive:
-                file = archive.extractfile(member) if member.name in labels else None
+                file = archive.extractfile(member) if member.name in label_of else None
                 if file is not None:
                     contents.append(file.read())
-                    numbers.append(labels[member.name])
+                    labels.append(label_of[member.name])
     except tarfile.TarError as error:
         raise ValueError(f"{path} cannot be read as a tar file: {error}") from None
-    return contents, torch.tensor(numbers)
+    return contents, torch.tensor(labels)
 
 
 def _names_by_class(archive: tarfile.TarFile, split: str) -> dict[str, list[str]]:
     """List the files of a split by class, for the classes that test has too."""
-    names: Names = {"test": {}, split: {}}
+    # File names by split, then by class.
+    names: dict[str, dict[str, list[str]]] = {"test": {}, split: {}}
     for member in archive:
         parts = member.name.split("/")
         if not member.isfile() or len(parts) < 3:
             continue
-        folder, kind, _ = parts[-3:]
+        # The last three parts of a path are <split>/<class>/<file>; there may be folders above them.
+        folder, label, _ = parts[-3:]
         if folder in names:
-            files = names[folder].setdefault(kind, [])
+            files = names[folder].setdefault(label, [])
             files.append(member.name)
-    classes = names["test"].keys()
-    return {kind: files for kind, files in names[split].items() if kind in classes}
+    test_classes = names["test"].keys()
+    return {label: files for label, files in names[split].items() if label in test_classes}
 
 
 def _check_classes(names: dict[str, list[str]], path: Path, split: str, n: int, option: str) -> None:
     """Raise ValueError unless n files can be drawn evenly from two or more classes."""
     num_classes = len(names)
     smallest = min((len(files) for files in names.values()), default=0)
-    is_even = num_classes >= 2 and n % num_classes == 0
-    if not is_even or not 0 < n // num_classes <= smallest:
+    is_multiple = num_classes >= 2 and n % num_classes == 0
+    if not is_multiple or not 0 < n // num_classes <= smallest:
         raise ValueError(
-            f"{path} has {len(names)} classes of {smallest} or more files in {split}/<class>/; "
+            f"{path} has {num_classes} classes of {smallest} or more files in {split}/<class>/; "
             f"{option}={n} must be a multiple of the number of classes, with at most {smallest} files of each"
         )

@@ -8,14 +8,23 @@ from matplotlib.figure import Figure
 
 from ..results.figures import grid, write
 
-# Maximum number of panels next to each other.
-ACROSS = 3
+# Maximum number of panels in a row of a figure.
+MAX_COLUMNS = 3
 
 
 def panels(count: int, *, width: float, height: float, **options) -> tuple[Figure, list[Axes]]:
-    """Make a figure of panels in reading order, each ``width`` x ``height`` inches, with options of ``subplots``."""
+    """Make a figure of panels without titles.
+
+    Args:
+        count: number of panels.
+        width, height: size of a panel in inches.
+        options: options of matplotlib's ``subplots``.
+
+    Returns:
+        The figure, and its panels from left to right and top to bottom.
+    """
     titles = [""] * count
-    total_width = width * min(count, ACROSS)
+    total_width = width * min(count, MAX_COLUMNS)
     figure, charts = grid(titles, total_width, width, height, **options)
     for axes in charts:
         axes.grid(alpha=0.3)
@@ -23,7 +32,17 @@ def panels(count: int, *, width: float, height: float, **options) -> tuple[Figur
 
 
 def save(figure: Figure, path: Path, title: str = "", **legend) -> Path:
-    """Write a figure as PNG, with a title above the panels; ``legend``, if given, are options of one common legend."""
+    """Write a figure as PNG.
+
+    Args:
+        figure: figure with its panels.
+        path: path of the file.
+        title: title above the panels; none if empty.
+        legend: options of matplotlib's ``legend`` for one legend of all panels; without any there is no legend.
+
+    Returns:
+        The path.
+    """
     if title:
         figure.suptitle(title, fontsize=10)
     if legend:

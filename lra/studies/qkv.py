@@ -19,7 +19,7 @@ from ..options import Positive, Whole
 
 
 def mechanisms(model: nn.Module) -> dict[str, Attention]:
-    """List the mechanisms of a model by path, in order; a mechanism inside another one is part of it."""
+    """List the mechanisms of a model by path, in order, without mechanisms that are part of another one."""
     by_path: dict[str, Attention] = {}
     for path, module in model.named_modules():
         # Parents come before their children.
@@ -29,15 +29,15 @@ def mechanisms(model: nn.Module) -> dict[str, Attention]:
     return by_path
 
 
-class Intercepted(NamedTuple):
-    """One call of a mechanism with its output (N,H,L,E)."""
+class MechanismCall(NamedTuple):
+    """The arguments of one call of a mechanism by name, and its output (N,H,L,E)."""
 
     arguments: dict
     out: Tensor
 
     @property
     def real(self) -> Tensor:
-        """Bool, broadcastable to (N,H,L,E): whether an entry of the output belongs to a real token."""
+        """Mark the entries of the output that belong to real tokens: bool, broadcastable to (N,H,L,E)."""
         mask = self.arguments.get("mask")
         if mask is None:
             return torch.ones_like(self.out[:1, :1, :1, :1], dtype=torch.bool)
@@ -45,14 +45,24 @@ class Intercepted(NamedTuple):
 
 
 @torch.no_grad()
-def calls(model: Classifier, batch: Batch, encode_separately: bool = False) -> dict[str, list[Intercepted]]:
-    """Record the calls of every mechanism on a batch, by path: one, or one per tower with ``encode_separately``."""
-    recorded: dict[str, list[Intercepted]] = {}
+def record_calls(model: Classifier, batch: Batch, encode_separately: bool = False) -> dict[str, list[MechanismCall]]:
+    """Run a model on a batch and record the calls of every mechanism.
+
+    Args:
+        model: the model.
+        batch: batch of examples.
+        encode_separately: whether to encode the towers one after the other, even if the model would encode them as
+            one batch.
+
+    Returns:
+        The calls by path of the mechanism: one, or one for each tower if the towers are encoded separately.
+    """
+    recorded: dict[str, list[MechanismCall]] = {}
 
     def record_call(path: str, module: nn.Module, args: tuple, kwargs: dict, out: Tensor) -> None:
         signature = inspect.signature(module.forward)
         arguments = signature.bind(*args, **kwargs).arguments
-        call = Intercepted(arguments, out)
+        call = MechanismCall(arguments, out)
         recorded.setdefault(path, []).append(call)
 
     with contextlib.ExitStack() as stack:
@@ -81,22 +91,34 @@ class QKVOptions(Options):
 
 # q, k (1,H,L,D), v (1,H,L,E), all tokens real
 Layer = tuple[Tensor, Tensor, Tensor]
-# Clustered tokens: number of centres, their standard deviation, and the standard deviation around them.
-CLUSTERS = 24
-SPREAD = 1.5
-NOISE = 0.5
+# Clustered tokens: number of clusters, standard deviation of their centres, and standard deviation around a centre.
+NUM_CLUSTERS = 24
+CENTRE_STD = 1.5
+NOISE_STD = 0.5
 
 
 class QKVSource(NamedTuple):
-    """A source: the name of its column and folder, a description, and the layers of each example."""
+    """Queries, keys and values of several examples.
+
+    Args:
+        name: name of the source in tables and folders.
+        about: description of the source.
+        examples: layers of each example.
+    """
 
     name: str
     about: str
     examples: list[list[Layer]]
 
 
-def generated(kind: Literal["gaussian", "clustered"], options: QKVOptions) -> QKVSource:
-    """Generate independent normal numbers, or q and k around the same centres and a normal v."""
+def generate(kind: Literal["gaussian", "clustered"], options: QKVOptions) -> QKVSource:
+    """Generate ``options.n`` examples of one layer.
+
+    Args:
+        kind: ``gaussian``: standard normal q, k and v. ``clustered``: q and k scatter around the same random centres, v
+            is standard normal.
+        options: number and sizes of the examples, and the random seed.
+    """
     generator = torch.Generator().manual_seed(options.seed)
     H = options.heads
     L = options.length
@@ -105,21 +127,20 @@ def generated(kind: Literal["gaussian", "clustered"], options: QKVOptions) -> QK
     def normal(*shape: int) -> Tensor:
         return torch.randn(1, H, *shape, generator=generator)
 
-    def around(centres: Tensor) -> Tensor:
-        """Draw tokens around random centres."""
-        cluster = torch.randint(CLUSTERS, (1, H, L), generator=generator)
-        noise = NOISE * normal(L, D)
+    def scatter_around(centres: Tensor) -> Tensor:
+        """Draw tokens (1,H,L,D), each around a random one of the centres (1,H,clusters,D)."""
+        cluster = torch.randint(NUM_CLUSTERS, (1, H, L), generator=generator)
+        noise = NOISE_STD * normal(L, D)
         return gather_tokens(centres, cluster) + noise
 
-    # Draw the centres, then q, k and v.
-    def layer() -> Layer:
+    def draw_layer() -> Layer:
         if kind == "gaussian":
             return normal(L, D), normal(L, D), normal(L, D)
-        centres = SPREAD * normal(CLUSTERS, D)
-        return around(centres), around(centres), normal(L, D)
+        centres = CENTRE_STD * normal(NUM_CLUSTERS, D)
+        return scatter_around(centres), scatter_around(centres), normal(L, D)
 
     about = f"{H} heads of {D}"
     if kind == "clustered":
-        about += f", {CLUSTERS} clusters, deviation {SPREAD} between them and {NOISE} within"
-    examples = [[layer()] for _ in range(options.n)]
+        about += f", {NUM_CLUSTERS} clusters, deviation {CENTRE_STD} between them and {NOISE_STD} within"
+    examples = [[draw_layer()] for _ in range(options.n)]
     return QKVSource(f"{kind}-{L}", about, examples)

@@ -21,6 +21,8 @@ from .qkv import mechanisms
 
 
 class TuningOptions(Section):
+    """The optimiser of the fine-tuning; None is the run's value of ``lr`` and ``batch``, a default for the others."""
+
     lr: Above | None
     batch: BatchSize | None
     warmup: Whole | None
@@ -28,6 +30,8 @@ class TuningOptions(Section):
 
 
 class TransferDataOptions(Root):
+    """The folder of the data sets, and the batch size of the evaluation; None: the training batch size of the run."""
+
     eval_batch: BatchSize | None
 
 
@@ -59,11 +63,18 @@ class TransferOptions(Options):
 def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Experiment]:
     """Restore the experiment of a finished run, and derive the one with the mechanism and fine-tuning of a transfer.
 
+    Args:
+        run: a finished run.
+        options: options of the transfer.
+
+    Returns:
+        The run's experiment ``source``, and the experiment ``target`` with the other mechanism.
+
     Raises:
         ValueError: the mechanism has another ``attn.weights`` than the run, and no override sets it.
     """
     source = configuration(run, options.data.root)
-    # The machine, the loggers and the batch of evaluation come from the transfer, the rest from the run.
+    # The machine, the loggers and the batch size of the evaluation come from the transfer, the rest from the run.
     data = source.data.replace(eval_batch=options.data.eval_batch or source.optim.batch)
     source = source.replace(
         runs=options.runs,
@@ -74,22 +85,15 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
     )
     overrides = [override.lstrip("+~") for override in options.command_overrides]
 
-    # A class token that is not configured follows the pooling of the run.
+    # class_token=null means that the class token is selected if the run has one; False here means that the mechanism
+    # lacks the option.
     attn = options.attn
     if attn.get("class_token", False) is None:
         attn = attn.replace(class_token=source.model.has_class_token)
 
-    # The kind of attention weights is part of the trained model.
-    old_weights = _attention_weights(source.attn)
-    new_weights = _attention_weights(attn)
-    is_chosen = any(line.startswith("attn.weights=") for line in overrides)
-    if None not in (old_weights, new_weights) and old_weights != new_weights and not is_chosen:
-        # Hydra adds an option that the configuration does not have only with a plus.
-        plus = "" if "weights" in attn.options else "+"
-        raise ValueError(
-            f"{run.path} has attn.weights={old_weights} and attn={options.label} has {new_weights}; "
-            f"add {plus}attn.weights={old_weights}"
-        )
+    # Another kind of attention weights than the run's must be asked for.
+    if not any(override.startswith("attn.weights=") for override in overrides):
+        _check_attention_weights(run, source.attn, attn, options.label)
 
     block = source.block
     if options.block:
@@ -104,8 +108,22 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
     return source, target
 
 
+def _check_attention_weights(run: RunDir, run_attn: Target, new_attn: Target, label: str) -> None:
+    """Raise ValueError if two mechanisms have different kinds of attention weights, such as softmax and laplace."""
+    old_weights = _attention_weights(run_attn)
+    new_weights = _attention_weights(new_attn)
+    if None in (old_weights, new_weights) or old_weights == new_weights:
+        return
+    # Hydra adds an option that the configuration does not have only with a plus.
+    plus = "" if "weights" in new_attn.options else "+"
+    raise ValueError(
+        f"{run.path} has attn.weights={old_weights} and attn={label} has {new_weights}; "
+        f"add {plus}attn.weights={old_weights}"
+    )
+
+
 def _attention_weights(attn: Target) -> str | None:
-    """Return the kind of attention weights of a mechanism, by default its class's; None if it has no choice of them."""
+    """Return the option ``weights`` of a mechanism, or the default of its class; None if it lacks the option."""
     parameter = inspect.signature(attn.function).parameters.get("weights")
     return None if parameter is None else attn.get("weights", parameter.default)
 
@@ -129,22 +147,23 @@ def _optim(run_optim: Optim, options: TransferOptions) -> Optim:
 
 
 def _block(run_block: Target, new_block: Target, overrides: list[str]) -> Target:
-    """Return the run's block with the overridden options, since an attn brings the defaults of its block.
+    """Return the run's block with the options that the command line overrides.
 
-    A block of another class replaces the run's.
+    ``new_block`` itself is returned only if it is of another class or chosen by ``block=``: its other options are
+    defaults that the yaml of attn brought.
 
     Raises:
         ValueError: an option of the run's block is removed (``~block.norm``).
     """
-    # A block of the command line counts as chosen.
-    is_chosen = any(line.startswith("block=") for line in overrides)
+    is_chosen = any(override.startswith("block=") for override in overrides)
     if run_block.path != new_block.path or is_chosen:
         return new_block
     keys = set()
-    for line in overrides:
-        if line.startswith("block."):
-            keys.add(line.partition("=")[0].removeprefix("block."))
-    # The chunk is what distinguishes ``mega_chunk`` from ``mega``, so it is taken over without an override too.
+    for override in overrides:
+        name, _, _ = override.partition("=")
+        if name.startswith("block."):
+            keys.add(name.removeprefix("block."))
+    # ``mega_chunk`` differs from ``mega`` in its chunk only, so the chunk is taken over without an override too.
     if new_block.get("chunk"):
         keys.add("chunk")
     for key in keys:
@@ -161,11 +180,12 @@ def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[Classifie
         source, target: the result of ``experiments``.
 
     Returns:
-        The exact and the swapped model; weights that only the new mechanism has are drawn from the run's seed.
+        The run's model, ``exact`` whatever its mechanism, and the swapped model. Weights that only the new mechanism
+        has are drawn from the run's seed. Both are in evaluation mode on the CPU.
 
     Raises:
-        ValueError: the new model needs further weights outside the mechanism, lacks some of the run's or has other
-            shapes, or only one of the mechanisms has a shared projection for queries and keys.
+        ValueError: the new model needs further weights outside the mechanism, lacks some of the run's weights or has
+            other shapes, or only one of the mechanisms has a shared projection for queries and keys.
     """
     exact = best(run, source)
     weights = exact.state_dict()
@@ -198,7 +218,7 @@ def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[Classifie
 
 def _check_shared_qk(exact: Classifier, swapped: Classifier, source: Experiment, target: Experiment) -> None:
     """Raise ValueError if only one of the models has a shared projection for queries and keys."""
-    # An empty set is a model without mechanisms, which has no such projection.
+    # The set is empty for a model without mechanisms, which has no such projection.
     old_kinds = {type(mechanism).shared_qk for mechanism in mechanisms(exact).values()}
     new_kinds = {type(mechanism).shared_qk for mechanism in mechanisms(swapped).values()}
     if not old_kinds or not new_kinds or old_kinds == new_kinds:

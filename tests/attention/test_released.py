@@ -221,8 +221,7 @@ def test_recurrence_operator_matches_released(case):
     elif case == "simple_gla":
         compare(recurrence.scalar_decay_attention(q, k, v, gate), case, 1e-12)
     elif case == "gla":
-        gates = F.logsigmoid(3 * waves(N, H, L, D, seed=5))
-        compare(recurrence.channel_decay_attention(q, k, v, gates), case, 1e-12)
+        compare(recurrence.channel_decay_attention(q, k, v, F.logsigmoid(3 * waves(N, H, L, D, seed=5))), case, 1e-12)
     elif case == "retention":
         # The decays are stored in float32: log γ has a relative error of 2^-24, multiplied by up to six tokens.
         decays = RetNet(SIZES, dim=8, decays="published").log_decay.double()[None, :, None].expand(N, H, L)

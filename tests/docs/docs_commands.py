@@ -42,7 +42,7 @@ from lra.config.errors import explain, is_user_error
 from lra.config.experiment import Experiment
 from lra.config.options import Options
 from lra.config.quoting import escape
-from lra.studies.lengths.__main__ import LengthsOptions, grid
+from lra.studies.lengths.__main__ import LengthsOptions, sweep_options
 from lra.sweep.options import SweepOptions
 from lra.sweep.plan import expand
 from lra.train.plan import resolve
@@ -165,7 +165,7 @@ def check_options(options: Options) -> None:
             for name, task, _ in pairs:
                 contestants.experiment(name, [f"task={task}", f"budget={bench.budget}", *bench.overrides])
         case LengthsOptions():
-            check_options(grid(options))
+            check_options(sweep_options(options))
         case SweepOptions(sweep=sweep) if sweep.search:
             Board(options.replace(mechanisms=options.mechanisms[:1], measure=0), 1)
         # The first value of each axis, on every task.

@@ -16,9 +16,9 @@ from lra.evaluate.restore import configuration
 from lra.maps import maps
 from lra.model.classifier import Head
 from lra.runs.run_dir import RunDir
-from lra.studies.qkv import calls
+from lra.studies.qkv import record_calls
 from lra.studies.swap import TransferOptions, experiments
-from lra.studies.transfer.record import layers
+from lra.studies.transfer.record import compare_layers
 from lra.train import lit
 
 # Vocabulary, length, classes, towers, and the parameters with softmax and CUR (docs/sources.md, Nystromformer).
@@ -119,19 +119,19 @@ def test_towers_are_encoded_as_separate_batches(words, pad):
         model.encode_separately = False
         assert (model(batch.inputs, batch.mask) - expected).abs().max() > 1e-7
     elif pad == "batch":
-        assert all(len(records) == 1 and len(records[0].out) == 2 * B for records in calls(model, batch).values())
+        assert all(len(calls) == 1 and len(calls[0].out) == 2 * B for calls in record_calls(model, batch).values())
 
 
 def test_layer_comparison_encodes_towers_separately():
     """Towers are separate if either model requires it, and neither model is changed."""
     (dependent, batch), (exact, _) = pairs(*BATCH_DEPENDENT[0]), pairs("sdpa")
     exact.load_state_dict(dependent.state_dict(), strict=False)
-    paths = list(calls(exact, batch))
+    paths = list(record_calls(exact, batch))
     for first_model, second_model in (exact, dependent), (dependent, exact):
-        layer_results = layers(first_model, second_model, [batch], spectrum=4)
+        layer_results = compare_layers(first_model, second_model, [batch], spectrum=4)
         assert [layer.path for layer in layer_results] == paths and all(layer.relative > 0 for layer in layer_results)
     assert dependent.encode_separately and not exact.encode_separately
-    assert all(layer.relative == layer.stack_relative == 0 for layer in layers(dependent, dependent, [batch]))
+    assert all(layer.relative == layer.stack_relative == 0 for layer in compare_layers(dependent, dependent, [batch]))
 
 
 @pytest.mark.parametrize("words", [BATCH_DEPENDENT[0], INDEPENDENT[0]], ids=" ".join)
@@ -139,7 +139,7 @@ def test_attention_maps_are_in_order_of_sequences(words):
     model, batch = pairs(*words)
     attention_map = maps.attention_map(model, batch, 0)
     assert attention_map.shape[0] == 2 * B
-    records = calls(model, batch)["blocks.0.mixer.attention"]
+    records = record_calls(model, batch)["blocks.0.mixer.attention"]
     v = torch.stack([call.arguments["v"] for call in records], 1).flatten(0, 1)
     out = torch.stack([call.out for call in records], 1).flatten(0, 1)
     real = batch.mask.flatten(0, 1)[:, None, :, None].expand_as(out)

@@ -57,8 +57,7 @@ def test_cubic_compiled_gradient_matches_eager():
     m = stochastic_matrices(4, (2,)).requires_grad_()
     value = lambda x: cubic(x, steps=2).square().sum()
     compiled = torch.compile(value, fullgraph=True, backend="aot_eager")
-    gradients = (torch.autograd.grad(f(m), m)[0] for f in (value, compiled))
-    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(*(torch.autograd.grad(f(m), m)[0] for f in (value, compiled)), rtol=1e-12, atol=1e-12)
     with torch.no_grad():
         assert not cubic(m, steps=2).requires_grad
 

@@ -193,8 +193,7 @@ def test_score_link_opens_its_run(visit):
     run = page.locator("details.run[open]")
     assert run.count() == 1 and "softmax" in run.locator("summary").inner_text()
     assert run.get_by_role("link", name="metrics.csv").count() == 3
-    reloaded = visit(anchor="#run-paper-paper/listops/softmax")
-    assert reloaded.locator("details.run[open]").count() == 1
+    assert visit(anchor="#run-paper-paper/listops/softmax").locator("details.run[open]").count() == 1
 
 
 def test_leaderboard_filters_narrow_table_and_update_count(visit):

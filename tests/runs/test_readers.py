@@ -16,9 +16,9 @@ from support.records import RECORD, add, metrics, unseal
 from lra.report import page
 from lra.report.__main__ import report
 from lra.runs import checkpoint, reader, record, run_dir
-from lra.studies.factorise.__main__ import saved
+from lra.studies.factorise.__main__ import load_arrays
 from lra.studies.probes import record as probes
-from lra.studies.probes.report import matrices, matrix
+from lra.studies.probes.report import matrices, write_matrix
 
 METRICS_CSV = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
 IMPOSSIBLE_VALUES = [("test", float("nan")), ("val", float("inf")), ("test", 101.0), ("test", None)]
@@ -158,13 +158,13 @@ SWAPS = [b"", b"a,b\n1\n", b"scored with,score\nown,x\n"]
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04"])
 def test_foreign_npz_is_rejected(content, tmp_path):
     (tmp_path / "a.npz").write_bytes(content)
-    assert "a.npz is not a result of this study (" in error_message(saved, tmp_path / "a.npz", {})
+    assert "a.npz is not a result of this study (" in error_message(load_arrays, tmp_path / "a.npz", {})
 
 
 @pytest.mark.parametrize("content", SWAPS)
 def test_damaged_swaps_csv_is_rejected_or_skipped(content, tmp_path, capfd):
     seed = write_folder(tmp_path / "probes" / "s" / "listops" / "sdpa" / "seed-0", {"swaps.csv": content})
-    message = error_message(matrix, seed.parents[2], "swaps.csv", {"examples": "200", "kept": ""})
+    message = error_message(write_matrix, seed.parents[2], "swaps.csv", {"examples": "200", "kept": ""})
     assert "swaps.csv is not a line of scores" in message
     (seed.parents[2] / "swaps.csv").write_bytes(content)
     row = SimpleNamespace(runs={tmp_path / "s" / "listops" / "sdpa" / "seed-0": None})

@@ -20,11 +20,11 @@ from lra.ops.cluster_attention import form_clusters
 from lra.ops.pinv import cubic, exact
 from lra.runs.reader import finished
 from lra.studies.dropin import candidates, qkv_sources, variants
-from lra.studies.dropin.__main__ import Errors, cost, distance, dropin, error_text, ratio
-from lra.studies.dropin.candidates import CANDIDATES, CHOICES, farthest_points, selection, step
+from lra.studies.dropin.__main__ import Errors, dropin, error_text, measure_cost, ratio, relative_error
+from lra.studies.dropin.candidates import CANDIDATES, RULES, farthest_rule, select_and_combine, step_rule
 from lra.studies.dropin.qkv_sources import DropinOptions, sources
-from lra.studies.dropin.variants import KeptFactors, heavy_keys, missing_mass, product, row_sums, smoothed, weights
-from lra.studies.qkv import generated
+from lra.studies.dropin.variants import CURFactors, heavy_keys, missing_mass, product, row_sums, smoothed, weights
+from lra.studies.qkv import generate
 from lra.train.__main__ import train
 
 N, H, L, D, E = 2, 3, 24, 5, 4
@@ -41,7 +41,7 @@ def test_candidates_are_exact_if_they_select_all_tokens(name):
     function = CANDIDATES[name].function
     out = function(Q, K, V, 6)
     assert out.shape == V.shape and out.isfinite().all()
-    assert (distance(function, (Q, K, V), candidates.softmax(Q, K, V), L) < 1e-9) == (name not in INEXACT)
+    assert (relative_error(function, (Q, K, V), candidates.softmax(Q, K, V), L) < 1e-9) == (name not in INEXACT)
 
 
 INVERTING = [partial(combine, inverse=exact) for combine in (product, missing_mass, row_sums)]
@@ -52,12 +52,12 @@ OTHERS = [variants.least_squares, partial(smoothed, corrected=False), smoothed, 
 def test_combinations_are_exact_with_all_queries_and_keys(combine):
     """All tokens are selected, in random order. Inverting a 24 x 24 softmax matrix loses some digits."""
     rows, cols = (torch.rand(N, H, L, generator=torch.manual_seed(i)).argsort(-1) for i in range(2))
-    assert (combine(KeptFactors(Q, K, V, rows, cols)) - candidates.softmax(Q, K, V)).abs().max() < 1e-7
+    assert (combine(CURFactors(Q, K, V, rows, cols)) - candidates.softmax(Q, K, V)).abs().max() < 1e-7
 
 
 def test_constant_values_are_preserved():
     """Rows of the attention map sum to one for any number of selected queries."""
-    x, rough = KeptFactors(Q, K, torch.full_like(V, 3.0), *farthest_points(Q, K, V, 5)), partial(cubic, steps=2)
+    x, rough = CURFactors(Q, K, torch.full_like(V, 3.0), *farthest_rule(Q, K, V, 5)), partial(cubic, steps=2)
     outputs = [missing_mass(x, rough), row_sums(x, rough), smoothed(x), heavy_keys(x, 0.6)]
     for out in (*outputs, candidates.clustered_improved(x.q, x.k, x.v, 5)):
         torch.testing.assert_close(out, x.v)
@@ -66,7 +66,7 @@ def test_constant_values_are_preserved():
 def test_least_squares_satisfies_normal_equations():
     """With identity values the output is C M R. The residual is orthogonal to C and R, so no other M is closer to A."""
     eye = torch.eye(L, dtype=torch.float64).expand(N, H, L, L)
-    x, a = KeptFactors(Q, K, eye, *step(Q, K, eye, 5)), weights(Q, K)
+    x, a = CURFactors(Q, K, eye, *step_rule(Q, K, eye, 5)), weights(Q, K)
     residual = a - variants.least_squares(x)
     assert (x.C.mT @ residual @ x.R.mT).abs().max() < 1e-10
     alternatives = [product(x, inverse) for inverse in (exact, lambda u: cubic(u, steps=4))]
@@ -74,12 +74,12 @@ def test_least_squares_satisfies_normal_equations():
 
 
 def test_smoothed_combination_equals_cur_plus():
-    cur_plus = selection(farthest_points, smoothed)
+    cur_plus = select_and_combine(farthest_rule, smoothed)
     torch.testing.assert_close(cur_plus(Q, K, V, 6), CANDIDATES["cur_plus"].function(Q, K, V, 6))
 
 
 def test_heavy_keys_matches_numpy():
-    x = KeptFactors(Q, K, V, *farthest_points(Q, K, V, 6))
+    x = CURFactors(Q, K, V, *farthest_rule(Q, K, V, 6))
     actual = heavy_keys(x, 0.5)
     keys, _, sizes = form_clusters(K, V, x.k_cols, None, None)
     for n, h in np.ndindex(N, H):
@@ -100,7 +100,7 @@ def test_heavy_keys_matches_numpy():
 
 def test_clustered_attention_matches_numpy_version_of_paper():
     improved, plain = (f(Q, K, V, 4) for f in (candidates.clustered_improved, candidates.clustered))
-    query_means = candidates.centres(Q, 4)
+    query_means = candidates.cluster_means(Q, 4)
     for n, h in np.ndindex(N, H):
         a, b, c, m = (y[n, h].numpy() for y in (Q, K, V, query_means))
         map = np_softmax(m @ b.T / D**0.5)
@@ -115,16 +115,16 @@ def test_clustered_attention_matches_numpy_version_of_paper():
 def test_lloyd_steps_reduce_distance_to_means():
     within = lambda centres: torch.cdist(Q, centres).amin(-1).square().sum().item()
     first = Q[:, :, :4]
-    updated = variants.means(Q, first)
-    assert within(variants.means(Q, updated)) <= within(updated) < within(first)
+    updated = variants.lloyd_step(Q, first)
+    assert within(variants.lloyd_step(Q, updated)) <= within(updated) < within(first)
     # No key is nearest to the last centre, which then stays as it is.
     with_far_centre = torch.cat([first, torch.full_like(first[:, :, :1], 99.0)], 2)
-    torch.testing.assert_close(variants.means(Q, with_far_centre)[:, :, 4], with_far_centre[:, :, 4])
+    torch.testing.assert_close(variants.lloyd_step(Q, with_far_centre)[:, :, 4], with_far_centre[:, :, 4])
 
 
 def test_selection_rules_match_numpy():
     torch.manual_seed(0)
-    for choose in (*(rule for rule, _ in CHOICES.values()), farthest_points):
+    for choose in (*(rule for rule, _ in RULES.values()), farthest_rule):
         for index in choose(Q, K, V, 7):
             assert index.shape == (N, H, 7) and (index.sort(-1).values.diff(dim=-1) > 0).all()
     a = K[1, 2].numpy()
@@ -147,10 +147,9 @@ def test_dropin_command_adds_results_to_one_table(tmp_path, call):
     _, out, _ = command("sources=gaussian", "candidates=[cur_plus,mean]")
     errors = read_errors()
     assert set(errors["values"]) == {"cur_step", "cur_plus", "mean"}
-    assert errors["n"] == 2
-    assert "cur_plus" in out
-    layers = [layer for (layer,) in generated("gaussian", compose(DropinOptions, TINY)).examples]
-    mean_errors = [distance(candidates.mean, layer, candidates.softmax(*layer), 4) for layer in layers]
+    assert errors["n"] == 2 and "cur_plus" in out
+    layers = [layer for (layer,) in generate("gaussian", compose(DropinOptions, TINY)).examples]
+    mean_errors = [relative_error(candidates.mean, layer, candidates.softmax(*layer), 4) for layer in layers]
     assert errors["values"]["mean"]["4"] == pytest.approx([np.mean(mean_errors), np.std(mean_errors, ddof=1)], rel=1e-6)
     command("sources=[gaussian,clustered]", "candidates=[clustered]", "cost=30")
     values = read_errors()["values"]
@@ -177,7 +176,7 @@ def test_failed_cost_measurement_names_candidate_and_reason(monkeypatch):
 
     monkeypatch.setitem(CANDIDATES, "failing", SimpleNamespace(function=fail))
     options = SimpleNamespace(seed=0, heads=1, head_dim=4, cost=8, counts=[4], threads=1)
-    assert_error("failing with count 4 cannot be measured", cost, ["failing"], options)
+    assert_error("failing with count 4 cannot be measured", measure_cost, ["failing"], options)
 
 
 def test_missing_transformers_error_names_model(tmp_path, monkeypatch):
@@ -195,8 +194,7 @@ def test_qkv_of_trained_run(data_root, tmp_path):
     home = tmp_path / "s/listops/sdpa"
     options = compose(DropinOptions, ["sources=[]", f"run={home}", "n=3", "counts=[4]"])
     (source,) = sources(options)
-    assert source.name == "s-sdpa-seed-0"
-    assert [len(layers) for layers in source.examples] == [2, 2, 2]
+    assert source.name == "s-sdpa-seed-0" and [len(layers) for layers in source.examples] == [2, 2, 2]
     lengths = [layers[0][0].shape[2] for layers in source.examples]
     assert min(lengths) > 4 and len(set(lengths)) > 1
     for layers, length in zip(source.examples, lengths, strict=True):
@@ -206,7 +204,7 @@ def test_qkv_of_trained_run(data_root, tmp_path):
         for key in ("attn.causal", "attn.dropout"):
             del run.choices[key]
         run.choices |= {"attn._target_": f"lra.attention.{target}", f"attn.{option}": value}
-        assert_error("has attn=sdpa; name a run of sdpa or softmax", qkv_sources.trained, run, options)
+        assert_error("has attn=sdpa; name a run of sdpa or softmax", qkv_sources.record_run, run, options)
 
 
 def test_pairs_of_texts_are_selected_by_first_text(monkeypatch):
@@ -220,6 +218,6 @@ def test_pairs_of_texts_are_selected_by_first_text(monkeypatch):
     monkeypatch.setattr(qkv_sources.restore, "configuration", lambda run, root: None)
     monkeypatch.setattr(qkv_sources.restore, "trained", lambda run, experiment: (model, data))
     run = SimpleNamespace(path=Path("seed-0"), result=SimpleNamespace(task="x", label="sdpa", study="s", test=50.0))
-    record_examples = lambda n: qkv_sources.trained(run, compose(DropinOptions, ["counts=[4]", f"n={n}"])).examples
+    record_examples = lambda n: qkv_sources.record_run(run, compose(DropinOptions, ["counts=[4]", f"n={n}"])).examples
     assert sorted(layers[0][0].shape[2] for layers in record_examples(2)) == [9, 20]
     assert_error("n=3: seed-0 has 2 validation examples of more than 4 tokens", record_examples, 3)

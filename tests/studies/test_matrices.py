@@ -33,7 +33,7 @@ from lra.train.__main__ import train
 def test_chord_product_loss_and_gradient_match_dense_matrices(n, init):
     """Includes sizes whose last strip of columns is narrower. Rounding errors grow with the number of terms."""
     noise, x = torch.randn(2, n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
-    w = (chord.start(n, seed=n, init=init) + 0.1 * noise[None, :, :1]).requires_grad_()
+    w = (chord.init_factors(n, seed=n, init=init) + 0.1 * noise[None, :, :1]).requires_grad_()
     expected = torch.linalg.multi_dot([sparse_factor(factor) for factor in w])
     torch.testing.assert_close(chord.product(w.detach()), expected.detach(), rtol=1e-12, atol=1e-14)
     loss = (x - expected).square().sum() / 2
@@ -47,16 +47,16 @@ def test_chord_product_loss_and_gradient_match_dense_matrices(n, init):
 
 
 def test_chord_initial_values_parameter_counts_and_ranks():
-    assert (chord.start(64, seed=1, init="paper") >= 1 / 7).all()
-    noise = chord.start(64, seed=1) - 1 / 7
+    assert (chord.init_factors(64, seed=1, init="paper") >= 1 / 7).all()
+    noise = chord.init_factors(64, seed=1) - 1 / 7
     assert (noise > 0).all() and noise.sum(-1).max() < 0.01
-    assert (chord.factors(256), len(chord.offsets(256)), chord.offsets(256)[-1]) == (8, 9, 128)
-    assert chord.numbers(256) == 18432 and chord.ranks(256) == {"paper": 32, "equal": 35}
+    assert (chord.num_factors(256), len(chord.offsets(256)), chord.offsets(256)[-1]) == (8, 9, 128)
+    assert chord.num_parameters(256) == 18432 and chord.ranks(256) == {"paper": 32, "equal": 35}
 
 
 def test_chord_fit_recovers_product_of_chord_factors():
-    target = chord.start(16, seed=3) + 0.2 * torch.randn(4, 16, 5, dtype=torch.float64, generator=torch.manual_seed(0))
-    x = chord.product(target).numpy()
+    noise = torch.randn(4, 16, 5, dtype=torch.float64, generator=torch.manual_seed(0))
+    x = chord.product(chord.init_factors(16, seed=3) + 0.2 * noise).numpy()
     factors, losses, _ = chord.fit(x, iterations=1500)
     error = np.linalg.norm(x - chord.product(torch.from_numpy(factors)).numpy())
     assert error < 1e-3 * np.linalg.norm(x) and 0 < len(losses) <= 1500
@@ -66,7 +66,7 @@ def test_chord_fit_recovers_product_of_chord_factors():
 def test_truncated_svd_error_is_norm_of_discarded_singular_values():
     x = np.random.default_rng(0).normal(size=(20, 20))
     tail = np.linalg.svd(x, compute_uv=False)[5:]
-    assert np.linalg.norm(x - chord.truncated(x, 5)) == pytest.approx(np.sqrt((tail**2).sum()))
+    assert np.linalg.norm(x - chord.truncated_svd(x, 5)) == pytest.approx(np.sqrt((tail**2).sum()))
 
 
 def test_factorise_command_caches_results_and_writes_summary(tmp_path, monkeypatch, call):
@@ -97,8 +97,8 @@ def test_study_matrices_are_square_and_finite(kind):
 
 def result(kind, sparse, paper, equal, iterations=2):
     """A result with given errors of its approximations, whose error during the fit falls from 9 by 1 per iteration."""
-    fell = np.arange(9.0, 9.0 - iterations, -1.0)
-    result = Result(kind=kind, name="x", matrix=np.ones((8, 8)), factors=None, fell=fell)
+    error_curve = np.arange(9.0, 9.0 - iterations, -1.0)
+    result = Result(kind=kind, name="x", matrix=np.ones((8, 8)), factors=None, error_curve=error_curve)
     vars(result).update(errors={"SF": sparse, "paper": paper, "equal": equal})
     return result
 
@@ -124,7 +124,7 @@ ARGUMENTS = dict(zip("qkv", torch.randn(3, 1, 2, 24, 8, generator=torch.Generato
 
 def layer(inner, symmetric=True):
     about = {"place": "here", "mechanism": "soft", "weights": "random", "at": 1, "steps": None, "norms": {"map": [3.0]}}
-    return measure.InvertedLayer(symmetric=symmetric, inner=inner, **about)
+    return measure.InvertedLayer(symmetric=symmetric, inverted=inner, **about)
 
 
 def test_residuals_are_relative_penrose_conditions():
@@ -147,7 +147,7 @@ def test_newton_errors_on_identity_match_closed_form():
 
 
 def test_inverse_iterations_converge_up_to_their_ridge():
-    kernel = matrices.inverted(Soft(SIZES, count=6), ARGUMENTS)[0][0]
+    kernel = matrices.record_inversion(Soft(SIZES, count=6), ARGUMENTS)[0][0]
     rows = torch.softmax(torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(1)), -1)
     for inner, symmetric, names in ((kernel, True, measure.SYMMETRIC), (rows, False, measure.OTHER)):
         actual = list(measure.errors([layer(list(inner), symmetric)], [0, 60], torch.float64).itertuples())
@@ -166,8 +166,8 @@ def test_soft_layer_measurement_matches_definition():
     d = torch.diag_embed(a.sum(-1).rsqrt())
     inverse = {"SOFT": newton(a, steps=20, ridge=0.01), "SOFT++": newton(a, steps=20, init="softpp")}
     inverse["SOFT++"] = d @ inverse["SOFT++"] @ d
-    entry = matrices.layer(attention, [ARGUMENTS], place="x", mechanism="soft", weights="random", at=6)
-    torch.testing.assert_close(torch.stack(entry.inner), a[0])
+    entry = matrices.measure_layer(attention, [ARGUMENTS], place="x", mechanism="soft", weights="random", at=6)
+    torch.testing.assert_close(torch.stack(entry.inverted), a[0])
     for name, x in inverse.items():
         for quantity, matrix in (("inverse in use", x), ("map", p.mT @ x @ p)):
             expected_norms = torch.linalg.svdvals(matrix)[0, :, 0].tolist()
@@ -181,7 +181,7 @@ def test_soft_layer_measurement_matches_definition():
 def test_measuring_does_not_change_mechanism():
     attention = Nystrom(SIZES, landmarks=6, kernel=3)
     output, pinv = attention(**ARGUMENTS), attention.pinv
-    a, x, full_map = matrices.inverted(matrices.variants(attention)[""], ARGUMENTS)
+    a, x, full_map = matrices.record_inversion(matrices.variants(attention)[""], ARGUMENTS)
     torch.testing.assert_close(full_map @ ARGUMENTS["v"], output)
     torch.testing.assert_close(pinv(a), x)
     assert attention.pinv is pinv and torch.equal(attention(**ARGUMENTS), output)
@@ -207,8 +207,7 @@ def test_inverses_command_on_random_tokens_writes_figures_and_tables(tmp_path):
     out_dir = tmp_path / "inverses/random"
     norms = pd.read_csv(out_dir / "norms.csv")
     assert set(norms.mechanism) == {"soft", "nystrom", "cur_abs"} and set(norms.n) == {2} and set(norms["at"]) == {4, 6}
-    per_case = len(measure.SYMMETRIC) + 2 * len(measure.OTHER)
-    assert len(pd.read_csv(out_dir / "convergence.csv")) == 2 * 2 * 2 * per_case
+    assert len(pd.read_csv(out_dir / "convergence.csv")) == 8 * (len(measure.SYMMETRIC) + 2 * len(measure.OTHER))
     assert all((out_dir / f"{name}.png").stat().st_size > 10_000 for name in ("convergence", "norms"))
 
 
@@ -217,11 +216,11 @@ def test_run_is_measured_at_initial_best_and_last_weights(data_root, tmp_path, c
     train.__wrapped__(config("soft", f"runs={tmp_path}", "seeds=[3]", "optim.lr=1e-12", "optim.eval_every=3"))
     (run,) = finished(tmp_path / "paper-smoke/listops/soft")
     assert run.record.best_step == 3 and run.record.steps == 6
-    layers = list(matrices.of_run(run, compose(InversesOptions, ["n=2"])))
+    layers = list(matrices.run_layers(run, compose(InversesOptions, ["n=2"])))
     expected = itertools.product((("initial", 0), ("best", 3), ("last", 6)), ("layer 0", "layer 1"))
     assert [((layer.weights, layer.at), layer.place) for layer in layers] == list(expected)
     for layer in layers[2:]:
-        torch.testing.assert_close(layer.inner, layers[layer.place == "layer 1"].inner, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(layer.inverted, layers[layer.place == "layer 1"].inverted, rtol=1e-4, atol=1e-4)
     stop, _, log = call(inverses, "n=1", "steps=[0,1]", "threads=1", f"runs={tmp_path}", f"run={run.path}")
     assert stop is None and "weights: initial at step 0, best at step 3, last at step 6" in log
     out_dir = tmp_path / "inverses/paper-smoke/listops/soft/seed-3"

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.peers
 transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
 from lra.studies.dropin.__main__ import dropin  # noqa: E402
 from lra.studies.encoder import load  # noqa: E402
-from lra.studies.examples import labelled  # noqa: E402
+from lra.studies.examples import draw_files  # noqa: E402
 from lra.studies.pretrained import __main__  # noqa: E402 after importorskip
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "plot", "the"]
@@ -49,28 +49,29 @@ def bert(tmp_path_factory):
 
 
 def test_examples_are_balanced_and_labelled_by_folder_name(reviews):
-    contents, labels = labelled(reviews, "train", 10, 0)
+    contents, labels = draw_files(reviews, "train", 10, 0)
     assert labels.bincount().tolist() == [5, 5] and len(set(contents)) == 10
     assert [b"good" in content for content in contents] == labels.bool().tolist()
-    assert labelled(reviews, "train", 10, 0)[0] == contents != labelled(reviews, "train", 10, 1)[0]
-    assert_error("2 classes of 12 or more files in train/<class>/; train=26 must be", labelled, reviews, "train", 26, 0)
-    assert_error("drawn=9 must be a multiple of the number of classes", labelled, reviews, "test", 9, 0, option="drawn")
+    assert draw_files(reviews, "train", 10, 0)[0] == contents != draw_files(reviews, "train", 10, 1)[0]
+    assert_error(
+        "2 classes of 12 or more files in train/<class>/; train=26 must be", draw_files, reviews, "train", 26, 0
+    )
+    assert_error("drawn=9 must be a multiple of the number of classes", draw_files, reviews, "test", 9, 0, "drawn")
 
 
 def test_probe_gradient_is_zero_and_nearest_matches_numpy():
     g = torch.Generator().manual_seed(0)
     features = F.normalize(torch.randn(60, 5, generator=g, dtype=torch.float64), dim=-1)
     labels = torch.randint(3, (60,), generator=g)
-    linear = __main__.probe(features.float(), labels).double()
+    linear = __main__.fit_probe(features.float(), labels).double()
     loss = F.cross_entropy(linear(features), labels) + 1e-3 * linear.weight.square().sum()
     assert max(g.abs().max() for g in torch.autograd.grad(loss, list(linear.parameters()))) < 1e-3
     queries = F.normalize(torch.randn(20, 5, generator=g, dtype=torch.float64), dim=-1)
-    cosines = (queries @ features.T).numpy()
     expected = []
-    for row in cosines:
+    for row in (queries @ features.T).numpy():
         neighbours = np.argsort(-row)[:7]
         expected.append(np.argmax([row[neighbours][labels.numpy()[neighbours] == c].sum() for c in range(3)]))
-    assert __main__.nearest(features, labels, queries, 7).tolist() == expected
+    assert __main__.classify_by_neighbours(features, labels, queries, 7).tolist() == expected
 
 
 @pytest.fixture
@@ -85,9 +86,8 @@ def test_pretrained_command_records_scores_before_and_after_distillation(command
     exit_message, log = command(*words, f"out={tmp_path / 'new' / 'results.json'}")
     assert exit_message is None, log
     results = [SimpleNamespace(**row) for row in json.loads((tmp_path / "new/results.json").read_text())]
-    configurations = [(r.attention, r.count, r.tuned) for r in results]
     words = [(word, count, tuned) for word in ("step", "plus") for count in (3, 40) for tuned in (0, 30)]
-    assert configurations == [("exact", None, 0), *words]
+    assert [(r.attention, r.count, r.tuned) for r in results] == [("exact", None, 0), *words]
     exact, few, tuned = results[:3]
     # count=40 is the whole sequence, so CUR+ is exact.
     assert results[7].attention == "plus" and results[7].cosine == pytest.approx(1, abs=1e-5)
@@ -98,7 +98,7 @@ def test_pretrained_command_records_scores_before_and_after_distillation(command
 
 def test_captured_queries_and_keys_reproduce_model_attention(bert, reviews):
     encoder = load(bert, pool="mean", length=9, size=0, device="cpu")
-    (text, *_), _ = labelled(reviews, "test", 2, 0)
+    (text, *_), _ = draw_files(reviews, "test", 2, 0)
     layers = encoder.qkv(text)
     words = encoder.tokenizer(text.decode(), truncation=True, max_length=9, return_tensors="pt")
     encoder.model.set_attn_implementation("eager")

@@ -19,7 +19,7 @@ from lra.studies.lengths import __main__ as show
 from lra.studies.lengths.__main__ import lengths
 from lra.studies.probes import local_window, measure, record
 from lra.studies.probes.__main__ import ProbesOptions, _transfer_options, probe
-from lra.studies.probes.report import matrices, matrix, resolves_gain, smallest, within
+from lra.studies.probes.report import locality, matrices, reach_tables, resolves_gain, write_matrix
 from lra.studies.swap import TransferOptions
 from lra.sweep.launcher import Launcher
 from lra.train.__main__ import train
@@ -45,7 +45,7 @@ def test_full_reach_keeps_output_and_confinement_is_undone(name):
 def test_confined_mechanisms_have_no_derivative_beyond_reach(name):
     model, batch = model_and_batch(name)
     with local_window.confined(model, 2):
-        shares = measure.beyond(model, [batch], list(range(1, LENGTH)), rows=6)
+        shares = measure.shares_beyond(model, [batch], list(range(1, LENGTH)), rows=6)
     # Two layers with a reach of 2 reach 4 positions.
     assert shares[0] > 0.001 and max(shares[3:]) < 1e-20
 
@@ -96,7 +96,7 @@ def test_derivative_shares_match_full_jacobian():
     block = lambda x: model.norm(model.blocks[0](x, None, None)[0])
     squares = torch.autograd.functional.jacobian(block, x)[0, :, :, 0].square().sum((1, 3))  # (L,L)
     distance = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).abs()
-    actual = measure.beyond(model, [batch], [1, 4, 16], rows=4000)
+    actual = measure.shares_beyond(model, [batch], [1, 4, 16], rows=4000)
     for k, share in zip((1, 4, 16), actual, strict=True):
         expected = float(squares[distance > k].sum() / squares.sum())
         # The estimate is a mean of 4,000 random draws.
@@ -108,7 +108,7 @@ def test_derivative_shares_do_not_depend_on_encode_separately():
     mask = torch.arange(LENGTH) < torch.tensor([[LENGTH, 5], [9, 12]])[..., None]
     batch, actual = Batch(torch.randint(1, 16, (2, 2, LENGTH)), mask, torch.zeros(2)), []
     for model.encode_separately in (False, True):
-        actual.append(measure.beyond(model, [batch], [1, 4, 8], rows=2000))
+        actual.append(measure.shares_beyond(model, [batch], [1, 4, 8], rows=2000))
     torch.testing.assert_close(*map(torch.tensor, actual), rtol=0.1, atol=1e-4)
 
 
@@ -116,12 +116,12 @@ def test_derivative_distances_count_from_token_to_token_with_class_vector_or_tok
     """A convolution of width 3 reaches one position, and without a mechanism a token depends on itself only."""
     for words, reach in (("conv attn.width=3", 1), ("none", 0)):
         model, batch = model_and_batch(words, "model.pool=class", "model.layers=1")
-        assert measure.beyond(model, [batch], [reach], rows=20) == [0]
+        assert measure.shares_beyond(model, [batch], [reach], rows=20) == [0]
     only = lambda position: Batch(batch.inputs, torch.arange(LENGTH).expand(2, 1, -1) == position, batch.label)
-    assert measure.beyond(model, [only(LENGTH - 1)], [0], rows=4) == [0]
+    assert measure.shares_beyond(model, [only(LENGTH - 1)], [0], rows=4) == [0]
     # The class token does not depend on the token behind it, so only the derivatives of that token are beyond 0.
     model, _ = model_and_batch("conv attn.causal=true", "model.pool=cls", "model.layers=1")
-    assert measure.beyond(model, [only(0)], [0], rows=20)[0] > 0.001
+    assert measure.shares_beyond(model, [only(0)], [0], rows=20)[0] > 0.001
 
 
 def test_reaches_are_powers_of_two_and_length():
@@ -151,14 +151,14 @@ def test_probe_command_caches_results_and_writes_tables(data_root, tmp_path, cap
     home.parents[1].joinpath(record.COLLECTION).write_text("{}")
     assert_error("line 1 is not a record of probes", record.load_collection, tmp_path)
     probe.__wrapped__(compose(ProbesOptions, [*args, "swaps=[sdpa,nystrom]"]))
-    swaps = record.table(home.parent / "swaps.csv").set_index(["task", "trained with"]).loc["listops"]
+    swaps = record.read_table(home.parent / "swaps.csv").set_index(["task", "trained with"]).loc["listops"]
     assert swaps.sdpa["nystrom"] == "" and swaps.nystrom["sdpa"]
     scores = {name: str(collected[name].score) for name in names}
     assert swaps.own.to_dict() == {name: swaps[name][name] for name in names} == scores
     assert "| task | trained with | own | nystrom | sdpa |" in (home.parent / "swaps.md").read_text()
     probe.__wrapped__(compose(ProbesOptions, [*args, "filled=true"]))
     assert_error("give one of them", probe.__wrapped__, compose(ProbesOptions, [*args, "filled=true", "swaps=[sdpa]"]))
-    filled = record.table(home.parent / "filled.csv").set_index(["task", "trained with"]).loc["listops"]
+    filled = record.read_table(home.parent / "filled.csv").set_index(["task", "trained with"]).loc["listops"]
     assert filled.own.to_dict() == scores and {"16", "32"} <= set(filled)
 
 
@@ -169,13 +169,13 @@ def test_scores_by_token_count_exclude_padding_filler_and_groups_of_one_class():
     # The model predicts the first token.
     model = lambda inputs, mask: F.one_hot(inputs[:, 0, 0], 3)
     batches = [Batch(rows[:2, None], None, label[:2]), Batch(rows[2:, None], mask[2:], label[2:])]
-    scores = measure.over_filled(model, batches, "accuracy")
+    scores = measure.scores_by_num_tokens(model, batches, "accuracy")
     assert scores == {"own": 60.0, "1": 100.0, "2": pytest.approx(200 / 3), "4": 0.0}
     # These metrics need both classes.
     classes = lambda inputs, mask: F.one_hot(inputs[:, 0, 0] - 1, 2)
     batch = Batch(torch.tensor([[1, 0], [2, 0], [1, 5]])[:, None], None, torch.tensor([0, 1, 0]))
     for metric in ("roc_auc", "balanced_accuracy"):
-        assert measure.over_filled(classes, [batch], metric) == {"own": 100.0, "1": 100.0}
+        assert measure.scores_by_num_tokens(classes, [batch], metric) == {"own": 100.0, "1": 100.0}
 
 
 def test_matrix_leaves_out_scores_with_other_options(tmp_path, capfd):
@@ -183,8 +183,8 @@ def test_matrix_leaves_out_scores_with_other_options(tmp_path, capfd):
         path = tmp_path / "listops" / label / "seed-0" / record.SWAPS
         path.parent.mkdir(parents=True)
         path.write_text(f"scored with,score,examples,kept\nown,40.0,{options}\nsdpa,20.0,{options}\n")
-    matrix(tmp_path, record.SWAPS, {"examples": "100", "kept": ""})
-    assert record.table(tmp_path / record.SWAPS)["trained with"].tolist() == ["cur_abs"]
+    write_matrix(tmp_path, record.SWAPS, {"examples": "100", "kept": ""})
+    assert record.read_table(tmp_path / record.SWAPS)["trained with"].tolist() == ["cur_abs"]
     assert capfd.readouterr().err.count("left out: ") == 2
 
 
@@ -208,11 +208,11 @@ def save_probes(runs, label, scores, seed=0, fingerprint="f", reaches=(1, 2, 4, 
 def test_locality_is_smallest_reach_that_keeps_95_percent_of_gain(tmp_path):
     data = save_probes(tmp_path, "sdpa", [20.0, 39.0, 30.0, 40.0])
     # 39 keeps 95 % of the gain, but the longer reach with 30 does not.
-    assert smallest(data, 20.0) == 8
+    assert locality(data, 20.0) == 8
     shorter = save_probes(tmp_path, "sdpa", [10.0, 20.0, 30.0, 40.0], reaches=(1, 2, 4, 6))
     assert record.means([data, shorter], "scores").to_dict() == {1: 15.0, 2: 29.5, 4: 30.0}
-    assert smallest(save_probes(tmp_path, "sdpa", [20.0, 38.9, 39.0, 40.0]), 20.0) == 4
-    assert smallest(save_probes(tmp_path, "sdpa", [40.0, 41.0, 40.0, 40.0]), 20.0) == 1
+    assert locality(save_probes(tmp_path, "sdpa", [20.0, 38.9, 39.0, 40.0]), 20.0) == 4
+    assert locality(save_probes(tmp_path, "sdpa", [40.0, 41.0, 40.0, 40.0]), 20.0) == 1
     # 5 % of the gain are 1 point; the standard error on 2,500 examples is 0.98 points, on 2,300 it is 1.02.
     sizes = [save_probes(tmp_path, "sdpa", [40.0] * 4, examples=examples) for examples in (2500, 2300)]
     assert [resolves_gain(probes, 20.0) for probes in sizes] == [True, False]
@@ -223,7 +223,7 @@ def test_report_shows_locality_scores_within_each_reach_and_swaps(tmp_path):
     for label, test in (("mean", 20.0), ("sdpa", 40.0), ("cur_abs", 40.0), ("linear", 19.0)):
         for seed in (0, 1):
             add(tmp_path, label=label, seed=seed, test=test)
-    scores = lambda: within("paper-paper", [*rows(tmp_path).values()])
+    scores = lambda: reach_tables("paper-paper", [*rows(tmp_path).values()])
     assert "locality" not in table(tmp_path)["listops"].head and scores() == []
     for seed, actual in enumerate(([20.0, 25.0, 39.5, 40.0], [20.0, 20.0, 20.0, 41.0])):
         save_probes(tmp_path, "sdpa", actual, seed)
@@ -253,7 +253,7 @@ def test_measured_points_are_sorted_by_task_length_and_mechanism():
         run_record("listops"),
         run_record("recall_N64_K4"),
     ]
-    points = show.measured(records).fillna({"error": -1})
+    points = show.run_errors(records).fillna({"error": -1})
     assert points[["task", "length", "mechanism", "seed", "constant", "error"]].to_numpy().tolist() == [
         ["adding", 128, "mean", 2, 75.0, -1],
         ["adding", 256, "mean", 0, 75.0, 60.0],
@@ -263,7 +263,7 @@ def test_measured_points_are_sorted_by_task_length_and_mechanism():
 
 
 def test_printed_errors_match_values_of_paper():
-    error_of = {(n.task, n.attn, n.length): n.error for n in show.printed().itertuples()}
+    error_of = {(n.task, n.attn, n.length): n.error for n in show.published_errors().itertuples()}
     assert error_of["adding", "linformer", 512] == 0.48
     assert error_of["adding", "performer", 4096] == 28.24
     assert error_of["temporal_order", "softmax", 16384] == 8.38
@@ -276,8 +276,8 @@ def test_lengths_figure_shows_measured_and_published_errors():
     tests = {("sdpa", 0): 90.0, ("sdpa", 1): 80.0, ("mean", 0): 30.0}
     records = [run_record(f"adding_N{n}", *run, test=test) for n in (128, 512) for run, test in tests.items()]
     records.append(run_record("adding_N512", "mean", 1, None, status="diverged"))
-    measured = show.measured(records)
-    (axes,) = show.draw(measured, show.printed()).axes
+    measured = show.run_errors(records)
+    (axes,) = show.draw(measured, show.published_errors()).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert axes.get_xscale() == "log"
     for label, error in {"sdpa": 15.0, "mean": 70.0, "best constant answer": 75.0}.items():
@@ -287,7 +287,7 @@ def test_lengths_figure_shows_measured_and_published_errors():
     published = lines["Transformer, published"]
     assert list(published.get_xdata()) == [2048] and list(published.get_ydata()) == [84.48]
     assert published.get_color() == lines["sdpa"].get_color() and published.get_markerfacecolor() == "none"
-    assert "n = 1 to 2 a point" in show.caption(measured) and "1 run diverged" in show.caption(measured)
+    assert "n = 1 to 2 per point" in show.caption(measured) and "1 run diverged" in show.caption(measured)
 
 
 def test_lengths_command_plots_finished_runs_after_failure(tmp_path, monkeypatch, call):

@@ -19,12 +19,12 @@ from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.io.typed_json import save
 from lra.runs.reader import finished, scan
-from lra.studies.qkv import calls, mechanisms
+from lra.studies.qkv import mechanisms, record_calls
 from lra.studies.swap import TransferOptions, experiments, swap
 from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import describe, transfer, transfer_seed
 from lra.studies.transfer.control import MeanControl, ZeroControl
-from lra.studies.transfer.record import layers
+from lra.studies.transfer.record import compare_layers
 from lra.studies.transfer.show import show
 from lra.studies.transfer.tables import curves, points, tables
 from lra.train.__main__ import train
@@ -78,7 +78,7 @@ def test_swap_keeps_trained_weights_and_adds_only_new_ones(runs):
 def test_cur_with_all_tokens_and_exact_inverse_equals_trained_model(runs):
     exact, swapped = models(runs, "attn=cur_abs", "attn.count=128", *TRUE_INVERSE)
     (batch,) = batches(1)
-    for layer in layers(exact.double(), swapped.double(), [batch]):
+    for layer in compare_layers(exact.double(), swapped.double(), [batch]):
         assert max(layer.relative, layer.stack_relative) < 1e-9
     torch.testing.assert_close(exact(*batch[:2]), swapped(*batch[:2]), rtol=1e-9, atol=1e-9)
 
@@ -94,9 +94,9 @@ class Shifted(Softmax):
 def test_layer_distances_match_known_shift(runs):
     exact, swapped = models(runs, "attn=custom", f"attn._target_={__name__}.Shifted")
     entries = batches()
-    exact_outputs = lambda batch: calls(exact, batch)["blocks.0.mixer.attention"][0].out.transpose(1, 2)
+    exact_outputs = lambda batch: record_calls(exact, batch)["blocks.0.mixer.attention"][0].out.transpose(1, 2)
     outs = torch.cat([exact_outputs(batch)[batch.mask[:, 0]] for batch in entries]).double()
-    first, second = layers(exact, swapped, entries)
+    first, second = compare_layers(exact, swapped, entries)
     assert first.mean_abs == first.stack_mean_abs == pytest.approx(0.5, rel=1e-6)
     assert first.relative == pytest.approx(0.5 * outs.numel() ** 0.5 / outs.norm().item(), rel=1e-6)
     assert second.mean_abs == pytest.approx(0.5, rel=1e-6) and second.stack_mean_abs != pytest.approx(0.5, rel=1e-3)
@@ -106,7 +106,7 @@ def test_layer_distances_match_known_shift(runs):
 def test_spectrum_matches_svd_of_dense_map(runs):
     exact, swapped = models(runs, "attn=sdpa")
     (batch,) = batches(1)
-    call = calls(exact, batch)["blocks.1.mixer.attention"][0]
+    call = record_calls(exact, batch)["blocks.1.mixer.attention"][0]
     q, k = (call.arguments[name].double().detach().numpy() for name in "qk")
     expected = []
     for i, h in np.ndindex(4, q.shape[1]):
@@ -114,7 +114,7 @@ def test_spectrum_matches_svd_of_dense_map(runs):
         scores = q[i, h][real] @ k[i, h][real].T / np.sqrt(q.shape[3])
         values = np.linalg.svd(softmax(scores, axis=1), compute_uv=False)
         expected.append(np.pad(values, (0, q.shape[2] - len(values))))
-    actual = layers(exact, swapped, [batch], spectrum=4)[1]
+    actual = compare_layers(exact, swapped, [batch], spectrum=4)[1]
     np.testing.assert_allclose(actual.spectrum, np.mean(expected, 0), rtol=1e-3, atol=1e-6)
     assert actual.relative < 1e-5
 
@@ -125,7 +125,7 @@ def test_spectrum_counts_pairs_of_texts(encode_separately):
     inputs, mask = padded_ids((24, 17), towers=2)
     model.encode_separately = encode_separately
     both, first = (Batch(inputs[:n], mask[:n], None) for n in (2, 1))
-    spectrum_of = lambda batches, n: layers(model, model, batches, spectrum=n)[0].spectrum
+    spectrum_of = lambda batches, n: compare_layers(model, model, batches, spectrum=n)[0].spectrum
     assert spectrum_of([both], 2) == spectrum_of([both], 4) != spectrum_of([both], 1)
     assert spectrum_of([both, both], 1) == spectrum_of([first], 1) == spectrum_of([first], 2)
 
@@ -305,8 +305,7 @@ def test_show_command_draws_each_varying_option(swept, tmp_path, call):
     for i, entry in enumerate(swept):
         save(entry, tmp_path / str(i) / records.FILE)
     stop, out, _ = call(show, f"runs={tmp_path}")
-    assert stop is None
-    assert "cur_step-count=16" in out and "transfer.md and 4 pictures\n" in out
+    assert stop is None and "cur_step-count=16" in out and "transfer.md and 4 pictures\n" in out
     text = (tmp_path / "transfer" / "transfer.md").read_text()
     for axis in ("count", "selection", "tuned", "spectrum"):
         name = f"paper-smoke-listops-softmax-{axis}.png"

@@ -28,24 +28,25 @@ from ...io import atomic, typed_json
 from ...results.table import Table, frame, show
 from ...runs import record
 from ..qkv import Layer
-from .candidates import CANDIDATES, Function, softmax
+from .candidates import CANDIDATES, CandidateFunction, softmax
 from .qkv_sources import DropinOptions, QKVSource, sources
 
-# Number of timed calls, of which the median counts.
+# Number of timed calls, whose median is reported.
 REPEATS = 3
-FILE = "errors.json"
-COST = "cost.json"
-# The candidate that ratios compare with.
+ERRORS_FILE = "errors.json"
+COST_FILE = "cost.json"
+# The candidate whose error is the denominator of every ratio.
 BASE = "cur_step"
-# NaN and infinity are valid results here.
+# NaN and infinity are valid errors: an approximation may overflow.
 STRICT = ConfigDict(strict=True)
+# A token budget, as a key of JSON.
 Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
-# Two numbers by candidate, then by count as text.
+# A pair of numbers by candidate, then by count: (mean, standard deviation) of errors, (milliseconds, MiB) of costs.
 Pairs = dict[str, dict[Count, tuple[float, float]]]
-# Name of exact attention among the steps that are timed.
+# Name of exact attention among the functions that are timed.
 EXACT = "exact"
-# Lower bound of the errors in a ratio, because an exact result has the error 0.
-TINY = 1e-12
+# Lower bound of the errors in a ratio, since the error of an exact result is 0.
+MIN_ERROR = 1e-12
 LEGEND = (
     "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
     "standard deviation over examples. ratio, which sorts the table: geometric mean over the columns of the error "
@@ -104,18 +105,18 @@ def dropin(options: DropinOptions) -> None:
     # Every source is loaded before the first is measured, so that errors are raised early.
     for source in list(sources(options)):
         _check_counts(source, options)
-        save(errors(source, names, options), home / source.name / FILE)
+        save(measure_errors(source, names, options), home / source.name / ERRORS_FILE)
         log(f"{source.name}: {plural(len(names), 'candidate')}, n = {options.n}")
     if options.cost:
-        save(cost(names, options), home / COST)
+        save(measure_cost(names, options), home / COST_FILE)
 
     # The table shows earlier results as well.
-    records, damaged = typed_json.scan(home, FILE, partial(load, kind=Errors))
+    records, damaged = typed_json.scan(home, ERRORS_FILE, partial(load, kind=Errors))
     for line in damaged:
         log(f"skipped: {line}")
     costs = None
-    if (home / COST).exists():
-        costs = load(home / COST, Cost)
+    if (home / COST_FILE).exists():
+        costs = load(home / COST_FILE, Cost)
     full_table = table(list(records.values()), costs)
     atomic.write(home / "dropin.md", full_table.section(1) + "\n")
     # Descriptions are too wide for a terminal.
@@ -137,26 +138,28 @@ def _check_counts(source: QKVSource, options: DropinOptions) -> None:
 
 
 def save(new: Results, path: Path) -> None:
-    """Write results.
+    """Write results, together with the other candidates and counts of an earlier file.
 
-    Other candidates and counts of an earlier file are kept if its description, n and seed are the same, else lost.
+    The earlier file is lost if it has another description, ``n`` or ``seed``.
     """
     if path.exists():
         old = load(path, type(new))
-        is_same = all(getattr(old, key, None) == getattr(new, key, None) for key in ("about", "n", "seed"))
-        if is_same:
+        # Costs have no n and no seed.
+        old_source = [getattr(old, key, None) for key in ("about", "n", "seed")]
+        new_source = [getattr(new, key, None) for key in ("about", "n", "seed")]
+        if old_source == new_source:
             for name, values in old.values.items():
                 new.values[name] = values | new.values.get(name, {})
     typed_json.save(new, path)
 
 
 @torch.no_grad()
-def errors(source: QKVSource, names: list[str], options: DropinOptions) -> Errors:
+def measure_errors(source: QKVSource, names: list[str], options: DropinOptions) -> Errors:
     """Measure the error of each named candidate and count: mean and deviation over the examples of a source."""
-    # The exact output of every layer of every example.
-    outputs = []
+    # The exact outputs of every layer of every example.
+    exact_outputs = []
     for example in source.examples:
-        outputs.append([softmax(*layer) for layer in example])
+        exact_outputs.append([softmax(*layer) for layer in example])
 
     measured = Errors(source.name, source.about, options.n, options.seed, record.git_commit())
     for name in names:
@@ -166,48 +169,45 @@ def errors(source: QKVSource, names: list[str], options: DropinOptions) -> Error
             # Random numbers do not depend on earlier candidates.
             torch.manual_seed(options.seed)
             by_example = []
-            for example, exact in zip(source.examples, outputs, strict=True):
-                distances = [distance(function, layer, out, count) for layer, out in zip(example, exact, strict=True)]
-                by_example.append(mean(distances))
+            for example, outputs in zip(source.examples, exact_outputs, strict=True):
+                pairs = zip(example, outputs, strict=True)
+                by_layer = [relative_error(function, layer, exact, count) for layer, exact in pairs]
+                by_example.append(mean(by_layer))
             measured.values[name][str(count)] = (mean(by_example), stdev(by_example))
     return measured
 
 
-def distance(function: Function, layer: Layer, out: torch.Tensor, count: int) -> float:
-    """Compute the relative Frobenius error of a candidate on a layer, over all heads.
-
-    Args:
-        function: candidate.
-        layer: q, k, v.
-        out: exact output.
-        count: token budget of the candidate.
-    """
-    error = function(*layer, count) - out
-    return (error.norm() / out.norm()).item()
+def relative_error(function: CandidateFunction, layer: Layer, exact: torch.Tensor, count: int) -> float:
+    """Compute |O - O'| / |O| of a layer's exact output O and a candidate's O', in Frobenius norms over all heads."""
+    error = function(*layer, count) - exact
+    return (error.norm() / exact.norm()).item()
 
 
 @torch.no_grad()
-def cost(names: list[str], options: DropinOptions) -> Cost:
-    """Measure milliseconds and MiB of one call of each candidate and count up to the length, and of sdpa."""
+def measure_cost(names: list[str], options: DropinOptions) -> Cost:
+    """Measure time and peak memory of a call of each candidate and of sdpa, at length ``options.cost`` on the CPU.
+
+    Counts beyond the length are left out.
+    """
     generator = torch.Generator().manual_seed(options.seed)
     shape = (1, options.heads, options.cost, options.head_dim)
     q, k, v = (torch.randn(*shape, generator=generator) for _ in range(3))
 
-    # One call for each candidate and each count that fits the length, and one of exact attention.
     counts = [count for count in options.counts if count <= options.cost]
     steps: dict[tuple[str, int], Callable[[], torch.Tensor]] = {}
     for name in names:
         function = CANDIDATES[name].function
         for count in counts:
             steps[name, count] = partial(function, q, k, v, count)
+    # Exact attention has no count.
     steps[EXACT, 0] = partial(torch.nn.functional.scaled_dot_product_attention, q, k, v)
     costs = {}
     for key, measurement in measure(steps, repeats=REPEATS).items():
         if measurement.ms is None or measurement.peak_bytes is None:
             name, count = key
             raise ValueError(f"the cost of {name} with count {count} cannot be measured: {measurement.status}")
-        megabytes = measurement.peak_bytes / 2**20
-        costs[key] = (measurement.ms, megabytes)
+        mib = measurement.peak_bytes / 2**20
+        costs[key] = (measurement.ms, mib)
 
     values = {}
     for name in names:
@@ -220,7 +220,7 @@ def cost(names: list[str], options: DropinOptions) -> Cost:
 def ratio(name: str, sources: list[Errors]) -> float:
     """Compute the geometric mean over columns of a candidate's error divided by the error of BASE.
 
-    It is infinite if an error is not finite, or without a common column.
+    A column is a source with a count. The ratio is infinite if an error is not finite, or if no column has both.
     """
     ratios = []
     for source in sources:
@@ -230,7 +230,7 @@ def ratio(name: str, sources: list[Errors]) -> float:
             error, _ = by_count[count]
             base, _ = base_by_count[count]
             if math.isfinite(error + base):
-                ratios.append(max(error, TINY) / max(base, TINY))
+                ratios.append(max(error, MIN_ERROR) / max(base, MIN_ERROR))
             else:
                 ratios.append(math.inf)
     return geometric_mean(ratios) if ratios else math.inf
@@ -238,10 +238,10 @@ def ratio(name: str, sources: list[Errors]) -> float:
 
 def table(sources: list[Errors], cost: Cost | None) -> Table:
     """Make the table of the errors of every source, and of the cost if it was measured, the best candidate first."""
-    ratios = {}
+    measured: set[str] = set()
     for source in sources:
-        for name in source.values:
-            ratios[name] = ratio(name, sources)
+        measured.update(source.values)
+    ratios = {name: ratio(name, sources) for name in measured}
     names = sorted(ratios, key=lambda name: (ratios[name], name))
 
     # Columns by name: candidate, ratio, cost, the errors of each source, description.
@@ -268,7 +268,7 @@ def table(sources: list[Errors], cost: Cost | None) -> Table:
 
 
 def _columns(title: str, values: Pairs, names: list[str], form: Callable[[float, float], str]) -> dict[str, list[str]]:
-    """Format a column for each count; a candidate that was not measured with it has an empty cell."""
+    """Format a column of pairs for each count; a candidate that was not measured with this count has an empty cell."""
     counts: set[str] = set()
     for by_count in values.values():
         counts.update(by_count)

@@ -1,9 +1,9 @@
-"""Every candidate by its name, with a description: q, k (N,H,L,D), v (N,H,L,E) of real tokens, count -> (N,H,L,E).
+"""The candidates: functions of q, k (N,H,L,D), v (N,H,L,E) of real tokens and a count that approximate attention.
 
-Names that begin with cur_ are variants of the paper's CUR (``cur_step``), names that begin with plus_ of ``cur_plus``.
-They differ from it in one respect, except ``cur_least_squares_farthest``, which differs in selection and combination.
-Both select ``count`` queries and ``count`` keys, CUR by position and ``cur_plus`` by farthest-point traversal, and copy
-the exact outputs of the selected queries.
+Names that begin with cur_ are variants of the paper's CUR (``cur_step``), except ``cur_plus`` itself, whose variants
+begin with plus_. A variant differs in one respect; only ``cur_least_squares_farthest`` differs in two, selection and
+combination. Both methods select ``count`` queries and ``count`` keys, CUR by position and ``cur_plus`` by
+farthest-point traversal, and copy the exact outputs of the selected queries.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,10 @@ from ...ops.cluster_attention import nearest
 from ...ops.pinv import cubic, exact, tikhonov
 from ...ops.selection import farthest, gather_tokens, scatter_tokens
 from . import variants
-from .variants import Choice, KeptFactors, apply_to_both, means, select, smoothed, weights
+from .variants import CURFactors, SelectionRule, apply_to_both, lloyd_step, score_rule, smoothed, weights
 
-Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+# q, k, v, count -> output (N,H,L,E)
+CandidateFunction = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
 def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -31,8 +32,10 @@ def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return weights(q, k) @ v
 
 
-def mechanism(kind: Callable[..., Attention], budget: str = "count", **options) -> Function:
-    """Make a mechanism of the suite a candidate, which is constructed at every call and stays in training mode.
+def mechanism(kind: Callable[..., Attention], budget: str = "count", **options) -> CandidateFunction:
+    """Make a candidate of a mechanism of the suite.
+
+    The mechanism is constructed at every call, since its sizes are the sizes of q and v. It stays in training mode.
 
     Args:
         kind: class of the mechanism, or a function that constructs it.
@@ -47,12 +50,18 @@ def mechanism(kind: Callable[..., Attention], budget: str = "count", **options) 
     return function
 
 
-def selection(choose: Choice, combine: Callable[..., Tensor], **options) -> Function:
-    """Make a candidate that selects queries and keys by a rule and combines them, with options of the combination."""
+def select_and_combine(choose: SelectionRule, combine: Callable[..., Tensor], **options) -> CandidateFunction:
+    """Make a candidate that selects queries and keys and combines their factors.
+
+    Args:
+        choose: rule that selects.
+        combine: function of ``CURFactors`` that computes the output.
+        options: further options of ``combine``.
+    """
 
     def function(q, k, v, count):
         rows, cols = choose(q, k, v, count)
-        x = KeptFactors(q, k, v, rows, cols)
+        x = CURFactors(q, k, v, rows, cols)
         # The selected queries get their exact output.
         return scatter_tokens(combine(x, **options), x.rows, x.exact)
 
@@ -65,31 +74,33 @@ def mean(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
 
 
 def nystrom_kmeans(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
-    """Nystromformer with means of clusters of queries and of keys (Zhang, Tsang and Kwok 2008)."""
-    q_landmarks = centres(q, count)
-    k_landmarks = centres(k, count)
+    """Compute Nystromformer attention with cluster means as landmarks (Zhang, Tsang and Kwok 2008)."""
+    q_landmarks = cluster_means(q, count)
+    k_landmarks = cluster_means(k, count)
     inverse = cubic(weights(q_landmarks, k_landmarks), steps=6)
     landmark_output = weights(q_landmarks, k) @ v  # (N,H,c,E)
     return weights(q, k_landmarks) @ (inverse @ landmark_output)
 
 
 def clustered(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
-    """Clustered attention (Vyas et al. 2020, section 3.2): a query has the attention of its cluster's mean query.
+    """Compute clustered attention (Vyas et al. 2020, section 3.2): a query gets the output of its cluster's mean query.
 
-    Clusters come from Lloyd's algorithm; the paper's, from hashes, are coarser. A cluster for each query is exact.
+    The clusters come from Lloyd's algorithm on the queries; the paper clusters hashes of them, which is coarser. With
+    one cluster per query the result is exact.
     """
-    q_means = centres(q, count)
+    q_means = cluster_means(q, count)
     cluster = nearest(q, q_means, None).squeeze(-1)  # (N,H,L)
     return gather_tokens(weights(q_means, k) @ v, cluster)
 
 
 def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
-    """Improved clustered attention (Vyas et al. 2020, section 3.3, equations 9 to 11).
+    """Compute improved clustered attention (Vyas et al. 2020, section 3.3, equations 9 to 11).
 
-    The ``count`` keys with the largest weights of a cluster are its heavy keys. A query distributes their total weight
-    among them by its own scores. It needs as many scores as CUR: count L for the clusters, count L for the heavy keys.
+    The heavy keys of a cluster are the ``count`` keys to which its mean query pays the most attention. Each query of
+    the cluster distributes their total weight among them by its own scores. Like CUR it computes 2 count L scores:
+    count L of the mean queries, and count L of the heavy keys.
     """
-    q_means = centres(q, count)
+    q_means = cluster_means(q, count)
     attention = weights(q_means, k)  # (N,H,c,L)
     cluster = nearest(q, q_means, None).squeeze(-1)  # (N,H,L)
 
@@ -103,47 +114,51 @@ def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     values = gather_tokens(v, index).unflatten(2, (-1, count))  # (N,H,L,t,E)
     cluster_mass = mass.sum(-1, keepdim=True)
     heavy_mass = gather_tokens(cluster_mass, cluster)  # (N,H,L,1)
-    own_scores = weights(q[:, :, :, None], keys)  # (N,H,L,1,t)
-    heavy_weights = heavy_mass * own_scores.squeeze(3)  # (N,H,L,t)
+    own_weights = weights(q[:, :, :, None], keys)  # (N,H,L,1,t)
+    heavy_weights = heavy_mass * own_weights.squeeze(3)  # (N,H,L,t)
     heavy_output = heavy_weights[:, :, :, None] @ values  # (N,H,L,1,E)
     return gather_tokens(light_output, cluster) + heavy_output.squeeze(3)
 
 
-def centres(x: Tensor, count: int) -> Tensor:
+def cluster_means(x: Tensor, count: int) -> Tensor:
     """Compute means of clusters by 10 steps of Lloyd's algorithm from farthest points, (N,H,L,D) -> (N,H,count,D)."""
     centre_points = gather_tokens(x, farthest(x, count, None))
     for _ in range(10):
-        centre_points = means(x, centre_points)
+        centre_points = lloyd_step(x, centre_points)
     return centre_points
 
 
 class Candidate(NamedTuple):
-    function: Function
+    """A function of q, k, v and count, and its description in the table."""
+
+    function: CandidateFunction
     about: str
 
 
-step = select("step")
-farthest_points = select("farthest")
+step_rule = score_rule("step")
+farthest_rule = score_rule("farthest")
 cur = partial(mechanism, CUR, score="step")
 plus = partial(mechanism, CURPlus)
-# The paper's inverse of CUR.
+# The inverse of CUR in the paper.
 cubic_4 = partial(cubic, steps=4)
-CHOICES = {
+# Rules of ``variants``, each with its description.
+RULES = {
     "kmeans_pp": (apply_to_both(variants.kmeans_pp), "seeds of k-means++ (Arthur and Vassilvitskii 2007)"),
     "leverage": (apply_to_both(variants.leverage), "largest ridge leverage scores (Mahoney and Drineas 2009)"),
     "received": (variants.received, "rows by position, columns by attention received (H2O: Zhang et al. 2023)"),
 }
-CUR_CHOICES = {
-    f"cur_{name}": (selection(rule, variants.product, inverse=cubic_4), description)
-    for name, (rule, description) in CHOICES.items()
+CUR_RULES = {
+    f"cur_{name}": (select_and_combine(rule, variants.product, inverse=cubic_4), description)
+    for name, (rule, description) in RULES.items()
 }
+# Name -> (function, description)
 PAIRS = {
     "cur_step": (cur(), "the paper's: cubic inverse of 4 steps, rows and columns by position"),
     # Selection of queries and keys
     "cur_abs": (cur(score="abs"), "largest absolute sums (the paper's)"),
     "cur_random": (cur(score="random", resample="always"), "drawn uniformly (the paper's)"),
     "cur_farthest": (cur(score="farthest"), "farthest-point traversal (Gonzalez 1985)"),
-    **CUR_CHOICES,
+    **CUR_RULES,
     # Inverse
     "cur_cubic_1": (cur(pinv=partial(cubic, steps=1)), "cubic inverse of 1 step"),
     "cur_cubic_6": (cur(pinv=partial(cubic, steps=6)), "cubic inverse of 6 steps, Nystromformer's"),
@@ -151,13 +166,16 @@ PAIRS = {
     "cur_tikhonov": (cur(pinv=partial(tikhonov, ridge=0.1)), "Tikhonov (1963), ridge 0.1"),
     "cur_cutoff": (cur(pinv=partial(exact, rtol=0.1)), "truncated SVD, from 0.1 of the largest (Hansen 1987)"),
     # Combination
-    "cur_missing_mass": (selection(step, variants.missing_mass, inverse=cubic_4), "missing mass to the mean value"),
+    "cur_missing_mass": (
+        select_and_combine(step_rule, variants.missing_mass, inverse=cubic_4),
+        "missing mass to the mean value",
+    ),
     "cur_row_sums": (
-        selection(step, variants.row_sums, inverse=cubic_4),
+        select_and_combine(step_rule, variants.row_sums, inverse=cubic_4),
         "divided by row sums (Performer, equation 4)",
     ),
     "cur_least_squares_farthest": (
-        selection(farthest_points, variants.least_squares),
+        select_and_combine(farthest_rule, variants.least_squares),
         "farthest; M minimises |A - C M R| (Stewart 1999), which needs all of A",
     ),
     # Clusters of keys
@@ -166,15 +184,15 @@ PAIRS = {
     "plus_abs": (plus(score="abs", resample="always"), "score=abs"),
     "plus_random": (plus(score="random", resample="always"), "score=random"),
     "plus_lloyd": (
-        selection(farthest_points, smoothed, lloyd=1),
+        select_and_combine(farthest_rule, smoothed, lloyd=1),
         "clusters formed again around their means once (Lloyd 1982)",
     ),
     "plus_heavy": (
-        selection(farthest_points, variants.heavy_keys, share=0.5),
+        select_and_combine(farthest_rule, variants.heavy_keys, share=0.5),
         "count / 2 heavy keys of each query exactly (Vyas et al. 2020)",
     ),
     "plus_uncorrected": (
-        selection(farthest_points, smoothed, corrected=False),
+        select_and_combine(farthest_rule, smoothed, corrected=False),
         "no correction (ToMe: Bolya et al. 2023)",
     ),
     # Other methods

@@ -17,8 +17,8 @@ from ...evaluate import restore
 from ...options import Positive, Range, Whole
 from ...runs.reader import finished
 from ...runs.run_dir import RunDir
-from ..examples import labelled
-from ..qkv import Layer, QKVOptions, QKVSource, calls, generated, mechanisms
+from ..examples import draw_files
+from ..qkv import Layer, QKVOptions, QKVSource, generate, mechanisms, record_calls
 from .candidates import CANDIDATES
 
 
@@ -44,17 +44,19 @@ class DropinOptions(QKVOptions):
             raise ValueError("model= and examples= go together: an encoder, and a .tar file that it reads")
 
 
-def trained(run: RunDir, options: DropinOptions) -> QKVSource:
-    """Record validation examples whose first text has more tokens than the largest count, in a run's best model.
+def record_run(run: RunDir, options: DropinOptions) -> QKVSource:
+    """Record q, k and v in the best model of a run, on ``options.n`` random validation examples.
+
+    Only examples whose first sequence has more tokens than the largest count are drawn.
 
     Raises:
         ValueError: the mechanism is not softmax attention over all tokens or has a position bias, or there are too few
             such examples.
     """
     r = run.result
-    # Errors are measured against softmax attention.
     experiment = restore.configuration(run, options.data.root)
     model, data = restore.trained(run, experiment)
+    # Errors are measured against softmax attention, so the run must have it.
     attentions = mechanisms(model).values()
     if not attentions or not all(map(_is_softmax, attentions)):
         raise ValueError(
@@ -71,12 +73,12 @@ def trained(run: RunDir, options: DropinOptions) -> QKVSource:
     generator = np.random.default_rng(options.seed)
     indices = generator.choice(long, options.n, replace=False)
 
-    # Record the first sequence of the first call of every mechanism, which is the first tower of a task with two.
+    # The first sequence of the first call of every mechanism: the first text of a pair.
     examples = []
     for index in indices:
         batch = data.gather("val", np.array([index]))
         layers = []
-        for first_call, *_ in calls(model, batch).values():
+        for first_call, *_ in record_calls(model, batch).values():
             layers.append(without_padding(**first_call.arguments))
         examples.append(layers)
 
@@ -108,8 +110,15 @@ def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
     return q[:1, :, is_real], k[:1, :, is_real], v[:1, :, is_real]
 
 
-def pretrained(model: Path, examples: Path, options: DropinOptions) -> QKVSource:
-    """Record test examples in an encoder of transformers: images, or texts that fill ``length``.
+def record_encoder(model: Path, examples: Path, options: DropinOptions) -> QKVSource:
+    """Record q, k and v in an encoder of transformers, on ``options.n`` random test examples.
+
+    Only texts of at least ``options.length`` tokens, to which they are truncated, are used; all images are.
+
+    Args:
+        model: folder of the encoder, or its name on the hub.
+        examples: path of a tar file, see ``draw_files``.
+        options: options of the study.
 
     Raises:
         ValueError: the encoder or the examples cannot be loaded, or there are too few such examples.
@@ -121,7 +130,7 @@ def pretrained(model: Path, examples: Path, options: DropinOptions) -> QKVSource
         raise ValueError(f"model={model}: {error}") from None
 
     encoder = load(model, pool="mean", length=options.length, size=options.size, device="cpu")
-    contents, _ = labelled(examples, "test", options.drawn, options.seed, option="drawn")
+    contents, _ = draw_files(examples, "test", options.drawn, options.seed, option="drawn")
     is_image = encoder.tokenizer is None
 
     # Archives are usually sorted by class, so the examples are shuffled.
@@ -136,7 +145,7 @@ def pretrained(model: Path, examples: Path, options: DropinOptions) -> QKVSource
             break
     if len(recorded) < options.n:
         description = "images" if is_image else f"texts that fill length={options.length}"
-        raise ValueError(f"{len(recorded)} of drawn={options.drawn} are {description}, and n={options.n}")
+        raise ValueError(f"{len(recorded)} of drawn={options.drawn} are {description}, and n={options.n}; draw more")
 
     first_q = recorded[0][0][0]
     _, H, L, _ = first_q.shape
@@ -145,11 +154,11 @@ def pretrained(model: Path, examples: Path, options: DropinOptions) -> QKVSource
 
 
 def sources(options: DropinOptions) -> Iterator[QKVSource]:
-    """Yield every source that the configuration names."""
+    """Yield every source that the options name."""
     for kind in options.sources:
-        yield generated(kind, options)
+        yield generate(kind, options)
     if options.run:
         for run in finished(options.run, options.trust):
-            yield trained(run, options)
+            yield record_run(run, options)
     if options.model and options.examples:
-        yield pretrained(options.model, options.examples, options)
+        yield record_encoder(options.model, options.examples, options)

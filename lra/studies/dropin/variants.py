@@ -1,7 +1,8 @@
 """Variants of CUR and of ``cur_plus``: rules that select queries and keys, and ways to combine the factors.
 
-``cur_plus`` (``lra.ops.cluster_attention``) is O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of
-clusters of n keys, e = R v - U v̄ the error of C v̄ at the selected queries, S the smoother of ``kernel``.
+``cur_plus`` (``lra.ops.cluster_attention``) is O = C v̄ + S e: k̄ and v̄ are the mean keys and values of clusters of n
+keys, C = softmax(q k̄ᵀ / √D + log n), U the rows of C and R the rows of exact attention at the selected queries,
+e = R v - U v̄ the error of C v̄ there, and S the smoother that ``kernel`` computes.
 
 Shapes: q, k (N,H,L,D), v (N,H,L,E); rows of the attention map belong to queries, columns to keys.
 """
@@ -22,17 +23,17 @@ from ...ops.selection import gather_tokens
 # (N,H,r,c) -> (N,H,c,r)
 Inverse = Callable[[Tensor], Tensor]
 # q, k, v, count -> indices of the selected queries (rows) and of the selected keys (columns)
-Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
+SelectionRule = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
 def weights(q: Tensor, k: Tensor, bias: Tensor | float = 0.0) -> Tensor:
-    """softmax(q kᵀ / √D + bias), q (N,H,i,D), k (N,H,j,D) -> (N,H,i,j)."""
+    """Compute softmax(q kᵀ / √D + bias): q (N,H,i,D), k (N,H,j,D) -> (N,H,i,j)."""
     scale = q.shape[-1] ** -0.5
     return (q @ k.mT * scale + bias).softmax(-1)
 
 
 @dataclass(frozen=True)
-class KeptFactors:
+class CURFactors:
     """Selected queries and keys, and the factors of CUR, each computed on its first use.
 
     Args:
@@ -78,35 +79,39 @@ class KeptFactors:
         return self.R @ self.v
 
 
-def product(x: KeptFactors, inverse: Inverse) -> Tensor:
-    """C Z R v with Z = inverse(U), CUR itself (Francois et al. 2025, equation of section 3)."""
+def product(x: CURFactors, inverse: Inverse) -> Tensor:
+    """Compute C Z R v with Z = inverse(U), which is CUR itself (Francois et al. 2025, equation of section 3)."""
     return x.C @ (inverse(x.U) @ x.exact)
 
 
-def missing_mass(x: KeptFactors, inverse: Inverse) -> Tensor:
-    """C Z R v + (1 - C Z 1) v̄: the missing mass of the rows of C Z R goes to the mean value v̄.
+def missing_mass(x: CURFactors, inverse: Inverse) -> Tensor:
+    """Compute C Z R v + (1 - C Z 1) v̄: what the rows of C Z R lack to a sum of one goes to the mean value v̄.
 
-    That is CUR of v - v̄, plus v̄: exact for constant values (a control variate, as in Zheng et al. 2023, "Efficient
-    attention via control variates").
+    It is computed as CUR of v - v̄, plus v̄, so constant values are preserved (a control variate, as in Zheng et al.
+    2023, "Efficient attention via control variates").
     """
     z = inverse(x.U)
     mean = x.v.mean(2, keepdim=True)
     return x.C @ (z @ (x.exact - mean)) + mean
 
 
-def row_sums(x: KeptFactors, inverse: Inverse) -> Tensor:
-    """C Z R v / (C Z 1): rows divided by their sums, as Performer does (Choromanski et al. 2021, equation 4)."""
+def row_sums(x: CURFactors, inverse: Inverse) -> Tensor:
+    """Compute C Z R v / (C Z 1): rows are divided by their sums, as in Performer (Choromanski et al. 2021, equation 4).
+
+    Row sums of R are one, so Z 1 stands for Z R 1.
+    """
     z = inverse(x.U)
     numerator = x.C @ (z @ x.exact)
     denominator = x.C @ z.sum(-1, keepdim=True)
     return numerator / denominator
 
 
-def least_squares(x: KeptFactors) -> Tensor:
-    """C M R v with M = C⁺ A R⁺, which minimises |A - C M R| (Stewart 1999; Boutsidis and Woodruff 2014).
+def least_squares(x: CURFactors) -> Tensor:
+    """Compute C M R v with M = C⁺ A R⁺, which minimises |A - C M R| (Stewart 1999; Boutsidis and Woodruff 2014).
 
-    It needs the whole of A. rtol cuts off the singular values of C and R that are rounding errors.
+    It needs the whole attention map A.
     """
+    # rtol cuts off the singular values of C and R that are rounding errors.
     inverse = partial(exact, rtol=1e-6)
     C = x.C.double()
     R = x.R.double()
@@ -116,17 +121,18 @@ def least_squares(x: KeptFactors) -> Tensor:
     return (C @ M_v).to(x.v.dtype)
 
 
-def smoothed(x: KeptFactors, lloyd: int = 0, corrected: bool = True) -> Tensor:
-    """C v̄ + S e: by default ``cur_plus``, without the exact outputs of the selected queries.
+def smoothed(x: CURFactors, lloyd: int = 0, corrected: bool = True) -> Tensor:
+    """Compute C v̄ + S e, by default as ``cur_plus``; the caller copies the exact outputs of the selected queries.
 
     Args:
         x: selected queries and keys.
-        lloyd: number of times that the clusters are formed again around their means (Lloyd 1982).
-        corrected: False leaves out S e (proportional attention of ToMe: Bolya et al. 2023, equation 1).
+        lloyd: number of steps of Lloyd's algorithm, which form the clusters again around their means (Lloyd 1982).
+        corrected: whether to add S e; without it, the result is the proportional attention of ToMe (Bolya et al. 2023,
+            equation 1).
     """
     centres = x.k_cols
     for _ in range(lloyd):
-        centres = means(x.k, centres)
+        centres = lloyd_step(x.k, centres)
     keys, values, sizes = form_clusters(x.k, x.v, centres, None, None)
     # The bias of an empty cluster is -inf.
     bias = sizes.log()[:, :, None]
@@ -138,12 +144,16 @@ def smoothed(x: KeptFactors, lloyd: int = 0, corrected: bool = True) -> Tensor:
     return out
 
 
-def heavy_keys(x: KeptFactors, share: float) -> Tensor:
-    """``smoothed`` with the heaviest keys of each query taken exactly instead of by their clusters.
+def heavy_keys(x: CURFactors, share: float) -> Tensor:
+    """Compute ``smoothed`` with exact scores of the heaviest keys of each query.
 
-    These are the ``share`` times c heaviest keys of the nearest selected query (heavy keys: Vyas et al. 2020; with a
-    smooth remainder: Scatterbrain, Chen et al. 2021). In numerator and denominator, exp(score) of a heavy key replaces
-    the weight that its cluster gives it.
+    The heavy keys of a query are the keys to which the nearest selected query pays the most attention (Vyas et al.
+    2020; with a smooth remainder: Scatterbrain, Chen et al. 2021). In numerator and denominator, exp(score) of a heavy
+    key replaces the weight that its cluster gives it.
+
+    Args:
+        x: selected queries and keys.
+        share: number of heavy keys of a query, as a share of the number c of selected keys.
     """
     key_clusters = nearest(x.k, x.k_cols, None).squeeze(-1)  # (N,H,L)
     query_clusters = nearest(x.q, x.q_rows, None).squeeze(-1)  # (N,H,L)
@@ -185,16 +195,17 @@ def heavy_keys(x: KeptFactors, share: float) -> Tensor:
     return out + kernel(x.q, x.q_rows) @ error
 
 
-def means(x: Tensor, centres: Tensor) -> Tensor:
-    """Take one step of Lloyd's algorithm: the mean of the tokens nearest to each centre, or the centre without any."""
+def lloyd_step(x: Tensor, centres: Tensor) -> Tensor:
+    """Take one step of Lloyd's algorithm: move each centre to the mean of its nearest tokens, if any."""
     cluster_means, _, sizes = form_clusters(x, x, centres, None, None)
     return torch.where(sizes[..., None] > 0, cluster_means, centres)
 
 
 def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
-    """The smoother softmax(-|q - q_rows|² / h) (1 + (1 - T) + ... + (1 - T)⁴), (N,H,L,r); T are its rows at q_rows.
+    """Compute the smoother S K (N,H,L,r): S = softmax(-|q - q_rows|² / h), K = 1 + (1 - T) + ... + (1 - T)⁴.
 
-    h is ``bandwidth``, without the lower bound that ``cur_plus`` adds for gradients.
+    T (N,H,r,r) are the rows of S at the selected queries q_rows; K smooths the remainders as well (twicing). h is
+    ``bandwidth``, without the lower bound that ``cur_plus`` adds for gradients.
     """
     h = bandwidth(q, q_rows, None, None)
     row_distance = torch.cdist(q_rows, q_rows).square()
@@ -205,18 +216,18 @@ def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
     return smoother @ boosted(eye, smoother_rows)
 
 
-def select(score: selection.Score) -> Choice:
-    """Make a rule of ``lra.ops.selection``, applied to queries for rows and to keys for columns."""
+def score_rule(score: selection.Score) -> SelectionRule:
+    """Make a rule that selects queries and keys by a score of ``lra.ops.selection``."""
     return lambda q, k, v, count: selection.select(q, k, CUROptions(count=count, score=score))
 
 
-def apply_to_both(rule: Callable[[Tensor, int], Tensor]) -> Choice:
-    """Apply one rule to queries and to keys."""
+def apply_to_both(rule: Callable[[Tensor, int], Tensor]) -> SelectionRule:
+    """Make a rule that applies a function (x, count) -> indices to the queries and to the keys."""
     return lambda q, k, v, count: (rule(q, count), rule(k, count))
 
 
 def kmeans_pp(x: Tensor, count: int) -> Tensor:
-    """Draw the seeds of k-means++, each in proportion to its squared distance from the nearest earlier one.
+    """Draw tokens as seeds of k-means++, in proportion to the squared distance from the nearest earlier seed.
 
     Source: Arthur and Vassilvitskii 2007, section 2.2.
     """
@@ -240,10 +251,10 @@ def kmeans_pp(x: Tensor, count: int) -> Tensor:
 
 
 def leverage(x: Tensor, count: int) -> Tensor:
-    """Select the largest ridge leverage scores xᵢᵀ (xᵀx + λ I)⁻¹ xᵢ, λ = 0.001 times the mean squared norm of a column.
+    """Select the tokens with the largest ridge leverage scores xᵢᵀ (xᵀx + λ I)⁻¹ xᵢ.
 
-    The scores of CUR decompositions (Mahoney and Drineas 2009, equation 3), of which the largest are taken
-    (Papailiopoulos et al. 2014).
+    λ is 0.001 times the mean squared norm of a column of x. CUR decompositions draw tokens by these scores (Mahoney and
+    Drineas 2009, equation 3); here the largest ones are taken (Papailiopoulos et al. 2014).
     """
     gram = x.mT @ x  # (N,H,D,D)
     mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
@@ -256,6 +267,6 @@ def leverage(x: Tensor, count: int) -> Tensor:
 
 def received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Select strided queries, and the keys to which they pay the most attention (H2O: Zhang et al. 2023)."""
-    rows, _ = select("step")(q, k, v, count)
+    rows, _ = score_rule("step")(q, k, v, count)
     attention = weights(gather_tokens(q, rows), k)  # (N,H,r,L)
     return rows, attention.sum(2).topk(count).indices

@@ -1,4 +1,4 @@
-"""python -m lra.studies.factorise: sparse Chord factors against truncated SVD of each matrix.
+"""python -m lra.studies.factorise: sparse Chord factors compared with the truncated SVD of each matrix.
 
 The first table and the figures correspond to Table 1 and Figure 4 of PSF-Attn.
 """
@@ -52,6 +52,8 @@ ABOUT_SUMMARY = "SF / SVD: median (smallest to largest) over the matrices of a k
 
 
 class FactoriseOptions(Options):
+    """The options of conf/factorise.yaml."""
+
     conf: ClassVar[str] = "factorise"
 
     kinds: Some[Literal["all", *KINDS]]
@@ -64,34 +66,33 @@ class FactoriseOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The sparse factors of a matrix.
+    """A matrix and its sparse factors.
 
     Args:
         kind, name: kind and name of the matrix.
         matrix: the matrix x (n,n).
         factors: its sparse factors (M,n,K).
-        fell: error |x - x^|_F of their product after each iteration.
+        error_curve: Frobenius error |x - W_1 ... W_M| after each iteration of the fit.
     """
 
     kind: str
     name: str
     matrix: np.ndarray
     factors: np.ndarray
-    fell: np.ndarray
+    error_curve: np.ndarray
 
     @cached_property
     def approximations(self) -> dict[str, np.ndarray]:
-        """The product of the factors, and the SVD truncated at each rank."""
-        # Sparse factors first, then one SVD for each rank.
+        """The product of the factors, ``SF``, and the SVD truncated at each of ``chord.ranks``."""
         product = chord.product(torch.from_numpy(self.factors)).numpy()
         approximations = {"SF": product}
         for key, rank in chord.ranks(len(self.matrix)).items():
-            approximations[key] = chord.truncated(self.matrix, rank)
+            approximations[key] = chord.truncated_svd(self.matrix, rank)
         return approximations
 
     @cached_property
     def errors(self) -> dict[str, float]:
-        """The error of each approximation."""
+        """The Frobenius error of each approximation."""
         errors = {}
         for key, approximation in self.approximations.items():
             errors[key] = float(np.linalg.norm(self.matrix - approximation))
@@ -100,16 +101,15 @@ class Result:
     def cells(self) -> tuple[str, ...]:
         """Format the columns of HEAD."""
         n = len(self.matrix)
-        iterations = len(self.fell)
-        # The error of each SVD with its rank.
+        iterations = len(self.error_curve)
         svd = [f"{self.errors[key]:.3g} (r = {rank})" for key, rank in chord.ranks(n).items()]
-        # ``fell`` begins with the error after the first iteration; half of an odd number is rounded up.
-        half_way = f"{self.fell[(iterations - 1) // 2]:.3g}" if iterations else ""
+        # The error after half of the iterations, rounded up; entry i is the error after iteration i + 1.
+        half_way = f"{self.error_curve[(iterations - 1) // 2]:.3g}" if iterations else ""
         return (
             self.kind,
             self.name,
             str(n),
-            f"{chord.numbers(n):,}",
+            f"{chord.num_parameters(n):,}",
             f"{self.errors['SF']:.3g}",
             *svd,
             f"{iterations:,}",
@@ -119,27 +119,26 @@ class Result:
 
 @main(FactoriseOptions)
 def factorise(options: FactoriseOptions) -> None:
-    """Fit the matrices that have no result yet, and write a figure for each kind of matrix and two tables.
+    """Fit the matrices that have no result yet; write a figure for each kind of matrix and two tables.
 
     Raises:
-        ValueError: a package with matrices is missing, or a result is damaged.
+        ValueError: the package that a kind of matrix needs is missing, or a result is damaged.
     """
     kinds = KINDS if "all" in options.kinds else options.kinds
     home = options.runs / "factorise"
     results = []
     for kind in kinds:
-        # Matrices that were fitted before are read, not fitted again.
         results_of_kind = []
         try:
             for name, x in KINDS[kind]():
                 path = home / kind / f"{name}.npz"
-                results_of_kind.append(result(kind, name, x, options, path))
+                results_of_kind.append(fit_or_load(kind, name, x, options, path))
         except ImportError as error:
             raise ValueError(f"kinds={kind} needs {error.name}: {EXTRA}") from None
-        picture(results_of_kind, home / f"{kind}.png")
+        draw(results_of_kind, home / f"{kind}.png")
         results += results_of_kind
 
-    # One table of all matrices, one line for each kind in the other.
+    # A table with a row for each matrix, and a table with a row for each kind.
     matrix_table = Table(
         name="factorise",
         title="Sparse factors against truncated SVD",
@@ -160,33 +159,35 @@ def factorise(options: FactoriseOptions) -> None:
     print(f"written to {home}/factorise.md")
 
 
-def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path: Path) -> Result:
-    """Fit a matrix x (n,n), or read the result at a path if it was fitted with the same options before."""
+def fit_or_load(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path: Path) -> Result:
+    """Read the result at a path if it is of the same matrix x (n,n) and options; else fit the matrix and write it."""
     fit = options.model_dump(include={"iterations", "init", "seed", "impl"})
-    # A result is reused for the same matrix and options only.
     digest = hashlib.sha256(x.tobytes()).hexdigest()
     key = fit | {"sha256": digest}
     if path.exists():
-        arrays = saved(path, key)
+        arrays = load_arrays(path, key)
         if arrays:
             return Result(kind=kind, name=name, matrix=x, **arrays)
 
-    factors, fell, stopped = chord.fit(x, **fit)
+    factors, error_curve, stopped = chord.fit(x, **fit)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The key is stored next to the arrays.
+    # The file holds the key, by which ``load_arrays`` recognises the same matrix and options.
     with atomic.replacing(path) as part, open(part, "wb") as file:
-        np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(key))
-    fitted = Result(kind=kind, name=name, matrix=x, factors=factors, fell=fell)
+        np.savez(file, factors=factors, errors=error_curve, stopped=stopped, asked=json.dumps(key))
+    fitted = Result(kind=kind, name=name, matrix=x, factors=factors, error_curve=error_curve)
     errors = fitted.errors
     log(
         f"{kind} {name}: SF {errors['SF']:.4g}, SVD {errors['paper']:.4g}, "
-        f"with equal numbers {errors['equal']:.4g}; {len(fell)} iterations"
+        f"with equal numbers {errors['equal']:.4g}; {len(error_curve)} iterations"
     )
     return fitted
 
 
-def saved(path: Path, key: dict) -> dict[str, np.ndarray] | None:
-    """Read the factors and their errors; None if the file has other options of the fit or another matrix than ``key``.
+def load_arrays(path: Path, key: dict) -> dict[str, np.ndarray] | None:
+    """Read a result.
+
+    Returns:
+        Factors and error curve; None if the file has another ``key``: another matrix or other options of the fit.
 
     Raises:
         ValueError: the file does not hold a result.
@@ -196,19 +197,19 @@ def saved(path: Path, key: dict) -> dict[str, np.ndarray] | None:
         with atomic.opened(path) as file, np.load(file) as arrays:
             if json.loads(str(arrays["asked"])) != key:
                 return None
-            return {"factors": arrays["factors"], "fell": arrays["errors"]}
+            return {"factors": arrays["factors"], "error_curve": arrays["errors"]}
     except Exception as error:
         raise ValueError(f"{path} is not a result of this study ({type(error).__name__}: {error}); delete it") from None
 
 
 def summary(results: list[Result]) -> list[list[str]]:
-    """Format a line for each kind, with a text for each column of SUMMARY."""
+    """Format a row of SUMMARY for each kind. Results of one kind must follow each other."""
     lines = []
     for kind, group in groupby(results, key=lambda r: r.kind):
         errors = pd.DataFrame([r.errors for r in group])
         line = [kind, str(len(errors))]
         for key in RANKS:
-            # Below one, sparse factors are closer than the SVD.
+            # Below one, the sparse factors have the smaller error.
             ratio = errors.SF / errors[key]
             line.append(f"{(ratio < 1).sum()} of {len(ratio)}")
             line.append(f"{ratio.median():.3g} ({ratio.min():.3g} to {ratio.max():.3g})")
@@ -216,7 +217,7 @@ def summary(results: list[Result]) -> list[list[str]]:
     return lines
 
 
-def picture(results: list[Result], path: Path) -> None:
+def draw(results: list[Result], path: Path) -> None:
     """Draw each matrix, its SVD with equal numbers and the product of the factors, in grey levels of its range."""
     figure, grid = panels(3 * len(results), width=2.15, height=2.3)
     panel = iter(grid)

@@ -1,10 +1,10 @@
 """A square matrix as a product of sparse factors W_1 W_2 ... W_M on Chord links, and as a truncated SVD.
 
-Khalitov et al., Neural Networks 2022, section 5.1: the numbers are free parameters, fitted to one matrix. No network
-that computes such factors has a smaller error than the best fit. Row i of every factor has the K = 1 + floor(log2 n)
-entries i, i + 1, i + 2, i + 4, ... (mod n); M = ceil(log2 n).
+Khalitov et al., Neural Networks 2022, section 5.1: the entries are free parameters, fitted to one matrix. The error of
+the best fit is a lower bound for any network that computes such factors. Row i of every factor has entries in the
+K = 1 + floor(log2 n) columns i, i + 1, i + 2, i + 4, ... (mod n); M = ceil(log2 n).
 
-Shapes: n rows, M factors, K entries in each row of a factor; numbers are float64.
+Shapes: n rows, M factors, K entries in each row of a factor; arrays are float64.
 """
 
 import math
@@ -15,33 +15,36 @@ from numba import njit
 from scipy.optimize import minimize
 from torch import Tensor
 
-# Columns that pass through the compiled loop together.
+# Number of columns that pass through the compiled loop together.
 WIDTH = 64
 
 
 def offsets(n: int) -> list[int]:
-    """List the offsets of links: 0, 1, 2, 4, ..., the largest at most n / 2."""
+    """List the K offsets from a row to its columns: 0, 1, 2, 4, ..., the largest at most n / 2."""
     return [0, *(2**j for j in range(n.bit_length() - 1))]
 
 
-def factors(n: int) -> int:
+def num_factors(n: int) -> int:
     """Return the number of factors M."""
     return math.ceil(math.log2(n))
 
 
-def start(n: int, *, seed: int, init: str = "code") -> Tensor:
+def init_factors(n: int, *, seed: int, init: str = "code") -> Tensor:
     """Draw initial factors (M,n,K).
 
-    With ``init=code`` they are 1/K plus 0.01 of uniform noise whose rows of n sum to one, with ``paper`` uniform in
-    [1/K, 1/K + 0.01].
+    Args:
+        n: number of rows.
+        seed: seed of the draw.
+        init: ``code``: 1/K + 0.01 u, where u are the linked entries of uniform noise (M,n,n) whose rows are divided by
+            their sums. ``paper``: uniform in [1/K, 1/K + 0.01].
     """
-    M = factors(n)
+    M = num_factors(n)
     K = len(offsets(n))
     random = np.random.default_rng(seed)
     if init == "paper":
         return torch.from_numpy(random.uniform(1 / K, 1 / K + 0.01, (M, n, K)))
 
-    # Whole rows are drawn and normalised, of which only the linked columns are used.
+    # Normalise whole rows, then take the linked columns.
     noise = random.uniform(size=(M, n, n))
     noise /= noise.sum(-1, keepdims=True)
     columns = (np.arange(n)[:, None] + offsets(n)) % n  # (n,K)
@@ -50,17 +53,18 @@ def start(n: int, *, seed: int, init: str = "code") -> Tensor:
 
 
 def product(w: Tensor) -> Tensor:
-    """Multiply the factors: W_1 ... W_M, (M,n,K) -> (n,n). Row i of W s is sum_k w[i,k] s[i + offset_k]."""
+    """Multiply the factors from the right, W_1 (W_2 (... W_M)): (M,n,K) -> (n,n)."""
     n = w.shape[1]
     links = offsets(n)
     out = torch.eye(n, dtype=w.dtype)
+    # Row i of W S is the sum over k of w[i,k] times row i + offset_k (mod n) of S.
     for factor in w.flip(0):
         out = sum(factor[:, k, None] * out.roll(-offset, 0) for k, offset in enumerate(links))
     return out
 
 
 def loss_and_gradient(w: np.ndarray, x: np.ndarray) -> tuple[float, np.ndarray]:
-    """Compute |x - W_1 ... W_M|² / 2 and its gradient by torch, w (M,n,K), x (n,n) -> number, (M,n,K)."""
+    """Compute |x - W_1 ... W_M|² / 2 and its gradient (M,n,K) by autograd: w (M,n,K), x (n,n)."""
     parameters = torch.from_numpy(w).requires_grad_()
     difference = torch.from_numpy(x) - product(parameters)
     loss = difference.square().sum() / 2
@@ -70,11 +74,16 @@ def loss_and_gradient(w: np.ndarray, x: np.ndarray) -> tuple[float, np.ndarray]:
 
 @njit(nogil=True, fastmath={"reassoc", "contract"}, cache=True)
 def compiled(w, x, links):
-    """``loss_and_gradient`` as one compiled loop, over ten times as fast on one core; links (K,) are ``offsets(n)``.
+    """Compute ``loss_and_gradient`` by one compiled loop, over ten times as fast on one core.
 
     The columns of W_1 ... W_M - x do not depend on each other, nor do the columns of the products for the gradient. A
     strip of WIDTH columns passes through all factors in both directions, and its (M + 1) n WIDTH numbers stay in the
     cache.
+
+    Args:
+        w: factors (M,n,K).
+        x: target (n,n).
+        links: ``offsets(n)`` (K,).
     """
     M, n, K = w.shape
     # Columns of W_(m+1) ... W_M at m; the identity at M.
@@ -102,14 +111,14 @@ def compiled(w, x, links):
                         row[c] += number * right[m + 1, j, c]
                 right[m, i] = row
 
-        # The difference from x, and the loss.
+        # The difference from x, and the loss. Columns beyond the width of the last strip stay zero.
         left[:, width:] = 0.0
         for i in range(n):
             for c in range(width):
                 left[i, c] = right[0, i, c] - x[i, first + c]
                 loss += left[i, c] ** 2
 
-        # Backward: the gradient of W_m, and the product with its transpose.
+        # Backward: the gradient of W_m, and the product of its transpose with ``left``.
         for m in range(M):
             back[:] = 0.0
             for i in range(n):
@@ -135,13 +144,13 @@ def fit(
 ) -> tuple[np.ndarray, np.ndarray, str]:
     """Fit factors by SciPy's L-BFGS.
 
-    The published program uses BFGS, whose approximation of the inverse Hessian is dense, at most 1e5 iterations.
+    The published program runs at most 1e5 iterations of BFGS, whose approximation of the inverse Hessian is dense.
 
     Args:
-        x: (n,n).
+        x: the matrix (n,n).
         iterations: maximum number of iterations; there are at most ten times as many evaluations of the loss.
-        seed: seed of the start.
-        init: kind of start, ``code`` or ``paper``.
+        seed: seed of the initial factors.
+        init: see ``init_factors``.
         impl: implementation of loss and gradient, ``compiled`` loops or ``torch``.
 
     Returns:
@@ -149,7 +158,7 @@ def fit(
     """
     target = np.ascontiguousarray(x, np.float64)
     n = len(x)
-    initial = start(n, seed=seed, init=init).numpy()
+    initial = init_factors(n, seed=seed, init=init).numpy()
     links = np.array(offsets(n))
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -177,22 +186,24 @@ def fit(
     return solution.x.reshape(initial.shape), np.array(errors), str(solution.message)
 
 
-def numbers(n: int) -> int:
-    """Return the number of entries of the factors."""
-    return factors(n) * n * len(offsets(n))
+def num_parameters(n: int) -> int:
+    """Return the number of entries of all factors."""
+    return num_factors(n) * n * len(offsets(n))
 
 
 def ranks(n: int) -> dict[str, int]:
-    """Return the ranks of the SVD, at most n: ``paper``, ceil(M² / 2); ``equal``, the largest with no more numbers.
+    """Return the ranks at which the SVD is truncated, at most n.
 
-    An SVD of rank r has 2 n r + r numbers.
+    Returns:
+        ``paper``: ceil(M² / 2). ``equal``: the largest rank r whose 2 n r + r numbers are no more than the entries of
+        the factors.
     """
-    paper = math.ceil(factors(n) ** 2 / 2)
-    equal = numbers(n) // (2 * n + 1)
+    paper = math.ceil(num_factors(n) ** 2 / 2)
+    equal = num_parameters(n) // (2 * n + 1)
     return {"paper": min(n, paper), "equal": min(n, equal)}
 
 
-def truncated(x: np.ndarray, rank: int) -> np.ndarray:
-    """Compute the nearest matrix of at most a rank, by the SVD."""
+def truncated_svd(x: np.ndarray, rank: int) -> np.ndarray:
+    """Compute the nearest matrix of at most the given rank: the truncated SVD."""
     u, s, vt = np.linalg.svd(x)
     return (u[:, :rank] * s[:rank]) @ vt[:rank]

@@ -1,6 +1,6 @@
-"""Square matrices of the kinds of PSF's Table 1, from installed packages or generated, without downloads.
+"""Square matrices of the kinds in Table 1 of PSF-Attn, from installed packages or generated, without downloads.
 
-The matrices differ from the table's, because the paper's files are not in any package.
+The matrices are not the paper's, whose files are in no package.
 """
 
 from collections.abc import Iterator
@@ -9,12 +9,14 @@ import numpy as np
 
 from ...console import pip_install
 
+# Command that installs the packages with the matrices.
 EXTRA = pip_install("factorise")
 # Pixels of an image's side, and maximum number of samples of a dense graph.
 SIDE = 256
 PHOTOS = ["astronaut", "brick", "camera", "chelsea", "coffee", "coins"]
 PHOTOS += ["grass", "gravel", "moon", "retina", "rocket", "page"]
 
+# Names and matrices (n,n).
 Named = Iterator[tuple[str, np.ndarray]]
 
 
@@ -47,7 +49,7 @@ def dense_graphs() -> Named:
 
     for name, samples in _tables():
         samples = samples[:SIDE]
-        # Constant columns cannot be standardised.
+        # Drop constant columns, which cannot be standardised.
         samples = samples[:, samples.std(0) > 0]
         standardised = (samples - samples.mean(0)) / samples.std(0)
         squares = squareform(pdist(standardised, "sqeuclidean"))
@@ -103,8 +105,9 @@ def meshes() -> Named:
         "plane": Delaunay(plane).simplices,
     }
     for name, triangles in surfaces.items():
-        ends = triangles[:, [0, 1, 1, 2, 2, 0]]
-        edges = ends.reshape(-1, 2)
+        # The three edges of each triangle.
+        ends = triangles[:, [0, 1, 1, 2, 2, 0]]  # (triangles,6)
+        edges = ends.reshape(-1, 2)  # (edges,2)
         graph = nx.Graph(edges.tolist())
         laplacian = nx.laplacian_matrix(graph, nodelist=range(n))
         yield name, laplacian.toarray().astype(float)
@@ -116,11 +119,12 @@ def covariances() -> Named:
         yield name, np.cov(samples, rowvar=False)
     for name, image in images():
         if name in ("camera", "grass", "moon"):
-            windows = np.lib.stride_tricks.sliding_window_view(image, (8, 8))
+            windows = np.lib.stride_tricks.sliding_window_view(image, (8, 8))  # (249,249,8,8)
             yield f"patches_{name}", np.cov(windows.reshape(-1, 64), rowvar=False)
 
 
 def _tables() -> Named:
+    """Yield the samples (n,features) of scikit-learn's data sets, by name."""
     from sklearn import datasets
 
     for name in ("wine", "breast_cancer", "diabetes", "digits"):

@@ -31,6 +31,8 @@ NUM_TOKENS = (1, 2, 3)
 
 
 class FirstTokensOptions(Options):
+    """The options of conf/first_tokens.yaml."""
+
     conf: ClassVar[str] = "first_tokens"
 
     runs: Annotated[Path, Field(description="a folder of runs that lra evaluate has scored: runs=runs/<study>")]
@@ -40,7 +42,9 @@ class FirstTokensOptions(Options):
 
 @main(FirstTokensOptions)
 def first_tokens(options: FirstTokensOptions) -> None:
-    """Print, for each run with a fresh test, the share of its outcomes that the first tokens explain.
+    """Print, for each run with a fresh test, the percentage of its outcomes that the first tokens explain.
+
+    An outcome is whether the model's answer to an example is right.
 
     Raises:
         ValueError: no run has a fresh test, or a result cannot be read.
@@ -49,7 +53,7 @@ def first_tokens(options: FirstTokensOptions) -> None:
     for line in unreadable:
         log(f"skipped: {line}")
     hashes = ExampleHashes()
-    # The examples are the same for all runs of a task.
+    # Runs whose fresh tests have the same checksum share the examples.
     by_digest: dict[str, Examples] = {}
     rows = []
     for folder in sorted(records):
@@ -68,12 +72,7 @@ def first_tokens(options: FirstTokensOptions) -> None:
         if examples is None:
             examples = scored_examples(run, result, str(options.data.root), hashes)
             by_digest[result.data] = examples
-            # For comparison: the answers of the training set, and a model that is always right.
-            for num_tokens, correct in enumerate(examples.baselines, start=1):
-                name = f"(most frequent answer, first {num_tokens})"
-                rows.append((result.task, name, None, *shares(correct, examples)))
-            always = np.ones_like(examples.baselines[0])
-            rows.append((result.task, "(right answers)", None, *shares(always, examples)))
+            rows += comparison_rows(result.task, examples)
         rows.append((result.task, result.label, result.seed, *shares(result.is_correct(), examples)))
     if not rows:
         raise ValueError(f"runs={options.runs} has no run with a fresh test; first: lra evaluate runs={options.runs}")
@@ -89,8 +88,10 @@ class Examples(NamedTuple):
 
     Args:
         labels: right answers (n,).
-        groups: for each number of first tokens, the group (n,) of each example: its beginning, as a number.
-        baselines: for each number of first tokens, whether the most frequent training answer is right (n,).
+        groups: for each number of first tokens, the group (n,) of each example: examples with the same first tokens
+            have the same number.
+        baselines: for each number of first tokens, whether the most frequent answer of the training examples with the
+            same first tokens is right (n,).
     """
 
     labels: np.ndarray
@@ -99,7 +100,7 @@ class Examples(NamedTuple):
 
 
 def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHashes) -> Examples:
-    """Generate the examples of a fresh test again.
+    """Generate the examples of a fresh test again, with their groups and baselines.
 
     Args:
         run: the run.
@@ -119,10 +120,12 @@ def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHa
     # Examples with the same beginning are a group.
     groups = []
     for num_tokens in NUM_TOKENS:
-        tokens = beginnings(fresh.data, "test", num_tokens).numpy()[fresh.index]  # (n,num_tokens)
+        # The first tokens of an example, of both texts for a pair.
+        tokens = beginnings(fresh.data, "test", num_tokens).numpy()[fresh.index]  # (n,num_tokens or 2 num_tokens)
         _, numbers = np.unique(tokens, axis=0, return_inverse=True)
         groups.append(numbers.reshape(-1))
 
+    # Answers from the training examples of the run.
     data = trained.task_data()
     data.setup()
     all_answers = table_answers(answer_tables(data), fresh.data, "test")
@@ -130,10 +133,27 @@ def scored_examples(run: RunDir, result: FreshTest, root: str, hashes: ExampleHa
     return Examples(labels, groups, baselines)
 
 
-def shares(correct: np.ndarray, examples: Examples) -> tuple[float, ...]:
-    """Compute the score, the share that is explained by chance, and the share that the first tokens explain.
+def comparison_rows(task: str, examples: Examples) -> list[tuple]:
+    """Make the rows of the table that do not belong to a run: training answers, and a model that is always right."""
+    rows = []
+    for num_tokens, correct in enumerate(examples.baselines, start=1):
+        name = f"(most frequent answer, first {num_tokens})"
+        rows.append((task, name, None, *shares(correct, examples)))
+    always_right = np.ones_like(examples.baselines[0])
+    rows.append((task, "(right answers)", None, *shares(always_right, examples)))
+    return rows
 
-    Chance is the share of the same outcomes in a random order.
+
+def shares(correct: np.ndarray, examples: Examples) -> tuple[float, ...]:
+    """Compute the numbers of a row of the table.
+
+    Args:
+        correct: outcomes (n,) of a model.
+        examples: the examples.
+
+    Returns:
+        Percentages: the score; ``chance``, what the first token explains of the same outcomes in a random order; and
+        what the first 1, 2, ... tokens explain of the outcomes.
     """
     shuffled = np.random.default_rng(0).permutation(correct)
     chance = explained(shuffled, examples.labels, examples.groups[:1])
@@ -147,35 +167,39 @@ def shares(correct: np.ndarray, examples: Examples) -> tuple[float, ...]:
 def explained(correct: np.ndarray, labels: np.ndarray, groupings: Sequence[np.ndarray]) -> float:
     """Compute the percentage of examples on which a table with one answer per group is right exactly when the model is.
 
-    The answer of each group is the one that agrees with most outcomes; of equal ones, the one that agrees with most
-    outcomes of the larger group around it. It is chosen on one half of the examples and counted on the other, in both
-    directions, so that the share does not grow by chance with the number of groups.
+    A group gets the answer with the most agreements, the examples on which it is right exactly when the model is. A tie
+    is decided by the agreements in the larger group around it. By two-fold cross-validation, answers are chosen on one
+    half of the examples and scored on the other, so that the percentage does not grow by chance with the number of
+    groups.
 
     Args:
         correct: outcomes (n,) of a model, True where its answer is right.
         labels: right answers (n,).
-        groupings: group (n,) of each example, from the largest groups to the groups of the table; each is a part of a
-            group before.
+        groupings: group (n,) of each example, from the coarsest grouping to the grouping of the table; each refines the
+            one before.
     """
     num_examples = len(labels)
     answers = np.unique(labels)
     is_even = np.arange(num_examples) % 2 == 0
     num_agreements = 0
     for chosen_on, counted_on in ((is_even, ~is_even), (~is_even, is_even)):
-        # Votes of an example's groups for each answer; a larger group only decides between equal numbers.
-        votes = np.zeros((len(answers), num_examples))
+        # Agreements of each answer in the group of each example. Dividing the agreements in a larger group by n leaves
+        # less than 1, so they only break ties.
+        agreements = np.zeros((len(answers), num_examples))
         for groups in groupings:
-            votes /= num_examples
+            agreements /= num_examples
             num_groups = int(groups.max()) + 1
             for i, answer in enumerate(answers):
                 agrees = (labels == answer) == correct
-                votes[i] += np.bincount(groups[chosen_on & agrees], minlength=num_groups)[groups]
-        predicted = answers[votes.argmax(0)] == labels
-        agrees = predicted == correct
+                counts = np.bincount(groups[chosen_on & agrees], minlength=num_groups)  # (groups,)
+                agreements[i] += counts[groups]
+        is_right = answers[agreements.argmax(0)] == labels
+        agrees = is_right == correct
         num_agreements += int(agrees[counted_on].sum())
     return 100 * num_agreements / num_examples
 
 
 if __name__ == "__main__":
+    # The folder of the runs may be given without runs=.
     sys.argv[1:] = name_positional(sys.argv[1:], "runs")
     first_tokens()

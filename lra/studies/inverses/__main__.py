@@ -20,22 +20,24 @@ from ...io import atomic
 from ...results.palette import COLOURS, Palette
 from ...runs.reader import finished
 from .. import figures
-from .matrices import InversesOptions, of_run, random_tokens
+from .matrices import InversesOptions, random_layers, run_layers
 from .measure import InvertedLayer, errors, norms
 
-# Line styles of the sizes m, repeated from the fifth on.
+# Line styles of the sizes m, repeated from the fifth size on.
 LINES = ("-", "--", ":", "-.")
+# Options of the panels and of the legend.
 SIZE = {"width": 4.3, "height": 3.9, "sharey": True}
 LEGEND_BELOW = {"loc": "outside lower center", "ncols": 4, "frameon": False}
-# Range of the errors that are drawn.
+# Limits of the axis of errors.
 LOWEST = 1e-8
 HIGHEST = 1e4
+# Columns whose values get a panel.
 PANEL = ["place", "mechanism"]
 
 
 @main(InversesOptions)
 def inverses(options: InversesOptions) -> None:
-    """Measure random tokens, or every finished seed of the runs.
+    """Measure the inverses of mechanisms on random tokens, or in every finished seed of the runs.
 
     Raises:
         ValueError: a path is not a run, its mechanism inverts no matrix, its weights or data cannot be used, or m is
@@ -46,7 +48,7 @@ def inverses(options: InversesOptions) -> None:
     home = options.runs / "inverses"
     if options.run is None:
         title = f"Random tokens, {options.length} tokens, {options.heads} heads of {options.head_dim}"
-        measured(random_tokens(options), home / "random", title, options)
+        measure_and_save(random_layers(options), home / "random", title, options)
         return
 
     # All runs are found before the first is measured.
@@ -56,24 +58,31 @@ def inverses(options: InversesOptions) -> None:
     for run in runs:
         r = run.result
         title = f"{r.task}, {r.label}, seed {r.seed}, test {r.test:.1f}, budget {r.budget}"
-        measured(of_run(run, options), home / r.study / r.task / r.label / f"seed-{r.seed}", title, options)
+        measure_and_save(run_layers(run, options), home / r.study / r.task / r.label / f"seed-{r.seed}", title, options)
 
 
-def measured(layers: Iterable[InvertedLayer], home: Path, title: str, options: InversesOptions) -> None:
-    """Measure layers and save tables and pictures; errors over steps are measured on random tokens or best weights."""
+def measure_and_save(layers: Iterable[InvertedLayer], home: Path, title: str, options: InversesOptions) -> None:
+    """Measure layers, and write two tables and two figures.
+
+    Args:
+        layers: layers of a run, or of random tokens. Errors over steps are measured with the best weights only, norms
+            with all of them.
+        home: folder of the files.
+        title: title of the figures.
+        options: options of the study.
+    """
     layers = list(layers)
     trained = [f"{layer.weights} at step {layer.at}" for layer in layers if layer.weights != "random"]
     if trained:
         log(f"{title}: weights: {', '.join(dict.fromkeys(trained))}")
 
-    # Errors of every iteration over its steps, and the norms of all matrices.
     iterated = [layer for layer in layers if layer.weights in ("random", "best")]
     steps = sorted(set(options.steps))
     over_steps = errors(iterated, steps, getattr(torch, options.dtype))
     spectra = norms(layers)
     files = [
-        convergence(over_steps, iterated, title, home / "convergence.png"),
-        spectral(spectra, title, home / "norms.png"),
+        draw_convergence(over_steps, iterated, title, home / "convergence.png"),
+        draw_norms(spectra, title, home / "norms.png"),
     ]
     for name, table in {"convergence.csv": over_steps, "norms.csv": spectra}.items():
         text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
@@ -82,8 +91,11 @@ def measured(layers: Iterable[InvertedLayer], home: Path, title: str, options: I
     print(f"written: {', '.join(map(str, files))}")
 
 
-def convergence(errors: pd.DataFrame, layers: list[InvertedLayer], title: str, path: Path) -> Path:
-    """Draw ||A X A - A|| / ||A|| over steps, a panel for each place and mechanism, a line style for each m."""
+def draw_convergence(errors: pd.DataFrame, layers: list[InvertedLayer], title: str, path: Path) -> Path:
+    """Draw ||A X A - A|| / ||A|| over steps: a panel for each layer or kind of tokens, and mechanism.
+
+    A colour stands for an iteration, a line style for m.
+    """
     errors = errors[errors.measure == "AXA"]
     panels = errors.groupby(PANEL, sort=False)
     figure, grid = figures.panels(panels.ngroups, **SIZE)
@@ -116,13 +128,14 @@ def convergence(errors: pd.DataFrame, layers: list[InvertedLayer], title: str, p
 
 
 def _convergence_panel(axes: Axes, rows: pd.DataFrame, palette: Palette) -> None:
-    """Draw a line for each iteration and m; the legend lists the line styles if there are several m."""
+    """Draw a line for each iteration and m; the legend lists the line styles if there are several sizes m."""
     sizes = sorted(set(rows["at"]), reverse=True)
     dashes = dict(zip(sizes, itertools.cycle(LINES), strict=False))
     for (size, iteration), line in rows.groupby(["at", "iteration"], sort=False):
         _line(axes, line.steps, line, palette.colour(iteration), dashes[size], iteration)
     if len(dashes) > 1:
         for size, dash in dashes.items():
+            # An empty line makes an entry of the legend.
             axes.plot([], [], color="grey", linestyle=dash, label=f"m = {size}")
 
 
@@ -130,14 +143,14 @@ def _size_range(layers: list[InvertedLayer]) -> str:
     """Format the smallest and the largest size m of the matrices."""
     sizes: set[int] = set()
     for layer in layers:
-        sizes.update(len(a) for a in layer.inner)
+        sizes.update(len(a) for a in layer.inverted)
     smallest = min(sizes)
     largest = max(sizes)
     return str(smallest) if smallest == largest else f"{smallest} to {largest}"
 
 
-def spectral(norms: pd.DataFrame, title: str, path: Path) -> Path:
-    """Draw the spectral norms, a panel for each place and mechanism, over m of random tokens or training steps."""
+def draw_norms(norms: pd.DataFrame, title: str, path: Path) -> Path:
+    """Draw the spectral norms over m of random tokens or over training steps, in panels as ``draw_convergence``."""
     panels = norms.groupby(PANEL, sort=False)
     figure, grid = figures.panels(panels.ngroups, **SIZE)
     palette = Palette(norms.matrix)

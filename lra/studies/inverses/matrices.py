@@ -1,6 +1,6 @@
 """The options of the study; the matrices that mechanisms invert, and spectral norms of inverses and attention maps.
 
-N examples, H heads, L tokens, m rows of the inverted matrix.
+N examples, H heads, L tokens; the inverted matrix is m x m.
 """
 
 import copy
@@ -28,11 +28,11 @@ from ...ops.pinv import newton
 from ...options import Range, Whole
 from ...runs import checkpoint
 from ...runs.run_dir import RunDir
-from ..examples import batches
-from ..qkv import QKVOptions, calls, generated, mechanisms
+from ..examples import gather_test_batches
+from ..qkv import QKVOptions, generate, mechanisms, record_calls
 from .measure import InvertedLayer
 
-# The inverses of conf/attn/soft.yaml and softpp.yaml.
+# The inverses of conf/attn/soft.yaml and softpp.yaml, without the options of their gradients.
 PUBLISHED = {
     "SOFT": partial(newton, steps=20, init="soft", ridge=0.01),
     "SOFT++": partial(newton, steps=20, init="softpp"),
@@ -42,6 +42,8 @@ ROUNDING = 1e-7
 
 
 class InversesOptions(QKVOptions):
+    """The options of conf/inverses.yaml."""
+
     conf: ClassVar[str] = "inverses"
 
     run: Some[Path] | None
@@ -52,8 +54,8 @@ class InversesOptions(QKVOptions):
     threads: Threads | None
 
 
-def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
-    """Yield the matrices of SOFT, Nystromformer and CUR on random tokens for every kind and m.
+def random_layers(options: InversesOptions) -> Iterator[InvertedLayer]:
+    """Yield the matrices of SOFT, Nystromformer and CUR on random tokens, for every kind of tokens and every m.
 
     Raises:
         ValueError: m is larger than the number of tokens.
@@ -62,16 +64,18 @@ def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
     sizes = Sizes(heads=options.heads, head_dim=D, value_dim=D, length=options.length)
     for kind in options.kinds:
         # An example of random tokens has one layer.
-        examples = [{"q": q, "k": k, "v": v} for ((q, k, v),) in generated(kind, options).examples]
+        examples = []
+        for (layer,) in generate(kind, options).examples:
+            q, k, v = layer
+            examples.append({"q": q, "k": k, "v": v})
         for m in options.counts:
-            # The three kinds of inverted matrices.
             attentions = {
                 "soft": Soft(sizes, count=m),
                 "nystrom": Nystrom(sizes, landmarks=m, kernel=0),
                 "cur_abs": CUR(sizes, count=m),
             }
             for label, attention in attentions.items():
-                yield layer(
+                yield measure_layer(
                     attention.eval(),
                     examples,
                     place=f"{kind} tokens",
@@ -81,8 +85,8 @@ def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
                 )
 
 
-def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
-    """Yield the matrices of every layer of a run on test examples, with its initial, best and last weights.
+def run_layers(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
+    """Yield the matrices of every layer of a run on ``options.n`` test examples, for each of its ``checkpoints``.
 
     Raises:
         ValueError: the mechanism inverts nothing, or weights or data are missing, damaged or of another model.
@@ -95,17 +99,17 @@ def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
             "name one of soft, nystrom, skyformer, cur_step, cur_abs or another cur_* except cur_plus"
         )
     best, data = trained(run, experiment)
-    examples = [without_padding(batch) for batch in batches(data, options.n, 1, "cpu")]
+    examples = [without_padding(batch) for batch in gather_test_batches(data, options.n, 1, "cpu")]
     for weights, step, model in checkpoints(run, experiment, best):
         # The arguments of all calls of each mechanism.
         arguments: dict[str, list[dict]] = defaultdict(list)
         for batch in examples:
-            for path, recorded in calls(model, batch).items():
+            for path, recorded in record_calls(model, batch).items():
                 arguments[path] += [call.arguments for call in recorded]
         for i, path in enumerate(arguments):
             attention = mechanisms(model)[path]
             if hasattr(attention, "pinv"):
-                yield layer(
+                yield measure_layer(
                     attention,
                     arguments[path],
                     place=f"layer {i}",
@@ -116,10 +120,10 @@ def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
 
 
 def checkpoints(run: RunDir, experiment: Experiment, best: Classifier) -> Iterator[tuple[str, int, Classifier]]:
-    """Yield name, step and model of every set of weights that a run has.
+    """Yield name, step and model for the initial, best and last weights of a run.
 
-    The initial weights are drawn from the seed again, unless pretraining came before. ``last`` is left out if the run
-    has none, such as a published run, or if it is ``best``.
+    The initial weights are drawn from the seed again; they are left out for a run with pretraining. The last weights
+    are left out if the run has none, such as a published run, or if they are the best ones.
     """
     if not experiment.pretrained:
         torch.manual_seed(run.result.seed)
@@ -138,11 +142,10 @@ def checkpoints(run: RunDir, experiment: Experiment, best: Classifier) -> Iterat
 
 
 def without_padding(batch: Batch) -> Batch:
-    """Return the batch of one example without the padding after the last real token of its longest tower."""
+    """Cut the padding after the last real token of the longest tower from a batch of one example."""
     if batch.mask is None:
         return batch
-    # Cut after the last position at which any tower has a real token.
-    is_real = batch.mask.any(1)
+    is_real = batch.mask.any(1)  # (1,L), in any tower
     end = int(is_real.nonzero()[-1, 1]) + 1
     mask = batch.mask[..., :end]
     inputs = batch.inputs[:, :, :end]
@@ -150,31 +153,37 @@ def without_padding(batch: Batch) -> Batch:
 
 
 @torch.no_grad()
-def layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
-    """Measure a mechanism on the arguments of its calls; ``about`` are further fields of ``InvertedLayer``."""
-    inner: list[Tensor] = []
+def measure_layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
+    """Record the matrices of a mechanism and measure their spectral norms.
+
+    Args:
+        attention: the mechanism.
+        examples: arguments of its calls by name.
+        about: further fields of ``InvertedLayer``.
+    """
+    inverted: list[Tensor] = []
     norms: dict[str, list[float]] = defaultdict(list)
     for arguments in examples:
         for name, variant in variants(attention).items():
-            a, x, full_map = inverted(variant, arguments)
-            norms[f"{name} inverse in use".strip()] += spectral_norms(x)
-            norms[f"{name} map".strip()] += spectral_norms(full_map)
+            a, x, full_map = record_inversion(variant, arguments)
+            prefix = f"{name} " if name else ""
+            norms[f"{prefix}inverse in use"] += spectral_norms(x)
+            norms[f"{prefix}map"] += spectral_norms(full_map)
 
         # A is the same in every variant.
         singular = torch.linalg.svdvals(a.double()).flatten(0, 1)  # (N·H,m)
         norms["A, the inverted matrix"] += singular[:, 0].tolist()
         for values in singular:
-            # Singular values that are zero up to rounding have no inverse.
+            # The norm of the pseudo-inverse is 1 / the smallest singular value that is not zero up to rounding.
             nonzero = values[values > ROUNDING * values[0]]
-            smallest = min(nonzero).item()
-            norms["exact inverse of A"].append(1 / smallest)
-        inner.extend(a.flatten(0, 1))
+            norms["exact inverse of A"].append(1 / nonzero.min().item())
+        inverted.extend(a.flatten(0, 1))
 
     # The number of steps that the mechanism uses, for the figure.
     steps = None
     if isinstance(attention.pinv, partial):
         steps = attention.pinv.keywords.get("steps")
-    return InvertedLayer(symmetric=isinstance(attention, Soft), steps=steps, inner=inner, norms=norms, **about)
+    return InvertedLayer(symmetric=isinstance(attention, Soft), steps=steps, inverted=inverted, norms=norms, **about)
 
 
 def spectral_norms(matrices: Tensor) -> list[float]:
@@ -184,9 +193,12 @@ def spectral_norms(matrices: Tensor) -> list[float]:
 
 
 def variants(attention: Attention) -> dict[str, Attention]:
-    """Copy a mechanism: SOFT with and without the normalisation of SOFT++, any other one as it is.
+    """Copy a mechanism: Soft as SOFT and as SOFT++, any other one as it is.
 
-    If the mechanism is SOFT, SOFT++ has the published inverse, and vice versa.
+    The copy of the same kind as the mechanism keeps its inverse; the other copy gets the published inverse.
+
+    Returns:
+        Copies by name: SOFT and SOFT++, or one copy with an empty name.
     """
     if not isinstance(attention, Soft):
         return {"": copy.copy(attention)}
@@ -200,8 +212,10 @@ def variants(attention: Attention) -> dict[str, Attention]:
     return copies
 
 
-def inverted(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor]:
-    """Call a mechanism with the identity as values and record what it inverts; replaces its ``pinv``, so pass a copy.
+def record_inversion(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor]:
+    """Call a mechanism with the identity as values, and record the matrix that it inverts.
+
+    The call replaces ``pinv`` of the mechanism, so pass a copy.
 
     Returns:
         The inverted matrix A (N,H,m,m); its inverse X, for SOFT++ D^-½ X D^-½ with the row sums D of A; and the matrix
@@ -210,7 +224,7 @@ def inverted(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Ten
     pinv = attention.pinv
     recorded = {}
 
-    # The identity is fed in chunks; every chunk has the same A.
+    # ``matrix`` passes the identity in groups of columns; A is the same in each of these calls.
     def record_inverse(a: Tensor) -> Tensor:
         recorded["A"] = a
         recorded["X"] = pinv(a)

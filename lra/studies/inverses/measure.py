@@ -11,14 +11,14 @@ from torch import Tensor
 
 from ...ops.pinv import cubic, newton
 
-# Iterations for the matrices of a Gaussian kernel, which are symmetric.
+# Iterations for the matrices of SOFT, which are symmetric.
 SYMMETRIC: dict[str, Callable[..., Tensor]] = {
     "Newton, SOFT's code (ridge 0.01)": partial(newton, init="soft", ridge=0.01),
     "Newton, paper": partial(newton, init="paper"),
     "Newton, SOFT++'s code": partial(newton, init="softpp"),
     "cubic, start by two norms": partial(cubic, init="two_norms"),
 }
-# Iterations for other matrices: Newton's iteration of SOFT begins with A itself, not its transpose, and needs symmetry.
+# Iterations for other matrices. SOFT's Newton iteration begins with A itself, not its transpose, so it needs symmetry.
 OTHER: dict[str, Callable[..., Tensor]] = {
     "cubic, start by column sum": partial(cubic, init="per_matrix"),
     "cubic, start by two norms": SYMMETRIC["cubic, start by two norms"],
@@ -30,14 +30,14 @@ class InvertedLayer:
     """The matrices of one layer, or of one kind of random tokens.
 
     Args:
-        place: the layer, or the kind of tokens.
-        mechanism: its label.
+        place: the layer, such as "layer 0", or the kind of tokens.
+        mechanism: label of the mechanism.
         weights: initial | best | last, or random.
         at: step of the training, or m of random tokens.
-        symmetric: whether the mechanism is SOFT, whose A are Gaussian kernels; Newton's iteration is for them only.
+        symmetric: whether the mechanism is SOFT or SOFT++, which invert symmetric matrices.
         steps: ``steps`` of the mechanism's inverse, None if it has no such option.
-        inner: matrices (m,m) before their inverse, one for each example and head.
-        norms: spectral norms by the name of the matrix, one for each example and head.
+        inverted: the matrices A (m,m) that the mechanism inverts, one for each example and head.
+        norms: spectral norms by name of the matrix, such as "map", one for each example and head.
     """
 
     place: str
@@ -46,7 +46,7 @@ class InvertedLayer:
     at: int
     symmetric: bool
     steps: int | None
-    inner: list[Tensor]
+    inverted: list[Tensor]
     norms: dict[str, list[float]]
 
     @property
@@ -62,11 +62,16 @@ class InvertedLayer:
 
 @torch.no_grad()
 def errors(layers: Iterable[InvertedLayer], steps: list[int], dtype: torch.dtype) -> pd.DataFrame:
-    """Run every iteration that is defined for a layer's matrices in a dtype, for each number of steps.
+    """Measure the errors of iterative inverses X of the matrices A of layers.
+
+    Args:
+        layers: the layers.
+        steps: numbers of steps of the iterations.
+        dtype: dtype of the iterations; errors are computed in double precision.
 
     Returns:
-        A row for each layer, iteration, steps and measure: AXA is ||A X A - A|| / ||A||, XAX is ||X A X - X|| / ||X||
-        in Frobenius norms and double precision; median, smallest and largest over n matrices.
+        A row for each layer, iteration, number of steps and measure: AXA is ||A X A - A|| / ||A||, XAX is
+        ||X A X - X|| / ||X||, in Frobenius norms; median, smallest and largest over n matrices.
     """
     rows = []
     for layer in layers:
@@ -74,8 +79,7 @@ def errors(layers: Iterable[InvertedLayer], steps: list[int], dtype: torch.dtype
         for name, iteration in iterations.items():
             for num_steps in steps:
                 about = layer.about | {"iteration": name, "steps": num_steps}
-                # The iteration runs in the dtype, its error is measured in double precision.
-                for a in layer.inner:
+                for a in layer.inverted:
                     x = iteration(a.to(dtype), steps=num_steps)
                     for measure, value in residuals(a.double(), x.double()).items():
                         rows.append(about | {"measure": measure, "value": value})
@@ -83,7 +87,7 @@ def errors(layers: Iterable[InvertedLayer], steps: list[int], dtype: torch.dtype
 
 
 def residuals(a: Tensor, x: Tensor) -> dict[str, float]:
-    """Compute the relative errors of the first two equations of Penrose (1955), A X A = A and X A X = X."""
+    """Compute the relative residuals of the first two equations of Penrose (1955), A X A = A and X A X = X."""
     product = a @ x
     axa = (product @ a - a).norm() / a.norm()
     xax = (x @ product - x).norm() / x.norm()
@@ -100,7 +104,10 @@ def norms(layers: Iterable[InvertedLayer]) -> pd.DataFrame:
 
 
 def summary(rows: Iterable[dict]) -> pd.DataFrame:
-    """Summarise ``value`` over rows that are equal otherwise: median, smallest, largest, number; NaN is infinite."""
+    """Group rows that differ in ``value`` only: median, smallest and largest value, and their number.
+
+    NaN, from an iteration that diverged, counts as infinite.
+    """
     table = pd.DataFrame(rows).fillna({"value": math.inf})
     keys = [name for name in table if name != "value"]
     # Groups keep the order of their first rows.

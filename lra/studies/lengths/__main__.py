@@ -1,4 +1,4 @@
-"""python -m lra.studies.lengths 'mechanisms=[sdpa,psf]': the error of mechanisms over the length of a task."""
+"""python -m lra.studies.lengths 'mechanisms=[sdpa,psf]': errors of mechanisms over the length of a task."""
 
 if __name__ == "__main__":
     from lra.startup import begin
@@ -33,17 +33,20 @@ from ...sweep.plan import study
 from ..figures import panels, save
 
 TASKS = ("adding", "temporal_order")
-# Paper and table of published.csv.
+# Paper and table of the numbers of published.csv that are shown.
 FIGURE = ("PSF-Attn", "text of Section 5.2 (Fig. 5)")
+# Name of a task with its length, or with a range of lengths: adding_N128, adding_N128_to_N1024.
 _NAME = re.compile(rf"({'|'.join(TASKS)})_N(\d+)(?:_to_N(\d+))?")
-# Two implementations of exact attention.
-SAME = {"softmax": "sdpa"}
+# Published mechanisms that compute the same function as a measured one: both are exact attention.
+EQUIVALENT = {"softmax": "sdpa"}
 MARKERS = "osv^Dph*"
-# Distance of neighbouring markers in powers of two, so that none hides another.
+# Distance between the markers of two mechanisms at one length, in powers of two, so that none hides another.
 MARKER_DISTANCE = 0.05
 
 
 class LengthsOptions(ManyRunsOptions):
+    """The options of conf/lengths.yaml."""
+
     conf: ClassVar[str] = "lengths"
 
     tasks: Some[Literal[TASKS]]
@@ -57,19 +60,19 @@ class LengthsOptions(ManyRunsOptions):
 
 @main(LengthsOptions)
 def lengths(options: LengthsOptions) -> None:
-    """Train the missing runs of every length, mechanism and seed as a sweep, and draw the runs of the study.
+    """Train the missing runs of every task, length, mechanism and seed as a sweep, and draw the runs of the study.
 
     Raises:
         ValueError: the options do not give a run, or runs failed; in the latter case the finished runs are drawn first.
     """
-    sweep = grid(options)
+    sweep = sweep_options(options)
     failures = carry_out(sweep)
     if not options.plan:
         home = options.runs / study(sweep)
         records, damaged = scan(home)
         for line in damaged:
             log(f"skipped: {line}")
-        runs = measured(records.values())
+        runs = run_errors(records.values())
         if len(runs):
             files = show(runs, home)
             print(f"written: {', '.join(map(str, files))}")
@@ -77,9 +80,9 @@ def lengths(options: LengthsOptions) -> None:
         raise ValueError(failures)
 
 
-def grid(options: LengthsOptions) -> SweepOptions:
-    """Write the study as a sweep over mechanisms and lengths; each length is a task."""
-    # The length is the outer axis: all mechanisms of one length come before the next length.
+def sweep_options(options: LengthsOptions) -> SweepOptions:
+    """Express the study as a sweep over lengths and mechanisms."""
+    # The length is the outer axis: all mechanisms of one length are trained before the next length.
     axes: dict[str, list[Any]] = {"task.length": options.lengths, "attn": options.mechanisms}
     sweep = Grid(
         name="lengths",
@@ -89,21 +92,22 @@ def grid(options: LengthsOptions) -> SweepOptions:
         shown=["task.length"],
         mechanisms=[],
     )
+    # Options that all commands with many runs have.
     shared = {key: getattr(options, key) for key in ManyRunsOptions.model_fields}
     return SweepOptions(sweep=sweep, tasks=options.tasks, mechanisms=[], **shared)
 
 
-def measured(records: Iterable[RunRecord]) -> pd.DataFrame:
-    """List the runs of tasks of ``TASKS`` by task, length, mechanism and seed, in this order; others are left out.
+def run_errors(records: Iterable[RunRecord]) -> pd.DataFrame:
+    """List the test errors of the runs of ``TASKS``, by task, length, mechanism and seed; other runs are left out.
 
     Returns:
-        A row for each run: its error is 100 less its test score, NaN if it diverged; ``constant`` is the error of the
+        A row for each run. ``error`` is 100 minus its test score, NaN if it diverged; ``constant`` is the error of the
         best constant answer on the same test examples.
     """
     rows = []
     for r in records:
         match = _NAME.fullmatch(r.task)
-        # Ranges of lengths exist in published tables only.
+        # Only published numbers have a range of lengths.
         if not match or match[3]:
             continue
         rows.append((match[1], int(match[2]), r.label, r.seed, r.budget, r.constant_baseline, r.test))
@@ -114,12 +118,12 @@ def measured(records: Iterable[RunRecord]) -> pd.DataFrame:
     return table.sort_values(["task", "length", "mechanism", "seed"], ignore_index=True)
 
 
-def printed() -> pd.DataFrame:
-    """List the numbers that the paper gives for its Figure 5 in the text; all others are only points of a curve.
+def published_errors() -> pd.DataFrame:
+    """List the errors of Figure 5 that the text of the paper gives; the other errors are only points of its curves.
 
     Returns:
         A row for each number and length: task, length, ``mechanism`` (the paper's name), ``attn`` (its name in
-        conf/attn) and error. A number for a range of lengths counts for every power of two in it.
+        conf/attn) and error. A number for a range of lengths is listed for every power of two in it.
     """
     rows = []
     for number in published.read():
@@ -139,15 +143,15 @@ def printed() -> pd.DataFrame:
 
 
 def show(runs: pd.DataFrame, home: Path) -> list[Path]:
-    """Print the mean errors of a study's runs, and write their picture and table; returns the files."""
+    """Print the mean errors of a study's runs, and write lengths.png and lengths.csv; returns the paths."""
     scored = runs.dropna(subset="error")
     if len(scored):
         means = scored.pivot_table(index=["task", "mechanism"], columns="length", values="error")
         means = means.rename_axis(index=["task", "error in %"], columns=None)
         print(means.to_string(float_format="{:.2f}".format, na_rep=""))
 
-    # The CSV file has measured errors of every seed, then published ones.
-    paper = printed()
+    # The CSV file: the measured errors of every seed, then the published errors.
+    paper = published_errors()
     measured_rows = scored.assign(
         source="measured",
         error=scored.error.map("{:.4f}".format),
@@ -161,18 +165,26 @@ def show(runs: pd.DataFrame, home: Path) -> list[Path]:
 
     picture = home / "lengths.png"
     figure = draw(runs, paper)
+    # Three columns fit below one panel, five below two.
     num_columns = 1 + 2 * len(figure.axes)
     save(figure, picture, caption(runs), loc="outside lower center", ncols=num_columns, frameon=False)
     return [picture, csv_file]
 
 
 def draw(runs: pd.DataFrame, paper: pd.DataFrame) -> Figure:
-    """Draw a panel for each task: a line for each mechanism with the range over its seeds, published numbers hollow."""
+    """Draw a panel for each task.
+
+    Lines are the measured errors of a mechanism, bars their range over seeds, hollow markers the published errors.
+
+    Args:
+        runs: table of ``run_errors``.
+        paper: table of ``published_errors``.
+    """
     tasks = [task for task in TASKS if task in set(runs.task)]
     figure, grid = panels(len(tasks), width=5.5, height=5.2)
     labels = sorted(set(runs.mechanism))
     # A published number has the colour of its mechanism; softmax has the colour of sdpa if that was measured.
-    equivalent = paper.attn.replace(SAME)
+    equivalent = paper.attn.replace(EQUIVALENT)
     paper = paper.assign(attn=equivalent.where(equivalent.isin(labels), paper.attn))
     palette = Palette([*labels, *paper.attn])
     for task, axes in zip(tasks, grid, strict=True):
@@ -182,23 +194,26 @@ def draw(runs: pd.DataFrame, paper: pd.DataFrame) -> Figure:
 
 
 def caption(runs: pd.DataFrame) -> str:
-    """Describe what the picture shows: seeds, budget, published numbers, and seeds that diverged."""
+    """Describe the picture: number of seeds per point, budget, runs that diverged, published numbers."""
+    # The number of seeds of each point that is drawn.
     counts = runs.groupby(["task", "length", "mechanism"]).error.count()
-    seeds = sorted(set(counts[counts > 0])) or [0]
-    fewest = seeds[0]
-    most = seeds[-1]
+    counts = counts[counts > 0]
+    fewest = counts.min() if len(counts) else 0
+    most = counts.max() if len(counts) else 0
     n = str(fewest) if fewest == most else f"{fewest} to {most}"
     budgets = ", ".join(sorted(set(runs.budget)))
-    text = f"Test error over length: mean and range over seeds, n = {n} a point, budget {budgets}"
+    text = f"Test error over length: mean and range over seeds, n = {n} per point, budget {budgets}"
     num_diverged = int(runs.error.isna().sum())
     if num_diverged:
         plural = "s" if num_diverged > 1 else ""
         text += f"; {num_diverged} run{plural} diverged, without an error"
-    return f"{text}\nhollow: PSF-Attn, text of section 5.2, whose models and training are others"
+    return f"{text}\nhollow: PSF-Attn, text of section 5.2, with other models and training"
 
 
 def _panel(axes: Axes, runs: pd.DataFrame, paper: pd.DataFrame, labels: list[str], palette: Palette) -> None:
-    def look(label: str) -> dict:
+    """Draw the measured and the published errors of one task; ``labels`` are all measured mechanisms."""
+
+    def style_of(label: str) -> dict:
         colour = COLOURS[palette.colour(label)][0]
         marker = MARKERS[palette.place[label] % len(MARKERS)]
         return {"color": colour, "marker": marker}
@@ -212,7 +227,7 @@ def _panel(axes: Axes, runs: pd.DataFrame, paper: pd.DataFrame, labels: list[str
         line = scored.groupby("length").error.agg(["min", "mean", "max"])
         shift = MARKER_DISTANCE * (i - (len(labels) - 1) / 2)
         x = line.index.astype(float) * 2**shift
-        style = look(label)
+        style = style_of(label)
         axes.plot(x, line["mean"], markersize=5, linewidth=1.5, label=label, **style)
         axes.vlines(x, line["min"], line["max"], color=style["color"], linewidth=2.5, alpha=0.5)
 
@@ -225,7 +240,7 @@ def _panel(axes: Axes, runs: pd.DataFrame, paper: pd.DataFrame, labels: list[str
             markersize=9,
             markerfacecolor="none",
             linestyle="none",
-            **look(attn),
+            **style_of(attn),
         )
 
     axes.set_xscale("log", base=2)

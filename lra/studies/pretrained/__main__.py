@@ -1,8 +1,8 @@
 """python -m lra.studies.pretrained: the accuracy of a pretrained encoder with CUR, before and after distillation.
 
 CURformer's Table 5 and Figure 5 study ViT-B/16 on ImageNet; this study takes any encoder and any labelled texts or
-images. A linear probe and a k-NN classifier are fitted once to exact embeddings of the train examples, then applied to
-embeddings of the test examples by the model with CUR.
+images. A linear probe and a k-NN classifier are fitted once, to embeddings of the train examples by the exact model;
+they then classify embeddings of the test examples by the model with CUR.
 """
 
 if __name__ == "__main__":
@@ -25,7 +25,7 @@ from torch import Tensor
 from ...config.entry import main
 from ...integrations import needs
 from ...results.table import Table, frame, show
-from ..examples import labelled
+from ..examples import draw_files
 from ..figures import panels, save
 from .options import PretrainedOptions
 
@@ -33,6 +33,7 @@ with needs("hf", __name__):
     from ...integrations.huggingface import SELECTIONS
     from ..encoder import Encoder, load
 
+# Label of each metric in the figure.
 METRICS = {"cosine": "cosine", "probe": "linear probe, %", "knn": "k-NN, %"}
 HEAD = ("attention", "count", "tuned", "cosine", "probe %", "k-NN %")
 LEGEND = (
@@ -40,8 +41,8 @@ LEGEND = (
 )
 
 
-def probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:
-    """Fit a multinomial logistic regression with an L2 penalty by full-batch L-BFGS to features (n,d), labels (n,)."""
+def fit_probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:
+    """Fit multinomial logistic regression with an L2 penalty to features (n,d), labels (n,) by full-batch L-BFGS."""
     # Start from zero, so that the fit does not depend on a seed.
     linear = torch.nn.Linear(features.shape[1], int(labels.max()) + 1)
     for parameter in linear.parameters():
@@ -59,8 +60,18 @@ def probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:
     return linear
 
 
-def nearest(features: Tensor, labels: Tensor, queries: Tensor, k: int) -> Tensor:
-    """Classify queries (m,d) by the largest sum of cosines with the k nearest features (n,d): labels (n,) -> (m,)."""
+def classify_by_neighbours(features: Tensor, labels: Tensor, queries: Tensor, k: int) -> Tensor:
+    """Classify queries by a vote of their k nearest neighbours, each weighted by its cosine.
+
+    Args:
+        features: unit vectors (n,d).
+        labels: their labels (n,).
+        queries: unit vectors (m,d).
+        k: number of neighbours.
+
+    Returns:
+        Labels (m,).
+    """
     cosines, indices = (queries @ features.T).topk(k)  # (m,k)
     classes = F.one_hot(labels[indices]).float()  # (m,k,classes)
     votes = classes * cosines[..., None]
@@ -68,14 +79,23 @@ def nearest(features: Tensor, labels: Tensor, queries: Tensor, k: int) -> Tensor
 
 
 def distil(encoder: Encoder, contents: list[bytes], targets: Tensor, options: PretrainedOptions) -> None:
-    """Train an encoder in place to increase the cosine of its embeddings with the exact ones, ``targets`` (n,d)."""
+    """Train an encoder in place, so that its embeddings approach the embeddings of the exact model.
+
+    The loss is 1 - cosine. The encoder stays in evaluation mode, without dropout.
+
+    Args:
+        encoder: encoder with CUR attention.
+        contents: n training examples.
+        targets: their embeddings (n,d) by the exact model.
+        options: options of the study.
+    """
     optimiser = torch.optim.AdamW(encoder.model.parameters(), lr=options.lr, weight_decay=0.0)
     generator = np.random.default_rng(options.seed)
     for _ in range(options.steps):
         indices = generator.choice(len(contents), options.batch, replace=False)
         optimiser.zero_grad()
         embeddings = encoder([contents[i] for i in indices])
-        # Embeddings have length 1, so that the product is the cosine.
+        # Embeddings are unit vectors, so the product is the cosine.
         cosine = (embeddings * targets[indices].to(encoder.device)).sum(-1)
         loss = (1 - cosine).mean()
         loss.backward()
@@ -86,10 +106,10 @@ def study(options: PretrainedOptions) -> list[dict]:
     """Measure the exact model, then every selection and count, each before and after distillation.
 
     Returns:
-        A row for each attention: ``attention``, exact, a selection or plus; ``count``, the number of selected queries
-        and keys, None for exact; ``tuned``, the steps of distillation; ``cosine`` and ``cosine_std`` of its embeddings
-        with the exact ones, mean and standard deviation over test examples; ``probe`` and ``knn``, the accuracies in
-        percent; ``n``, the number of test examples.
+        A row for each model: ``attention``, which is exact, a selection or plus; ``count``, the number of selected
+        queries and keys, None for exact; ``tuned``, the steps of distillation; ``cosine`` and ``cosine_std``, mean and
+        standard deviation over test examples of the cosine with the exact embedding; ``probe`` and ``knn``, the
+        accuracies in percent; ``n``, the number of test examples.
     """
     encoder = load(
         options.model,
@@ -98,21 +118,22 @@ def study(options: PretrainedOptions) -> list[dict]:
         size=options.size,
         device=options.device,
     )
-    train_contents, train_labels = labelled(options.examples, "train", options.train, options.seed)
-    test_contents, test_labels = labelled(options.examples, "test", options.test, options.seed)
+    train_contents, train_labels = draw_files(options.examples, "train", options.train, options.seed)
+    test_contents, test_labels = draw_files(options.examples, "test", options.test, options.seed)
 
     # Both classifiers are fitted to exact embeddings.
     train_embeddings = encoder.embed(train_contents, options.batch)
     exact = encoder.embed(test_contents, options.batch)
-    linear = probe(train_embeddings, train_labels)
+    linear = fit_probe(train_embeddings, train_labels)
 
     def accuracy(predictions: Tensor) -> float:
+        """Percentage of test examples that are classified correctly."""
         return (predictions == test_labels).float().mean().item() * 100
 
     def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> dict:
+        """Make a row from the embeddings of the test examples."""
         cosine = (embeddings * exact).sum(-1)
-        # Both classifiers get the embeddings of the measured model.
-        neighbour_labels = nearest(train_embeddings, train_labels, embeddings, options.neighbours)
+        neighbour_labels = classify_by_neighbours(train_embeddings, train_labels, embeddings, options.neighbours)
         return {
             "attention": attention,
             "count": count,
@@ -137,7 +158,6 @@ def study(options: PretrainedOptions) -> list[dict]:
             )
             results.append(result(score, count, 0, other.embed(test_contents, options.batch)))
             if options.steps:
-                # The same encoder once more, after distillation.
                 distil(other, train_contents, train_embeddings, options)
                 results.append(result(score, count, options.steps, other.embed(test_contents, options.batch)))
     return results
@@ -145,10 +165,10 @@ def study(options: PretrainedOptions) -> list[dict]:
 
 @main(PretrainedOptions)
 def pretrained(options: PretrainedOptions) -> None:
-    """Print the table and, with ``out``, write the results as JSON and draw their figure.
+    """Measure an encoder with CUR and print the table; with ``out``, write the results as JSON and as a figure.
 
     Raises:
-        ValueError: the model or a file cannot be used, or an option is not valid.
+        ValueError: the model or the examples cannot be used, or an option is not valid.
     """
     # Create the directory before anything is trained, so that an error is raised early.
     if options.out:
@@ -162,8 +182,8 @@ def pretrained(options: PretrainedOptions) -> None:
             str(r["count"] or "-"),
             str(r["tuned"]),
             f"{r['cosine']:.4f} ± {r['cosine_std']:.4f}",
-            f"{r['probe']:.1f} ± {error(r, 'probe'):.1f}",
-            f"{r['knn']:.1f} ± {error(r, 'knn'):.1f}",
+            f"{r['probe']:.1f} ± {standard_error(r, 'probe'):.1f}",
+            f"{r['knn']:.1f} ± {standard_error(r, 'knn'):.1f}",
         ]
         lines.append(line)
     table = Table(
@@ -179,10 +199,10 @@ def pretrained(options: PretrainedOptions) -> None:
         draw(pd.DataFrame(results), options.model, options.out.with_suffix(".png"))
 
 
-def error(result: Mapping, metric: str):
-    """Compute the standard error of a metric of a row, or of all rows of a DataFrame.
+def standard_error(result: Mapping, metric: str):
+    """Compute the standard error of a metric, of one row of ``study`` or of a DataFrame of rows.
 
-    The cosine is a mean over examples, the accuracies are proportions in percent.
+    The cosine is a mean over the test examples; the accuracies are proportions in percent.
     """
     n = result["n"]
     if metric == "cosine":
@@ -192,11 +212,16 @@ def error(result: Mapping, metric: str):
 
 
 def draw(results: pd.DataFrame, model: Path, file: Path) -> None:
-    """Draw the metrics of the rows of a study, first the exact model's, over counts.
+    """Draw each metric over the count, as one curve for each selection before and after distillation.
 
-    There is a line for each attention and tuning; bars are standard errors over the n test examples.
+    Bars are standard errors over the test examples.
+
+    Args:
+        results: rows of ``study``.
+        model: path of the model, for the title.
+        file: path of the figure.
     """
-    # The first row is the exact model, a horizontal line.
+    # The first row is the exact model, which is drawn as a horizontal line.
     exact = results.iloc[0]
     cur = results[1:].astype({"count": int}).sort_values("count", kind="stable")
     attentions = list(cur.attention.unique())
@@ -214,7 +239,7 @@ def draw(results: pd.DataFrame, model: Path, file: Path) -> None:
             axes.errorbar(
                 line["count"],
                 line[metric],
-                error(line, metric),
+                standard_error(line, metric),
                 label=name,
                 markersize=4,
                 capsize=2,

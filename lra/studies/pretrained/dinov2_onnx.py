@@ -1,8 +1,8 @@
-"""python -m lra.studies.pretrained.dinov2_onnx model.onnx folder: DINOv2's backbone in an ONNX file, for transformers.
+"""python -m lra.studies.pretrained.dinov2_onnx model.onnx folder: convert DINOv2 from ONNX to transformers.
 
-Exporters keep parameter names, except for the transposed weights of MatMul nodes, which are found by the node's name,
-and the two parts of the position table, which are found by their shape. The result is compared with onnx's own
-evaluation of the graph.
+Exporters keep the names of parameters, with two exceptions: the transposed weights of MatMul nodes are found by the
+node's name, and the two parts of the position embeddings by their shape. The converted model is compared with onnx's
+reference evaluator on one random image.
 """
 
 if __name__ == "__main__":
@@ -33,7 +33,7 @@ def weights(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     """Extract the parameters by their names in transformers' Dinov2Model.
 
     Raises:
-        ValueError: the graph has no DINOv2 backbone.
+        ValueError: the graph has no DINOv2 backbone below ``backbone.``.
     """
     stored = {tensor.name: to_array(tensor) for tensor in graph.initializer}
     parameters = {}
@@ -51,7 +51,7 @@ def weights(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
             module = name.removeprefix(PREFIX).removesuffix(".MatMul")
             parameters[f"{module}.weight"] = weight.T
 
-    # The position table is split into class token and patches.
+    # The position embeddings are split into class token and patches.
     tables = [array for name, array in stored.items() if name.startswith("onnx::") and array.ndim == 3]
     if "embeddings.cls_token" not in parameters or len(tables) != 2:
         raise ValueError("the graph holds no DINOv2 backbone under 'backbone.'")
@@ -66,10 +66,10 @@ def convert(file: Path, folder: Path) -> float:
     """Write config.json and model.safetensors of an ONNX model into a folder.
 
     Returns:
-        The largest difference from the graph's last hidden state on one image.
+        The largest absolute difference from the graph's last hidden state on one random image.
 
     Raises:
-        ValueError: the model is not a DINOv2 backbone, or its parameters are not the ones of Dinov2Model.
+        ValueError: the model has no DINOv2 backbone, or its parameters are not the ones of Dinov2Model.
     """
     onnx_model = onnx.load(file)
     parameters = weights(onnx_model.graph)
@@ -120,7 +120,7 @@ def _configuration(parameters: dict[str, np.ndarray]) -> Dinov2Config:
 
 
 def _backbone(onnx_model: onnx.ModelProto) -> onnx.ModelProto:
-    """Cut the graph behind the last layer norm of the backbone, whose output is the last hidden state."""
+    """Cut the graph after the final layer norm of the backbone, whose output is the last hidden state."""
     graph = onnx_model.graph
     nodes = list(graph.node)
     last = max(i for i, node in enumerate(nodes) if node.name.startswith("/backbone/layernorm/"))

@@ -10,6 +10,8 @@ from ...options import Positive, Whole
 
 
 class PretrainedOptions(Options):
+    """The options of conf/pretrained.yaml."""
+
     conf: ClassVar[str] = "pretrained"
 
     model: Path

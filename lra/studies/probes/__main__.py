@@ -1,4 +1,4 @@
-"""python -m lra.studies.probes run=<run directory>: how far its layers look, and how others score with its weights."""
+"""python -m lra.studies.probes run=<run directory>: how far a model looks, and its weights with other mechanisms."""
 
 if __name__ == "__main__":
     from lra.startup import begin
@@ -25,17 +25,19 @@ from ...runs.reader import finished
 from ...runs.record import RunRecord, git_commit
 from ...runs.run_dir import RunDir
 from ...train.device import select_device
-from ..examples import batches
+from ..examples import gather_test_batches
 from ..swap import TransferOptions, experiments, swap
 from . import local_window, measure, record
 from .record import Probes
-from .report import draw, matrix
+from .report import draw, write_matrix
 
-# Options that are the token budget of a mechanism.
+# Names that the token budget has in the options of mechanisms.
 BUDGETS = ("count", "landmarks")
 
 
 class ProbesOptions(Options):
+    """The options of conf/probes.yaml."""
+
     conf: ClassVar[str] = "probes"
 
     run: Annotated[Some[Path], Field(description="a finished run, or a list of them: run=runs/<study>/<task>/<label>")]
@@ -56,16 +58,16 @@ class ProbesOptions(Options):
 
 @main(ProbesOptions)
 def probe(options: ProbesOptions) -> None:
-    """Probe every finished seed of the runs, or score it with other mechanisms or over the number of tokens.
+    """Probe every finished seed of the runs: score it within reaches, with ``swaps``, or over the number of tokens.
 
     Raises:
         ValueError: a path is not a run, its data, weights or records cannot be used, its task has no tokens for
-            ``filled``, or options are given that exclude each other.
+            ``filled``, or options exclude each other.
     """
     if options.swaps and options.filled:
         raise ValueError("swaps and filled=true are two ways to score a run; give one of them")
     if options.collect and (options.swaps or options.filled):
-        raise ValueError("collect copies scores within a reach; leave out swaps and filled, or collect")
+        raise ValueError("collect copies records of reaches, which swaps and filled=true do not make; leave one out")
     if options.threads:
         torch.set_num_threads(options.threads)
     device = select_device(options.device)
@@ -73,32 +75,32 @@ def probe(options: ProbesOptions) -> None:
     for path in options.run:
         runs.extend(finished(path, options.trust))
 
-    # What is measured, and the name of the matrix that collects it, if any.
+    # Choose the measurement; scores with other mechanisms or over the number of tokens are collected in a matrix.
     if options.swaps:
-        measure_run = swapped
+        measure_run = score_swaps
         name = record.SWAPS
     elif options.filled:
-        measure_run = over_filled
+        measure_run = score_by_num_tokens
         name = record.FILLED
     else:
-        measure_run = probed
+        measure_run = probe_seed
         name = None
     for run in runs:
         measure_run(run, options, device)
 
-    # A matrix belongs to a study, a picture to a task of it.
+    # A matrix lies in the directory of a study, a picture in the directory of a task.
     level = 2 if name else 1
     homes = dict.fromkeys(record.folder(options.runs, run.result).parents[level] for run in runs)
     for home in homes:
-        files = matrix(home, name, _settings(options)) if name else draw(home)
+        files = write_matrix(home, name, _settings(options)) if name else draw(home)
         print(f"written: {', '.join(map(str, files))}")
     if options.collect:
         records = [record.load(record.folder(options.runs, run.result) / record.NAME) for run in runs]
         print(f"written: {record.collect(records, options.collect)}")
 
 
-def probed(run: RunDir, options: ProbesOptions, device: str) -> None:
-    """Measure one seed, unless it has an up-to-date record."""
+def probe_seed(run: RunDir, options: ProbesOptions, device: str) -> None:
+    """Measure scores and derivatives over the reach for one seed, unless it has an up-to-date record."""
     r = run.result
     path = record.folder(options.runs, r) / record.NAME
     title = f"{r.task} {r.label} seed {r.seed}"
@@ -112,12 +114,12 @@ def probed(run: RunDir, options: ProbesOptions, device: str) -> None:
     model, data = trained(run, experiment)
     model = model.to(device)
     reaches = measure.reaches(experiment.task.length)
-    scored = batches(data, options.examples, options.batch, device)
-    # Derivatives are expensive, so that they are taken on fewer examples.
-    derived = batches(data, options.derived, options.batch, device) if options.derived else []
+    scored = gather_test_batches(data, options.examples, options.batch, device)
+    # Derivatives are expensive, so they have their own, smaller number of examples.
+    derived = gather_test_batches(data, options.derived, options.batch, device) if options.derived else []
     method = local_window.confinement(model)
-    scores = measure.over_reach(model, scored, r.metric, reaches) if method else None
-    shares = measure.beyond(model, derived, reaches, options.rows) if derived else None
+    scores = measure.scores_by_reach(model, scored, r.metric, reaches) if method else None
+    shares = measure.shares_beyond(model, derived, reaches, options.rows) if derived else None
     probes = Probes(
         study=r.study,
         task=r.task,
@@ -135,35 +137,34 @@ def probed(run: RunDir, options: ProbesOptions, device: str) -> None:
         derived=options.derived,
         rows=options.rows,
     )
-    # The record is written when all of it is measured.
     typed_json.save(probes, path)
     log(f"{title}: {describe(probes)}")
 
 
 def _is_up_to_date(probes: Probes, r: RunRecord, options: ProbesOptions) -> bool:
-    """Return whether a record has the run, the number of examples and the derivatives that the options ask for."""
+    """Return whether a record belongs to the run and has the examples and derivatives that the options ask for."""
     if probes.fingerprint != r.fingerprint or probes.examples != min(options.examples, r.n_test):
         return False
     return not options.derived or (probes.derived, probes.rows) == (options.derived, options.rows)
 
 
 def describe(probes: Probes) -> str:
-    """Summarise the scores of a record."""
+    """Summarise the scores of a record: of the whole model, and within each reach."""
     scores = "not confined"
     if probes.scores is not None:
         scores = ", ".join(f"{score:.1f}" for score in probes.scores)
     return f"test {probes.score:.2f} on {probes.examples}; within {probes.reaches}: {scores}"
 
 
-def swapped(run: RunDir, options: ProbesOptions, device: str) -> None:
-    """Score one seed with its own mechanism and with each one of ``swaps``, and save its line of the matrix."""
+def score_swaps(run: RunDir, options: ProbesOptions, device: str) -> None:
+    """Score one seed with its own mechanism and with each mechanism of ``swaps``, and save the scores."""
     r = run.result
     experiment = configuration(run, options.data.root)
     model, data = trained(run, experiment)
-    scored = batches(data, options.examples, options.batch, device)
-    # The run itself is the first column.
+    scored = gather_test_batches(data, options.examples, options.batch, device)
     exact = measure.score(model.to(device), scored, r.metric)
-    line = {"own": exact}
+    # The column of the run's own mechanism comes first.
+    scores = {"own": exact}
     for name in options.swaps:
         transfer = _transfer_options(run, options, name)
         try:
@@ -174,13 +175,13 @@ def swapped(run: RunDir, options: ProbesOptions, device: str) -> None:
             log(f"{r.task} {r.label} -> {name} seed {r.seed}: {error}")
             continue
         score = measure.score(other.to(device), scored, r.metric)
-        line[name] = score
+        scores[name] = score
         log(f"{r.task} {r.label} -> {name} seed {r.seed}: {exact:.2f} -> {score:.2f}")
-    _save(line, run, options, record.SWAPS)
+    _save(scores, run, options, record.SWAPS)
 
 
-def over_filled(run: RunDir, options: ProbesOptions, device: str) -> None:
-    """Score one seed over the number of tokens that are not filler, and save its line of the matrix.
+def score_by_num_tokens(run: RunDir, options: ProbesOptions, device: str) -> None:
+    """Score one seed over the number of tokens that are not filler, and save the scores.
 
     Raises:
         ValueError: the sequences of the task have no tokens.
@@ -192,34 +193,37 @@ def over_filled(run: RunDir, options: ProbesOptions, device: str) -> None:
             f"filled=true counts tokens, but sequences of {r.task} hold numbers; name runs of another task"
         )
     model, data = trained(run, experiment)
-    scored = batches(data, options.examples, options.batch, device)
-    scores = measure.over_filled(model.to(device), scored, r.metric)
+    scored = gather_test_batches(data, options.examples, options.batch, device)
+    scores = measure.scores_by_num_tokens(model.to(device), scored, r.metric)
     summary = ", ".join(f"{count}: {score:.2f}" for count, score in scores.items())
     log(f"{r.task} {r.label} seed {r.seed}: {summary}")
     _save(scores, run, options, record.FILLED)
 
 
-def _save(line: dict[str, float], run: RunDir, options: ProbesOptions, name: str) -> None:
+def _save(scores: dict[str, float], run: RunDir, options: ProbesOptions, name: str) -> None:
+    """Write the scores of one seed by column of the matrix, with the settings under which they were measured."""
     path = record.folder(options.runs, run.result) / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    scores = pd.DataFrame({"score": line}).assign(**_settings(options))
-    atomic.write(path, scores.to_csv(index_label="scored with", lineterminator="\n"))
+    table = pd.DataFrame({"score": scores}).assign(**_settings(options))
+    atomic.write(path, table.to_csv(index_label="scored with", lineterminator="\n"))
 
 
 def _settings(options: ProbesOptions) -> dict[str, str]:
-    """Return the options that scores of one matrix have in common, as texts."""
-    # The token budget matters for other mechanisms only.
+    """Return the options that all scores of a matrix share, as text."""
+    # ``kept`` is the token budget of the mechanisms in ``swaps``.
     kept = options.kept if options.swaps else None
     return {"examples": str(options.examples), "kept": str(kept or "")}
 
 
 def _transfer_options(run: RunDir, options: ProbesOptions, name: str) -> TransferOptions:
-    """Compose the transfer of a run to a mechanism; one with a token budget gets ``kept``, else the run's."""
+    """Compose the transfer of a run to a mechanism.
+
+    A mechanism with a token budget gets ``kept``, else the budget of the run, else its default.
+    """
     overrides = [f"run={run.path}", f"attn={name}", f"data.root={options.data.root}"]
-    # The defaults of the mechanism show which budget it has, if any.
+    # The defaults of the mechanism show the name of its budget, if it has one.
     transfer = compose(TransferOptions, overrides)
     keys = [key for key in BUDGETS if key in transfer.attn.options]
-    # The budget: kept=, else the run's.
     budget = options.kept
     if not budget:
         run_options = configuration(run, options.data.root).attn.options

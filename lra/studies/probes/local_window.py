@@ -1,4 +1,4 @@
-"""A trained model with local windows: the same weights, each layer confined to tokens at most k positions away."""
+"""Confinement of a trained model: the same weights, each layer limited to tokens at most k positions away."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -23,13 +23,14 @@ Method = Literal["mask", "map", "kernel"]
 
 
 def confinement(model: Classifier) -> Method | None:
-    """Return the confinement method of a model, or None if a layer has none or layers have different ones.
+    """Return the confinement method of all layers of a model.
 
-    ``mask``: exact attention over the neighbours only, with its softmax over them. ``map``: the matrix that multiplies
-    the values is set to zero elsewhere and not normalised again, since weights of CUR have signs. ``kernel``: the lags
-    of a convolution are set to zero beyond the reach; ``Conv`` divides by the sum of the remaining magnitudes.
+    Returns:
+        ``mask``: exact attention masks keys beyond the reach, so the softmax is over the others. ``map``: the matrix
+        that multiplies the values is set to zero beyond the reach and not normalised again, since weights of CUR may be
+        negative. ``kernel``: the taps of a convolution are set to zero beyond the reach; ``Conv`` divides by the sum of
+        the remaining magnitudes. None if a layer has no method, or layers have different methods.
     """
-    # All layers must have the same method.
     methods: set[Method | None] = set()
     for block in model.blocks:
         mixer = _mixer(block)
@@ -39,7 +40,7 @@ def confinement(model: Classifier) -> Method | None:
 
 @contextlib.contextmanager
 def confined(model: Classifier, reach: int) -> Iterator[None]:
-    """Confine every layer to tokens j with |i - j| <= ``reach``.
+    """Confine every layer of a model within the context: output i sees tokens j with |i - j| <= ``reach`` only.
 
     Parts of a block outside the mechanism, such as MEGA's moving average, keep their reach.
 
@@ -50,11 +51,10 @@ def confined(model: Classifier, reach: int) -> Iterator[None]:
         raise ValueError("a layer of this model has no mask, map or kernel to confine")
     with contextlib.ExitStack() as stack:
         for mixer in filter(None, map(_mixer, model.blocks)):
-            _, name, confine = _method(mixer)
-            # The instance attribute hides the method of the class.
+            _, name, replacement = _method(mixer)
+            # The instance attribute hides the method of the class until it is deleted.
             original = getattr(mixer, name)
-            setattr(mixer, name, partial(confine, mixer, original, reach))
-            # Deleting the attribute uncovers the method of the class.
+            setattr(mixer, name, partial(replacement, mixer, original, reach))
             stack.callback(delattr, mixer, name)
         yield
 
@@ -69,11 +69,12 @@ def _mixer(block: nn.Module) -> nn.Module | None:
 
 
 def _method(mixer: nn.Module) -> tuple[Method, str, Callable]:
+    """Return the entry of ``_METHODS`` for a mixer."""
     return next(method for kind, method in _METHODS.items() if isinstance(mixer, kind))
 
 
 def _band(length: int, reach: int, device) -> Tensor:
-    """Bool (L,L): whether |i - j| <= reach."""
+    """Mark the pairs of positions with |i - j| <= reach: bool (L,L)."""
     positions = torch.arange(length, device=device)
     return (positions[:, None] - positions).abs() <= reach
 
@@ -85,7 +86,7 @@ def _confine_sdpa(mixer: SDPA, forward: Callable, reach: int, q, k, v, mask=None
     if mask is not None:
         # A padded query may have no other visible key, so every query sees itself.
         itself = torch.eye(len(visible), dtype=torch.bool, device=q.device)
-        visible = visible & mask[:, None, None] | itself
+        visible = (visible & mask[:, None, None]) | itself
     return F.scaled_dot_product_attention(q, k, v, visible)
 
 
@@ -93,6 +94,7 @@ def _confine_softmax(mixer: Softmax, forward: Callable, reach: int, q, k, v, mas
     band = _band(q.shape[2], reach, q.device)
     band_bias = torch.zeros(band.shape, device=q.device).masked_fill(~band, MIN_SCORE)
 
+    # ``rows`` and ``cols`` are all positions, so the band is the whole matrix.
     def confined_bias(rows: Tensor, cols: Tensor) -> Tensor:
         return band_bias + (0 if bias is None else bias(rows, cols))
 
@@ -102,14 +104,14 @@ def _confine_softmax(mixer: Softmax, forward: Callable, reach: int, q, k, v, mas
 def _confine_map(mixer: Attention, forward: Callable, reach: int, q, k, v, mask=None, **options) -> Tensor:
     weights = matrix(forward, {"q": q, "k": k, "v": v, "mask": mask} | options)
     band = _band(v.shape[2], reach, v.device)
-    return weights * band @ v.to(weights.dtype)
+    return (weights * band) @ v.to(weights.dtype)
 
 
 def _confine_s4d(mixer: S4D, kernel: Callable, reach: int, length: int) -> Tensor:
     values = kernel(length)
     width = values.shape[-1]
     lag = torch.arange(width, device=values.device)
-    # The second half of a bidirectional kernel holds negative lags.
+    # A bidirectional kernel is circular: its second half holds negative lags, the last entry lag -1.
     if not mixer.causal:
         lag = torch.minimum(lag, width - lag)
     return values * (lag <= reach)
@@ -120,6 +122,7 @@ def _confine_conv(mixer: Conv, mix: Callable, reach: int, v: Tensor, mask: Tenso
     width = filters.shape[1]
     centre = width - 1 if mixer.causal else width // 2
     lag = (torch.arange(width, device=v.device) - centre).abs()
+    # ``mix`` reads the filters of the module.
     mixer.filters.data = filters * (lag <= reach)
     try:
         return mix(v, mask)
@@ -127,7 +130,8 @@ def _confine_conv(mixer: Conv, mix: Callable, reach: int, v: Tensor, mask: Tenso
         mixer.filters.data = filters
 
 
-# How a mechanism is confined, the method that is replaced, and its replacement. The first matching class counts.
+# Confinement method, name of the function of the module that is replaced, and its replacement, which gets the module,
+# the original function and the reach before the arguments of the call. The first class that matches counts.
 _METHODS: dict[type[nn.Module], tuple[Method, str, Callable]] = {
     SDPA: ("mask", "forward", _confine_sdpa),
     Softmax: ("mask", "forward", _confine_softmax),

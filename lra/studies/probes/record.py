@@ -19,12 +19,13 @@ from ...runs.record import RunRecord
 
 FOLDER = "probes"
 NAME = "probes.json"
-# Name of the kind of file and remedy, for messages.
+# Kind of file and remedy, for error messages.
 DESCRIPTION = "a record of probes"
 REMEDY = "delete it to make it again"
-# The records of many seeds, one line each; published runs have no other file of probes.
+# The records of many seeds, one line each: the only file of probes of published runs.
 COLLECTION = "probes.jsonl"
-# A line of a matrix in the directory of a seed, and the whole matrix in the directory of the study.
+# Scores with other mechanisms and over the number of tokens: of one seed in its directory, and as a matrix of all seeds
+# in the directory of the study.
 SWAPS = "swaps.csv"
 FILLED = "filled.csv"
 
@@ -35,12 +36,12 @@ class Probes:
 
     Args:
         examples, score: number of test examples that were scored, and the model's score on them.
-        by: mask | map | kernel: confinement method of the layers; None if they have none in common.
-        reaches: values of k.
+        by: confinement method of the layers, see ``local_window.confinement``; None if they have none in common.
+        reaches: values of the reach k, in increasing order.
         scores: scores with each layer confined to k; None without a confinement method.
         beyond: share of the squared derivatives of the last hidden states that belongs to inputs further away than k;
             None if no derivatives were taken.
-        derived, rows: number of examples for the derivatives, and of positions of each example.
+        derived, rows: number of examples for the derivatives, and number of positions of each sequence.
     """
 
     __pydantic_config__ = typed_json.STRICT
@@ -80,7 +81,7 @@ def load(path: Path) -> Probes:
 
 
 def _is_complete(probes: Probes) -> bool:
-    """Return whether there is one value for each reach."""
+    """Return whether the record has a score and a share for each reach, if it has any."""
     num_reaches = len(probes.reaches)
     return all(values is None or len(values) == num_reaches for values in (probes.scores, probes.beyond))
 
@@ -134,23 +135,23 @@ def collect(records: Iterable[Probes], root: Path) -> Path:
 
 
 def means(seeds: list[Probes], values: str) -> pd.Series:
-    """Average ``scores`` or ``beyond`` over seeds, for the reaches that all of them have."""
+    """Average a field over seeds, ``scores`` or ``beyond``, at the reaches that all seeds have."""
     curves = []
     for probes in seeds:
         curves.append(dict(zip(probes.reaches, getattr(probes, values), strict=True)))
     return pd.DataFrame(curves).dropna(axis=1).mean()
 
 
-def table(path: Path) -> pd.DataFrame:
-    """Read a matrix, or a line of it, as texts.
+def read_table(path: Path) -> pd.DataFrame:
+    """Read ``swaps.csv`` or ``filled.csv``, of a study or of one seed; every cell is text.
 
     Raises:
-        ValueError: the file does not hold a matrix.
+        ValueError: the file is not a table with unique names of columns.
     """
     text = atomic.content(path).decode()
     head, *lines = csv.reader(io.StringIO(text, newline=""))
-    # Names of columns are unique, and there are at least two.
-    is_valid_head = 1 < len(set(head)) == len(head)
+    # At least two columns, whose names are unique.
+    is_valid_head = len(head) > 1 and len(set(head)) == len(head)
     if not is_valid_head or any(len(line) != len(head) for line in lines):
         raise ValueError("columns are missing or there twice")
     return pd.DataFrame(lines, columns=head)

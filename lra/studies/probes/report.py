@@ -1,4 +1,4 @@
-"""The probes in the report: the reach that keeps a mechanism's gain, scores within each reach, matrices; pictures."""
+"""Probes in the report: locality of mechanisms, scores within each reach, matrices of scores; and their pictures."""
 
 import math
 from pathlib import Path
@@ -15,7 +15,7 @@ from ...results.table import Cell, Column, Table, frame, show
 from ..figures import panels, save
 from . import record
 
-# Share of the gain over the control that the smallest reach keeps.
+# Share of the gain over the control that a mechanism keeps within its locality.
 KEPT = 0.95
 ABOUT = (
     "locality: the smallest reach k of every layer that keeps "
@@ -40,29 +40,31 @@ WIDTH = 61
 
 
 def tables(study: str, rows: list[Row]) -> list[Table]:
-    """Make the table of scores within each reach and the matrices, if there are any."""
-    return [*within(study, rows), *matrices(study, rows)]
+    """Make the tables of a study: scores within each reach, and matrices of scores, if there are any."""
+    return [*reach_tables(study, rows), *matrices(study, rows)]
 
 
 def columns(rows: list[Row]) -> list[Column]:
     """Make the column of localities of a task.
 
-    There is none without a finished control, whose score on the whole test set counts, or without a gain over it.
+    There is no column if the task has no finished control or no row has a locality. The gain is relative to the
+    control's score on the whole test set.
     """
     controls = [row.test for row in rows if row.label == CONTROL]
     if not controls or controls[0] is None:
         return []
     # One cell for each row, empty without probes or without a gain.
-    cells = [_locality(row, controls[0]) for row in rows]
+    cells = [_locality_cell(row, controls[0]) for row in rows]
     if not any(cell.text for cell in cells):
         return []
     return [Column("locality", ABOUT, cells)]
 
 
-def _locality(row: Row, control: float) -> Cell:
+def _locality_cell(row: Row, control: float) -> Cell:
+    """Format the median locality of the seeds of a row whose gain over the control is resolved."""
     try:
         seeds = _probes(row)
-        localities = [smallest(probes, control) for probes in seeds if resolves_gain(probes, control)]
+        localities = [locality(probes, control) for probes in seeds if resolves_gain(probes, control)]
     except ValueError as error:
         return Cell(note=str(error))
     if not localities:
@@ -72,27 +74,31 @@ def _locality(row: Row, control: float) -> Cell:
 
 
 def resolves_gain(probes: record.Probes, base: float) -> bool:
-    """Whether the share of the gain over ``base`` that may be lost is at least the standard error of the score."""
+    """Whether the part of the gain over ``base`` that may be lost is at least the standard error of the score."""
     share = probes.score / 100
     standard_error = 100 * math.sqrt(share * (1 - share) / probes.examples)
     # Seeds without a gain have no locality.
     return probes.score > base and (1 - KEPT) * (probes.score - base) >= standard_error
 
 
-def smallest(probes: record.Probes, base: float) -> int:
-    """Return the smallest reach from which on all reaches keep ``KEPT`` of the gain over ``base``; else the last."""
+def locality(probes: record.Probes, base: float) -> int:
+    """Return the smallest reach such that it and all longer ones keep ``KEPT`` of the gain over ``base``.
+
+    If the longest reach does not keep it, the result is the longest reach.
+    """
+    assert probes.scores is not None, "probes in the report have scores"
     threshold = base + KEPT * (probes.score - base)
+    # Scores need not rise with the reach, so the longest reach below the threshold decides.
     too_short = 0
-    for reach, score in zip(probes.reaches, probes.scores or [], strict=True):
+    for reach, score in zip(probes.reaches, probes.scores, strict=True):
         if score < threshold:
-            too_short = max(too_short, reach)
-    # Scores need not rise with the reach: the last one below the threshold decides.
+            too_short = reach
     longer = [reach for reach in probes.reaches if reach > too_short]
     return min(longer, default=probes.reaches[-1])
 
 
-def within(study: str, rows: list[Row]) -> list[Table]:
-    """Make the table of scores within each reach, none if no run of the study was probed."""
+def reach_tables(study: str, rows: list[Row]) -> list[Table]:
+    """Make the table of scores within each reach; an empty list if no run of the study was probed."""
     # Rows with probes, the number of their seeds, and their mean scores by reach.
     probed = []
     for row in rows:
@@ -130,7 +136,7 @@ def within(study: str, rows: list[Row]) -> list[Table]:
 
 
 def _probes(row: Row) -> list[record.Probes]:
-    """Read the probes of a row's finished runs that have scores. Raises ValueError for a damaged record."""
+    """Read the probes with scores of a row's finished runs. Raises ValueError for a damaged record."""
     seeds = []
     collections = {root: record.load_collection(root) for root in set(map(_root, row.runs))}
     for run_dir, r in row.runs.items():
@@ -170,7 +176,7 @@ def matrix_table(study: str, path: Path) -> Table:
         ValueError: the file does not hold a matrix.
     """
     title, about = MATRICES[path.name]
-    scores = record.table(path)
+    scores = record.read_table(path)
     # Two columns of names, the run's own score, then one column for each mechanism or number of tokens.
     task, label, own, *names = scores.columns
     lines = []
@@ -192,7 +198,14 @@ def _root(run_dir: Path) -> Path:
 
 
 def draw(home: Path) -> list[Path]:
-    """Draw every probe of a study and task, a line for each label, means over its seeds; returns the picture's path."""
+    """Draw all probes of a task: for each label, means over its seeds of scores within and derivatives beyond a reach.
+
+    Args:
+        home: directory of the task below ``runs/probes/<study>``.
+
+    Returns:
+        The path of the picture, as a list of one.
+    """
     by_label: dict[str, list[record.Probes]] = {}
     for path in sorted(home.glob(f"*/seed-*/{record.NAME}")):
         label = path.parts[-3]
@@ -232,7 +245,7 @@ def draw(home: Path) -> list[Path]:
     return [save(figure, home / "probes.png", title)]
 
 
-def matrix(home: Path, name: str, settings: dict[str, str]) -> list[Path]:
+def write_matrix(home: Path, name: str, settings: dict[str, str]) -> list[Path]:
     """Average the score files ``name`` of a study over seeds; returns the paths of the Markdown and the CSV table.
 
     Args:
@@ -248,7 +261,7 @@ def matrix(home: Path, name: str, settings: dict[str, str]) -> list[Path]:
     for path in sorted(home.glob(f"*/*/seed-*/{name}")):
         task_and_label = (path.parents[2].name, path.parents[1].name)
         try:
-            table = record.table(path).set_index("scored with")
+            table = record.read_table(path).set_index("scored with")
             scores = table["score"].astype(float)
         except (ValueError, KeyError):
             raise ValueError(f"{path} is not a line of scores; delete it to score that seed again") from None
@@ -262,7 +275,7 @@ def matrix(home: Path, name: str, settings: dict[str, str]) -> list[Path]:
 
     # A row for each seed, then the mean for each task and label.
     seeds = pd.DataFrame(lines).rename_axis(["task", "trained with"])
-    # Numbers of tokens come in increasing order; names of mechanisms keep theirs.
+    # Numbers of tokens in increasing order after ``own``; names of mechanisms in the order of their first appearance.
     columns = sorted(seeds.columns, key=lambda name: int(name) if name.isdigit() else 0)
     seeds = seeds[columns]
     means = seeds.groupby(level=[0, 1], sort=False).mean()

@@ -1,1 +1,1 @@
-"""Trained weights in another mechanism: the loss of accuracy before and after fine-tuning."""
+"""python -m lra.studies.transfer, see ``lra.studies.transfer.__main__``."""

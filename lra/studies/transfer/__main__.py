@@ -7,6 +7,7 @@ if __name__ == "__main__":
     begin()
 
 import hashlib
+import math
 
 import torch
 
@@ -22,18 +23,20 @@ from ...runs.run_dir import RunDir
 from ...train import plan as plans
 from ...train.__main__ import fit
 from ...train.trainer import evaluate
-from ..examples import gathered, spread
+from ..examples import gather_batches, select_by_length
 from ..swap import TransferOptions, experiments, swap
-from .record import FILE, TransferRecord, layers, load
+from .record import FILE, TransferRecord, compare_layers, load
+
+# Validation examples per batch of the comparison of layers.
+BATCH = 8
 
 
 @main(TransferOptions)
 def transfer(options: TransferOptions) -> None:
-    """Measure every finished seed of a run with another mechanism.
+    """Score every finished seed of a run with another mechanism, and write a record for each seed.
 
     Raises:
-        ValueError: ``run`` has no finished seed, its weights do not fit the mechanism, or the mechanism cannot run on
-            this machine.
+        ValueError: ``run`` has no finished seed, or the mechanism cannot run on this machine; see ``transfer_seed``.
     """
     reason = options.unavailable
     if reason:
@@ -49,8 +52,8 @@ def transfer_seed(run: RunDir, options: TransferOptions) -> None:
     """Measure one seed with the other mechanism, unless its record exists.
 
     Raises:
-        ValueError: the weights do not fit the mechanism, the run was trained on other data, or more than one process
-            is configured.
+        ValueError: the weights do not fit the mechanism, its layers cannot be compared, the run was trained on other
+            data, or more than one process is configured.
     """
     source, target = experiments(run, options)
     plan = plans.resolve(target)
@@ -61,7 +64,7 @@ def transfer_seed(run: RunDir, options: TransferOptions) -> None:
     check_data(run, provenance)
     exact, swapped = swap(run, source, target)
 
-    # The fingerprint of a transfer covers the weights and the options of the measurement.
+    # The fingerprint of a transfer covers the run's weights and the options of the measurement.
     choices = plan.experiment.choices(provenance)
     choices |= {
         "weights": hashlib.sha256(run.weights.read_bytes()).hexdigest()[:16],
@@ -99,7 +102,7 @@ def measure(
         run: the finished run.
         plan: plan of its configuration with the other mechanism.
         run_dir: directory of the transfer.
-        models: exact and swapped.
+        models: the run's model and the swapped one.
         options: options of the transfer.
     """
     r = run.result
@@ -108,14 +111,14 @@ def measure(
     exact, swapped = models
     val, test = evaluate(plan, swapped, target.task_data())
 
-    # Every batch has examples of all lengths, since the singular values are taken from the first ones.
-    indices = spread(plan.data, "val", options.examples)
-    num_batches = -(-len(indices) // 8)
+    # Every batch has examples of all lengths, since the singular values are computed from the first examples only.
+    indices = select_by_length(plan.data, "val", options.examples)
+    num_batches = math.ceil(len(indices) / BATCH)
     parts = [indices[i::num_batches] for i in range(num_batches)]
-    batches = gathered(plan.data, "val", parts, plan.device)
-    distances = layers(exact.to(plan.device), swapped.to(plan.device), batches, options.spectrum)
+    batches = gather_batches(plan.data, "val", parts, plan.device)
+    distances = compare_layers(exact.to(plan.device), swapped.to(plan.device), batches, options.spectrum)
 
-    # Fine-tuning changes the swapped model, so it comes last.
+    # Fine-tuning changes the weights of the swapped model, so it comes last.
     tuned = fit(plan, run_dir, swapped) if options.steps else None
     return TransferRecord(
         task=r.task,
@@ -148,7 +151,7 @@ def measure(
 
 
 def describe(r: TransferRecord) -> str:
-    """Summarise a transfer: its scores and the mean difference of each layer."""
+    """Summarise a transfer: its scores and mean |O - O'| of each layer."""
     text = f"test {r.exact_test:.2f} -> {r.direct_test:.2f}"
     if r.steps:
         score = "diverged" if r.tuned_test is None else f"{r.tuned_test:.2f}"

@@ -2,7 +2,7 @@
 
     python -m lra.studies.transfer run=<folder> attn=custom attn._target_=lra.studies.transfer.control.MeanControl
 
-If a run keeps its score with a control, its attention hardly matters, and the score cannot compare mechanisms.
+If a run keeps its score with a control, its attention hardly matters, and its score cannot compare mechanisms.
 """
 
 import torch

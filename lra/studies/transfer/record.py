@@ -1,6 +1,6 @@
 """The record of a transfer, transfer.json, and the comparison of the mechanisms layer by layer.
 
-N examples, H heads, L length, E value size. All models are in evaluation mode, and no gradients are computed.
+N sequences, H heads, L tokens, E value size. All models are in evaluation mode, and no gradients are computed.
 """
 
 from collections.abc import Iterable
@@ -20,25 +20,26 @@ from ...io.typed_json import FolderName, Percent
 from ...maps.maps import matrix
 from ...model.classifier import Classifier
 from ...ops.metrics import Metric
-from ..qkv import Intercepted, calls, mechanisms
+from ..qkv import MechanismCall, mechanisms, record_calls
 
-# Separate from the record.json of training.
+# Not record.json, which is the record of a training.
 FILE = "transfer.json"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The distance of a mechanism's output O' (N,H,L,E) from the exact O over the real tokens of one layer.
+    """The distance between the outputs (N,H,L,E) of one layer's mechanism over the real tokens.
 
-    Both mechanisms get the queries, keys and values of the exact model. For the two ``stack_`` values each mechanism
-    runs in its own model, so that errors of earlier layers add up.
+    O is the output of the run's mechanism, which is called exact, O' the output of the other one. Both get the queries,
+    keys and values of the run's model. For the two ``stack_`` values each mechanism runs in its own model, so errors of
+    earlier layers add up.
 
     Args:
         path: path of the mechanism in the model.
         mean_abs, stack_mean_abs: mean |O - O'|, the measure of CURformer's ViT study.
         relative, stack_relative: ||O - O'||_F / ||O||_F.
-        spectrum: singular values of the exact map, averaged over examples and heads; zero beyond the number of real
-            tokens.
+        spectrum: singular values of the map of the run's mechanism, the largest first, averaged over examples and
+            heads; zero beyond the number of real tokens; empty if none were computed.
     """
 
     path: str
@@ -54,11 +55,13 @@ class TransferRecord:
     """One seed of a run with another mechanism. Scores in percent.
 
     Args:
-        source: label of the run, whose scores are ``exact_*``.
-        direct_val, direct_test: scores after the swap.
+        source, label: label of the run, and label of the configuration with the other mechanism.
+        exact_val, exact_test: scores of the run, with its own mechanism.
+        direct_val, direct_test: scores after the swap, before fine-tuning.
         tuned_val, tuned_test: scores after at most ``steps`` steps of fine-tuning, at the best evaluation on the
             validation set; None without fine-tuning or if it diverged.
-        attn: options of the mechanism, flat.
+        attn: options of the other mechanism, flat.
+        examples, spectrum_examples: number of validation examples for the comparison of layers, and for its spectra.
     """
 
     __pydantic_config__ = typed_json.STRICT
@@ -67,7 +70,6 @@ class TransferRecord:
     task: FolderName
     protocol: FolderName
     budget: FolderName
-    # The label of the run, and the label with the other mechanism.
     source: FolderName
     label: FolderName
     seed: NonNegativeInt
@@ -78,7 +80,6 @@ class TransferRecord:
     constant_baseline: Percent
     n_val: NonNegativeInt
     n_test: NonNegativeInt
-    # Scores of the run, after the swap, and after fine-tuning.
     exact_val: Percent
     exact_test: Percent
     direct_val: Percent
@@ -93,8 +94,8 @@ class TransferRecord:
     device: str
 
     @property
-    def kept(self) -> int | None:
-        """The token budget: ``count``, such as selected queries and keys of CUR, or ``landmarks``; None without one."""
+    def token_budget(self) -> int | None:
+        """The token budget of the other mechanism: its ``count`` or ``landmarks``; None without one."""
         return self.attn.get("count", self.attn.get("landmarks"))
 
 
@@ -110,7 +111,13 @@ def load(path: Path) -> TransferRecord:
 
 
 def sums(exact: Tensor, other: Tensor, real: Tensor) -> Tensor:
-    """Sum |O - O'|, |O - O'|², |O|² and the number of entries (4) of two outputs; ``real`` as in ``Intercepted``."""
+    """Compute the sums of |O - O'|, |O - O'|², |O|² and 1 over the entries of real tokens: float64 (4,) on the CPU.
+
+    Args:
+        exact: O (N,H,L,E).
+        other: O' (N,H,L,E).
+        real: entries of real tokens, see ``MechanismCall.real``.
+    """
     difference = (exact.double() - other.double()) * real
     exact = exact.double() * real
     parts = (
@@ -123,18 +130,18 @@ def sums(exact: Tensor, other: Tensor, real: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spectrum: int = 0) -> list[Layer]:
-    """Compare the mechanisms that have the same paths in two models.
+def compare_layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spectrum: int = 0) -> list[Layer]:
+    """Compare the outputs of the mechanisms that have the same path in two models.
 
     Args:
-        exact, other: the trained model, and the model with the other mechanism.
+        exact, other: the run's model, and the model with the other mechanism.
         batches: examples.
-        spectrum: number of examples whose exact maps are decomposed into singular values; a pair of texts is one.
+        spectrum: number of examples for whose exact maps singular values are computed; a pair of texts is one example.
     """
     exact_mechanisms = mechanisms(exact)
     other_mechanisms = mechanisms(other)
     paths = [path for path in exact_mechanisms if path in other_mechanisms]
-    # Sums over all batches of the four numbers of ``sums``.
+    # The four sums of ``sums`` over all batches.
     single = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
     stacked = {path: torch.zeros(4, dtype=torch.float64) for path in paths}
     spectra: dict[str, list] = {path: [] for path in paths}
@@ -142,15 +149,15 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
     encode_separately = exact.encode_separately or other.encode_separately
     num_missing = spectrum
     for batch in batches:
-        exact_calls = calls(exact, batch, encode_separately)
-        other_calls = calls(other, batch, encode_separately)
+        exact_calls = record_calls(exact, batch, encode_separately)
+        other_calls = record_calls(other, batch, encode_separately)
         for path in paths:
             for exact_call, other_call in zip(exact_calls[path], other_calls[path], strict=True):
-                # The other mechanism on the inputs of the exact one, then on the inputs in its own model.
+                # The other mechanism on the inputs of the exact one, then on the inputs from its own model.
                 out = other_mechanisms[path](**exact_call.arguments)
                 single[path] += sums(exact_call.out, out, exact_call.real)
                 stacked[path] += sums(exact_call.out, other_call.out, exact_call.real)
-                # The sequences of an example follow each other: its texts, or their chunks.
+                # The sequences of an example, its texts or their chunks, are next to each other in the batch.
                 sequences_per_example = len(exact_call.out) // len(batch.inputs)
                 limit = num_missing * sequences_per_example
                 spectra[path] += singular_values(exact_mechanisms[path], exact_call, limit)
@@ -174,12 +181,12 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
 
 
 def _distances(total: Tensor) -> tuple[float, float]:
-    """Mean |O - O'| and ||O - O'|| / ||O|| from the four sums."""
+    """Compute mean |O - O'| and ||O - O'|| / ||O|| from the four sums."""
     absolute, squared, norm_squared, count = total
     return (absolute / count).item(), (squared / norm_squared).sqrt().item()
 
 
-def singular_values(module: nn.Module, call: Intercepted, limit: int) -> list[Tensor]:
+def singular_values(module: nn.Module, call: MechanismCall, limit: int) -> list[Tensor]:
     """Compute the singular values (L,) of the maps of a call's first ``limit`` sequences, averaged over heads."""
     spectra = []
     for i in range(min(limit, len(call.out))):
@@ -187,14 +194,14 @@ def singular_values(module: nn.Module, call: Intercepted, limit: int) -> list[Te
         for name, value in call.arguments.items():
             arguments[name] = value[i : i + 1] if isinstance(value, Tensor) else value
         # Padded queries and keys do not count: their rows and columns are zero.
-        real = Intercepted(arguments, call.out[i : i + 1]).real
+        real = MechanismCall(arguments, call.out[i : i + 1]).real
         weights = matrix(module, arguments) * real  # (1,H,L,L)
         spectra.append(torch.linalg.svdvals(weights.float()).mean((0, 1)).cpu())
     return spectra
 
 
 def average(spectra: list[Tensor]) -> list[float]:
-    """Average spectra (L,), whose L may differ from batch to batch, to four significant digits."""
+    """Average spectra (L,), of which shorter ones are padded with zeros, and round to four significant digits."""
     if not spectra:
         return []
     means = pad_sequence(spectra, batch_first=True).mean(0)

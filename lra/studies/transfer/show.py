@@ -24,7 +24,7 @@ from ..figures import panels, save
 from .record import FILE, load
 from .tables import GROUP, LEGEND, curves, natural, points, tables
 
-# Each axis of a figure: its label, and its options, which have other names in some mechanisms.
+# Horizontal axes by name of the figure: label, and options, of which a mechanism has at most one.
 AXES = {
     "count": ("selected queries and keys", ("count", "landmarks")),
     "selection": ("selection", ("score",)),
@@ -33,10 +33,13 @@ AXES = {
     "class_token": ("class token kept", ("class_token",)),
     "tuned": ("steps of fine-tuning", ("tuned",)),
 }
-WORDS = {"True": "yes", "False": "no"}
+# Labels of boolean values on an axis.
+YES_NO = {"True": "yes", "False": "no"}
 
 
 class TransferShowOptions(Options):
+    """The options of conf/transfer_show.yaml."""
+
     conf: ClassVar[str] = "transfer_show"
 
     runs: Path
@@ -45,7 +48,7 @@ class TransferShowOptions(Options):
 
 @main(TransferShowOptions)
 def show(options: TransferShowOptions) -> None:
-    """Print and write the tables and figures.
+    """Print and write the tables and figures of all transfers below a folder of runs.
 
     Raises:
         ValueError: there is no transfer, or the output directory cannot be written.
@@ -79,14 +82,23 @@ def show(options: TransferShowOptions) -> None:
 
 
 def draw(group: tuple[str, str, str], points: pd.DataFrame, folder: Path) -> list[str]:
-    """Draw the points of a study, task and source over each axis with two values, and spectra; returns the names."""
+    """Draw the points of one group over each axis on which they have two values or more, and their spectra.
+
+    Args:
+        group: study, task and source.
+        points: points of the group.
+        folder: folder of the figures.
+
+    Returns:
+        The names of the files.
+    """
     study, task, source = group
     figures = {}
     for axis, (label, options) in AXES.items():
         lines = curves(points, options)
         if len(lines):
             # Errors are measured before fine-tuning.
-            figure = _against(lines, label, source, errors=axis != "tuned")
+            figure = _draw_axis(lines, label, source, with_errors=axis != "tuned")
             figure.suptitle(f"{task}, weights of {source};\nmean ± standard deviation over seeds", fontsize=10)
             figures[axis] = figure
     if any(r.spectrum_examples for r in points.record):
@@ -99,14 +111,22 @@ def draw(group: tuple[str, str, str], points: pd.DataFrame, folder: Path) -> lis
     return names
 
 
-def _against(lines: pd.DataFrame, label: str, source: str, *, errors: bool) -> Figure:
-    """Draw scores and, on their right, errors, with equal distances between the values of the axis."""
+def _draw_axis(lines: pd.DataFrame, label: str, source: str, *, with_errors: bool) -> Figure:
+    """Draw curves of test scores and, in a second panel, of errors; the values of the axis are at equal distances.
+
+    Args:
+        lines: rows of ``curves``.
+        label: label of the axis.
+        source: label of the run.
+        with_errors: whether to draw the panel of errors.
+    """
     names = sorted(lines.curve.unique(), key=natural)
-    # Room for the legend, in characters of 8 points.
+    # Room for the legend on the right: 0.065 inches per character.
     longest = max(map(len, names))
-    width = 4.5 + 0.065 * longest / (1 + errors)
+    num_panels = 2 if with_errors else 1
+    width = 4.5 + 0.065 * longest / num_panels
     height = max(4, 0.8 + 0.17 * len(names))
-    figure, grid = panels(1 + errors, width=width, height=height)
+    figure, grid = panels(num_panels, width=width, height=height)
 
     values = sorted(lines.value.unique())
     for i, name in enumerate(names):
@@ -133,7 +153,7 @@ def _against(lines: pd.DataFrame, label: str, source: str, *, errors: bool) -> F
     for axes in grid[1:]:
         axes.set_ylabel("mean |O - O'|, mean over layers")
         axes.set_ylim(bottom=0)
-    ticks = [WORDS.get(str(value), str(value)) for value in values]
+    ticks = [YES_NO.get(str(value), str(value)) for value in values]
     for axes in grid:
         axes.set_xlabel(label)
         axes.set_xticks(range(len(values)), ticks)

@@ -1,4 +1,4 @@
-"""Tables of transfers: the seeds of one configuration as a point, next to the run of their weights."""
+"""Tables and curves of transfers. A point is the seeds of one mechanism and number of fine-tuning steps."""
 
 import re
 from collections import Counter
@@ -11,6 +11,7 @@ from ...results.score_cells import score
 from ...results.table import Table, frame, joined
 from .record import TransferRecord
 
+# Columns whose values identify a group, which is a table, and within it a point.
 GROUP = ["study", "task", "source"]
 POINT = ["label", "tuned"]
 HEAD = ("mechanism", "kept", "tuned", "exact", "test", "change", "n", "mean |O - O'|", "relative", "stacked")
@@ -24,7 +25,7 @@ LEGEND = (
 
 
 def points(records: Iterable[TransferRecord]) -> pd.DataFrame:
-    """List the seeds of each point, a mechanism with one number of fine-tuning steps.
+    """List the seeds of each point.
 
     A fine-tuned transfer belongs to two points: before and after its fine-tuning.
 
@@ -34,14 +35,16 @@ def points(records: Iterable[TransferRecord]) -> pd.DataFrame:
         ``mean_abs``, the mean over layers; ``record``. Points are ordered by steps of fine-tuning, mechanism, other
         changed options and count.
     """
+    # Rows by their place in the order. The scores before fine-tuning may come from several transfers of a seed: the one
+    # with the fewest steps comes last here and replaces the others.
     rows = {}
-    # Before fine-tuning, a transfer without it takes precedence over a fine-tuned one of the same seed.
     for r in sorted(records, key=lambda r: -r.steps):
         name, _, options = r.label.partition("-")
-        changed = natural(options.replace(f"count={r.kept}", ""))
+        # The count has its own place in the order.
+        changed = natural(options.replace(f"count={r.token_budget}", ""))
         mean_abs = np.mean([layer.mean_abs for layer in r.layers])
         for tuned in (0, r.steps):
-            order = (r.study, r.task, r.source, tuned, name, changed, r.kept or 0, r.label, r.seed)
+            order = (r.study, r.task, r.source, tuned, name, changed, r.token_budget or 0, r.label, r.seed)
             rows[order] = {
                 "study": r.study,
                 "task": r.task,
@@ -61,7 +64,7 @@ def points(records: Iterable[TransferRecord]) -> pd.DataFrame:
 
 
 def natural(text: str) -> tuple:
-    """Return the sort key of a text by which count=8 comes before count=16."""
+    """Return a sort key for natural order, in which count=8 comes before count=16."""
     key = []
     for part in re.split(r"(\d+)", text):
         key.append((int(part), "") if part.isdigit() else (0, part))
@@ -69,18 +72,17 @@ def natural(text: str) -> tuple:
 
 
 def curves(group: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
-    """Group points into curves, within which only the axis differs.
+    """Group points into curves: points whose options are equal except for the axis.
 
-    A curve has the seeds that all of its points share; one with a single point or without such a seed is left out.
+    A curve has the seeds that all of its points share. It is left out if it has a single point or no such seed.
 
     Args:
         group: points of one group.
-        axis: options of the axis, one of which a point on a curve has.
+        axis: names of the option on the axis, of which a mechanism has at most one; points without it are left out.
 
     Returns:
-        The rows on curves with their ``value`` and ``curve``, a legend that names the options that differ and the
-        number of seeds: the class if there are several, and within a class the options that not all of its curves
-        share.
+        The rows on curves, with their ``value`` on the axis and the legend of their ``curve``: its name from
+        ``_curve_names`` and its number of seeds.
     """
     # The value on the axis, and the other options, which are equal within a curve.
     values = []
@@ -95,10 +97,10 @@ def curves(group: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
         constants.append(tuple(constant))
     group = group.assign(value=pd.Series(values, group.index, dtype=object), constant=constants)
     group = group.dropna(subset="value")
-    # A default that was named on the command line makes another label of the same point.
+    # A default that was written on the command line is part of the label, but the point is the same.
     group = group.drop_duplicates(["constant", "seed", "value"])
 
-    # Only seeds with every value of a curve count.
+    # Keep the seeds that have every value of their curve, on curves of two values or more.
     num_values = group.groupby("constant").value.transform("nunique")
     values_of_seed = group.groupby(["constant", "seed"]).value.transform("count")
     is_complete = values_of_seed == num_values
@@ -116,7 +118,10 @@ def curves(group: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _curve_names(lines: dict[tuple, pd.DataFrame]) -> dict[tuple, str]:
-    """Name each curve by the class, if there are several, and the options in which curves of a class differ."""
+    """Name each curve by its class, if there are several, and the options that not all curves of the class share.
+
+    A curve without such options has the name of its mechanism.
+    """
     class_counts = Counter(map(_class_path, lines))
     option_counts: Counter[tuple] = Counter()
     for constant in lines:
@@ -140,12 +145,13 @@ def _curve_names(lines: dict[tuple, pd.DataFrame]) -> dict[tuple, str]:
 
 
 def _class_path(constant: tuple) -> str:
+    """Return the class of a mechanism from its options; empty without one."""
     return dict(constant).get("_target_", "")
 
 
 def tables(points: pd.DataFrame) -> list[Table]:
     """Make a table of each group of points."""
-    # Points are already in the order of the table.
+    # ``points`` has put the rows in order.
     group_tables = []
     for (study, task, source), group in points.groupby(GROUP):
         lines = [cells(label, tuned, seeds) for (label, tuned), seeds in group.groupby(POINT, sort=False)]
@@ -160,14 +166,14 @@ def tables(points: pd.DataFrame) -> list[Table]:
 
 
 def cells(label: str, tuned: int, seeds: pd.DataFrame) -> tuple[str, ...]:
-    """Format the columns of HEAD for a point: a label and ``tuned`` steps of fine-tuning, and its seeds."""
+    """Format the columns of HEAD for a point: its label, its ``tuned`` steps of fine-tuning, and its seeds."""
     # Diverged seeds have no test score; they are counted in brackets.
     scored = seeds.dropna(subset="test")
     num_diverged = len(seeds) - len(scored)
     count = f"{len(scored)} (+{num_diverged})" if num_diverged else str(len(scored))
     return (
         label,
-        str(seeds.record.iloc[0].kept or ""),
+        str(seeds.record.iloc[0].token_budget or ""),
         str(tuned),
         _mean_and_spread(seeds.exact),
         _mean_and_spread(scored.test),
@@ -180,12 +186,13 @@ def cells(label: str, tuned: int, seeds: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _mean_and_spread(values: pd.Series) -> str:
+    """Format mean ± sample standard deviation."""
     return score(dict(enumerate(values))).text or "-"
 
 
 def _layer_means(records: Iterable[TransferRecord], measure: str) -> str:
     """Format the mean over seeds of a measure of each layer."""
-    # Seeds by layers.
+    # A row for each seed, a column for each layer.
     by_seed = []
     for r in records:
         by_seed.append([getattr(layer, measure) for layer in r.layers])
@@ -193,7 +200,7 @@ def _layer_means(records: Iterable[TransferRecord], measure: str) -> str:
 
 
 def about(records: Iterable[TransferRecord]) -> str:
-    """Summarise what records share, in one sentence."""
+    """Summarise the conditions under which records were measured, in one sentence."""
     facts = [
         f"Protocol {joined(r.protocol for r in records)}",
         f"budget {joined(r.budget for r in records)}",
