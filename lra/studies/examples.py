@@ -65,7 +65,7 @@ def draw_files(path: Path, split: str, n: int, seed: int, option: str | None = N
         Contents in the order of the archive, and labels (n,) that number the classes in alphabetical order.
 
     Raises:
-        ValueError: the file is not a tar file, has fewer than two classes or too few files, or n is no
+        ValueError: the file is not a tar file or is truncated, has fewer than two classes or too few files, or n is no
             multiple of the number of classes.
     """
     try:
@@ -87,8 +87,10 @@ def draw_files(path: Path, split: str, n: int, seed: int, option: str | None = N
                 if file is not None:
                     contents.append(file.read())
                     labels.append(label_of[member.name])
-    except tarfile.TarError as error:
-        raise ValueError(f"{path} cannot be read as a tar file: {error}") from None
+    # gzip and lzma raise EOFError if an archive is truncated.
+    except (tarfile.TarError, EOFError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} cannot be read as a tar file: {reason}") from None
     return contents, torch.tensor(labels)
 
 

@@ -278,7 +278,7 @@ ERRORS = {
     },
     (dropin, f"n=2 counts=[4] cost=0 {SMALL} runs=runs"): {
         "candidates=[cur_best]": "candidates must be one of all, cur_step, ",
-        "counts=[17]": "counts: 17 is more than the 16 tokens of gaussian-16",
+        "counts=[17]": "counts must be at most 16, the tokens of gaussian-16, got 17",
         "sources=[]": "nothing to measure: name sources, run= or model=",
         "model=x": "model= and examples= go together",
     },

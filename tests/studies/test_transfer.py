@@ -164,6 +164,12 @@ def test_mega_cur_with_exact_inverse_equals_trained_mega(mega):
     assert (other.double()(batch) != out).any()
 
 
+def test_mechanisms_on_chunks_of_other_lengths_are_not_compared():
+    exact, batch = model_and_batch("mega", "model.layers=1", "block.bias=false")
+    chunked, _ = model_and_batch("mega_chunk", "model.layers=1", "block.bias=false", "block.chunk=8")
+    assert_error("gets 24 tokens in the run and 8 with the other", compare_layers, exact, chunked, [batch])
+
+
 def test_changing_attention_function_requires_explicit_override(mega):
     (run,) = finished(trained(mega, "mega"))
     run.choices["attn.weights"] = "laplace"

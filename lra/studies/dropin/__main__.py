@@ -102,9 +102,11 @@ def dropin(options: DropinOptions) -> None:
     torch.set_num_threads(options.threads)
     home = options.runs / "dropin"
 
-    # Every source is loaded before the first is measured, so that errors are raised early.
-    for source in list(sources(options)):
+    # All sources are loaded and checked before the first is measured, so that errors are raised early.
+    loaded = list(sources(options))
+    for source in loaded:
         _check_counts(source, options)
+    for source in loaded:
         save(measure_errors(source, names, options), home / source.name / ERRORS_FILE)
         log(f"{source.name}: {plural(len(names), 'candidate')}, n = {options.n}")
     if options.cost:
@@ -134,7 +136,7 @@ def _check_counts(source: QKVSource, options: DropinOptions) -> None:
             shortest = min(shortest, q.shape[2])
     largest = max(options.counts)
     if shortest < largest:
-        raise ValueError(f"counts: {largest} is more than the {shortest} tokens of {source.name}")
+        raise ValueError(f"counts must be at most {shortest}, the tokens of {source.name}, got {largest}")
 
 
 def save(new: Results, path: Path) -> None:

@@ -120,10 +120,17 @@ def _configuration(parameters: dict[str, np.ndarray]) -> Dinov2Config:
 
 
 def _backbone(onnx_model: onnx.ModelProto) -> onnx.ModelProto:
-    """Cut the graph after the final layer norm of the backbone, whose output is the last hidden state."""
+    """Cut the graph after the final layer norm of the backbone, whose output is the last hidden state.
+
+    Raises:
+        ValueError: the graph has no such layer norm.
+    """
     graph = onnx_model.graph
     nodes = list(graph.node)
-    last = max(i for i, node in enumerate(nodes) if node.name.startswith("/backbone/layernorm/"))
+    norm_nodes = [i for i, node in enumerate(nodes) if node.name.startswith("/backbone/layernorm/")]
+    if not norm_nodes:
+        raise ValueError("the graph has no node /backbone/layernorm/...: its final layer norm was fused or renamed")
+    last = norm_nodes[-1]
     backbone_nodes = nodes[: last + 1]
     output_name = nodes[last].output[0]
     state = onnx.helper.make_tensor_value_info(output_name, onnx.TensorProto.FLOAT, None)

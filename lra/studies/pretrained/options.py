@@ -36,7 +36,9 @@ class PretrainedOptions(Options):
     out: Path | None
 
     def check(self) -> None:
-        if self.neighbours > self.train or self.batch > self.train:
-            raise ValueError(f"neighbours and batch must be at most train {self.train}")
+        for name in ("neighbours", "batch"):
+            value = getattr(self, name)
+            if value > self.train:
+                raise ValueError(f"{name} must be at most {self.train}, the number of training examples, got {value}")
         if self.out and self.out.suffix == ".png":
             raise ValueError(f"out={self.out} is the path of the figure; name a .json file")

@@ -137,6 +137,9 @@ def compare_layers(exact: Classifier, other: Classifier, batches: Iterable[Batch
         exact, other: the run's model, and the model with the other mechanism.
         batches: examples.
         spectrum: number of examples for whose exact maps singular values are computed; a pair of texts is one example.
+
+    Raises:
+        ValueError: a mechanism gets sequences of other lengths in the two models, such as chunks.
     """
     exact_mechanisms = mechanisms(exact)
     other_mechanisms = mechanisms(other)
@@ -153,6 +156,7 @@ def compare_layers(exact: Classifier, other: Classifier, batches: Iterable[Batch
         other_calls = record_calls(other, batch, encode_separately)
         for path in paths:
             for exact_call, other_call in zip(exact_calls[path], other_calls[path], strict=True):
+                _check_lengths(path, exact_call, other_call)
                 # The other mechanism on the inputs of the exact one, then on the inputs from its own model.
                 out = other_mechanisms[path](**exact_call.arguments)
                 single[path] += sums(exact_call.out, out, exact_call.real)
@@ -178,6 +182,17 @@ def compare_layers(exact: Classifier, other: Classifier, batches: Iterable[Batch
         )
         results.append(layer)
     return results
+
+
+def _check_lengths(path: str, exact_call: MechanismCall, other_call: MechanismCall) -> None:
+    """Raise ValueError if a mechanism gets other sequences in two models, as with another ``block.chunk``."""
+    exact_length = exact_call.out.shape[2]
+    other_length = other_call.out.shape[2]
+    if exact_length != other_length:
+        raise ValueError(
+            f"{path} gets {exact_length} tokens in the run and {other_length} with the other mechanism, so its outputs "
+            "cannot be compared; leave block.chunk as in the run"
+        )
 
 
 def _distances(total: Tensor) -> tuple[float, float]:
