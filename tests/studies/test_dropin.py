@@ -146,8 +146,7 @@ def test_dropin_command_adds_results_to_one_table(tmp_path, call):
     read_errors = lambda: json.loads((tmp_path / "dropin/gaussian-20/errors.json").read_text())
     _, out, _ = command("sources=gaussian", "candidates=[cur_plus,mean]")
     errors = read_errors()
-    assert set(errors["values"]) == {"cur_step", "cur_plus", "mean"}
-    assert errors["n"] == 2 and "cur_plus" in out
+    assert set(errors["values"]) == {"cur_step", "cur_plus", "mean"} and errors["n"] == 2 and "cur_plus" in out
     layers = [layer for (layer,) in generate("gaussian", compose(DropinOptions, TINY)).examples]
     mean_errors = [relative_error(candidates.mean, layer, candidates.softmax(*layer), 4) for layer in layers]
     assert errors["values"]["mean"]["4"] == pytest.approx([np.mean(mean_errors), np.std(mean_errors, ddof=1)], rel=1e-6)
@@ -165,8 +164,7 @@ def test_dropin_command_adds_results_to_one_table(tmp_path, call):
 def test_ratio_is_geometric_mean_and_errors_are_formatted():
     errors = lambda name, **values: Errors(name, "", 2, 0, None, {k: {"4": (v, 0.1)} for k, v in values.items()})
     pair = [errors("a", cur_step=0.4, x=0.2, y=float("nan")), errors("b", cur_step=0.5, x=1.0)]
-    assert ratio("x", pair) == pytest.approx(1.0)
-    assert ratio("cur_step", pair) == 1 and ratio("y", pair) == float("inf")
+    assert ratio("x", pair) == pytest.approx(1.0) and ratio("cur_step", pair) == 1 and ratio("y", pair) == float("inf")
     assert error_text(0.1234, 0.5) == "0.123 ± 0.500" and error_text(1234.5, 10.0) == "1234 ± 10"
 
 
@@ -194,7 +192,8 @@ def test_qkv_of_trained_run(data_root, tmp_path):
     home = tmp_path / "s/listops/sdpa"
     options = compose(DropinOptions, ["sources=[]", f"run={home}", "n=3", "counts=[4]"])
     (source,) = sources(options)
-    assert source.name == "s-sdpa-seed-0" and [len(layers) for layers in source.examples] == [2, 2, 2]
+    assert source.name == "s-listops-sdpa-seed-0" and f"({finished(home)[0].fingerprint[:8]}), test" in source.about
+    assert [len(layers) for layers in source.examples] == [2, 2, 2]
     lengths = [layers[0][0].shape[2] for layers in source.examples]
     assert min(lengths) > 4 and len(set(lengths)) > 1
     for layers, length in zip(source.examples, lengths, strict=True):
@@ -217,7 +216,8 @@ def test_pairs_of_texts_are_selected_by_first_text(monkeypatch):
     model = config("sdpa", "task.towers=2").classifier().eval()
     monkeypatch.setattr(qkv_sources.restore, "configuration", lambda run, root: None)
     monkeypatch.setattr(qkv_sources.restore, "trained", lambda run, experiment: (model, data))
-    run = SimpleNamespace(path=Path("seed-0"), result=SimpleNamespace(task="x", label="sdpa", study="s", test=50.0))
+    result = SimpleNamespace(task="x", label="sdpa", study="s", test=50.0, fingerprint="f")
+    run = SimpleNamespace(path=Path("seed-0"), result=result)
     record_examples = lambda n: qkv_sources.record_run(run, compose(DropinOptions, ["counts=[4]", f"n={n}"])).examples
     assert sorted(layers[0][0].shape[2] for layers in record_examples(2)) == [9, 20]
     assert_error("n=3: seed-0 has 2 validation examples of more than 4 tokens", record_examples, 3)

@@ -82,13 +82,14 @@ def record_run(run: RunDir, options: DropinOptions) -> QKVSource:
             layers.append(without_padding(**first_call.arguments))
         examples.append(layers)
 
-    # The description of the source.
+    # The description of the source; errors are added to earlier ones of the same description only.
     num_tokens = []
     for first_layer, *_ in examples:
         q, _, _ = first_layer
         num_tokens.append(q.shape[2])
-    about = f"{r.task} {r.label} {run.path.name}, test {r.test:.1f}, {min(num_tokens)} to {max(num_tokens)} tokens"
-    return QKVSource(f"{r.study}-{r.label}-{run.path.name}", about, examples)
+    about = f"{r.task} {r.label} {run.path.name} ({r.fingerprint[:8]}), test {r.test:.1f}"
+    about += f", {min(num_tokens)} to {max(num_tokens)} tokens"
+    return QKVSource(f"{r.study}-{r.task}-{r.label}-{run.path.name}", about, examples)
 
 
 def _is_softmax(attention: Attention) -> bool:
@@ -149,7 +150,7 @@ def record_encoder(model: Path, examples: Path, options: DropinOptions) -> QKVSo
 
     first_q = recorded[0][0][0]
     _, H, L, _ = first_q.shape
-    about = f"{examples.name}, {len(recorded[0])} layers of {H} heads, {L} tokens"
+    about = f"{examples.name}, {options.drawn} drawn, {len(recorded[0])} layers of {H} heads, {L} tokens"
     return QKVSource(f"{model.name}-{L}", about, recorded)
 
 
