@@ -178,14 +178,16 @@ def test_scores_by_token_count_exclude_padding_filler_and_groups_of_one_class():
         assert measure.scores_by_num_tokens(classes, [batch], metric) == {"own": 100.0, "1": 100.0}
 
 
-def test_matrix_leaves_out_scores_with_other_options(tmp_path, capfd):
-    for label, options in {"cur_abs": "100,", "cur_step": "100,8", "nystrom": "200,"}.items():
-        path = tmp_path / "listops" / label / "seed-0" / record.SWAPS
+def test_matrix_leaves_out_scores_with_other_options_and_of_some_seeds(tmp_path, capfd):
+    seeds = {"cur_abs/seed-0": ("100,", "sdpa"), "cur_abs/seed-1": ("100,", "mean"), "psf/seed-0": ("100,", "mean")}
+    for name, (options, other) in (seeds | {"dba/seed-0": ("100,8", "sdpa"), "cur/seed-0": ("200,", "sdpa")}).items():
+        path = tmp_path / "listops" / name / record.SWAPS
         path.parent.mkdir(parents=True)
-        path.write_text(f"scored with,score,examples,kept\nown,40.0,{options}\nsdpa,20.0,{options}\n")
+        path.write_text(f"scored with,score,examples,kept\nown,40.0,{options}\n{other},20.0,{options}\n")
     write_matrix(tmp_path, record.SWAPS, {"examples": "100", "kept": ""})
-    assert record.read_table(tmp_path / record.SWAPS)["trained with"].tolist() == ["cur_abs"]
-    assert capfd.readouterr().err.count("left out: ") == 2
+    scores = record.read_table(tmp_path / record.SWAPS).to_numpy().tolist()
+    assert scores == [["listops", "cur_abs", "40.0", "", ""], ["listops", "psf", "40.0", "", "20.0"]]
+    assert capfd.readouterr().err.count("left out: ") == 4
 
 
 def test_swapped_mechanism_inherits_number_of_selected_tokens():
@@ -264,10 +266,8 @@ def test_measured_points_are_sorted_by_task_length_and_mechanism():
 
 def test_printed_errors_match_values_of_paper():
     error_of = {(n.task, n.attn, n.length): n.error for n in show.published_errors().itertuples()}
-    assert error_of["adding", "linformer", 512] == 0.48
-    assert error_of["adding", "performer", 4096] == 28.24
-    assert error_of["temporal_order", "softmax", 16384] == 8.38
-    assert error_of["temporal_order", "psf", 16384] == 0.11
+    assert error_of["adding", "linformer", 512] == 0.48 and error_of["adding", "performer", 4096] == 28.24
+    assert error_of["temporal_order", "softmax", 16384] == 8.38 and error_of["temporal_order", "psf", 16384] == 0.11
     psf = {length: error for (task, attn, length), error in error_of.items() if (task, attn) == ("adding", "psf")}
     assert psf == {2**k: 0 for k in range(7, 15)}
 

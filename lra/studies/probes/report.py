@@ -278,7 +278,8 @@ def write_matrix(home: Path, name: str, settings: dict[str, str]) -> list[Path]:
     # Numbers of tokens in increasing order after ``own``; names of mechanisms in the order of their first appearance.
     columns = sorted(seeds.columns, key=lambda name: int(name) if name.isdigit() else 0)
     seeds = seeds[columns]
-    means = seeds.groupby(level=[0, 1], sort=False).mean()
+    by_row = seeds.groupby(level=[0, 1], sort=False)
+    means = _without_partial(by_row.mean(), by_row.count(), by_row.size())
     path = home / name
     atomic.write(path, means.to_csv(lineterminator="\n"))
     # The Markdown file is rendered from the CSV file, as in the report.
@@ -286,3 +287,12 @@ def write_matrix(home: Path, name: str, settings: dict[str, str]) -> list[Path]:
     atomic.write(path.with_suffix(".md"), markdown.section() + "\n")
     show([markdown], "")
     return [path.with_suffix(".md"), path]
+
+
+def _without_partial(means: pd.DataFrame, counts: pd.DataFrame, num_seeds: pd.Series) -> pd.DataFrame:
+    """Empty the means that only some seeds of a row have, which do not compare with the others; logs each."""
+    is_partial = counts.gt(0) & counts.lt(num_seeds, axis=0)
+    for column in means.columns[is_partial.any()]:
+        for task, label in means.index[is_partial[column]]:
+            log(f"left out: {task} {label} has scores of {column} for some seeds only; score all of its seeds again")
+    return means.mask(is_partial)
