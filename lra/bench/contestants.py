@@ -95,24 +95,26 @@ class Shape(NamedTuple):
 def expand_mechanisms(options: BenchOptions) -> BenchOptions:
     """The options with the names of all contestants.
 
-    ``attn=`` with its options becomes the only contestant, and the options of ``block=`` become overrides of it.
+    ``attn=`` with its options becomes the only contestant; removed options and the options of ``block=`` become
+    overrides of it.
 
     Raises:
         ValueError: a name is unknown.
     """
     arguments = mechanism_overrides(options.command_overrides)
     if arguments:
-        # attn=cur_abs attn.count=32 becomes the label cur_abs-count=32; block options stay overrides.
-        labels = [arguments[0].removeprefix("attn=")]
-        blocks = []
-        for argument in arguments:
+        # attn=cur_abs attn.count=32 becomes the label cur_abs-count=32; removals and block options stay overrides.
+        first, *changes = arguments
+        labels = [first.removeprefix("attn=")]
+        extra_overrides = []
+        for argument in changes:
             key = argument.lstrip("+")
             if key.startswith("attn."):
                 labels.append(key.removeprefix("attn."))
-            if key.startswith("block"):
-                blocks.append(argument)
+            else:
+                extra_overrides.append(argument)
         name = "-".join(labels)
-        options = options.replace(mechanisms=[name], overrides=[*options.overrides, *blocks])
+        options = options.replace(mechanisms=[name], overrides=[*options.overrides, *extra_overrides])
     return options.replace(mechanisms=names(options.mechanisms))
 
 

@@ -142,7 +142,7 @@ def mechanism_overrides(overrides: Iterable[str]) -> list[str]:
     Raises:
         ValueError: there is an override of a mechanism or of its block, but no ``attn=``.
     """
-    selected = [line for line in overrides if line.lstrip("+").startswith(("attn=", "attn.", "block"))]
+    selected = [line for line in overrides if line.lstrip("+~").startswith(("attn=", "attn.", "block"))]
     names = [line for line in selected if line.startswith("attn=")]
     if selected and not names:
         raise ValueError(f"{selected[0]} needs attn=<name>; attn is a name of conf/attn, or custom with attn._target_=")
