@@ -183,7 +183,8 @@ def _details(group: Group) -> Table:
                 del line[name]
     about = _about(group.source)
     reference = group.source.choices.get("reference")
-    if reference:
+    # Without a time of the reference, there is no such column.
+    if "speed" in lines[0]:
         about += f"; speed and memory relative to {reference}"
     return _table(group.title, about, lines)
 
