@@ -42,8 +42,7 @@ def test_multihead_matches_reference():
     nn.init.zeros_(module.output.bias)
     x = torch.randn(1, 7, 6, dtype=torch.float64)
     # Rows of the input projection: queries, keys, values; within each, one head after the other.
-    heads = module.inputs.weight.view(3, 2, 3, 6).mT  # (side,head,dim,head_dim)
-    W_Q, W_K, W_V = [list(side) for side in heads]
+    W_Q, W_K, W_V = [list(side) for side in module.inputs.weight.view(3, 2, 3, 6).mT]
     expected = softmax_reference.multi_head_attention(x[0], W_Q, W_K, W_V, module.output.weight.T)
     torch.testing.assert_close(module(x)[0], expected, rtol=1e-12, atol=1e-14)
 

@@ -107,8 +107,7 @@ def test_temporal_order_draws_are_uniform_and_independent():
     assert (signal.sum(1) == 2).all()
     assert_uniform(ids[~signal], 4)
     assert_uniform(ids[signal] - 4, 2)
-    noise = ~(signal[:, ::2] | signal[:, 1::2])
-    assert_uniform((4 * ids[:, ::2] + ids[:, 1::2])[noise], 16)
+    assert_uniform((4 * ids[:, ::2] + ids[:, 1::2])[~(signal[:, ::2] | signal[:, 1::2])], 16)
     marked = np.nonzero(signal)[1].reshape(-1, 2)
     assert_uniform_pairs(marked)
     # The positions of the signals do not depend on the class.

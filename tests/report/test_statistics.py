@@ -133,8 +133,7 @@ def test_gain_above_quantile_of_student_is_significant(factor, mark):
     # Variance 2 with two seeds in each group: the standard error of the difference is sqrt(2 / 2 + 2 / 2). Welch's
     # test has two degrees of freedom, so that 4.3 standard errors are significant.
     scores = {0: -1.0, 1: 1.0}
-    shift = factor * stats.t.ppf(0.975, 2) * math.sqrt(2)
-    shifted = {seed: score + shift for seed, score in scores.items()}
+    shifted = {seed: score + factor * stats.t.ppf(0.975, 2) * math.sqrt(2) for seed, score in scores.items()}
     assert gain_column([(shifted, scores), None])[0].mark == mark
     # Two gains at this significance are not significant together.
     assert [cell.mark for cell in gain_column([(shifted, scores)] * 2)] == ["tied", "tied"]

@@ -194,8 +194,7 @@ def test_real_valued_features_use_mean_absolute_error():
     model = Pretrainer(made, dim=64, outputs=2, loss="l1", objective="masked").double().eval()
     inputs, holes = torch.randn(3, 1, L, 2, dtype=torch.float64), torch.rand(3, 1, L) < 0.5
     total, count = model.sum_loss(inputs, None, holes)
-    predicted = model.predict(model(inputs, None, holes))
-    expected = ((predicted - inputs).abs().mean(-1) * holes).sum()
+    expected = ((model.predict(model(inputs, None, holes)) - inputs).abs().mean(-1) * holes).sum()
     assert count == holes.sum()
     torch.testing.assert_close(total, expected.float(), rtol=1e-5, atol=1e-5)
 
