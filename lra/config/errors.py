@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from hydra.errors import HydraException, MissingConfigException
@@ -37,6 +37,15 @@ EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
 def is_user_error(error: Exception) -> bool:
     """Whether an error is one that a user can mend, so that one line is enough."""
     return isinstance(error, USER_ERRORS) or is_out_of_memory(error)
+
+
+@contextlib.contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Raise a user's mistake in the block as a ValueError whose message begins with ``prefix``."""
+    try:
+        yield
+    except USER_ERRORS as error:
+        raise ValueError(f"{prefix}: {explain(error)}") from None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

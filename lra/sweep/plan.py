@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any, Protocol
 
 from ..config.compose import compose, config_dir_flags
+from ..config.errors import prefixed
 from ..config.experiment import Experiment
 from ..config.quoting import command_line, override
 from ..console import clock, plural
@@ -152,8 +153,9 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     # Each point of the grid on each task.
     for task, point in itertools.product(options.tasks, points(options.sweep)):
         overrides = [f"task={task}", *point, *common, *options.overrides]
-        seed_list = ",".join(map(str, options.seeds))
-        composed = compose(Experiment, [*overrides, f"seeds=[{seed_list}]"])
+        title = " ".join(line for line in overrides[: len(point) + 1] if not line.startswith("label_keys="))
+        with prefixed(title):
+            composed = compose(Experiment, [*overrides, f"seeds={list(options.seeds)}"])
         if composed.unavailable:
             skipped.append(f"{task}: {composed.unavailable}")
             continue
@@ -161,10 +163,9 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
             seeds, choices = planned(composed, overrides, estimates)
         except ValueError as error:
             # Only a value of an axis may be rejected; any other error is the user's.
-            axis_keys = [line.split("=")[0] for line in point]
-            prefixes = tuple(f"{key} " for key in axis_keys)
+            prefixes = tuple(line.split("=")[0] + " " for line in point)
             if not str(error).startswith(prefixes):
-                raise
+                raise ValueError(f"{title}: {error}") from None
             skipped.append(f"{task}: {error}")
             continue
         for run in seeds:
@@ -197,8 +198,7 @@ def planned(
     plan = resolve(composed)
     choices = plan.experiment.choices(plan.data.source.provenance)
     seed_dirs = SeedDirs(composed.home)
-    left = seed_dirs.unfinished(composed.seeds) > 0
-    seconds, basis = estimates.of(plan, choices, left=left)
+    seconds, basis = estimates.of(plan, choices, left=seed_dirs.unfinished(composed.seeds) > 0)
     # Pretraining has checkpoints as well.
     num_phases = 2 if composed.pretrained else 1
     disk_bytes = checkpoint.disk_bytes(plan.params) * num_phases
@@ -229,8 +229,8 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
         at_once: number of runs at once, None if a cluster decides.
     """
     left = [run for run in runs if not (run.folder / record.NAME).exists()]
-    done = len(runs) - len(left)
-    yield f"{study(options)}: {plural(len(runs), 'run')} in {options.runs / study(options)}, {done} of them finished"
+    home = options.runs / study(options)
+    yield f"{study(options)}: {plural(len(runs), 'run')} in {home}, {len(runs) - len(left)} of them finished"
     # Runs are ordered by task.
     for task, group in itertools.groupby(runs, key=lambda run: run.task):
         task_runs = list(group)

@@ -73,9 +73,11 @@ def test_count_above_task_length_is_skipped_with_reason():
     runs, skipped = plan.expand(options_of("count", *words), threads=None)
     assert {run.label.partition("=")[2] for run in runs} == {"16", "32"}
     assert len(skipped) == 8 and skipped[0] == "listops: attn.count must be from 1 to 32 (length), not 64"
-    with pytest.raises(ValueError, match=r"^listops: attn.count must be from 1 to 32"):
-        grid_overrides = ["+sweep.grids.mine={attn:[cur_abs],attn.count:[64]}", "~sweep.grids.methods"]
-        plan.expand(options_of("selection", *words, *grid_overrides), threads=None)
+    wrong_type = "task=listops attn=cur_abs attn.count=abc: attn.count must be a whole number"
+    for value, message in {"64": "listops: attn.count must be from 1 to 32", "abc": wrong_type}.items():
+        grid = [f"+sweep.grids.mine={{attn:[cur_abs],attn.count:[{value}]}}", "~sweep.grids.methods"]
+        with pytest.raises(ValueError, match=f"^{message}"):
+            plan.expand(options_of("selection", *words, *grid), threads=None)
 
 
 def test_protocol_options_are_passed_to_runs():
