@@ -16,9 +16,9 @@ from ..model.init import lecun_normal_
 from ..model.pretrainer import Pretrainer
 from ..options import flatten
 from . import blocks, schema
-from .options import TaskOptions
+from .options import MechanismOptions, TaskOptions
 from .quoting import report_command
-from .schema import Attn, Block, Loggers, Name, Seeds
+from .schema import Block, Loggers, Name, Seeds
 
 if TYPE_CHECKING:
     from ..data.datamodule import Batch, TaskData
@@ -36,7 +36,7 @@ _NOT_IDENTIFYING = {"task.display", "source.columns", "data.root", "data.release
 _NOT_IDENTIFYING |= {f"trainer.{key}" for key in ("device", "devices", "compile", "threads")}
 
 
-class Experiment(TaskOptions):
+class Experiment(MechanismOptions, TaskOptions):
     """All seeds of one configuration.
 
     Each option is a key of ``conf/train.yaml`` or of a yaml that it includes. Methods make the model and the data.
@@ -52,7 +52,6 @@ class Experiment(TaskOptions):
     optim: schema.Optim
     data: schema.Data
     block: Block
-    attn: Attn
     pretrain: schema.Pretrain
     trainer: schema.Trainer
     logger: Loggers = Field({})

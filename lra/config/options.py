@@ -42,24 +42,6 @@ class Options(Section):
     multirun: bool = Field(False, repr=False)
     label: str = Field("", repr=False)
 
-    @property
-    def unavailable(self) -> str | None:
-        """The reason why the mechanism of ``attn`` cannot run here, None if it can."""
-        if self.attn.function is None:
-            return f"attn={self.label} names no mechanism; name one with attn._target_=package.module.Class"
-        impl: Any = self.attn.get("impl") or ""
-        needs_gpu = self.attn.get("requires") == "gpu" or uses_kernels(impl)
-        if needs_gpu and not torch.cuda.is_available():
-            # The kernels are loaded only if they may be used.
-            from ..ops.triton import interpreted
-
-            if interpreted():
-                return None
-            name = self.attn.get("otherwise")
-            other = f"attn={name}" if name else "attn.impl=sdpa"
-            return f"attn={self.label} needs a GPU, and torch sees none; {other} computes the same without one"
-        return None
-
     @classmethod
     def check_unresolved(cls, tree: Mapping[str, Any]) -> None:
         """Raise ValueError for invalid options on which the interpolations of other options rely."""
@@ -98,9 +80,33 @@ class Options(Section):
             data_overrides.insert(0, f"task={task}")  # an experiment chose the task
         multirun = hydra_config.mode is RunMode.MULTIRUN
         options = options.replace(command_overrides=overrides, data_overrides=data_overrides, multirun=multirun)
-        if "attn" not in cls.model_fields:
+        if not issubclass(cls, MechanismOptions):
             return options
         return options.replace(label=_build_label(options.to_dict(), overrides, groups, cls.conf))
+
+
+class MechanismOptions(Options):
+    """The options of a command on one mechanism."""
+
+    attn: schema.Attn
+
+    @property
+    def unavailable(self) -> str | None:
+        """The reason why the mechanism of ``attn`` cannot run here, None if it can."""
+        if self.attn.function is None:
+            return f"attn={self.label} names no mechanism; name one with attn._target_=package.module.Class"
+        impl: Any = self.attn.get("impl") or ""
+        needs_gpu = self.attn.get("requires") == "gpu" or uses_kernels(impl)
+        if needs_gpu and not torch.cuda.is_available():
+            # The kernels are loaded only if they may be used.
+            from ..ops.triton import interpreted
+
+            if interpreted():
+                return None
+            name = self.attn.get("otherwise")
+            other = f"attn={name}" if name else "attn.impl=sdpa"
+            return f"attn={self.label} needs a GPU, and torch sees none; {other} computes the same without one"
+        return None
 
 
 class TaskOptions(Options):

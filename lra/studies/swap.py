@@ -10,8 +10,8 @@ from pydantic import Field
 
 from ..config.base import Section
 from ..config.experiment import Experiment
-from ..config.options import Options
-from ..config.schema import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust, absent
+from ..config.options import MechanismOptions
+from ..config.schema import Above, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust, absent
 from ..config.target import Target
 from ..evaluate.restore import best, configuration
 from ..model.classifier import Classifier
@@ -35,14 +35,13 @@ class TransferDataOptions(Root):
     eval_batch: BatchSize | None
 
 
-class TransferOptions(Options):
+class TransferOptions(MechanismOptions):
     """The options of conf/transfer.yaml."""
 
     conf: ClassVar[str] = "transfer"
 
     run: Annotated[Path, Field(description="a finished run: run=runs/<study>/<task>/<label>")]
     trust: Trust
-    attn: Attn
     block: Block = absent()
     trainer: Trainer
     logger: Loggers = Field({})
