@@ -18,6 +18,7 @@ from ..data import token_baselines
 from ..data.store import StoreError
 from ..results.lr_search import SEARCH_SUFFIX
 from ..runs import config_file, published, record
+from ..runs.reader import warn_of_missing_files
 from ..runs.run_dir import check_choices
 from ..sweep.estimate import Estimates
 from ..sweep.options import SweepOptions
@@ -157,6 +158,7 @@ class Board:
         if state(run) in ("done", "diverged"):
             if run.folder not in self.checked_dirs:
                 check_choices(run.folder, entry.choices | {"optim.lr": rate})
+                warn_of_missing_files(run.folder)
                 self.checked_dirs.add(run.folder)
             return record.load(run.folder / record.NAME)
         other = self.published.get(self._published_path(run))

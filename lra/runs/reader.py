@@ -227,6 +227,15 @@ def is_expected(seed_dir: Path, name: str) -> bool:
     return path.exists() or typed_json.listed(path) is not None
 
 
+def warn_of_missing_files(seed_dir: Path) -> None:
+    """Log the files of a finished run that its record lists and that are gone: the run is skipped all the same."""
+    with contextlib.suppress(ValueError):
+        paths = [seed_dir / name for name in record.FILES]
+        missing = [path.name for path in paths if not path.exists() and typed_json.listed(path)]
+        if missing:
+            log(f"{seed_dir}: finished, but without {', '.join(missing)}; delete the folder to run that seed again")
+
+
 def history(root: Path) -> list[tuple[RunRecord, dict[str, Any]]]:
     """List the readable records below a folder with the choices of their runs; log the unreadable ones.
 

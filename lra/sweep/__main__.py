@@ -64,6 +64,8 @@ def carry_out(options: SweepOptions) -> str | None:
         runs, skipped = expand(options, threads=launcher.threads)
         duplicates = []
         rounds = [runs]
+        for run in runs:
+            reader.warn_of_missing_files(run.folder)
         plan = describe(runs, options, launcher.at_once)
     for line in skipped:
         log(f"skipped: {line}")

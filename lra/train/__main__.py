@@ -19,7 +19,7 @@ from ..config.experiment import Experiment
 from ..console import log
 from ..ranks import on_rank_zero, rank_zero_first
 from ..runs import config_file, record
-from ..runs.reader import SeedDirs
+from ..runs.reader import SeedDirs, warn_of_missing_files
 from ..runs.run_dir import RunDir
 from . import device, diagnostics, distributed, pretrain
 from .baselines import Baselines
@@ -81,6 +81,7 @@ def run_seed(plan: Plan, run_dir: RunDir) -> None:
             return
         if run_dir.record:
             log(f"{run_dir.title}: {run_dir.record.status} before, skipped")
+            warn_of_missing_files(run_dir.path)
             return
         run_dir.record = fit(plan, run_dir)
         run_dir.finish()
