@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra._internal.callbacks import Callbacks
@@ -28,6 +30,11 @@ from .progress import ENDED, EVERY, state, steps
 
 # Number of runs that share a GPU, unless hydra.launcher.n_jobs is given.
 RUNS_PER_GPU = 2
+# Memory of Ray's object store, as in Hydra's launcher.
+RAY_STORE_BYTES = 78_643_200
+# Launches in a row without a run that begins, after which a cluster counts as failed. One lost job ends a launch while
+# the others of its array are still in the queue.
+IDLE_LAUNCHES = 3
 # Time for runs to stop and to write their results: so many seconds, or this share of a short time limit.
 ENDING_SECONDS = 15.0
 ENDING_SHARE = 0.2
@@ -50,6 +57,18 @@ def workers() -> tuple[int | None, int | None]:
     if at_once < 1:
         at_once = RUNS_PER_GPU * torch.cuda.device_count() or cores()
     return at_once, max(1, cores() // at_once)
+
+
+def start_ray(launcher: Any) -> None:
+    """Start Ray as its launcher does, but keep the handler of SIGTERM; the one of Ray prints a trace and exits.
+
+    Args:
+        launcher: Hydra's launcher for Ray.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    launcher.ray_cfg.init.setdefault("object_store_memory", RAY_STORE_BYTES)
+    import_module("hydra_plugins.hydra_ray_launcher._launcher_util").start_ray(launcher.ray_cfg.init)
+    signal.signal(signal.SIGTERM, handler)
 
 
 class Launcher:
@@ -121,6 +140,8 @@ class Launcher:
 
         Runs of another sweep are waited for, and launched if that sweep dies.
         """
+        max_idle = 1 if self.at_once else IDLE_LAUNCHES
+        idle = 0
         while True:
             states = {run: state(run) for run in runs}
             if all(state_ in ENDED for state_ in states.values()):
@@ -135,9 +156,10 @@ class Launcher:
                 return
             steps_before = {run: steps(run) for run in free}
             reason = self.launch(free)
-            # No run began: the launcher itself has failed, and launching again would not help.
             began = any(state(run) in (*ENDED, "running") or steps(run) > steps_before[run] for run in free)
-            if not began and len(self.worth(free)) == len(free):
+            idle = 0 if began else idle + 1
+            # No run began: the launcher itself has failed, and launching again would not help.
+            if idle >= max_idle and len(self.worth(free)) == len(free):
                 for run in free:
                     run.folder.mkdir(parents=True, exist_ok=True)
                     fail(run.folder, reason or "ended without a result and without a message")
@@ -181,14 +203,18 @@ class Launcher:
             # Hydra's launchers parse the overrides, as ``compose`` does for the plan.
             run_overrides = [escape(line) for line in run.overrides]
             job_overrides.append([*run_overrides, subdir])
+        steps_before = {run: steps(run) for run in runs}
         # A scheduler may fail, or a worker be killed; the remaining runs are launched again.
         try:
+            if name == "ray":
+                start_ray(launcher)
             ended = launcher.launch(job_overrides, 0)
         except Exception as error:
             log(f"lra: the launcher stopped: {explain(error)}")
             return explain(error)
-        # A worker that could not start its run has raised an error.
+        # A worker that could not start its run has raised an error; a run that a time limit interrupted resumes.
         for run, end in zip(runs, ended, strict=True):
-            if end.status is JobStatus.FAILED and state(run) == "left":
+            has_begun = steps(run) > steps_before[run]
+            if end.status is JobStatus.FAILED and state(run) == "left" and not has_begun:
                 fail(run.folder, explain(end._return_value))
         return None

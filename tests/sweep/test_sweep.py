@@ -168,7 +168,7 @@ def test_failed_runs_are_listed_with_reason_and_others_finish(tmp_path, monkeypa
             elif run.seed == 0:
                 finish(run, status="diverged", steps=3, test=None)
             else:
-                finish(run)
+                finish(run, files={"best.ckpt": "0" * 64})
 
     stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
     assert stop == "lra: 2 of 4 runs failed; the same command tries them again"
@@ -180,6 +180,7 @@ def test_failed_runs_are_listed_with_reason_and_others_finish(tmp_path, monkeypa
     stop, report = sweep(monkeypatch, capfd, repeat, f"runs={tmp_path}")
     assert stop is None and rerun == [("cur_sum", 0), ("cur_sum", 1)]
     assert "listops cur_sum: test 37.00 ± 0.00 (n = 2)\n" in report
+    assert "cur_abs/seed-1: finished, but without best.ckpt; delete the folder" in report
 
 
 def test_run_of_another_sweep_is_launched_after_that_sweep_dies(tmp_path, monkeypatch, capfd):
@@ -213,6 +214,14 @@ def test_failed_launcher_is_called_again_while_runs_finish(tmp_path, monkeypatch
     assert rounds == [4, 3, 2] and stop.startswith("lra: 2 of 4 runs failed")
     assert report.count("failed, a worker was killed\n") == 2
 
+    # On a cluster, the other jobs may still be in the queue when the first one is lost.
+    rounds.clear()
+    monkeypatch.setattr(launcher, "workers", lambda: (None, None))
+    stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path / 'cluster'}")
+    assert rounds == [4, 3, 2, 2, 2] and stop.startswith("lra: 2 of 4 runs failed")
+    stop, _ = sweep(monkeypatch, capfd, None, f"runs={tmp_path}", "minutes=3")
+    assert stop.startswith("lra: minutes is for runs on this machine")
+
 
 def test_run_with_progress_but_no_result_is_launched_again(tmp_path, monkeypatch, capfd):
     rounds = []
@@ -231,12 +240,19 @@ def test_run_with_progress_but_no_result_is_launched_again(tmp_path, monkeypatch
     assert stop.endswith("cannot be created: Not a directory") and rounds == [4, 4]
 
 
-def test_launched_run_gets_overrides_with_spaces_and_brackets(tmp_path, monkeypatch, capfd):
+def test_interrupted_run_is_launched_again_with_the_same_overrides(tmp_path, monkeypatch, capfd):
     data_folders = []
-    monkeypatch.setattr(launcher, "job", lambda config, **options: data_folders.append(config.data.root))
+
+    def interrupted(config, **_):
+        data_folders.append(config.data.root)
+        metrics = tmp_path / "sweep-selection-smoke/listops/cur_sum/seed-0/metrics.csv"
+        metrics.write_text(f"step,val\n{min(6, 3 * len(data_folders))},9.0\n")
+        raise RuntimeError("timed out")
+
+    monkeypatch.setattr(launcher, "job", interrupted)
     words = ["sweep=selection", *SMOKE, "seeds=[0]", "sweep.grids.methods.attn=[cur_sum]", f"runs={tmp_path}"]
-    entry(leader.sweep, *words, "overrides=['data.root=/data/a (1)']", patch=monkeypatch, capfd=capfd)
-    assert data_folders == ["/data/a (1)"]
+    _, report = entry(leader.sweep, *words, "overrides=['data.root=/data/a (1)']", patch=monkeypatch, capfd=capfd)
+    assert data_folders == ["/data/a (1)"] * 3 and "cur_sum seed 0: failed, timed out\n" in report
 
 
 def test_free_space_is_measured_at_the_runs_folder(four, tmp_path, monkeypatch):
@@ -348,15 +364,9 @@ def test_sweep_stops_at_end_of_window_and_counts_remaining_runs(tmp_path, monkey
     assert stop is None and "4 of 4 done" in report and "left; the same" not in report
 
 
-def test_minutes_is_rejected_for_cluster_launchers(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(launcher, "workers", lambda: (None, None))
-    stop, _ = sweep(monkeypatch, capfd, None, f"runs={tmp_path}", "minutes=3")
-    assert stop.startswith("lra: minutes is for runs on this machine")
-
-
 def test_run_past_its_latest_start_is_not_started(tmp_path, monkeypatch):
-    hydra = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
-    monkeypatch.setattr(job.HydraConfig, "get", lambda: hydra)
+    runtime = SimpleNamespace(output_dir=str(tmp_path))
+    monkeypatch.setattr(job.HydraConfig, "get", lambda: SimpleNamespace(runtime=runtime))
     monkeypatch.setattr(job.subprocess, "Popen", None)
     job.job(None, cwd=".", threads=1, gpus=[], sweep=0, latest={str(tmp_path): time.time() - 1})
     assert not list(tmp_path.iterdir())
