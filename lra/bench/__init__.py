@@ -1,1 +1,1 @@
-"""python -m lra.bench, see ``lra.bench.__main__``."""
+"""Benchmarks: time, peak memory and rounding error of mechanisms."""

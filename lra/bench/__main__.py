@@ -19,10 +19,11 @@ from ..train.device import select_device
 from . import contestants, profile, roofline, run
 from .contestants import BenchOptions
 
-# Options that are not part of a benchmark's fingerprint: the folder; device and threads, which the machine describes;
-# the time budget; ``steps`` of what=profile; ``trainer``, which is resolved into other options.
-INDIFFERENT = {"runs", "device", "threads", "trainer", "budget_s", "steps"}
-INDIFFERENT |= {"command_overrides", "data_overrides", "multirun"}
+# Options that are neither in the record nor in its fingerprint: the folder; device and threads, which are part of the
+# machine; the time budget; ``steps`` of what=profile; ``trainer``, which is resolved into other options.
+NOT_RECORDED = {"runs", "device", "threads", "trainer", "budget_s", "steps"}
+# Fields that ``Options`` fills from the command line.
+NOT_RECORDED |= {"command_overrides", "data_overrides", "multirun"}
 
 
 @main(BenchOptions)
@@ -43,11 +44,11 @@ def bench(options: BenchOptions) -> None:
         show((profile.table(options, name, device) for name in options.mechanisms), "")
         return
 
-    # The rates of this machine, and the options that make two benchmarks comparable.
+    # The rates of this machine, and the options that the record holds.
     start = time.monotonic()
     copy_rate, matmul_rates = roofline.rates(device, list(options.dtype))
     machine = bench_record.machine(device, copy_rate, matmul_rates)
-    choices = {key: value for key, value in options.to_dict().items() if key not in INDIFFERENT}
+    choices = {key: value for key, value in options.to_dict().items() if key not in NOT_RECORDED}
 
     # The record is saved after each shape, so that an interrupt loses one shape.
     for rows in run.run(options, machine):

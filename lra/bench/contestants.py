@@ -31,6 +31,8 @@ Pad = Annotated[
 
 
 class BenchOptions(Options):
+    """Options of ``python -m lra.bench``, explained in conf/bench.yaml."""
+
     conf: ClassVar[str] = "bench"
     # Options of a single contestant, read by ``expand_mechanisms``.
     unread: ClassVar[tuple[str, ...]] = ("attn", "block")
@@ -115,10 +117,10 @@ def expand_mechanisms(options: BenchOptions) -> BenchOptions:
                 extra_overrides.append(argument)
         name = "-".join(labels)
         options = options.replace(mechanisms=[name], overrides=[*options.overrides, *extra_overrides])
-    return options.replace(mechanisms=names(options.mechanisms))
+    return options.replace(mechanisms=expand_names(options.mechanisms))
 
 
-def names(mechanisms: Sequence[str]) -> list[str]:
+def expand_names(mechanisms: Sequence[str]) -> list[str]:
     """Expand ``all`` and remove repetitions. Raises ValueError for an unknown name."""
     expanded = []
     for name in mechanisms:
@@ -141,6 +143,9 @@ def experiment(name: str, overrides: Iterable[str]) -> Experiment:
     Args:
         name: name of the contestant.
         overrides: further overrides, in addition to the options in the name.
+
+    Raises:
+        ValueError: an option is wrong, or the class of the mechanism cannot be imported.
     """
     # cur_step-count=32 becomes attn=cur_step ++attn.count=32.
     attn, *changes = _parts(name)
@@ -153,8 +158,8 @@ def experiment(name: str, overrides: Iterable[str]) -> Experiment:
     return composed.replace(label=name)
 
 
-def overrides(options: BenchOptions, task: str, shape: Shape, pad: str | None = None) -> list[str]:
-    """Write a task and a shape as overrides of lra.train.
+def shape_overrides(options: BenchOptions, task: str, shape: Shape, pad: str | None = None) -> list[str]:
+    """Write a task, a shape and a padding as overrides of lra.train.
 
     Args:
         options: options of the benchmark.

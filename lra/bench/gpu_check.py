@@ -1,4 +1,4 @@
-"""python -m lra.bench.gpu_check minutes=25: check a GPU within a number of minutes and pack the results.
+"""python -m lra.bench.gpu_check minutes=25: check a GPU in about this time and pack the results.
 
 The parts, in order, are the tests marked gpu, the speed tests ``preset=figure4`` and ``preset=table2``, steps by
 ``trainer=gpu``, a profile, and trainings at the paper's budget (conf/sweep/window.yaml). A part that is stopped leaves
@@ -35,11 +35,13 @@ from ..results import bench_record
 from ..runs import record
 
 STUDY = "gpu-check"
-# Runs that share the GPU, each with its own CPU core: one run of ListOps or Text alone leaves it idle.
+# Trainings at the same time on one GPU, each with its own CPU core: a single one of ListOps or Text leaves it idle.
 AT_ONCE = max(1, min(12, (os.cpu_count() or 1) - 1))
 TEST_PROCESSES = min(3, AT_ONCE)
-START = 20  # seconds that a benchmark takes beyond its budget: imports, rates, its last case
-GRACE = 10  # seconds for an interrupted process to write its results
+# Seconds that a benchmark takes beyond its budget: imports, rates of the machine, its last measurement.
+OVERHEAD = 20
+# Seconds for an interrupted process to write its results.
+GRACE = 10
 REPORT = "tests.xml"
 
 
@@ -59,8 +61,9 @@ class CheckPart(NamedTuple):
 
 def parts(home: Path) -> list[CheckPart]:
     """List the parts of the check in a folder."""
-    # Tests of the kernels, with the values that they measured.
     python = [sys.executable, "-m"]
+
+    # Tests of the kernels, with the values that they measured.
     report = f"--junitxml={home / 'parts' / REPORT}"
     tests = [*python, "pytest", "-q", "-m", "gpu", report, f"--rootdir={CONF.parent}", *map(str, gpu_test_files())]
     if find_spec("xdist"):
@@ -97,10 +100,12 @@ def gpu_test_files() -> list[Path]:
 
 
 def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str], name: str) -> Path:
-    """Run the parts within so many minutes.
+    """Run the parts one after the other, each up to its share of the time.
+
+    A part is interrupted OVERHEAD seconds after its share, so the check may end OVERHEAD + GRACE seconds late.
 
     Args:
-        minutes: time from now on.
+        minutes: time of all parts together; none starts later.
         home: folder of the results, runs/gpu-check.
         todo: parts in their order.
         env: environment of their processes.
@@ -112,7 +117,7 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
     end = time.monotonic() + 60 * minutes
     (home / "parts").mkdir(parents=True, exist_ok=True)
     # The parts may all have ended already, on another GPU.
-    write(home, name)
+    write_summary(home, name)
     path = pack(home)
     # A part that has ended is not repeated, so that the same command resumes.
     for part in todo:
@@ -121,7 +126,7 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
             seconds = min(part.share * 60 * minutes, left)
             outcome = run_part(home, part, seconds, env)
             log(f"gpu-check: {part.name}, {outcome}")
-            write(home, name)
+            write_summary(home, name)
             path = pack(home)
     return path
 
@@ -129,7 +134,7 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
 def run_part(home: Path, part: CheckPart, seconds: float, env: dict[str, str]) -> str:
     """Run a command, whose output goes to parts/<name>.log, and return how it ended; a stopped part is not done."""
     # Fill in the budget.
-    budget_s = max(1.0, seconds - START)
+    budget_s = max(1.0, seconds - OVERHEAD)
     values = {"{seconds}": f"{budget_s:.0f}", "{minutes}": f"{seconds / 60:.2f}"}
 
     def fill(match: re.Match) -> str:
@@ -140,9 +145,10 @@ def run_part(home: Path, part: CheckPart, seconds: float, env: dict[str, str]) -
     # A part that is stopped has no file that marks it as done.
     path = home / "parts" / f"{part.name}.log"
     with open(path, "ab") as output:
-        status = _limited(command, seconds + START, stdout=output, stderr=subprocess.STDOUT, cwd=CONF.parent, env=env)
+        limit = seconds + OVERHEAD
+        status = _limited(command, limit, stdout=output, stderr=subprocess.STDOUT, cwd=CONF.parent, env=env)
     if status is None:
-        return f"stopped after {seconds + START:.0f} s"
+        return f"stopped after {limit:.0f} s"
     atomic.write(_done(home, part.name), f"{status}\n")
     return f"exit status {status}"
 
@@ -164,19 +170,19 @@ def _limited(command: list[str], seconds: float, **options) -> int | None:
         process.wait()
 
 
-def tests(report: Path) -> list[str]:
-    """Summarise pytest's report in lines: its counts, the failed tests and the values that tests measured."""
+def summarise_tests(report: Path) -> list[str]:
+    """Summarise pytest's JUnit report in paragraphs: counts, failed tests, and the values that tests measured."""
     if not report.exists():
         return ["No test has ended."]
     (suite,) = xml.parse(report).getroot().findall("testsuite")
 
-    # Tests that failed or raised an error, each name once.
-    failed = {}
+    # Tests that failed or raised an error, each name once: a test whose teardown fails too has a second entry.
+    failures = []
     for case in suite.iter("testcase"):
-        name = f"{case.get('classname')}.{case.get('name')}"
         tags = {child.tag for child in case}
-        failed[name] = bool({"failure", "error"} & tags)
-    failures = [f"Failed: {name}." for name, is_failed in failed.items() if is_failed]
+        line = f"Failed: {case.get('classname')}.{case.get('name')}."
+        if tags & {"failure", "error"} and line not in failures:
+            failures.append(line)
 
     # Counts, and the values that tests recorded.
     counts = ", ".join(f"{suite.get(key)} {key}" for key in ("tests", "failures", "errors", "skipped"))
@@ -185,14 +191,14 @@ def tests(report: Path) -> list[str]:
     return [f"Tests: {counts}.", *failures, measured]
 
 
-def write(home: Path, name: str) -> None:
+def write_summary(home: Path, name: str) -> None:
     """Write the results so far as <home>/<name>.md, with the tables of all benchmarks in the folder."""
     records, damaged = bench_record.scan(home)
     done = sorted((home / "parts").glob("*.done"))
     ended = {path.stem: int(path.read_text()) for path in done}
     paragraphs = ["# GPU check", f"Parts that ended, with their exit status: {ended}."]
     paragraphs += damaged
-    paragraphs += tests(home / "parts" / REPORT)
+    paragraphs += summarise_tests(home / "parts" / REPORT)
     if records:
         paragraphs.append(bench_tables.markdown(bench_tables.tables(records)))
     else:
@@ -218,23 +224,22 @@ def _done(home: Path, name: str) -> Path:
 
 def main() -> None:
     """Run the check if there is a GPU."""
-    # The argument, 8 minutes without one.
-    minutes = 8.0
-    if len(sys.argv) > 1:
-        match = re.fullmatch(r"minutes=(\d+(?:\.\d+)?)", sys.argv[1])
-        minutes = float(match[1]) if match and len(sys.argv) == 2 else 0.0
+    arguments = " ".join(sys.argv[1:]) or "minutes=8"
+    match = re.fullmatch(r"minutes=(\d+(?:\.\d+)?)", arguments)
+    minutes = float(match[1]) if match else 0.0
     if not minutes:
-        sys.exit("lra: minutes must be a number above 0: lra bench gpu-check minutes=25")
+        sys.exit(f"lra: {arguments}: minutes must be a number above 0: lra bench gpu-check minutes=25")
     if not torch.cuda.is_available():
         log("gpu-check: torch sees no GPU, nothing was run")
         return
 
-    # Tests compile the kernels and leave the checks of shapes to the tests on the CPU. An interruption by the scheduler
-    # stops the check like Ctrl-C.
     env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     env.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    env.setdefault("LRA_CHECK_SHAPES", "0")
+    # Tests compile the kernels; shapes are checked by the tests on the CPU.
     env.pop("TRITON_INTERPRET", None)
+    env.setdefault("LRA_CHECK_SHAPES", "0")
+
+    # SIGTERM of a scheduler stops the check like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # The parts are interrupted by SIGINT. In the background of a script it is ignored, and they would inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..config.errors import failure
 
+# Status of a step for which no time is left.
 LEFT_OUT = "left out: no time"
 Clock = Literal["wall", "cpu"]
 # Name or number of a step.
@@ -27,8 +28,8 @@ class Measurement:
 
     Args:
         samples: milliseconds per call, each the mean of ``calls`` consecutive calls.
-        calls: number of calls of a sample.
-        peak_bytes: the most that was allocated at once, above the bytes allocated before.
+        calls: number of calls per sample.
+        peak_bytes: most bytes allocated at once during a call, above the bytes allocated before it.
         status: ``ok``, or the reason why nothing was measured.
     """
 
@@ -53,23 +54,25 @@ def measure(
     deadline: float = math.inf,
     clock: Clock = "wall",
 ) -> dict[Name, Measurement]:
-    """Time steps in rounds, each step once per round, so that a drift of the machine's speed affects all alike.
+    """Time steps in rounds, one sample of each step per round, so that a drift of the machine affects all alike.
 
-    Warm-up and the memory pass come first and are not timed, nor is the first round on a GPU, in which its allocator
-    finds blocks for all steps. On a GPU a sample is the time between two events.
+    Before the first round each step is warmed up, called once for its peak memory, and with ``sample_ms`` once to
+    choose the calls per sample. On a GPU another round precedes the first one, in which the allocator finds blocks for
+    all steps; it is not counted. A sample is the time between two CUDA events there.
 
     Args:
         steps: functions by name.
-        repeats: rounds.
-        warmup: calls of each step before.
+        repeats: number of rounds.
+        warmup: calls of each step before its peak memory is measured.
         device: ``cpu`` or ``cuda``.
         sample_ms: least duration of a sample, which is at least one call.
-        deadline: time on the clock of ``time.monotonic``, after which only the first sample of each warm step is taken.
+        deadline: time on the clock of ``time.monotonic``. Steps whose warm-up has not begun by then are left out, and
+            no round but the first one starts later.
         clock: clock of a CPU: ``wall``, or ``cpu``, the time that all threads of this process computed, which other
             processes of a busy machine change less.
 
     Returns:
-        The measurements by name. The status of a step that raised is its error; the others continue.
+        The measurements by name. A step that raises has no samples and its error as status; the others continue.
     """
     measurements: dict[Name, Measurement] = {}
 
@@ -166,13 +169,13 @@ class _LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         # The storages of the arguments exist already.
         arguments = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        storages = {id(x.untyped_storage()) for x in arguments}
+        argument_storages = {id(x.untyped_storage()) for x in arguments}
         out = func(*args, **(kwargs or {}))
         for x in tree_leaves(out):
             if isinstance(x, torch.Tensor):
                 storage = x.untyped_storage()
                 # An operator that changes an argument in place allocates nothing.
-                if id(storage) not in storages and storage not in self.known:
+                if id(storage) not in argument_storages and storage not in self.known:
                     self.known.add(storage)
                     weakref.finalize(storage, self._free, storage.nbytes())
                     self.now += storage.nbytes()

@@ -1,6 +1,7 @@
 """Pairs of a mechanism and a public implementation of it on the same inputs, with the same weights.
 
-Packages of peers are imported when a pair is built, since none of them is a required dependency.
+A function ``build_<name>`` builds a pair for ``batch`` sequences of ``n`` tokens. It imports the package of the peer,
+since none of them is a required dependency.
 """
 
 from collections.abc import Callable
@@ -112,6 +113,7 @@ def build_performer(n: int, batch: int, dtype: torch.dtype, *, kernel: Literal["
     inputs = heads_inputs(n, batch, dtype)
     mechanism = Performer(sizes(n), kernel=kernel, redraw="never")
     reference = FastAttention(HEAD_DIM, nb_features=256, generalized_attention=kernel == "relu").to(dtype)
+    # Both have the same random features.
     mechanism.rows.draw.copy_(reference.projection_matrix)
     return PeerPair(
         mechanism=lambda: mechanism(*inputs), reference=lambda: reference(*inputs), inputs=inputs, modules=[]
@@ -127,15 +129,15 @@ def build_linear(n: int, batch: int, dtype: torch.dtype, *, causal: bool = False
     mechanism = Linear(sizes(n), causal=causal)
     if causal:
         reference = CausalLinearAttention(HEAD_DIM)
-        pairs = TriangularCausalMask(n)
+        attention_mask = TriangularCausalMask(n)
     else:
         reference = LinearAttention(HEAD_DIM)
-        pairs = FullMask(n)
+        attention_mask = FullMask(n)
     lengths = LengthMask(torch.full((batch,), n))
 
     def forward() -> Tensor:
         q, k, v = (x.transpose(1, 2) for x in inputs)  # (N,L,H,D)
-        out = reference(q, k, v, pairs, lengths, lengths)
+        out = reference(q, k, v, attention_mask, lengths, lengths)
         return out.transpose(1, 2)
 
     return PeerPair(mechanism=lambda: mechanism(*inputs), reference=forward, inputs=inputs, modules=[])
@@ -155,7 +157,7 @@ def build_linear_features(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
 
 
 def build_local(n: int, batch: int, dtype: torch.dtype, *, reach: int) -> PeerPair:
-    """Compare attention within blocks of 64 tokens (reach=0), or to 64 tokens on each side (reach=1)."""
+    """Build attention within blocks of 64 tokens (reach=0), or to 64 tokens on each side (reach=1)."""
     from local_attention import LocalAttention
 
     inputs = heads_inputs(n, batch, dtype)
@@ -189,12 +191,13 @@ def build_bigbird(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
 
     x = token_inputs(n, batch, dtype)
     config = BigBirdConfig(hidden_size=DIM, num_attention_heads=HEADS, block_size=64, num_random_blocks=3)
+    # In evaluation mode the peer would attend to block 0 instead of random blocks.
     peer = BigBirdBlockSparseAttention(config, seed=0).train()
     peer = without_projections(peer, "query", "key", "value")
-    real = torch.ones(batch, n, dtype=dtype)
-    blocked, band, rows, columns = BigBirdModel.create_masks_for_block_sparse_attn(real, 64)
+    is_real = torch.ones(batch, n, dtype=dtype)
+    blocked, band, from_mask, to_mask = BigBirdModel.create_masks_for_block_sparse_attn(is_real, 64)
     mechanism = BigBird(sizes(n), block=64)
-    return same_tokens(mechanism, lambda x: peer(x, band, rows, columns, blocked, blocked)[0], x, [])
+    return same_tokens(mechanism, lambda x: peer(x, band, from_mask, to_mask, blocked, blocked)[0], x, [])
 
 
 def build_nystrom(n: int, batch: int, dtype: torch.dtype) -> PeerPair:

@@ -1,9 +1,9 @@
 """python -m lra.bench.peers n=4096 batch=8 repeats=7: mechanisms compared with public implementations of them.
 
 Both run interleaved in one process on one thread, forward and backward, and are timed by the CPU time of the process.
-Whether they are the same function is measured too: by the difference of their outputs in float64. A peer that is not
-installed gets a row without numbers; ``make bench-peers`` installs all of them but pytorch-fast-transformers, which
-must be compiled.
+The last column compares their outputs in float64: whether they compute the same function. A peer that is not installed,
+or a length that one of them does not support, gives a row with the reason. ``make bench-peers`` installs all peers but
+pytorch-fast-transformers, which must be compiled.
 """
 
 import re
@@ -15,14 +15,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..config.errors import failure
 from . import peer_pairs
 from .measure import Measurement, measure
 from .peer_pairs import PeerPair
 
 USAGE = "python -m {} n=4096 batch=8 repeats=7, or other positive numbers"
 DEFAULTS = {"n": 4096, "batch": 8, "repeats": 7}
-CHECKED_LENGTH = 1024  # tokens of the sequences whose outputs are compared
-SAME = 1e-6  # largest relative difference, in float64, between two implementations of one function
+# Length and number of the sequences whose outputs are compared in float64.
+CHECKED_LENGTH = 1024
+CHECKED_BATCH = 2
+# Relative difference of the outputs in float64 below which two implementations compute the same function.
+SAME = 1e-6
 HEAD = ("mechanism", "peer", "ms", "peer's ms", "time / peer", "memory / peer", "same function")
 
 
@@ -33,8 +37,8 @@ class PeerComparison:
     Args:
         name: name of the mechanism as in ``attn=``.
         peer: package of the peer.
-        build: function of (n, batch, dtype) that makes the pair; raises ImportError if the peer is not installed.
-        remark: how functions differ, if they do.
+        build: function of (n, batch, dtype) that builds the pair; raises ImportError if the peer is not installed.
+        remark: how the two functions differ; empty if they are the same.
     """
 
     name: str
@@ -76,21 +80,21 @@ COMPARISONS = [
 ]
 
 
-def arguments(words: list[str], command: str = "lra.bench.peers") -> dict[str, int]:
-    """Parse the overrides of n, batch and repeats.
+def parse_overrides(overrides: list[str], command: str = "lra.bench.peers") -> dict[str, int]:
+    """Parse n, batch and repeats.
 
     Args:
-        words: overrides from the command line.
+        overrides: command-line arguments, such as ``n=4096``.
         command: module that is named in the error.
 
     Raises:
         ValueError: an override is unknown or its value is no positive number.
     """
     options = dict(DEFAULTS)
-    for word in words:
-        match = re.fullmatch(r"(n|batch|repeats)=([1-9]\d*)", word)
+    for override in overrides:
+        match = re.fullmatch(r"(n|batch|repeats)=([1-9]\d*)", override)
         if match is None:
-            raise ValueError(f"unknown override {word}; use {USAGE.format(command)}")
+            raise ValueError(f"unknown override {override}; use {USAGE.format(command)}")
         options[match[1]] = int(match[2])
     return options
 
@@ -118,7 +122,7 @@ def difference(comparison: PeerComparison) -> float:
     """Compute the norm of the difference of both outputs in float64, relative to the peer's."""
     # Both have the same weights and inputs.
     torch.manual_seed(0)
-    pair = comparison.build(CHECKED_LENGTH, 2, torch.float64)
+    pair = comparison.build(CHECKED_LENGTH, CHECKED_BATCH, torch.float64)
     mechanism = pair.mechanism()
     reference = pair.reference()
     distance = (mechanism - reference).norm()
@@ -126,15 +130,18 @@ def difference(comparison: PeerComparison) -> float:
 
 
 def row(comparison: PeerComparison, n: int, batch: int, repeats: int) -> list[str]:
-    """Measure one comparison: the cells of its row."""
+    """Measure one comparison, and return the cells of its row."""
     cells = [f"`{comparison.name}`", comparison.peer]
-    # A peer that is not installed gives a row too.
+    # A peer that is not installed, or a pair that cannot be built at this length, gives a row too.
     try:
         relative = difference(comparison)
         torch.manual_seed(0)
         pair = comparison.build(n, batch, torch.float32)
     except ImportError:
         return [*cells, "-", "-", "-", "-", "not installed"]
+    except Exception as error:
+        return [*cells, "-", "-", "-", "-", failure(error)]
+
     # Both are timed in turn. An error of one of them is its status.
     steps = {"mechanism": training_step(pair.mechanism, pair), "reference": training_step(pair.reference, pair)}
     measured = measure(steps, repeats=repeats, clock="cpu")
@@ -156,7 +163,7 @@ def with_spread(measurement: Measurement) -> str:
 
 
 def verdict(relative: float, remark: str) -> str:
-    """Say whether outputs are the same up to rounding; if not, add the remark or else the relative difference."""
+    """Write whether outputs are equal up to rounding, with their relative difference or the remark."""
     if relative < SAME:
         return f"yes, {relative:.0e}"
     return f"no, {remark}" if remark else f"no, {relative:.0e}"
@@ -167,17 +174,18 @@ def markdown(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def main(words: list[str]) -> None:
+def main(overrides: list[str]) -> None:
     """Print the table, row by row."""
     try:
-        options = arguments(words)
+        options = parse_overrides(overrides)
     except ValueError as error:
         sys.exit(f"lra: {error}")
     torch.set_num_threads(1)
     n = options["n"]
     batch = options["batch"]
     repeats = options["repeats"]
-    print(f"n = {n}, batch {batch}, 2 heads of 32, float32, forward and backward, one thread, medians of {repeats}\n")
+    sizes = f"n = {n}, batch {batch}, {peer_pairs.HEADS} heads of {peer_pairs.HEAD_DIM}, float32"
+    print(f"{sizes}, forward and backward, one thread, medians of {repeats}\n")
     print(markdown(list(HEAD)))
     print(markdown(["---", "---", "---:", "---:", "---:", "---:", "---"]))
     for comparison in COMPARISONS:

@@ -1,4 +1,4 @@
-"""A profile of training steps: time by operator and kind, and the share that is not arithmetic."""
+"""A profile of training steps: time by operator and by kind of operator, and the share that is not arithmetic."""
 
 import re
 import time
@@ -22,11 +22,12 @@ from . import contestants
 from .contestants import BenchOptions, Shape
 from .workloads import classifier
 
+# Steps before the profile, and operators in its table.
 WARMUP = 3
 TOP = 15
 HEAD = ("operator", "kind", "ms", "share", "calls")
 PYTHON = "Python and the trainer, or the device idle"
-# Kinds of operators by patterns of their names, of which the first match counts; others are element-wise or reductions.
+# Kinds of operators with a pattern of their names. The first match counts; the rest are element-wise or reductions.
 KINDS = {
     PYTHON: r"^Optimizer|^\[pl\]|^enumerate",
     "matrix products": r"mm$|mm_|bmm|matmul|linear|conv|_scaled_dot_product|attention",
@@ -36,6 +37,7 @@ KINDS = {
     r"|select_backward|slice_backward|Memcpy|Memset|detach|view|reshape|transpose|expand|as_strided|resize",
     "optimiser": r"adam",
 }
+# Kinds that count as arithmetic.
 ARITHMETIC = ("matrix products", "element-wise and reductions", "optimiser", "selection and random numbers")
 
 
@@ -87,7 +89,7 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     if options.batches == "data":
         shape = shape._replace(n=None)
         pad = options.pads[0]
-    overrides = contestants.overrides(options, options.tasks[0], shape, pad)
+    overrides = contestants.shape_overrides(options, options.tasks[0], shape, pad)
     contestant = contestants.experiment(name, overrides)
 
     # The schedule must be at least as long as the profile.
@@ -101,10 +103,11 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
 
     # The same steps twice, without and with the profiler, which slows them down.
     plan = resolve(contestant)
-    bare, _ = _run(plan, options, profiled=False)
-    seconds, events = _run(plan, options, profiled=True)
+    plain_seconds, _ = _run(plan, options, profiled=False)
+    profiled_seconds, events = _run(plan, options, profiled=True)
 
-    # Milliseconds and calls per step of each operator, without the operators that it calls.
+    # Milliseconds and calls per step of each operator, without the operators that it calls. Events of the device are
+    # kernels, whose time is in the event of the operator that launched them.
     self_time = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
     ms = {}
     calls = {}
@@ -112,28 +115,28 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
         if event.key and event.device_type == DeviceType.CPU:
             ms[event.key] = getattr(event, self_time) / 1000 / options.steps
             calls[event.key] = event.count / options.steps
-    step_ms = 1000 * bare / options.steps
-    total = 1000 * seconds / options.steps
+    step_ms = 1000 * plain_seconds / options.steps
+    profiled_ms = 1000 * profiled_seconds / options.steps
 
     # The operators that take most time.
     lines = []
     slowest_first = sorted(ms, key=lambda key: -ms[key])
     for key in slowest_first[:TOP]:
         num_calls = f"{calls[key]:.0f}"
-        lines.append([key, kind(key), *_time(ms[key], total), num_calls])
+        lines.append([key, kind(key), *_time(ms[key], profiled_ms), num_calls])
 
     # Sums of each kind; in the remaining time Python runs, or the device is idle.
-    sums = Counter({PYTHON: total - sum(ms.values())})
+    sums = Counter({PYTHON: profiled_ms - sum(ms.values())})
     for key, value in ms.items():
         sums[kind(key)] += value
     arithmetic = sum(sums[kind_name] for kind_name in ARITHMETIC)
-    kinds = [*sums.most_common(), ("not arithmetic", total - arithmetic)]
+    kinds = [*sums.most_common(), ("not arithmetic", profiled_ms - arithmetic)]
     for kind_name, value in kinds:
-        lines.append(["all", kind_name, *_time(value, total), ""])
+        lines.append(["all", kind_name, *_time(value, profiled_ms), ""])
     threads = torch.get_num_threads()
     return Table(
         name="profile",
-        title=f"{contestant.task.name} {name}: {step_ms:.1f} ms per training step, {total:.1f} profiled",
+        title=f"{contestant.task.name} {name}: {step_ms:.1f} ms per training step, {profiled_ms:.1f} profiled",
         about=f"Batch {shape.batch}, n {contestant.task.length}, {shape.dtype}, {device}, {threads} threads, "
         f"{options.steps} steps.",
         cells=frame(HEAD, lines),
@@ -156,7 +159,7 @@ def kind(operator: str) -> str:
 
 
 def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, Sequence[FunctionEventAvg]]:
-    """Seconds of ``options.steps`` steps after the warm-up, and the events of the profiler."""
+    """Train for the warm-up and ``options.steps`` steps; return the seconds of the latter and the profiler's events."""
     torch.manual_seed(0)
     model = classifier(plan.experiment)
     if options.compile:

@@ -25,7 +25,7 @@ from ..ops.recurrence import (
 from ..reference import delta_rule, gated_linear_attention, retention
 from ..reference import selective_scan as scans
 from .measure import measure
-from .peers import arguments, markdown
+from .peers import markdown, parse_overrides
 
 Operator = Callable[..., Tensor]
 
@@ -91,7 +91,7 @@ def factored_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk
     return out.flatten(2, 3)[:, :, :length]
 
 
-# The columns of the table of decays: operator and chunk size.
+# Columns of the table of decays: operator and chunk size. G is the cumulative sum of log decays.
 SCALAR_FORMS = {
     "scalar, chunk 64": (scalar_decay_attention, 64),
     "scalar, 256": (scalar_decay_attention, 256),
@@ -114,7 +114,7 @@ def attention_inputs(batch: int, length: int, dtype: torch.dtype) -> tuple[Tenso
 
 
 def decay_errors(length: int) -> Iterator[list[str]]:
-    """Measure the errors of scalar and channel decays: yield the head, then a line for each strength of the decays."""
+    """Measure the errors of scalar and channel decays: yield the header, then a row for each strength of the decays."""
     yield ["decays", *SCALAR_FORMS, *CHANNEL_FORMS]
     q, k, v = attention_inputs(ERROR_BATCH, length, torch.float64)
     x = torch.randn(q.shape, dtype=torch.float64)
@@ -134,7 +134,7 @@ def decay_errors(length: int) -> Iterator[list[str]]:
 
 
 def delta_rule_errors(length: int) -> Iterator[list[str]]:
-    """Measure the errors of the delta rule: yield the head, then a line for each kind of keys."""
+    """Measure the errors of the delta rule: yield the header, then a row for each kind of keys."""
     yield ["keys", *(f"beta {beta:g}" for beta in BETAS)]
     q, k, v = attention_inputs(ERROR_BATCH, length, torch.float64)
     # Equal keys make the triangular system as ill-conditioned as it can be.
@@ -155,7 +155,7 @@ def delta_rule_errors(length: int) -> Iterator[list[str]]:
 
 
 def scan_errors(length: int) -> Iterator[list[str]]:
-    """Measure the errors of the two scans: yield the head, then a line for each shift of the forget gate."""
+    """Measure the errors of the two scans: yield the header, then a row for each shift of the forget gate."""
     yield ["forget gate", "diagonal_recurrence", "selective_scan"]
     x = torch.randn(ERROR_BATCH, length, INNER, dtype=torch.float64)
     gates = torch.randn(x.shape, dtype=torch.float64)
@@ -215,38 +215,38 @@ def training_pass(operator: Operator, inputs: list[Tensor], bidirectional: bool)
 
 
 def times(n: int, batch: int, repeats: int) -> Iterator[list[str]]:
-    """Measure all operators in turn: yield the head, then a line for each, relative to exact two-sided attention."""
+    """Time all operators in turn: yield the header, then a row for each, relative to bidirectional exact attention."""
     yield ["operator", "causal, ms", "both directions, ms", "causal", "both directions"]
     steps = {}
     contestants = operators(batch, n)
     for name, (operator, inputs) in contestants.items():
         for bidirectional in (False, True):
-            steps[f"{name} {bidirectional}"] = training_pass(operator, inputs, bidirectional)
+            steps[name, bidirectional] = training_pass(operator, inputs, bidirectional)
     measured = measure(steps, repeats=repeats, clock="cpu")
     # The lowest sample: other work on the machine only adds time.
-    lowest = {name: min(measurement.samples) for name, measurement in measured.items()}
-    exact_ms = lowest["exact attention True"]
+    lowest_ms = {step: min(measurement.samples) for step, measurement in measured.items()}
+    exact_ms = lowest_ms["exact attention", True]
     for name in contestants:
-        causal_ms = lowest[f"{name} False"]
-        two_sided_ms = lowest[f"{name} True"]
-        ratios = [f"{causal_ms / exact_ms:.2f}", f"{two_sided_ms / exact_ms:.2f}"]
-        yield [f"`{name}`", f"{causal_ms:.0f}", f"{two_sided_ms:.0f}", *ratios]
+        causal_ms = lowest_ms[name, False]
+        bidirectional_ms = lowest_ms[name, True]
+        ratios = [f"{causal_ms / exact_ms:.2f}", f"{bidirectional_ms / exact_ms:.2f}"]
+        yield [f"`{name}`", f"{causal_ms:.0f}", f"{bidirectional_ms:.0f}", *ratios]
 
 
-def show(lines: Iterator[list[str]]) -> None:
-    """Print a Markdown table, line by line."""
-    head = next(lines)
-    print(markdown(head))
-    print(markdown(["---"] + ["---:"] * (len(head) - 1)))
-    for cells in lines:
+def show(rows: Iterator[list[str]]) -> None:
+    """Print a Markdown table, row by row; the first one is the header."""
+    header = next(rows)
+    print(markdown(header))
+    print(markdown(["---"] + ["---:"] * (len(header) - 1)))
+    for cells in rows:
         print(markdown(cells), flush=True)
     print()
 
 
-def main(words: list[str]) -> None:
+def main(overrides: list[str]) -> None:
     """Print the tables."""
     try:
-        options = arguments(words, "lra.bench.recurrences")
+        options = parse_overrides(overrides, "lra.bench.recurrences")
     except ValueError as error:
         sys.exit(f"lra: {error}")
     torch.set_num_threads(1)

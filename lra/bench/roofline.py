@@ -12,7 +12,8 @@ recompute in the backward pass:
 
     exact                   4 G n² d, 14 G n² d in both passes
     CUR, Nystromformer      G (8 n m d + 4 m² d + 8 s m³), three times that in both passes; s steps of the cubic
-                            iteration at four products each
+                            iteration at four products each. The released CUR takes U out of C, 2 m² d fewer, which is
+                            neglected.
 """
 
 from collections.abc import Callable
@@ -30,6 +31,12 @@ from .measure import measure
 from .released_cur import ReleasedCUR
 from .sdpa_backends import Exact
 from .workloads import DTYPES
+
+
+def num_bytes(G: int, n: int, d: int, dtype: torch.dtype, *, backward: bool) -> int:
+    """The bytes that any attention moves by the formulas above, see ``flops`` for the arguments."""
+    num_tensors = 11 if backward else 4
+    return num_tensors * G * n * d * dtype.itemsize
 
 
 def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> int | None:

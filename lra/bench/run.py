@@ -1,6 +1,5 @@
 """The measurement of every contestant at every shape: from the configuration of a benchmark to its rows."""
 
-import functools
 import gc
 import itertools
 import math
@@ -26,7 +25,7 @@ def run(options: BenchOptions, machine: Machine) -> Iterator[list[BenchRow]]:
     """Measure every shape.
 
     Args:
-        options: options of the benchmark, with a list for every axis.
+        options: options of the benchmark, with the names of all contestants.
         machine: this machine, with the device to measure on.
 
     Yields:
@@ -78,16 +77,20 @@ class RowGroup:
         self.dtypes = dtypes
         self.machine = machine
         self.device = machine.device
-        self.experiment = functools.cache(self._experiment)
+        self._experiments: dict[tuple[str, str | None], Experiment] = {}
 
         # Only batches of data are padded; without a length the task's own length is taken.
         is_padded = workload == "step" and options.batches == "data"
         self.pads = list(options.pads) if is_padded else [None]
         self.length = shape.n or self.experiment(options.mechanisms[0], self.pads[0]).task.length
 
-    def _experiment(self, name: str, pad: str | None) -> Experiment:
-        overrides = contestants.overrides(self.options, self.task, self.shape, pad)
-        return contestants.experiment(name, overrides)
+    def experiment(self, name: str, pad: str | None) -> Experiment:
+        """The experiment of a contestant, composed once."""
+        key = name, pad
+        if key not in self._experiments:
+            overrides = contestants.shape_overrides(self.options, self.task, self.shape, pad)
+            self._experiments[key] = contestants.experiment(name, overrides)
+        return self._experiments[key]
 
     def rows(self, before: list[BenchRow], deadline: float) -> list[BenchRow]:
         """Measure the shape.
@@ -152,9 +155,8 @@ class RowGroup:
         # The roofline counts the tensors of an Attention; a Mixer of token vectors moves others.
         attn = self.experiment(mechanism, pad).attn
         if self.workload == "attention" and issubclass(attn.function, Attention):
-            tensors = 11 if mode == "training" else 4
-            elements = tensors * shape.batch * shape.heads * self.length * shape.head_dim
-            size = elements * DTYPES[dtype].itemsize
+            G = shape.batch * shape.heads
+            size = roofline.num_bytes(G, self.length, shape.head_dim, DTYPES[dtype], backward=mode == "training")
         return BenchRow(
             what=self.workload,
             mode=mode,

@@ -1,6 +1,6 @@
-"""Workloads: a mechanism alone, and its rounding error; an encoder block; a step of the whole model.
+"""What a benchmark measures: a mechanism alone and its rounding error, an encoder block, a step of the whole model.
 
-A step has the forward pass only or both passes.
+A step is a forward pass (mode ``inference``) or a forward and backward pass (``training``).
 """
 
 import copy
@@ -64,7 +64,7 @@ class Inputs:
 
 
 def mechanism(experiment: Experiment, inputs: Inputs) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """Build a mechanism alone, and name its inputs: q, k and v, or x if it is a Mixer or a Block.
+    """Build a mechanism alone, and choose its inputs: q, k and v, or x if it is a Mixer or a Block.
 
     Args:
         experiment: experiment of the contestant.
@@ -167,7 +167,7 @@ def step(
         tensors: inputs of the part.
         inputs: tensors of the shape.
         mode: ``inference`` or ``training``.
-        compiled: whether to use torch.compile.
+        compiled: whether to use torch.compile; a mode of it counts as true, since CUDA graphs are for ``model_step``.
     """
     part.to(inputs.device).train(mode == "training")
     if compiled:
@@ -186,9 +186,11 @@ def step(
             x.grad = None
         part.zero_grad()
 
-    if mode == "training":
-        return training
-    return torch.no_grad()(forward)
+    @torch.no_grad()
+    def inference() -> None:
+        forward()
+
+    return training if mode == "training" else inference
 
 
 def model_step(
@@ -264,7 +266,7 @@ def autocast(device: str, dtype: str) -> torch.autocast:
 def _batches(experiment: Experiment, source: str, device: str, parts: int) -> list[Batch]:
     if source == "random":
         return [experiment.random_batch(device)]
-    # Eight batches of the task, divided into micro-batches.
+    # The micro-batches of eight batches of the task.
     data = experiment.task_data()
     data.setup()
     return [move_data_to_device(batch, device) for batch in islice(data.train_dataloader(), 8 * parts)]

@@ -1,1 +1,1 @@
-"""python -m lra.maps, see ``lra.maps.__main__``."""
+"""Attention maps of trained models, drawn as figures."""

@@ -133,7 +133,7 @@ def test_gpu_check_packs_report_benchmarks_and_unfinished_checkpoints(tmp_path):
 
 
 def test_gpu_check_saves_results_of_stopped_part_and_resumes_elsewhere(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(gpu_check, "START", 0)
+    monkeypatch.setattr(gpu_check, "OVERHEAD", 0)
     local_home = tmp_path / gpu_check.STUDY
     script = "import time, pathlib; print('begun', flush=True); pathlib.Path({!r}).write_text({!r}); time.sleep({})"
     command = lambda name, text, seconds: [sys.executable, "-c", script.format(str(local_home / name), text, seconds)]
@@ -205,15 +205,15 @@ def test_peer_row_reports_missing_package_or_failure():
         forward = fail if n == 64 else lambda: torch.ones(3)
         return PeerPair(mechanism=forward, reference=forward, inputs=[], modules=[])
 
-    missing = comparison_row(Mock(side_effect=ImportError))
-    assert missing == ["`doubling`", "package", "-", "-", "-", "-", "not installed"]
+    for error, reason in ((ImportError(), "not installed"), (ValueError("too short"), "too short")):
+        assert comparison_row(Mock(side_effect=error)) == ["`doubling`", "package", "-", "-", "-", "-", reason]
     assert "no room" in comparison_row(build)[-1]
 
 
 def test_unknown_peer_override_is_rejected():
-    assert peers.arguments(["n=16", "repeats=2"]) == {"n": 16, "batch": 8, "repeats": 2}
+    assert peers.parse_overrides(["n=16", "repeats=2"]) == {"n": 16, "batch": 8, "repeats": 2}
     with pytest.raises(ValueError, match=r"unknown override n=0; use python -m lra\.bench\.recurrences n=4096"):
-        peers.arguments(["n=0"], "lra.bench.recurrences")
+        peers.parse_overrides(["n=0"], "lra.bench.recurrences")
 
 
 def test_recurrence_errors_are_rounding_and_times_are_complete():
