@@ -14,12 +14,12 @@ from ..config.entry import main
 from ..config.experiment import Experiment
 from .properties import CHECKS, LENGTH, Check, gradient_is_the_derivative, in_float32
 
-# Options of attn that are a number of tokens of the sequence.
+# Options of attn that are a number of tokens, at most the length of the sequence.
 TOKEN_BUDGETS = ("count", "landmarks", "window", "global_tokens")
 
 
 class SmallExperiment(Experiment):
-    """An experiment of small sizes, whose task is not trained."""
+    """An experiment of small sizes: the checks build its block and train nothing."""
 
     conf: ClassVar[str] = "checks"
 
@@ -67,7 +67,7 @@ def applicable_checks(experiment: Experiment) -> list[Check]:
 
 
 def title(mechanism_check: Check) -> str:
-    """Return the name of a check as words."""
+    """Return the name of a check, with blanks between its words."""
     return mechanism_check.__name__.replace("_", " ")
 
 
@@ -87,17 +87,17 @@ def failure(mechanism_check: Check, experiment: Experiment) -> str | None:
 
 def failed_checks(experiment: Experiment) -> list[str]:
     """List the checks that the mechanism of an experiment fails, with their errors."""
-    # The sequences of the checks are shorter than the ones of the task, and no token budget may exceed the length.
+    # The checks have sequences of LENGTH tokens, which a token budget may not exceed.
     attn = experiment.attn
     for option in TOKEN_BUDGETS:
         if (attn.get(option) or 0) > LENGTH:
             attn = attn.replace(**{option: LENGTH})
     small = compose(SmallExperiment, ["attn=mean"]).replace(attn=attn, block=experiment.block)
     failed = []
-    for check in applicable_checks(small):
-        problem = failure(check, small)
+    for mechanism_check in applicable_checks(small):
+        problem = failure(mechanism_check, small)
         if problem is not None:
-            failed.append(f"{title(check)} ({problem})")
+            failed.append(f"{title(mechanism_check)} ({problem})")
     return failed
 
 

@@ -1,8 +1,8 @@
-"""Checks of mechanisms at the level of the encoder block, in float64 except for Triton kernels and the bfloat16 check.
+"""Checks of mechanisms at the level of the encoder block, in float64 with two exceptions.
 
 A check is a function of an experiment that returns whether it passes. The first line of its docstring is printed if it
-fails. Unless a check says otherwise, a batch has four sequences of 128 positions, of which 128, 97, 70 and 3 are real
-tokens. A Triton kernel computes in float32.
+fails. Unless a check sets other lengths, a batch has four sequences of 128 positions, of which 128, 97, 70 and 3 are
+real tokens. Triton kernels compute in float32, and one check compares bfloat16 with float32.
 """
 
 import copy
@@ -19,12 +19,12 @@ from ..ops.segment_means import argsort_valid_first
 LENGTH = 128
 # Real tokens of each sequence: full, odd, even, and fewer than every default token budget.
 LENGTHS = (128, 97, 70, 3)
-# Real tokens of a sequence that is shorter than the mechanism's budget of tokens.
+# Real tokens of a sequence that has fewer than the token budget.
 FEW = 16
 # Step of the difference quotient.
 STEP = 1e-6
-# Bound on the distance of bfloat16 from float32, relative to the norm of the float32 result.
-ROUGH = 0.1
+# Largest distance of the bfloat16 result from the float32 result, relative to the norm of the latter.
+BFLOAT16_TOLERANCE = 0.1
 
 # Returns whether the mechanism of an experiment passes.
 Check = Callable[[Experiment], bool]
@@ -80,7 +80,7 @@ def inputs(
     lengths: tuple[int, ...] = LENGTHS,
     length: int = LENGTH,
 ) -> tuple[Tensor, Tensor]:
-    """Draw random token vectors (N,L,dim), and make the mask (N,L) of sequences of the given real lengths."""
+    """Draw random token vectors (N,L,dim), and make the mask (N,L) of sequences with these numbers of real tokens."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(lengths), length, experiment.model.dim)
     x = torch.randn(*shape, dtype=torch.float64, generator=generator)
@@ -91,7 +91,7 @@ def inputs(
 
 
 def with_holes(mask: Tensor) -> Tensor:
-    """Mask about 40 percent of the real positions too, as black pixels do; position 1 of each sequence is real."""
+    """Also mask about 40 percent of the real positions, as an image task masks black pixels; position 1 stays real."""
     generator = torch.Generator().manual_seed(2)
     is_real = torch.rand(mask.shape, generator=generator) < 0.6
     is_second = torch.arange(mask.shape[1]) == 1
@@ -179,7 +179,7 @@ def every_parameter_gets_a_gradient(experiment: Experiment) -> bool:
     return True
 
 
-def compactable(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, length: int = LENGTH) -> bool:
+def is_compactable(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, length: int = LENGTH) -> bool:
     """Compaction, followed by padding to a multiple of 64, changes no output of a real token."""
     module = block(experiment, length)
     x, mask = inputs(experiment, lengths=lengths, length=length)
@@ -201,7 +201,7 @@ def compactable(experiment: Experiment, lengths: tuple[int, ...] = LENGTHS, leng
 def compactable_as_declared(experiment: Experiment) -> bool:
     """With ``compactable = True``, outputs do not depend on masked positions, not even on their number."""
     is_declared = getattr(block(experiment), "compactable", False)
-    return not is_declared or compactable(experiment)
+    return not is_declared or is_compactable(experiment)
 
 
 def no_mask_is_a_mask_of_real_tokens(experiment: Experiment) -> bool:
@@ -279,7 +279,7 @@ def bfloat16_stays_near_float32(experiment: Experiment) -> bool:
     with torch.autocast("cpu", torch.bfloat16):
         rough = real_outputs(module, x, mask)
     distance = (rough - exact).norm()
-    is_close = distance < ROUGH * exact.norm()
+    is_close = distance < BFLOAT16_TOLERANCE * exact.norm()
     is_finite = rough.isfinite().all()
     return bool(is_finite) and bool(is_close)
 

@@ -15,12 +15,12 @@ from ..results.palette import SHADES, SIGNED_SHADES, shade_range
 COLUMNS = 96
 LINES = 40
 # Font size of a text in points; width of a character of DejaVu Sans Mono and height of a line in inches.
-SIZE = 8
-ADVANCE = 0.602 * SIZE / 72
-LEADING = 1.6 * SIZE / 72
+FONT_SIZE = 8
+ADVANCE = 0.602 * FONT_SIZE / 72
+LEADING = 1.6 * FONT_SIZE / 72
 WORD: dict[str, Any] = {
     "family": "DejaVu Sans Mono",
-    "size": SIZE,
+    "size": FONT_SIZE,
     "ha": "center",
     "va": "center_baseline",
     "color": "#16161a",
@@ -78,7 +78,7 @@ def markers(image: np.ndarray) -> list[int]:
 
 
 def pixels(view: View) -> Figure:
-    """Draw the image with the chosen points, each reading as an image, and the full map."""
+    """Draw the image with rings at the positions of the readings, each reading as an image, and the full map."""
     side = isqrt(len(view.inputs))
     num_pixels = side * side
     num_images = 1 + len(view.at)
@@ -112,7 +112,7 @@ def expression(view: View) -> Figure:
     """Draw the tokens of an expression with their names, separated by blanks if a name is longer than one letter."""
     longest = max(map(len, view.alphabet))
     separator = " " if longest > 1 else ""
-    words = [view.alphabet[id] + separator for id in view.inputs]
+    words = [view.alphabet[token] + separator for token in view.inputs]
     return tokens(view, words)
 
 
@@ -200,7 +200,7 @@ def layout(words: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def series(view: View) -> Figure:
-    """Draw the first feature over the positions, marks of the second one as rings, and each reading as bars below."""
+    """Draw the first feature over the positions, with rings where the second one is not 0, and each reading as bars."""
     num_readings = len(view.at)
     height = 1.8 + 1.3 * num_readings
     ratios = [1.6, *[1.0] * num_readings]
@@ -253,8 +253,8 @@ def _draw_map(figure: Figure, axes: Axes, full_map: np.ndarray) -> None:
 def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | None = None, bar: Axes | None = None):
     """Shade from white at the least weight to blue at the greatest; with two colours around zero if some are negative.
 
-    The greatest 0.1 % are clipped. With a ``bar``, shades end at 56 % of their strength (38 % with two colours), so
-    that text on them is readable.
+    The range is taken from ``values``, by default the shades; the greatest 0.1 % are clipped. With a ``bar``, shades
+    end at 56 % of their strength (38 % with two colours), so that text on them is readable.
     """
     if values is None:
         values = shades

@@ -1,7 +1,8 @@
-"""Attention maps of a trained model: the weight of each position of a sequence for another.
+"""Attention maps of a trained model: the weight of each key position for each query position.
 
-N examples (each tower counts as one), H heads, L length, R readings. A reading is a set of weights over queries:
-one-hot for one position, or the pooling: one-hot for a class token or the last token, else a mean.
+N examples (each tower counts as one), H heads, L length, R readings. A reading is a set of weights over the
+queries. It is one-hot for one query position, or it is the pooling of the model: one-hot for a class token or the last
+token, else the mean over real tokens.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from ..attention.base import Attention, Mixer
 from ..data.datamodule import Batch
 from ..model.classifier import Classifier
 
-# Columns of the identity per call, so that values are not too wide for any mechanism.
+# Columns of the identity per call of a mechanism, which limits the width and the memory of the values.
 WIDTH = 128
 
 
@@ -39,19 +40,19 @@ def attention_map(model: Classifier, batch: Batch, layer: int) -> Tensor | None:
         if not isinstance(mixer, Mixer):
             return None
         first_call = calls(model, batch, mixer)[0]
-        x, mask = first_call.positional
+        x, mask = first_call.args
         return mixer.attention_map(x, mask)
 
     # The sequences of the block; within it they may be cut into chunks.
     first_call = calls(model, batch, block)[0]
-    N, L, _ = first_call.positional[0].shape
+    N, L, _ = first_call.args[0].shape
 
     # One call of the mechanism, or one for each tower.
     tower_maps = []
     for call in calls(model, batch, attention):
-        q, k, v, mask = call.positional
+        q, k, v, mask = call.args
         arguments = {"q": q, "k": k, "v": v, "mask": mask}
-        arguments |= call.by_name
+        arguments |= call.kwargs
         chunk_maps = matrix(attention, arguments)
         full_map = _join_chunks(chunk_maps, N)
         tower_maps.append(full_map[..., :L, :L])
@@ -89,7 +90,8 @@ def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tenso
 def jacobian(model: Classifier, batch: Batch, layer: int, readings: Tensor) -> Tensor:
     """Compute the Frobenius norm of the derivative of each reading of a layer's output by each vector of its input.
 
-    The layer is its mixer if it has one, else the whole block with its residual path.
+    It replaces the map of a mechanism that has none. The layer is the mixer of the block if it has one, else the whole
+    block with its residual path.
 
     Args:
         model: trained.
@@ -103,7 +105,7 @@ def jacobian(model: Classifier, batch: Batch, layer: int, readings: Tensor) -> T
     block = model.blocks[layer]
     module = getattr(block, "mixer", block)
     first_call = calls(model, batch, module)[0]
-    x, *arguments = first_call.positional
+    x, *arguments = first_call.args
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         out = module(x, *arguments)
@@ -127,16 +129,16 @@ def jacobian(model: Classifier, batch: Batch, layer: int, readings: Tensor) -> T
 class ModuleCall(NamedTuple):
     """The arguments of a call of a module."""
 
-    positional: tuple
-    by_name: dict[str, Any]
+    args: tuple
+    kwargs: dict[str, Any]
 
 
 def calls(model: Classifier, batch: Batch, module: nn.Module) -> list[ModuleCall]:
     """Record every call of a module of a model on a batch."""
     recorded: list[ModuleCall] = []
 
-    def record_arguments(_module: nn.Module, positional: tuple, by_name: dict[str, Any]) -> None:
-        recorded.append(ModuleCall(positional, by_name))
+    def record_arguments(_module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        recorded.append(ModuleCall(args, kwargs))
 
     hook = module.register_forward_pre_hook(record_arguments, with_kwargs=True)
     with hook, torch.no_grad():

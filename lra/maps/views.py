@@ -1,4 +1,4 @@
-"""The contents of figures from a model and an example: the inputs, the chosen positions, the weights."""
+"""The contents of figures from a model and an example: its inputs, the positions of the readings, their weights."""
 
 from collections.abc import Sequence
 from math import isqrt
@@ -20,6 +20,8 @@ from .draw import View, markers
 
 
 class MapsOptions(Options):
+    """Options of ``python -m lra.maps``, explained in conf/maps.yaml."""
+
     conf: ClassVar[str] = "maps"
 
     run: Path | None
@@ -77,12 +79,13 @@ def views(
         if options.at is not None:
             at = positions(options.at, side, masks[tower, :length])
         elif experiment.source.path.endswith(".Pathfinder"):
+            # Pathfinder asks whether two marked points are connected, so the default are these two queries.
             size = isqrt(len(sequence))
             image = sequence[: size * size].reshape(size, size)
             at = markers(image.numpy())
         sequences.append(sequence[:length].numpy())
         positions_by_tower.append(at)
-        tower_readings.append(reading(at, masks[tower], pool, width))
+        tower_readings.append(reading_weights(at, masks[tower], pool, width))
 
     readings = torch.stack(tower_readings)  # (T,R,L)
     full_maps, weights, description = _weights(model, batch, layer, options.head, readings)
@@ -151,7 +154,7 @@ def whole_number(name: str, value: object, end: int) -> int:
     return value
 
 
-def reading(at: Sequence[int | None], mask: Tensor, pool: Pool, width: int) -> Tensor:
+def reading_weights(at: Sequence[int | None], mask: Tensor, pool: Pool, width: int) -> Tensor:
     """Make the weights over queries of each reading (R, width).
 
     Args:
@@ -164,16 +167,16 @@ def reading(at: Sequence[int | None], mask: Tensor, pool: Pool, width: int) -> T
     weights = torch.zeros(len(at), width)
     num_tokens = len(mask)
     first = 1 if pool in FIRST_VECTOR else 0
-    for reading_weights, position in zip(weights, at, strict=True):
+    for row, position in zip(weights, at, strict=True):
         if position is not None:
-            reading_weights[first + position] = 1
+            row[first + position] = 1
         elif first:
             # The class token.
-            reading_weights[0] = 1
+            row[0] = 1
         elif pool == "last":
-            reading_weights[last_real(mask[None])] = 1
+            row[last_real(mask[None])] = 1
         else:
-            reading_weights[:num_tokens] = mask / mask.sum()
+            row[:num_tokens] = mask / mask.sum()
     return weights
 
 
@@ -208,19 +211,19 @@ def _weights(
 
 
 def _title(options: MapsOptions, experiment: Experiment, model: Classifier, data: TaskData, batch: Batch) -> str:
-    """Describe an example: its task, mechanism, split and index, label and answer of the model."""
+    """Describe an example: its task, mechanism, split and index, its label and the model's prediction."""
     with torch.no_grad():
         outputs = model(batch.inputs, batch.mask)[0]
     label = batch.label[0].item()
     classes = data.source.classes
     # A regression has numbers, a classification class names or, without names, indices.
     if batch.label.is_floating_point():
-        answer = outputs[0].item()
+        prediction = outputs[0].item()
         label_text = f"{label:.3f}"
-        answer_text = f"{answer:.3f}"
+        prediction_text = f"{prediction:.3f}"
     else:
-        answer = int(outputs.argmax())
+        prediction = int(outputs.argmax())
         label_text = classes[int(label)] if classes else str(label)
-        answer_text = classes[answer] if classes else str(answer)
+        prediction_text = classes[prediction] if classes else str(prediction)
     example = f"{experiment.task.name}, {experiment.label}, {options.split} {options.example}"
-    return f"{example}: label {label_text}, answer {answer_text}"
+    return f"{example}: label {label_text}, prediction {prediction_text}"

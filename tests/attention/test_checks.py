@@ -66,7 +66,7 @@ def test_compactable_flag_matches_behaviour(name):
     """The length is 1,024, so that no band or block covers the whole sequence."""
     experiment = config(name, *CHECK_SIZES)
     is_declared = getattr(properties.block(experiment, 1024), "compactable", False)
-    assert properties.compactable(experiment, (1024, 700), 1024) == is_declared
+    assert properties.is_compactable(experiment, (1024, 700), 1024) == is_declared
 
 
 class Broken(Attention):

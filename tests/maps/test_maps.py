@@ -128,10 +128,10 @@ def test_words_are_centred_on_their_shaded_cells(display, dpi):
 def test_reading_weights_and_positions_from_options():
     mask = torch.tensor([True, True, True, False])
     for pool in ("mean", "flatten"):
-        assert (views.reading([None, 1], mask, pool, 4) * 3).tolist() == [[1, 1, 1, 0], [0, 3, 0, 0]]
-    assert views.reading([None, 1], mask, "last", 5).tolist() == [[0, 0, 1, 0, 0], [0, 1, 0, 0, 0]]
+        assert (views.reading_weights([None, 1], mask, pool, 4) * 3).tolist() == [[1, 1, 1, 0], [0, 3, 0, 0]]
+    assert views.reading_weights([None, 1], mask, "last", 5).tolist() == [[0, 0, 1, 0, 0], [0, 1, 0, 0, 0]]
     for pool in ("cls", "class"):
-        assert views.reading([None, 1], mask, pool, 5).tolist() == [[1, 0, 0, 0, 0], [0, 0, 1, 0, 0]]
+        assert views.reading_weights([None, 1], mask, pool, 5).tolist() == [[1, 0, 0, 0, 0], [0, 0, 1, 0, 0]]
     assert views.positions([[0, 1], [1, 0]], 2, mask) == [1, 2]
     assert views.positions([1, 0], 2, mask) == [2] and views.positions([1, 0], None, mask) == [1, 0]
     for at, side, reason in ((3, None, "masked as padding"), (4, None, "from 0 to 3"), ([[2, 0]], 2, "a row of at")):
