@@ -28,7 +28,7 @@ Task = Literal["listops", "text", "retrieval", "image", "pathfinder", "pathfinde
 
 
 class Filters(Section):
-    """Properties that a line needs; None: any."""
+    """Properties that a line must have; None: any. ``since`` is the earliest year."""
 
     task: Task | None
     protocol: Protocol | None
@@ -37,6 +37,8 @@ class Filters(Section):
 
 
 class LeaderboardOptions(Options):
+    """Options of ``python -m lra.leaderboard``, explained in conf/leaderboard.yaml."""
+
     conf: ClassVar[str] = "leaderboard"
 
     filters: Filters
@@ -87,17 +89,17 @@ def pages(root: Path = CONF.parent) -> dict[Path, str]:
     }
 
 
-def filter_words(words: list[str]) -> list[str]:
-    """Name filters in full, since task= and protocol= alone choose files of conf."""
+def qualify_filters(arguments: list[str]) -> list[str]:
+    """Replace task=listops by filters.task=listops: for Hydra, task= and protocol= choose files of conf."""
     names = tuple(f"{name}=" for name in Filters.model_fields)
-    return [f"filters.{word}" if word.startswith(names) else word for word in words]
+    return [f"filters.{argument}" if argument.startswith(names) else argument for argument in arguments]
 
 
-def parse(words: list[str]) -> LeaderboardOptions:
+def parse(arguments: list[str]) -> LeaderboardOptions:
     """Parse the arguments of the command."""
-    return compose(LeaderboardOptions, filter_words(words))
+    return compose(LeaderboardOptions, qualify_filters(arguments))
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = filter_words(sys.argv[1:])
+    sys.argv[1:] = qualify_filters(sys.argv[1:])
     leaderboard()

@@ -19,10 +19,9 @@ from ..results.bench_record import BenchRecord
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.published import TITLES
 from ..results.summary import Row, Studies, collect
-from ..results.table import in_markdown
 from ..runs.published import HOME
 from .lines import LeaderboardLine
-from .mechanism import MechanismFacts, mechanisms, plain
+from .mechanism import MechanismFacts, format_option, mechanisms
 from .table import markdown
 
 MEGABYTE = 2**20
@@ -44,13 +43,13 @@ def card(name: str, lines: Sequence[LeaderboardLine]) -> str:
         suggestion = f"; did you mean {similar[0]}?" if similar else "; docs/mechanisms.md lists them"
         raise ValueError(f"card={name} is no mechanism of conf/attn{suggestion}")
     mechanism = mechanisms()[name]
-    parts = [f"# {name}", overview(mechanism), options(mechanism), results(name), costs(name), published(name, lines)]
+    parts = [f"# {name}", overview(mechanism), options(mechanism), results(name), costs(name)]
+    parts.append(leaderboard_section(name, lines))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def overview(mechanism: MechanismFacts) -> str:
     """Describe what a mechanism computes, where it is implemented, its complexity, parameters and checks."""
-    sentence = in_markdown(mechanism.sentence).replace("\\`", "`")
     facts = [f"* Code: [{mechanism.module}](../../{mechanism.module})"]
     if mechanism.reference:
         facts.append(f"* Reference in plain torch: [{mechanism.reference}](../../{mechanism.reference})")
@@ -58,8 +57,8 @@ def overview(mechanism: MechanismFacts) -> str:
         facts.append(f"* Complexity: {mechanism.complexity}")
     model = encoder(mechanism.name)
     if model is not None:
-        number = sum(parameter.numel() for parameter in model.parameters())
-        facts.append(f"* Parameters of the two-layer encoder on ListOps: {number:,}")
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        facts.append(f"* Parameters of the two-layer encoder on ListOps: {num_parameters:,}")
         state = state_size(model)
         if state:
             facts.append(f"* State of a layer: {state:,} numbers, carried from token to token in each direction")
@@ -68,11 +67,11 @@ def overview(mechanism: MechanismFacts) -> str:
         f"* Checks: the test suite runs {len(CHECKS)} checks on it (`lra check attn={mechanism.name}`); "
         "`tests/attention/test_checks.py` lists published behaviour that fails one"
     )
-    return "\n\n".join([sentence, "\n".join(facts)])
+    return "\n\n".join([mechanism.markdown_sentence, "\n".join(facts)])
 
 
 def encoder(name: str) -> nn.Module | None:
-    """Build the encoder on ListOps without memory for its parameters; None if it cannot be built here."""
+    """Build the encoder on ListOps on the meta device; None if it cannot be built here."""
     try:
         return compose(Experiment, ["task=listops", f"attn={name}"]).meta_model
     except (ValueError, ImportError):
@@ -80,7 +79,7 @@ def encoder(name: str) -> nn.Module | None:
 
 
 def reach(name: str) -> list[str]:
-    """List how far the layers of trained models have to see, for each study and task whose models were probed."""
+    """List the reach of trained models, how far each layer has to attend, for each probed study and task."""
     lines = []
     for study, rows in published_studies().items():
         # The reach is compared with the control on the same task.
@@ -92,7 +91,7 @@ def reach(name: str) -> list[str]:
 
 
 def locality(name: str, rows: list[Row]) -> tuple[str, str]:
-    """Find the reach of a mechanism among the rows of a task, and what the number means; empty if it was not probed."""
+    """Find the reach of a mechanism among the rows of a task, and its definition; both empty if it was not probed."""
     for column in extensions.columns(rows):
         if column.name != "locality":
             continue
@@ -105,7 +104,7 @@ def locality(name: str, rows: list[Row]) -> tuple[str, str]:
 
 def options(mechanism: MechanismFacts) -> str:
     """List the options of a mechanism with their defaults."""
-    rows = [f"| `attn.{key}` | {plain(value)} |" for key, value in mechanism.options.items()]
+    rows = [f"| `attn.{key}` | {format_option(value)} |" for key, value in mechanism.options.items()]
     if mechanism.block:
         rows.insert(0, f"| `block` | {mechanism.block} |")
     if not rows:
@@ -116,10 +115,10 @@ def options(mechanism: MechanismFacts) -> str:
 def results(name: str) -> str:
     """List the results of runs in this repository: the Arena, other studies, scratch and pretrained."""
     studies = published_studies()
+    items = []
     # The Arena first, then every study, with pretrained runs next to runs from scratch.
-    items = [
-        arena_result(entry) for of_task in entries(studies).values() for entry in of_task if entry.row.label == name
-    ]
+    for task_entries in entries(studies).values():
+        items += [arena_result(entry) for entry in task_entries if entry.row.label == name]
     for study, rows in studies.items():
         scores = [study_result(row) for row in rows if row.label.partition("+")[0] == name and row.scores]
         if scores:
@@ -130,11 +129,13 @@ def results(name: str) -> str:
 
 
 def arena_result(entry: ArenaEntry) -> str:
-    """Describe the runs of a mechanism at the papers' budget."""
+    """Describe the runs of a mechanism at the papers' budget, with what differs from the usual training."""
     gain = gain_cell(entry).text
     over = f", {gain} over the control" if gain != "-" else ""
     seeds = seeds_text(entry.row.n, entry.row.num_failed)
-    return f"* **{TITLES[entry.row.task]}, papers' budget**: {score_text(entry.row)} (n = {seeds}){over}"
+    # The name of an entry is the label, with the remarks in brackets: cur_abs (6 layers, d 128).
+    remarks = entry.name.removeprefix(entry.row.label)
+    return f"* **{TITLES[entry.row.task]}, papers' budget**{remarks}: {score_text(entry.row)} (n = {seeds}){over}"
 
 
 def study_result(row: Row) -> str:
@@ -144,9 +145,11 @@ def study_result(row: Row) -> str:
 
 
 def costs(name: str) -> str:
-    """List time and memory of a forward and backward pass over the length, as measured for the board."""
+    """List time and memory of a forward and backward pass by length, as measured for the board.
+
+    All mechanisms were measured on one machine in one run, so that their costs compare.
+    """
     record = bench()
-    # Measured on one machine in one run, so that mechanisms compare.
     if record is None:
         return ""
     measured = [row for row in record.rows if row.mechanism == name and row.mode == "training" and row.ms]
@@ -165,13 +168,13 @@ def costs(name: str) -> str:
     return "\n".join(["## Time and memory over length", "", about, "", *head, *rows])
 
 
-def published(name: str, lines: Sequence[LeaderboardLine]) -> str:
+def leaderboard_section(name: str, lines: Sequence[LeaderboardLine]) -> str:
     """Show the lines of the leaderboard that belong to a mechanism."""
-    of_mechanism = [line for line in lines if line.group == name or name in line.names]
-    if not of_mechanism:
+    mechanism_lines = [line for line in lines if line.group == name or name in line.names]
+    if not mechanism_lines:
         return ""
     # The table's links are relative to docs, the card lies in docs/mechanisms.
-    table = markdown(of_mechanism).replace("](results.md", "](../results.md").replace("](../sub", "](../../sub")
+    table = markdown(mechanism_lines).replace("](results.md", "](../results.md").replace("](../sub", "](../../sub")
     return "\n".join(["## On the leaderboard", "", table])
 
 

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 from ..results import published
 from ..results.published import TASKS, PrintedValue, Protocol, training_of
 
-# verified: run here, or a submission that was rerun. reported: a submission. quoted: printed in a paper. digest:
-# printed in a paper, read in a summary. recalled: not read.
+# The most reliable status first. verified: run here, or a submission that a rerun confirmed. reported: any other
+# submission. quoted: printed in a paper. digest: printed in a paper, read in a summary. recalled: not read.
 Status = Literal["verified", "reported", "quoted", "digest", "recalled"]
 STATUSES = get_args(Status)
 FIVE = TASKS[:5]
@@ -51,7 +51,7 @@ class LeaderboardLine:
 
     Args:
         model: name of the model in its source.
-        group: key that prints of one model share.
+        group: key that all lines of one model share.
         scores: scores by task.
         average: average that the source prints; None without one.
         averaged: how that average was computed.
@@ -79,7 +79,7 @@ class LeaderboardLine:
 
     @property
     def mean_of_five(self) -> float | None:
-        """Mean over the five tasks without Path-X, comparable between all sources; None if one is missing or FAIL."""
+        """Mean over the five tasks without Path-X, comparable between sources; None if one is missing or FAIL."""
         values = [self.scores[task].value for task in FIVE if task in self.scores]
         numbers = [value for value in values if value is not None]
         return mean(numbers) if len(numbers) == len(FIVE) else None
@@ -101,7 +101,7 @@ def _quoted_line(values: list[PrintedValue]) -> LeaderboardLine:
     training = training_of(first)
     scores = {}
     average = None
-    # A printed average is kept apart: sources average over different tasks.
+    # The printed average is not a score: sources average over different tasks.
     for value in values:
         if value.task == AVERAGE:
             average = value.number
@@ -128,7 +128,8 @@ def _quoted_line(values: list[PrintedValue]) -> LeaderboardLine:
 def merged(lines: Iterable[LeaderboardLine]) -> list[LeaderboardLine]:
     """Merge lines of one model that print the same numbers into a single line with all sources.
 
-    Average, size, protocol, year and note are of the line with more scores, or else of the older one.
+    The line with more scores, of two with the same number the older one, gives average, size, protocol, year and note;
+    the status is the more reliable one.
 
     Args:
         lines: lines in the order of published.csv.
@@ -159,8 +160,13 @@ def repeats(line: LeaderboardLine, other: LeaderboardLine) -> bool:
 
 
 def group_of(model: str, attn: str) -> str:
-    """Key of a model that its prints share: its name in conf/attn, else its name without origin and spelling."""
-    # A print that names several mechanisms belongs to the first one, a label with options to its mechanism.
+    """Key of a model that its lines share: its name in conf/attn, else its name without brackets in one spelling.
+
+    Args:
+        model: name of the model in its source.
+        attn: labels of the same mechanism in this suite, separated by blanks; empty without one.
+    """
+    # Several labels belong to the first mechanism, a label with options to the mechanism without them.
     if attn:
         return re.sub(r"-[\w.]+=[^+]*", "", attn).split()[0]
     name = re.sub(r"\s*\(.*?\)", "", model).lower().strip()
@@ -173,48 +179,61 @@ def mechanism_of(label: str) -> str:
 
 
 def convention(scores: Mapping[str, Score], average: float | None, note: str = "") -> str:
-    """Find out over which tasks a source averages.
+    """Describe over which tasks a source averages: the first rule whose mean is the printed average.
 
     Args:
         scores: scores by task.
         average: average that the source prints.
-        note: remarks on the scores, which may say that the average is not the mean of the tasks.
+        note: remarks on the scores, which may state that the average is not the mean of the tasks.
 
     Returns:
-        A description; empty without an average.
+        The rule; ``unclear`` if none agrees, empty without an average.
     """
     if average is None:
         return ""
-    # The note says that it is not the mean of the tasks: a candidate below would agree by coincidence.
+    # If the average is not the mean of the tasks by the note, a rule would agree by coincidence.
     if "average is NOT" in note and not re.search("equals|implies", note):
         return "unclear"
     values = {task: score.value for task, score in scores.items()}
-    # Candidates: the printed average has to be the mean over one of these lists.
-    other_tasks = [value for task, value in values.items() if task != "pathfinder_x" and value is not None]
-    path_x = values.get("pathfinder_x")
-    num_failed = len([value for value in values.values() if value is None])
-    if not other_tasks:
+    rules = averaging_rules(values)
+    if not rules:
         return "tasks not printed"
-    names = {4: "four", 5: "five"}
-    candidates = {}
-    # With a score on Path-X: all six tasks, or without ListOps.
-    if path_x is not None:
-        candidates["six tasks"] = [*other_tasks, path_x]
-        without_listops = [value for task, value in values.items() if task != "listops" and value is not None]
-        candidates["five tasks, ListOps left out"] = without_listops
-    candidates[f"{names.get(len(other_tasks), len(other_tasks))} tasks, Path-X left out"] = other_tasks
-    # Without a score on Path-X, a source may count each FAIL, or the Path-X that it does not print, as 50 or 0.
-    if path_x is None:
-        num_missing = max(num_failed, 1)
-        has_other_fail = any(value is None for task, value in values.items() if task != "pathfinder_x")
-        name = "each FAIL" if has_other_fail else "missing Path-X"
-        for substitute in (50.0, 0.0):
-            candidates[f"{name} as {substitute:.0f}"] = other_tasks + [substitute] * num_missing
-    # The first candidate that agrees with the printed average.
-    for name, tasks in candidates.items():
-        if abs(mean(tasks) - average) < ROUNDING:
+    for name, averaged_values in rules.items():
+        if abs(mean(averaged_values) - average) < ROUNDING:
             return name
     return "unclear"
+
+
+def averaging_rules(values: Mapping[str, float | None]) -> dict[str, list[float]]:
+    """List the rules by which a source may average, each with the numbers whose mean it would print.
+
+    Args:
+        values: scores by task; None for FAIL.
+
+    Returns:
+        The rules in the order of preference; none without a score on a task other than Path-X.
+    """
+    other_tasks = [value for task, value in values.items() if task != "pathfinder_x" and value is not None]
+    path_x = values.get("pathfinder_x")
+    if not other_tasks:
+        return {}
+    rules = {}
+    # With a score on Path-X: all six tasks, or without ListOps.
+    if path_x is not None:
+        rules["six tasks"] = [*other_tasks, path_x]
+        without_listops = [value for task, value in values.items() if task != "listops" and value is not None]
+        rules["five tasks, ListOps left out"] = without_listops
+    num_tasks = len(other_tasks)
+    number_word = {4: "four", 5: "five"}.get(num_tasks, num_tasks)
+    rules[f"{number_word} tasks, Path-X left out"] = other_tasks
+    # Without a score on Path-X, a source may count each FAIL, or the Path-X that it does not print, as 50 or 0.
+    if path_x is None:
+        failed = [task for task, value in values.items() if value is None]
+        num_missing = max(len(failed), 1)
+        name = "missing Path-X" if set(failed) <= {"pathfinder_x"} else "each FAIL"
+        for substitute in (50.0, 0.0):
+            rules[f"{name} as {substitute:.0f}"] = other_tasks + [substitute] * num_missing
+    return rules
 
 
 def status_of(notes: Iterable[str]) -> Status:
@@ -226,10 +245,10 @@ def status_of(notes: Iterable[str]) -> Status:
 
 
 def year_of(value: PrintedValue) -> int | None:
-    """Year of a paper: printed in its name, else of its number in arXiv; None if neither is known."""
-    printed = re.search(r"\b20\d\d\b", value.paper.partition("arXiv")[0])
-    if printed:
-        return int(printed[0])
-    # arXiv 2102.03902 is of the year 2021.
+    """Year of a paper: the one in its name, else the year of its arXiv number; None without both."""
+    year = re.search(r"\b20\d\d\b", value.paper.partition("arXiv")[0])
+    if year:
+        return int(year[0])
+    # arXiv 2102.03902 was submitted in February 2021.
     number = re.search(r"arXiv (\d\d)\d\d\.", value.paper)
     return 2000 + int(number[1]) if number else None

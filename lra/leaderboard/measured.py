@@ -78,12 +78,17 @@ def measured_lines(runs: Path, submissions: Path, *, strict: bool = True) -> lis
 
 
 def own_lines(runs: Path) -> list[LeaderboardLine]:
-    """Make a verified line of each mechanism with runs at the papers' budget in this repository."""
+    """Make the verified lines of the published runs at the papers' budget.
+
+    Args:
+        runs: folder of published studies.
+    """
     studies, _ = collect(runs)
     # One line for each name and class of protocol.
     trainings: dict[tuple[str, Protocol], list[Training]] = {}
     notes: dict[tuple[str, Protocol], list[str]] = {}
     for entry in chain.from_iterable(entries(studies).values()):
+        # All seeds of a row have the same settings.
         choices = read_choices(next(iter(entry.row.runs)))
         training = Training(
             task=entry.row.task,
@@ -104,12 +109,16 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
         if entry.row.facts["data"]:
             line_notes.append(f"{training.task} {OTHER_FILES}")
     # Old records have no date; the newest one dates the table.
-    dates = [r.date for rows in studies.values() for row in rows for r in row.done if r.date]
+    all_rows = chain.from_iterable(studies.values())
+    dates = [result.date for row in all_rows for result in row.done if result.date]
     source = ("results of this repository", "results.md#long-range-arena")
-    return [
-        line_of(key[0], of_line, status="verified", source=source, year=year_of(dates), note="; ".join(notes[key]))
-        for key, of_line in trainings.items()
-    ]
+    lines = []
+    for key, line_trainings in trainings.items():
+        name, _ = key
+        note = "; ".join(notes[key])
+        line = line_of(name, line_trainings, status="verified", source=source, year=year_of(dates), note=note)
+        lines.append(line)
+    return lines
 
 
 def submission_lines(folder: Path) -> list[LeaderboardLine]:
@@ -125,24 +134,19 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
     lines = []
     for label in submission.labels:
         # Only tasks of the benchmark have a column.
-        by_task: dict[str, Training] = {}
+        label_runs = [run for run in runs if run.record.label == label and run.record.task in TASKS]
+        by_task = trainings_of(label, label_runs)
+        # The last run of a task gives its remark.
         remarks: dict[str, str] = {}
-        for run in runs:
-            result = run.record
-            if result.label != label or result.task not in TASKS:
-                continue
-            training = by_task.setdefault(result.task, Training(result.task, label, run.choices, []))
-            remarks[result.task] = f"{result.task} {run.choices['optim.steps']:,} steps"
-            if result.data:
-                remarks[result.task] += f" {OTHER_FILES}"
-            # A seed that diverged has no score.
-            if result.status == "done" and result.test is not None:
-                training.scores.append(result.test)
-                training.num_collapsed += bool(result.collapsed)
-            else:
-                training.num_failed += 1
-        of_label = [run for run in runs if run.record.label == label or is_control([run])]
-        commits = sorted({run.record.git or "unknown" for run in of_label})
+        for run in label_runs:
+            task = run.record.task
+            remarks[task] = f"{task} {run.choices['optim.steps']:,} steps"
+            if run.record.data:
+                remarks[task] += f" {OTHER_FILES}"
+        compared_runs = [run for run in runs if run.record.label == label or is_control([run])]
+        commits = sorted({run.record.git or "unknown" for run in compared_runs})
+
+        # One line for each class of protocol.
         by_protocol: dict[Protocol, list[Training]] = {}
         for training in by_task.values():
             by_protocol.setdefault(protocol_of(training.choices), []).append(training)
@@ -153,6 +157,21 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
             note = "; ".join(texts)
             lines.append(line_of(label, trainings, status=status, source=source, year=year_of(dates), note=note))
     return lines
+
+
+def trainings_of(label: str, runs: Sequence[tables.Published]) -> dict[str, Training]:
+    """Collect the seeds of a label by task, failed ones included."""
+    by_task: dict[str, Training] = {}
+    for run in runs:
+        result = run.record
+        training = by_task.setdefault(result.task, Training(result.task, label, run.choices, []))
+        # A seed that diverged has no score.
+        if result.status == "done" and result.test is not None:
+            training.scores.append(result.test)
+            training.num_collapsed += bool(result.collapsed)
+        else:
+            training.num_failed += 1
+    return by_task
 
 
 def escaped(text: str) -> str:

@@ -14,8 +14,8 @@ from ..config import CONF
 from ..results.table import in_markdown
 
 FOLDER = CONF / "attn"
-# Names that stand for a class of the user.
-WITHOUT = ("custom",)
+# Names without facts, since they stand for a class of the user.
+EXCLUDED = ("custom",)
 # Key of a defaults list that sets the block.
 BLOCK = "/block"
 # The index of docs/mechanisms.md stands between these lines.
@@ -49,6 +49,11 @@ class MechanismFacts:
         return self.docstring.partition("\n")[0].replace("``", "`")
 
     @property
+    def markdown_sentence(self) -> str:
+        """The sentence as Markdown. Its code in backticks stays code."""
+        return in_markdown(self.sentence).replace("\\`", "`")
+
+    @property
     def complexity(self) -> str:
         """Complexity that the docstring states, such as O(L m) time; empty without one."""
         # Later paragraphs have exceptions, so the first one with a statement counts.
@@ -73,7 +78,7 @@ def mechanisms() -> dict[str, MechanismFacts]:
     """Read every name of ``attn=``, without importing its class."""
     by_name = {}
     for path in sorted(FOLDER.glob("*.yaml")):
-        if path.stem not in WITHOUT:
+        if path.stem not in EXCLUDED:
             by_name[path.stem] = _mechanism(path.stem)
     return by_name
 
@@ -136,9 +141,9 @@ def read_docstring(target: str) -> tuple[str, str]:
 
 
 def distinguishing(mechanism: MechanismFacts) -> dict[str, Any]:
-    """Block and options in which a mechanism differs from the other names of its class; empty if it is the only one."""
+    """Block and options in which a mechanism differs from another name of its class; empty if it is the only one."""
     family = [other for other in mechanisms().values() if other.target == mechanism.target]
-    # An option that all names of a class share says nothing about this one.
+    # An option that all names of a class share does not distinguish this one.
     differing = {}
     if mechanism.block and any(other.block != mechanism.block for other in family):
         differing["block"] = mechanism.block
@@ -168,23 +173,22 @@ def index() -> str:
     """Render the table of all mechanisms."""
     lines = ["| name | what it computes | differs in | file |", "| --- | --- | --- | --- |"]
     for name, mechanism in mechanisms().items():
-        sentence = in_markdown(mechanism.sentence).replace("\\`", "`")
-        options = ", ".join(f"{key} {plain(value)}" for key, value in distinguishing(mechanism).items())
+        options = ", ".join(f"{key} {format_option(value)}" for key, value in distinguishing(mechanism).items())
         # A bar would end the cell of the table.
-        sentence = sentence.replace("|", "\\|")
+        sentence = mechanism.markdown_sentence.replace("|", "\\|")
         options = options.replace("|", "\\|")
         file = mechanism.module.rpartition("/")[2]
         lines.append(f"| {name} | {sentence} | {options} | [{file}](../{mechanism.module}) |")
     return "\n".join(lines)
 
 
-def plain(value: object) -> str:
+def format_option(value: object) -> str:
     """Format the value of an option; a constructor call as its name and options."""
     if isinstance(value, dict):
         inner = {key: item for key, item in value.items() if key != "_partial_"}
         # The name of the class or function without its package.
         target = str(inner.pop("_target_", "")).rpartition(".")[2]
-        options = " ".join(f"{key} {plain(item)}" for key, item in inner.items())
+        options = " ".join(f"{key} {format_option(item)}" for key, item in inner.items())
         return f"{target} {options}".strip()
     # A value with a dollar sign would begin a formula.
     return f"`{value}`" if "$" in str(value) else str(value)

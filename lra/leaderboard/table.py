@@ -109,12 +109,12 @@ def ordered(lines: Sequence[LeaderboardLine], order: Order | None = None) -> lis
 
     Args:
         lines: lines of the leaderboard.
-        order: column; None keeps prints of one model together, models with the highest mean of five tasks first.
+        order: column; None keeps the lines of one model together, models with the highest mean of five tasks first.
     """
     if order == "model":
         return sorted(lines, key=lambda line: line.model.casefold())
     if order is None:
-        # A model ranks by its best print; the other prints follow it.
+        # A model ranks by its best line, which its other lines follow.
         best: dict[str, float] = {}
         for line in lines:
             best[line.group] = max(best.get(line.group, 0.0), rank_value(line, "mean"))
@@ -123,7 +123,7 @@ def ordered(lines: Sequence[LeaderboardLine], order: Order | None = None) -> lis
 
 
 def rank_value(line: LeaderboardLine, order: Order) -> float:
-    """Value of a line in a column, -1 without one."""
+    """Value of a line in a column; -1 without one or for FAIL, so that the line comes last."""
     if order == "mean":
         value = line.mean_of_five
     elif order == "average":
@@ -136,7 +136,7 @@ def rank_value(line: LeaderboardLine, order: Order) -> float:
 
 
 def table(lines: Sequence[LeaderboardLine], order: Order | None = None) -> Table:
-    """Make the table of lines in an order."""
+    """Make the table of the lines, sorted by ``ordered``."""
     rows = []
     for line in ordered(lines, order):
         # The model, its score on each task, and the mean of five.

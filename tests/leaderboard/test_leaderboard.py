@@ -9,7 +9,7 @@ from conftest import assert_error
 from support.records import add, add_seeds, diverged
 
 from lra.leaderboard import cards, table
-from lra.leaderboard.__main__ import all_lines, filter_words, leaderboard, pages, parse
+from lra.leaderboard.__main__ import all_lines, leaderboard, pages, parse, qualify_filters
 from lra.leaderboard.lines import LeaderboardLine, Score, convention, group_of, mechanism_of, merged
 from lra.leaderboard.measured import measured_lines, own_lines, protocol_of, submission_lines, year_of
 from lra.results import published
@@ -102,7 +102,7 @@ def test_label_with_options_belongs_to_its_mechanism():
 def test_leaderboard_command_applies_filters(call):
     options = parse(["task=listops", "protocol=two-layer", "since=2023", "sort=listops"])
     assert (options.filters.task, options.filters.since, options.sort) == ("listops", 2023, "listops")
-    stop, out, _ = call(leaderboard, *filter_words(["task=listops", "status=verified", "sort=listops"]))
+    stop, out, _ = call(leaderboard, *qualify_filters(["task=listops", "status=verified", "sort=listops"]))
     assert stop is None and "cur_abs" in out and "HGRN2" not in out
 
 
