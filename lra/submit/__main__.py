@@ -17,11 +17,13 @@ from ..console import plural
 from ..options import Above
 from ..runs.published import Published
 from . import record, verify
-from .folder import check_folder, importable, labels_of, other_author, read_runs, refusals, write
+from .folder import check_author, check_folder, check_submission, importable, labels_of, read_runs, write
 from .record import Submission, Verification
 
 
 class SubmitOptions(Options):
+    """Options of ``python -m lra.submit``, explained in conf/submit.yaml."""
+
     conf: ClassVar[str] = "submit"
 
     runs: Path | None
@@ -73,13 +75,13 @@ def make_submission(folder: Path, name: str, options: SubmitOptions) -> None:
         runs, unreadable = read_runs(folder, options.trust)
         # Without these runs the other checks would report missing seeds or mechanisms.
         if unreadable or not runs:
-            raise ValueError(refused(folder, unreadable or ["it has no finished run"]))
+            raise ValueError(rejection(folder, unreadable or ["it has no finished run"]))
         submission = statement(name, options, runs)
-        reasons = refusals(runs, submission, source_folder, options.trust)
+        reasons = check_submission(runs, submission, source_folder, options.trust)
     home = options.out / name
-    reasons += other_author(home, submission.author)
+    reasons += check_author(home, submission.author)
     if reasons:
-        raise ValueError(refused(folder, reasons))
+        raise ValueError(rejection(folder, reasons))
 
     # Write the submission.
     write(home, runs, submission, options.source)
@@ -103,10 +105,9 @@ def statement(name: str, options: SubmitOptions, runs: list[Published]) -> Submi
     )
 
 
-def refused(runs: Path, reasons: list[str]) -> str:
-    """List the reasons against a submission or a rerun."""
-    lines = [f"{runs} cannot be used, for {len(reasons)} reason{'s' if len(reasons) > 1 else ''}:"]
-    return "\n  ".join([*lines, *reasons])
+def rejection(folder: Path, reasons: list[str]) -> str:
+    """Write the message that rejects a submission or a rerun in a folder, and lists the reasons."""
+    return "\n  ".join([f"{folder} cannot be used, for {plural(len(reasons), 'reason')}:", *reasons])
 
 
 def verify_submission(name: str, options: SubmitOptions) -> None:
@@ -121,16 +122,16 @@ def verify_submission(name: str, options: SubmitOptions) -> None:
         raise ValueError(f"there is no submission {folder}; verify=<name> names a folder of {options.out}")
     reasons = check_folder(folder)
     if reasons:
-        raise ValueError(refused(folder, reasons))
-    # The printed commands write their runs to runs/verify-<name>.
-    home = options.runs or Path("runs") / f"verify-{name}"
+        raise ValueError(rejection(folder, reasons))
+    # The commands that a verification without reruns prints write them to runs/verify-<name>.
+    rerun_folder = options.runs or Path("runs") / f"verify-{name}"
     reruns: list[Published] = []
-    if home.is_dir():
+    if rerun_folder.is_dir():
         with importable(folder):
             module = record.load(folder).source.removesuffix(".py")
-            reruns, unreadable = read_runs(home, [module] if module else None)
+            reruns, unreadable = read_runs(rerun_folder, [module] if module else None)
         if unreadable:
-            raise ValueError(refused(home, unreadable))
+            raise ValueError(rejection(rerun_folder, unreadable))
 
     # Compare the means of every task and label.
     comparisons = verify.compare(folder, reruns)
@@ -142,7 +143,7 @@ def verify_submission(name: str, options: SubmitOptions) -> None:
             f"{item.task} {item.label}: submitted {item.submitted:.2f} (n = {item.n}), rerun {item.rerun:.2f} "
             f"(n = {item.rerun_n}), tolerance {item.tolerance:.2f}: {judgement}"
         )
-    # A submission is verified if every comparison agrees; name those that do not, with what to do.
+    # A submission is verified if every comparison agrees. The error names the other ones and the remedy.
     reasons = []
     differing = [f"{item.task} {item.label}" for item in comparisons if not item.agrees and not item.is_undecided]
     if differing:

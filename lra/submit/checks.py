@@ -27,10 +27,10 @@ BUDGET = "paper"
 # Class of the control, whatever its label.
 CONTROL_TARGET = f"{Mean.__module__}.{Mean.__qualname__}"
 # Choices in which a mechanism and its control may differ, in addition to the options of attn. Only softmax attention
-# takes the position bias of MEGA; check_control compares the learning rates.
-OF_MECHANISM = ("optim.lr", "optim.own_lr_max", "block.bias")
-# Options of the task that decide no result.
-NOT_OF_TASK = ("task.display",)
+# takes the position bias of MEGA; control_fault compares the learning rates.
+MECHANISM_CHOICES = ("optim.lr", "optim.own_lr_max", "block.bias")
+# Options of the task that affect no result.
+IGNORED_OPTIONS = ("task.display",)
 
 Groups = dict[tuple[str, str], list[Published]]
 
@@ -53,8 +53,8 @@ def check_seeds(groups: Groups) -> list[str]:
     return reasons
 
 
-def check_failed_seeds(groups: Groups) -> list[str]:
-    """Seeds are consecutive numbers from 0, since a failed seed may not be left out."""
+def check_consecutive_seeds(groups: Groups) -> list[str]:
+    """Seeds are consecutive numbers from 0, each once, since a failed seed may not be left out."""
     reasons = []
     for (task, label), runs in groups.items():
         seeds = sorted(run.record.seed for run in runs)
@@ -85,7 +85,7 @@ def check_one_configuration(groups: Groups) -> list[str]:
 
 
 def is_control(runs: Sequence[Published]) -> bool:
-    """Tell whether the runs of a label are the control; ``label_keys`` may give it another label than mean."""
+    """Whether the runs of a label are the control; ``label_keys`` may give it another label than mean."""
     return runs[0].choices.get("attn._target_") == CONTROL_TARGET
 
 
@@ -95,11 +95,11 @@ def check_control(groups: Groups, rates: Sequence[float]) -> list[str]:
     for (task, label), runs in groups.items():
         if is_control(runs):
             continue
-        controls = [group[0] for (of_task, _), group in groups.items() if of_task == task and is_control(group)]
+        # After a learning-rate search there may be several controls.
+        controls = [group[0] for key, group in groups.items() if key[0] == task and is_control(group)]
         if not controls:
             reasons.append(f"{task} has no control; train attn={CONTROL} with the same settings, three seeds")
             continue
-        # The control shows what the same training gives without attention. After a search there may be several.
         faults = [control_fault(runs[0], control, rates) for control in controls]
         if all(faults):
             remedy = f"train attn={CONTROL} with the same settings"
@@ -122,9 +122,9 @@ def shared_choices(choices: dict[str, Any]) -> dict[str, Any]:
     """Choices in which a mechanism and its control have to agree."""
     shared = {}
     for key, value in choices.items():
-        if key not in OF_MECHANISM and not key.startswith("attn."):
+        if key not in MECHANISM_CHOICES and not key.startswith("attn."):
             shared[key] = value
-    # data.pad=auto removes masked pixels if the mechanism allows it. Outputs are equal with and without them.
+    # data.pad=auto compacts the sequences of a compactable mechanism, which does not change its outputs.
     if shared.get("data.pad") == "compact":
         shared["data.pad"] = "batch"
     return shared
@@ -189,6 +189,7 @@ def check_benchmark(groups: Groups) -> list[str]:
         reasons.append(f"{task} is not a task of the Long Range Arena; its tasks are {', '.join(TASKS)}")
     for (task, label), runs in groups.items():
         budget = runs[0].record.budget
+        # check_statement reports an unknown budget.
         if budget not in (BUDGET, "unknown"):
             reasons.append(f"{task} {label} was trained at budget={budget}, the leaderboard has budget={BUDGET}")
             continue
@@ -201,14 +202,14 @@ def check_benchmark(groups: Groups) -> list[str]:
 def suite_configuration(run: Published) -> Experiment:
     """Compose the suite's training of a run: the experiment of the suite that its command names, else its task.
 
-    An experiment of the user has no say in what the benchmark is.
+    A custom experiment is ignored, since it does not define the benchmark.
     """
     arguments = shlex.split(run.record.command or "")
-    names = [line.partition("=")[2] for line in arguments if line.lstrip("+").startswith("experiment=")]
+    names = [item.partition("=")[2] for item in arguments if item.lstrip("+").startswith("experiment=")]
     protocol = run.record.protocol
     protocols = [f"protocol={protocol}"] if (CONF / "protocol" / f"{protocol}.yaml").is_file() else []
     if names and names[-1] in recipes.choices(recipes.GROUP):
-        # An experiment may have options of its mechanism, or leave the mechanism open.
+        # Some experiments have a mechanism with options, others need attn=.
         for mechanism in ([], [f"attn={CONTROL}"]):
             with suppress(ValueError, HydraException):
                 experiment = compose_benchmark(f"experiment={names[-1]}", *protocols, *mechanism)
@@ -223,12 +224,12 @@ def compose_benchmark(*overrides: str) -> Experiment:
 
 
 def check_data(run: Published, benchmark: Experiment) -> list[str]:
-    """Data of a generated task have the arguments of the benchmark; files have as many val and test examples."""
+    """Generated data have the arguments of the benchmark; data from files have as many validation and test examples."""
     source = benchmark.data_source()
     if not source.generated:
         return []
     official = source.arguments
-    # Only generated data have a random seed; of files, the record has the numbers of validation and test examples.
+    # Generated data have a random seed. Of data from files, the record has the numbers of validation and test examples.
     if "provenance.seed" in run.choices:
         data = {key: run.choices.get(f"provenance.{key}") for key in official}
     else:
@@ -244,7 +245,7 @@ def check_training(run: Published, benchmark: Experiment) -> list[str]:
     title = f"{run.record.task} {run.record.label}"
     suite_choices = flatten(benchmark.to_dict())
     reasons = []
-    options = {key: run.choices[key] for key in run.choices if key.startswith("task.") and key not in NOT_OF_TASK}
+    options = {key: run.choices[key] for key in run.choices if key.startswith("task.") and key not in IGNORED_OPTIONS}
     suite_options = {key: suite_choices.get(key) for key in options}
     difference = config_file.difference(suite_options, options)
     if difference:
@@ -268,7 +269,7 @@ def count_examples(choices: dict[str, Any]) -> int:
 
 
 def check_rates(groups: Groups, rates: Sequence[float]) -> list[str]:
-    """The learning rates that were tried are given; they include the one of each mechanism, the control excepted."""
+    """The learning rates that were tried are given; they include the rate of each mechanism but the control."""
     if not rates:
         return ["the learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"]
     reasons = []

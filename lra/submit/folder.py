@@ -64,9 +64,9 @@ def add_remedies(messages: Iterable[str]) -> list[str]:
 
 
 def check_unedited(path: Path) -> None:
-    """Check that a record has its own checksum, which is deleted to edit it by hand. Raises ValueError if it lacks it.
+    """Raise ValueError if a record.json lacks its checksum, which somebody who edits it by hand has to delete.
 
-    A published run has no file of its record.
+    A published run is a row of a table and has no record.json.
     """
     file = path / RECORD
     if file.is_file() and "sha256" not in json.loads(atomic.content(file)):
@@ -74,7 +74,7 @@ def check_unedited(path: Path) -> None:
 
 
 def check_weights(run: RunDir) -> None:
-    """Compare the weights of a run with their checksum in the record. Raises ValueError if they differ."""
+    """Raise ValueError if the weights of a run differ from their checksum in the record; they may be missing."""
     if run.weights.exists():
         try:
             typed_json.verify(run.weights)
@@ -92,7 +92,7 @@ def write(folder: Path, runs: Sequence[Published], submission: Submission, sourc
         source: file of a custom class.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # Other runs have to be rerun again.
+    # A verification is about the earlier runs.
     (folder / record.VERIFIED).unlink(missing_ok=True)
     # Remove the source of the earlier submission, and no other file of the folder. A damaged statement names none.
     with suppress(ValueError):
@@ -116,8 +116,8 @@ def labels_of(runs: Sequence[Published]) -> list[str]:
     return sorted({label for (_, label), of_label in groups.items() if not checks.is_control(of_label)})
 
 
-def other_author(folder: Path, author: str) -> list[str]:
-    """Find out whether a folder holds the submission of another author, which may not be replaced."""
+def check_author(folder: Path, author: str) -> list[str]:
+    """A submission that a folder holds already is by the same author, since nobody else may replace it."""
     # A missing or damaged statement names no author.
     earlier = author
     with suppress(ValueError):
@@ -126,8 +126,8 @@ def other_author(folder: Path, author: str) -> list[str]:
     return [] if is_same else [f"{folder} is a submission by {earlier}; choose another name="]
 
 
-def refusals(runs: Sequence[Published], submission: Submission, folder: Path, trust: Trust = None) -> list[str]:
-    """List every reason for which a submission cannot be accepted; empty if it can.
+def check_submission(runs: Sequence[Published], submission: Submission, folder: Path, trust: Trust = None) -> list[str]:
+    """Run all checks of a submission, and list every reason for which it cannot be accepted.
 
     Args:
         runs: all runs of the submission.
@@ -139,7 +139,7 @@ def refusals(runs: Sequence[Published], submission: Submission, folder: Path, tr
     groups = checks.by_mechanism(runs)
     reasons = []
     reasons += checks.check_seeds(groups)
-    reasons += checks.check_failed_seeds(groups)
+    reasons += checks.check_consecutive_seeds(groups)
     reasons += checks.check_one_configuration(groups)
     reasons += checks.check_finished(groups)
     reasons += checks.check_control(groups, submission.rates)
@@ -178,14 +178,14 @@ def check_source(groups: checks.Groups, source: str, folder: Path) -> list[str]:
 
 
 def changed_source(groups: checks.Groups, target: str, file: Path) -> list[str]:
-    """Compare the file of a custom class with the one of the training."""
+    """The file of a custom class is the one that its runs were trained with."""
     digest = atomic.digest(file)
     changed = []
     for (task, label), runs in groups.items():
-        # A class of the suite has no source; a run of an old version did not record it.
-        is_of_class = target in checks.custom_targets({(task, label): runs})
+        # Runs of an old version did not record their source, so that they have to be trained again.
+        has_class = target in checks.custom_targets({(task, label): runs})
         digests = {(run.record.sources or {}).get(file.stem) for run in runs}
-        if is_of_class and digests != {digest}:
+        if has_class and digests != {digest}:
             changed.append(f"{task} {label}")
     if not changed:
         return []
@@ -195,7 +195,7 @@ def changed_source(groups: checks.Groups, target: str, file: Path) -> list[str]:
 
 
 def import_alone(file: Path, name: str) -> str:
-    """Import the module of a custom class in a new process that sees no other file; returns the error, or ""."""
+    """Import a custom class in a process that sees only its file and the suite; return the error, or ""."""
     root = str(CONF.parent)
     # The suite is imported first, since its folder may hold files of the user too.
     code = f"""
@@ -228,10 +228,11 @@ def check_mechanisms(groups: checks.Groups, folder: Path, trust: Trust = None) -
     reasons = []
     checked = set()
     for (task, label), runs in groups.items():
-        # The run may be a line of a table, so its path is made up; only its configuration is used.
+        # The run may be a row of a table without a run directory. The path is a placeholder for messages: only the
+        # configuration of the run is used.
         path = folder.absolute() / "study" / task / label / f"seed-{runs[0].record.seed}"
         run = RunDir(path=path, choices=runs[0].choices, seed=runs[0].record.seed, record=runs[0].record)
-        # One label may have other options on another task.
+        # The checks depend on these options only, which a label may change from task to task.
         options = {key: str(value) for key, value in runs[0].choices.items() if key.startswith(("attn.", "block."))}
         identity = (label, *sorted(options.items()))
         try:
@@ -243,9 +244,9 @@ def check_mechanisms(groups: checks.Groups, folder: Path, trust: Trust = None) -
             reasons.append(f"{task} {label} cannot be built: {error}")
             continue
         checked.add(identity)
-        recorded = sorted({run.record.params for run in runs} - {params})
-        if recorded:
-            counts = ", ".join(f"{count:,}" for count in recorded)
+        wrong_counts = sorted({run.record.params for run in runs} - {params})
+        if wrong_counts:
+            counts = ", ".join(f"{count:,}" for count in wrong_counts)
             reasons.append(f"{task} {label} has {params:,} parameters, its records have {counts}; train it again")
         if failed:
             num_checks = len(applicable_checks(experiment))
@@ -280,7 +281,7 @@ def check_folder(folder: Path) -> list[str]:
         reasons.append(f"{folder} was checked by {submission.checks} checks, now there are {len(CHECKS)}; submit again")
     with importable(folder):
         module = submission.source.removesuffix(".py")
-        reasons += refusals(runs, submission, folder, [module] if module else [])
+        reasons += check_submission(runs, submission, folder, [module] if module else [])
     return reasons
 
 

@@ -1,8 +1,8 @@
-"""A submission in the repository: submissions/<name> with ``submission.json``, the tables of its runs and its source.
+"""The files of a submission, submissions/<name>, and the types of its statement and its verification.
 
-submission.json    who submits what; sha256 of the tables, of about.json and of the source
-runs.csv           one line per run, failed ones included
-curves.csv         one line per evaluation
+submission.json    the statement: who submits what; sha256 of the tables, of about.json and of the source
+runs.csv           one row per run, failed ones included
+curves.csv         one row per evaluation
 configs.jsonl      configurations of the runs
 about.json         command and hardware, as in runs/published
 <module>.py        source of a custom class
@@ -21,10 +21,9 @@ from ..io.atomic import Unreadable
 from ..io.typed_json import STRICT, FolderName, Percent
 from ..runs import published as tables
 
-HOME = Path("submissions")
 NAME = "submission.json"
 VERIFIED = "verified.json"
-# A larger tolerance decides nothing: means that differ by more than this many points would agree.
+# Largest tolerance, in points, by which a rerun can be judged; with a larger one, different means would agree.
 LARGEST_TOLERANCE = 2.0
 # Names of submissions, which are folders and parts of addresses.
 NAME_PATTERN = re.compile("[a-z0-9][a-z0-9_.-]*")
@@ -58,7 +57,7 @@ class Submission:
     hardware: str
     rates: list[PositiveFloat]
     link: str
-    # What the runs say.
+    # What is read from the runs.
     protocol: FolderName
     budget: FolderName
     labels: list[FolderName]
@@ -126,16 +125,16 @@ def load(folder: Path) -> Submission:
     sums = json.loads(atomic.content(path)).get("files", {})
     for name in listed_files(submission):
         try:
-            is_listed = sums.get(name) == atomic.digest(folder / name)
+            is_unchanged = sums.get(name) == atomic.digest(folder / name)
         except Unreadable as error:
             raise ValueError(f"{folder / name} cannot be used ({error}); run lra submit again") from None
-        if not is_listed:
+        if not is_unchanged:
             raise ValueError(f"{folder / name} differs from its sha256 in {NAME}; run lra submit again")
     return submission
 
 
 def listed_files(submission: Submission) -> list[str]:
-    """Names of the files whose checksums stand in the statement."""
+    """Names of the files whose checksums the statement lists."""
     return [*TABLES, submission.source] if submission.source else list(TABLES)
 
 

@@ -41,14 +41,14 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
     for (task, label), runs in submitted.items():
         count = len(finished_scores(repeated.get((task, label), [])))
         if count < checks.FEWEST_SEEDS:
-            command = rerun_command(folder.name, runs[0])
+            command = rerun_command(folder, runs[0])
             missing.append(f"{count} finished seeds of {task} {label}, {checks.FEWEST_SEEDS} are needed: {command}")
     if missing:
         raise ValueError("\n  ".join(["the rerun is incomplete:", *missing]))
 
-    # A rerun is another training, of all its seeds and by committed code.
+    # A rerun is another training of every seed, by committed code.
     reasons = repeated_records(submitted, repeated)
-    reasons += checks.check_failed_seeds(repeated)
+    reasons += checks.check_consecutive_seeds(repeated)
     reasons += checks.check_commits([run for runs in repeated.values() for run in runs])
     if reasons:
         raise ValueError("\n  ".join(["the rerun cannot be used:", *reasons]))
@@ -92,7 +92,7 @@ def repeated_records(submitted: checks.Groups, repeated: checks.Groups) -> list[
 
 
 def identity(run: Published) -> tuple[str, str | None, float | None]:
-    """What no two trainings share: the configuration with the seed, the time of the end and the score."""
+    """What distinguishes two trainings: the configuration with the seed, the time of the end, and the score."""
     return run.record.fingerprint, run.record.date, run.record.test
 
 
@@ -116,10 +116,15 @@ def tolerance(scores: Sequence[float], rerun_scores: Sequence[float]) -> float:
     return max(POINTS, STANDARD_ERRORS * error)
 
 
-def rerun_command(name: str, run: Published) -> str:
-    """The command that trains a mechanism of a submission again."""
+def rerun_command(folder: Path, run: Published) -> str:
+    """The command that trains a mechanism of a submission again, or what to train if the run has no command.
+
+    Args:
+        folder: submissions/<name>.
+        run: a run of the mechanism.
+    """
     if run.record.command is None:
-        return f"train the configuration of {run.record.label} in {record.HOME / name / CONFIGS}"
+        return f"train the configuration of {run.record.label} in {folder / CONFIGS}"
     arguments = shlex.split(run.record.command)
     # Replace the study, the seeds and the paths of the author's files.
     replaced = re.compile(r"\+*(study|seeds|runs|source\.release|source\.archive)=")
@@ -128,7 +133,7 @@ def rerun_command(name: str, run: Published) -> str:
         options.append("source.release=<your copy of the files>")
     elif any("source.archive=" in argument for argument in arguments):
         options.append("source.archive=<your copy of the file>")
-    return shlex.join([*options, f"study=verify-{name}", "seeds=[0,1,2]"])
+    return shlex.join([*options, f"study=verify-{folder.name}", "seeds=[0,1,2]"])
 
 
 def write(folder: Path, verification: Verification) -> None:
@@ -137,11 +142,11 @@ def write(folder: Path, verification: Verification) -> None:
 
 
 def is_verified(folder: Path) -> bool:
-    """Tell whether a rerun agrees with every mechanism of a submission, as its tables are now."""
+    """Whether a rerun agrees with every mechanism of a submission, as its tables are now."""
     verification = record.load_verification(folder)
     if verification is None:
         return False
-    # Every task and label has a comparison of the scores that the tables hold, and every comparison agrees.
+    # Each task and label of the tables needs a comparison of its present scores that agrees.
     comparisons = {(item.task, item.label): item for item in verification.comparisons}
     groups = checks.by_mechanism(read_tables(folder).values())
     if comparisons.keys() != groups.keys():

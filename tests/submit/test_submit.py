@@ -169,7 +169,7 @@ def test_data_read_from_the_release_are_accepted(runs):
     result = dataclasses.replace(run.record, command="python -m lra.train task=listops ++source.release=files")
     from_release = run._replace(choices=choices, record=result)
     assert checks.check_benchmark({("listops", "cur_abs"): [from_release]}) == []
-    rerun = rerun_command("cur", from_release)
+    rerun = rerun_command(Path("cur"), from_release)
     assert "'source.release=<your copy of the files>'" in rerun and "=files" not in rerun
     fewer = from_release._replace(record=dataclasses.replace(run.record, n_test=256))
     reasons = checks.check_benchmark({("listops", "cur_abs"): [fewer]})
@@ -188,7 +188,7 @@ def test_control_is_recognised_by_its_class_at_a_rate_that_was_tried():
     assert checks.check_control(groups | {("listops", "mean"): [published("mean")]}, []) == []
     assert "text has no control" in checks.check_control({**groups, ("text", "cur"): [published("cur_abs")]}, [3e-4])[0]
     assert checks.check_rates(groups, [1e-4]) == checks.check_names({("text", "custom"): [control]}) == []
-    (reason,) = checks.check_failed_seeds(checks.by_mechanism([control] * 2))
+    (reason,) = checks.check_consecutive_seeds(checks.by_mechanism([control] * 2))
     assert "has two results of one seed" in reason
 
 
