@@ -2,7 +2,7 @@
 
 The columns are test scores in percent: ``constant`` is the best constant answer, ``analytic`` the chance level that the
 source states for a guess among the plausible labels, ``floor`` the larger of both, ``bag`` the bag-of-tokens baseline,
-which is fitted once and stored, and ``first`` the first-tokens baseline.
+which is fitted once and stored below the root of the data, and ``first`` the first-tokens baseline.
 """
 
 if __name__ == "__main__":
@@ -10,12 +10,14 @@ if __name__ == "__main__":
 
     begin()  # before torch is imported
 
+from collections.abc import Mapping
+
 from hydra.errors import HydraException
 
 from lra.config.entry import main
 from lra.config.errors import explain
 from lra.console import log
-from lra.train.baselines import baselines_of
+from lra.train.baselines import Baselines, baselines_of
 
 from .__main__ import TASKS, PrepareOptions, of_task
 
@@ -34,35 +36,39 @@ def baselines(options: PrepareOptions) -> None:
     if not has_task and tasks[-1:] != ["all"]:
         raise ValueError(f"task must be one of all, {', '.join(TASKS)}")
 
-    found = {}
+    baselines_of_tasks = {}
     if has_task:
-        found[options.task.name] = baselines_of(options, force=options.force)
+        baselines_of_tasks[options.task.name] = baselines_of(options, force=options.force)
     else:
         for task in TASKS:
             # A task without this budget, or whose data are not prepared, is skipped.
             try:
                 task_options = of_task(options, task)
                 check_prepared(task_options)
-                found[task_options.task.name] = baselines_of(task_options, force=options.force)
+                baselines_of_tasks[task_options.task.name] = baselines_of(task_options, force=options.force)
             except (ValueError, HydraException) as error:
                 log(f"{task}: skipped, {explain(error)}")
 
+    print_table(baselines_of_tasks)
+
+
+def print_table(baselines_of_tasks: Mapping[str, Baselines]) -> None:
+    """Print a row for each task, with a dash for a score that does not exist, then the first-tokens baselines."""
     scores = {}
     remarks = []
-    for name, baselines in found.items():
-        first = baselines.first_tokens
+    for name, task_baselines in baselines_of_tasks.items():
+        first = task_baselines.first_tokens
         scores[name] = (
-            baselines.constant,
-            baselines.analytic,
-            baselines.chance,
-            baselines.bag_of_tokens,
+            task_baselines.constant,
+            task_baselines.analytic,
+            task_baselines.chance,
+            task_baselines.bag_of_tokens,
             None if first is None else first.test,
         )
         if first is not None:
             tests = ", ".join(f"{score:.2f}" for score in first.tests)
             remarks.append(f"{name}, first 1, 2, ... tokens: {tests}; {first.num_tokens} by validation")
 
-    # The table, with a dash for a score that does not exist.
     width = max(map(len, scores), default=0)
     print(" ".join([" " * width, *(f"{name:>8}" for name in HEAD)]))
     for name, columns in scores.items():

@@ -1,6 +1,6 @@
 """The baselines of a task that need no attention: chance level, a bag of tokens, the first tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -16,17 +16,25 @@ from .lit import loss_of
 from .plan import check_data
 
 
-@dataclass(frozen=True)
+@dataclass
 class Baselines:
     """The baseline scores of a task on its test set, in percent.
 
     Args:
         data: data of the task, set up.
         metric: name of the metric, ``task.metric``.
+
+    Attributes:
+        bag_of_tokens: score of the bag-of-tokens baseline, which is stored next to the data; None if it was not fitted
+            yet.
     """
 
     data: TaskData
     metric: metrics.Metric
+    bag_of_tokens: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bag_of_tokens = token_baselines.read(self._bag_path)
 
     @cached_property
     def constant(self) -> float:
@@ -43,11 +51,6 @@ class Baselines:
         """The chance level: the best constant answer, or the analytic chance level if that is higher."""
         return max(self.constant, self.analytic or 0.0)
 
-    @property
-    def bag_of_tokens(self) -> float | None:
-        """The score of the bag-of-tokens baseline, which is stored next to the data; None if it was not fitted yet."""
-        return token_baselines.read(self._bag_path)
-
     @cached_property
     def first_tokens(self) -> token_baselines.FirstTokens | None:
         """The scores of the first-tokens baseline; None for real labels or features."""
@@ -58,7 +61,7 @@ class Baselines:
         return token_baselines.first_tokens(self.data, metrics.metric_function(self.metric))
 
     def fit_bag_of_tokens(self, task: Task) -> None:
-        """Fit the bag-of-tokens baseline of a task with token ids, and store its score."""
+        """Fit the bag-of-tokens baseline of a task with token ids, and store its score unless the disk is read-only."""
         scores = token_baselines.fit(
             self.data,
             metrics.metric_function(self.metric),
@@ -66,7 +69,11 @@ class Baselines:
             outputs=task.outputs,
             loss=lambda outputs, labels: loss_of(outputs, labels, task.loss),
         )
-        token_baselines.write(self._bag_path, scores)
+        self.bag_of_tokens = scores["test"]
+        try:
+            token_baselines.write(self._bag_path, scores)
+        except OSError as error:
+            log(f"{task.name}: the score is not stored, {self._bag_path} cannot be written ({error.strerror})")
 
     @property
     def _bag_path(self) -> Path:

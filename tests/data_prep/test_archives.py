@@ -116,8 +116,7 @@ def test_text_splits_match_paper(tmp_path, reviews):
     splits = prepared(source, tmp_path / "data")
     train = read_with_tarfile(reviews["archive"], "train")
     test = read_with_tarfile(reviews["archive"], "test")
-    assert splits == {"train": train, "val": test, "test": test}
-    assert len(train) == len(test) == 40
+    assert splits == {"train": train, "val": test, "test": test} and len(train) == len(test) == 40
     # The validation set is the test set, which is stored only once.
     file_stems = {path.name.split(".")[0] for path in source.folder(tmp_path / "data").iterdir()}
     assert file_stems == {"train", "test", "meta", "raw", "SHA256SUMS"}
@@ -132,8 +131,7 @@ def test_review_texts_match_tfds(tmp_path, reviews):
         for part in ("train", "test"):
             entries = dict(builder._generate_examples(files, f"aclImdb/{part}"))
             texts = [(int(entries[name]["label"] == "pos"), entries[name]["text"]) for name in sorted(entries)]
-            assert splits[part] == texts
-            assert any(text.endswith(b"\xa0") for _, text in texts)
+            assert splits[part] == texts and any(text.endswith(b"\xa0") for _, text in texts)
 
 
 def test_hold_out_is_fixed_subset_of_train(tmp_path, reviews):

@@ -109,8 +109,13 @@ def test_baselines_are_cached_and_recorded_by_later_runs(data_root, tmp_path, mo
 
     record_before = train_study("before")
     monkeypatch.setattr("lra.data.token_baselines.EPOCHS", 2)
+    (tmp_path / "bags").touch()
+    show_baselines(compose(PrepareOptions, words))
+    unstored = capsys.readouterr()
+    (tmp_path / "bags").unlink()
     show_baselines(compose(PrepareOptions, words))
     head, line, remark = capsys.readouterr().out.splitlines()
+    assert unstored.out.splitlines() == [head, line, remark] and "the score is not stored" in unstored.err
     constant, analytic, floor, bag, first = map(float, line.split()[1:])
     assert remark.startswith("recall_N64_K4, first 1, 2, ... tokens: ") and f"{first:.2f}" in remark
     assert head.split() == list(baselines.HEAD) and analytic == 25 and floor == max(constant, 25)
@@ -235,7 +240,7 @@ def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspec
         status, out = inspected(tmp_path / name)
         assert status == 0 and line in out and f"source.archive={tmp_path / name}" in out
     ListOps(min_length=5, max_length=20, train=5, val=5, test=5).prepare(tmp_path / "data")
-    write_folder(tmp_path, {"hub/train/a.parquet": b"", "hub/test/a.parquet": b"", "mega/input/train.src": b""})
+    write_folder(tmp_path, {"hub/train/a.parquet": b"", "hub/test/a.parquet": b"", "my mega/input/train.src": b""})
     folders = ("train/neg", "train/pos", "test/neg", "test/pos")
     write_folder(tmp_path / "unpacked/aclImdb", {f"{folder}/0_5.txt": b"good" for folder in folders})
     status, out = inspected(tmp_path)
@@ -245,7 +250,7 @@ def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspec
         f"parquet files: {tmp_path}/hub (2 files",
         f"aclImdb/train and {tmp_path}/unpacked/aclImdb/test have the same content",
         "MEGA's lines",
-        f"source.release={tmp_path}/mega",
+        f"'source.release={tmp_path}/my mega'",
         "test          2 examples  length 4 / 4 / 4  labels 0:1 1:1",
     ):
         assert status == 0 and line in out
