@@ -139,20 +139,20 @@ def overview(options: PrepareOptions) -> Iterable[str]:
         if not source.stored:
             yield f"  generated     {sizes(source.open(root))}, on the fly; nothing to prepare"
         elif task in folders and folders[task].exists():
-            yield f"  prepared      {described(folders[task])}"
+            yield f"  prepared      {describe(folders[task])}"
         else:
             yield "  not prepared"
         # Data of the same source with other arguments, which no task has with the given options.
         for meta in sorted(root.glob(f"{source.name}-*/{META}")):
             if meta.parent not in folders.values():
-                yield f"  other choices {described(meta.parent)}"
+                yield f"  other choices {describe(meta.parent)}"
         yield f"  source        {source.origin}"
         yield f"  licence       {source.licence}"
         if source.stored:
             yield f"  prepare with  {obstacles.get(task) or source.command}"
 
 
-def described(folder: Path) -> str:
+def describe(folder: Path) -> str:
     """Describe a prepared folder: examples, size, start of the sha256 of its meta.json, path; or its damage."""
     try:
         splits = load(folder)
@@ -164,24 +164,25 @@ def described(folder: Path) -> str:
 
 
 def sizes(splits: Mapping[str, Sized]) -> str:
+    """Format the number of examples of each split: "train 96,000, val 2,000, test 2,000"."""
     return ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
 
 
-def command(words: list[str]) -> None:
+def command(arguments: list[str]) -> None:
     """Run another command of ``lra data`` or, with options alone, the preparation.
 
     Raises:
-        SystemExit: at the end of inspect, and for an unknown first word.
+        SystemExit: at the end of inspect, and for an unknown command.
     """
-    first = words[0] if words else ""
+    first = arguments[0] if arguments else ""
     if first == "inspect":
-        sys.exit(inspect.main(words[1:]))
+        sys.exit(inspect.main(arguments[1:]))
     elif first == "export":
         from .export import main as export
 
-        export(words[1:])
+        export(arguments[1:])
     elif first in ("show", "baselines", "bench"):
-        sys.argv[1:] = words[1:]
+        sys.argv[1:] = arguments[1:]
         runpy.run_module(f"data_prep.{first}", run_name="__main__", alter_sys=True)
     elif first and "=" not in first and not first.startswith(("-", "+", "~")):
         commands = "inspect PATH, export, show, baselines, bench"

@@ -1,5 +1,6 @@
 """Files from the network by TFDS's download manager, or from the disk, with their checksums."""
 
+import dataclasses
 import hashlib
 import importlib.util
 import os
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -51,7 +52,7 @@ class Download:
         if not is_hexadecimal:
             raise ValueError(f"source.sha256 must be 64 hexadecimal digits in lower case, not {self.sha256!r}")
 
-    def but(
+    def replace(
         self, *, url: str | None = None, sha256: str | None = None, archive: Path | str | None = None
     ) -> "Download":
         """Copy with the given fields replaced, None for the present ones.
@@ -65,7 +66,7 @@ class Download:
         substitute = None
         if self.sha256 is not None and sha256 is not None and sha256 != self.sha256:
             substitute = f"sha256 {sha256[:12]}"
-        return replace(
+        return dataclasses.replace(
             self,
             url=url or self.url,
             sha256=sha256 or self.sha256,
@@ -77,8 +78,8 @@ class Download:
     def prefer_copy_in(self, root: Path) -> "Download":
         """Copy that reads a file of the same name in a folder or below it; unchanged if there is none."""
         for folder in subfolders(expand(root)):
-            if (folder / self.file).is_file():
-                return replace(self, archive=folder / self.file)
+            if (folder / self.file_name).is_file():
+                return dataclasses.replace(self, archive=folder / self.file_name)
         return self
 
     def stamp(self) -> str | None:
@@ -92,6 +93,7 @@ class Download:
         return stamp([("archive", self.archive.stat())]) + suffix
 
     def location(self) -> str:
+        """The address, or the path of `archive`."""
         return self.url if self.archive is None else str(self.archive.absolute())
 
     @property
@@ -102,7 +104,8 @@ class Download:
         return {"url": self.url} if self.archive is None else {"archive": fingerprint(self.archive)}
 
     @property
-    def file(self) -> str:
+    def file_name(self) -> str:
+        """The last part of the address."""
         return Path(urlsplit(self.url).path).name or "download"
 
     def fetch(self, folder: Path, progress: Progress) -> Path:
@@ -123,22 +126,22 @@ class Download:
         if self.archive is not None:
             if self.archive.is_dir():
                 inspection = shlex.join(["lra", "data", "inspect", str(self.archive)])
-                remedy = f"{inspection} describes what it holds; the official file is {self.file}"
+                remedy = f"{inspection} describes what it holds; the official file is {self.file_name}"
                 raise ValueError(f"{self.archive} is a folder in none of the layouts of source.archive: {remedy}")
             if not self.archive.is_file():
-                raise ValueError(f"{self.archive} is not a file: source.archive must be {self.file}")
-            wrong = self._wrong(self.archive, progress)
+                raise ValueError(f"{self.archive} is not a file: source.archive must be {self.file_name}")
+            wrong = self._wrong_checksum(self.archive, progress)
             if wrong is not None:
-                remedy = f"get {self.file} from {self.url} or, if another file is meant, add source.sha256={wrong}"
+                remedy = f"get {self.file_name} from {self.url} or, if another file is meant, add source.sha256={wrong}"
                 raise ValueError(f"{self.archive} has sha256 {wrong} instead of {self.sha256}: {remedy}")
             return self.archive
 
         # The name in the folder of downloads: by checksum, or by address without a known checksum.
         key = hashlib.sha256(self.url.encode()).hexdigest() if self.sha256 is None else self.sha256
-        path = folder / f"{key[:8]}-{self.file}"
+        path = folder / f"{key[:8]}-{self.file_name}"
         with exclusive_lock(path):
             if path.exists():
-                if self._wrong(path, progress) is None:
+                if self._wrong_checksum(path, progress) is None:
                     return path
                 log(f"{path} has changed since it was downloaded, downloading it again")
                 path.unlink()
@@ -151,7 +154,7 @@ class Download:
             try:
                 work.mkdir()
                 loaded = self._load(work, progress)
-                wrong = self._wrong(loaded, progress)
+                wrong = self._wrong_checksum(loaded, progress)
                 if wrong is not None:
                     size = f"{loaded.stat().st_size:,} bytes"
                     raise self._failure(f"it sent {size} with sha256 {wrong} instead of {self.sha256}")
@@ -162,7 +165,7 @@ class Download:
                 shutil.rmtree(work, ignore_errors=True)
         return path
 
-    def _wrong(self, path: Path, progress: Progress) -> str | None:
+    def _wrong_checksum(self, path: Path, progress: Progress) -> str | None:
         """The checksum of a file if it is wrong, else None."""
         if self.sha256 is None:
             return None
@@ -171,12 +174,12 @@ class Download:
 
     def _failure(self, reason: str) -> ValueError:
         remedies = [
-            f"source.archive=<path of {self.file}, copied from elsewhere>",
+            f"source.archive=<path of {self.file_name}, copied from elsewhere>",
             "source.url=<address of a mirror>",
             *self.alternatives,
         ]
         remedy = f"try another way: {'; '.join(remedies)}"
-        return ValueError(f"cannot download {self.file} from {self.url}: {reason}; {remedy}")
+        return ValueError(f"cannot download {self.file_name} from {self.url}: {reason}; {remedy}")
 
     def _load(self, work: Path, progress: Progress) -> Path:
         """Download into the folder `work` in another process. Raises ValueError on failure."""

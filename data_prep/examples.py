@@ -20,7 +20,7 @@ def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> 
     Args:
         function: function of one input.
         inputs: inputs, in order.
-        workers: threads.
+        workers: number of threads.
     """
     with ThreadPoolExecutor(workers) as pool:
         results = (pool.submit(function, item) for item in inputs)
@@ -61,8 +61,10 @@ def chunks(
     """
     remaining = iter(examples)
     done = 0
-    # An empty batch is the end.
-    for batch in iter(lambda: list(islice(remaining, CHUNK)), []):
+    while True:
+        batch = list(islice(remaining, CHUNK))
+        if not batch:
+            return
         sequences: list[Any] = []
         for example_sequences, _ in batch:
             sequences.extend(example_sequences)

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from lra import __version__
 from lra.config.entry import main as command
@@ -95,7 +95,7 @@ def portable(overrides: Iterable[str]) -> Iterator[str]:
         yield override(key, Path(path).name) if is_absolute else line
 
 
-def write(task: Export, layout: Layout, out: Path, arguments: str) -> None:
+def write(task: Export, layout: Layout, out: Path, command_text: str) -> None:
     """Write a task in a layout.
 
     The folder appears complete or not at all: the files are written to a folder next to it, which is removed if
@@ -105,7 +105,7 @@ def write(task: Export, layout: Layout, out: Path, arguments: str) -> None:
         task: data of the task.
         layout: layout of the files.
         out: folder to write.
-        arguments: command that did this, for the README.
+        command_text: command that does this, for the README.
 
     Raises:
         ValueError: the folder exists or cannot be written, or the layout cannot hold the data.
@@ -119,7 +119,7 @@ def write(task: Export, layout: Layout, out: Path, arguments: str) -> None:
         work.mkdir(parents=True)
         with explain_full_disk(out), reporter(f"export {task.source.name}") as progress:
             description = WRITERS[layout](task, work, progress)
-            (work / "README.md").write_text(_readme(task, layout, arguments, description), encoding="utf-8")
+            (work / "README.md").write_text(_readme(task, layout, command_text, description), encoding="utf-8")
             _write_sums(work, progress)
         work.rename(out)
     except OSError as error:
@@ -129,7 +129,7 @@ def write(task: Export, layout: Layout, out: Path, arguments: str) -> None:
     log(f"{task.source.name}: layout {layout} at {out}")
 
 
-def _readme(task: Export, layout: str, arguments: str, description: str) -> str:
+def _readme(task: Export, layout: str, command_text: str, description: str) -> str:
     # One line of the table per split, with the histogram of its labels.
     rows = []
     for name, split in task.splits.items():
@@ -141,10 +141,17 @@ def _readme(task: Export, layout: str, arguments: str, description: str) -> str:
             histogram = ", ".join(f"{label}: {count:,}" for label, count in enumerate(labels.bincount().tolist()))
         rows.append(f"| {name} | {len(split):,} | {histogram} |")
     source: Source = task.source
-    # The template's fields that depend on the layout, then the source's.
-    fields: dict[str, Any] = {"task": source.name, "layout": layout, "version": __version__, "command": arguments}
-    fields |= {"description": description, "splits": "\n".join(rows), "provenance": source.provenance}
-    return README.format(**fields, origin=source.origin, licence=source.licence)
+    return README.format(
+        task=source.name,
+        layout=layout,
+        version=__version__,
+        command=command_text,
+        description=description,
+        splits="\n".join(rows),
+        origin=source.origin,
+        licence=source.licence,
+        provenance=source.provenance,
+    )
 
 
 def _write_sums(folder: Path, progress: Progress) -> None:

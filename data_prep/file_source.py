@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from lra.console import log
 from lra.data.progress import Progress
@@ -13,6 +13,14 @@ from lra.data.store import StoreError, raw_files, stored
 from lra.options import flatten
 
 from .archive import expand
+
+
+class PreparedData(NamedTuple):
+    """A prepared data set: its folder, the identity of the files that it was read from, their path and state."""
+
+    folder: Path
+    content: dict[str, Any]
+    raw: dict[str, Any]
 
 
 class FileSource(Source):
@@ -98,9 +106,9 @@ class FileSource(Source):
         self._stamp = current
         prepared = list(self._prepared())
         if current is not None:
-            for _, content, raw in prepared:
-                if raw.get("stamp") == current:
-                    return content
+            for data in prepared:
+                if data.raw.get("stamp") == current:
+                    return data.content
         elif prepared:
             return self._content_without_files(prepared)
         return self.content()
@@ -118,26 +126,26 @@ class FileSource(Source):
         command = f"{self.command or f'lra data task={self.name}'} {path}"
         raise StoreError(f"the data of this run are not in {self.root}; to make them from the same files: {command}")
 
-    def _content_without_files(self, prepared: list[tuple[Path, dict, dict]]) -> dict[str, Any]:
+    def _content_without_files(self, prepared: list[PreparedData]) -> dict[str, Any]:
         """The content of the only data set prepared from these files, which do not exist any more."""
         # A data set that was prepared from this path is preferred.
-        same_path = [entry for entry in prepared if entry[2].get("path") == self.location()]
+        same_path = [data for data in prepared if data.raw.get("path") == self.location()]
         candidates = same_path if same_path else prepared
         if len(candidates) > 1:
-            folders = ", ".join(str(folder) for folder, _, _ in candidates)
+            folders = ", ".join(str(data.folder) for data in candidates)
             raise StoreError(
                 f"{self.location()} does not exist, and several data sets may have been prepared from it: {folders}; "
                 "restore the files or delete the other data sets"
             )
-        ((folder, content, _),) = candidates
-        log(f"{self.name}: {self.location()} does not exist; using the data prepared at {folder}")
-        return content
+        (data,) = candidates
+        log(f"{self.name}: {self.location()} does not exist; using the data prepared at {data.folder}")
+        return data.content
 
     def _folders(self) -> list[Path]:
         return sorted(self.root.glob(f"{self.name}-????????")) if self.root is not None else []
 
-    def _prepared(self) -> Iterator[tuple[Path, dict[str, Any], dict[str, Any]]]:
-        """Yield folder, content and raw files of each prepared data set that differs in nothing but its files."""
+    def _prepared(self) -> Iterator[PreparedData]:
+        """Yield the prepared data sets that differ in nothing but their files."""
         expected = {"name": self.name, "version": self.version, **self.choices}
         for folder in self._folders():
             with suppress(StoreError):
@@ -146,7 +154,7 @@ class FileSource(Source):
                 choices = {key: value for key, value in provenance.items() if key not in self.content_keys}
                 if choices == expected and all(key in provenance for key in self.content_keys):
                     content = {key: provenance[key] for key in self.content_keys}
-                    yield folder, content, raw_files(folder)
+                    yield PreparedData(folder, content, raw_files(folder))
 
 
 class Files(Protocol):
@@ -203,13 +211,18 @@ class CopySource(FileSource):
 
     @property
     def _is_drawn(self) -> bool:
-        """Whether examples are drawn from the splits of a copy, of which version 0.2.0 took the first ones."""
+        """Whether examples are drawn from the splits of a copy.
+
+        Version 0.2.0 took the first ones, so that the content is marked to keep both apart.
+        """
         has_val = getattr(self.copy, "has_val", False)
         return has_val and any(self.choices[split] is not None for split in ("train", "val", "test"))
 
     def content(self) -> dict[str, Any]:
         identity = (self.copy or self.download).identity
-        return {"file": identity | {"drawn": True} if self._is_drawn else identity}
+        if self._is_drawn:
+            identity = identity | {"drawn": True}
+        return {"file": identity}
 
     def stamp(self) -> str | None:
         stamp = (self.copy or self.download).stamp()
@@ -224,7 +237,7 @@ class CopySource(FileSource):
         path = self.download.archive
         if self.copy is None and path is not None and not path.exists() and not self._is_recorded():
             path = path.absolute()
-            prepared = [entry for entry in self._prepared() if path in _path_and_parent(entry[2].get("path"))]
+            prepared = [data for data in self._prepared() if path in _path_and_parent(data.raw.get("path"))]
             if prepared:
                 return self._content_without_files(prepared)
         return super()._find_content()

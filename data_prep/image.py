@@ -154,7 +154,7 @@ class Image(CopySource):
         # A copy is read instead of the archive.
         if self.copy is not None:
             archive = None
-        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
+        self.download = OFFICIAL.replace(url=url, sha256=sha256, archive=archive)
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -167,8 +167,8 @@ class Image(CopySource):
     def read(self, progress: Progress) -> dict[str, Images]:
         """Read the images of train and test in the order of the batches. Raises ValueError if a batch is missing."""
         if isinstance(self.copy, Reader):
-            train = self._converted(self.copy, "train", progress)
-            test = self._converted(self.copy, "test", progress)
+            train = self._read_copy(self.copy, "train", progress)
+            test = self._read_copy(self.copy, "test", progress)
             return {"train": train, "test": test}
         # Read all batches; the archive holds them in another order than their numbers.
         batches = {}
@@ -196,7 +196,7 @@ class Image(CopySource):
             splits[split] = (images, labels)
         return splits
 
-    def _converted(self, copy: Reader, part: str, progress: Progress) -> Images:
+    def _read_copy(self, copy: Reader, part: str, progress: Progress) -> Images:
         """Read a part of a copy without a validation set as grey images."""
         images = []
         labels = []

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from posixpath import basename
 
-from lra.config.quoting import command_line, quote
+from lra.config.quoting import command_line, override, quote
 from lra.data.progress import reporter
 from lra.data.store import META, StoreError, stored
 from lra.startup import abandon_stdout, interruptible
@@ -222,7 +222,9 @@ def is_fault(line: str) -> bool:
 
 def _options(folder: Path) -> str:
     """The options of a copy whose task is not known."""
-    return f"  use source.release={folder}, for text and image source.archive={folder}"
+    release = shlex.quote(override("source.release", folder))
+    archive = shlex.quote(override("source.archive", folder))
+    return f"  use {release}, for text and image {archive}"
 
 
 def _prepared(folder: Path) -> str:

@@ -146,7 +146,7 @@ class Release:
         """Read each file by `read`."""
         if self.archive is not None:
             archive, inner = self.archive
-            return _Pass(archive, inner, self.files, read, progress)
+            return _ArchiveSplits(archive, inner, self.files, read, progress)
         folder = _folder_of(self.paths)
         if folder != self.path:
             log(f"reading {folder}")
@@ -201,7 +201,7 @@ def _content_digest(path: Path) -> str:
         return hash_file(file, meter)
 
 
-class _Hashed(io.RawIOBase):
+class _HashedFile(io.RawIOBase):
     """A file that hashes the bytes that are read from it."""
 
     def __init__(self, file: IO[bytes]):
@@ -226,7 +226,7 @@ def _read(path: Path, read: Read, split: str, progress: Progress) -> Iterator[Ex
         yield from read(lines, str(path), split)
 
 
-class _Pass(Mapping):
+class _ArchiveSplits(Mapping):
     """Splits of an archive: `items` reads all of them in its order, in one pass, which takes minutes.
 
     The first folder with one of the files is read. Copies elsewhere in the archive must have the same content.
@@ -259,7 +259,7 @@ class _Pass(Mapping):
         for name, file in members(self.archive, self._is_wanted, self.progress):
             folder = dirname(name)
             digests.setdefault(folder, {})
-            hashed = _Hashed(file)
+            hashed = _HashedFile(file)
             # The first folder is read, unless the same file comes once more.
             file_name = basename(name)
             is_first_folder = folder == next(iter(digests))
@@ -293,6 +293,6 @@ class _Pass(Mapping):
                 places = [f"{self.archive}/{folder}" for folder in digests]
                 raise ambiguous("source.release", places)
 
-    def _chunks(self, file: _Hashed, name: str, split: str) -> Iterator[ExampleChunk]:
+    def _chunks(self, file: _HashedFile, name: str, split: str) -> Iterator[ExampleChunk]:
         with reading(self.archive):
             yield from self.read(file, name, split)

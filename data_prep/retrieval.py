@@ -133,7 +133,7 @@ class Retrieval(FileSource):
             raise ValueError("source.release names the files, so source.url, sha256 and archive must be left out")
         self.literals = literals
         self.sizes = {"train": train, "val": val, "test": test}
-        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
+        self.download = OFFICIAL.replace(url=url, sha256=sha256, archive=archive)
         # A copy in another format, else the official files.
         self.release: Reader | Release | None = open_reader(release, self.name, columns=columns)
         if release is not None and self.release is None:

@@ -113,7 +113,7 @@ class Text(CopySource):
         self.val = val
         self.test = test
         self.copy = open_copy(archive, self.name, columns=columns)
-        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive if self.copy is None else None)
+        self.download = OFFICIAL.replace(url=url, sha256=sha256, archive=archive if self.copy is None else None)
 
     @property
     def choices(self) -> dict[str, Any]:

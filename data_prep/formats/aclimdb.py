@@ -14,7 +14,7 @@ from ..archive import stamp
 LABELS = {"neg": 0, "pos": 1}
 FILE = re.compile(r"\d+_\d+\.txt")
 PARTS = ("train", "test")
-REPORTED = 1000  # files between two reports of the progress
+REPORT_INTERVAL = 1000  # files between two reports of the progress
 
 
 class AclImdb:
@@ -86,7 +86,7 @@ class AclImdb:
                     reviews[part].append(((review,), LABELS[sentiment]))
                     # Reported now and then, since a report takes longer than a file.
                     num_read += 1
-                    if num_read % REPORTED == 0 or num_read == total:
+                    if num_read % REPORT_INTERVAL == 0 or num_read == total:
                         progress("reviews", num_read, total)
         return reviews
 

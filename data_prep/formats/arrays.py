@@ -18,7 +18,7 @@ from lra.data.progress import Progress
 from .layout import SPLITS, Export, Reader, SequenceExample, as_label, check_length
 
 FIELDS = ("tokens", "offsets", "labels")
-REPORTED = 1000  # examples between two reports of the progress
+REPORT_INTERVAL = 1000  # examples between two reports of the progress
 
 
 class ArrayReader(Reader):
@@ -44,9 +44,6 @@ class ArrayReader(Reader):
         path = self.files[split]
         try:
             yield from self._sequences(path, progress)
-        except KeyError as error:
-            names = ", ".join(FIELDS)
-            raise ValueError(f"{path} has no array {error}: it needs {names}") from None
         except (OSError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"{path} is damaged or not an .npz file: {first_line(error)}") from None
 
@@ -54,14 +51,16 @@ class ArrayReader(Reader):
         # np.load takes any other file for a pickle or for a single array.
         if not zipfile.is_zipfile(path):
             raise zipfile.BadZipFile("File is not a zip file")
-        # Without pickles, so that nothing is executed.
-        # Offsets and labels are small; the tokens are streamed below.
+        # Offsets and labels are small; the tokens are streamed below. Without pickles, nothing is executed.
         with np.load(path, allow_pickle=False) as arrays:
+            missing = [name for name in FIELDS if name not in arrays.files]
+            if missing:
+                raise ValueError(f"{path} has no {', '.join(missing)}: it needs the arrays {', '.join(FIELDS)}")
             try:
                 offsets = arrays["offsets"]
                 labels = arrays["labels"]
-            # An array of Python objects.
             except ValueError as error:
+                # An array of Python objects, or a member that is no array.
                 raise ValueError(f"{path}: {first_line(error)}") from None
         if labels.ndim != 1:
             raise ValueError(f"{path}: labels must have the shape (n,), not {labels.shape}")
@@ -83,7 +82,7 @@ class ArrayReader(Reader):
                     texts.append(tokens)
                 value = as_label(label, self.num_classes, where)
                 yield tuple(texts), value
-                if number % REPORTED == 0:
+                if number % REPORT_INTERVAL == 0:
                     progress(path.name, number, len(labels))
 
 
@@ -98,8 +97,11 @@ def find_files(folder: Path) -> dict[str, Path]:
 
 def _read_header(file: IO[bytes], path: Path) -> int:
     """Read the header of the tokens and return their number. Raises ValueError unless they are (total,) uint8."""
-    np.lib.format.read_magic(file)
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    try:
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    except ValueError as error:
+        raise ValueError(f"{path}: tokens are not an array ({first_line(error)})") from None
     if dtype != np.uint8 or len(shape) != 1:
         raise ValueError(f"{path}: tokens must be (total,) uint8, got {shape} {dtype}")
     return shape[0]

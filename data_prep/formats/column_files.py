@@ -41,17 +41,22 @@ def find_parts(folder: Path) -> dict[str, list[Path]]:
     """
     parts = {}
     for split, names in NAMES.items():
-        # The first place and name that has files, so that no split is read twice.
-        files: list[Path] = []
-        for name in names:
-            for pattern in PLACES:
-                paths = folder.glob(pattern.format(name))
-                files = files or sorted(path for path in paths if path.suffix in SUFFIXES)
+        files = _first_files(folder, names)
         if files:
             _check_styles(files)
             _check_shards(files)
             parts[split] = files
     return parts
+
+
+def _first_files(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    """List the files of the first name and place that has any, so that no split is read twice."""
+    for name in names:
+        for pattern in PLACES:
+            files = sorted(path for path in folder.glob(pattern.format(name)) if path.suffix in SUFFIXES)
+            if files:
+                return files
+    return []
 
 
 def _check_styles(files: list[Path]) -> None:

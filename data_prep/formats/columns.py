@@ -3,7 +3,6 @@
 Needs the extra ``parquet`` (pyarrow).
 """
 
-import io
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from lra.console import pip_install
 from lra.data.progress import Progress
 
 from ..expressions import encode
 from .column_files import NAMES, find_parts
-from .layout import CHUNK, Export, Kind, Reader, SequenceExample, as_label, check_length
+from .layout import CHUNK, Export, Kind, Reader, SequenceExample, as_label, check_length, decode_image
 
 # Usual names of columns; of several, the first one is read.
 INPUTS = ("input_ids_0", "input_ids", "text1", "text", "Source", "source", "image", "img")
@@ -63,6 +61,7 @@ class ColumnReader(Reader):
         allow_colours: bool = False,
     ):
         self.parts = find_parts(path)
+        # The first file of a split stands for it in messages; ``paths`` and ``parts_of`` list all of them.
         first_parts = {split: parts[0] for split, parts in self.parts.items()}
         super().__init__(path, first_parts)
         self.kind = kind
@@ -146,8 +145,11 @@ class ColumnReader(Reader):
         if value is None:
             raise ValueError(f"{where}: no {NOUNS[self.kind]}")
         if self.kind == "pixels" and isinstance(value, bytes):
-            tokens = _decode_image(value, where, allow_colours=self.allow_colours)
-            if self.has_colours(tokens):
+            try:
+                tokens = decode_image(value, allow_colours=self.allow_colours).reshape(-1)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
+            if self._has_colours(tokens):
                 return tokens
         elif isinstance(value, str) and self.kind == "expression":
             try:
@@ -162,7 +164,7 @@ class ColumnReader(Reader):
         check_length(tokens, self.length, where)
         return tokens
 
-    def has_colours(self, tokens: np.ndarray) -> bool:
+    def _has_colours(self, tokens: np.ndarray) -> bool:
         """Whether a decoded image has three planes."""
         if not self.allow_colours or self.length is None:
             return False
@@ -209,21 +211,6 @@ def _values(column: Any) -> Iterable[Any]:
     numbers = column.values.to_numpy(zero_copy_only=False)
     bounds = column.offsets.to_pylist()
     return (numbers[start:end] for start, end in itertools.pairwise(bounds))
-
-
-def _decode_image(data: bytes, where: str, *, allow_colours: bool) -> np.ndarray:
-    """Return grey levels (pixels,), or those of red, green and blue (3 pixels,) if the image may have colours."""
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            # Pillow would cut grey levels above 255 instead of scaling them.
-            if image.mode.startswith(("I", "F")):
-                raise ValueError(f"{where}: an image with more than 8 bits per value")
-            if image.mode in ("L", "1") or not allow_colours:
-                return np.asarray(image.convert("L")).reshape(-1)
-            planes = np.asarray(image.convert("RGB")).transpose(2, 0, 1)  # (3,height,width)
-            return planes.reshape(-1)
-    except (OSError, UnidentifiedImageError, SyntaxError):
-        raise ValueError(f"{where}: the image cannot be decoded") from None
 
 
 def _ids(value: Any, where: str) -> np.ndarray:

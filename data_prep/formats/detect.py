@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ..archive import reject_zip
-from . import aclimdb, arrays
+from . import aclimdb, arrays, lra_pickle, pixel_lines
 from .aclimdb import AclImdb
 from .cifar import Cifar, open_cifar
 from .column_files import find_parts
+from .columns import ColumnReader
 from .layout import Kind, Reader
 
 
@@ -87,12 +88,6 @@ def open_reader(
     """
     if path is None:
         return None
-    # Imported here: they import data_prep.listops, which imports this module.
-    from .columns import ColumnReader
-    from .lra_pickle import PickleReader, has_files
-    from .pixel_lines import PixelLineReader
-    from .pixel_lines import has_files as has_lines
-
     folder = Path(path).expanduser()
     reject_zip(folder)
     task_format = FORMATS[task]
@@ -103,12 +98,12 @@ def open_reader(
     }
     if not folder.is_dir():
         return None
-    if has_files(folder, stem or task):
-        return PickleReader(folder, stem=stem or task, kind=task_format.kind, **options)
+    if lra_pickle.has_files(folder, stem or task):
+        return lra_pickle.PickleReader(folder, stem=stem or task, kind=task_format.kind, **options)
     if any((folder / f"{split}.npz").is_file() for split in arrays.SPLITS):
         return arrays.ArrayReader(folder, **options)
-    if length is not None and has_lines(folder):
-        return PixelLineReader(folder, num_classes=task_format.num_classes, length=length)
+    if length is not None and pixel_lines.has_files(folder):
+        return pixel_lines.PixelLineReader(folder, num_classes=task_format.num_classes, length=length)
     if find_parts(folder):
         options |= {"kind": task_format.kind, "columns": columns, "allow_colours": task == "image"}
         return ColumnReader(folder, **options)

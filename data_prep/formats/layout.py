@@ -1,9 +1,11 @@
 """Layouts of a task on the disk: the interface of their readers, and the data that their writers get.
 
-Both have the examples of a task by split, as the store keeps them.
+Both have the examples of a task by split, with stored ids: the ids as the store keeps them, to which ``task.shift`` is
+added when the model reads them.
 """
 
 import hashlib
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from PIL import Image
 
 from lra.data.progress import Progress, ReadMeter
 from lra.data.source import Source
@@ -140,6 +143,28 @@ def check_length(tokens: np.ndarray, length: int | None, where: str) -> None:
     """Raise ValueError if a sequence that must have a fixed length has another one."""
     if length is not None and len(tokens) != length:
         raise ValueError(f"{where}: {len(tokens)} pixels instead of {length}, an image of another size")
+
+
+def decode_image(data: bytes, *, allow_colours: bool = False) -> np.ndarray:
+    """Decode an image to grey levels (height, width) uint8.
+
+    Args:
+        data: content of the file.
+        allow_colours: whether an image with colours becomes planes R, G, B (3, height, width) instead.
+
+    Raises:
+        ValueError: the image cannot be decoded, or has more than 8 bits per value.
+    """
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            # Pillow would clip grey levels above 255 instead of scaling them.
+            if image.mode.startswith(("I", "F")):
+                raise ValueError("an image with more than 8 bits per value")
+            if image.mode in ("L", "1") or not allow_colours:
+                return np.asarray(image.convert("L"))
+            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    except (OSError, SyntaxError, Image.DecompressionBombError):
+        raise ValueError("the image cannot be decoded") from None
 
 
 def as_label(value: Any, num_classes: int, where: str) -> int:

@@ -31,7 +31,9 @@ PREFIXES = ("lra-", "")
 SAMPLE = 2_000
 # Unlike earlier protocols 3 has bytes, and unlike later ones it numbers the entries of its memo explicitly.
 PROTOCOL = 3
+# The opcodes PROTO 3 and EMPTY_LIST.
 HEADER = b"\x80\x03]"
+# Items that one APPENDS adds to the list, as in Python's pickle.
 BATCH = 1000
 
 

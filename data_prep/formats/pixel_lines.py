@@ -18,7 +18,7 @@ from ..lines import text_lines
 from .layout import Reader, SequenceExample, as_label, check_length
 
 PARTS = {"train": "train", "val": "valid", "test": "test"}
-REPORTED = 1000  # examples between two reports of the progress
+REPORT_INTERVAL = 1000  # examples between two reports of the progress
 
 
 class PixelLineReader(Reader):
@@ -67,7 +67,7 @@ class PixelLineReader(Reader):
                 pixels = self._parse(line, f"{path}, line {number}")
                 value = self._parse_label(label_line[1], f"{label_path}, line {number}")
                 yield (pixels,), value
-                if number % REPORTED == 0:
+                if number % REPORT_INTERVAL == 0:
                     progress(f"{path.name}, lines", number, None)
 
     def _parse(self, line: bytes, where: str) -> np.ndarray:

@@ -50,6 +50,7 @@ class _Box:
         self.value = value
 
 
+# The stack entry that the opcode MARK pushes.
 MARK = object()
 # What a damaged file can raise while it is interpreted.
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, MemoryError, OverflowError, RecursionError)
@@ -77,11 +78,19 @@ def load(file: IO[bytes]) -> Any:
 
 
 class _Interpreter:
+    """The stack machine of a pickle.
+
+    Args:
+        file: binary file at the start of the pickle.
+        streamed: whether ``run`` yields the items of the outermost list one by one instead of the whole value.
+    """
+
     def __init__(self, file: IO[bytes], *, streamed: bool):
         self.file = file
         self.streamed = streamed
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        # Number of entries that the memo ever had, which MEMOIZE numbers; ``_flush`` removes some of them.
         self.num_memoised = 0
 
     def run(self) -> Iterator[Any]:

@@ -37,25 +37,25 @@ def expression(ids: np.ndarray) -> str:
     # An operator with n arguments opens n + 1 round brackets; one closes after each argument, the last one after the
     # square bracket.
     pieces: list[str] = []
+
+    def enclose(start: int) -> None:
+        """Open a round bracket before piece ``start``, and close it after the last piece."""
+        pieces[start] = f"( {pieces[start]}"
+        pieces[-1] += " )"
+
+    # Positions of the open operators in ``pieces``.
     starts: list[int] = []
     for id in ids.tolist():
-        token = TOKENS[id - 1]
+        pieces.append(TOKENS[id - 1])
         if OPERATOR <= id < CLOSE:
-            starts.append(len(pieces))
-            pieces.append(token)
+            starts.append(len(pieces) - 1)
             continue
-        pieces.append(token)
+        # A square bracket ends its operator.
+        if id == CLOSE:
+            enclose(starts.pop())
+        # The value that just ended is an argument of the enclosing operator.
         if starts:
-            # A square bracket ends its operator.
-            if id == CLOSE:
-                start = starts.pop()
-                pieces[start] = "( " + pieces[start]
-                pieces[-1] += " )"
-            if starts:
-                # The value that just ended is an argument of the enclosing operator.
-                start = starts[-1]
-                pieces[start] = "( " + pieces[start]
-                pieces[-1] += " )"
+            enclose(starts[-1])
     return " ".join(pieces)
 
 

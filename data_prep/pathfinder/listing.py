@@ -5,12 +5,11 @@ below pathfinder32, pathfinder64, pathfinder128 or pathfinder256. metadata/N.npy
 each line describes an image: folder, file, number, label and parameters.
 """
 
-import io
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
+from ..formats.layout import decode_image
 from ..lines import text_lines
 
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
@@ -39,15 +38,11 @@ def listing(metadata: Mapping[str, Iterable[bytes]], where: str) -> Listed:
 
 
 def decode(data: bytes | None, size: int) -> np.ndarray | None:
-    """Decode an image to grey levels (size, size) uint8; None if it is unreadable or has another size."""
+    """Decode an image to grey levels (size, size) uint8; None if it is unreadable, too deep or of another size."""
     if not data:
         return None
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            # Pillow would cut grey levels above 255 instead of scaling them.
-            if image.mode.startswith(("I", "F")):
-                return None
-            pixels = np.asarray(image.convert("L"))
-    except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError):
+        pixels = decode_image(data)
+    except ValueError:
         return None
     return pixels if pixels.shape == (size, size) else None

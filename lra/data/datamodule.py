@@ -101,7 +101,7 @@ class TaskData(L.LightningDataModule):
         device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
         self.splits = {name: split.to(device) for name, split in splits.items()}
 
-        # Lengths stay on the CPU, where the shapes of batches are chosen.
+        # Lengths (n,) of the shortest and the longest sequence of each example stay on the CPU, to choose shapes there.
         self.shortest = {}
         self.sequence_lengths = {}
         for name, split in splits.items():
@@ -146,12 +146,12 @@ class TaskData(L.LightningDataModule):
         tokens, is_real = stored.gather(part, stored_width, self.limit)  # (B,T,L)
         if self.masked_id is not None:
             is_real = is_real & (tokens != self.masked_id)
-        mask: Tensor | None = is_real
-        if self.masked_id is not None or shortest == 0:
+        may_be_empty = self.masked_id is not None or shortest == 0
+        if may_be_empty:
             # A softmax over no key is undefined: the first token of an empty sequence counts as real.
             is_real[..., 0] |= ~is_real.any(-1)
-        elif shortest >= width:
-            mask = None
+        # Without a masked token or padding, a mask is not needed.
+        mask = is_real if may_be_empty or shortest < width else None
 
         positions = None
         if self.compact:
@@ -260,8 +260,7 @@ class TaskData(L.LightningDataModule):
             return 1
         lengths = self.sequence_lengths["train"].numpy()
         num_batches = max(1, len(lengths) // self.batch)
-        permutation = EpochPermutation(len(lengths), self.seed)
-        index = permutation[0 : num_batches * self.batch]
+        index = EpochPermutation(len(lengths), self.seed)[0 : num_batches * self.batch]
         batch_lengths = lengths[index].reshape(num_batches, self.batch)
         longest = batch_lengths.max(1)
         return len(np.unique(round_up(longest)))

@@ -243,12 +243,14 @@ def test_file_that_is_no_npz_error_names_file(tmp_path, save):
         with open(tmp_path / f"{split}.npz", "wb") as file:
             save(np.zeros(3, np.uint8), file)
     assert_rejected(Text(archive=tmp_path), tmp_path / "data", "train.npz is damaged or not an .npz file")
-    for labels, message in (
-        (np.array([None]), "Object arrays cannot be loaded"),
-        (np.array(0), "labels must have the"),
+    tokens = {"tokens": np.zeros(3, np.uint8)}
+    for arrays, message in (
+        (tokens | {"labels": np.array([None])}, ": Object arrays cannot be loaded"),
+        (tokens | {"labels": np.array(0)}, ": labels must have the"),
+        ({}, " has no tokens, labels: it needs the arrays tokens, offsets, labels"),
     ):
-        np.savez(tmp_path / "train.npz", tokens=np.zeros(3, np.uint8), offsets=np.array([0, 3]), labels=labels)
-        assert_rejected(Text(archive=tmp_path), tmp_path / "data", f"train.npz: {message}")
+        np.savez(tmp_path / "train.npz", offsets=np.array([0, 3]), **arrays)
+        assert_rejected(Text(archive=tmp_path), tmp_path / "data", f"train.npz{message}")
 
 
 def write_pixel_lines(folder, examples):

@@ -140,12 +140,12 @@ def test_download_without_tfds_error_names_alternatives(tmp_path, monkeypatch):
 def test_local_archive_is_verified_and_used(tmp_path):
     path = tmp_path / "mine.gz"
     path.write_bytes(DATA)
-    local = IMDB.but(archive=path, sha256=SHA256)
+    local = IMDB.replace(archive=path, sha256=SHA256)
     assert local.fetch(tmp_path / "downloads", silent) == path
-    assert (local.substitute, IMDB.but(archive=path, sha256=IMDB.sha256).substitute) == (f"sha256 {SHA256[:12]}", None)
-    message = refused(IMDB.but(archive=path), tmp_path / "downloads")
+    assert (local.substitute, IMDB.replace(sha256=IMDB.sha256).substitute) == (f"sha256 {SHA256[:12]}", None)
+    message = refused(IMDB.replace(archive=path), tmp_path / "downloads")
     assert f"{path} has sha256 {SHA256} instead of {IMDB.sha256}: get aclImdb_v1.tar.gz from http://ai." in message
-    assert f"lra data inspect {tmp_path} describes" in refused(IMDB.but(archive=tmp_path), tmp_path / "downloads")
+    assert f"lra data inspect {tmp_path} describes" in refused(IMDB.replace(archive=tmp_path), tmp_path / "downloads")
     unchecked = Download(url="http://127.0.0.1/file", archive=path)
     assert unchecked.fetch(tmp_path, silent) == path
     assert unchecked.identity == {"archive": {"bytes": 200_000, "sha256": SHA256}}
@@ -155,7 +155,7 @@ def test_local_archive_is_verified_and_used(tmp_path):
 def test_invalid_url_or_checksum_error_hides_password(wrong):
     key = "url" if "/" in wrong else "sha256"
     with pytest.raises(ValueError, match=rf"source\.{key} must") as caught:
-        IMDB.but(**{key: wrong})
+        IMDB.replace(**{key: wrong})
     assert "cret" not in str(caught.value)
 
 
@@ -176,8 +176,7 @@ def test_concurrent_processes_download_once(server, tmp_path):
     processes = [start(source.prepare, tmp_path / "data") for source in sources]
     for process in processes:
         process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert server.asked == ["/aclImdb_v1.tar.gz"]
+    assert [process.exitcode for process in processes] == [0, 0] and server.asked == ["/aclImdb_v1.tar.gz"]
     assert [len(source.load(tmp_path / "data")["train"]) for source in sources] == [40, 35]
 
 
@@ -236,8 +235,7 @@ def test_run_identity_does_not_depend_on_path_of_files(home, task, place):
     if place == "gone":
         shutil.rmtree(home / "a")
     second = experiment(task, PLACES[place].replace("HERE", str(home)))
-    assert run_identity(second) == choices
-    assert len(second.data_source().open("data")["test"]) > 0
+    assert run_identity(second) == choices and len(second.data_source().open("data")["test"]) > 0
     paths = [value for key, value in choices.items() if key.startswith("source.") and "_" not in key]
     assert not [value for value in paths if str(value).startswith(("/", "~", "a", "."))]
 
