@@ -189,7 +189,9 @@ def fresh_cell(entry: ArenaEntry) -> Cell:
 
 
 def published_cells(entry: ArenaEntry) -> tuple[Cell, str]:
-    """Make the cell of the published value of a mechanism and name its source; none for the longer training.
+    """Make the cell of the published value of a mechanism and name its source.
+
+    There is none for an entry with another encoder or training, whose name has a remark.
 
     Returns:
         The value of the preferred source for this encoder, or else the range of the values for other encoders.

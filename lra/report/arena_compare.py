@@ -17,6 +17,7 @@ from ..results.table import Cell, Table, TableRow, frame
 from ..runs import reader
 from .arena_entries import LONGER, ArenaEntry, arena_rows, difference_cell, line_name, score_text
 
+# The mechanism whose gap to its published value is judged.
 LABEL = "cur_abs"
 # CURformer, Table 4, selection abs: mean and standard deviation of five runs on the official 2,000 test examples.
 PUBLISHED = 39.62
@@ -24,6 +25,7 @@ PUBLISHED_STD = 0.62
 PUBLISHED_SEEDS = 5
 PUBLISHED_EXAMPLES = 2000
 
+# The runs of a line of the Arena's table, and their fresh-test results by seed.
 Runs = tuple[Row, dict[int, FreshTest]]
 
 
@@ -65,10 +67,10 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     rows: list[TableRow] = []
     for pair, result in pairs.items():
         p = corrected[pair]
-        is_significant = "yes" if p < SIGNIFICANCE else "no"
+        significant = "yes" if p < SIGNIFICANCE else "no"
         interval = f"{result.low:+.2f} to {result.high:+.2f}"
         difference = Cell.of(result.value, "{:+.2f}".format)
-        rows.append([pair, difference, interval, Cell.of(p, "{:.3f}".format), is_significant])
+        rows.append([pair, difference, interval, Cell.of(p, "{:.3f}".format), significant])
     about = (
         "Which selections of CUR, and exact attention, differ: difference of the fresh-test scores in points, on the "
         "same examples, with a 95 % interval over seeds and examples (two-way random effects). p: corrected for "
@@ -171,7 +173,7 @@ def gap_section(runs: dict[str, Runs]) -> str:
 
 
 def gap_of(runs: Runs) -> tuple[outcome_statistics.Gap, float, int]:
-    """Compute from which distance to the published value on a gap is significant.
+    """Compute the smallest distance to the published value that is significant.
 
     Returns:
         The gap, the score in percent and the number of its examples: fresh ones if all seeds are scored on them, else

@@ -118,7 +118,7 @@ def composed_training(*overrides: str) -> Training:
 def arena_rows(studies: Studies) -> list[Row]:
     """List the rows of all studies that belong to the Arena's table."""
     rows = itertools.chain.from_iterable(studies.values())
-    return [row for row in rows if belongs(row)]
+    return [row for row in rows if is_arena_row(row)]
 
 
 def line_name(row: Row) -> str:
@@ -158,8 +158,8 @@ def encoder_of(choices: Mapping[str, Any]) -> str:
     return f"{plural(choices['model.layers'], 'layer')}, d {choices['model.dim']}"
 
 
-def belongs(row: Row) -> bool:
-    """Tell whether runs stand in the Arena's table: a task at the papers' budget, from scratch, no search."""
+def is_arena_row(row: Row) -> bool:
+    """Whether runs stand in the Arena's table: a task at the papers' budget, from scratch, no search."""
     at_papers_budget = row.facts["protocol"] == "paper" and row.facts["budget"] == "paper"
     is_search = row.study == BOARD or row.study.endswith(SEARCH_SUFFIX)
     is_from_scratch = not row.objective

@@ -100,7 +100,14 @@ def _panels(records: Sequence[BenchRecord], rows: Sequence[Row]) -> dict[str, li
         panels[title] = []
         for row in bench_rows:
             result = scored[row.mechanism]
-            bubble = Bubble(result.label, row.ms, result.test, result.cell.std, result.n, row.peak_bytes)
+            bubble = Bubble(
+                label=result.label,
+                ms=row.ms,
+                test=result.test,
+                std=result.cell.std,
+                n=result.n,
+                peak=row.peak_bytes,
+            )
             panels[title].append(bubble)
     return panels
 

@@ -51,9 +51,9 @@ def groups(records: Iterable[BenchRecord]) -> list[Group]:
     Args:
         records: records of benchmarks.
     """
-    grouped_records = []
+    all_groups = []
     for source in records:
-        grouped: dict[tuple, list[BenchRow]] = defaultdict(list)
+        rows_of_kind: dict[tuple, list[BenchRow]] = defaultdict(list)
         dtypes = source.choices.get("dtype", [])
         for row in source.rows:
             # Steps of later dtypes join the group of the first one.
@@ -62,11 +62,11 @@ def groups(records: Iterable[BenchRecord]) -> list[Group]:
                 row = replace(row, mechanism=f"{row.mechanism} in {dtype}")
                 dtype = dtypes[0]
             kind = tuple(getattr(row, field) for field in KIND)
-            grouped[*kind, dtype].append(row)
-        for key, rows in grouped.items():
+            rows_of_kind[*kind, dtype].append(row)
+        for key, rows in rows_of_kind.items():
             title = _title(source, *key)
-            grouped_records.append(Group(source, title, rows))
-    return grouped_records
+            all_groups.append(Group(source, title, rows))
+    return all_groups
 
 
 def _title(
@@ -89,7 +89,7 @@ def label(row: BenchRow) -> str:
 
 
 def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
-    """Estimate the exponent of n from the first to the last of the last three points: log(value ratio) / log(n ratio).
+    """Estimate the exponent of n over the last three points: log(value ratio) / log(n ratio) of the outer two.
 
     Args:
         points: (n, value) in order of n; points without a value are skipped.
@@ -108,8 +108,8 @@ def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
     return math.log(value_ratio) / math.log(length_ratio)
 
 
-def number(value: float) -> str:
-    """Format a number with three significant digits below 100."""
+def three_digits(value: float) -> str:
+    """Format a number with three significant digits, and the whole part of a larger one: 0.0123, 45.6, 7,890."""
     if value >= 100:
         return f"{value:,.0f}"
     if value >= 10:

@@ -9,7 +9,7 @@ from ..names import stem
 from ..results import published
 from ..results.bench_record import BenchRecord, BenchRow
 from ..results.table import Cell, Table, frame
-from .bench_groups import MEBIBYTE, Group, groups, growth, label, number
+from .bench_groups import MEBIBYTE, Group, groups, growth, label, three_digits
 
 # A group of several lengths with more rows gets the table over lengths only.
 MAX_DETAILED_ROWS = 60
@@ -87,7 +87,7 @@ def _over_lengths(group: Group) -> Table:
         for n in group.lengths:
             line[f"{n:,}"] = NONE
         for row in rows:
-            line[f"{row.n:,}"] = Cell.of(row.ms, number)
+            line[f"{row.n:,}"] = Cell.of(row.ms, three_digits)
         line |= _summary(rows)
         line["claimed"] = Cell.of(claimed[name], "{:g}".format)
         # Sizes of the layer at the largest n; linformer, among others, grows with n.
@@ -119,7 +119,7 @@ def _summary(rows: list[BenchRow]) -> dict[str, Cell]:
     megabytes = rows[-1].peak_bytes / MEBIBYTE if rows else None
     return {
         "spread": Cell.of(largest_spread, "{:.0%}".format),
-        "MB": Cell.of(megabytes, number),
+        "MB": Cell.of(megabytes, three_digits),
         "growth": Cell.of(growth(times), "{:.2f}".format),
         "MB growth": Cell.of(growth(sizes), "{:.2f}".format),
     }
@@ -208,26 +208,26 @@ def _paper_values() -> dict[tuple[str, str], float | None]:
 def _measurements(row: BenchRow, reference: BenchRow | None) -> dict[str, Cell]:
     """Make the cells of a row with a time."""
     cells = {
-        "ms": Cell.of(row.ms, number),
+        "ms": Cell.of(row.ms, three_digits),
         "spread": Cell.of(_spread(row), "{:.0%}".format),
         "samples": Cell.of(len(row.samples), str),
-        "MB": Cell.of(row.peak_bytes / MEBIBYTE, number),
+        "MB": Cell.of(row.peak_bytes / MEBIBYTE, three_digits),
     }
     # Bytes and FLOPs per millisecond, as GB/s and TFLOP/s.
     if row.roofline_bytes:
         gigabytes = row.roofline_bytes / row.ms / 1e6
         slowdown = row.ms / row.roofline_ms
-        cells["GB/s"] = Cell.of(gigabytes, number)
-        cells["roofline ms"] = Cell.of(row.roofline_ms, number)
-        cells["x roofline"] = Cell.of(slowdown, number)
+        cells["GB/s"] = Cell.of(gigabytes, three_digits)
+        cells["roofline ms"] = Cell.of(row.roofline_ms, three_digits)
+        cells["x roofline"] = Cell.of(slowdown, three_digits)
     if row.flops:
         teraflops = row.flops / row.ms / 1e9
-        cells["TFLOP/s"] = Cell.of(teraflops, number)
+        cells["TFLOP/s"] = Cell.of(teraflops, three_digits)
     # Relative to the reference of the same length.
     if reference:
         speed = reference.ms / row.ms
         memory = row.peak_bytes / max(reference.peak_bytes, 1)
-        cells["speed"] = Cell.of(speed, number)
+        cells["speed"] = Cell.of(speed, three_digits)
         cells["memory"] = Cell.of(memory, "{:.2f}".format)
     return cells
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..results import published
 from ..results.score_cells import score
-from ..results.summary import FACTS, Row, Studies
+from ..results.summary import FACTS, Row
 from ..results.table import SEPARATOR, Cell, Table, TableRow, frame, joined, number
 from . import extensions
 from .arena_entries import seeds_text
@@ -95,7 +95,7 @@ def _averages(rows: list[Row]) -> list[Table]:
     Means are compared only between mechanisms with the same tasks.
     """
     # Only accuracies can be averaged.
-    by_label: Studies = defaultdict(list)
+    by_label: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row.facts["metric"] == "accuracy":
             by_label[row.label].append(row)
@@ -198,7 +198,7 @@ def _shared_facts(lines: list[Line]) -> dict[str, str]:
     shared = {}
     for key in FACTS:
         values = {line.facts.get(key, "") for line in lines}
-        # Pretraining and other data of some rows are no facts of the whole table.
+        # A row without a fact does not contradict the others, but "not pretrained" and "the official data" do.
         if key not in ("pretrained", "data"):
             values -= {""}
         if len(values) != 1:

@@ -1,13 +1,16 @@
 """The report's folder: index.html, report.md, main.tex, tables/*.csv and *.tex, figures/*.png, *.pdf and *.svg."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from ..io.atomic import write
 from ..names import unique_names
 from ..results import figures, published
+from ..results.figures import Picture
 from ..results.lr_search import SEARCH_SUFFIX, lr_table
 from ..results.palette import Palette
 from ..results.published import PrintedValue
@@ -61,22 +64,37 @@ def export(
     for name in ("tables", "figures"):
         (out / name).mkdir(parents=True, exist_ok=True)
 
-    # Read the runs, then make the chapters about all studies.
+    # Read the runs, then make all tables and plan the figures of the studies.
     contents, unreadable = _read_studies(studies)
-    chapters = [*chapters, *_common_chapters(studies, out / "figures", width)]
-    contents, chapters = _with_file_names(contents, chapters)
+    seeds_and_rates = []
+    for rows in studies.values():
+        seeds_and_rates += seed_points.pictures(rows)
+    study_pictures = _study_pictures(contents)
+    papers_chapter = Chapter("Published tables", PAPERS_ABOUT, paper_tables.tables(studies))
+    contents, chapters = _with_file_names(contents, [*chapters, papers_chapter])
+    tables = _titled_tables(contents, chapters)
+
+    # A wrong name in ``show`` is reported before the figures are drawn, which takes longest.
+    names = [table.name for table in tables]
+    for chapter in chapters:
+        names += [path.stem for path in chapter.pictures]
+    names += unique_names(picture.name for picture in seeds_and_rates).values()
+    names += study_pictures
+    _check_names(show, names)
 
     # Tables as CSV and LaTeX, figures as PNG and PDF, and the document that shows them.
-    tables = _titled_tables(contents, chapters)
     for table in tables:
         path = out / "tables" / table.name
         write(path.with_name(f"{table.name}.csv"), table.csv())
         write(path.with_name(f"{table.name}.tex"), latex.table(table, width))
+    files = figures.save(seeds_and_rates, out / "figures", width)
+    # The page needs the papers' tables as the last chapter.
+    chapters.insert(-1, Chapter("Seeds and learning rates", seed_points.ABOUT, [], files))
     captions = {}
     for chapter in chapters:
         for path, caption in chapter.pictures.items():
             captions[path.with_suffix(".pdf")] = f"{chapter.title}: {caption}"
-    captions |= _draw_studies(contents, out / "figures", width)
+    captions |= _draw_studies(study_pictures, out / "figures", width)
     _write_document(out, tables, captions, width, show)
 
     # The page and its Markdown version.
@@ -87,17 +105,11 @@ def export(
     return unreadable
 
 
-def _common_chapters(studies: Studies, folder: Path, width: float) -> list[Chapter]:
-    """Make the chapters about all studies: their seeds and learning rates, and the papers' tables."""
-    pictures = []
-    for rows in studies.values():
-        pictures += seed_points.pictures(rows)
-    files = figures.save(pictures, folder, width)
-    tables = paper_tables.tables(studies)
-    return [
-        Chapter("Seeds and learning rates", seed_points.ABOUT, [], files),
-        Chapter("Published tables", PAPERS_ABOUT, tables),
-    ]
+def _check_names(show: Sequence[str] | None, names: Sequence[str]) -> None:
+    """Raise ValueError if ``show`` has a name that no table and no figure has."""
+    unknown = set(show or ()) - set(names)
+    if unknown:
+        raise ValueError(f"show: there is no {', '.join(sorted(unknown))}; there is {', '.join(names)}")
 
 
 def _published_values(studies: Studies) -> list[PrintedValue]:
@@ -175,30 +187,41 @@ def _titled_tables(contents: list[page.Study], chapters: Sequence[Chapter]) -> l
     return titled
 
 
-def _draw_studies(contents: list[page.Study], folder: Path, width: float) -> dict[Path, str]:
-    """Draw the learning curves and the speed of each study; returns the captions of the PDF files."""
-    drawings = {}
-    all_captions = {}
+def _study_pictures(contents: list[page.Study]) -> dict[str, Picture]:
+    """List the figures of the learning curves and the speed of each study by their file names."""
+    pictures = []
     for study in contents:
         # Both figures of a study use the same colours; of many labels only references and the best ones have one.
         coloured = highlight({study.name: study.rows}, lambda row: row.test or 0.0).place
         palette = Palette(sorted({row.label for row in study.rows if row.label in coloured}))
-        curves_name = f"{study.name}/curves"
-        speed_name = f"{study.name}/speed"
-        all_captions[curves_name] = f"{study.name}: {CURVES_CAPTION}"
-        all_captions[speed_name] = f"{study.name}: {SPEED_CAPTION}"
-        if study.curves:
-            drawings[curves_name] = figures.charts(study.curves, learning_curves.draw, palette, width)
-        if study.bubbles:
-            panels = {" on ".join(key): bubbles for key, bubbles in study.bubbles.items()}
-            drawings[speed_name] = figures.charts(panels, speed_accuracy.draw, palette, width, markers=True)
-
+        pictures += [_curves_picture(study, palette), _speed_picture(study, palette)]
     # File names are unique among all figures that a study may have.
-    names = unique_names(all_captions)
+    names = unique_names(picture.name for picture in pictures)
+    return {names[picture.name]: picture for picture in pictures if picture.panels}
+
+
+def _curves_picture(study: page.Study, palette: Palette) -> Picture:
+    def draw(panels: Mapping[str, list], width: float) -> Figure:
+        return figures.charts(panels, learning_curves.draw, palette, width)
+
+    return Picture(f"{study.name}/curves", f"{study.name}: {CURVES_CAPTION}", draw, study.curves)
+
+
+def _speed_picture(study: page.Study, palette: Palette) -> Picture:
+    def draw(panels: Mapping[str, list], width: float) -> Figure:
+        return figures.charts(panels, speed_accuracy.draw, palette, width, markers=True)
+
+    panels = {" on ".join(key): bubbles for key, bubbles in study.bubbles.items()}
+    return Picture(f"{study.name}/speed", f"{study.name}: {SPEED_CAPTION}", draw, panels)
+
+
+def _draw_studies(pictures: Mapping[str, Picture], folder: Path, width: float) -> dict[Path, str]:
+    """Draw the pictures of ``_study_pictures`` as PNG and PDF; returns the captions of the PDF files."""
     captions = {}
-    for name, figure in drawings.items():
-        path = figures.write(figure, folder / names[name], ("png", "pdf"))
-        captions[path.with_suffix(".pdf")] = all_captions[name]
+    for name, picture in pictures.items():
+        figure = picture.draw(picture.panels, width)
+        path = figures.write(figure, folder / name, ("png", "pdf"))
+        captions[path.with_suffix(".pdf")] = picture.caption
     return captions
 
 
@@ -209,20 +232,11 @@ def _write_document(
     width: float,
     show: Sequence[str] | None,
 ) -> None:
-    """Write main.tex with the tables and figures named by ``show``."""
-    names = [table.name for table in tables]
-    names += [path.stem for path in captions]
-    # By default the document shows everything.
-    if show is None:
-        show = names
-    unknown = set(show) - set(names)
-    if unknown:
-        raise ValueError(f"show: there is no {', '.join(sorted(unknown))}; there is {', '.join(names)}")
-
-    table_names = [table.name for table in tables if table.name in show]
+    """Write main.tex with the tables and figures named by ``show``, or with all of them."""
+    table_names = [table.name for table in tables if show is None or table.name in show]
     pictures = {}
     for path, caption in captions.items():
-        if path.stem in show:
+        if show is None or path.stem in show:
             pictures[path.relative_to(out)] = caption
     document = latex.document(table_names, pictures, width)
     write(out / "main.tex", document)

@@ -122,20 +122,20 @@ def table(paper: Paper, studies: Studies) -> Table:
     for (source, model), row_values in printed_rows.items():
         run = "published" if len(paper.sources) == 1 else source
         cells = [_printed_cell(row_values.get(column)) for column in columns]
-        *_, last_value = row_values.values()
-        attn = last_value.attn
+        # All values of a printed row name the same mechanisms.
+        attn = next(iter(row_values.values())).attn
         lines.append((("", "", attn), [model, run, *cells]))
         lines += _lines_of(our_lines, attn.split())
     # Mechanisms that no paper names come last.
     lines += _lines_of(our_lines, unnamed_labels)
 
     keys, rows = zip(*lines, strict=True)
-    num_seeds = "" if is_ratios else seed_range(rows)
+    seeds = "" if is_ratios else seed_range(rows)
     names = [RATIOS.get(column, column) for column in columns]
     return Table(
         name=paper.name,
         title=paper.title,
-        about=_caption(paper, num_seeds, incomparable),
+        about=_caption(paper, seeds, incomparable),
         cells=frame(("mechanism", "run", *names), rows, keys),
         words=("mechanism", "run"),
     )
@@ -151,9 +151,9 @@ def _lines_of(lines: list[Line], labels: Collection[str]) -> list[Line]:
     return selected
 
 
-def _caption(paper: Paper, num_seeds: str, incomparable: list[str]) -> str:
+def _caption(paper: Paper, seeds: str, incomparable: list[str]) -> str:
     """Explain the measurement of the published values and of our runs, and name studies that are left out."""
-    differences = [num_seeds, paper.unlike]
+    differences = [seeds, paper.unlike]
     if incomparable:
         differences.append(f"left out as not comparable: {', '.join(incomparable)}")
     return f"Published: {paper.protocol}. Ours: {'; '.join(filter(None, differences))}."

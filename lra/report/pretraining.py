@@ -16,7 +16,7 @@ WORDS = ("mechanism", "task", "cost", "published")
 # An option of the pretraining in a label, up to the next option.
 OPTION = re.compile(r"-pretrain\.[\w.]+=.*?(?=-[a-z_]+[\w.]*=|$)")
 # Objective -> its name in the papers.
-PUBLISHED = {"masked": "masked", "next": "causal"}
+PAPER_NAMES = {"masked": "masked", "next": "causal"}
 # Two runs cost the same if their tokens differ by at most this share, since sequences differ in length.
 TOLERANCE = 0.02
 ABOUT = (
@@ -144,7 +144,7 @@ def _published(label: str, objective: str, task: str) -> str:
             values[value.paper, value.model] = value
 
     # A paper prints the pretrained model as another row.
-    suffix = f", {PUBLISHED[objective]} self-pretraining"
+    suffix = f", {PAPER_NAMES[objective]} self-pretraining"
     pairs = []
     for (paper, model), scratch in values.items():
         pretrained = values.get((paper, f"{model}{suffix}"))

@@ -80,6 +80,7 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
             file_name = _file_name(picture)
             pictures[file_name] = picture
             drawings[docs / file_name] = picture
+        # The studies of the board are named board, board-rates and so on.
         page = board_sections if name.split("-")[0] == BOARD else sections
         page.append(_section(rows, info, boards, pictures))
         readme_rows = [row for row in rows if row.task in info.readme]
@@ -126,7 +127,7 @@ def _with_block(path: Path, block: str) -> str:
 def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) -> list[Picture]:
     """List the figures of a study: learning curves, and of a board also its own pictures, seeds and learning rates.
 
-    A study of a single mechanism on one task has no learning curves.
+    A study of a single mechanism on one task has no learning curves, since there is nothing to compare them with.
 
     A study with too many curves for one chart names the mechanisms of its figure in ``about.json``.
     """
@@ -136,7 +137,6 @@ def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) 
     pictures = []
     if name in boards:
         pictures += board.pictures(boards[name])
-    # A single mechanism has nothing to be compared with.
     if not is_search and len(rows) > 1:
         pictures.append(_curves(rows, info))
     if board_name in boards:
@@ -266,7 +266,7 @@ def _tables(rows: list[Row], boards: Mapping[str, BoardResults]) -> list[Table]:
     (scores, *further), details = export.tables(rows)
     if len(details) > 1:
         return [scores, *further, *details]
-    # With a single task its details contain the scores; the gains become a column.
+    # With a single task its details contain the scores. The gains, the first further table, become a column.
     gains = results.over_control(rows)
     if gains:
         return [_with_gains(details[0], gains), *further[1:]]

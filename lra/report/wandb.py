@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..console import pip_install
+from ..console import pip_install, plural
 from ..integrations.wandb import MAX_TAG, open_run, reason, tell
 from ..names import shorten, unique_names
 from ..results import published
@@ -109,11 +109,9 @@ def _log_media(run, named_tables: dict[str, Table], pictures: dict[str, Path], f
         media[key] = wandb.Image(str(path), caption=path.stem)
     run.log(media)
 
-    num_pictures = len(pictures)
-    noun = "picture" if num_pictures == 1 else "pictures"
     # An offline run has no address.
     address = run.url or folder / "wandb"
-    tell(f"{len(named_tables)} tables and {num_pictures} {noun} in {address}")
+    tell(f"{plural(len(named_tables), 'table')} and {plural(len(pictures), 'picture')} in {address}")
 
 
 def tables(studies: Studies, chapters: Sequence[Chapter]) -> dict[str, Table]:

@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter
 from ...results import figures
 from ...results.bench_record import BenchRow
 from ...results.palette import COLOURED, COLOURS, GREY, Palette
-from ..bench_groups import MEBIBYTE, Group, growth, label, number
+from ..bench_groups import MEBIBYTE, Group, growth, label, three_digits
 
 FIRST_COLOUR, _ = COLOURS[0]
 MEGABYTES = "MB (2^20 bytes)"
@@ -42,7 +42,7 @@ def _draw_bars(axes: Axes, names: Sequence[str], values_of: Mapping[str, float],
     """Draw a bar with its number for each name."""
     values = [values_of[name] for name in names]
     bars = axes.barh(names, values, color=FIRST_COLOUR)
-    axes.bar_label(bars, list(map(number, values)), padding=2)
+    axes.bar_label(bars, list(map(three_digits, values)), padding=2)
     axes.xaxis.set_major_formatter(FuncFormatter(figures.short))
     axes.set(xlabel=unit)
     axes.grid(visible=False)
@@ -88,15 +88,15 @@ def draw_over_length(group: Group, width: float) -> Figure:
         right.plot(lengths, megabytes, **style)
 
     # One legend for both charts; all grey lines have one entry.
-    key = {name: lines[name] for name in coloured}
+    legend = {name: lines[name] for name in coloured}
     num_grey = len(rows_of) - len(coloured)
     if num_grey:
         (grey_line,) = left.plot([], [], color=GREY)
-        key[f"{num_grey} slower ones"] = grey_line
+        legend[f"{num_grey} slower ones"] = grey_line
     _set_axes(left, "ms", group.lengths)
     _set_axes(right, MEGABYTES, group.lengths)
     location = "outside right upper" if width > 1.5 * figures.COLUMN else "outside lower center"
-    figure.legend(key.values(), key.keys(), loc=location)
+    figure.legend(legend.values(), legend.keys(), loc=location)
     return figure
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ...results import figures
 from ...results.figures import Picture
-from ...results.lr_search import RATE, SEARCH_SUFFIX, without_search
+from ...results.lr_search import RATE, SEARCH_SUFFIX
 from ...results.palette import GROUND, INK, SOFT, family, look
 from ...results.summary import Row
 from . import lr_curves
@@ -39,7 +39,7 @@ class SeedScores(NamedTuple):
 def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
     """List the seeds of each task, without the trials of a learning-rate search."""
     points: dict[str, list[SeedScores]] = defaultdict(list)
-    for row in without_search(rows):
+    for row in rows:
         if not RATE.search(row.label):
             scores = list(row.scores.values())
             seed_scores = SeedScores(row.label, scores, row.num_failed, row.chance)
