@@ -31,8 +31,7 @@ SOFTMAX = [(Softmax, {}, 12), (Softmax, {"checkpoint": True}, 12), (SDPA, {}, 12
 
 @pytest.mark.parametrize(("kind", "options", "length"), SOFTMAX)
 def test_softmax_and_sdpa_match_reference(kind, options, length):
-    causal = options.get("causal", False)
-    oracle = lambda h, at, q, k, v: softmax_reference.attention(q, k, v, causal=causal)
+    oracle = lambda h, at, q, k, v: softmax_reference.attention(q, k, v, causal=options.get("causal", False))
     check(sized(kind, **options), oracle, length)
 
 

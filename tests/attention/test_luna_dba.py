@@ -33,8 +33,7 @@ def luna(block, x, tokens, memory, real):
     # With tied keys and values the layer has DIM outputs, and both slices are the same.
     keys_values = lambda layer, c: (layer(c)[:, :DIM], layer(c)[:, -DIM:])
     q = attend(block.pack_query(block.packed_norm(memory)), *keys_values(block.pack_context, tokens), real)
-    y = attend(block.unpack_query(tokens), *keys_values(block.unpack_context, q), torch.ones(LATENTS))
-    return y, memory + q
+    return attend(block.unpack_query(tokens), *keys_values(block.unpack_context, q), torch.ones(LATENTS)), memory + q
 
 
 def dba(block, x, tokens, memory, real):

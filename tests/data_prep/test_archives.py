@@ -38,8 +38,7 @@ def test_tensorflow_grey_matches_exact_rational_formula(colours):
     subset = colours[:, -3000:]
     weights = [Fraction(2989, 10_000), Fraction(587, 1000), Fraction(114, 1000)]
     grey = lambda colour: sum(weight * Fraction(value, 255) for weight, value in zip(weights, colour, strict=True))
-    expected_greys = [floor(grey(colour) * Fraction(511, 2)) for colour in subset.T.tolist()]
-    assert tensorflow_grey(*subset).tolist() == expected_greys
+    assert tensorflow_grey(*subset).tolist() == [floor(grey(colour) * Fraction(511, 2)) for colour in subset.T.tolist()]
 
 
 def test_tensorflow_grey_matches_float32_computation(colours):
@@ -209,8 +208,7 @@ def test_run_on_custom_archive_records_its_checksum(tmp_path):
 
 @pytest.mark.parametrize("mode", ["w:", "w:gz", "w:xz", "w:bz2"])
 def test_members_are_read_in_archive_order_for_each_compression(tmp_path, mode):
-    files = {"./a/2": b"two" * 999, "a/1": b"", "b/3": b"three", "a/4": bytes(512)}
-    write_tar(tmp_path / "some.tar", files, mode=mode)
+    write_tar(tmp_path / "some.tar", {"./a/2": b"two" * 999, "a/1": b"", "b/3": b"three", "a/4": bytes(512)}, mode=mode)
     is_selected = lambda name: name.startswith("a/")
     entries = [(name, file.read()) for name, file in members(tmp_path / "some.tar", is_selected, silent)]
     assert entries == [("a/2", b"two" * 999), ("a/1", b""), ("a/4", bytes(512))]
