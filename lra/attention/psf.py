@@ -114,6 +114,9 @@ class PSF(Mixer):
         N, L, _ = x.shape
         factors = self.factors(x)
         ring_mask = mask if self.ring == "real" else None
+        if ring_mask is not None:
+            # Padding is linked to itself only. Entries of 0 keep its products from growing with M.
+            factors = factors * ring_mask[..., None]
         links = self.linked_positions(N, L, self.offsets, ring_mask)
         reverse_links = self.linked_positions(N, L, -self.offsets, ring_mask)
         return multiply_factors(v, links, reverse_links, factors, residuals=self.residuals)
