@@ -117,11 +117,13 @@ def expand_mechanisms(options: BenchOptions) -> BenchOptions:
                 extra_overrides.append(argument)
         name = "-".join(labels)
         options = options.replace(mechanisms=[name], overrides=[*options.overrides, *extra_overrides])
-    return options.replace(mechanisms=expand_names(options.mechanisms))
+    if options.reference:
+        expand_names([options.reference], "reference")
+    return options.replace(mechanisms=expand_names(options.mechanisms, "mechanisms"))
 
 
-def expand_names(mechanisms: Sequence[str]) -> list[str]:
-    """Expand ``all`` and remove repetitions. Raises ValueError for an unknown name."""
+def expand_names(mechanisms: Sequence[str], option: str) -> list[str]:
+    """Expand ``all`` and remove repetitions. Raises ValueError with the option for an unknown name."""
     expanded = []
     for name in mechanisms:
         expanded += MECHANISMS if name == "all" else [name]
@@ -133,7 +135,7 @@ def expand_names(mechanisms: Sequence[str]) -> list[str]:
     valid.append("custom")
     unknown = [name for name in expanded if _parts(name)[0] not in valid]
     if unknown:
-        raise ValueError(f"mechanisms: {', '.join(unknown)} is not one of all, {', '.join(valid)}")
+        raise ValueError(f"{option}: {', '.join(unknown)} is not one of all, {', '.join(valid)}")
     return list(dict.fromkeys(expanded))
 
 

@@ -136,7 +136,7 @@ def check_mechanism_builds(name):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_preset_composes_and_its_mechanisms_build(preset):
     cfg = compose(BenchOptions, [f"preset={preset}"])
-    names = contestants.expand_names(cfg.mechanisms)
+    names = contestants.expand_names(cfg.mechanisms, "mechanisms")
     assert cfg.name == preset and set(cfg.claims) <= {*contestants.MECHANISMS, *contestants.BENCHMARK_ONLY}
     assert cfg.reference is None or cfg.reference in names
     for name in set(names) - set(contestants.MECHANISMS):

@@ -261,6 +261,7 @@ ERRORS = {
     (bench, "mechanisms=[naive] runs=runs"): {
         "attn.count=3": "attn: no such key",
         "attn=custom": "attn=custom names no mechanism; name one with attn._target_=",
+        "reference=naif": "reference: naif is not one of all, based, ",
         "attn=cur_abs ~attn.pinv.steps": "attn.pinv.steps is missing",
         "pads=[batch/0]": "pads must be fixed, batch, none or compact, or with micro-batches, such as batch/8",
     },

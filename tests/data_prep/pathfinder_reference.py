@@ -85,8 +85,7 @@ def patches(theta, length, thickness, margin):
     fine = Image.new("L", (2 * half * SCALE + 1,) * 2)
     ImageDraw.Draw(fine).line([centre[::-1], end[::-1]], fill=255, width=int(width))
     line = np.asarray(fine)
-    mask = dilate(line, disk(margin * SCALE)).astype(np.uint8)
-    return shrink(line, 2 * half + 1), shrink(mask, 2 * half + 1)
+    return shrink(line, 2 * half + 1), shrink(dilate(line, disk(margin * SCALE)).astype(np.uint8), 2 * half + 1)
 
 
 def paste(patch, centre, shape):
