@@ -1,16 +1,20 @@
-"""Packed sequences: the real tokens of a batch of sequences of different lengths, without the padding between them.
+"""Batches of sequences of different lengths with little padding: packed, or in groups of similar lengths.
+
+Packed sequences are the real tokens of a batch, without the padding between them.
 
 Shapes: N sequences of at most L tokens, T packed tokens, H heads, width D or E per head, c selected tokens.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 # Number of sequences of similar lengths that are processed together.
 GROUP_SIZE = 8
+# Widths of groups are rounded up to a multiple of this, so that products have few shapes.
+WIDTH_MULTIPLE = 64
 
 
 class VarlenLayout:
@@ -140,6 +144,37 @@ class VarlenLayout:
             parts.append(zeros)
         tokens = torch.cat(parts)  # (T,H,D)
         return tokens[None].transpose(1, 2)
+
+
+def encode_in_groups(
+    encode: Callable[[Tensor, Tensor], Tensor],
+    inputs: Num[Tensor, "N L *F"],
+    mask: Bool[Tensor, "N L"],
+) -> Float[Tensor, "N E"]:
+    """Encode ``GROUP_SIZE`` sequences of similar lengths at a time, padded to the longest of them.
+
+    Args:
+        encode: function of inputs (n,l[,F]) and mask (n,l) that returns one vector for each sequence, whatever the
+            other sequences are.
+        inputs: token ids or features.
+        mask: real tokens.
+    """
+    L = mask.shape[1]
+    num_positions = 1 + last_real(mask)  # (N,)
+    order = num_positions.argsort(stable=True)
+    encoded = []
+    for group in order.split(GROUP_SIZE):
+        longest = int(num_positions[group[-1]])
+        width = min(L, -(-longest // WIDTH_MULTIPLE) * WIDTH_MULTIPLE)
+        group_vectors = encode(inputs[group, :width], mask[group, :width])
+        encoded.append(group_vectors)
+    return torch.cat(encoded)[order.argsort()]
+
+
+def last_real(mask: Bool[Tensor, "N L"]) -> Int[Tensor, " N"]:
+    """Return the index of the last real token of each sequence, L - 1 for a sequence without one."""
+    distance_from_end = mask.flip(1).int().argmax(1)
+    return mask.shape[1] - 1 - distance_from_end
 
 
 def gather_packed(x: Float[Tensor, "1 H T D"], index: Int[Tensor, "N H c"]) -> Float[Tensor, "N H c D"]:

@@ -13,8 +13,9 @@ from ..config.options import Options
 from ..config.schema import Root, Trust
 from ..data.datamodule import Batch, TaskData
 from ..model.classifier import Classifier
-from ..model.pooling import FIRST_VECTOR, Pool, last_real
+from ..model.pooling import FIRST_VECTOR, Pool
 from ..options import Whole
+from ..varlen import last_real
 from . import maps
 from .draw import View, markers
 

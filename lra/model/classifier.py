@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from ..ops.precision import cast_stream, keeps_16_bits, upcast
 from ..options import Checked, Share
-from ..varlen import VarlenLayout
+from ..varlen import VarlenLayout, encode_in_groups
 from .multihead import Multihead
-from .norm import Norm, make_norm
-from .pooling import MeanOver, Pool, mean_of_sum, over_towers, pool_tokens
+from .norm import BatchNorm, Norm, make_norm
+from .pooling import MeanOver, Pool, mean_of_sum, over_towers, pool_tokens, prepend_class_token
 
 # In 16 bits a packed batch is padded to a multiple of this many tokens, because a CPU compiles a 16-bit product for
 # each shape.
@@ -36,6 +36,7 @@ class Classifier(Checked, nn.Module):
         encode_separately: whether each tower is a separate batch.
         compactable: whether the blocks give the same result without the masked tokens of a sequence (data.pad=compact).
         packed: whether batches with a mask are packed on a CPU.
+        grouped: whether batches with a mask are encoded in groups of similar lengths on a CPU.
         encoded_width: width of the encoder's output.
 
     Args:
@@ -61,8 +62,9 @@ class Classifier(Checked, nn.Module):
         mean_over: the divisor of the mean: the maximum ``length``, as published, or the number of ``real`` tokens.
         norm: normalisation of the last block's output, see ``lra.model.norm``; None for none.
         head: a factory that takes dim, hidden, outputs and towers, as ``Head`` does; None for ``Head``.
-        packed: whether to pack the real tokens of a batch (``lra.varlen``). Only on a CPU, for batches with a mask, and
-            if every block has ``varlen`` and a ``Multihead`` mixer.
+        packed: whether to pack the real tokens of a batch (``lra.varlen``). Only on a CPU and for batches with a mask.
+            Blocks without ``varlen`` or without a ``Multihead`` mixer encode groups of similar lengths instead, unless
+            the result depends on the other sequences of the batch.
 
     Raises:
         ValueError: ``cls`` without token ids, several blocks that change the width, or an option out of its range.
@@ -107,6 +109,8 @@ class Classifier(Checked, nn.Module):
 
         # Keep this order: blocks, head and class vector draw their initial weights from one RNG, one after the other.
         self.norm = make_norm(norm, self.encoded_width) if norm else None
+        has_batch_norm = any(isinstance(module, BatchNorm) for module in self.modules())
+        self.grouped = packed and not (self.packed or self.encode_separately or has_batch_norm)
         pooled_width = self.encoded_width
         if pool == "flatten":
             pooled_width *= length
@@ -141,13 +145,26 @@ class Classifier(Checked, nn.Module):
     ) -> Float[Tensor, "N pooled"]:
         """Encode and pool sequences."""
         if self.pool == "cls":
-            inputs, mask, positions = self._prepend_class_token(inputs, mask, positions)
-        # Packing reads the lengths on the host, which would make a GPU wait.
-        if self.packed and mask is not None and inputs.device.type == "cpu":
+            assert self.class_id is not None
+            inputs, mask, positions = prepend_class_token(
+                inputs, mask, positions, class_id=self.class_id, length=self.length
+            )
+        # Packing and grouping read the lengths on the host, which would make a GPU wait.
+        if (self.packed or self.grouped) and mask is not None and inputs.device.type == "cpu":
             # Only data.pad=compact sets positions, and packing is for data.pad=none.
             assert positions is None, "a packed model takes no positions"
-            return self._encode_packed(inputs, mask)
+            if self.packed:
+                return self._encode_packed(inputs, mask)
+            return encode_in_groups(self._encode_padded, inputs, mask)
+        return self._encode_padded(inputs, mask, positions)
 
+    def _encode_padded(
+        self,
+        inputs: Num[Tensor, "N L *F"],
+        mask: Bool[Tensor, "N L"] | None,
+        positions: Int[Tensor, "N L"] | None = None,
+    ) -> Float[Tensor, "N pooled"]:
+        """Encode and pool sequences with their padding."""
         # 1. Embed.
         x = self.embed(inputs) if positions is None else self.embed(inputs, positions)  # (N,L,d)
         x = cast_stream(x)
@@ -180,7 +197,7 @@ class Classifier(Checked, nn.Module):
         inputs: Num[Tensor, "N L *F"],
         mask: Bool[Tensor, "N L"],
     ) -> Float[Tensor, "N pooled"]:
-        """Encode and pool sequences as ``_encode`` does, with the T real tokens of the batch packed."""
+        """Encode and pool sequences as ``_encode_padded`` does, with the T real tokens of the batch packed."""
         # With a class vector, put a copy of the first token in front as a placeholder: below, the class vector replaces
         # its embedding.
         num_prepended = 0 if self.class_vector is None else 1
@@ -210,31 +227,6 @@ class Classifier(Checked, nn.Module):
         if self.pool != "mean":
             return pool_tokens(layout.unpack(x), layout.mask, pool=self.pool, length=self.length)
         return self._mean(layout.sum(x), layout.mask, inputs.shape[1])
-
-    def _prepend_class_token(
-        self,
-        inputs: Int[Tensor, "N L"],
-        mask: Bool[Tensor, "N L"] | None,
-        positions: Int[Tensor, "N L"] | None,
-    ) -> tuple[Int[Tensor, "N l"], Bool[Tensor, "N l"] | None, Int[Tensor, "N l"] | None]:
-        """Put the class token in front of each sequence, and drop the token at position ``length``, if any."""
-        assert self.class_id is not None
-        length = self.length
-        class_tokens = inputs.new_full((len(inputs), 1), self.class_id)
-        inputs = torch.cat([class_tokens, inputs], 1)
-        inputs = inputs[:, :length]
-        if mask is not None:
-            mask = F.pad(mask, (1, 0), value=True)[:, :length]
-        if positions is not None:
-            # Compacted tokens keep their original positions, here shifted by 1. The last position becomes ``length``,
-            # without an embedding, but its token may be at a smaller index and thus not be cut off. Mask that token,
-            # and clamp its position so that the lookup is valid.
-            assert mask is not None
-            positions = F.pad(positions + 1, (1, 0))
-            positions = positions[:, :length]
-            mask = mask & (positions < length)
-            positions = positions.clamp(max=length - 1)
-        return inputs, mask, positions
 
     def _mean(self, total: Float[Tensor, "N d"], mask: Bool[Tensor, "N L"] | None, L: int) -> Float[Tensor, "N d"]:
         return mean_of_sum(total, mask, num_tokens=L, mean_over=self.mean_over, length=self.length)

@@ -1,4 +1,4 @@
-"""Towers and pooling: how a model encodes the texts of an example, and how token vectors become one vector."""
+"""Towers, class tokens and pooling: how a model encodes the texts of an example, and gets one vector from each."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+
+from ..varlen import last_real
 
 Pool = Literal["mean", "cls", "class", "last", "flatten"]
 MeanOver = Literal["length", "real"]
@@ -108,7 +110,35 @@ def mean_of_sum(
     return total / num_real
 
 
-def last_real(mask: Bool[Tensor, "N L"]) -> Int[Tensor, " N"]:
-    """Return the index of the last real token of each sequence, L - 1 for a sequence without one."""
-    distance_from_end = mask.flip(1).int().argmax(1)
-    return mask.shape[1] - 1 - distance_from_end
+def prepend_class_token(
+    inputs: Int[Tensor, "N L"],
+    mask: Bool[Tensor, "N L"] | None,
+    positions: Int[Tensor, "N L"] | None,
+    *,
+    class_id: int,
+    length: int,
+) -> tuple[Int[Tensor, "N l"], Bool[Tensor, "N l"] | None, Int[Tensor, "N l"] | None]:
+    """Put the class token in front of each sequence, and drop the token at position ``length``, if any.
+
+    Args:
+        inputs: token ids.
+        mask: real tokens.
+        positions: positions of the tokens after compaction; None for 0 .. L-1.
+        class_id: id of the class token.
+        length: maximum sequence length.
+    """
+    class_tokens = inputs.new_full((len(inputs), 1), class_id)
+    inputs = torch.cat([class_tokens, inputs], 1)
+    inputs = inputs[:, :length]
+    if mask is not None:
+        mask = F.pad(mask, (1, 0), value=True)[:, :length]
+    if positions is not None:
+        # Compacted tokens keep their original positions, here shifted by 1. The last position becomes ``length``,
+        # without an embedding, but its token may be at a smaller index and thus not be cut off. Mask that token, and
+        # clamp its position so that the lookup is valid.
+        assert mask is not None
+        positions = F.pad(positions + 1, (1, 0))
+        positions = positions[:, :length]
+        mask = mask & (positions < length)
+        positions = positions.clamp(max=length - 1)
+    return inputs, mask, positions

@@ -58,8 +58,11 @@ class Plan:
             messages.append("this processor has no bfloat16 instructions; trainer.precision=fp32 is faster here")
         if experiment.data.pad == "compact" and self.data.pad != "compact":
             messages.append("sequences keep their padding, because the result depends on where it is: data.pad=batch")
-        if experiment.data.pad == "none" and not experiment.meta_model.packed:
-            messages.append("sequences keep their padding, because the blocks need padded batches: data.pad=batch")
+        model = experiment.meta_model
+        if experiment.data.pad == "none" and model.grouped:
+            messages.append("sequences are padded in groups of similar lengths, because the blocks cannot pack them")
+        elif experiment.data.pad == "none" and not model.packed:
+            messages.append("sequences keep their padding, because results depend on the batch: data.pad=batch")
         return messages
 
 

@@ -13,7 +13,7 @@ from lra.model.multihead import Multihead
 from lra.ops.selection import SelectionOptions, select
 from lra.train.__main__ import run_seeds
 from lra.train.plan import resolve
-from lra.varlen import VarlenLayout
+from lra.varlen import GROUP_SIZE, VarlenLayout
 
 LENGTH, BLACK = 128, 5
 OVERRIDES = ("model.dropout=0", f"task.length={LENGTH}", f"task.masked_id={BLACK}")
@@ -188,5 +188,27 @@ def test_packed_selection_is_distinct_and_inside_each_sequence(score):
 
 
 @pytest.mark.parametrize("name", ["psf", "luna", "mega", "s4d_lin", "nystrom"])
-def test_only_multihead_blocks_are_packed(name):
-    assert config(name, "data.pad=none").classifier().packed == (name == "nystrom")
+def test_blocks_that_cannot_be_packed_are_grouped(name):
+    model = config(name, "data.pad=none").classifier()
+    assert model.packed == (name == "nystrom") and model.grouped == (not model.packed)
+
+
+GROUPED_CASES = ["psf", "luna attn.rows=8", "mega", "s4d_lin model.pool=last", "gla model.pool=flatten", "mamba2"]
+
+
+@pytest.mark.parametrize("words", [*GROUPED_CASES, "delta_net task.towers=2", "psf model.pool=class"])
+def test_grouped_outputs_and_gradients_match_padded(words):
+    # Ten sequences: one group of eight, padded to 64 tokens, and one of two, padded to 128.
+    batch = padded_ids([128, 9, 33, 8, 5, 60, 1, 12, 100, 64], towers=2 if "task.towers=2" in words else 1)
+    padded, grouped = (build(*words.split(), "task.length=128", f"data.pad={pad}") for pad in ("batch", "none"))
+    shapes = []
+    grouped.blocks[0].register_forward_pre_hook(lambda module, args: shapes.append(tuple(args[0].shape[:2])))
+    assert_same((padded, batch), (grouped, batch))
+    assert shapes[0][0] == GROUP_SIZE and shapes[0][1] < shapes[-1][1]
+
+
+def test_batch_norm_keeps_padded_batches_with_a_message(data_root):
+    plan = resolve_plan("psf", "model.norm=batch", "data.pad=none")
+    assert not plan.experiment.meta_model.grouped
+    plan.data.setup()
+    assert plan.messages()[1:] == ["sequences keep their padding, because results depend on the batch: data.pad=batch"]
