@@ -174,8 +174,7 @@ def p_value(observed, expected=None) -> float:
     observed = torch.as_tensor(observed, dtype=torch.float64)
     expected = observed.mean() if expected is None else torch.as_tensor(expected, dtype=torch.float64)
     statistic = ((observed - expected) ** 2 / expected).sum()
-    freedom = torch.tensor((len(observed) - 1) / 2, dtype=torch.float64)
-    return torch.special.gammaincc(freedom, statistic / 2).item()
+    return torch.special.gammaincc(torch.tensor((len(observed) - 1) / 2, dtype=torch.float64), statistic / 2).item()
 
 
 def until(condition, seconds=60):

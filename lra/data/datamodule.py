@@ -55,8 +55,9 @@ class TaskData(L.LightningDataModule):
             ``batch``.
         eval_batch: examples per forward pass of a rank in evaluation; None: ``batch``.
         pad: ``batch`` pads to the longest sequence of a (micro-)batch, rounded up to ``MULTIPLE``; ``fixed`` pads to
-            ``length``. ``none`` is ``batch`` for a model that packs the sequences. ``compact`` is ``batch`` after the
-            order-preserving removal of the tokens ``masked_id``, if it is set: real tokens first, with positions.
+            ``length``. ``none`` is ``batch`` for a model that packs the sequences or groups them. ``compact`` is
+            ``batch`` after the order-preserving removal of the tokens ``masked_id``, if it is set: real tokens first,
+            with positions.
         mask: False: no mask, so that padding counts as tokens.
         seed: seed of the order of the training examples.
     """

@@ -334,8 +334,7 @@ def check_exact_outputs(tensors, real, options, out, largest):
     # Keys closer than the rounding error of their squared norms may join either cluster; five rounds multiply by 31.
     score_gap = math.sqrt(8 * D * torch.finfo(upcast(tensors[0]).dtype).eps) * score + 2 * D * eps * score
     if options["columns"] == "cells" and score_gap < 0.1:
-        bound = 32 * (4 * score_gap + 2 * (L + 8) * eps) * largest
-        assert (error * (all_selected & real)).max() <= bound, options
+        assert (error * (all_selected & real)).max() <= 32 * (4 * score_gap + 2 * (L + 8) * eps) * largest, options
 
 
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(1000, 6000), marks=pytest.mark.slow)], ids=len)

@@ -41,8 +41,7 @@ def dba(block, x, tokens, memory, real):
     z = attend(block.compress_query(memory), *keys_values(block.compress_context(tokens)), real)
     o = block.latent_norm(attend(block.latent_query(z), *keys_values(block.latent_context(z)), torch.ones(LATENTS)))
     weights = (scores.exp() for scores in block.expand(tokens).chunk(HEADS, -1))
-    parts = [w / w.sum(1, keepdim=True) @ e for w, e in zip(weights, o.chunk(HEADS, -1), strict=True)]
-    return torch.cat(parts, 1), z
+    return torch.cat([w / w.sum(1, keepdim=True) @ e for w, e in zip(weights, o.chunk(HEADS, -1), strict=True)], 1), z
 
 
 def oracle(block, x, real, memory):

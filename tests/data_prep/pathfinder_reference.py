@@ -125,8 +125,7 @@ class Pieces:
     def free(self, mask, theta):
         """Pixels (n, 2) where a paddle may start, ignoring void orientations."""
         side = 2 * (self.length + self.margin) + 1
-        start = (self.length + self.margin + 1,) * 2
-        element = self.paddle((side, side), start, theta, 1.0)[1].astype(int)
+        element = self.paddle((side, side), (self.length + self.margin + 1,) * 2, theta, 1.0)[1].astype(int)
         return np.argwhere(np.ceil(dilate(mask, element) - 0.3) == 0)
 
     def candidates(self, mask, anchor, theta):

@@ -91,8 +91,7 @@ def test_targets_follow_rules_of_reference(size, margin):
             theta = table.theta[paddle]
             patch = oracle.paddle(oracle.shape, start, direction(table, paddle), 1.0)[1]
             if i == 0:
-                end = move(start, oracle.length, theta)
-                pivots[snake] = move(end, oracle.length + margin, opposite(theta))
+                pivots[snake] = move(move(start, oracle.length, theta), oracle.length + margin, opposite(theta))
                 if snake == 0:
                     assert start in oracle.free(frame, theta).tolist()
                 else:
@@ -127,8 +126,7 @@ def test_extension_candidates_and_rejections_match_reference(size, margin):
         turn = np.bincount(k_after, weight_after, len(table.paddles.displacement))
         for k, displacement in enumerate(table.paddles.displacement):
             point = tuple(anchor + displacement)
-            dilated = masks[1, point[0] + BEYOND, point[1] + BEYOND]
-            weight = (1 - dilated / 255) * turn[k]
+            weight = (1 - masks[1, point[0] + BEYOND, point[1] + BEYOND] / 255) * turn[k]
             assert weight == pytest.approx(expected.pop(point, 0), abs=1e-12)
             if weight > 0:
                 patch = oracle.paddle(oracle.shape, point, opposite(alphas[points.index(point)]), 1.0)[1]

@@ -225,8 +225,7 @@ def test_s4d_kernel_equals_recurrence(pictures):
 
 
 def test_arena_cell_example_trains_and_prints_table(pictures):
-    table = example("arena_cell", "cur_step", "smoke", "1")
-    lines = [line.split("|")[1].strip(" `") for line in table.splitlines()]
+    lines = [line.split("|")[1].strip(" `") for line in example("arena_cell", "cur_step", "smoke", "1").splitlines()]
     assert lines == ["mechanism", "---", "cur_step", "mean"] and (pictures / "arena_cell.png").exists()
 
 

@@ -50,8 +50,7 @@ def test_map_times_values_equals_mechanism_output(name, monkeypatch):
     readings = torch.eye(LENGTH).expand(2, -1, -1)
     torch.testing.assert_close(views._weights(model, batch, 1, None, readings)[1], actual.mean(1))
     is_real = batch.mask[:, 0, None, :, None].expand_as(out)
-    error = (actual @ v - out)[is_real].abs().max()
-    assert error <= (1e-5 if name in KERNELS else 1e-9) * out[is_real].abs().max()
+    assert (actual @ v - out)[is_real].abs().max() <= (1e-5 if name in KERNELS else 1e-9) * out[is_real].abs().max()
     assert actual.shape == (2, actual.shape[1], LENGTH, LENGTH)
 
 
@@ -87,8 +86,7 @@ def test_markers_finds_both_ends_in_pathfinder_images():
         start = result.start[n]
         targets = result.targets[n]
         # The second marker is on the same path if the label is 1, else on the other one.
-        second_path = start if labels[n] else 1 - start
-        ends = targets[0, start, 1:], targets[-1, second_path, 1:]
+        ends = targets[0, start, 1:], targets[-1, start if labels[n] else 1 - start, 1:]
         actual = [np.array(divmod(at, size)) for at in draw.markers(image)]
         errors = [max(np.abs(f - e).max() for f, e in zip(actual, order, strict=True)) for order in (ends, ends[::-1])]
         hits += min(errors) <= 1

@@ -212,8 +212,7 @@ HEADS, D, LENGTH = 2, 6, 11
 
 def rotate_complex(x, positions):
     """Rotate x (n,D): features i and D/2 + i form one complex number, with the angle position · 10000^(-2i/D)."""
-    frequencies = 10_000.0 ** (-2 * torch.arange(D // 2, dtype=torch.float64) / D)
-    angles = positions[:, None] * frequencies
+    angles = positions[:, None] * 10_000.0 ** (-2 * torch.arange(D // 2, dtype=torch.float64) / D)
     pairs = torch.complex(*x.chunk(2, -1)) * torch.polar(torch.ones_like(angles), angles)
     return torch.cat([pairs.real, pairs.imag], -1)
 

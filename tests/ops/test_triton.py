@@ -206,8 +206,7 @@ def test_autocast_output_equals_output_of_16_bit_inputs(dtype):
     # The operator itself is registered with autocast to bfloat16.
     assert out.dtype == dtype and op_out.dtype == BF16
     assert torch.equal(out, fused(*(x.to(dtype) for x in (q, k, v)), rows, cols, mask, True, 2))
-    grads = torch.autograd.grad(out.float().sum(), (q, k, v))
-    assert all(x.dtype == WIDE and x.isfinite().all() for x in grads)
+    assert all(x.dtype == WIDE and x.isfinite().all() for x in torch.autograd.grad(out.float().sum(), (q, k, v)))
 
 
 def test_backward_inside_autocast_equals_outside(monkeypatch):

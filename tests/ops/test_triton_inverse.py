@@ -43,8 +43,7 @@ def inner_matrix(kind: str, size: int = 64) -> torch.Tensor:
     # Three distinct rows and columns, so rank 3.
     if kind == "equal":
         q, k = q[torch.arange(size) % 3], k[torch.arange(size) % 3]
-    scale = {"large": 24, "flat": 0.1}.get(kind, 1)
-    return (scale * q @ k.mT / 32**0.5).softmax(-1)
+    return ({"large": 24, "flat": 0.1}.get(kind, 1) * q @ k.mT / 32**0.5).softmax(-1)
 
 
 def run(u, grad, a, r, steps, precision, symmetric):

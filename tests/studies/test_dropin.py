@@ -93,8 +93,7 @@ def test_heavy_keys_matches_numpy():
         is_heavy = np.zeros((L, L), bool)
         np.put_along_axis(is_heavy, heavy, True, 1)
         out = np_softmax(np.where(is_heavy, scores, rough)) @ c
-        smooth = variants.kernel(Q, x.q_rows)[n, h].numpy()
-        expected = out + smooth @ ((np_softmax(scores) @ c)[rows] - out[rows])
+        expected = out + variants.kernel(Q, x.q_rows)[n, h].numpy() @ ((np_softmax(scores) @ c)[rows] - out[rows])
         np.testing.assert_allclose(actual[n, h].numpy(), expected, rtol=1e-9, atol=1e-11)
 
 
@@ -208,8 +207,7 @@ def test_qkv_of_trained_run(data_root, tmp_path):
 
 def test_pairs_of_texts_are_selected_by_first_text(monkeypatch):
     """Half of the first texts are too short for 4 selected tokens, and their second ones are not."""
-    lengths = torch.tensor([[3, 20], [20, 3], [4, 60], [9, 2]])
-    offsets = F.pad(lengths.flatten().cumsum(0), (1, 0))
+    offsets = F.pad(torch.tensor([[3, 20], [20, 3], [4, 60], [9, 2]]).flatten().cumsum(0), (1, 0))
     split = Split(torch.randint(1, 16, (int(offsets[-1]),)), offsets, torch.zeros(4, dtype=torch.long), towers=2)
     data = TaskData(source=SimpleNamespace(open=lambda root: {"val": split}), root="", length=128, limit=128, batch=4)
     data.setup()

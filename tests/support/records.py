@@ -100,8 +100,7 @@ def write_runs(runs):
             path = add(runs, label=label, seed=seed, test=37 + gain + seed, step_ms=10 + gain, peak_bytes=2**30)
             metrics(path, [20.0, 30.0 + seed, 35.0 + gain])
             (path.parent / "config.yaml").write_text("optim.lr: 0.0001\n")
-    path = add(runs, study="other", budget="quick", label="cur_abs")
-    (path.parent / "metrics.csv").write_text("step,val\nten,1\n")
+    (add(runs, study="other", budget="quick", label="cur_abs").parent / "metrics.csv").write_text("step,val\nten,1\n")
 
 
 def written(runs):

@@ -29,8 +29,7 @@ def seed_folder(runs, label="cur_random", seed=0):
 
 
 def result(folder):
-    values = asdict(record.load(folder / "record.json"))
-    return {key: value for key, value in values.items() if key not in MEASURED}
+    return {key: value for key, value in asdict(record.load(folder / "record.json")).items() if key not in MEASURED}
 
 
 def smoke(runs, *overrides, attn="cur_random"):

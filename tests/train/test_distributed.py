@@ -63,8 +63,7 @@ def test_two_ranks_match_loss_curve_of_one(data_root, tmp_path, monkeypatch, att
     monkeypatch.setitem(trainer.PRECISIONS, "fp64", "64-true")
     fp64_config = smoke(tmp_path / "exact", *words, attn=attn)
     # The option does not accept fp64, so it is set after composition.
-    fp64_config = fp64_config.replace(trainer=fp64_config.trainer.replace(precision="fp64"))
-    train_config(fp64_config)
+    train_config(fp64_config.replace(trainer=fp64_config.trainer.replace(precision="fp64")))
 
     original = record.save
 
