@@ -152,9 +152,20 @@ def fingerprint(choices: Mapping, machine: Machine) -> str:
 
 
 def save(bench_record: BenchRecord, runs: Path) -> Path:
-    """Write runs/bench/<name>/<fingerprint>/bench.json. Raises OSError if that cannot be written."""
+    """Write runs/bench/<name>/<fingerprint>/bench.json, unless the record there has more rows.
+
+    So an interrupted repetition does not replace a finished benchmark.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     path = runs / "bench" / bench_record.name / bench_record.fingerprint / FILE
-    typed_json.save(bench_record, path)
+    try:
+        num_earlier = len(load(path).rows)
+    except (ValueError, OSError):
+        num_earlier = 0
+    if len(bench_record.rows) >= num_earlier:
+        typed_json.save(bench_record, path)
     return path
 
 
