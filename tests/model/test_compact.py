@@ -187,28 +187,21 @@ def test_packed_selection_is_distinct_and_inside_each_sequence(score):
         assert (index.sort(-1).values.diff(dim=-1) > 0).all()
 
 
-@pytest.mark.parametrize("name", ["psf", "luna", "mega", "s4d_lin", "nystrom"])
-def test_blocks_that_cannot_be_packed_are_grouped(name):
-    model = config(name, "data.pad=none").classifier()
-    assert model.packed == (name == "nystrom") and model.grouped == (not model.packed)
-
-
 GROUPED_CASES = ["psf", "luna attn.rows=8", "mega", "s4d_lin model.pool=last", "gla model.pool=flatten", "mamba2"]
 
 
 @pytest.mark.parametrize("words", [*GROUPED_CASES, "delta_net task.towers=2", "psf model.pool=class"])
 def test_grouped_outputs_and_gradients_match_padded(words):
-    # Ten sequences: one group of eight, padded to 64 tokens, and one of two, padded to 128.
+    # Eight of the ten sequences are padded to 64 tokens, the others to 128.
     batch = padded_ids([128, 9, 33, 8, 5, 60, 1, 12, 100, 64], towers=2 if "task.towers=2" in words else 1)
     padded, grouped = (build(*words.split(), "task.length=128", f"data.pad={pad}") for pad in ("batch", "none"))
     shapes = []
-    grouped.blocks[0].register_forward_pre_hook(lambda module, args: shapes.append(tuple(args[0].shape[:2])))
+    grouped.blocks[0].register_forward_pre_hook(lambda module, args: shapes.append(args[0].shape[:2]))
     assert_same((padded, batch), (grouped, batch))
     assert shapes[0][0] == GROUP_SIZE and shapes[0][1] < shapes[-1][1]
 
 
 def test_batch_norm_keeps_padded_batches_with_a_message(data_root):
     plan = resolve_plan("psf", "model.norm=batch", "data.pad=none")
-    assert not plan.experiment.meta_model.grouped
     plan.data.setup()
     assert plan.messages()[1:] == ["sequences keep their padding, because results depend on the batch: data.pad=batch"]
