@@ -59,10 +59,12 @@ class Plan:
         if experiment.data.pad == "compact" and self.data.pad != "compact":
             messages.append("sequences keep their padding, because the result depends on where it is: data.pad=batch")
         model = experiment.meta_model
-        if experiment.data.pad == "none" and model.grouped:
-            messages.append("sequences are padded in groups of similar lengths, because the blocks cannot pack them")
-        elif experiment.data.pad == "none" and not model.packed:
-            messages.append("sequences keep their padding, because results depend on the batch: data.pad=batch")
+        if experiment.data.pad == "none" and self.device == "cpu" and not model.packed:
+            if model.grouped:
+                message = "sequences are padded in groups of similar lengths, because the blocks cannot pack them"
+            else:
+                message = "sequences keep their padding, because results depend on the batch: data.pad=batch"
+            messages.append(message)
         return messages
 
 
