@@ -17,7 +17,9 @@ from ..console import plural
 from ..options import Above
 from ..runs.published import Published
 from . import record, verify
-from .folder import check_author, check_folder, check_submission, importable, labels_of, read_runs, write
+from .control import find_published_control
+from .folder import check_author, check_folder, check_submission, importable, read_runs, write
+from .groups import by_mechanism, labels_of
 from .record import Submission, Verification
 
 
@@ -76,6 +78,10 @@ def make_submission(folder: Path, name: str, options: SubmitOptions) -> None:
         # Without these runs the other checks would report missing seeds or mechanisms.
         if unreadable or not runs:
             raise ValueError(rejection(folder, unreadable or ["it has no finished run"]))
+        controls = find_published_control(runs, options.rates or [])
+        for (task, label), seeds in by_mechanism(controls).items():
+            print(f"{task}: the control is {plural(len(seeds), 'published run')} of {label} with the same settings")
+        runs += controls
         submission = statement(name, options, runs)
         reasons = check_submission(runs, submission, source_folder, options.trust)
     home = options.out / name

@@ -2,14 +2,12 @@
 
 import re
 import shlex
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from hydra.errors import HydraException
 
-from ..attention.controls import Mean
 from ..config import CONF, recipes
 from ..config.compose import compose
 from ..config.experiment import Experiment
@@ -19,35 +17,20 @@ from ..runs import config_file
 from ..runs.config_file import SUITE
 from ..runs.published import Published
 from ..runs.reader import CONTROL
+from .groups import FEWEST_SEEDS, Groups, count_finished, is_control
 from .record import LINK_PATTERN, LINK_RULE, NAME_PATTERN, NAME_RULE, Submission
 
-FEWEST_SEEDS = 3
 # Budget of the trainings that the leaderboard compares.
 BUDGET = "paper"
-# Class of the control, whatever its label.
-CONTROL_TARGET = f"{Mean.__module__}.{Mean.__qualname__}"
-# Choices in which a mechanism and its control may differ, in addition to the options of attn. Only softmax attention
-# takes the position bias of MEGA; control_fault compares the learning rates.
-MECHANISM_CHOICES = ("optim.lr", "optim.own_lr_max", "block.bias")
 # Options of the task that affect no result.
 IGNORED_OPTIONS = ("task.display",)
-
-Groups = dict[tuple[str, str], list[Published]]
-
-
-def by_mechanism(runs: Iterable[Published]) -> Groups:
-    """Group runs by task and label."""
-    groups: Groups = defaultdict(list)
-    for run in runs:
-        groups[run.record.task, run.record.label].append(run)
-    return dict(sorted(groups.items()))
 
 
 def check_seeds(groups: Groups) -> list[str]:
     """At least three finished seeds of every mechanism, the control included."""
     reasons = []
     for (task, label), runs in groups.items():
-        finished = sum(run.record.status == "done" for run in runs)
+        finished = count_finished(runs)
         if finished < FEWEST_SEEDS:
             reasons.append(f"{task} {label} has {finished} finished seeds; train at least {FEWEST_SEEDS}")
     return reasons
@@ -82,52 +65,6 @@ def check_one_configuration(groups: Groups) -> list[str]:
                     f"({difference}); train all seeds with the same command"
                 )
     return reasons
-
-
-def is_control(runs: Sequence[Published]) -> bool:
-    """Whether the runs of a label are the control; ``label_keys`` may give it another label than mean."""
-    return runs[0].choices.get("attn._target_") == CONTROL_TARGET
-
-
-def check_control(groups: Groups, rates: Sequence[float]) -> list[str]:
-    """Every mechanism has a control on its task, trained with the same settings and at a rate that was tried."""
-    reasons = []
-    for (task, label), runs in groups.items():
-        if is_control(runs):
-            continue
-        # After a learning-rate search there may be several controls.
-        controls = [group[0] for key, group in groups.items() if key[0] == task and is_control(group)]
-        if not controls:
-            reasons.append(f"{task} has no control; train attn={CONTROL} with the same settings, three seeds")
-            continue
-        faults = [control_fault(runs[0], control, rates) for control in controls]
-        if all(faults):
-            remedy = f"train attn={CONTROL} with the same settings"
-            reasons.append(f"{task} {label} and its control have different settings ({faults[0]}); {remedy}")
-    if all(map(is_control, groups.values())):
-        reasons.append("there is no mechanism, only the control")
-    return reasons
-
-
-def control_fault(run: Published, control: Published, rates: Sequence[float]) -> str:
-    """Describe the settings in which a control differs from a mechanism; empty if it can be compared with it."""
-    fault = config_file.difference(shared_choices(control.choices), shared_choices(run.choices))
-    control_rate = control.choices["optim.lr"]
-    if fault or control_rate in (run.choices["optim.lr"], *rates):
-        return fault
-    return f"optim.lr: {control_rate} of the control is neither the rate of the mechanism nor one of rates="
-
-
-def shared_choices(choices: dict[str, Any]) -> dict[str, Any]:
-    """Choices in which a mechanism and its control have to agree."""
-    shared = {}
-    for key, value in choices.items():
-        if key not in MECHANISM_CHOICES and not key.startswith("attn."):
-            shared[key] = value
-    # data.pad=auto compacts the sequences of a compactable mechanism, which does not change its outputs.
-    if shared.get("data.pad") == "compact":
-        shared["data.pad"] = "batch"
-    return shared
 
 
 def check_names(groups: Groups) -> list[str]:

@@ -25,6 +25,8 @@ from ..runs.reader import is_expected, scan
 from ..runs.record import NAME as RECORD
 from ..runs.run_dir import RunDir, Trust
 from . import checks, record
+from .control import check_control
+from .groups import Groups, by_mechanism, labels_of
 from .record import Submission
 
 
@@ -110,12 +112,6 @@ def write(folder: Path, runs: Sequence[Published], submission: Submission, sourc
     typed_json.save(submission, folder / record.NAME, record.listed_files(submission))
 
 
-def labels_of(runs: Sequence[Published]) -> list[str]:
-    """Labels of the mechanisms of runs, without the control."""
-    groups = checks.by_mechanism(runs)
-    return sorted({label for (_, label), of_label in groups.items() if not checks.is_control(of_label)})
-
-
 def check_author(folder: Path, author: str) -> list[str]:
     """A submission that a folder holds already is by the same author, since nobody else may replace it."""
     # A missing or damaged statement names no author.
@@ -136,13 +132,13 @@ def check_submission(runs: Sequence[Published], submission: Submission, folder: 
         trust: modules of custom classes.
     """
     # Checks of the records, which need no model.
-    groups = checks.by_mechanism(runs)
+    groups = by_mechanism(runs)
     reasons = []
     reasons += checks.check_seeds(groups)
     reasons += checks.check_consecutive_seeds(groups)
     reasons += checks.check_one_configuration(groups)
     reasons += checks.check_finished(groups)
-    reasons += checks.check_control(groups, submission.rates)
+    reasons += check_control(groups, submission.rates)
     reasons += checks.check_names(groups)
     reasons += checks.check_statement(runs, submission)
     reasons += checks.check_benchmark(groups)
@@ -156,7 +152,7 @@ def check_submission(runs: Sequence[Published], submission: Submission, folder: 
     return reasons
 
 
-def check_source(groups: checks.Groups, source: str, folder: Path) -> list[str]:
+def check_source(groups: Groups, source: str, folder: Path) -> list[str]:
     """The source of every custom class is attached, is the file of the training, and needs no other file."""
     reasons = []
     # One file per submission; its name is the name of the module.
@@ -177,7 +173,7 @@ def check_source(groups: checks.Groups, source: str, folder: Path) -> list[str]:
     return reasons
 
 
-def changed_source(groups: checks.Groups, target: str, file: Path) -> list[str]:
+def changed_source(groups: Groups, target: str, file: Path) -> list[str]:
     """The file of a custom class is the one that its runs were trained with."""
     digest = atomic.digest(file)
     changed = []
@@ -217,7 +213,7 @@ from {file.stem} import {name}
     return lines[-1] if lines else f"exit status {result.returncode}"
 
 
-def check_mechanisms(groups: checks.Groups, folder: Path, trust: Trust = None) -> list[str]:
+def check_mechanisms(groups: Groups, folder: Path, trust: Trust = None) -> list[str]:
     """Every mechanism has the parameters of its records and passes the checks of all mechanisms on 128 tokens.
 
     Args:

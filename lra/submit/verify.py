@@ -13,6 +13,7 @@ from ..runs import config_file
 from ..runs.published import CONFIGS, Published
 from ..runs.published import read as read_tables
 from . import checks, record
+from .groups import FEWEST_SEEDS, Groups, by_mechanism
 from .record import Comparison, Verification
 
 # A rerun agrees within one point, or within two standard errors of the difference if that is more.
@@ -34,15 +35,15 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
         ValueError: runs are missing, are the submitted ones, leave out a seed, are of uncommitted code, or have another
             configuration or source.
     """
-    submitted = checks.by_mechanism(read_tables(folder).values())
-    repeated = {key: runs for key, runs in checks.by_mechanism(reruns).items() if key in submitted}
+    submitted = by_mechanism(read_tables(folder).values())
+    repeated = {key: runs for key, runs in by_mechanism(reruns).items() if key in submitted}
     # Every mechanism that lacks seeds, with the command that trains them.
     missing = []
     for (task, label), runs in submitted.items():
         count = len(finished_scores(repeated.get((task, label), [])))
-        if count < checks.FEWEST_SEEDS:
+        if count < FEWEST_SEEDS:
             command = rerun_command(folder, runs[0])
-            missing.append(f"{count} finished seeds of {task} {label}, {checks.FEWEST_SEEDS} are needed: {command}")
+            missing.append(f"{count} finished seeds of {task} {label}, {FEWEST_SEEDS} are needed: {command}")
     if missing:
         raise ValueError("\n  ".join(["the rerun is incomplete:", *missing]))
 
@@ -80,7 +81,7 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
     return comparisons
 
 
-def repeated_records(submitted: checks.Groups, repeated: checks.Groups) -> list[str]:
+def repeated_records(submitted: Groups, repeated: Groups) -> list[str]:
     """List the runs of a rerun that are runs of the submission."""
     reasons = []
     for key, runs in repeated.items():
@@ -148,7 +149,7 @@ def is_verified(folder: Path) -> bool:
         return False
     # Each task and label of the tables needs a comparison of its present scores that agrees.
     comparisons = {(item.task, item.label): item for item in verification.comparisons}
-    groups = checks.by_mechanism(read_tables(folder).values())
+    groups = by_mechanism(read_tables(folder).values())
     if comparisons.keys() != groups.keys():
         return False
     for key, runs in groups.items():

@@ -20,16 +20,13 @@ SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
 @pytest.mark.parametrize(
     "options, offsets",
     [
-        ({}, [0, 1, 2, 4, 8]),
-        ({"links": "paper"}, [0, 1, 2, 4]),
-        ({"links": 6, "factors": 2}, [0, 1, 2, 4, 8, 16]),
+        ({}, [0, 1, 2, 4, 8]), ({"residuals": True}, [0, 1, 2, 4, 8]), ({"channels": 4}, [0, 1, 2, 4, 8]),
+        ({"links": "paper"}, [0, 1, 2, 4]), ({"links": 6, "factors": 2}, [0, 1, 2, 4, 8, 16]),
         ({"links": 1, "factors": 1}, [0]),
-        ({"residuals": True}, [0, 1, 2, 4, 8]),
-        ({"channels": 4}, [0, 1, 2, 4, 8]),
         ({"channels": 4, "project": False, "hidden": 3, "value_hidden": 5}, [0, 1, 2, 4, 8]),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_psf_and_gradients_match_reference(pattern, ring, options, offsets):
     torch.manual_seed(0)
     psf, mask = PSF(SIZES, dim=DIM, **options, ring=ring).double(), masks(L)[pattern]

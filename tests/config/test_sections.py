@@ -48,21 +48,13 @@ def test_value_is_converted_to_option_type(kind, value, result):
 @pytest.mark.parametrize(
     "kind, values",
     [
-        (int, ["3", True, 1.0]),
-        (float, ["abc", math.nan]),
-        (bool, [2]),
-        (str, [[1], None]),
-        (bool | Literal["reduce-overhead"], ["fast"]),
-        (Literal[1, 2], ["2", 3]),
-        (Path, [" "]),
-        (Annotated[float, Range(above=0)], [0]),
-        (list[int], [3]),
-        (list[Positive], [[1, 0]]),
-        (dict[str, int], [{"a": "1"}]),
-        (Name, ["../../x", "/abs", "", None, "a "]),
+        (int, ["3", True, 1.0]), (float, ["abc", math.nan]), (bool, [2]), (str, [[1], None]),
+        (bool | Literal["reduce-overhead"], ["fast"]), (Literal[1, 2], ["2", 3]), (Path, [" "]),
+        (Annotated[float, Range(above=0)], [0]), (list[int], [3]), (list[Positive], [[1, 0]]),
+        (dict[str, int], [{"a": "1"}]), (Name, ["../../x", "/abs", "", None, "a "]),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_value_of_wrong_type_raises(kind, values):
     for value in values:
         assert_error(r"^x(\.\w+)? must be .+, not .+$", typed, kind, value, "x")

@@ -174,14 +174,11 @@ def test_sequence_depends_only_on_seed_split_and_index(kind, length):
 @pytest.mark.parametrize(
     ("source", "sha"),
     [
-        (Adding(), "f81c315abf14f1d2"),
-        (Recall(), "98208e31283b9405"),
-        (TemporalOrder(), "020dc0580a439c92"),
-        (Chain(**TINY_EVAL_SPLITS), "75cbafdcefcd667f"),
-        (Registers(**TINY_EVAL_SPLITS), "6d390923b93ecf7a"),
+        (Adding(), "f81c315abf14f1d2"), (Recall(), "98208e31283b9405"), (TemporalOrder(), "020dc0580a439c92"),
+        (Chain(**TINY_EVAL_SPLITS), "75cbafdcefcd667f"), (Registers(**TINY_EVAL_SPLITS), "6d390923b93ecf7a"),
         (Registers(**DISTINCT_WRITES, **TINY_EVAL_SPLITS), "c6407601b006c576"),
     ],
-)
+)  # fmt: skip
 def test_synthetic_sequences_are_pinned_to_version(source, sha):
     """Run records name the version, so a change of the sequences requires a new version."""
     split = source.open("nowhere")["train"]

@@ -15,7 +15,8 @@ from lra.leaderboard.measured import measured_lines, own_lines, protocol_of, sub
 from lra.results import published
 from lra.results.table import Cell, Column
 from lra.runs import published as tables
-from lra.submit import checks, folder, verify
+from lra.submit import folder, verify
+from lra.submit.groups import by_mechanism
 from lra.submit.record import Comparison, Submission, Verification
 
 FIVE = [60.0, 80.0, 80.0, 80.0, 90.0]
@@ -141,7 +142,7 @@ def test_submission_line_is_reported_then_verified(tmp_path, monkeypatch, capfd)
     assert "by A. Name \\| &lt;b>; protocol paper; a CPU; [https://a/b](https://a/b)" in reported.note
     assert "seeds and control of several commits: " in reported.note and reported.note.endswith("other, third")
     comparisons = []
-    for (task, label), seeds in checks.by_mechanism(runs).items():
+    for (task, label), seeds in by_mechanism(runs).items():
         mean, n = fmean(verify.finished_scores(seeds)), len(seeds)
         fields = {"submitted": mean, "rerun": mean, "n": n, "rerun_n": 3, "tolerance": 1}
         comparisons.append(Comparison(task=task, label=label, **fields))

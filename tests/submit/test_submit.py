@@ -16,7 +16,9 @@ from lra.runs import published as tables
 from lra.submit import checks
 from lra.submit import record as submission_record
 from lra.submit.__main__ import submit
-from lra.submit.folder import check_folder, check_source, import_alone, labels_of
+from lra.submit.control import check_control, find_published_control, shared_choices
+from lra.submit.folder import check_folder, check_source, import_alone
+from lra.submit.groups import by_mechanism, labels_of
 from lra.submit.verify import is_verified, rerun_command, tolerance
 
 STUDY = tables.HOME / "paper"
@@ -77,7 +79,7 @@ def test_submission_is_written_and_passes_repository_check(runs, command, tmp_pa
     stop, text = command("runs=runs/mine", *STATEMENT)
     assert stop is None and "6 runs of cur_abs and the control" in text
     # Padding may be removed for the mechanism only.
-    assert checks.shared_choices({"data.pad": "compact"}) == checks.shared_choices({"data.pad": "batch"})
+    assert shared_choices({"data.pad": "compact"}) == shared_choices({"data.pad": "batch"})
     folder = tmp_path / "submissions/cur"
     assert {path.name for path in folder.iterdir()} == {submission_record.NAME, *submission_record.TABLES}
     assert check_folder(folder) == []
@@ -181,15 +183,26 @@ def test_control_is_recognised_by_its_class_at_a_rate_that_was_tried():
     control = published("mean")
     named = dataclasses.replace(control.record, label="mean-optim.lr=0.0003")
     control = control._replace(record=named, choices=control.choices | {"optim.lr": 3e-4, "block.bias": False})
-    groups = checks.by_mechanism([published("cur_abs"), control])
-    assert checks.check_control(groups, [3e-4]) == [] and "nor one of rates=" in checks.check_control(groups, [])[0]
+    groups = by_mechanism([published("cur_abs"), control])
+    assert check_control(groups, [3e-4]) == [] and "nor one of rates=" in check_control(groups, [])[0]
     assert labels_of([published("cur_abs"), control]) == ["cur_abs"]
     # One control with the same settings is enough, but it has to be of the same task; its rate need not be named.
-    assert checks.check_control(groups | {("listops", "mean"): [published("mean")]}, []) == []
-    assert "text has no control" in checks.check_control({**groups, ("text", "cur"): [published("cur_abs")]}, [3e-4])[0]
+    assert check_control(groups | {("listops", "mean"): [published("mean")]}, []) == []
+    assert "text has no control" in check_control({**groups, ("text", "cur"): [published("cur_abs")]}, [3e-4])[0]
     assert checks.check_rates(groups, [1e-4]) == checks.check_names({("text", "custom"): [control]}) == []
-    (reason,) = checks.check_consecutive_seeds(checks.by_mechanism([control] * 2))
+    (reason,) = checks.check_consecutive_seeds(by_mechanism([control] * 2))
     assert "has two results of one seed" in reason
+
+
+def test_published_control_with_the_same_settings_replaces_a_missing_one(runs, command):
+    choices = tables.read(tables.HOME / "bf16")[tables.HOME / "bf16/listops/cur_abs/seed-0"].choices
+    # The published control at the rate of the mechanism comes first.
+    run = published("cur_abs")._replace(choices=choices | {"optim.lr": 1e-3})
+    assert {seed.record.label for seed in find_published_control([run], [1e-4])} == {"mean-optim.lr=0.001"}
+    retrain(ALL[:3], choices)(runs)
+    remove("mean")(runs)
+    stop, text = command("runs=runs/mine", *STATEMENT)
+    assert stop is None and "listops: the control is 5 published runs of mean with the same settings" in text
 
 
 def test_custom_class_is_submitted_with_source_and_checked(runs, command, tmp_path):
@@ -221,7 +234,7 @@ def test_custom_class_is_submitted_with_source_and_checked(runs, command, tmp_pa
     source.write_text(f"import helper\n{SOURCE}")
     source.with_name("helper.py").touch()
     assert "without other files (ModuleNotFoundError: No module named 'helper')" in command(*words)[0]
-    groups = checks.by_mechanism([published("cur_abs")._replace(choices={"attn._target_": "pkg.mine.Efficient"})])
+    groups = by_mechanism([published("cur_abs")._replace(choices={"attn._target_": "pkg.mine.Efficient"})])
     assert "is in a package; move the class to one file" in check_source(groups, "", tmp_path)[0]
 
 

@@ -1,0 +1,88 @@
+"""The control of a submission: whether it suits the mechanisms, and published runs in place of a missing one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..runs import config_file
+from ..runs import published as tables
+from ..runs.published import Published
+from ..runs.reader import CONTROL
+from .groups import FEWEST_SEEDS, Groups, by_mechanism, count_finished, is_control
+
+# Choices in which a mechanism and its control may differ, in addition to the options of attn. Only softmax attention
+# takes the position bias of MEGA; control_fault compares the learning rates.
+MECHANISM_CHOICES = ("optim.lr", "optim.own_lr_max", "block.bias")
+
+
+def check_control(groups: Groups, rates: Sequence[float]) -> list[str]:
+    """Every mechanism has a control on its task, trained with the same settings and at a rate that was tried."""
+    reasons = []
+    for (task, label), runs in groups.items():
+        if is_control(runs):
+            continue
+        # After a learning-rate search there may be several controls.
+        controls = [group[0] for key, group in groups.items() if key[0] == task and is_control(group)]
+        if not controls:
+            reasons.append(f"{task} has no control; train attn={CONTROL} with the same settings, three seeds")
+            continue
+        faults = [control_fault(runs[0], control, rates) for control in controls]
+        if all(faults):
+            remedy = f"train attn={CONTROL} with the same settings"
+            reasons.append(f"{task} {label} and its control have different settings ({faults[0]}); {remedy}")
+    if all(map(is_control, groups.values())):
+        reasons.append("there is no mechanism, only the control")
+    return reasons
+
+
+def control_fault(run: Published, control: Published, rates: Sequence[float]) -> str:
+    """Describe the settings in which a control differs from a mechanism; empty if it can be compared with it."""
+    fault = config_file.difference(shared_choices(control.choices), shared_choices(run.choices))
+    control_rate = control.choices["optim.lr"]
+    if fault or control_rate in (run.choices["optim.lr"], *rates):
+        return fault
+    return f"optim.lr: {control_rate} of the control is neither the rate of the mechanism nor one of rates="
+
+
+def shared_choices(choices: dict[str, Any]) -> dict[str, Any]:
+    """Choices in which a mechanism and its control have to agree."""
+    shared = {}
+    for key, value in choices.items():
+        if key not in MECHANISM_CHOICES and not key.startswith("attn."):
+            shared[key] = value
+    # data.pad=auto compacts the sequences of a compactable mechanism, which does not change its outputs.
+    if shared.get("data.pad") == "compact":
+        shared["data.pad"] = "batch"
+    return shared
+
+
+def find_published_control(runs: Sequence[Published], rates: Sequence[float]) -> list[Published]:
+    """Find published runs of the control with the same settings, for every task of a submission that has no control.
+
+    Args:
+        runs: runs of the submission.
+        rates: learning rates that were tried.
+
+    Returns:
+        All seeds of one control for each such task; none for a task without a published control that suits it.
+    """
+    groups = by_mechanism(runs)
+    tasks_with_control = {task for (task, _), of_label in groups.items() if is_control(of_label)}
+    found = []
+    for task in sorted({task for task, _ in groups} - tasks_with_control):
+        mechanisms = [of_label[0] for key, of_label in groups.items() if key[0] == task]
+        for control in published_controls(task, mechanisms[0].choices["optim.lr"]):
+            faults = [control_fault(mechanism, control[0], rates) for mechanism in mechanisms]
+            if not any(faults):
+                found += control
+                break
+    return found
+
+
+def published_controls(task: str, rate: float) -> list[list[Published]]:
+    """List the published controls of a task with enough seeds, those at one learning rate first."""
+    controls = []
+    for study in tables.studies(tables.HOME):
+        for (of_task, _), runs in by_mechanism(tables.read(study).values()).items():
+            if of_task == task and is_control(runs) and count_finished(runs) >= FEWEST_SEEDS:
+                controls.append(runs)
+    return sorted(controls, key=lambda runs: runs[0].choices["optim.lr"] != rate)
