@@ -147,7 +147,7 @@ def sha256(path: Path, progress: Progress | None = None) -> str:
         return hash_file(file, meter)
 
 
-def stamp(files: Iterable[tuple[str, os.stat_result]]) -> str:
+def hash_states(files: Iterable[tuple[str, os.stat_result]]) -> str:
     """Hash the names, sizes, mtimes and ctimes of files, without reading their content.
 
     Equal stamps mean that no file has changed. The reverse does not hold: an equal copy has other times.

@@ -18,7 +18,7 @@ from lra.console import log, pip_install
 from lra.data.progress import Progress
 from lra.data.source import exclusive_lock
 
-from .archive import expand, fingerprint, reject_zip, sha256, stamp, subfolders
+from .archive import expand, fingerprint, hash_states, reject_zip, sha256, subfolders
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between checks of a download
@@ -90,7 +90,7 @@ class Download:
             return self.url + suffix
         if not self.archive.is_file():
             return suffix or None
-        return stamp([("archive", self.archive.stat())]) + suffix
+        return hash_states([("archive", self.archive.stat())]) + suffix
 
     def location(self) -> str:
         """The address, or the path of `archive`."""

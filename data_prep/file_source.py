@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from lra.console import log
 from lra.data.progress import Progress
 from lra.data.source import Source
-from lra.data.store import StoreError, raw_files, stored
+from lra.data.store import StoreError, raw_files, read_provenance
 from lra.options import flatten
 
 from .archive import expand
@@ -118,7 +118,7 @@ class FileSource(Source):
         recorded = dict(self.recorded or {})
         for folder in self._folders():
             with suppress(StoreError):
-                provenance = stored(folder)
+                provenance = read_provenance(folder)
                 if flatten(provenance) == recorded:
                     return {key: provenance[key] for key in self.content_keys}
         # No data set has the recorded provenance: the files are needed again.
@@ -149,7 +149,7 @@ class FileSource(Source):
         expected = {"name": self.name, "version": self.version, **self.choices}
         for folder in self._folders():
             with suppress(StoreError):
-                provenance = stored(folder)
+                provenance = read_provenance(folder)
                 # The provenance without what the files decide.
                 choices = {key: value for key, value in provenance.items() if key not in self.content_keys}
                 if choices == expected and all(key in provenance for key in self.content_keys):

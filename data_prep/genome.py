@@ -12,7 +12,7 @@ import numpy as np
 from lra.data.progress import Progress, ReadMeter
 from lra.data.split import ExampleChunk
 
-from .archive import expand, fingerprint, stamp
+from .archive import expand, fingerprint, hash_states
 from .examples import chunks
 from .file_source import FileSource
 from .lines import BYTE_ORDER_MARK, metered
@@ -148,7 +148,7 @@ class Genome(FileSource):
         paths = self._require_paths()
         if not all(path.is_file() for path in paths.values()):
             return None
-        return stamp((species, path.stat()) for species, path in paths.items())
+        return hash_states((species, path.stat()) for species, path in paths.items())
 
     def location(self) -> str:
         paths = [path.absolute() for path in self._require_paths().values()]

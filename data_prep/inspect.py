@@ -13,7 +13,7 @@ from posixpath import basename
 
 from lra.config.quoting import command_line, override, quote
 from lra.data.progress import reporter
-from lra.data.store import META, StoreError, stored
+from lra.data.store import META, StoreError, read_provenance
 from lra.startup import abandon_stdout, interruptible
 
 from .archive import expand, subfolders
@@ -229,7 +229,7 @@ def _options(folder: Path) -> str:
 
 def _prepared(folder: Path) -> str:
     try:
-        provenance = stored(folder)
+        provenance = read_provenance(folder)
     except StoreError as error:
         return f"damaged: {error}"
     return f"{folder} ({provenance['name']} {provenance['version']})"

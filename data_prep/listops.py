@@ -25,7 +25,7 @@ from .expressions import CLOSE, DIGIT, OPERATOR, TOKENS, Example, read_tsv
 from .file_source import ReleaseSource
 from .formats.detect import open_reader
 from .formats.layout import Reader
-from .release import Lines, Release, serving
+from .release import Lines, Release, unless_empty
 
 FILES = {"train": "basic_train.tsv", "val": "basic_val.tsv", "test": "basic_test.tsv"}
 OFFICIAL_TREE = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10, "p_operator": 0.25}
@@ -214,7 +214,7 @@ class ListOps(ReleaseSource):
         # A release has the paper's trees and sizes; smaller budgets and other seeds are generated.
         is_official = self.tree | self.sizes == OFFICIAL_TREE | OFFICIAL_SIZES and self.seed == 0
         if self.release is None and is_official:
-            self.release = serving(Release(path=release, files=FILES), self.name)
+            self.release = unless_empty(Release(path=release, files=FILES), self.name)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         if isinstance(self.release, Reader):

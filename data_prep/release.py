@@ -18,11 +18,11 @@ from .archive import (
     ambiguous,
     expand,
     fingerprint,
+    hash_states,
     inside_archive,
     members,
     reading,
     split_files,
-    stamp,
     subfolders,
 )
 from .download import Download
@@ -35,9 +35,11 @@ OFFICIAL = Download(
     alternatives=("source.release=<a copy of the release, or a folder above its tsv_data>",),
 )
 
-Paths = Mapping[str, Path]  # file of each split
+# The file of each split.
+Paths = Mapping[str, Path]
 Lines = Iterable[bytes]
-Read = Callable[[Lines, str, str], Iterator[ExampleChunk]]  # (lines, file name for errors, split)
+# (lines, file name for errors, split) -> chunks
+Read = Callable[[Lines, str, str], Iterator[ExampleChunk]]
 
 
 class Release:
@@ -70,13 +72,12 @@ class Release:
 
     @cached_property
     def candidates(self) -> list[dict[str, Path]]:
-        """The paths of each split in every folder that has all of them, nearest first; just `path` if it has them."""
+        """The paths of all splits, by folder that has them all, nearest first; only `path` if it is such a folder."""
         copies = []
         for folder in subfolders(self.path):
             paths = split_files(folder, self.files)
             if len(paths) == len(self.files):
                 copies.append(paths)
-            # A folder that holds the files itself was chosen by its path.
             if folder == self.path and copies:
                 break
         return copies
@@ -95,7 +96,7 @@ class Release:
         """Summarise the state of the files; None if their folder or archive does not exist."""
         if self.archive is not None:
             archive, inner = self.archive
-            return stamp([(inner, archive.stat())])
+            return hash_states([(inner, archive.stat())])
         if not self.path.exists():
             return None
         # The state of the files of every copy.
@@ -103,7 +104,7 @@ class Release:
         for copy in self.candidates:
             for path in copy.values():
                 states.append((path.name, path.stat()))
-        return stamp(states)
+        return hash_states(states)
 
     @cached_property
     def paths(self) -> dict[str, Path]:
@@ -156,9 +157,9 @@ class Release:
         return splits
 
 
-def serving(release: Release, task: str) -> Release | None:
-    """Return the files of a task in a release that serves all tasks; None, with a log line, if it has none of them."""
-    # A folder that does not exist or lacks some of the files is an error as soon as the files are read.
+def unless_empty(release: Release, task: str) -> Release | None:
+    """Return the release, or None, after a log message, if its folder exists and has none of the files of the task."""
+    # Other faults are errors as soon as the files are read.
     if not release.path.exists() or release.archive is not None:
         return release
     _, paths = release.most_complete()
@@ -236,15 +237,15 @@ class _ArchiveSplits(Mapping):
     def __init__(self, archive: Path, inner: str, files: Mapping[str, str], read: Read, progress: Progress):
         self.archive = archive
         self.inner = inner
-        self.splits = {name: split for split, name in files.items()}
+        self.split_of_file = {name: split for split, name in files.items()}
         self.read = read
         self.progress = progress
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.splits.values())
+        return iter(self.split_of_file.values())
 
     def __len__(self) -> int:
-        return len(self.splits)
+        return len(self.split_of_file)
 
     def __getitem__(self, split: str) -> Iterator[ExampleChunk]:
         for name, chunks in self.items():
@@ -264,7 +265,7 @@ class _ArchiveSplits(Mapping):
             file_name = basename(name)
             is_first_folder = folder == next(iter(digests))
             if is_first_folder and file_name not in digests[folder]:
-                split = self.splits[file_name]
+                split = self.split_of_file[file_name]
                 where = f"{self.archive}: {name}"
                 yield split, self._chunks(hashed, where, split)
             with reading(self.archive):
@@ -276,16 +277,16 @@ class _ArchiveSplits(Mapping):
 
     def _is_wanted(self, name: str) -> bool:
         prefix = f"{self.inner}/" if self.inner else ""
-        return basename(name) in self.splits and name.startswith(prefix)
+        return basename(name) in self.split_of_file and name.startswith(prefix)
 
     def _check(self, digests: dict[str, dict[str, str]]) -> None:
         """Raise ValueError if the folder that was read is incomplete or a file of another folder has other content."""
         first = next(iter(digests), "")
         present = digests.get(first, {})
-        missing = [name for name in self.splits if name not in present]
+        missing = [name for name in self.split_of_file if name not in present]
         if missing:
             where = f"{self.archive}/{first}".rstrip("/")
-            remedy = f"it must hold {', '.join(self.splits)} in one folder"
+            remedy = f"it must hold {', '.join(self.split_of_file)} in one folder"
             raise ValueError(f"{where} is not the release archive or is damaged: {missing[0]} is missing; {remedy}")
         for copy in digests.values():
             is_different = any(present[name] != digest for name, digest in copy.items())

@@ -15,7 +15,7 @@ from .file_source import FileSource
 from .formats.detect import open_reader
 from .formats.layout import Reader
 from .lines import text_lines
-from .release import OFFICIAL, Lines, Release, serving
+from .release import OFFICIAL, Lines, Release, unless_empty
 
 FILES = {"train": "new_aan_pairs.train.tsv", "val": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
 MAX_BYTES = 10_000  # per text, as in the official pipeline; the task reads fewer
@@ -160,7 +160,7 @@ class Retrieval(FileSource):
     def use_release(self, release: Path) -> None:
         # An address or a folder of the user has precedence.
         if self.release is None and self.download == OFFICIAL:
-            self.release = serving(Release(path=release, files=FILES), self.name)
+            self.release = unless_empty(Release(path=release, files=FILES), self.name)
 
     @property
     def num_val(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lra.data.progress import Progress, ReadMeter
 
-from ..archive import stamp
+from ..archive import hash_states
 
 LABELS = {"neg": 0, "pos": 1}
 FILE = re.compile(r"\d+_\d+\.txt")
@@ -51,7 +51,7 @@ class AclImdb:
 
     def stamp(self) -> str:
         """Summarise the state of the files without reading them."""
-        return stamp((name, path.stat()) for name, path in self._paths())
+        return hash_states((name, path.stat()) for name, path in self._paths())
 
     def _paths(self) -> Iterator[tuple[str, Path]]:
         """Yield name and path of each review."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from lra.data.progress import Progress, ReadMeter
 
-from ..archive import fingerprint, is_metadata, members, reading, stamp
+from ..archive import fingerprint, hash_states, is_metadata, members, reading
 from . import safe_pickle
 
 NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
@@ -50,7 +50,7 @@ class CifarFolder:
 
     def stamp(self) -> str:
         """Summarise the state of the files without reading them."""
-        return stamp((file.name, file.stat()) for file in self.files.values())
+        return hash_states((file.name, file.stat()) for file in self.files.values())
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, bytes, str]]:
         """Read the batches.
@@ -90,7 +90,7 @@ class CifarPythonArchive:
 
     def stamp(self) -> str:
         """Summarise the state of the archive without reading it."""
-        return stamp([("archive", self.path.stat())])
+        return hash_states([("archive", self.path.stat())])
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, bytes, str]]:
         """Read the batches as `CifarFolder.batches` does, but in the order of the archive.

@@ -20,7 +20,7 @@ from lra.data.progress import Progress, ReadMeter
 from lra.data.source import Source
 from lra.data.split import ExampleChunk
 
-from ..archive import fingerprint, stamp
+from ..archive import fingerprint, hash_states
 from ..examples import chunks, first_of
 
 # How the tokens of a task are stored: bytes of a text, grey levels of a square image, ids of an expression.
@@ -63,7 +63,7 @@ class Reader(ABC):
     def stamp(self) -> str:
         """Hash the names, sizes and times of the files, and the options that choose what is read."""
         # Other options read something else from the same files.
-        state = stamp((str(path.relative_to(self.path)), path.stat()) for path in self.paths)
+        state = hash_states((str(path.relative_to(self.path)), path.stat()) for path in self.paths)
         return hashlib.sha256(f"{self.options} {state}".encode()).hexdigest()
 
     @property

@@ -16,7 +16,7 @@ from lra.console import log
 from lra.data.progress import DELAY, Progress, reporter
 from lra.data.source import cores, explain_full_disk
 
-from ..archive import DEPTH, ambiguous, fingerprint, is_metadata, members, reading, stamp, subfolders
+from ..archive import DEPTH, ambiguous, fingerprint, hash_states, is_metadata, members, reading, subfolders
 from ..examples import in_order
 from .listing import BLOCK, CONTOURS, FOLDERS, REMEDY, Listed, decode, listing
 
@@ -83,7 +83,7 @@ class Folder:
         states = []
         for folder in self.candidates:
             states += _states(folder)
-        return stamp(states)
+        return hash_states(states)
 
     def fetch(self, root: Path, progress: Progress) -> None:
         """Log the folder if it is not the path; images are read in place."""
@@ -227,7 +227,7 @@ class Archive:
         return identity | {"inside": self.inside} if self.inside else identity
 
     def stamp(self) -> str | None:
-        return stamp([(self.inside, self.path.stat())])
+        return hash_states([(self.inside, self.path.stat())])
 
     def fetch(self, root: Path, progress: Progress) -> None:
         copies: dict[str, _Copy] = {}

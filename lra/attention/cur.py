@@ -87,7 +87,7 @@ class CUR(Attention):
         self.compactable = score != "random" and not class_token
 
         # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).
-        self.draw: Tensor | None  # type of the buffer below
+        self.draw: Tensor | None
         draw = torch.rand(2, sizes.heads, sizes.length) if score == "random" else None
         self.register_buffer("draw", draw)
 

@@ -16,8 +16,8 @@ class Mamba2(Mixer):
     """S_t = exp(Δ_t A) S_(t-1) + B_t (Δ_t u_t)ᵀ, o_t = C_tᵀ S_t + D u_t for each head, then RMSNorm(o silu(z)).
 
     One linear map gives z, u, B, C and Δ; u, B and C pass a short convolution and SiLU. B and C, of n entries, are
-    shared by the heads, whose width is expand · dim / heads. O(L C (n + E) + L n E) time with chunks of C = 64
-    tokens; a state of n E numbers for each head and direction.
+    shared by the heads, whose width is E = expand · dim / heads. O(L b (n + E) + L n E) time for each head with chunks
+    of b = 64 tokens; a state of n E numbers for each head and direction.
 
     Args:
         causal: only earlier tokens and the token itself, as published.
@@ -109,7 +109,7 @@ class Mamba2(Mixer):
         *,
         bidirectional: bool,
     ) -> Float[Tensor, "N L H E"]:
-        """Run the recurrence."""
+        """Compute C_tᵀ S_t for every head, from the left or in both directions; D u_t is added later."""
         heads = self.sizes.heads
         # All heads share B and C.
         B, C = BC.chunk(2, dim=-1)  # (N,L,n)

@@ -69,7 +69,8 @@ class PSF(Mixer):
         ring: Ring = "real",
     ):
         super().__init__(sizes, dim=dim)
-        log_length = max((sizes.length - 1).bit_length(), 1)  # ceil(log2 length)
+        # ceil(log2 length)
+        log_length = max((sizes.length - 1).bit_length(), 1)
         if links == "code":
             num_links = log_length + 1
         elif links == "paper":

@@ -34,7 +34,8 @@ class Inputs:
     """
 
     def __init__(self, shape: Shape, device: str):
-        self.shape, self.device = shape, device
+        self.shape = shape
+        self.device = device
         self._gradients: dict[tuple, Tensor] = {}
 
     @cached_property
@@ -64,14 +65,14 @@ class Inputs:
 
 
 def mechanism(experiment: Experiment, inputs: Inputs) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """Build a mechanism alone, and choose its inputs: q, k and v, or x if it is a Mixer or a Block.
+    """Build a mechanism alone, and choose its inputs: q, k and v, or x if it is a Mixer or a whole block such as Luna.
 
     Args:
         experiment: experiment of the contestant.
         inputs: tensors of the shape.
     """
     block = experiment.block_factory()()
-    # A Mixer or a Block computes on token vectors.
+    # A Mixer, or a mechanism that is a whole block, computes on token vectors.
     mixer = getattr(block, "mixer", block)
     if not isinstance(mixer, Multihead):
         return mixer, (inputs.x,)
@@ -119,10 +120,10 @@ def rounding_errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[
         return (output_error,)
 
     # The gradients of both; 0 for an input on which the output does not depend.
-    weights = inputs.gradient(rough_out)
+    fixed_gradient = inputs.gradient(rough_out)
 
     def backward(out: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
-        out_gradient = weights.to(out.dtype)
+        out_gradient = fixed_gradient.to(out.dtype)
         return torch.autograd.grad(out, leaves, out_gradient, allow_unused=True, materialize_grads=True)
 
     rough_gradients = backward(rough_out, list(doubles))
@@ -150,7 +151,7 @@ def layer_sizes(experiment: Experiment) -> dict[str, int | None]:
         experiment: experiment of the contestant.
     """
     block = experiment.block_factory()()
-    # A Block is a whole layer; otherwise the mixer is the layer, and its state is in the mechanism.
+    # A mechanism that is a whole block is the layer; otherwise the mixer is, and its state is in the mechanism.
     layer = getattr(block, "mixer", block)
     stateful = layer.attention if isinstance(layer, Multihead) else layer
     parameters = sum(parameter.numel() for parameter in layer.parameters())

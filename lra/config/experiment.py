@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # Default minimum of ``eval_batch`` on a GPU. If memory runs out, ``LitClassifier`` evaluates fewer examples at a time.
 MIN_GPU_EVAL_BATCH = 512
-# Sections of which the meta model is made: ``replace`` drops it if one changes. (data.pad decides only ``packed``.)
+# Sections that decide the modules of the meta model, which ``replace`` drops if one of them changes. A change of
+# data.pad leaves only the flags ``packed`` and ``grouped`` of the meta model out of date.
 _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
 # Sections that decide the result of a seed, without the seed itself. The logger, for example, decides nothing.
@@ -135,9 +136,9 @@ class Experiment(MechanismOptions, TaskOptions):
 
     def block_factory(self) -> Callable[..., nn.Module]:
         """Make a factory of the encoder's blocks, see ``blocks.block_factory``."""
-        length = self.task.length
-        if self.model.pool == "class":
-            length += 1  # the learned class vector
+        # The learned class vector is one more position.
+        num_class_vectors = 1 if self.model.pool == "class" else 0
+        length = self.task.length + num_class_vectors
         return blocks.block_factory(model=self.model, attn=self.attn, block=self.block, length=length)
 
     def classifier(self) -> Classifier:

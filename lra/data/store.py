@@ -28,7 +28,7 @@ from ..io.atomic import Unreadable, content, digest, opened
 from .progress import DELAY, ReadMeter, hash_file, reporter
 from .split import ExampleChunk, Split
 
-__all__ = ["ExampleChunk", "Split", "StoreError", "load", "raw_files", "stored", "verify"]
+__all__ = ["ExampleChunk", "Split", "StoreError", "load", "raw_files", "read_provenance", "verify"]
 
 FORMAT = 1
 META = "meta.json"
@@ -53,7 +53,7 @@ def checksums(folder: Path, files: Mapping[str, dict]) -> bytes:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Read meta.json. Raises StoreError unless it describes the files of the folder completely."""
+    """Read meta.json. Raises StoreError if it or a file is missing or damaged; the content of files is not read."""
     if not folder.is_dir():
         raise StoreError(f"there is no data set at {folder}")
     if not (folder / META).is_file():
@@ -98,7 +98,7 @@ def _check_meta(folder: Path, meta: dict[str, Any]) -> None:
             raise StoreError(f"{path} is damaged: {size} bytes instead of {expected_size}")
 
 
-def stored(folder: Path) -> dict[str, Any]:
+def read_provenance(folder: Path) -> dict[str, Any]:
     """Return the provenance of a data set. Raises StoreError if it is missing or damaged."""
     return read_meta(folder)["provenance"]
 

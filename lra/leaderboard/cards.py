@@ -12,7 +12,7 @@ from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..console import plural
 from ..report import extensions
-from ..report.arena_entries import ArenaEntry, entries, gain_cell, score_text, seeds_text
+from ..report.arena_entries import ArenaEntry, entries, gain_cell, gains_are_fresh, score_text, seeds_text
 from ..report.recurrent import state_size
 from ..results import bench_record
 from ..results.bench_record import BenchRecord
@@ -130,8 +130,10 @@ def results(name: str) -> str:
 
 def arena_result(entry: ArenaEntry) -> str:
     """Describe the runs of a mechanism at the papers' budget, with what differs from the usual training."""
-    gain = gain_cell(entry).text
-    over = f", {gain} over the control" if gain != "-" else ""
+    is_fresh = gains_are_fresh([entry])
+    gain = gain_cell(entry, is_fresh=is_fresh).text
+    test = " on fresh examples" if is_fresh else ""
+    over = f", {gain} over the control{test}" if gain != "-" else ""
     seeds = seeds_text(entry.row.n, entry.row.num_failed)
     # The name of an entry is the label, with the remarks in brackets: cur_abs (6 layers, d 128).
     remarks = entry.name.removeprefix(entry.row.label)

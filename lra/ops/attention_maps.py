@@ -27,7 +27,7 @@ NO_BIAS: Biases = (None, None, None)
 
 
 def uses_kernels(impl: Impl) -> bool:
-    """Whether an implementation is the package ``lra.ops.triton``, which is imported on its first use."""
+    """Whether an implementation uses the kernels of ``lra.ops.triton``; only then do callers import that package."""
     return impl.startswith("triton")
 
 

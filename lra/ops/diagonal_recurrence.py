@@ -19,7 +19,8 @@ from .blocks import split_blocks
 from .chunks import append_reversed
 from .precision import full_precision
 
-CHUNK = 16  # positions of a chunk of ``diagonal_scan``
+# Positions of a chunk of ``diagonal_scan``.
+CHUNK = 16
 
 
 @full_precision
@@ -54,6 +55,7 @@ def diagonal_recurrence(
 
 
 def _recur_eagerly(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
+    """Compute the recurrence from left to right; torch.compile runs it without tracing it (``untraced``)."""
     recur = untraced(_Recurrence.apply)
     return recur(log_decay, inputs)
 

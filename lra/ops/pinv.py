@@ -59,7 +59,7 @@ def cubic(
     shape = m.shape
     m = m.flatten(0, -3) if m.dim() > 2 else m[None]  # (G,c,c)
 
-    # The starting value; a matrix of zeros has zeros as its inverse. Among equal sums the gradient takes the first.
+    # The starting value; a matrix of zeros has zeros as its inverse. Of equal sums in a matrix, one gets the gradient.
     tiny = torch.finfo(m.dtype).tiny
     absolute = m.abs()
     column_sums = absolute.sum(-2)  # (G,c)

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from ..options import Checked
+from .precision import full_precision
 from .segment_means import argsort_valid_first
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def select(
         layout: ``VarlenLayout`` of packed sequences, none of them shorter than count; not with score=farthest.
         draw: random numbers of score=random, for I and J, each head and each position up to the maximum length, the
             same for every example; None draws new ones for every example.
-        fused: whether one Triton launch computes the scores ``sum``, ``abs`` or ``embed`` of queries and keys.
+        fused: whether one Triton launch computes the scores ``sum``, ``abs`` or ``embed`` of queries and keys; ignored
+            with a layout.
 
     Returns:
         I and J, in no particular order, with c = min(count, L); positions among the T for packed sequences.
@@ -110,7 +112,10 @@ def _select_side(
     layout: "VarlenLayout | None",
     draw: Float[Tensor, "H _"] | None,
 ) -> Int[Tensor, "N H count"]:
-    """Select ``count`` positions by the vectors x: I from those scored for queries, J from those scored for keys."""
+    """Select the ``count`` tokens with the highest scores of their vectors x, or by farthest-point traversal.
+
+    With the vectors that score for queries the result is I, with those that score for keys it is J.
+    """
     if options.score == "farthest":
         return farthest(x, count, mask)
     positions = torch.arange(x.shape[2], device=x.device) if layout is None else layout.positions
@@ -212,6 +217,7 @@ def strided_indices(
     return order.gather(-1, rank)
 
 
+@full_precision
 def farthest(
     x: Float[Tensor, "N H L D"],
     count: int,
@@ -223,8 +229,6 @@ def farthest(
     twice the distance for the best possible selection.
     """
     N, H, _, D = x.shape
-    if x.dtype != torch.float64:
-        x = x.float()
     x = x.flatten(0, 1)  # (N·H,L,D)
     if mask is not None:
         mask = mask.repeat_interleave(H, 0)
@@ -250,7 +254,7 @@ def farthest(
         index = latest[..., None].expand(-1, -1, D)  # (N·H,1,D)
         point = x.gather(1, index)  # (N·H,1,D)
 
-        # |x - p|² = |x|² + |p|² - 2 x·p
+        # |x - p|² = |x|² + |p|² - 2 x·p. The terms cancel, so 16 bits would not be enough.
         point_norm = squared_norm.gather(1, latest)  # (N·H,1)
         norms = (squared_norm + point_norm)[:, None]  # (N·H,1,L)
         to_point = torch.baddbmm(norms, point, transposed, alpha=-2)[:, 0]  # (N·H,L)

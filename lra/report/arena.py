@@ -9,7 +9,7 @@ from ..results.summary import Row, Studies, common_device, step_time
 from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
 from .arena_compare import gap_section, pair_table, precision, precision_table
-from .arena_entries import ArenaEntry, entries, gain_cell, score_text, seeds_text
+from .arena_entries import ArenaEntry, entries, gain_cell, gains_are_fresh, outcomes, score_text, seeds_text
 
 # Sources of the same class of training, in the order in which their values are preferred.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
@@ -20,11 +20,14 @@ LEGEND = """\
 * **test**: accuracy on the standard test set at the best validation checkpoint, mean ± sample standard deviation over n
   seeds. Text has no validation set in the papers' protocol: the test set selects the checkpoint, so its scores are
   optimistic.
-* **gain**: difference from `attn=mean`, the control without attention, at the same learning rate, with a 95 % Welch
-  interval over seeds. The longer training has no control.
 * **fresh test**: accuracy on examples that were generated from another random seed, the same for all mechanisms, ±
   standard error over seeds and examples, over examples alone for one seed. A table is sorted by it
   if all lines have it.
+* **gain**: difference from `attn=mean`, the control without attention, at the same learning rate, on the fresh test,
+  with a 95 % interval over seeds and examples (two-way random effects). For a task without fresh tests it is that of
+  the standard test set with Welch's interval over seeds. The intervals are not corrected for the number of lines. They
+  assume normally distributed seeds: if some seeds learn and others do not, they cover less than 95 % with few seeds. A
+  gain without an interval has one seed. The longer training has no control.
 * **published**: the value that a paper prints for this two-layer encoder; without one, the range of the values for
   other encoders, which say little about this one.
 * **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it;
@@ -37,8 +40,10 @@ The papers' budget is `protocol=paper budget=paper`."""
 README_LEGEND = """\
 * **test**: accuracy on the standard test set at the best validation checkpoint, mean ± sample standard deviation over n
   seeds.
-* **gain**: difference from `attn=mean`, a control in which every query gets the mean of the values; 95 % interval.
-* **fresh test**: accuracy on further generated examples, the same for all mechanisms, ± standard error.
+* **fresh test**: accuracy on further generated examples, the same for all mechanisms, ± standard error over seeds and
+  examples, over examples alone for one seed.
+* **gain**: difference from `attn=mean`, a control in which every query gets the mean of the values, on the fresh test
+  if it exists; 95 % interval over seeds and examples, not corrected for the number of lines.
 * **published**: the value that a paper prints for this encoder; without one, the values for other encoders.
 * **(longer training)**: 20,000 steps of 128 sequences as released by CURformer's authors, instead of 5,000 of 32.
 * **ms**: time per training step. Runs shared their device, so it does not rank mechanisms; `lra bench` measures speed.
@@ -99,13 +104,15 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
     """
     # Show the times on the device with the most runs of the table, or on another one if a mechanism has no run there.
     devices = Counter(run_record.device for entry in lines for run_record in entry.row.done)
-    head = ["mechanism", "test", "n", f"gain over {CONTROL}", "fresh test", "published", "source", "parameters", "ms"]
+    head = ["mechanism", "test", "n", "fresh test", f"gain over {CONTROL}", "published", "source", "parameters", "ms"]
     rows = []
     machines = []
     num_elsewhere = 0
+    is_fresh = gains_are_fresh(lines)
     for entry in lines:
         device = common_device(entry.row.done, devices)
-        rows.append([*_line(entry), Cell.of(step_time(entry.row.done, device), "{:.0f}".format)])
+        gain = gain_cell(entry, is_fresh=is_fresh)
+        rows.append([*_line(entry, gain), Cell.of(step_time(entry.row.done, device), "{:.0f}".format)])
         machines.append(machine(entry.row, device))
         num_elsewhere += sum(run_record.device != device for run_record in entry.row.done)
 
@@ -143,16 +150,16 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
     )
 
 
-def _line(entry: ArenaEntry) -> list[Cell | str]:
-    """Make the cells of an entry, without its time."""
+def _line(entry: ArenaEntry, gain: Cell) -> list[Cell | str]:
+    """Make the cells of an entry with its gain, without its time."""
     row = entry.row
     published_cell, source = published_cells(entry)
     return [
         entry.name,
         Cell(text=score_text(row), value=row.test, n=row.n),
         Cell(text=seeds_text(row.n, row.num_failed), value=row.n),
-        gain_cell(entry),
         fresh_cell(entry),
+        gain,
         published_cell,
         source,
         Cell.of(parameters(row), "{:,.0f}".format),
@@ -179,13 +186,13 @@ def fresh_cell(entry: ArenaEntry) -> Cell:
     """Make the cell of the fresh test, with the number of seeds if not all of them are scored."""
     if not entry.fresh:
         return Cell(text="-")
-    outcomes = entry.outcomes()  # (seeds, examples)
-    score = 100 * float(outcomes.mean())
-    error = outcome_statistics.standard_error(outcomes)
+    is_correct = outcomes(entry.fresh)  # (seeds, examples)
+    score = 100 * float(is_correct.mean())
+    error = outcome_statistics.standard_error(is_correct)
     text = f"{score:.2f} ± {error:.2f}"
-    if len(outcomes) < entry.row.n:
-        text += f" (n = {len(outcomes)})"
-    return Cell(text=text, value=score, std=error, n=len(outcomes))
+    if len(is_correct) < entry.row.n:
+        text += f" (n = {len(is_correct)})"
+    return Cell(text=text, value=score, std=error, n=len(is_correct))
 
 
 def published_cells(entry: ArenaEntry) -> tuple[Cell, str]:

@@ -15,7 +15,7 @@ from ..results.statistics import SIGNIFICANCE, holm, sample_std
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, TableRow, frame
 from ..runs import reader
-from .arena_entries import LONGER, ArenaEntry, arena_rows, difference_cell, line_name, score_text
+from .arena_entries import LONGER, ArenaEntry, arena_rows, difference_cell, line_name, outcomes, score_text
 
 # The mechanism whose gap to its published value is judged.
 LABEL = "cur_abs"
@@ -50,13 +50,13 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
         return None
     digests = Counter(_digest(entry) for entry in compared)
     digest, _ = digests.most_common(1)[0]
-    outcomes = {entry.name: entry.outcomes() for entry in compared if _digest(entry) == digest}
-    others = [entry.name for entry in compared if entry.name not in outcomes]
-    if len(outcomes) < 2:
+    scored = {entry.name: outcomes(entry.fresh) for entry in compared if _digest(entry) == digest}
+    others = [entry.name for entry in compared if entry.name not in scored]
+    if len(scored) < 2:
         return None
 
     pairs = {}
-    for (higher, lower), result in outcome_statistics.all_pairs(outcomes).items():
+    for (higher, lower), result in outcome_statistics.all_pairs(scored).items():
         pairs[f"{higher} - {lower}"] = result
     # Every mechanism has two seeds or more, so that every pair has a p-value.
     p_values = {}
@@ -73,8 +73,8 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
         rows.append([pair, difference, interval, Cell.of(p, "{:.3f}".format), significant])
     about = (
         "Which selections of CUR, and exact attention, differ: difference of the fresh-test scores in points, on the "
-        "same examples, with a 95 % interval over seeds and examples (two-way random effects). p: corrected for "
-        f"{plural(len(pairs), 'comparison')} (Holm)."
+        "same examples, with a 95 % interval over seeds and examples (two-way random effects), not corrected. p: "
+        f"corrected for {plural(len(pairs), 'comparison')} (Holm)."
     )
     if others:
         about += f" Scored on other examples and left out: {', '.join(others)}."
@@ -144,7 +144,7 @@ def gap_section(runs: dict[str, Runs]) -> str:
         "### When a gap to a published value means something",
         f"A test set is one random draw of examples, and all seeds of a paper share it. For a score near {score:.0f} % "
         f"a draw of {PUBLISHED_EXAMPLES:,} examples has a standard deviation of √(p (1 - p) / n) = {gap.draw:.2f} "
-        "points, which more seeds do not reduce. Two scores on two draws of this size differ by up to "
+        "points, which more seeds do not reduce. In 95 % of cases two scores on two draws of this size differ by up to "
         f"1.96 · √2 · {gap.draw:.2f} = {two_draws:.1f} points by chance alone, even without any error of the seeds: "
         "**if the test sets differ, a gap below about 3 points may be chance.** On the same test set the limit is "
         "smaller, since the mechanisms share this error, but papers do not print what is needed to compute it.",

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from ..config.experiment import Experiment
 from ..console import plural, spread_text
 from ..evaluate import record as fresh_record
 from ..evaluate.record import FreshTest
-from ..results import published
+from ..results import outcome_statistics, published
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.statistics import welch_interval
 from ..results.summary import Row, Studies
@@ -46,16 +46,19 @@ class ArenaEntry:
         row: runs of the mechanism.
         control: runs of the control in the same study with the same steps, batch and learning rate; None without any.
         fresh: fresh-test results by seed.
+        control_fresh: the same of the control; empty without a control.
     """
 
     name: str
     row: Row
     control: Row | None
     fresh: dict[int, FreshTest]
+    control_fresh: dict[int, FreshTest]
 
-    def outcomes(self) -> np.ndarray:
-        """Outcomes (seeds, examples) on the fresh examples."""
-        return np.array([self.fresh[seed].is_correct() for seed in sorted(self.fresh)], float)
+    @property
+    def is_control(self) -> bool:
+        """Whether the line is the control itself."""
+        return self.control is self.row
 
 
 def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
@@ -85,11 +88,12 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
         return row.n, num_seeds[row.study], row.study
 
     # The best candidate of each line, tasks in the order of the benchmark.
+    controls_fresh = {key: fresh_results(row) for key, row in controls.items()}
     by_task: dict[str, list[ArenaEntry]] = defaultdict(list)
     for (task, name), named_rows in candidates.items():
         row = max(named_rows, key=rank)
-        control = controls.get((row.study, task, training_of(row)))
-        entry = ArenaEntry(name, row, control, fresh_results(row))
+        key = (row.study, task, training_of(row))
+        entry = ArenaEntry(name, row, controls.get(key), fresh_results(row), controls_fresh.get(key, {}))
         by_task[task].append(entry)
 
     return {task: ordered(by_task[task]) for task in published.TASKS if task in by_task}
@@ -207,11 +211,37 @@ def seeds_text(num_finished: int, num_failed: int) -> str:
     return f"{num_finished} (+{num_failed})" if num_failed else str(num_finished)
 
 
-def gain_cell(entry: ArenaEntry) -> Cell:
-    """Make the cell of the gain over the control; "-" for the control itself or without one."""
-    if entry.control is None or entry.control is entry.row:
+def outcomes(results: Mapping[int, FreshTest]) -> np.ndarray:
+    """Outcomes (seeds, examples) on the fresh examples."""
+    return np.array([results[seed].is_correct() for seed in sorted(results)], float)
+
+
+def gains_are_fresh(lines: Iterable[ArenaEntry]) -> bool:
+    """Whether all mechanisms that have a control, and their controls, are scored on the same fresh examples."""
+    digests = set()
+    for entry in lines:
+        if entry.control is None:
+            continue
+        if not entry.fresh or not entry.control_fresh:
+            return False
+        for result in (*entry.fresh.values(), *entry.control_fresh.values()):
+            digests.add(result.data)
+    return len(digests) == 1
+
+
+def gain_cell(entry: ArenaEntry, *, is_fresh: bool) -> Cell:
+    """Make the cell of the gain over the control; "-" for the control itself or without one.
+
+    Args:
+        entry: a line of the table.
+        is_fresh: whether the gain is that of the fresh tests, see ``gains_are_fresh``, or of the standard test set.
+    """
+    if entry.control is None or entry.is_control:
         return Cell(text="-")
-    return difference_cell(entry.row.scores, entry.control.scores)
+    if not is_fresh:
+        return difference_cell(entry.row.scores, entry.control.scores)
+    gain = outcome_statistics.difference(outcomes(entry.fresh), outcomes(entry.control_fresh))
+    return interval_cell(gain.value, gain.low, gain.high)
 
 
 def difference_cell(scores: Mapping[int, float], others: Mapping[int, float]) -> Cell:
@@ -222,13 +252,15 @@ def difference_cell(scores: Mapping[int, float], others: Mapping[int, float]) ->
     """
     values = list(scores.values())
     other_values = list(others.values())
-    difference = mean(values) - mean(other_values)
-    text = f"{difference:+.1f}"
-    if min(len(values), len(other_values)) < 2:
-        return Cell(text=text, value=difference, note="an interval needs two seeds on both sides")
+    low = high = None
+    if min(len(values), len(other_values)) > 1:
+        low, high = welch_interval(values, other_values) or (None, None)
+    return interval_cell(mean(values) - mean(other_values), low, high)
 
-    interval = welch_interval(values, other_values)
-    if interval is None:
-        return Cell(text=text, value=difference)
-    low, high = interval
+
+def interval_cell(difference: float, low: float | None, high: float | None) -> Cell:
+    """Make the cell of a difference with its 95 % interval, which needs two seeds on both sides."""
+    text = f"{difference:+.1f}"
+    if low is None or high is None:
+        return Cell(text=text, value=difference, note="an interval needs two seeds on both sides")
     return Cell(text=f"{text} ({low:+.1f} to {high:+.1f})", value=difference, low=low, high=high)

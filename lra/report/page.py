@@ -108,7 +108,7 @@ def render(
         "colours": COLOURS,
         "Palette": Palette,
         "files": FILES,
-        "run": _run,
+        "row_contents": _row_contents,
         "link": link,
         "inline": _inline_svg,
         "chart": chart,
@@ -150,10 +150,10 @@ def _inline_svg(picture: Path) -> Markup:
     return Markup(text[text.index("<svg") :])
 
 
-def _run(study: Study, row: Row) -> dict[str, Any]:
+def _row_contents(study: Study, row: Row) -> dict[str, Any]:
     """Collect the contents of one mechanism on one task: curves by seed, configuration, pictures."""
     # One chart for each column of metrics.csv, one line for each seed.
-    seeds = [(r.seed, study.runs[folder]) for folder, r in row.runs.items()]
+    seeds = [(result.seed, study.runs[folder]) for folder, result in row.runs.items()]
     charts = {}
     for column, title in RUN_CHARTS.items():
         curves = {}
@@ -190,7 +190,7 @@ def read_artifacts(folder: Path) -> tuple[Artifacts, list[str]]:
     messages = []
     for part, load in ((artifacts.curves, reader.read_curves), (artifacts.config, reader.read_choices)):
         try:
-            part |= load(folder)
+            part.update(load(folder))
         except ValueError as error:
             messages.append(str(error))
     for path in sorted((folder / "maps").glob("*.png")):

@@ -125,9 +125,10 @@ def _with_block(path: Path, block: str) -> str:
 
 
 def _pictures(rows: list[Row], info: About, boards: Mapping[str, BoardResults]) -> list[Picture]:
-    """List the figures of a study: learning curves, and of a board also its own pictures, seeds and learning rates.
+    """List the figures of a study.
 
-    A study of a single mechanism on one task has no learning curves, since there is nothing to compare them with.
+    A board has its own pictures, and with its search also the seeds and the learning rates. Every study except a search
+    has learning curves, unless it has a single mechanism on one task, which there is nothing to compare with.
 
     A study with too many curves for one chart names the mechanisms of its figure in ``about.json``.
     """

@@ -146,7 +146,7 @@ def over_control(rows: list[Row]) -> Table | None:
     about = f"Gain in test score over the control without attention (attn={CONTROL}), ± standard error."
     unresolved = [task for task, cells in columns.items() if _all_tied(cells)]
     if unresolved:
-        about += f" No gain is significantly different from zero on {', '.join(unresolved)}."
+        about += f" No gain with a standard error is significantly different from zero on {', '.join(unresolved)}."
     return Table(
         name=f"over-{CONTROL}/{study}",
         title=f"Gain over {CONTROL}",

@@ -28,7 +28,7 @@ TEXT = 6.75
 CHART = 2.1
 # Mean width of a letter in units of the font size, and letters of a legend entry in addition to its label.
 LETTER = 0.6
-KEY_LETTERS = 6
+LEGEND_LETTERS = 6
 # Corners of the square around a bubble.
 CORNERS = np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])
 # Elements of one label have the id "series-<number>", by which the page's SVG groups them.
@@ -117,8 +117,9 @@ def charts(
     for chart, content in zip(axes, panels.values(), strict=True):
         # Grey lines are drawn first, behind the coloured ones.
         draw(chart, sorted(content, key=lambda item: item.label in palette.place), palette)
-    letters = KEY_LETTERS + max(map(len, looks), default=0)
-    _key(figure, looks, int(width * 72 / (LETTER * PRINT["font.size"] * letters)))
+    letters = LEGEND_LETTERS + max(map(len, looks), default=0)
+    points_per_entry = LETTER * PRINT["font.size"] * letters
+    _add_legend(figure, looks, int(width * 72 / points_per_entry))
     place_labels(figure, leaders=True)
     return figure
 
@@ -129,10 +130,11 @@ def families(figure: Figure, labels: Iterable[str]) -> None:
     looks = {kind: look(kind) | {"linestyle": "none"} for kind in kinds}
     # A name of a family takes about 1.6 inches.
     num_columns = round(figure.get_figwidth() / 1.6)
-    _key(figure, looks, num_columns)
+    _add_legend(figure, looks, num_columns)
 
 
-def _key(figure: Figure, looks: Mapping[str, dict], num_columns: int) -> None:
+def _add_legend(figure: Figure, looks: Mapping[str, dict], num_columns: int) -> None:
+    """Add a legend of one or more columns below a figure, whose height grows by the lines of the legend."""
     num_columns = max(1, num_columns)
     num_lines = math.ceil(len(looks) / num_columns)
     # A line of the legend is 0.18 inches high.

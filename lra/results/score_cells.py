@@ -15,9 +15,10 @@ from .table import Cell
 Comparison = tuple[Mapping[int, float], Mapping[int, float]]
 MARKS = (
     f"Bold: the highest mean of a column, if it is significantly different from every other mean (p < {SIGNIFICANCE}, "
-    "Welch's t-test with Holm's correction). ≈: no significant difference from the highest mean; for a gain, no "
-    f"significant difference from zero (p > {SIGNIFICANCE}, the same test, corrected for the gains of the column; with "
-    "two seeds even a large gain may lack significance)."
+    "Welch's t-test on the finished seeds, with Holm's correction). ≈: no significant difference from the highest "
+    f"mean; for a gain, no significant difference from zero (p > {SIGNIFICANCE}, the same test, corrected for the "
+    "gains of the column). Two seeds are few: a large gain may lack significance, and a small one may have it by the "
+    "chance of two similar scores. A gain without ± has no test: a side has one seed, or no score varies."
 )
 
 
@@ -143,7 +144,7 @@ def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[C
 def gain(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
     """Make a cell of the gain over a control: difference of means ± standard error.
 
-    With one seed on a side there is no error; with none the cell is empty.
+    With one seed on a side, or without any variance, there is no error; with no seed the cell is empty.
 
     Args:
         scores: scores by seed.
@@ -158,7 +159,7 @@ def gain(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
     text = f"{difference:+.2f}"
     note = f"n = {len(values)} and {len(control_values)}"
     error = gain_error(values, control_values)
-    if error is None:
+    if not error:
         return Cell(text=text, value=difference, note=note)
     return Cell(text=f"{text} ± {error:.2f}", value=difference, std=error, note=note)
 

@@ -38,16 +38,16 @@ def p_value(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
         a, b: scores by seed.
 
     Returns:
-        The p-value; None if a set has fewer than two seeds.
+        The p-value; None if a set has fewer than two seeds, or if the means differ and neither set varies.
     """
     if min(len(a), len(b)) < 2:
         return None
     x = list(a.values())
     y = list(b.values())
 
-    # Without any variance the statistic is infinite, or 0 / 0.
+    # Scores are rounded to whole examples, so that equal ones do not show that there is no variance.
     if variance(x) + variance(y) == 0:
-        return 1.0 if x[0] == y[0] else 0.0
+        return 1.0 if x[0] == y[0] else None
 
     test = stats.ttest_ind_from_stats(
         mean1=mean(x),

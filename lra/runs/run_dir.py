@@ -49,7 +49,7 @@ class RunDir:
         choices: flat choices as in ``config.yaml``.
         seed: random seed of the weights, the order of the data, dropout and random selection.
         record: result; None before the end of the run.
-        is_published: whether the tables of its study hold the run, and its directory at most the weights.
+        is_published: whether the run was read from the tables of a study; its directory has at most the weights.
         title: title of its log messages during training.
         curve: evaluations so far, during training.
         digest: sha256 of the best weights, on rank 0; None before the first evaluation and on other ranks.
@@ -92,7 +92,7 @@ class RunDir:
         run_dir = cls(path=path, choices=choices, seed=seed, record=result, is_published=published_run is not None)
         if result and result.fingerprint != run_dir.fingerprint:
             reason = f"config.yaml and {record.NAME} belong to different runs"
-            raise ValueError(f"{path}: {reason}; delete it to run that seed again")
+            raise ValueError(f"{path}: {reason}; delete that folder to run the seed again")
         config_file.check_trust(choices, config_path, trust)
         return run_dir
 
@@ -133,7 +133,7 @@ class RunDir:
             for part in self.path.glob(pattern):
                 part.unlink()
 
-        # 3. Write the configuration, or read the result.
+        # 3. Write the configuration if the run has none yet, and read the result if it has ended.
         config_path = self.path / config_file.NAME
         if not has_begun(self.path) or not config_path.exists():
             atomic.write(config_path, config_file.dump(self.choices))

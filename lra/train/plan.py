@@ -102,7 +102,7 @@ def resolve(experiment: Experiment) -> Plan:
 
 
 def check_batches(optim: Optim, pretrain: Pretrain, count: int) -> None:
-    """Raise ValueError unless the number of processes divides the micro-batch, or without one both batches."""
+    """Raise ValueError unless ``count`` processes divide the micro-batch or, without one, the batch of each phase."""
     batches = {"optim.batch": optim.batch, "pretrain.batch": pretrain.batch}
     if optim.micro_batch:
         batches = {"optim.micro_batch": optim.micro_batch}

@@ -218,20 +218,18 @@ def test_cur_attention_matches_module(score):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"is_causal": True}, "is_causal=True: .*no causal form"),
-        ({"dropout_p": 0.1}, "dropout_p must be 0, not 0.1"),
+        ({"is_causal": True}, "is_causal=True: .*no causal form"), ({"dropout_p": 0.1}, "dropout_p must be 0, not 0.1"),
         ({"key": torch.zeros(N, H, LENGTH + 1, D)}, r"not \(3, 2, 24, 4\), \(3, 2, 25, 4\), \(3, 2, 24, 3\)"),
         ({"value": torch.zeros(N, 1, LENGTH, E)}, r"query, key and value must be \(N,H,L,D\)"),
         ({"attn_mask": torch.zeros(N, 1, 1, LENGTH)}, r"attn_mask must be bool.*not torch.float32 \(3, 1, 1, 24\)"),
         ({"attn_mask": torch.eye(LENGTH).bool()}, r"attn_mask must be bool, .* torch.bool \(24, 24\)"),
         ({"columns": "all"}, "columns must be one of kept, cells, not 'all'"),
         ({"columns": "cells", "impl": "triton"}, "impl must be one of eager, sdpa, not 'triton'"),
-        ({"count": 0}, "count must be 1 or more, not 0"),
-        ({"score": "best"}, "score must be one of sum, abs"),
+        ({"count": 0}, "count must be 1 or more, not 0"), ({"score": "best"}, "score must be one of sum, abs"),
         ({"steps": -1}, "steps must be 0 or more, not -1"),
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
-)
+)  # fmt: skip
 def test_cur_attention_rejects_invalid_arguments(changes, reason):
     q, k, v, mask = draw_qkv_and_mask()
     assert_error(reason, cur_attention, **({"query": q, "key": k, "value": v, "attn_mask": mask} | changes))

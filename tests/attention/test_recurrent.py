@@ -50,15 +50,12 @@ def reference_layer(model, u):
 
 
 VARIANTS = [
-    (S5, {}),
+    (S5, {}), (LRU, {}), (S4D, {}), (S4D, {"bidirectional": False}),
     (S5, {"bidirectional": False, "discretisation": "bilinear"}),
     (S5, {"clip": True, "c_init": "complex_normal", "discretisation": "bilinear"}),
-    (LRU, {}),
-    (S4D, {}),
     (S4D, {"shared": True, "init": "inv", "discretisation": "bilinear"}),
-    (S4D, {"bidirectional": False}),
     (LRU, {"bidirectional": False, "r_min": 0.9, "r_max": 0.999, "max_phase": 0.3}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=str)

@@ -90,10 +90,9 @@ def test_download_is_verified_and_cached(server, tmp_path, capsys):
         ("file.tar.gz", rf"200,000 bytes with sha256 {SHA256} instead of {'0' * 64}"),
         slow("cut", "the connection broke off"),
         slow("none", ": HTTP code 404; try another way: source.archive="),
-        ("stall", "nothing has come for 1 s after"),
-        ("http://127.0.0.1:1/closed", "no connection to 127.0.0.1:1"),
+        ("stall", "nothing has come for 1 s after"), ("http://127.0.0.1:1/closed", "no connection to 127.0.0.1:1"),
     ],
-)
+)  # fmt: skip
 def test_failed_download_error_names_reason_and_leaves_no_file(server, tmp_path, monkeypatch, name, reason):
     if name == "stall":
         monkeypatch.setattr(download, "STALL", 1)

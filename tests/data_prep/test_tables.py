@@ -23,16 +23,13 @@ EXPRESSIONS = {
 }
 PAIRS = {
     "train": [
-        (0, "first paper", "second paper"),
-        (1, '"He said, ""no"" once', "naïve café ☕"),
-        (1, "x" * 10_001, "tab-free, 'quoted'"),
-        (0, "b is a letter", "b' is an unfinished literal"),
-        (1, "", "an empty first text" * 600),
-        (0, "b'", "it's both ' and \""),
+        (0, "first paper", "second paper"), (1, '"He said, ""no"" once', "naïve café ☕"),
+        (1, "x" * 10_001, "tab-free, 'quoted'"), (0, "b is a letter", "b' is an unfinished literal"),
+        (1, "", "an empty first text" * 600), (0, "b'", "it's both ' and \""),
     ],
     "val": [(1, "c", "d"), (0, "e", "f")],
     "test": [(0, "g", "h"), (1, "i", "j"), (1, "k", "l")],
-}
+}  # fmt: skip
 TRAIN, EVAL, TEST = (f"new_aan_pairs.{part}.tsv" for part in ("train", "eval", "test"))
 
 

@@ -137,10 +137,9 @@ class Broken(http.server.BaseHTTPRequestHandler):
     ("answers", "word", "message"),
     [
         (None, "logger.wandb.timeout=5", "no key (wandb login, or WANDB_API_KEY); kept offline in {at}/wandb"),
-        (False, "logger.wandb.mode=online", "{url} cannot be reached ("),
-        (True, "logger.wandb.timeout=1", ""),
+        (False, "logger.wandb.mode=online", "{url} cannot be reached ("), (True, "logger.wandb.timeout=1", ""),
     ],
-)
+)  # fmt: skip
 def test_unreachable_service_falls_back_to_offline_run(service, data_root, tmp_path, capfd, answers, word, message):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
         url = f"http://127.0.0.1:{server.server_port}"

@@ -15,6 +15,7 @@ from lra.ops import metrics, segment_means, varlen_attention
 from lra.ops.attention_maps import landmark_product
 from lra.ops.pinv import exact
 from lra.ops.precision import full_precision
+from lra.ops.selection import farthest
 from lra.reference import nystrom
 from lra.varlen import VarlenLayout
 
@@ -165,6 +166,13 @@ def test_full_precision_upcasts_and_disables_autocast(dtype):
     assert torch.equal(out, a.to(wide_dtype) @ b.to(wide_dtype))
     assert torch.autograd.grad(out.sum(), a)[0].dtype == dtype
     assert (full_precision(lambda x: x)(a) is a) == (dtype == wide_dtype)
+
+
+def test_farthest_selection_is_the_same_inside_autocast():
+    x = torch.randn(1, 2, 64, 8, generator=torch.Generator().manual_seed(0)) + 5
+    with torch.autocast("cpu", torch.bfloat16):
+        selected = farthest(x, 16, None)
+    assert torch.equal(selected, farthest(x, 16, None))
 
 
 def test_full_precision_compiles_without_graph_break():

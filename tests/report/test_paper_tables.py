@@ -229,6 +229,17 @@ def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
     assert (gain.low, gain.high) == pytest.approx((interval.low, interval.high))
 
 
+def test_gain_is_that_of_the_fresh_tests_if_control_has_them(tmp_path):
+    rng = np.random.default_rng(0)
+    for label, share in (("cur_abs", 0.4), ("mean", 0.2)):
+        for seed in range(3):
+            fresh(add(tmp_path, label=label, seed=seed, test=50.0).parent, share, seed, rng)
+    gain = cells_by_label(arena_tables(tmp_path)["arena-listops"])["cur_abs"]["gain over mean"]
+    assert gain.value == pytest.approx(20, abs=2) and gain.low < 20 < gain.high
+    edit_fresh(tmp_path / "paper-paper/listops/mean/seed-0", data="others")
+    assert texts(arena_tables(tmp_path)["arena-listops"])["cur_abs"]["gain over mean"] == "+0.0"
+
+
 def test_fresh_tests_count_for_the_same_fingerprint_and_examples(arena_runs):
     ((_, cells),) = arena_tables(arena_runs)["arena-listops-selections"].rows()
     assert (cells[0].text, cells[4].text) == ("cur_abs - cur_step", "yes")

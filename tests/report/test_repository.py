@@ -51,7 +51,7 @@ def test_gain_over_control_has_standard_error_and_significance(tmp_path):
     assert cell.text == f"+0.50 ± {error:.2f}" and cell.mark == "tied"
     assert (lines["once"]["listops"].text, lines["once"]["listops"].mark) == ("+0.50", "")
     assert lines["lost"]["listops"].text == lines["far"]["text"].text == ""
-    assert study_table.about.endswith("No gain is significantly different from zero on text.")
+    assert study_table.about.endswith("No gain with a standard error is significantly different from zero on text.")
     assert "listops se" in study_table.numbers()
     assert results.over_control([row for row in of_study(tmp_path) if row.label != "mean"]) is None
     # A single mechanism next to the control is summarised in a sentence; 1.12 = sqrt(2 / 2 + 0.5 / 2).

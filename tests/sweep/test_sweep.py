@@ -151,11 +151,10 @@ def test_run_without_estimate_takes_mean_of_the_others(four):
     [
         (1, "step 3\nlra: optim.lr must be above 0\n\n", "optim.lr must be above 0"),
         (1, "Traceback\nRuntimeError: no\n", "RuntimeError: no"),
-        (-9, "step 3", "ended by SIGKILL, perhaps because memory ran out"),
-        (-11, "", "ended by SIGSEGV"),
+        (-9, "step 3", "ended by SIGKILL, perhaps because memory ran out"), (-11, "", "ended by SIGSEGV"),
         (3, "", "exit status 3, no output"),
     ],
-)
+)  # fmt: skip
 def test_failure_reason_is_read_from_status_and_output(status, output, reason):
     assert job.reason(status, output) == reason
 

@@ -66,13 +66,11 @@ def test_bf16_is_recorded_and_warns_without_cpu_support(monkeypatch, tmp_path, d
 @pytest.mark.parametrize(
     "function, shapes",
     [
-        (F.linear, [(4, 512), (8, 512), (8,)]),
-        (torch.bmm, [(2, 4, 512), (2, 512, 4)]),
-        (torch.baddbmm, [(2, 4, 4), (2, 4, 512), (2, 512, 4)]),
-        (F.conv1d, [(2, 64, 16), (4, 64, 5)]),
+        (F.linear, [(4, 512), (8, 512), (8,)]), (F.conv1d, [(2, 64, 16), (4, 64, 5)]),
+        (torch.bmm, [(2, 4, 512), (2, 512, 4)]), (torch.baddbmm, [(2, 4, 4), (2, 4, 512), (2, 512, 4)]),
         (F.scaled_dot_product_attention, [(1, 2, 256, 16)] * 3),
     ],
-)
+)  # fmt: skip
 def test_emulated_bf16_products_are_rounded_once(function, shapes):
     """Forward and backward passes equal the float32 computation of the same numbers, rounded."""
     inputs = [torch.randn(shape).bfloat16().requires_grad_() for shape in shapes]
@@ -211,15 +209,13 @@ def test_gpu_compiles_all_steps(name, pad, data_root, tmp_path, capfd):
 @pytest.mark.parametrize(
     "words, wanted, device, graphs",
     [
-        (["data.pad=fixed"], "auto", "cuda", True),
-        (["data.pad=fixed"], "auto", "cpu", False),
+        (["data.pad=fixed"], "auto", "cuda", True), (["data.pad=fixed"], "auto", "cpu", False),
+        (["data.pad=fixed"], True, "cuda", False), (["data.pad=fixed", "optim.micro_batch=2"], GRAPHS, "cuda", True),
         (["data.pad=fixed", "optim.micro_batch=2"], "auto", "cuda", False),
-        (["data.pad=fixed"], True, "cuda", False),
         # Batches that are larger than the training set have one width.
         (["data.pad=batch", "optim.batch=512"], "auto", "cuda", True),
-        (["data.pad=fixed", "optim.micro_batch=2"], GRAPHS, "cuda", True),
     ],
-)
+)  # fmt: skip
 def test_cuda_graphs_need_few_shapes_and_one_micro_batch(data_root, words, wanted, device, graphs):
     data = config("sdpa", *words).task_data()
     data.setup()

@@ -191,16 +191,13 @@ def test_diagnostics_do_not_change_the_run(data_root, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "override, kept",
     [
-        ("task=listops", "task=listops"),
-        ("runs=/home/me/runs", None),
-        ("++data.root=~/data", None),
-        ("source.file=/home/me/my data/lra.gz", "source.file=lra.gz"),
+        ("task=listops", "task=listops"), ("runs=/home/me/runs", None), ("++data.root=~/data", None),
+        ("source.file=/home/me/my data/lra.gz", "source.file=lra.gz"), ("+attn.share=1/8", "+attn.share=1/8"),
         ("source.url=https://host/lra.gz", "source.url=https://host/lra.gz"),
         ("x={a:/home/me/a,b:~/b,c:https://host/c}", "'x={a:a,b:b,c:https://host/c}'"),
         ("source.file='/home/me/my data/lra.gz'", "'source.file='\"'\"'lra.gz'\"'\"''"),
         ("model.head={kind:gelu}", "'model.head={kind:gelu}'"),
-        ("+attn.share=1/8", "+attn.share=1/8"),
     ],
-)
+)  # fmt: skip
 def test_recorded_command_omits_local_folders(override, kept):
     assert record.command([override]) == " ".join(["python -m lra.train", *[kept] * bool(kept)])

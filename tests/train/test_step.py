@@ -252,10 +252,9 @@ def test_schedule_preserves_ratio_of_group_rates(kind):
         ("s5", {"decay", "frequency", "log_step", "b"}, set()),
         ("s5 attn.b_optim=state_decay", {"decay", "frequency", "log_step"}, {"b"}),
         ("s5 attn.b_optim=main attn.step_optim=main", {"decay", "frequency"}, set()),
-        ("lru", {"nu", "theta", "gamma", "b"}, set()),
-        ("long_conv", {"weights"}, set()),
+        ("lru", {"nu", "theta", "gamma", "b"}, set()), ("long_conv", {"weights"}, set()),
     ],
-)
+)  # fmt: skip
 def test_state_parameters_have_separate_rate_and_decay(words, own, decayed):
     model = config(words, "attn.rate=0.25").classifier()
     names = {id(p): name.rpartition(".")[2] for name, p in model.named_parameters()}

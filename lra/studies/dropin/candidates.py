@@ -63,7 +63,7 @@ def select_and_combine(choose: SelectionRule, combine: Callable[..., Tensor], **
         rows, cols = choose(q, k, v, count)
         x = CURFactors(q, k, v, rows, cols)
         # The selected queries get their exact output.
-        return scatter_tokens(combine(x, **options), x.rows, x.exact)
+        return scatter_tokens(combine(x, **options), x.rows, x.exact_outputs)
 
     return function
 

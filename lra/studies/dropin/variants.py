@@ -1,8 +1,8 @@
 """Variants of CUR and of ``cur_plus``: rules that select queries and keys, and ways to combine the factors.
 
-``cur_plus`` (``lra.ops.cluster_attention``) is O = C v̄ + S e: k̄ and v̄ are the mean keys and values of clusters of n
+``cur_plus`` (``lra.ops.cluster_attention``) is O = C v̄ + S K e: k̄ and v̄ are the mean keys and values of clusters of n
 keys, C = softmax(q k̄ᵀ / √D + log n), U the rows of C and R the rows of exact attention at the selected queries,
-e = R v - U v̄ the error of C v̄ there, and S the smoother that ``kernel`` computes.
+e = R v - U v̄ the error of C v̄ there, and S K the smoother that ``kernel`` computes (that module writes g = K e).
 
 Shapes: q, k (N,H,L,D), v (N,H,L,E); rows of the attention map belong to queries, columns to keys.
 """
@@ -74,14 +74,14 @@ class CURFactors:
         return weights(self.q_rows, self.k)
 
     @cached_property
-    def exact(self) -> Tensor:
-        """The exact output of the selected queries (N,H,r,E)."""
+    def exact_outputs(self) -> Tensor:
+        """R v, the exact outputs of the selected queries (N,H,r,E)."""
         return self.R @ self.v
 
 
 def product(x: CURFactors, inverse: Inverse) -> Tensor:
     """Compute C Z R v with Z = inverse(U), which is CUR itself (Francois et al. 2025, equation of section 3)."""
-    return x.C @ (inverse(x.U) @ x.exact)
+    return x.C @ (inverse(x.U) @ x.exact_outputs)
 
 
 def missing_mass(x: CURFactors, inverse: Inverse) -> Tensor:
@@ -92,7 +92,7 @@ def missing_mass(x: CURFactors, inverse: Inverse) -> Tensor:
     """
     z = inverse(x.U)
     mean = x.v.mean(2, keepdim=True)
-    return x.C @ (z @ (x.exact - mean)) + mean
+    return x.C @ (z @ (x.exact_outputs - mean)) + mean
 
 
 def row_sums(x: CURFactors, inverse: Inverse) -> Tensor:
@@ -101,7 +101,7 @@ def row_sums(x: CURFactors, inverse: Inverse) -> Tensor:
     Row sums of R are one, so Z 1 stands for Z R 1.
     """
     z = inverse(x.U)
-    numerator = x.C @ (z @ x.exact)
+    numerator = x.C @ (z @ x.exact_outputs)
     denominator = x.C @ z.sum(-1, keepdim=True)
     return numerator / denominator
 
@@ -116,19 +116,19 @@ def least_squares(x: CURFactors) -> Tensor:
     C = x.C.double()
     R = x.R.double()
     A = weights(x.q, x.k).double()
-    R_inverse_v = inverse(R) @ x.exact.double()  # R⁺ R v
+    R_inverse_v = inverse(R) @ x.exact_outputs.double()  # R⁺ R v
     M_v = inverse(C) @ (A @ R_inverse_v)  # C⁺ A R⁺ R v
     return (C @ M_v).to(x.v.dtype)
 
 
 def smoothed(x: CURFactors, lloyd: int = 0, corrected: bool = True) -> Tensor:
-    """Compute C v̄ + S e, by default as ``cur_plus``; the caller copies the exact outputs of the selected queries.
+    """Compute C v̄ + S K e, by default as ``cur_plus``; the caller copies the exact outputs of the selected queries.
 
     Args:
         x: selected queries and keys.
         lloyd: number of steps of Lloyd's algorithm, which form the clusters again around their means (Lloyd 1982).
-        corrected: whether to add S e; without it, the result is the proportional attention of ToMe (Bolya et al. 2023,
-            equation 1).
+        corrected: whether to add S K e; without it, the result is the proportional attention of ToMe (Bolya et al.
+            2023, equation 1).
     """
     centres = x.k_cols
     for _ in range(lloyd):
@@ -139,7 +139,7 @@ def smoothed(x: CURFactors, lloyd: int = 0, corrected: bool = True) -> Tensor:
     out = weights(x.q, keys, bias) @ values
     if corrected:
         # The error in the selected queries, smoothed over all queries.
-        error = x.exact - weights(x.q_rows, keys, bias) @ values
+        error = x.exact_outputs - weights(x.q_rows, keys, bias) @ values
         out = out + kernel(x.q, x.q_rows) @ error
     return out
 
@@ -190,7 +190,7 @@ def heavy_keys(x: CURFactors, share: float) -> Tensor:
         heavy_part = excess[:, :, :, None] @ v  # (N,H,i,1,E)
         return (cluster_weights @ values + heavy_part.squeeze(3)) / total
 
-    error = x.exact - attend(x.q_rows, heavy)
+    error = x.exact_outputs - attend(x.q_rows, heavy)
     out = attend(x.q, gather_tokens(heavy, query_clusters))
     return out + kernel(x.q, x.q_rows) @ error
 
