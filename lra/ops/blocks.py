@@ -15,8 +15,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from .attention_maps import ensure_nonempty
-
 # A score whose weight is 0 next to any real score. Unlike -inf it gives no NaN if all scores have this value.
 MIN_SCORE = -1e30
 
@@ -65,8 +63,11 @@ def nonempty_attn_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 
 
     For a query without keys some of torch's kernels give NaN.
     """
-    is_key = ensure_nonempty(mask)
-    return None if is_key is None else is_key[:, None, None]
+    if mask is None:
+        return None
+    has_real = mask.any(-1, keepdim=True)
+    mask = mask | ~has_real
+    return mask[:, None, None]
 
 
 def band_mask(size: int, num_left: int, num_right: int, device: torch.device) -> Bool[Tensor, "b j"]:

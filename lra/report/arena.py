@@ -24,8 +24,8 @@ LEGEND = """\
   standard error over seeds and examples, over examples alone for one seed. A table is sorted by it
   if all lines have it.
 * **gain**: difference from `attn=mean`, the control without attention, at the same learning rate, on the fresh test,
-  with a 95 % interval over seeds and examples (two-way random effects). For a task without fresh tests it is that of
-  the standard test set with Welch's interval over seeds. The intervals are not corrected for the number of lines. They
+  with a 95 % interval over seeds and examples (two-way random effects). A task without fresh tests has gains on the
+  standard test set with Welch's interval over seeds. The intervals are not corrected for the number of lines. They
   assume normally distributed seeds: if some seeds learn and others do not, they cover less than 95 % with few seeds. A
   gain without an interval has one seed. The longer training has no control.
 * **published**: the value that a paper prints for this two-layer encoder; without one, the range of the values for

@@ -234,7 +234,7 @@ def gain_cell(entry: ArenaEntry, *, is_fresh: bool) -> Cell:
 
     Args:
         entry: a line of the table.
-        is_fresh: whether the gain is that of the fresh tests, see ``gains_are_fresh``, or of the standard test set.
+        is_fresh: whether the gain is on the fresh examples, see ``gains_are_fresh``, or on the standard test set.
     """
     if entry.control is None or entry.is_control:
         return Cell(text="-")

@@ -1,4 +1,4 @@
-"""The control of a submission: whether it suits the mechanisms, and published runs in place of a missing one."""
+"""The control of a submission: whether it suits the mechanisms, and published runs that replace a missing one."""
 
 from collections.abc import Sequence
 from typing import Any
