@@ -163,6 +163,14 @@ def hash_states(files: Iterable[tuple[str, os.stat_result]]) -> str:
     return sha.hexdigest()
 
 
+def archive_in(folder: Path) -> Path | None:
+    """Return the archive of the release that a folder holds; None if it holds none."""
+    for name in ARCHIVES:
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn any error of a damaged compressed file or archive in the block into a ValueError with the remedy."""

@@ -14,8 +14,8 @@ from lra.data.progress import DELAY, Progress, ReadMeter, hash_file, read_blocks
 from lra.data.split import ExampleChunk
 
 from .archive import (
-    ARCHIVES,
     ambiguous,
+    archive_in,
     expand,
     fingerprint,
     hash_states,
@@ -64,11 +64,8 @@ class Release:
         if archive.is_file():
             return archive, inner
         # A folder may hold the archive instead of its content.
-        if not self.candidates:
-            for name in ARCHIVES:
-                if (self.path / name).is_file():
-                    return self.path / name, ""
-        return None
+        packed = None if self.candidates else archive_in(self.path)
+        return (packed, "") if packed else None
 
     @cached_property
     def candidates(self) -> list[dict[str, Path]]:

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import chisquare
 
 from . import listops, retrieval
-from .expressions import encode
+from .expressions import encode, evaluate
 from .lines import BYTE_ORDER_MARK, impostor
 
 MOST_FAULTS = 5  # lines of a file that are named; further ones are counted
@@ -216,7 +216,12 @@ class ListOpsCollector(TableCollector):
         expression, digit = fields
         if len(digit) != 1 or digit not in "0123456789":
             raise ValueError(f"the answer {digit[:20]!r} is not a digit")
-        return [len(encode(expression))], int(digit)
+        ids = encode(expression)
+        value = evaluate(ids)
+        if value != int(digit):
+            reason = "not an expression" if value < 0 else f"the answer is {value}, not {digit}"
+            raise ValueError(reason)
+        return [len(ids)], int(digit)
 
     def differences(self, splits: list[SplitSummary]) -> list[str]:
         lines = super().differences(splits)

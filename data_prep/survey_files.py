@@ -184,6 +184,8 @@ class BatchCollector(Collector):
                     self.faults.append(f"{self.place}/{name}.bin: {reason}")
                     continue
                 labels = np.frombuffer(content, np.uint8)[::RECORD]
+                if labels.max() > 9:
+                    self.faults.append(f"{self.place}/{name}.bin: a label is {labels.max()}, not 0 to 9")
                 summary.labels.update(labels.tolist())
                 summary.lengths += [PIXELS] * len(labels)
             summary.sha256 = sha.hexdigest()

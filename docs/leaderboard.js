@@ -95,15 +95,17 @@
     return Object.entries(SELECTED).every(([name, column]) => !wanted[name] || text(column) === wanted[name]);
   };
 
-  // A click sorts descending, the next one ascending, the third one restores the order of the page.
+  // A click sorts numbers descending and words ascending, the next one reverses that, the third one restores the order
+  // of the page.
   const makeSortable = (table, rows, head, column) => {
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);
     head.append(button);
     button.addEventListener("click", () => {
-      const next = { none: "descending", descending: "ascending", ascending: "none" };
-      const order = next[head.getAttribute("aria-sort") || "none"];
+      const numeric = rows.some((row) => typeof keyOf(row.cells[column].textContent.trim()) === "number");
+      const cycle = numeric ? ["none", "descending", "ascending"] : ["none", "ascending", "descending"];
+      const order = cycle[(cycle.indexOf(head.getAttribute("aria-sort") || "none") + 1) % cycle.length];
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
       if (order !== "none") head.setAttribute("aria-sort", order);
       const sorted = order === "none" ? rows : sortRows(rows, column, order === "ascending");
@@ -121,14 +123,13 @@
       const [x, y] = [keys.get(a), keys.get(b)];
       if (missing(x) || missing(y)) return Number(missing(x)) - Number(missing(y));
       if (typeof x === "number") return sign * (x - y);
-      // Words start with A at the first click.
-      return -sign * x.localeCompare(y, "en", { sensitivity: "base" });
+      return sign * x.localeCompare(y, "en", { sensitivity: "base" });
     });
   };
 
   const keyOf = (text) => {
     const number = /^[+-]?\d+(\.\d+)?/.exec(text);
-    return number && /^[+-]?\d+(\.\d+)?( ±.*)?( \(n = \d+\))?$/.test(text) ? Number(number[0]) : text;
+    return number && /^[+-]?\d+(\.\d+)?( ±.*)?( \(n = .*\))?$/.test(text) ? Number(number[0]) : text;
   };
 
   if (window.document$) window.document$.subscribe(start);

@@ -12,7 +12,7 @@ from lra.console import log
 from lra.data.progress import Progress, ReadMeter
 from lra.data.split import ExampleChunk
 
-from ..archive import expand, inside_archive
+from ..archive import archive_in, expand, inside_archive
 from ..examples import in_order
 from ..file_source import ReleaseSource
 from ..formats.detect import open_reader
@@ -92,10 +92,15 @@ class Pathfinder(ReleaseSource):
         """Read the images of a folder or an archive."""
         self.path = path
         archive, inside = inside_archive(path)
-        if archive.is_file():
-            self.release = Archive(archive, inside=inside, size=self.size, contour=self.contour)
-        else:
-            self.release = Folder(path, size=self.size, contour=self.contour)
+        if not archive.is_file():
+            folder = Folder(path, size=self.size, contour=self.contour)
+            packed = archive_in(path)
+            if folder.candidates or packed is None:
+                self.release = folder
+                return
+            # A folder may hold the archive instead of its content.
+            archive, inside = packed, ""
+        self.release = Archive(archive, inside=inside, size=self.size, contour=self.contour)
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -113,7 +118,7 @@ class Pathfinder(ReleaseSource):
         if self.release is not None or not is_official:
             return
         folder = Folder(expand(release), size=self.size, contour=self.contour)
-        if not folder.path.is_dir() or folder.candidates:
+        if not folder.path.is_dir() or folder.candidates or archive_in(folder.path):
             self._read_from(folder.path)
         else:
             kind = f"{self.size} x {self.size} pixels and contour {self.contour}"

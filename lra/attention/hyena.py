@@ -15,9 +15,10 @@ from .recurrent_parts import ShortConvolution, mask_tokens
 class Hyena(Mixer):
     """v ← h_i * (x_i v) + D_i (x_i v) for i = order - 1, ..., 1, then W_o(x_0 v); * is the convolution over tokens.
 
-    x_0, ..., x_(order-1) and v are linear maps of the input through a convolution over three tokens. The filter
-    h_i(t) is a network of sine activations of the lag t, times exp(-|δ| t) + shift. Lags are relative to the maximum
-    length of the task, so a filter does not depend on the padding. O(order L log L) time for each channel.
+    x_0, ..., x_(order-1) and v are linear maps of the input through a convolution over three tokens. The filter h_i
+    is a network of sine activations of the lag l, times exp(-|δ| t) + shift with the relative lag t = l / (length - 1).
+    ``length`` is the maximum length of the task, so a filter does not depend on the padding. O(order L log L) time for
+    each channel.
 
     Args:
         causal: only earlier tokens and the token itself, as published. Otherwise a second network gives the filters
@@ -119,7 +120,7 @@ class HyenaFilter(nn.Module):
                 nn.Linear(hidden, hidden),
             ]
         )
-        self.frequency = nn.Parameter(torch.full((hidden,), frequency))
+        self.frequency = nn.Parameter(torch.full((hidden,), float(frequency)))
         self.last = nn.Linear(hidden, channels, bias=False)
         # Windows that fall to 1 % within 0.3 to 1.5 of the longest sequence.
         slowest = -math.log(0.01) / 1.5
@@ -147,7 +148,12 @@ class HyenaFilter(nn.Module):
         return filters.mT
 
     def encode(self, time: Float[Tensor, " L"], lag: Float[Tensor, "L 1"]) -> Float[Tensor, "L features"]:
-        """Encode lags as [lag, cos(2π f t / longest), -sin(2π f t / longest)] with frequencies f."""
+        """Encode lags as [t, cos(2π f l / longest), -sin(2π f l / longest)] with frequencies f.
+
+        Args:
+            time: the lags l in tokens.
+            lag: the relative lags t, 0 to 1.
+        """
         bands = (self.features - 1) // 2
         f = torch.linspace(1e-4, bands - 1, bands, device=lag.device, dtype=lag.dtype)
         angle = 2 * math.pi * time[:, None] / self.longest * f  # (L,bands)

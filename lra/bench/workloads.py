@@ -19,7 +19,7 @@ from ..model.dropout import Dropout
 from ..model.multihead import Multihead
 from ..ops.precision import bf16_products
 from ..train import lit
-from ..train.callbacks import GRAPHS
+from ..train.compilation import GRAPHS
 from ..train.optim import adamw
 from .contestants import Shape
 

@@ -26,7 +26,7 @@ ABOUT = (
     f"{100 * MAX_BASELINE:.0f}, every seed of {EXACT} has at least {100 * SOLVED:.0f}, and at most a third of the "
     f"mechanisms have a test score of {CEILING} % or more; {UNSOLVED_TASK}, which nothing solves within minutes, needs "
     f"a lead of {MIN_LEAD} points of {EXACT} instead. (search): best learning rate of the search, n = 1, until two "
-    "seeds are finished."
+    "seeds have ended, failed ones included."
 )
 
 

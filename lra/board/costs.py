@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -51,11 +52,14 @@ def costs(board: BoardResults) -> tuple[dict[str, float], str]:
     for record, operation in itertools.product(board.measured, ("block", "attention")):
         if not has_board_budget(record):
             continue
-        times = {}
+        # Times on one shape of inputs compare; of several shapes the one with the most mechanisms counts.
+        times_by_shape: dict[tuple, dict[str, float]] = defaultdict(dict)
         for row in record.rows:
-            shape = (row.n, row.what, row.mode)
-            if shape == (LENGTH, operation, "training") and row.ms and row.mechanism in board.scores:
-                times[row.mechanism] = row.ms
+            is_board_length = (row.n, row.what, row.mode) == (LENGTH, operation, "training")
+            if is_board_length and row.ms and row.mechanism in board.scores:
+                shape = (row.batch, row.heads, row.head_dim, row.dtype)
+                times_by_shape[shape][row.mechanism] = row.ms
+        times = max(times_by_shape.values(), key=len, default={})
         if len(times) > 1:
             clock = " of CPU time" if record.choices.get("clock") == "cpu" else ""
             axis = f"ms{clock}, forward and backward of {operation} at {LENGTH:,} tokens, token budget {budget}"

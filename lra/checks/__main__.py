@@ -6,7 +6,6 @@ if __name__ == "__main__":
     # Before torch is imported.
     begin()
 
-import sys
 from typing import ClassVar
 
 from ..config.compose import compose
@@ -51,7 +50,7 @@ def check(experiment: SmallExperiment) -> None:
 
     if failed:
         names = ", ".join(failed)
-        sys.exit(f"lra: {experiment.label} fails {len(failed)} of {len(applicable)} checks: {names}")
+        raise ValueError(f"{experiment.label} fails {len(failed)} of {len(applicable)} checks: {names}")
     num_skipped = len(CHECKS) - len(applicable)
     if num_skipped:
         print(f"{experiment.label} passes {len(applicable)} of {len(CHECKS)} checks, {num_skipped} skipped")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
+import yaml
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
@@ -29,7 +30,7 @@ _ALLOCATOR_ERRORS = (
     "CUDA error: out of memory",
     "STATUS_ALLOC_FAILED",
 )
-USER_ERRORS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
+USER_ERRORS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException, yaml.YAMLError)
 # Extras of pyproject.toml by launcher.
 EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
 
@@ -76,7 +77,8 @@ def explain(error: BaseException, overrides: Iterable[str] = ()) -> str:
         path = error.filename or "a file"
         return f"{path} cannot be written: {error.strerror}; make room, then the same command resumes"
     # A group that is not chosen.
-    text = " ".join(str(error).split()) or type(error).__name__
+    messages = [" ".join(str(cause).split()) for cause in (error, *_causes(error))]
+    text = next(filter(None, messages), type(error).__name__)
     missing = re.match(r"You must specify '(.*?)'.* Available options: (.*)", text)
     if missing:
         group, choices = missing.groups()

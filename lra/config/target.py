@@ -172,9 +172,9 @@ def import_target(path: Any, name: str) -> Any:
     Raises:
         ValueError: it cannot be imported or called.
     """
-    owner, _, attribute = path.rpartition(".")
+    owner, _, attribute = path.rpartition(".") if isinstance(path, str) else ("", "", "")
     if not owner:
-        raise ValueError(f"{name}._target_ must be <module>.<class>, not {path}")
+        raise ValueError(f"{name}._target_ must be <module>.<class>, not {format_value(path)}")
     try:
         module = importlib.import_module(owner)
         function = getattr(module, attribute)

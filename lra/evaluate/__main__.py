@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 
 from ..config.entry import main, name_positional
-from ..config.errors import explain
+from ..config.errors import explain, is_user_error
 from ..config.options import Options
 from ..config.schema import BatchSize, Device, Root, Threads, Trust
 from ..console import log, plural
@@ -83,7 +83,9 @@ def evaluate(options: EvaluateOptions) -> None:
         try:
             result = evaluate_run(RunDir.read(folder, options.trust), options, device, hashes)
             results.append((records[folder], result))
-        except (ValueError, OSError) as error:
+        except Exception as error:
+            if not is_user_error(error):
+                raise
             reason = explain(error)
             log(f"not scored: {reason}")
             failures.append(reason)

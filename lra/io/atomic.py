@@ -11,6 +11,8 @@ from typing import BinaryIO
 
 # Errors of a full disk or quota, and of a limit on the size of a file.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Errors of a disk that can be fixed without loss, so that the same command can be repeated.
+FIXABLE = (*NO_ROOM, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 
 class Unreadable(ValueError):
@@ -110,3 +112,16 @@ def copy(source: Path, target: Path, check: Callable[[Path], object]) -> None:
         with open(part, "wb") as into:
             shutil.copyfileobj(file, into)
         check(part)
+
+
+@contextlib.contextmanager
+def explain_disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of a disk, in the run directory or elsewhere, into a ValueError with the file and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FIXABLE:
+            raise
+        room = "make room, then " if error.errno in NO_ROOM else ""
+        reason = f"{error.strerror}; {room}the same command resumes from the last checkpoint"
+        raise ValueError(f"{error.filename or path} cannot be written: {reason}") from error

@@ -11,7 +11,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .precision import full_precision
 
+
+@full_precision
 def linear_attention(
     q: Float[Tensor, "#N H L F"],
     k: Float[Tensor, "#N H L F"],

@@ -59,12 +59,13 @@ def report(options: ReportOptions) -> None:
     try:
         efficiency = _efficiency(benchmarks, out / "efficiency", studies, options.width)
         boards = board.chapters(studies, benchmarks, out / "board", options.width)
-        damaged += export(out, studies, damaged, efficiency + boards, width=options.width, show=options.show)
+        chapters = efficiency + boards
+        unreadable, figures = export(out, studies, damaged, chapters, width=options.width, show=options.show)
     except OSError as error:
         path = error.filename or out
         raise ValueError(f"cannot write {path}: {error.strerror}; name a folder with out=<folder>") from None
 
-    for message in damaged:
+    for message in damaged + unreadable:
         log(f"skipped: {message}")
     _print_tables(options, studies, boards, efficiency)
     files = "index.html, report.md, main.tex, tables, figures"
@@ -72,7 +73,7 @@ def report(options: ReportOptions) -> None:
         files += ", efficiency"
     print(f"written to {out}: {files}")
     if "wandb" in options.logger:
-        publish(options.logger["wandb"].options, studies, efficiency + boards, out)
+        publish(options.logger["wandb"].options, studies, chapters, out, figures)
 
 
 def _read(options: ReportOptions) -> tuple[Studies, list[BenchRecord], list[str]]:

@@ -24,10 +24,11 @@ LEGEND = """\
   standard error over seeds and examples, over examples alone for one seed. A table is sorted by it
   if all lines have it.
 * **gain**: difference from `attn=mean`, the control without attention, at the same learning rate, on the fresh test,
-  with a 95 % interval over seeds and examples (two-way random effects). A task without fresh tests has gains on the
-  standard test set with Welch's interval over seeds. The intervals are not corrected for the number of lines. They
-  assume normally distributed seeds: if some seeds learn and others do not, they cover less than 95 % with few seeds. A
-  gain without an interval has one seed. The longer training has no control.
+  with a 95 % interval over seeds and examples (two-way random effects). If a mechanism with a control, or the control,
+  lacks the fresh test, all gains of the task are on the standard test set, with Welch's interval over seeds. The
+  intervals are not corrected for the number of lines. They assume normally distributed seeds: if some seeds learn and
+  others do not, they cover less than 95 % with few seeds. A gain without an interval has one seed. The longer training
+  has no control.
 * **published**: the value that a paper prints for this two-layer encoder; without one, the range of the values for
   other encoders, which say little about this one.
 * **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it;
@@ -43,7 +44,7 @@ README_LEGEND = """\
 * **fresh test**: accuracy on further generated examples, the same for all mechanisms, ± standard error over seeds and
   examples, over examples alone for one seed.
 * **gain**: difference from `attn=mean`, a control in which every query gets the mean of the values, on the fresh test
-  if it exists; 95 % interval over seeds and examples, not corrected for the number of lines.
+  if all mechanisms have it; 95 % interval over seeds and examples, not corrected for the number of lines.
 * **published**: the value that a paper prints for this encoder; without one, the values for other encoders.
 * **(longer training)**: 20,000 steps of 128 sequences as released by CURformer's authors, instead of 5,000 of 32.
 * **ms**: time per training step. Runs shared their device, so it does not rank mechanisms; `lra bench` measures speed.

@@ -43,7 +43,7 @@ def export(
     *,
     width: float = figures.TEXT,
     show: Sequence[str] | None = None,
-) -> list[str]:
+) -> tuple[list[str], list[Path]]:
     """Write every file of the report.
 
     Args:
@@ -55,7 +55,7 @@ def export(
         show: names of the tables and figures in main.tex; None for all.
 
     Returns:
-        A message for each file in a run directory that could not be read.
+        A message for each file in a run directory that could not be read, and the PNG files of all figures.
 
     Raises:
         ValueError: ``show`` has a name that no table and no figure has.
@@ -102,7 +102,7 @@ def export(
     write(out / "report.md", markdown(contents, chapters, notes))
     html = page.render(contents, chapters, LEGEND, notes, damaged + unreadable, out)
     write(out / "index.html", html)
-    return unreadable
+    return unreadable, [path.with_suffix(".png") for path in captions]
 
 
 def _check_names(show: Sequence[str] | None, names: Sequence[str]) -> None:

@@ -34,8 +34,9 @@ def publish(
     studies: Studies,
     chapters: Sequence[Chapter],
     folder: Path,
+    figures: Sequence[Path],
 ) -> None:
-    """Send the tables, the figures in ``folder`` and, if there is a connection, the Report.
+    """Send the tables, the figures and, if there is a connection, the Report.
 
     The report of the same studies continues the same run. A failure of W&B is logged and stops nothing.
 
@@ -44,12 +45,13 @@ def publish(
         studies: rows of each study by name.
         chapters: further chapters of the report.
         folder: folder of the report.
+        figures: PNG files of the report.
 
     Raises:
         ValueError: as ``open_run`` does.
     """
     named_tables = tables(studies, chapters)
-    pictures = _pictures(folder)
+    pictures = _pictures(figures)
     name = f"report of {', '.join(studies)}"
     # A list distinguishes the studies "a, b" from "a" and "b".
     study_list = json.dumps(list(studies)).encode()
@@ -81,13 +83,13 @@ def publish(
         tell(f"{reason(error)}; not everything is in W&B, the report on disk is complete")
 
 
-def _pictures(folder: Path) -> dict[str, Path]:
+def _pictures(figures: Sequence[Path]) -> dict[str, Path]:
     """List the figures of a report by their keys in the run."""
     paths = {}
     for name in FOLDERS:
-        for path in sorted(folder.glob(f"{name}/*.png")):
-            relative_path = path.relative_to(folder).with_suffix("")
-            paths[relative_path.as_posix()] = path
+        for path in sorted(figures):
+            if path.parent.name == name:
+                paths[f"{name}/{path.stem}"] = path
 
     # All figures have keys of one folder.
     def simplify(name: str) -> str:

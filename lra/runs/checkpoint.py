@@ -5,6 +5,7 @@ each part of the zip file too.
 """
 
 import csv
+import errno
 import io
 import zipfile
 from pathlib import Path
@@ -14,6 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from ..config.errors import is_out_of_memory
 from ..io import atomic
 from ..io.atomic import Unreadable, content, opened
 from ..io.typed_json import FORM, listed, verify
@@ -48,8 +50,11 @@ def read(path: Path, digest: str | None = None) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except Unreadable as error:
         raise ValueError(f"{path} cannot be used ({error}); {REMEDY}") from None
-    # zipfile and torch raise exceptions of any class for damaged files.
+    # zipfile and torch raise exceptions of any class for damaged files, so other reasons are excluded.
     except Exception as error:
+        is_disk_error = isinstance(error, OSError) and error.errno in (errno.EIO, errno.ESTALE)
+        if is_disk_error or is_out_of_memory(error):
+            raise
         reason = f"it is damaged or not a checkpoint: {_shorten(error)}"
         raise ValueError(f"{path} cannot be used ({reason}); {REMEDY}") from None
 
@@ -74,15 +79,15 @@ def weights(path: Path, digest: str | None = None) -> dict[str, Tensor]:
         ValueError: the file cannot be read, has another digest or holds anything else.
     """
     state_dict = read(path, digest)
-    has_weights = isinstance(state_dict, dict) and all(_is_finite_tensor(value) for value in state_dict.values())
+    has_weights = isinstance(state_dict, dict) and all(_is_number_tensor(value) for value in state_dict.values())
     if not has_weights:
-        raise ValueError(f"{path} does not hold finite weights by their names; {REMEDY}")
+        raise ValueError(f"{path} does not hold weights by their names, without NaN; {REMEDY}")
     return state_dict
 
 
-def _is_finite_tensor(value: Any) -> bool:
-    """Whether a value is a tensor without NaN and infinity. A run whose weights are not finite saves none."""
-    return isinstance(value, Tensor) and bool(value.isfinite().all())
+def _is_number_tensor(value: Any) -> bool:
+    """Whether a value is a tensor without NaN. A buffer, such as a causal mask, may hold infinities."""
+    return isinstance(value, Tensor) and not bool(value.isnan().any())
 
 
 def state(path: Path) -> dict | None:

@@ -1,7 +1,6 @@
 """The run directory of one seed: opened and locked, resumed, saved at every evaluation, finished, and read again."""
 
 import contextlib
-import errno
 import hashlib
 import io
 import re
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from ..console import log
 from ..io import atomic, lock
-from ..io.atomic import NO_ROOM
+from ..io.atomic import explain_disk_errors
 from ..io.typed_json import FORM
 from ..ranks import on_rank_zero, rank
 from . import checkpoint, config_file, published, record
@@ -28,8 +27,6 @@ TEMPORARY = ".*.part"
 RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")
 # Choices that may differ between seeds of a label: a transfer starts from the weights of its seed.
 SEED_CHOICES = ("weights",)
-# Errors of a disk that can be fixed without loss, so that the same command can be repeated.
-FIXABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 # Modules outside the suite whose classes a config.yaml may name.
 Trust = str | Iterable[str] | None
 
@@ -137,6 +134,8 @@ class RunDir:
         config_path = self.path / config_file.NAME
         if not has_begun(self.path) or not config_path.exists():
             atomic.write(config_path, config_file.dump(self.choices))
+        # Another seed may have begun since the check above, which did not see this configuration.
+        _check_siblings(self.path, self.choices)
         record_path = self.path / record.NAME
         if not record_path.exists():
             return True, None
@@ -211,7 +210,8 @@ class RunDir:
     def save_best(self, weights: Mapping[str, Tensor]) -> str:
         """Write ``best.ckpt``, before the ``last.ckpt`` of the same step.
 
-        A kill between the two repeats the steps since the older last.ckpt and writes best.ckpt again.
+        A kill between the two repeats the steps since the older last.ckpt. On the same CPU they give the same score, so
+        best.ckpt is written again; on a GPU the score may differ, and then last.ckpt does not name this best.ckpt.
 
         Args:
             weights: weights with the best validation score so far.
@@ -246,19 +246,6 @@ class RunDir:
             record.save(self.record, self.path)
 
 
-@contextlib.contextmanager
-def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of a disk, in the run directory or elsewhere, into a ValueError with the file and the remedy."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FIXABLE:
-            raise
-        room = "make room, then " if error.errno in NO_ROOM else ""
-        reason = f"{error.strerror}; {room}the same command resumes from the last checkpoint"
-        raise ValueError(f"{error.filename or path} cannot be written: {reason}") from error
-
-
 def has_begun(path: Path) -> bool:
     """Whether a run has written anything except its configuration and train.log."""
     return any(any(path.glob(pattern)) for pattern in RESULTS)
@@ -272,11 +259,17 @@ def check_choices(path: Path, choices: dict[str, Any]) -> None:
     """
     if has_begun(path):
         config_file.check(path, choices, remedy="start a new study with study=<name> or delete that folder")
-    # One other seed is enough: all others have the choices of that one.
-    siblings = [folder for folder in sorted(path.parent.glob("seed-*")) if folder != path and has_begun(folder)]
-    if siblings:
-        remedy = "seeds are averaged: start a new study with study=<name>, or add label_keys=[<option>]"
-        config_file.check(siblings[0], choices, remedy=remedy, ignored=SEED_CHOICES)
+    _check_siblings(path, choices)
+
+
+def _check_siblings(path: Path, choices: dict[str, Any]) -> None:
+    """Check the choices of the other seeds that have begun or are open in another process, see ``check_choices``."""
+    remedy = "seeds are averaged: start a new study with study=<name>, or add label_keys=[<option>]"
+    for folder in sorted(path.parent.glob("seed-*")):
+        # A process that has just opened a run has not yet written its configuration.
+        is_open = (folder / config_file.NAME).exists() and lock.holder(folder / lock.NAME) is not None
+        if folder != path and (has_begun(folder) or is_open):
+            config_file.check(folder, choices, remedy=remedy, ignored=SEED_CHOICES)
 
 
 def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:

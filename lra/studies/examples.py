@@ -1,6 +1,8 @@
 """Examples on which trained models are compared: examples of a task, and labelled files."""
 
+import lzma
 import tarfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,6 +11,9 @@ import torch
 from torch import Tensor
 
 from ..data.datamodule import Batch, TaskData
+
+# Bytes that are read at a time.
+READ_BYTES = 2**20
 
 
 def select_by_length(data: TaskData, split: str, examples: int) -> np.ndarray:
@@ -71,6 +76,7 @@ def draw_files(path: Path, split: str, n: int, seed: int, option: str | None = N
     try:
         with tarfile.open(path) as archive:
             names = _names_by_class(archive, split)
+            _read_to_end(archive)
             _check_classes(names, path, split, n, option or split)
             # Draw the same number of names of each class.
             generator = np.random.default_rng(seed)
@@ -87,8 +93,8 @@ def draw_files(path: Path, split: str, n: int, seed: int, option: str | None = N
                 if file is not None:
                     contents.append(file.read())
                     labels.append(label_of[member.name])
-    # gzip and lzma raise EOFError if an archive is truncated.
-    except (tarfile.TarError, EOFError) as error:
+    # The decompressors have errors of their own.
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read as a tar file: {reason}") from None
     return contents, torch.tensor(labels)
@@ -109,6 +115,13 @@ def _names_by_class(archive: tarfile.TarFile, split: str) -> dict[str, list[str]
             files.append(member.name)
     test_classes = names["test"].keys()
     return {label: files for label, files in names[split].items() if label in test_classes}
+
+
+def _read_to_end(archive: tarfile.TarFile) -> None:
+    """Read what follows the last member, so that the checksum of the compression is compared."""
+    assert archive.fileobj is not None
+    while archive.fileobj.read(READ_BYTES):
+        pass
 
 
 def _check_classes(names: dict[str, list[str]], path: Path, split: str, n: int, option: str) -> None:

@@ -41,8 +41,8 @@ def check_consecutive_seeds(groups: Groups) -> list[str]:
     reasons = []
     for (task, label), runs in groups.items():
         seeds = sorted(run.record.seed for run in runs)
-        # A gap in the numbers may be a seed that failed and was removed.
-        missing = sorted(set(range(max(seeds) + 1)) - set(seeds))
+        # A gap in the numbers may be a seed that failed and was removed. The lowest gaps are named.
+        missing = sorted(set(range(len(set(seeds)))) - set(seeds))
         if missing:
             numbers = ", ".join(map(str, missing))
             reasons.append(

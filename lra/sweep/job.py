@@ -19,8 +19,8 @@ from hydra.core.hydra_config import HydraConfig
 from ..config.compose import config_dir_flags, overrides_of
 from ..config.workers import killed_by
 from ..io import atomic, lock
+from ..io.atomic import explain_disk_errors
 from ..runs import record
-from ..runs.run_dir import explain_disk_errors
 
 LOG = "train.log"
 FAILED = "failed.txt"

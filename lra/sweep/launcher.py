@@ -26,7 +26,7 @@ from .estimate import START_SECONDS
 from .job import fail, job
 from .options import SweepOptions
 from .plan import PlannedRun, study
-from .progress import ENDED, EVERY, state, steps
+from .progress import ENDED, EVERY, all_steps, state, steps
 
 # Number of runs that share a GPU, unless hydra.launcher.n_jobs is given.
 RUNS_PER_GPU = 2
@@ -154,9 +154,9 @@ class Launcher:
             free = self.worth(free)
             if not free:
                 return
-            steps_before = {run: steps(run) for run in free}
+            steps_before = {run: all_steps(run) for run in free}
             reason = self.launch(free)
-            began = any(state(run) in (*ENDED, "running") or steps(run) > steps_before[run] for run in free)
+            began = any(state(run) in (*ENDED, "running") or all_steps(run) > steps_before[run] for run in free)
             idle = 0 if began else idle + 1
             # No run began: the launcher itself has failed, and launching again would not help.
             if idle >= max_idle and len(self.worth(free)) == len(free):
@@ -203,7 +203,7 @@ class Launcher:
             # Hydra's launchers parse the overrides, as ``compose`` does for the plan.
             run_overrides = [escape(line) for line in run.overrides]
             job_overrides.append([*run_overrides, subdir])
-        steps_before = {run: steps(run) for run in runs}
+        steps_before = {run: all_steps(run) for run in runs}
         # A scheduler may fail, or a worker be killed; the remaining runs are launched again.
         try:
             if name == "ray":
@@ -214,7 +214,7 @@ class Launcher:
             return explain(error)
         # A worker that could not start its run has raised an error; a run that a time limit interrupted resumes.
         for run, end in zip(runs, ended, strict=True):
-            has_begun = steps(run) > steps_before[run]
+            has_begun = all_steps(run) > steps_before[run]
             if end.status is JobStatus.FAILED and state(run) == "left" and not has_begun:
                 fail(run.folder, explain(end._return_value))
         return None

@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from statistics import mean
 
 from ..console import clock, log
@@ -11,6 +12,7 @@ from ..data.progress import live_line
 from ..io import lock
 from ..io.atomic import content
 from ..runs import checkpoint, record
+from ..train import pretrain
 from .job import FAILED
 from .plan import PlannedRun
 
@@ -45,10 +47,19 @@ def outcome(run: PlannedRun) -> str:
 
 
 def steps(run: PlannedRun) -> int:
-    """Read the number of steps up to the last evaluation."""
-    # The first column of the last line; a run before its first evaluation has no line.
+    """Read the number of steps up to the last evaluation, without pretraining."""
+    return _last_step(run.folder)
+
+
+def all_steps(run: PlannedRun) -> int:
+    """Read the number of steps of pretraining and training up to their last evaluations."""
+    return _last_step(run.folder / pretrain.FOLDER) + _last_step(run.folder)
+
+
+def _last_step(folder: Path) -> int:
+    # The first column of the last line; a phase before its first evaluation has no line.
     with contextlib.suppress(ValueError, IndexError):
-        last_line = content(run.folder / checkpoint.METRICS).splitlines()[-1]
+        last_line = content(folder / checkpoint.METRICS).splitlines()[-1]
         return int(last_line.split(b",")[0])
     return 0
 

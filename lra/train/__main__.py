@@ -25,7 +25,7 @@ from . import device, diagnostics, distributed, pretrain
 from .baselines import Baselines
 from .lit import LitClassifier
 from .plan import Plan, check_data, resolve
-from .trainer import Phase, run_phase
+from .trainer import Phase, resumable, run_phase
 
 
 @main(Experiment)
@@ -138,10 +138,11 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
         model.load_state_dict(run_dir.best_weights())
         # An evaluation that draws random numbers draws the same after a resume.
         torch.manual_seed(run_dir.seed)
-        phase.trainer.test(module, data, verbose=False)
-        # Read the score first: the diagnostics evaluate the validation set and overwrite it.
-        test_score = module.score
-        diagnosis = diagnostics.of_best(phase.trainer, module, experiment.trainer.precision)
+        with resumable(phase.trainer, run_dir):
+            phase.trainer.test(module, data, verbose=False)
+            # Read the score first: the diagnostics evaluate the validation set and overwrite it.
+            test_score = module.score
+            diagnosis = diagnostics.of_best(phase.trainer, module, experiment.trainer.precision)
 
     # 4. The record.
     baselines = Baselines(data, experiment.task.metric)

@@ -1,31 +1,19 @@
-"""Callbacks of the training loop: torch.compile, divergence, time per step, checkpoints and progress."""
+"""Callbacks of the training loop: divergence, time per step, checkpoints and progress."""
 
 import contextlib
-import itertools
+import math
 import statistics
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import lightning as L
-import torch
 from rich.progress import Progress
-from torch import nn
 
 from ..console import clock, log
-from ..data.datamodule import Batch, TaskData
 from ..runs.run_dir import RunDir
 
 # Optimiser steps between two checks of the loss; each check waits for the device.
 CHECK_EVERY = 50
-# Number of different widths of batches up to which a CUDA graph for each is worth its memory.
-MAX_NUM_WIDTHS = 8
-GRAPHS = "reduce-overhead"
-# Trials of one step: the first compiles, the second records a CUDA graph, the third replays it.
-TRIALS = 3
-# Training batches that are searched for a second width.
-SEARCHED = 20
-NAMES = {GRAPHS: "CUDA graphs", None: "torch.compile"}
 
 
 class Diverged(Exception):
@@ -60,6 +48,11 @@ class Divergence(L.Callback):
         self._check_loss(module)
         # No checkpoint holds such weights.
         if not all(value.isfinite().all() for value in module.model.parameters()):
+            raise Diverged(trainer.global_step)
+
+    def on_validation_end(self, trainer, module) -> None:
+        # The score of pretraining is a loss, which may overflow.
+        if not math.isfinite(module.score):
             raise Diverged(trainer.global_step)
 
     def _check_loss(self, module) -> None:
@@ -190,111 +183,3 @@ class Report(L.Callback):
         rate = (trainer.global_step - self._first_step) / seconds
         steps_left = trainer.max_steps * (1 + self.more_seeds) - trainer.global_step
         return f"{rate:.2f} steps/s, {clock(steps_left / rate)} left"
-
-
-class Compile(L.Callback):
-    """Compiles the model of a run before its first step, or logs why it runs without compilation.
-
-    The trials change no result: the RNG is reseeded before every step, and buffers are restored.
-
-    Args:
-        title: title of the run.
-        option: option ``trainer.compile``.
-    """
-
-    def __init__(self, title: str, option: bool | str):
-        self.title = title
-        self.option = option
-
-    def on_train_start(self, trainer, module) -> None:
-        data = trainer.datamodule
-        device = module.device.type
-        is_packed = any(getattr(part, "packed", False) for part in module.model.modules())
-        if device == "cpu" and is_packed:
-            log(f"{self.title}: continues without torch.compile: with data.pad=none each batch has its own shape")
-            return
-        training_batches = trial_batches(data.train_dataloader())
-        # None if this rank has no validation batch.
-        evaluation_batch = next(iter(data.val_dataloader()), None)
-        for mode in modes(self.option, data, device):
-            compile_forward(module.model, mode)
-            try:
-                with trainer.precision_plugin.forward_context():
-                    _try(module, training_batches, evaluation_batch)
-                return
-            # The compiler, a kernel or an allocator may raise any exception.
-            except Exception as error:
-                del module.model.forward
-                message = " ".join(f"{type(error).__name__} {error}".split())
-                log(f"{self.title}: continues without {NAMES[mode]}: {message[:200]}")
-
-
-def modes(option: bool | str, data: TaskData, device: str) -> list[str | None]:
-    """List the modes of torch.compile in the order in which they are tried.
-
-    Args:
-        option: option ``trainer.compile``.
-        data: data of the run, set up.
-        device: cpu | cuda.
-
-    Returns:
-        ``reduce-overhead`` (CUDA graphs) comes first if the option names it or, for ``auto``, on a GPU if steps have
-        few shapes and one micro-batch: a second replay would overwrite its gradients. None, the default, is last.
-    """
-    uses_graphs = option == GRAPHS
-    if option == "auto":
-        has_one_micro_batch = data.micro_batch == data.batch
-        uses_graphs = device == "cuda" and has_one_micro_batch and data.count_widths() <= MAX_NUM_WIDTHS
-    return [GRAPHS, None] if uses_graphs else [None]
-
-
-def compile_forward(model: nn.Module, mode: str | None) -> None:
-    """Compile the forward pass of a model; ``del model.forward`` undoes it.
-
-    Evaluation has many shapes and is compiled without CUDA graphs.
-    """
-    evaluation_forward = torch.compile(model.forward)
-    training_forward = torch.compile(model.forward, mode=mode) if mode else evaluation_forward
-
-    def forward(*args):
-        return training_forward(*args) if model.training else evaluation_forward(*args)
-
-    model.forward = forward
-
-
-def trial_batches(loader: Iterable[Batch]) -> list[Batch]:
-    """Choose the training batches of a trial: the first one, and the first of another width among SEARCHED.
-
-    The second width makes torch.compile generate kernels for any width, which can fail where the first width succeeds.
-    """
-    batches: list[Batch] = []
-    widths = set()
-    for batch in itertools.islice(loader, SEARCHED):
-        width = batch.inputs.shape[2]
-        if width not in widths:
-            batches.append(batch)
-            widths.add(width)
-        if len(widths) > 1:
-            break
-    return batches
-
-
-def _try(module, training_batches: list[Batch], evaluation_batch: Batch | None) -> None:
-    """Run training steps and an evaluation without an optimiser, and restore the buffers of the model."""
-    model = module.model
-    buffers = [buffer.clone() for buffer in model.buffers()]
-    try:
-        first = training_batches[0]
-        for batch in [first] * TRIALS + training_batches[1:]:
-            module.batch_loss(batch).backward()
-            model.zero_grad()
-        if evaluation_batch is not None:
-            model.eval()
-            with torch.no_grad():
-                module.on_validation_epoch_start()
-                module.validation_step(evaluation_batch, 0)
-    finally:
-        model.train()
-        model.zero_grad()
-        for buffer, value in zip(model.buffers(), buffers, strict=True):
-            buffer.copy_(value)

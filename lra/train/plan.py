@@ -46,7 +46,9 @@ class Plan:
         optim = experiment.optim
         seeds = plural(len(experiment.seeds), "seed")
         examples = len(self.data.splits["val"])
-        megabytes = max(1, round(checkpoint.disk_bytes(self.params) / 2**20))
+        # Pretraining has checkpoints as well.
+        num_phases = 2 if experiment.pretrained else 1
+        megabytes = max(1, round(num_phases * checkpoint.disk_bytes(self.params) / 2**20))
         messages = [
             f"{seeds}, {plural(optim.steps, 'step')} with batch size {optim.batch}, "
             f"validation on {plural(examples, 'example')} every {plural(optim.eval_every, 'step')}; "

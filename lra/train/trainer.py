@@ -1,13 +1,17 @@
 """The training loop: one phase of a run (pretraining, or training), trained or resumed by Lightning's Trainer."""
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
@@ -18,7 +22,8 @@ from ..data.progress import live_line
 from ..ops.precision import ProductsInFloat32, emulates_bf16
 from ..runs import record
 from ..runs.run_dir import RunDir
-from .callbacks import Checkpoints, Compile, Diverged, Divergence, Report, Stopwatch
+from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
+from .compilation import Compile
 from .device import TrimHeap
 from .lit import LitClassifier, LitModule
 from .plan import Plan
@@ -114,16 +119,12 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     # 3. Fit, from the last checkpoint if there is one.
     last_checkpoint = run_dir.last if first_step else None
     try:
-        with progress:
+        with progress, resumable(trainer, run_dir):
             # weights_only is the safe mode of torch.load: optimiser, schedule and callbacks are restored too.
             trainer.fit(module, data, ckpt_path=last_checkpoint, weights_only=True)
     except Diverged as error:
         log(f"{run_dir.title}: the loss or a weight was not finite at step {error.step:,}")
         return Phase(status="diverged", steps=error.step, step_ms=stopwatch.median, trainer=trainer)
-    # Lightning turns Ctrl-C and SIGTERM into SystemExit.
-    except SystemExit:
-        remedy = f"the same command resumes from step {run_dir.saved_step()}"
-        raise KeyboardInterrupt(f"stopped at step {trainer.global_step}; {remedy}") from None
     return Phase(
         status="done",
         steps=optim.steps,
@@ -133,6 +134,26 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         best_step=checkpoints.best_step,
         train_loss=checkpoints.train_loss,
     )
+
+
+@contextmanager
+def resumable(trainer: L.Trainer, run_dir: RunDir) -> Iterator[None]:
+    """Turn the SystemExit by which Lightning ends after Ctrl-C or SIGTERM into a KeyboardInterrupt with the remedy."""
+    try:
+        yield
+    except SystemExit:
+        remedy = f"the same command resumes from step {run_dir.saved_step()}"
+        raise KeyboardInterrupt(f"stopped at step {trainer.global_step}; {remedy}") from None
+
+
+class CheckpointFile(TorchCheckpointIO):
+    """Writes a checkpoint to its path. Lightning's class writes a temporary file first, in the folder of the system."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        # Torch's own writer raises no OSError on a full disk, so the file is written from a buffer.
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        Path(path).write_bytes(buffer.getbuffer())
 
 
 class EmulatedBf16(MixedPrecision):
@@ -162,7 +183,7 @@ def make_trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) ->
     heap_callbacks = [TrimHeap()] if plan.device == "cpu" else []
     # Do not broadcast buffers: they are equal on all ranks, and a rank with more evaluation batches would wait forever.
     strategy = DDPStrategy(broadcast_buffers=False) if processes.count > 1 else "auto"
-    plugins: list[Any] = [processes.environment]
+    plugins: list[Any] = [processes.environment, CheckpointFile()]
     settings = plan.experiment.trainer
     precision = PRECISIONS[settings.precision]
     # Dynamo does not trace ProductsInFloat32.

@@ -73,8 +73,7 @@ def test_commands_in_messages_survive_the_shell(name):
     run = PlannedRun(overrides=(*words, "seeds=[0]"), task="listops", label="mean", **sizes)
     subcommand, *arguments = shell_arguments(run.command)
     experiment = compose(Experiment, arguments)
-    assert subcommand == "train"
-    assert experiment.home == Path(f"/{name}/runs") / name / "listops/mean"
+    assert subcommand == "train" and experiment.home == Path(f"/{name}/runs") / name / "listops/mean"
     assert experiment.command_overrides == [*words, "seeds=[0]"]
     # The command in the message about missing data.
     folder = f"/data/{name}"

@@ -201,6 +201,7 @@ REVIEWS = dict.fromkeys([f"aclImdb/{folder}/0_5.txt" for folder in ("train/pos",
 DAMAGED_FILES = {
     "basic_val.tsv.gz is damaged": {"l/basic_val.tsv": None, "l/basic_val.tsv.gz": CUT},
     "basic_val.tsv, line 3: 1 columns instead of 2": {"l/basic_val.tsv": HEAD + b"[MAX 1 2 ]\t2\n[MIN 3"},
+    "basic_val.tsv, line 2: the answer is 2, not 3": {"l/basic_val.tsv": HEAD + b"[MAX 1 2 ]\t3\n"},
     "basic_val.tsv is a web page (HTML)": {"l/basic_val.tsv": HTML},
     "new_aan_pairs.eval.tsv: is empty": {"r/new_aan_pairs.eval.tsv": b""},
     "l/basic_test.tsv: is missing": {"l/basic_test.tsv": None},

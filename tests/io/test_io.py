@@ -165,7 +165,6 @@ def test_wait_for_lock_ends_when_owner_is_killed_and_calls_back_once(path):
         until(lambda: lock.holder(path) is None)
 
     with lock.hold(path, kill) as owner:
-        assert owners == [process.pid]
-        assert owner.pid == os.getpid() and lock.holder(path) == owner
+        assert owners == [process.pid] and owner.pid == os.getpid() and lock.holder(path) == owner
     process.join()
     assert not list(path.parent.iterdir())

@@ -175,8 +175,7 @@ def test_dropout_mask_has_the_bits_of_numpy_streams(monkeypatch):
 
 @pytest.mark.parametrize("x", [torch.ones(()), torch.ones(0), torch.ones(6, 4).t()], ids=["scalar", "empty", "turned"])
 def test_dropout_shapes_evaluation_and_extreme_rates(x):
-    assert Dropout(0.1)(x).shape == x.shape
-    assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
+    assert Dropout(0.1)(x).shape == x.shape and Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
     assert not Dropout(1.0)(x).any()
 
 

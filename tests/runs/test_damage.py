@@ -134,8 +134,7 @@ def test_pretraining_is_reused_only_from_intact_files(name, reason, damage, tmp_
     assert f"{source}/{name} cannot be used ({reason}" in error_message(target.find_finished)
     assert not (target_dir / "pretrain.json").exists() and not list(target_dir.glob(".*"))
     (source / name).write_bytes(content)
-    assert target.find_finished().status == "done"
-    assert (target_dir / name).read_bytes() == content
+    assert target.find_finished().status == "done" and (target_dir / name).read_bytes() == content
 
 
 WORDS = ("optim.steps=6", "optim.eval_every=3")
@@ -181,8 +180,7 @@ def test_training_does_not_resume_from_changed_files(halves, tmp_path, data_root
     home = shutil.copytree(folder, seed_folder(tmp_path))
     HARM[message](home, other)
     actual = error_message(train_config, smoke(tmp_path, *WORDS))
-    assert message in actual and "resumes" not in actual
-    assert not (home / "record.json").exists()
+    assert message in actual and "resumes" not in actual and not (home / "record.json").exists()
 
 
 @pytest.mark.parametrize("harm", LOST)

@@ -233,6 +233,13 @@ def test_finished_run_is_read_and_its_model_rebuilt(tmp_path):
     check_choices(home.with_name("seed-1"), choices)
     message = "seed-0 was made by another configuration (attn.count: 64 -> 8), see its config.yaml; seeds are averaged"
     assert message in error_message(check_choices, home.with_name("seed-1"), choices | {"attn.count": 8})
+    # Seeds that are open at once have one configuration, also before their first evaluation.
+    first, second = (RunDir(path=tmp_path / f"open/seed-{seed}", choices=choices, seed=seed) for seed in range(2))
+    with first.open():
+        other = replace(second, choices={"attn.count": 8})
+        assert "seed-0 was made by another" in error_message(other.open().__enter__)
+        with second.open() as is_open:
+            assert is_open
     # A changed configuration does not match its record, even if the sha256 of the file does.
     (home / "config.yaml").write_text(yaml.safe_dump(choices | {"attn.count": 65}))
     record.save(run.record, home)

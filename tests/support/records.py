@@ -106,7 +106,7 @@ def write_runs(runs):
 def written(runs):
     """Write the report of ``write_runs``, with a damaged record; returns the folder and the unreadable files."""
     write_runs(runs)
-    return runs, export(runs / "report", summary.collect(runs)[0], LOST)
+    return runs, export(runs / "report", summary.collect(runs)[0], LOST)[0]
 
 
 def write_report(*words):

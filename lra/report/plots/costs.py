@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from ...console import plural
 from ...results import figures
 from ...results.bench_record import BenchRow
 from ...results.palette import COLOURED, COLOURS, GREY, Palette
@@ -57,7 +58,7 @@ def _bar_height(group: Group) -> float:
 def draw_over_length(group: Group, width: float) -> Figure:
     """Draw a line for each contestant with a time, both axes logarithmic, as in CURformer's Figure 4.
 
-    Of many contestants only the fastest have a colour.
+    Of many contestants only the first of ``_fastest_first`` have a colour.
 
     Args:
         group: rows of a benchmark.
@@ -71,7 +72,7 @@ def draw_over_length(group: Group, width: float) -> Figure:
         coloured = by_time[:COLOURED]
     palette = Palette(coloured)
 
-    # The fastest contestants are drawn last, in front of the others.
+    # The first contestants are drawn last, in front of the others.
     figure, (left, right) = figures.grid(("", ""), width, height=2.8)
     lines = {}
     for name in reversed(by_time):
@@ -92,7 +93,7 @@ def draw_over_length(group: Group, width: float) -> Figure:
     num_grey = len(rows_of) - len(coloured)
     if num_grey:
         (grey_line,) = left.plot([], [], color=GREY)
-        legend[f"{num_grey} slower ones"] = grey_line
+        legend[plural(num_grey, "other")] = grey_line
     _set_axes(left, "ms", group.lengths)
     _set_axes(right, MEGABYTES, group.lengths)
     location = "outside right upper" if width > 1.5 * figures.COLUMN else "outside lower center"

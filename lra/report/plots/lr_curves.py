@@ -27,8 +27,9 @@ def by_task(rows: list[Row]) -> dict[str, list[LrCurve]]:
     """List the curves of each task, of labels with several learning rates."""
     curves: dict[str, list[LrCurve]] = defaultdict(list)
     for (label, task), by_rate in trials(rows).items():
-        scores = {}
-        for rate, row in by_rate.items():
+        scores: dict[float | None, float | None] = {}
+        # The budget's rate may have been tried in a search too; the row with more seeds counts, and comes last.
+        for rate, row in sorted(by_rate.items(), key=lambda item: item[1].n):
             scores[_learning_rate(rate, row)] = row.val
         # A record may not contain the budget's learning rate.
         rates = sorted(rate for rate in scores if rate is not None)

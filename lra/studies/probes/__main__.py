@@ -16,6 +16,7 @@ from pydantic import Field
 from ...config.compose import compose
 from ...config.entry import main
 from ...config.options import Options
+from ...config.quoting import override
 from ...config.schema import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
 from ...evaluate.restore import configuration, trained
@@ -33,6 +34,8 @@ from .report import draw, write_matrix
 
 # Names that the token budget has in the options of mechanisms.
 BUDGETS = ("count", "landmarks")
+# Names of token 0 where it is padding or filler.
+FILLERS = ("", ".")
 
 
 class ProbesOptions(Options):
@@ -184,13 +187,15 @@ def score_by_num_tokens(run: RunDir, options: ProbesOptions, device: str) -> Non
     """Score one seed over the number of tokens that are not filler, and save the scores.
 
     Raises:
-        ValueError: the sequences of the task have no tokens.
+        ValueError: the sequences of the task have no filler.
     """
     r = run.result
     experiment = configuration(run, options.data.root)
-    if experiment.task.vocab is None:
+    names = experiment.data_source().alphabet
+    is_pixels = experiment.task.display == "pixels"
+    if experiment.task.vocab is None or is_pixels or (names and names[0] not in FILLERS):
         raise ValueError(
-            f"filled=true counts tokens, but sequences of {r.task} hold numbers; name runs of another task"
+            f"filled=true needs token 0 as filler, but in {r.task} it is an input; name runs of another task"
         )
     model, data = trained(run, experiment)
     scored = gather_test_batches(data, options.examples, options.batch, device)
@@ -220,7 +225,7 @@ def _transfer_options(run: RunDir, options: ProbesOptions, name: str) -> Transfe
 
     A mechanism with a token budget gets ``kept``, else the budget of the run, else its default.
     """
-    overrides = [f"run={run.path}", f"attn={name}", f"data.root={options.data.root}"]
+    overrides = [override("run", run.path), f"attn={name}", override("data.root", options.data.root)]
     # The defaults of the mechanism show the name of its budget, if it has one.
     transfer = compose(TransferOptions, overrides)
     keys = [key for key in BUDGETS if key in transfer.attn.options]
