@@ -92,15 +92,14 @@ class Pathfinder(ReleaseSource):
         """Read the images of a folder or an archive."""
         self.path = path
         archive, inside = inside_archive(path)
-        if not archive.is_file():
-            folder = Folder(path, size=self.size, contour=self.contour)
-            packed = archive_in(path)
-            if folder.candidates or packed is None:
-                self.release = folder
-                return
-            # A folder may hold the archive instead of its content.
-            archive, inside = packed, ""
-        self.release = Archive(archive, inside=inside, size=self.size, contour=self.contour)
+        if archive.is_file():
+            self.release = Archive(archive, inside=inside, size=self.size, contour=self.contour)
+            return
+        self.release = Folder(path, size=self.size, contour=self.contour)
+        # A folder may hold the archive instead of its content.
+        packed = archive_in(path)
+        if packed and not self.release.candidates:
+            self.release = Archive(packed, inside="", size=self.size, contour=self.contour)
 
     @property
     def choices(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def draw_files(path: Path, split: str, n: int, seed: int, option: str | None = N
                 if file is not None:
                     contents.append(file.read())
                     labels.append(label_of[member.name])
-    # The decompressors have errors of their own.
+    # gzip and lzma raise EOFError if an archive is truncated, zlib and lzma further errors if it is damaged.
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read as a tar file: {reason}") from None

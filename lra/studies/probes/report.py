@@ -179,14 +179,13 @@ def matrix_table(study: str, path: Path) -> Table:
     scores = record.read_table(path)
     # Two columns of names, the run's own score, then one column for each mechanism or number of tokens.
     task, label, own, *names = scores.columns
+    # The filter of the page finds a line by its label.
+    keys = [("", "", name) for name in scores[label]]
     lines = []
-    keys = []
     # An empty text is a cell without a score.
     for task_name, label_name, *texts in scores.to_numpy():
         cells = [_cell(float(text or "nan")) for text in texts]
         lines.append([task_name, label_name, *cells])
-        # The filter of the page finds a line by its label.
-        keys.append(("", "", label_name))
     cells = frame((task, label, own, *names), lines, keys)
     return Table(name=f"{path.stem}/{study}", title=title, about=about, cells=cells, words=(task, label))
 
