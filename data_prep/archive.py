@@ -150,7 +150,7 @@ def sha256(path: Path, progress: Progress | None = None) -> str:
 def hash_states(files: Iterable[tuple[str, os.stat_result]]) -> str:
     """Hash the names, sizes, mtimes and ctimes of files, without reading their content.
 
-    Equal stamps mean that no file has changed. The reverse does not hold: an equal copy has other times.
+    Equal hashes mean that no file has changed. The reverse does not hold: an equal copy has other times.
 
     Args:
         files: name and status of each file.

@@ -34,6 +34,14 @@ def decode(ids: Iterable[int]) -> str:
     return " ".join(TOKENS[id - 1] for id in map(int, ids) if id)
 
 
+def check_answer(ids: np.ndarray, answer: int) -> None:
+    """Raise ValueError unless ids (length,) are an expression with this answer."""
+    value = evaluate(ids)
+    if value != answer:
+        reason = "not an expression" if value < 0 else f"the answer is {value}, not {answer}"
+        raise ValueError(reason)
+
+
 def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
     """Read the examples of one official file.
 
@@ -51,12 +59,9 @@ def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
             raise ValueError(f"{name}, line {number}: not an expression, a tab and a digit")
         try:
             ids = encode(source)
+            check_answer(ids, int(target))
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: {error}") from None
-        value = evaluate(ids)
-        if value != int(target):
-            reason = "not an expression" if value < 0 else f"the answer is {value}, not {target}"
-            raise ValueError(f"{name}, line {number}: {reason}")
         yield ids, int(target)
         is_empty = False
     if is_empty:

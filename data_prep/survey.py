@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import chisquare
 
 from . import listops, retrieval
-from .expressions import encode, evaluate
+from .expressions import check_answer, encode
 from .lines import BYTE_ORDER_MARK, impostor
 
 MOST_FAULTS = 5  # lines of a file that are named; further ones are counted
@@ -217,10 +217,7 @@ class ListOpsCollector(TableCollector):
         if len(digit) != 1 or digit not in "0123456789":
             raise ValueError(f"the answer {digit[:20]!r} is not a digit")
         ids = encode(expression)
-        value = evaluate(ids)
-        if value != int(digit):
-            reason = "not an expression" if value < 0 else f"the answer is {value}, not {digit}"
-            raise ValueError(reason)
+        check_answer(ids, int(digit))
         return [len(ids)], int(digit)
 
     def differences(self, splits: list[SplitSummary]) -> list[str]:

@@ -262,5 +262,5 @@ def interval_cell(difference: float, low: float | None, high: float | None) -> C
     """Make the cell of a difference with its 95 % interval, which needs two seeds on both sides."""
     text = f"{difference:+.1f}"
     if low is None or high is None:
-        return Cell(text=text, value=difference, note="an interval needs two seeds on both sides")
+        return Cell(text=text, value=difference, note="an interval needs two seeds on both sides and some variance")
     return Cell(text=f"{text} ({low:+.1f} to {high:+.1f})", value=difference, low=low, high=high)
