@@ -205,7 +205,7 @@ class Image(CopySource):
             labels.append(label)
         return np.stack(images), np.array(labels, np.int64)
 
-    def _grey_examples(self, examples: Iterator[SequenceExample]) -> Iterator[SequenceExample]:
+    def _grey_examples(self, examples: Iterator[SequenceExample], name: str = "") -> Iterator[SequenceExample]:
         """Convert the images of a copy, which are grey or have colours."""
         for (tokens,), label in examples:
             # Three planes are colours, one is grey already.

@@ -16,7 +16,8 @@ from lra.data.progress import reporter
 from lra.data.store import META, StoreError, read_provenance
 from lra.startup import abandon_stdout, interruptible
 
-from .archive import expand, subfolders
+from . import image, text
+from .archive import expand, sha256, subfolders
 from .formats.column_files import NAMES, SUFFIXES, find_parts
 from .survey import Collector
 from .survey_files import PathfinderCollector
@@ -99,7 +100,10 @@ def report(collector: Collector, path: Path) -> Iterator[str]:
         yield f"  {split}"
     # What is different, what is tolerated and what is damaged.
     differences = collector.differences(splits)
-    yield "  consistent with the official data" if not differences else "  not the official data:"
+    checksum = other_checksum(collector, path)
+    if checksum is not None:
+        differences.append(f"{path} has sha256 {checksum}, not the official one")
+    yield "  no difference from the official data was found" if not differences else "  not the official data:"
     for line in differences:
         yield f"    {line}"
     for line in collector.tolerated:
@@ -108,7 +112,17 @@ def report(collector: Collector, path: Path) -> Iterator[str]:
         yield f"{FAULT}{line}"
     # Images that are empty or missing are skipped; a table must be whole.
     if not collector.faults or isinstance(collector, PathfinderCollector):
-        yield f"  to prepare it: {command(collector, path)}"
+        yield f"  to prepare it: {command(collector, path, checksum)}"
+
+
+def other_checksum(collector: Collector, path: Path) -> str | None:
+    """The sha256 of an archive of reviews or images if it is not the one of the official file."""
+    official = {"text": text.OFFICIAL, "image": image.OFFICIAL}.get(collector.task)
+    # The Python version of CIFAR-10, whose place is the archive itself, has no official checksum here.
+    if official is None or not path.is_file() or collector.place == str(path):
+        return None
+    checksum = sha256(path)
+    return None if checksum == official.sha256 else checksum
 
 
 def copies(collectors: list[Collector]) -> Iterator[str]:
@@ -126,8 +140,8 @@ def copies(collectors: list[Collector]) -> Iterator[str]:
             yield f"\n{task}: {len(same_task)} copies, {verdict}"
 
 
-def command(collector: Collector, path: Path) -> str:
-    """The command that prepares the task from its place."""
+def command(collector: Collector, path: Path, checksum: str | None) -> str:
+    """The command that prepares the task from its place; ``checksum`` is the sha256 of an unofficial archive."""
     options: dict[str, object] = {"task": collector.task}
     # Pathfinder: only options that differ from the task's defaults are written.
     if collector.size is not None:
@@ -140,6 +154,8 @@ def command(collector: Collector, path: Path) -> str:
     # The reviews and the images of an archive are read from the archive itself.
     is_archive = path.is_file() and collector.option == "source.archive"
     options[collector.option] = quote(path if is_archive else collector.place)
+    if checksum is not None:
+        options["source.sha256"] = checksum
     arguments = [f"{key}={value}" for key, value in options.items()]
     return command_line("data", *arguments)
 
@@ -210,8 +226,10 @@ def column_copies(root: Path) -> Iterator[str]:
         yield f"\n{suffix[1:]} files: {place} ({len(files)} files, {_megabytes(files)}; not opened)"
         # The reader looks for missing files by their names.
         try:
-            find_parts(place)
-            yield _options(place)
+            if find_parts(place):
+                yield _options(place)
+            else:
+                yield f"  not read: no file is named by a split ({', '.join(sorted(SPLIT_FOLDERS))})"
         except ValueError as error:
             yield f"{FAULT}{error}"
 

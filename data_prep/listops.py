@@ -21,10 +21,10 @@ from lra.data.split import ExampleChunk
 
 from .counter_rng import HALF, STEP, below, mix
 from .examples import chunks, in_order
-from .expressions import CLOSE, DIGIT, OPERATOR, TOKENS, Example, read_tsv
+from .expressions import CLOSE, DIGIT, OPERATOR, TOKENS, Example, check_answer, read_tsv
 from .file_source import ReleaseSource
 from .formats.detect import open_reader
-from .formats.layout import Reader
+from .formats.layout import Reader, SequenceExample
 from .release import Lines, Release, unless_empty
 
 FILES = {"train": "basic_train.tsv", "val": "basic_val.tsv", "test": "basic_test.tsv"}
@@ -145,6 +145,16 @@ def _read_release(lines: Lines, name: str, split: str, *, progress: Progress) ->
     return chunks(examples, split, None, progress)
 
 
+def _checked(examples: Iterator[SequenceExample], name: str) -> Iterator[SequenceExample]:
+    """Pass the examples of a copy on. Raises ValueError unless each is an expression with its answer."""
+    for number, ((ids,), answer) in enumerate(examples, start=1):
+        try:
+            check_answer(ids, answer)
+        except ValueError as error:
+            raise ValueError(f"{name}, example {number}: {error}") from None
+        yield (ids,), answer
+
+
 class ListOps(ReleaseSource):
     """Digits under nested MIN, MAX, MED (median, x.5 becomes x) and SM (sum modulo 10); the answer is one digit.
 
@@ -218,7 +228,7 @@ class ListOps(ReleaseSource):
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         if isinstance(self.release, Reader):
-            return self.release.chunks(progress)
+            return self.release.chunks(progress, convert=_checked)
         if self.release is not None:
             return self.release.splits(partial(_read_release, progress=progress), progress)
         trees = (((ids,), answer) for ids, answer in self.examples(workers=workers))

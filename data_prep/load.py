@@ -48,7 +48,8 @@ def load_dataset(
         budget: ``paper`` for the published sizes and lengths; ``quick`` and ``smoke`` are smaller. ListOps also has
             ``quickstart``.
         root: folder of all data; None for ``$LRA_DATA``, or ``data`` if that is not set.
-        download: whether to download a task that is not generated, if it is not prepared yet.
+        download: whether to prepare a task that is not generated: from the files that ``overrides`` name, otherwise by
+            a download.
         overrides: further options of the task as on the command line, such as ``source.seed=1``.
 
     Returns:

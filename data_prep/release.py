@@ -62,6 +62,8 @@ class Release:
         """The archive and a folder inside it, at or above the files, "" for any; None if the files are unpacked."""
         archive, inner = inside_archive(self.path)
         if archive.is_file():
+            if archive.name.removesuffix(".gz") in self.files.values():
+                raise ValueError(f"{archive} is one table: source.release must be its folder, {archive.parent}")
             return archive, inner
         # A folder may hold the archive instead of its content.
         packed = None if self.candidates else archive_in(self.path)

@@ -42,9 +42,10 @@ def survey_folder(root: Path, progress: Progress) -> Iterator[Collector]:
             if files:
                 yield _survey_tables(kind(str(folder)), files, progress)
         # Images: the folder of a contour in a folder of a size.
-        size = re.fullmatch(r"pathfinder(\d+)", folder.parent.name)
-        if folder.name in CONTOURS and size is not None:
-            yield _survey_images(folder, int(size[1]), progress)
+        absolute = Path(os.path.abspath(folder))
+        size = re.fullmatch(r"pathfinder(\d+)", absolute.parent.name)
+        if absolute.name in CONTOURS and size is not None:
+            yield _survey_images(folder, int(size[1]), CONTOURS[absolute.name], progress)
         # Reviews: train or test with positive ones, as the reader finds them; the collector names missing folders.
         # os.path.isdir is false where Path.is_dir raises an error, in a folder that this user may not read.
         if any(os.path.isdir(folder / part / "pos") for part in PARTS):
@@ -115,9 +116,9 @@ def _survey_tables(collector: TableCollector, files: dict[str, Path], progress: 
     return collector
 
 
-def _survey_images(folder: Path, size: int, progress: Progress) -> PathfinderCollector:
+def _survey_images(folder: Path, size: int, contour: int, progress: Progress) -> PathfinderCollector:
     """Read the images of a contour by threads."""
-    collector = PathfinderCollector(str(folder), size, CONTOURS[folder.name])
+    collector = PathfinderCollector(str(folder), size, contour)
     # The list of images, then the images that are there.
     for path in sorted(folder.glob("metadata/*.npy")):
         if not is_metadata(path.name):

@@ -68,9 +68,10 @@ def _digest(copy: Reader, split: str, progress: Progress) -> bytes:
 
 
 class Text(CopySource):
-    """Film reviews, negative (0) or positive (1), as the bytes of a review without surrounding white space.
+    """Film reviews, negative (0) or positive (1), as bytes.
 
-    Example: b"This is a great film.<br /><br />..." is 1; nothing inside a review is changed.
+    Example: b"This is a great film.<br /><br />..." is 1. White space around a review of the official files is dropped;
+    nothing inside it is changed.
 
     Args:
         hold_out: number of reviews of train, drawn with a fixed seed, for the validation set; 0 if the test set is

@@ -54,7 +54,8 @@ def _imported(module: str, path: Path, nodes: Iterable[ast.AST]) -> set[str]:
 
 @cache
 def _paths() -> dict[str, Path]:
-    return {_name(path): path for top in ("lra", "data_prep") for path in sorted((ROOT / top).rglob("*.py"))}
+    paths = [path for top in ("lra", "data_prep") for path in sorted((ROOT / top).rglob("*.py"))]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
 @cache
@@ -77,11 +78,6 @@ def closure(module: str) -> set[str]:
     return {name for name in direct.union(*map(closure, direct)) if _paths()[name].stem != "__init__"}
 
 
-def _name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 def edges() -> list[tuple[str, str]]:
     return [(module, target) for module, targets in imports().items() for target in targets]
 
@@ -97,29 +93,25 @@ def test_every_folder_has_a_layer_and_imports_go_down_or_along_listed_edges():
     assert same_layer == EDGES_WITHIN_LAYER
 
 
-ONLY = {
-    "attention": ("lra.ops", "lra.attention.base", "lra.attention.recurrent_parts"),
-    "model": ("lra.ops", "lra.attention.base", "lra.model"),
-    "data": ("lra.data", "lra.io"),
-    "data_prep": ("lra.data.progress", "lra.data.source", "lra.data.split", "lra.data.store", "data_prep"),
-}
-
-
 def test_lower_layers_import_only_listed_modules():
+    listed = {
+        "attention": ("lra.ops", "lra.attention.base", "lra.attention.recurrent_parts"),
+        "model": ("lra.ops", "lra.attention.base", "lra.model"),
+        "data": ("lra.data", "lra.io"),
+        "data_prep": ("lra.data.progress", "lra.data.source", "lra.data.split", "lra.data.store", "data_prep"),
+    }
     for source, target in edges():
-        if folder(source) in ONLY and source not in ENTRIES and folder(target) != "lra":
-            only = ONLY[folder(source)]
+        if folder(source) in listed and source not in ENTRIES and folder(target) != "lra":
+            only = listed[folder(source)]
             is_allowed = any(f"{target}.".startswith(f"{name}.") or name.startswith(f"{target}.") for name in only)
             assert is_allowed, f"{source} imports {target}"
 
 
-# Number of lra modules that a mechanism imports, directly or indirectly, without base and options.
-CLOSURES = {"cur": 6, "dba": 3, "flare": 3, "linear": 3, "linformer": 3, "nystrom": 5, "psf": 3, "s4d": 3, "soft": 5}
-
-
 def test_mechanisms_import_few_modules_and_no_kernels():
     """Imports inside functions (kernels, packed sequences) do not count."""
-    for name, most in CLOSURES.items():
+    # Number of lra modules that a mechanism imports, directly or indirectly, without base and options.
+    limits = {"cur": 6, "dba": 3, "flare": 3, "linear": 3, "linformer": 3, "nystrom": 5, "psf": 3, "s4d": 3, "soft": 5}
+    for name, most in limits.items():
         modules = closure(f"lra.attention.{name}") - {"lra.attention.base", "lra.options"}
         assert len(modules) <= most, (name, sorted(modules))
     for module in imports():

@@ -19,6 +19,7 @@ from lra.config import CONF
 from lra.startup import SPINS
 
 ROOT = CONF.parent
+PACKAGE = ROOT / "data_prep"
 
 
 def process(*arguments, folders=(ROOT,), cwd=ROOT, **variables):
@@ -201,9 +202,6 @@ def test_function_entry_point_gets_arguments_and_working_directory(tmp_path):
     script.write_text("from lra.__main__ import *; ENTRIES['data inspect'] = EntryPoint('mine:main'); main()")
     run = process(str(script), "data", "inspect", "a b", "--x", cwd=tmp_path)
     assert (run.returncode, run.stdout, run.stderr) == (3, "['a b', '--x']\n", "")
-
-
-PACKAGE = ROOT / "data_prep"
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Find the parquet and arrow files of each split, and reject copies whose files are missing or would be read twice.
 
 Files of a split begin with its name and a dash or a dot, in the folder or in ``data/``, or lie in a folder of that name
-up to two levels down, as the ``datasets`` package and its hub store them.
+up to two levels down, as the hub of the ``datasets`` package stores them. The cache of the package puts the name of the
+data set and a dash in front.
 """
 
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
 SUFFIXES = (".parquet", ".arrow")
 # Where the files of a split are below a folder.
-PLACES = ("{}[-.]*", "{}/*", "data/{}[-.]*", "*/{}/*")
+PLACES = ("{}[-.]*", "{}/*", "data/{}[-.]*", "*/{}/*", "*-{}[-.]*")
 # A file of several, such as train-00000-of-00002; older versions of the package append a checksum.
 SHARD = re.compile(r"(?P<stem>(.*[-._])?)(?P<number>\d+)-of-(?P<total>\d+)(-[0-9a-f]{16})?")
 MOST_MISSING = 5  # missing files that are named; further ones are counted
@@ -24,8 +25,8 @@ class Style:
     Args:
         folder: folder of the file.
         suffix: .parquet or .arrow.
-        pattern: name of a shard without its number, such as train-*-of-00002; the split's name for a file of the whole
-            split; empty for other names, of which a split may have several.
+        pattern: name of a shard without its number, such as train-*-of-00002; the name of a file of the whole split,
+            such as train or imdb-train; empty for other names, of which a split may have several.
     """
 
     folder: Path
@@ -73,7 +74,8 @@ def _style(path: Path) -> Style:
     if shard is not None:
         pattern = f"{shard['stem']}*-of-{shard['total']}"
     else:
-        is_whole_split = any(path.stem in names for names in NAMES.values())
+        last_word = path.stem.rpartition("-")[2]
+        is_whole_split = any(last_word in names for names in NAMES.values())
         pattern = path.stem if is_whole_split else ""
     return Style(path.parent, path.suffix, pattern)
 

@@ -103,7 +103,7 @@ class Reader(ABC):
         progress: Progress,
         sizes: Mapping[str, int | None] | None = None,
         select: Callable[[Iterator[SequenceExample], int, str], Iterator[SequenceExample]] | None = None,
-        convert: Callable[[Iterator[SequenceExample]], Iterator[SequenceExample]] | None = None,
+        convert: Callable[[Iterator[SequenceExample], str], Iterator[SequenceExample]] | None = None,
     ) -> dict[str, Iterator[ExampleChunk]]:
         """Read all splits.
 
@@ -111,7 +111,7 @@ class Reader(ABC):
             progress: reports the examples read.
             sizes: number of examples of each split; None for all of them.
             select: called with (examples, size, file name) if a size is given; returns the chosen examples.
-            convert: called with the examples of a split; returns the converted ones.
+            convert: called with (examples of a split, name for messages); returns the converted ones.
         """
         splits = {}
         for split in SPLITS:
@@ -119,7 +119,7 @@ class Reader(ABC):
             size = None if sizes is None else sizes[split]
             examples = self.examples(split, progress)
             if convert is not None:
-                examples = convert(examples)
+                examples = convert(examples, f"{self.path}: {split}")
             if size is not None and select is not None:
                 # A split without a file is rejected when it is read, with the names that are looked for.
                 path = self.files.get(split, self.path)

@@ -48,7 +48,7 @@ class Folder:
             return [self.path]
         folders = []
         for folder in subfolders(self.path, DEPTH + 1):
-            size = re.fullmatch(r"pathfinder(\d+)", folder.parent.name)
+            size = re.fullmatch(r"pathfinder(\d+)", Path(os.path.abspath(folder)).parent.name)
             # Leave out the folders of other sizes; a folder whose parent has another name may hold any size.
             is_other_size = size is not None and int(size[1]) != self.size
             if folder.name == self.inner and not is_other_size:

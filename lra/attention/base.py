@@ -81,6 +81,8 @@ class Mechanism(Checked, nn.Module):
     has_dropout: ClassVar[bool] = False
     # Whether no output depends on a later token.
     causal: bool = False
+    # Whether examples of a batch change each other's results; the texts of a pair are then encoded separately.
+    batch_dependent: bool = False
     # Whether the order-preserving removal of masked tokens changes no output (data.pad=compact).
     compactable: bool = False
     # Real numbers that the layer carries from one token to the next in one direction, over all heads and channels;
@@ -109,8 +111,6 @@ class Attention(Mechanism):
 
     # Whether ``Multihead`` has one projection for queries and keys, which are then one tensor.
     shared_qk: ClassVar[bool] = False
-    # Whether examples of a batch change each other's results; the texts of a pair are then encoded separately.
-    batch_dependent: bool = False
     # Whether ``forward`` takes an argument ``bias``: a function of the positions of queries and of keys that returns a
     # bias of their scores.
     supports_bias: bool = False

@@ -38,14 +38,15 @@ class CUR(Attention):
         pairing: which vectors, queries or keys, are scored to select I and which to select J, see the same class.
         pinv: pseudo-inverse of U.
         copy_rv: whether the outputs of selected queries are replaced by R v, step 4.
-        class_token: whether the first real token (the class token) is always selected. None counts as False; it is the
-            default of conf/attn in configurations without a model (``lra.config.compose.class_pooled``).
+        class_token: whether the first real token (the class token) is always selected. None counts as
+            False.
         resample: when score=random draws new numbers. ``train``: at every training call; evaluation uses one fixed
             draw, made in the constructor and shared by all examples. ``always``: at every call, as published.
         weights: ``softmax``, or ``laplace`` as in MegaCUR. With ``laplace`` the scores are divided by the number of
             real keys instead of √D, and impl=eager is required. The rows of its U do not sum to one, so set pinv to
             cubic(init="two_norms"); this is not checked.
-        impl: see ``lra.ops.attention_maps.landmark_product``.
+        impl: ``sdpa``: C and R by torch's fused attention; ``eager``: by maps in memory; ``triton*``: kernels, see
+            ``lra.ops.attention_maps.landmark_product``.
 
     Raises:
         ValueError: count is out of range, impl=triton does not support an option, or weights=laplace without
@@ -83,7 +84,7 @@ class CUR(Attention):
         self.batch_dependent = is_batch_dependent(pinv)
         self.supports_bias = not uses_kernels(impl)
         # Compaction moves tokens to other positions, but random numbers belong to positions. With ``class_token`` it
-        # would change no output, but allowing it would change the padding that data.pad=auto chooses.
+        # would change no output, but it would change the padding of data.pad=auto and so the fingerprint of old runs.
         self.compactable = score != "random" and not class_token
 
         # Random numbers for evaluation, one per side (queries, keys), head and position: (2,H,length).

@@ -14,14 +14,16 @@ from .base import Attention, Sizes
 class CURPlus(Attention):
     """Attend to clusters of keys around the selected keys, and correct the result by exact outputs of selected queries.
 
-        1. I, J = select(q, k)
-        2. k̄, v̄, n = mean keys, mean values and sizes of the clusters of keys around J
-        3. C = softmax(q k̄ᵀ / √D + log n)
-        4. out = C v̄ + S g,   S g a smoothing of the error R v - (C v̄)_I
-        5. if copy_rv: out_I = R v, the exact outputs of the selected queries
+        1. I, J = select(q, k): positions of c queries q_I and of c keys k_J
+        2. k̄, v̄, n = mean keys, mean values and sizes of c clusters: each key belongs to the nearest selected key
+        3. C = softmax(q k̄ᵀ / √D + log n),   U = rows I of C,   R = softmax(q_I kᵀ / √D)
+        4. out = C v̄ + S g,   S = softmax(-|q - q_I|² / h),   g = Σ_(t<5) (1 - T)^t (R v - U v̄),   T = rows I of S
+        5. If copy_rv: out_I = R v, the exact outputs of the selected queries
 
-    In a model that was trained with softmax it is closer to softmax than ``CUR`` with the same count; with every token
-    selected it is softmax. ``lra.ops.cluster_attention.cur_plus`` computes these steps. O(L c (D + E)) time.
+    h is the mean squared distance of a query to the nearest selected one.
+    In a model that was trained with softmax, ``CURPlus`` is closer to softmax than ``CUR`` with the same count; with
+    every token selected it equals softmax. ``lra.ops.cluster_attention.cur_plus`` computes these steps. O(L c (D + E))
+    time.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.

@@ -28,7 +28,8 @@ class DBA(Checked, nn.Module):
     gradient of W_7 is rounding noise, or noise of the dropout.
 
     Args:
-        sizes: its dropout acts on the softmaxes, on the P of the first layer and on both residual branches.
+        sizes: its dropout acts on the softmaxes, on the P of the first layer, on both residual branches and on the
+            hidden units.
         dim: d, which must be heads * head_dim.
         hidden: width of the feed-forward layer.
         first: whether this is the first layer, which learns P (normal with standard deviation d^-1/2 at the start).

@@ -20,7 +20,9 @@ class DeltaNet(Mixer):
     C = 64 tokens; a state of H D² numbers for each direction.
 
     Args:
-        causal: only earlier tokens and the token itself, as published.
+        causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,
+            with the same parameters, is added; there a token reads the state before its own write. The short
+            convolution is then centred.
         width: tokens that the short convolution sees.
         negative: β in (0, 2) instead of (0, 1), so that I - β k kᵀ may have a negative eigenvalue (Grazzi et al. 2025).
 

@@ -18,7 +18,8 @@ class GLA(Mixer):
     for each direction.
 
     Args:
-        causal: only earlier tokens and the token itself, as published.
+        causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,
+            with the same parameters, is added; the token itself counts once.
         rank: width between W_1 and W_2.
         temperature: τ. With 16 the decays start near 0.958 = ½^(1/16), a horizon of about 24 tokens.
 

@@ -21,7 +21,8 @@ class HGRN2(Mixer):
     its own bounds, which start at ``lower_bound``: a simplification, because a mixer does not know its depth.
 
     Args:
-        causal: only earlier tokens and the token itself.
+        causal: only earlier tokens and the token itself. Otherwise the same recurrence from the right,
+            with the same parameters, is added; the token itself counts once.
         lower_bound: initial γ of every channel.
 
     Source: the paper, section 3.2; activations by its code for the Long Range Arena. In plain torch:

@@ -84,7 +84,7 @@ class Performer(Attention):
 
     The exponential kernel estimates softmax attention; with eps = 0 the error vanishes as F grows. The stabiliser
     c is the largest w·x of each query, and for keys the largest one over all real keys of an example and head, as in
-    the released code. With eps = 0 it cancels, and the largest exponent takes its place.
+    the released code. With eps = 0 c cancels; the largest exponent (for keys w·x - |x|²/2) is subtracted instead.
 
     Args:
         features: number of random features F.

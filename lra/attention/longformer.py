@@ -71,6 +71,8 @@ class Longformer(Attention):
         is_local = positions >= num_global
         is_global_key = torch.ones_like(is_local[:, :num_global])  # (1,g)
         if mask is not None and _hides_keys(q, v):
+            # The mask becomes an additional feature: 1 for queries, 0 for real keys, -1e30 for padded ones. So all
+            # examples share one ``allowed``, the band, in torch's fused kernel.
             q, k, v = hide_keys(q, k, v, mask)
         elif mask is not None:
             is_local = is_local & mask  # (N,L)
@@ -104,9 +106,9 @@ class Longformer(Attention):
 
 
 def _hides_keys(q: Float[Tensor, "N H L D"], v: Float[Tensor, "N H L E"]) -> bool:
-    """Whether the mask is a column of the keys: on a CPU, in float32 or float64, with values as wide as keys.
+    """Whether ``hide_keys`` replaces the mask: on a CPU, in float32 or float64, with values as wide as keys.
 
-    On a GPU fused kernels need sizes that are multiples of 8.
+    On a GPU fused kernels need sizes that are multiples of 8, which an additional feature breaks.
     """
     has_one_width = q.shape[-1] == v.shape[-1]
     is_wide = q.dtype in (torch.float32, torch.float64)

@@ -31,7 +31,7 @@ class LRU(Mixer):
     Raises:
         ValueError: ``r_max`` is below ``r_min``.
 
-    Source: the paper, sections 3.2 to 3.4 and appendix A.
+    Source: the paper, sections 3.2 to 3.4 and appendix A. In plain torch: ``lra/reference/diagonal_rnn.py``.
     """
 
     def __init__(

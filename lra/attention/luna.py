@@ -21,7 +21,8 @@ class Luna(Checked, nn.Module):
     the projections.
 
     Args:
-        sizes: its dropout acts on the P of the first layer, on the Q that is added to P and on both residual branches.
+        sizes: its dropout acts on the P of the first layer, on the Q that is added to P, on both residual branches and
+            on the hidden units.
         dim: d, which must be heads * head_dim.
         hidden: width of the feed-forward layer.
         first: whether this is the first layer, which learns P (normal with standard deviation d^-1/2 at the start).

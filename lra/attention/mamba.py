@@ -24,9 +24,10 @@ class Mamba(Mixer):
     through a bottleneck of rank ceil(dim / 16) and softplus. O(L d n) time; a state of d n numbers for each
     direction, d = expand · dim.
 
-    Unless ``causal``, scans with shared parameters run in both directions and the short convolution is centred. The
-    published layer replaces attention and feed-forward layer together; here it replaces the mixer alone. With the
-    published initial values, A = -1 to -n and steps of 0.001 to 0.1, the state forgets tokens after 1,000 steps.
+    Unless ``causal``, the outputs of scans in both directions, with shared parameters, are added (the token itself
+    counts once), and the short convolution is centred. The published layer replaces attention and feed-forward layer
+    together; here it replaces the mixer alone. With the published initial values, A = -1 to -n and steps of 0.001 to
+    0.1, the state forgets tokens after 1,000 steps.
 
     Args:
         causal: only earlier tokens and the token itself, as published.

@@ -20,7 +20,8 @@ class Mamba2(Mixer):
     of b = 64 tokens; a state of n E numbers for each head and direction.
 
     Args:
-        causal: only earlier tokens and the token itself, as published.
+        causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,
+            with the same parameters, is added; the token itself counts once. The short convolution is then centred.
         states: n.
         expand: width of u as a multiple of dim.
         conv: tokens that the short convolution sees.

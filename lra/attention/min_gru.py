@@ -19,7 +19,8 @@ class MinGRU(Mixer):
     logarithms, which is less accurate in float32.
 
     Args:
-        causal: only earlier tokens and the token itself, as published.
+        causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,
+            with the same parameters, is added; the token itself counts once.
         expand: channels as a multiple of dim.
 
     Source: the paper, section 3.1 and appendix B. In plain torch: ``lra/reference/selective_scan.py``.

@@ -35,7 +35,8 @@ class Nystrom(Attention):
         landmarks: c, from 1 to the sequence length.
         kernel: odd width of the convolution, which has one filter per head; 0 for no convolution.
         pinv: pseudo-inverse of F₂.
-        impl: see ``lra.ops.attention_maps.landmark_product``.
+        impl: ``sdpa``: F₁ and F₃ by torch's fused attention; ``eager``: by maps in memory; ``triton*``: kernels, see
+            ``lra.ops.attention_maps.landmark_product``.
 
     Raises:
         ValueError: an option is out of range, kernel is even, landmarks do not divide the length (``NystromOriginal``),

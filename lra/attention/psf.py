@@ -84,6 +84,8 @@ class PSF(Mixer):
         self.residuals = residuals
         self.ring = ring
         self.compactable = ring == "real"
+        # Links around the padded sequence make the result depend on the longest sequence of the batch.
+        self.batch_dependent = ring == "row"
 
         # Step 1: a token is linked to itself and to distances 1, 2, 4, ...
         offsets = [0]

@@ -61,10 +61,15 @@ class ShortConvolution(nn.Module):
 
 
 def decays_by_horizon(heads: int, shortest: int, longest: int) -> Float[Tensor, " H"]:
-    """Return log decays of the heads, whose horizons 1 / (1 - decay) are log-spaced from shortest to longest tokens."""
-    log_shortest = math.log10(shortest)
-    log_longest = math.log10(max(longest, shortest))
-    horizons = torch.logspace(log_shortest, log_longest, heads, dtype=torch.float64)
+    """Return log decays of the heads, whose horizons 1 / (1 - decay) are log-spaced from shortest to longest tokens.
+
+    A single head has the longest.
+    """
+    longest = max(longest, shortest)
+    if heads == 1:
+        # logspace would give the shortest.
+        shortest = longest
+    horizons = torch.logspace(math.log10(shortest), math.log10(longest), heads, dtype=torch.float64)
     log_decays = torch.log1p(-1 / horizons)
     return log_decays.float()
 

@@ -30,7 +30,8 @@ class Reformer(Attention):
 
     The first chunk has none before it, as in the paper; in the released libraries it attends to the last one. Padding
     is sorted to the end, so the chunks of an example do not depend on it. R is drawn again at every call in training;
-    evaluation keeps one draw. O(L chunk hashes (D + E)) time.
+    evaluation keeps one draw. O(L hashes (chunk (D + E) + D buckets)) time. With buckets=null the second term, the
+    hashing, is quadratic in L, because buckets is 2 length / chunk.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.

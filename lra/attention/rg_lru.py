@@ -24,8 +24,9 @@ class RGLRU(Mixer):
     time; a state of d numbers for each direction.
 
     Args:
-        causal: only earlier tokens and the token itself, as published. The first token then enters with factor 1
-            instead of sqrt(1 - a²), since it has no history.
+        causal: only earlier tokens and the token itself, as published; the first token then enters with factor 1
+            instead of sqrt(1 - a²), since it has no history. Otherwise the same recurrence from the right, with the
+            same parameters, is added; the token itself counts once. The short convolution is then centred.
         conv: tokens that the short convolution sees.
         radius_min, radius_max: range of exp(-softplus(Λ)) at the start, uniform over the area of the ring (uniform in
             its square). The decay is its power 8 r.
@@ -33,8 +34,8 @@ class RGLRU(Mixer):
     Raises:
         ValueError: the heads do not divide dim, or radius_max is below radius_min.
 
-    Source: the paper, section 2.4; initial values by the released code. In plain torch:
-    ``lra/reference/selective_scan.py``.
+    Source: the paper, section 2.4; initial values of the gates and of Λ by the released code, of the linear maps and of
+    the convolution by PyTorch. In plain torch: ``lra/reference/selective_scan.py``.
     """
 
     def __init__(

@@ -44,7 +44,8 @@ class S5(Mixer):
     Raises:
         ValueError: ``states`` does not give J even blocks, or ``step_max`` is below ``step_min``.
 
-    Source: the paper, section 3 and appendix B; the distributions of B and C are the released code's (docs/ssm.md).
+    Source: the paper, section 3 and appendix B; the distributions of B and C are the released code's (docs/ssm.md). In
+    plain torch: ``lra/reference/diagonal_rnn.py``.
     """
 
     def __init__(

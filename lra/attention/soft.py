@@ -43,7 +43,7 @@ class Soft(Attention):
         sample: bottleneck tokens. ``pool``: means of windows. ``conv``: a strided convolution, shared by the heads.
             ``random``: distinct random tokens, drawn for every call and example in training, once for evaluation.
             ``first``: the first tokens.
-        window: width and stride of the windows, from 1 to ``length``.
+        window: width and stride of the windows, from 1 to ``length``; unused with ``count``.
         count: m. null: one token per window, so that m grows with the length and the inverse takes cubic time. A number
             keeps m fixed; ``pool`` then averages segments, token r of n real ones in segment floor(r m / n).
         activate: whether LayerNorm and GELU follow the convolution, as in the released code.

@@ -18,10 +18,13 @@ class Sparse(Attention):
     """One softmax over a local set of keys and a sparse set that spans the sequence (section 4.3, merged as in 5.1).
 
     ``strided``, with l = stride: query i sees a band of l positions, i - floor((l - 1) / 2) .. i + floor(l / 2), and
-    every j = i (mod l). O(L (l + L / l) D) time, L√L D at l = √L.
+    every j = i (mod l).
 
     ``fixed``, with b = block and c = summary: query i sees its own block of b positions, and in every block the
-    positions 0 and b - c .. b - 1. O(L (b + L c / b) D) time: quadratic with a small constant for a fixed b.
+    positions 0 and b - c .. b - 1.
+
+    O(L (l + L / l) D) time for ``strided``, L√L D at l = √L; O(L (b + L c / b) D) time for ``fixed``, quadratic with a
+    small constant for a fixed b.
 
     Args:
         pattern: ``strided`` or ``fixed``.

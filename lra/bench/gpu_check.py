@@ -232,6 +232,8 @@ def main() -> None:
     if not torch.cuda.is_available():
         log("gpu-check: torch sees no GPU, nothing was run")
         return
+    if not gpu_test_files():
+        sys.exit("lra: bench gpu-check needs a checkout of the repository, whose tests it runs")
 
     env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     env.setdefault("CUDA_VISIBLE_DEVICES", "0")

@@ -29,12 +29,13 @@ HEAD = ("operator", "kind", "ms", "share", "calls")
 PYTHON = "Python and the trainer, or the device idle"
 # Kinds of operators with a pattern of their names. The first match counts; the rest are element-wise or reductions.
 KINDS = {
-    PYTHON: r"^Optimizer|^\[pl\]|^enumerate",
+    PYTHON: r"^Optimizer|^\[pl\]|^enumerate|autograd::|Backward\d*$|^_[A-Z]",
     "matrix products": r"mm$|mm_|bmm|matmul|linear|conv|_scaled_dot_product|attention",
     "selection and random numbers": r"topk|sort|rand|bernoulli|uniform_|normal_|dropout$",
     "waiting for the device": r"_local_scalar_dense|item|is_nonzero|Synchronize|equal$",
     "moving data": r"copy|clone|cat$|stack|contiguous|gather|scatter|index|embedding|zero|fill|empty|pad|repeat"
-    r"|select_backward|slice_backward|Memcpy|Memset|detach|view|reshape|transpose|expand|as_strided|resize",
+    r"|select_backward|slice_backward|Memcpy|Memset|detach|view|reshape|transpose|expand|as_strided|resize"
+    r"|::t$|mT$|::to$|::select$|::slice$|squeeze|split|chunk|unbind|flatten|permute|flip|roll|alias|resolve_conj|lift_",
     "optimiser": r"adam",
 }
 # Kinds that count as arithmetic.

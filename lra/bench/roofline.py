@@ -1,7 +1,8 @@
 """Bytes and FLOPs that a mechanism alone needs, and the rates of this machine.
 
 G = batch x heads, n length, d head size, m selected or landmark tokens. With a copy bandwidth of B bytes/s and a matmul
-rate of F FLOP/s no kernel is faster than max(bytes / B, FLOPs / F). Bytes count what any attention moves once:
+rate of F FLOP/s no kernel is faster than max(bytes / B, FLOPs / F). Bytes count what attention moves once.
+If queries are keys, these are 3 and 8 G n d elements; the controls move less:
 
     forward                 read q, k, v, write the output                                              4 G n d elements
     forward and backward    and read q, k, v and the output's gradient, write the gradients of q, k, v  11 G n d
@@ -33,9 +34,16 @@ from .sdpa_backends import Exact
 from .workloads import DTYPES
 
 
-def num_bytes(G: int, n: int, d: int, dtype: torch.dtype, *, backward: bool) -> int:
-    """The bytes that any attention moves by the formulas above, see ``flops`` for the arguments."""
+def num_bytes(G: int, n: int, d: int, dtype: torch.dtype, *, backward: bool, shared_qk: bool) -> int:
+    """The bytes that attention moves by the formulas above, see ``flops`` for the other arguments.
+
+    Args:
+        shared_qk: whether queries and keys are one tensor.
+    """
     num_tensors = 11 if backward else 4
+    # Queries that are the keys are read once in each pass, and have one gradient.
+    if shared_qk:
+        num_tensors -= 3 if backward else 1
     return num_tensors * G * n * d * dtype.itemsize
 
 

@@ -119,6 +119,8 @@ class RowGroup:
                     raise ValueError(contestant.unavailable)
                 if self.workload == "error":
                     errors = workloads.rounding_errors(contestant, inputs, row.mode)
+                    if not all(map(math.isfinite, errors)):
+                        raise ValueError(f"an output or a gradient is not finite in {row.dtype}")
                     rows[i] = replace(row, errors=errors)
                 else:
                     steps[i], flops = self._build(contestant, row, inputs)
@@ -153,10 +155,17 @@ class RowGroup:
         shape = self.shape._replace(n=self.length, dtype=dtype)
         size = None
         # The roofline counts the tensors of an Attention; a Mixer of token vectors moves others.
-        attn = self.experiment(mechanism, pad).attn
-        if self.workload == "attention" and issubclass(attn.function, Attention):
-            G = shape.batch * shape.heads
-            size = roofline.num_bytes(G, self.length, shape.head_dim, DTYPES[dtype], backward=mode == "training")
+        function = self.experiment(mechanism, pad).attn.function
+        is_attention = isinstance(function, type) and issubclass(function, Attention)
+        if self.workload == "attention" and is_attention:
+            size = roofline.num_bytes(
+                shape.batch * shape.heads,
+                self.length,
+                shape.head_dim,
+                DTYPES[dtype],
+                backward=mode == "training",
+                shared_qk=function.shared_qk,
+            )
         return BenchRow(
             what=self.workload,
             mode=mode,
@@ -224,4 +233,4 @@ class RowGroup:
             power = max(power, log_time / log_length)
         expected = last.ms * (row.n / last.n) ** power / 1000
         limit = self.options.limit or math.inf
-        return f"left out: about {expected:.0f} s" if expected > limit else None
+        return f"left out: about {expected:.0f} s at n = {row.n:,}" if expected > limit else None

@@ -140,8 +140,8 @@ def _score_cell(results: TaskResults, label: str) -> Cell:
 
 
 def _decision(results: TaskResults) -> str:
-    """Return "yes", "no" with the reasons, or "open" with the mechanisms that have no run yet."""
-    missing = f"open: {', '.join(results.missing)} not run"
+    """Return "yes", "no" with the reasons, or "open" with the mechanisms that have no result."""
+    missing = f"open: no result of {', '.join(results.missing)}"
     if EXACT not in results.rows:
         return missing
     if results.task == UNSOLVED_TASK:

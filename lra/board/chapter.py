@@ -19,6 +19,8 @@ from .costs import picture as cost_picture
 from .results import BoardResults, mean_cell, plateau_table, ranking_table
 
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best learning rate."
+# Searches that are no boards: docs/recurrent.md has the table of this one.
+NO_BOARDS = ("recurrent",)
 # Columns of the ranking that the short table leaves out: collapsed seeds and both p-values.
 NUM_OMITTED = 3
 
@@ -51,8 +53,8 @@ def boards(studies: Studies, measured: Sequence[BenchRecord]) -> dict[str, Board
     # A search may exist before the first seed at a chosen rate has finished.
     found_boards = {}
     for search_name, search in studies.items():
-        if search_name.endswith(SEARCH_SUFFIX):
-            name = search_name.removesuffix(SEARCH_SUFFIX)
+        name = search_name.removesuffix(SEARCH_SUFFIX)
+        if search_name.endswith(SEARCH_SUFFIX) and name not in NO_BOARDS:
             found_boards[name] = BoardResults(name, studies.get(name, []), search, measured)
     return found_boards
 

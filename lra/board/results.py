@@ -13,9 +13,9 @@ from ..results.palette import CONTROL, EXACT, family
 from ..results.statistics import (
     SOLVED,
     Scores,
+    bootstrap_interval,
     holm,
     interquartile_mean,
-    interval,
     mean_interval,
     mean_over_tasks,
     normalised,
@@ -30,8 +30,9 @@ ABOUT = (
     "Normalised scores (chance = 0, perfect = 100): mean over tasks and seeds with a 95 % t interval over the seeds of "
     "each task, and interquartile mean (IQM, the middle half of the runs) with a 95 % bootstrap interval stratified by "
     "task, which is too narrow with few seeds. A failed seed counts as chance, or as the best constant answer if that "
-    f"is lower. Solved: seeds of at least {100 * SOLVED:.0f}; p: permutation test within tasks against {EXACT} and the "
-    "best control, also of another block, with Holm's correction."
+    f"is lower. Solved: seeds of at least {100 * SOLVED:.0f}; p: permutation test within tasks against {EXACT} and "
+    "against the control with the highest score, which may have another block than the mechanism, with Holm's "
+    "correction."
 )
 # A run has left the plateau from this normalised validation score on.
 PLATEAU = 0.2
@@ -165,7 +166,7 @@ def iqm_cell(scores: Scores) -> Cell:
         scores: normalised scores of each task, (seeds,). With a single seed of a task there is no interval.
     """
     iqm = float(interquartile_mean(scores))
-    ends = interval(scores, interquartile_mean) if min(map(len, scores)) > 1 else None
+    ends = bootstrap_interval(scores, interquartile_mean) if min(map(len, scores)) > 1 else None
     return _interval_cell(iqm, ends, num_runs=sum(map(len, scores)))
 
 

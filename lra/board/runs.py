@@ -18,7 +18,7 @@ from ..data import token_baselines
 from ..data.store import StoreError
 from ..results.lr_search import SEARCH_SUFFIX
 from ..runs import config_file, published, record
-from ..runs.reader import warn_of_missing_files
+from ..runs.reader import SeedDirs, warn_of_missing_files
 from ..runs.run_dir import check_choices
 from ..sweep.estimate import Estimates
 from ..sweep.options import SweepOptions
@@ -152,12 +152,13 @@ class Board:
         A published run of another configuration does not count.
 
         Raises:
-            ValueError: the run directory has another configuration.
+            ValueError: the run directory has another configuration, or another version of a custom class.
         """
         # A run of this machine, whose configuration is checked once.
         if state(run) in ("done", "diverged"):
             if run.folder not in self.checked_dirs:
                 check_choices(run.folder, entry.choices | {"optim.lr": rate})
+                SeedDirs(run.folder.parent).check_sources(entry.choices)
                 warn_of_missing_files(run.folder)
                 self.checked_dirs.add(run.folder)
             return record.load(run.folder / record.NAME)
@@ -175,7 +176,7 @@ class Board:
         """Find what is left of one mechanism on one task.
 
         Raises:
-            ValueError: a run directory has another configuration.
+            ValueError: a run directory has another configuration, or another version of a custom class.
         """
         # Phase one: the validation score at each rate whose run has ended, None where it diverged or collapsed.
         search = self.search

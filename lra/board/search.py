@@ -19,8 +19,8 @@ class Entry:
         mechanism: name of conf/attn with options of lra.train.
         experiment: name of conf/experiment.
         run: template with a placeholder seed and rate; ``at`` derives the runs of both phases from it.
-        choices: choices of the template, see ``Experiment.choices``.
-        options: options of the template.
+        choices: its flat choices, as in config.yaml.
+        options: its experiment, which ``_drop_duplicates`` compares.
     """
 
     mechanism: str
@@ -30,7 +30,7 @@ class Entry:
     options: Experiment
 
     def at(self, rate: float, seed: int, *, search: bool) -> PlannedRun:
-        """The run of a seed at a learning rate: of the search of the rate, phase one, or of phase two."""
+        """Return the run of a seed at a learning rate: in phase one if ``search``, otherwise in phase two."""
         home = self.run.folder.parents[2]
         label = self.run.label
         keys = label_keys(self.mechanism)

@@ -238,11 +238,19 @@ def name_positional(arguments: list[str], *names: str) -> list[str]:
     return named_arguments
 
 
+# Sections that the yamls of a group may set, in addition to the section of its name.
+_SECTIONS = {
+    "task": {"source", "masking", "budgets"},
+    "experiment": {"task", "source", "masking", "budgets", "attn", "block", "model", "pretrain"},
+    "attn": {"block"},
+}
+
+
 def delay_group_options(overrides: list[str]) -> list[str]:
     """Wrap the options of a swept group in ``choice``: attn=sdpa,cur_abs attn.count=32 -> attn.count=choice(32).
 
     Hydra first composes without the swept overrides, that is with another attn, which may lack a plain override's key;
-    it applies a choice only in each run.
+    it applies a choice only in each run. The same holds for options of other sections that the group's yamls set.
     """
     # Groups that have several values.
     parser = OverridesParser.create()
@@ -252,13 +260,15 @@ def delay_group_options(overrides: list[str]) -> list[str]:
             parsed[text] = parser.parse_override(text)
     swept = {o.key_or_group for o in parsed.values() if o.is_sweep_override() and (CONF / o.key_or_group).is_dir()}
 
-    # Options of these groups become a choice with one value.
+    sections = swept.union(*(_SECTIONS.get(group, set()) for group in swept))
+
+    # Options in these sections become a choice with one value.
     delayed = []
     for text in overrides:
         parsed_override = parsed.get(text)
         if parsed_override is not None and not (parsed_override.is_sweep_override() or parsed_override.is_delete()):
             key = parsed_override.key_or_group
-            if key not in swept and key.partition(".")[0] in swept:
+            if "." in key and key.partition(".")[0] in sections:
                 text = re.sub("=(.*)", r"=choice(\1)", text, count=1, flags=re.DOTALL)
         delayed.append(text)
     return delayed

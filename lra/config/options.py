@@ -128,7 +128,10 @@ class TaskOptions(Options):
     @property
     def data_command(self) -> str:
         """The command that prepares the data."""
-        return command_line("data", *self.data_overrides)
+        # ``compose`` imports this module.
+        from .compose import config_dir_flags
+
+        return command_line("data", *config_dir_flags(), *self.data_overrides)
 
     def data_source(self) -> DataSource:
         """Make the source of the data, which knows the command that prepares it and where prepared data are.

@@ -85,7 +85,8 @@ def escape(argument: str) -> str:
         ValueError: a group has a list as its value, which Hydra would read as something else.
     """
     key, equals, value = argument.partition("=")
-    if not equals or not _KEY.fullmatch(key):
+    # A flag of Hydra, such as --config-dir=<folder>, is no override.
+    if argument.startswith("-") or not equals or not _KEY.fullmatch(key):
         return argument
     group = key.lstrip("+~")
     if value.startswith("[") and (CONF / group).is_dir():

@@ -151,7 +151,7 @@ class TaskData(L.LightningDataModule):
         if may_be_empty:
             # A softmax over no key is undefined: the first token of an empty sequence counts as real.
             is_real[..., 0] |= ~is_real.any(-1)
-        # Without a masked token or padding, a mask is not needed.
+        # No mask if the task masks no token and the batch has no padding.
         mask = is_real if may_be_empty or shortest < width else None
 
         positions = None

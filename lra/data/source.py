@@ -119,7 +119,7 @@ class Source(ABC):
 
     @property
     def substitute(self) -> str | None:
-        """The start of the checksum of a file that replaces the official one.
+        """The start of a checksum of what replaces the official file: another archive, or a copy in another format.
 
         None if it is the official one, if no official checksum is published, and for generated data.
         """

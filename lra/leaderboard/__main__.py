@@ -55,6 +55,8 @@ def leaderboard(options: LeaderboardOptions) -> None:
         ValueError: no line is left, or there is no such mechanism.
     """
     if options.write:
+        if not (CONF.parent / "docs").is_dir():
+            raise ValueError("write=true needs a checkout of the repository, whose pages it writes")
         for path, text in pages().items():
             atomic.write(path, text)
             print(f"written: {path}")

@@ -20,7 +20,7 @@ from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.published import TITLES
 from ..results.summary import Row, Studies, collect
 from ..runs.published import HOME
-from .lines import LeaderboardLine
+from .lines import LeaderboardLine, group_of
 from .mechanism import MechanismFacts, format_option, mechanisms
 from .table import markdown
 
@@ -172,7 +172,8 @@ def costs(name: str) -> str:
 
 def leaderboard_section(name: str, lines: Sequence[LeaderboardLine]) -> str:
     """Show the lines of the leaderboard that belong to a mechanism."""
-    mechanism_lines = [line for line in lines if line.group == name or name in line.names]
+    group = group_of("", name)
+    mechanism_lines = [line for line in lines if line.group == group or name in line.names]
     if not mechanism_lines:
         return ""
     # The table's links are relative to docs, the card lies in docs/mechanisms.

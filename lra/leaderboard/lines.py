@@ -168,14 +168,20 @@ def group_of(model: str, attn: str) -> str:
     """
     # Several labels belong to the first mechanism, a label with options to the mechanism without them.
     if attn:
-        return re.sub(r"-[\w.]+=[^+]*", "", attn).split()[0]
+        name = _without_options(attn).split()[0]
+        # sdpa and softmax compute the same function.
+        return re.sub(r"^sdpa\b", "softmax", name)
     name = re.sub(r"\s*\(.*?\)", "", model).lower().strip()
     return ALIASES.get(name, name)
 
 
 def mechanism_of(label: str) -> str:
     """Name of the mechanism of a label, without options and pretraining: nystrom of nystrom-optim.lr=0.001."""
-    return group_of("", label).partition("+")[0]
+    return _without_options(label).partition("+")[0]
+
+
+def _without_options(labels: str) -> str:
+    return re.sub(r"-[\w.]+=[^+]*", "", labels)
 
 
 def convention(scores: Mapping[str, Score], average: float | None, note: str = "") -> str:
@@ -197,7 +203,7 @@ def convention(scores: Mapping[str, Score], average: float | None, note: str = "
     values = {task: score.value for task, score in scores.items()}
     rules = averaging_rules(values)
     if not rules:
-        return "tasks not printed"
+        return "tasks not recorded"
     for name, averaged_values in rules.items():
         if abs(mean(averaged_values) - average) < ROUNDING:
             return name
@@ -225,7 +231,8 @@ def averaging_rules(values: Mapping[str, float | None]) -> dict[str, list[float]
         rules["five tasks, ListOps left out"] = without_listops
     num_tasks = len(other_tasks)
     number_word = {4: "four", 5: "five"}.get(num_tasks, num_tasks)
-    rules[f"{number_word} tasks, Path-X left out"] = other_tasks
+    left_out = "Path-X" if num_tasks == 5 else "the others"
+    rules[f"{number_word} tasks, {left_out} left out"] = other_tasks
     # Without a score on Path-X, a source may count each FAIL, or the Path-X that it does not print, as 50 or 0.
     if path_x is None:
         failed = [task for task, value in values.items() if value is None]

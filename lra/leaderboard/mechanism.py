@@ -13,6 +13,8 @@ import yaml
 from ..config import CONF
 from ..results.table import in_markdown
 
+# Folder of the package ``lra``: the repository, or site-packages.
+ROOT = Path(__file__).parents[2]
 FOLDER = CONF / "attn"
 # Names without facts, since they stand for a class of the user.
 EXCLUDED = ("custom",)
@@ -70,7 +72,7 @@ class MechanismFacts:
         # The docstring names the file unless it has the name of the module.
         named = re.search(r"lra/reference/\w+\.py", self.docstring)
         path = named[0] if named else f"lra/reference/{Path(self.module).name}"
-        return path if (CONF.parent / path).is_file() else ""
+        return path if (ROOT / path).is_file() else ""
 
 
 @cache
@@ -136,7 +138,7 @@ def read_docstring(target: str) -> tuple[str, str]:
     # The class is not imported, since its module may need a GPU or an extra.
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-            return ast.get_docstring(node) or "", path.relative_to(CONF.parent).as_posix()
+            return ast.get_docstring(node) or "", path.relative_to(ROOT).as_posix()
     return "", ""
 
 
@@ -190,5 +192,9 @@ def format_option(value: object) -> str:
         target = str(inner.pop("_target_", "")).rpartition(".")[2]
         options = " ".join(f"{key} {format_option(item)}" for key, item in inner.items())
         return f"{target} {options}".strip()
+    if isinstance(value, str) and value.startswith("${of_budget:"):
+        # The default of budgets that set none of the keys.
+        default = value.removesuffix("}").rpartition(",")[2]
+        return "None" if default == "null" else default
     # A value with a dollar sign would begin a formula.
     return f"`{value}`" if "$" in str(value) else str(value)

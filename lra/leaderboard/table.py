@@ -47,14 +47,14 @@ lra leaderboard write=true   # writes this page and the index of docs/mechanisms
 | two-layer | the encoder of Nystromformer and of this suite: 2 layers, d 64, best validation checkpoint |
 | official | sizes of the Long Range Arena: up to 6 layers, d 512, chosen per task |
 | s4-sized | as state-space models and MEGA: mostly 4 to 8 layers, longer training, settings per task |
-| pretrained | the same model first trained to reconstruct the inputs of the task |
+| pretrained | the same model first trained to predict masked or next inputs of the task |
 | other | anything else, or not printed |
 
 | status | meaning |
 | --- | --- |
 | verified | measured in this repository, or a submission whose rerun by another person agrees |
 | reported | a submission without a rerun that agrees |
-| quoted | printed in a paper, and read there |
+| quoted | printed in a paper, and read there or in [one that quotes it](published.md#where-the-numbers-were-read) |
 | digest | printed in a paper, read in a summary of it |
 | recalled | general knowledge that was not checked in the paper |
 

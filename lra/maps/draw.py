@@ -97,8 +97,10 @@ def pixels(view: View) -> Figure:
 
     # The weights of each reading.
     for axes, at, weights in zip(panels[1:], view.at, view.weights, strict=False):
-        shades = weights[:num_pixels].reshape(side, side)
-        _shade(figure, axes, shades)
+        # A pixel that a class token has pushed out of the sequence has no weight.
+        shades = np.full(num_pixels, np.nan)
+        shades[: len(weights)] = weights[:num_pixels]
+        _shade(figure, axes, shades.reshape(side, side))
         axes.set_title(_reading_title(view, at, side), fontsize=9)
         if at is not None:
             row, column = divmod(at, side)

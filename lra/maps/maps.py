@@ -39,9 +39,15 @@ def attention_map(model: Classifier, batch: Batch, layer: int) -> Tensor | None:
     if not isinstance(attention, Attention):
         if not isinstance(mixer, Mixer):
             return None
-        first_call = calls(model, batch, mixer)[0]
-        x, mask = first_call.args
-        return mixer.attention_map(x, mask)
+        # One call of the mixer, or one for each tower.
+        tower_maps = []
+        for call in calls(model, batch, mixer):
+            x, mask = call.args
+            tower_map = mixer.attention_map(x, mask)
+            if tower_map is None:
+                return None
+            tower_maps.append(tower_map)
+        return torch.stack(tower_maps, 1).flatten(0, 1)
 
     # The sequences of the block; within it they may be cut into chunks.
     first_call = calls(model, batch, block)[0]

@@ -84,7 +84,8 @@ def views(
             size = isqrt(len(sequence))
             image = sequence[: size * size].reshape(size, size)
             at = markers(image.numpy())
-        sequences.append(sequence[:length].numpy())
+        # An image is drawn as a whole, even if a class token has pushed out its last pixel.
+        sequences.append(sequence.numpy() if is_image else sequence[:length].numpy())
         positions_by_tower.append(at)
         tower_readings.append(reading_weights(at, masks[tower], pool, width))
 

@@ -5,6 +5,8 @@ With e = R v - U v̄, the error of C v̄ for the selected queries q_I, whose exa
 
     O = C v̄ + S g      C = softmax(q k̄ᵀ / √D + log n)      U = rows I of C      S = softmax(-|q - q_I|² / h)
 
+with a bandwidth h, the mean squared distance of a query to the nearest selected one.
+
 C is the proportional attention of merged tokens (ToMe: Bolya et al. 2023), S the kernel regression of Nadaraya and
 Watson (1964) over queries. S e alone would flatten the peaks of e: with T the rows I of S, it gives T e at the selected
 queries and leaves a remainder (1 - T) e. So g = e + (1 - T) e + (1 - T)² e + ... smooths the remainders as well

@@ -92,8 +92,7 @@ def roc_auc(outputs: Num[Tensor, "n 2"], labels: Num[Tensor, "n"]) -> float:
     # Equal scores share a rank.
     _, ranks = scores.unique(return_inverse=True)
 
-    # Examples of each class at each rank.
-    # At least the number of ranks.
+    # Examples of each class at each rank; there are at most as many ranks as examples.
     num_examples = len(ranks)
     positive_ranks = ranks[labels == 1]
     negative_ranks = ranks[labels == 0]

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from ..board import chapter as board
+from ..config import CONF
 from ..config.entry import main
 from ..config.options import Options
 from ..config.schema import Loggers, Name
@@ -49,6 +50,8 @@ def report(options: ReportOptions) -> None:
         ValueError: there is nothing to show, ``show`` has an unknown name, or the folder cannot be written.
     """
     if options.published:
+        if not (CONF.parent / "docs").is_dir():
+            raise ValueError("published=true needs a checkout of the repository, whose pages it writes")
         paths = repository.save()
         print(f"written: {', '.join(map(str, paths))}")
         return

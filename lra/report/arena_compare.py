@@ -151,8 +151,8 @@ def gap_section(runs: dict[str, Runs]) -> str:
         f"Our score: {score:.2f} on {examples:,} examples. The standard error of our mean is {gap.own_error:.2f}, of "
         f"the published mean over its seeds {gap.published_error:.2f}, of its test set {gap.draw:.2f}, together "
         f"{gap.standard_error:.2f}: a gap is significant from {gap.threshold:.1f} points. The error of our mean "
-        "differs from the table above: few seeds underestimate their spread, so ours count with at least the "
-        f"published standard deviation of {PUBLISHED_STD}, and examples count with their largest variance, p (1 - p).",
+        "is larger than in the table above, because it assumes a standard deviation over seeds of at least the "
+        f"published {PUBLISHED_STD} and, for the examples, the variance p (1 - p).",
     ]
 
     # The longer training of the same mechanism.

@@ -16,7 +16,7 @@ from ..results.palette import Palette
 from ..results.published import PrintedValue
 from ..results.score_cells import MARKS
 from ..results.summary import Row, Studies
-from ..results.table import Chapter, Table
+from ..results.table import Chapter, Table, in_markdown
 from . import details, extensions, latex, page, paper_tables, results
 from .plots import learning_curves, seed_points, speed_accuracy
 from .plots.lr_curves import highlight
@@ -278,9 +278,9 @@ def markdown(studies: list[page.Study], chapters: Sequence[Chapter], notes: list
         sections.append(first.section(2))
         sections += [table.section() for table in further]
     for chapter in chapters:
-        sections += [f"## {chapter.title}", chapter.about]
+        sections += [f"## {in_markdown(chapter.title)}", chapter.about]
         sections += [table.section() for table in chapter.tables]
         for path, caption in chapter.pictures.items():
-            sections.append(f"![{caption}]({path.parent.name}/{path.name})")
+            sections.append(f"![{in_markdown(caption)}]({path.parent.name}/{path.name})")
     sections += ["## Notes on published values", "\n".join(notes)]
     return "\n\n".join(sections) + "\n"

@@ -61,10 +61,7 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     cost_file = home / BOARD / costs.FILE
     if cost_file.is_file():
         benchmarks.append(bench_record.load(cost_file))
-    # The search of the recurrent study is not a board: it has one task, and its own table.
-    searches = (recurrent.STUDY, f"{recurrent.STUDY}{SEARCH_SUFFIX}")
-    board_studies = {name: rows for name, rows in studies.items() if name not in searches}
-    boards = board.boards(board_studies, benchmarks)
+    boards = board.boards(studies, benchmarks)
 
     # The Arena's own table comes first in the README and in docs/results.md. The board's studies have another page.
     docs = root / "docs"

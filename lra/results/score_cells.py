@@ -18,8 +18,8 @@ MARKS = (
     "Welch's t-test on the finished seeds, with Holm's correction). ≈: no significant difference from the highest "
     f"mean; for a gain, no significant difference from zero (p > {SIGNIFICANCE}, the same test, corrected for the "
     "gains of the column). Two seeds are few: a large gain may lack significance, and a small one may have it by the "
-    "chance of two similar scores. A gain without ± has one seed on a side, or no score varies: then equal means count "
-    "as no significant difference, and other means have no test."
+    "chance of two similar scores. A gain without ± has no test: one side has a single seed, or no score varies and "
+    "the means differ."
 )
 
 

@@ -45,7 +45,7 @@ def p_value(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
     x = list(a.values())
     y = list(b.values())
 
-    # Scores are rounded to whole examples, so that equal ones do not show that there is no variance.
+    # Scores are counts of examples, so equal scores do not prove zero variance: different means have no test then.
     if variance(x) + variance(y) == 0:
         return 1.0 if x[0] == y[0] else None
 
@@ -199,7 +199,7 @@ def interquartile_mean(scores: Scores) -> np.ndarray:
     return stats.trim_mean(pooled, 0.25, axis=-1)
 
 
-def interval(
+def bootstrap_interval(
     scores: Scores,
     statistic: Callable[[Scores], np.ndarray],
     *,

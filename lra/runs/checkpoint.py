@@ -43,7 +43,7 @@ def read(path: Path, digest: str | None = None) -> Any:
     """
     try:
         if digest and atomic.digest(path) != digest:
-            raise Unreadable("this training wrote another one")
+            raise Unreadable("it is not the file that this training wrote")
         verify(path)
         with opened(path) as file:
             _check_crc(file)

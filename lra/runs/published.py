@@ -196,8 +196,9 @@ def save(study: Path, runs: Iterable[Published]) -> None:
         curve_lines += [key_columns | evaluation for evaluation in run.evaluations]
         fields = asdict(run.record)
         # Only runs of custom classes have sources.
-        if fields["sources"] is None:
-            del fields["sources"]
+        for part in (fields, fields["pretrain"]):
+            if part and part["sources"] is None:
+                del part["sources"]
         run_lines.append({name: _cell(value) for name, value in fields.items()})
     # A table without lines still has its columns.
     curve_columns = None if curve_lines else [*KEY, "step"]

@@ -1,6 +1,7 @@
 """Read runs below a folder: the files that training wrote, and the tables of published runs."""
 
 import contextlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,7 +216,8 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
     for evaluation in evaluations:
         step = int(evaluation["step"])
         for name, value in evaluation.items():
-            if name != "step":
+            # NaN and infinity cannot be drawn.
+            if name != "step" and math.isfinite(value):
                 curve = columns.setdefault(name, {})
                 curve[step] = value
     return columns

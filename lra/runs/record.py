@@ -43,6 +43,7 @@ class Pretraining:
         tokens: tokens in the batches of these steps, masked pixels included.
         step_ms: median time per step in milliseconds, a measurement.
         status: done | diverged.
+        sources: sha256 of the files of custom classes, by module; None if every class is one of the suite.
     """
 
     __pydantic_config__ = STRICT
@@ -55,6 +56,7 @@ class Pretraining:
     tokens: NonNegativeInt
     step_ms: NonNegativeFloat | None
     status: Status
+    sources: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +73,13 @@ class RunRecord:
             are real numbers.
         best_step: step of the best validation score.
         steps: number of training steps; for a run that diverged, the step at which it did.
-        step_ms: median time per step, a measurement.
-        peak_bytes: peak memory of the device, pretraining included, or of the whole process on a CPU, a measurement.
+        step_ms: median time per step since the last start of the run, a measurement; None if no step was left.
+        peak_bytes: peak memory of the device since the last start of the run, evaluations included, or of the whole
+            process on a CPU, a measurement.
         status: done | diverged.
         tokens: tokens in the batches of ``steps``.
         pretrain: pretraining, whose steps, tokens and time are not in the other fields.
-        data: start of the sha256 of a file that was read instead of the official one.
+        data: start of a checksum of the file or copy that was read instead of the official file.
         train_loss: mean training loss between the last two evaluations.
         val_loss: validation loss at ``best_step``.
         output_std: root of the mean, over the outputs, of their variance over the validation set, at ``best_step``.

@@ -210,8 +210,9 @@ class RunDir:
     def save_best(self, weights: Mapping[str, Tensor]) -> str:
         """Write ``best.ckpt``, before the ``last.ckpt`` of the same step.
 
-        A kill between the two repeats the steps since the older last.ckpt. On the same CPU they give the same score, so
-        best.ckpt is written again; on a GPU the score may differ, and then last.ckpt does not name this best.ckpt.
+        After a kill between the two, the run resumes from the older last.ckpt. On the same CPU it reaches the same
+        score and writes best.ckpt again. On a GPU the score may differ; then last.ckpt may name another best.ckpt,
+        which ``best_weights`` rejects.
 
         Args:
             weights: weights with the best validation score so far.
@@ -266,7 +267,7 @@ def _check_siblings(path: Path, choices: dict[str, Any]) -> None:
     """Check the choices of the other seeds that have begun or are open in another process, see ``check_choices``."""
     remedy = "seeds are averaged: start a new study with study=<name>, or add label_keys=[<option>]"
     for folder in sorted(path.parent.glob("seed-*")):
-        # A process that has just opened a run has not yet written its configuration.
+        # An open run counts once its configuration is written.
         is_open = (folder / config_file.NAME).exists() and lock.holder(folder / lock.NAME) is not None
         if folder != path and (has_begun(folder) or is_open):
             config_file.check(folder, choices, remedy=remedy, ignored=SEED_CHOICES)

@@ -73,16 +73,20 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
         ValueError: the mechanism has another ``attn.weights`` than the run, and no override sets it.
     """
     source = configuration(run, options.data.root)
-    # The machine, the loggers and the batch size of the evaluation come from the transfer, the rest from the run.
+    overrides = [override.lstrip("+~") for override in options.command_overrides]
+    # The machine, the loggers and the batch size of the evaluation come from the transfer, the rest from the run: its
+    # precision too, unless the command sets trainer.precision.
+    trainer = options.trainer
+    if not any(override.startswith("trainer.precision=") for override in overrides):
+        trainer = trainer.replace(precision=source.trainer.precision)
     data = source.data.replace(eval_batch=options.data.eval_batch or source.optim.batch)
     source = source.replace(
         runs=options.runs,
         logger=options.logger,
         multirun=options.multirun,
-        trainer=options.trainer,
+        trainer=trainer,
         data=data,
     )
-    overrides = [override.lstrip("+~") for override in options.command_overrides]
 
     # class_token=null means that the class token is selected if the run has one; False here means that the mechanism
     # lacks the option.

@@ -63,8 +63,9 @@ class SweepOptions(ManyRunsOptions):
 
     @classmethod
     def check_unresolved(cls, tree: Mapping[str, Any]) -> None:
-        if tree.get("attn") and "search" not in tree["sweep"]:
-            raise ValueError(f"attn {SEARCH_ONLY}")
+        for group in cls.unread:
+            if tree.get(group) and "search" not in tree["sweep"]:
+                raise ValueError(f"{group} {SEARCH_ONLY}")
 
     def check(self) -> None:
         if not self.sweep.grids and not self.sweep.search:

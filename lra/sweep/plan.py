@@ -150,7 +150,6 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     common += [override("study", study(options)), override("runs", options.runs)]
     if threads:
         common.append(f"trainer.threads={threads}")
-    # Each point of the grid on each task.
     for task, point in itertools.product(options.tasks, points(options.sweep)):
         overrides = [f"task={task}", *point, *common, *options.overrides]
         title = " ".join(line for line in overrides[: len(point) + 1] if not line.startswith("label_keys="))
@@ -170,6 +169,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
             continue
         for run in seeds:
             check_choices(run.folder, choices)
+        SeedDirs(composed.home).check_sources(choices)
         runs += seeds
     if skipped and not runs:
         raise ValueError(skipped[0])

@@ -8,6 +8,7 @@ if __name__ == "__main__":
 
     begin()  # before torch is imported
 
+import gc
 from datetime import UTC, datetime
 
 import torch
@@ -110,6 +111,8 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     pretraining = None
     if model is None and experiment.pretrained:
         pretraining = pretrain.run(plan, run_dir)
+        # The optimiser and the data of phase one are in reference cycles with its trainer.
+        gc.collect()
 
     # 1. Model and data.
     # Seed again after pretraining: the head gets the same initial weights whether pretraining ran now, was resumed, or

@@ -1,6 +1,7 @@
 """The device of a run: its choice, its name in a record, its memory, and the heap of the process on a CPU."""
 
 import ctypes
+import gc
 import os
 import platform
 import resource
@@ -46,6 +47,8 @@ def check_memory(params: int) -> None:
 
 def prepare_process(device: str, threads: int | None) -> None:
     """Prepare this process for a run: set the threads, and reset a GPU's peak memory or, on a CPU, keep heap pages."""
+    # The model and the data of an earlier seed are in reference cycles with its trainer.
+    gc.collect()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     else:

@@ -125,8 +125,8 @@ def linear(step: int, optim: Mapping) -> float:
 def cosine(step: int, optim: Mapping) -> float:
     """Learning rate of a step: warm-up to lr, then half a cosine from lr to 0 (S4, S5 and LRU).
 
-    The cosine lasts from the end of the warm-up to ``optim.steps``, or from the first to the second step of
-    ``optim.cosine``, of which the part during the warm-up is skipped. Before it the rate is lr, after it 0.
+    The cosine lasts from the end of the warm-up to ``optim.steps``; ``optim.cosine`` = [first, last] sets other steps.
+    A part of the cosine during the warm-up is skipped. Between warm-up and cosine the rate is lr, after the cosine 0.
     """
     if step <= optim["warmup"]:
         return warm_up(step, optim)

@@ -76,6 +76,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
         tokens=data.count_tokens(phase.steps),
         step_ms=phase.step_ms,
         status=phase.status,
+        sources=config_file.source_digests(pretrain_dir.choices),
     )
     pretrain_dir.finish_pretraining(pretraining)
     message = f"{pretrain_dir.title}: {pretraining.status}"
@@ -143,7 +144,12 @@ class PretrainDir(RunDir):
         path = self.path / record.PRETRAIN_NAME
         if not path.exists() and self.source:
             self._copy_from(self.source)
-        return record.load_pretraining(path, self.fingerprint) if path.exists() else None
+        if not path.exists():
+            return None
+        pretraining = record.load_pretraining(path, self.fingerprint)
+        remedy = "delete that folder to pretrain again"
+        config_file.check_sources(self.path, self.choices, pretraining.sources, remedy=remedy)
+        return pretraining
 
     def _copy_from(self, source: Path) -> None:
         """Copy the phase one of another run. Raises ValueError if it is damaged, not finished, or another one."""
@@ -160,10 +166,12 @@ class PretrainDir(RunDir):
             source_choices = choices_of(config_file.read(source_run / config_file.NAME))
             difference = config_file.difference(source_choices, self.choices) or "seed"
             raise ValueError(f"pretrain.from={source} was pretrained in another way ({difference})")
+        remedy = "pretrain again without pretrain.from"
+        config_file.check_sources(source_folder, self.choices, pretraining.sources, remedy=remedy)
 
         # A phase one that diverged before its first evaluation has neither file.
         for name in (checkpoint.METRICS, checkpoint.BEST):
-            checkpoint.copy(source_folder / name, self.path, remedy="pretrain again without pretrain.from")
+            checkpoint.copy(source_folder / name, self.path, remedy=remedy)
         record.save_pretraining(pretraining, self.path)
 
     def finish_pretraining(self, pretraining: Pretraining) -> None:

@@ -60,6 +60,43 @@ def test_checks_pass_for_other_options(check, words):
     assert check(config(*words.split(), *CHECK_SIZES))
 
 
+class Flawed(Attention):
+    """The values themselves, with the flaw that one check looks for."""
+
+    compactable = True
+
+    def __init__(self, sizes, *, flaw: str):
+        super().__init__(sizes)
+        self.flaw = flaw
+        self.num_calls = 0
+
+    def forward(self, q, k, v, mask=None):
+        self.num_calls += 1
+        match self.flaw:
+            case "evaluation_is_repeatable":
+                return v + self.num_calls
+            case "every_parameter_gets_a_gradient":
+                return v.detach()
+            case "compactable_as_declared":
+                return v * torch.arange(v.shape[2])[:, None]
+            case "no_mask_is_a_mask_of_real_tokens":
+                return v if mask is None else 2 * v
+            case "sequences_of_padding_stay_finite":
+                num_real = v.new_ones(1, 1) if mask is None else mask.sum(1, keepdim=True)
+                return v * (num_real / num_real)[:, :, None, None]
+            case "bfloat16_stays_near_float32":
+                return v + 100.0 * (v.dtype == torch.bfloat16)
+
+
+# ``EXCEPTIONS`` shows that the other checks can fail.
+FLAWS = set(properties.CHECKS) - {getattr(properties, name) for name, _ in EXCEPTIONS}
+
+
+@pytest.mark.parametrize("check", sorted(FLAWS, key=str), ids=lambda check: check.__name__)
+def test_check_detects_a_flaw(check):
+    assert not check(config(f"{__name__}.Flawed", *CHECK_SIZES, f"+attn.flaw={check.__name__}"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_compactable_flag_matches_behaviour(name):

@@ -23,6 +23,7 @@ from lra.reference import cur as reference
 from lra.reference import mega, nystrom
 
 L = 37
+N, LENGTH = 3, 24
 # The random cases of cur_attention.
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 CONTENTS = ("plain", "plain", "plain", "zero tokens", "duplicates", "constant", "zeros", "outlier")
@@ -173,9 +174,6 @@ def test_cur_plus_gradient_is_bounded_for_small_queries(size, impl):
     assert ours.isfinite().all() and ours.norm() < 2 * exact.norm()
     # The bandwidth is at least eps D / max |k|².
     assert cluster_attention._min_bandwidth(torch.tensor([[[[4.0, 0, 0], [1.0, 0, 0]]]]), 0.5) == 0.5 * 3 / 16
-
-
-N, LENGTH = 3, 24
 
 
 def draw_qkv_and_mask():

@@ -85,14 +85,8 @@ def test_skyformer_matches_definition():
         s = torch.cat([q[sample[:SAMPLES]], k[sample[SAMPLES:]]])
         m = soft_reference.gaussian_kernel(s, s) + skyformer.ridge * torch.eye(2 * SAMPLES, dtype=s.dtype)
         r = torch.diag(m.sum(1) ** -0.5)
-        return (
-            soft_reference.gaussian_kernel(q, s)
-            @ r
-            @ torch.linalg.inv(r @ m @ r)
-            @ r
-            @ soft_reference.gaussian_kernel(s, k)
-            @ v
-        )
+        left, right = soft_reference.gaussian_kernel(q, s), soft_reference.gaussian_kernel(s, k)
+        return left @ r @ torch.linalg.inv(r @ m @ r) @ r @ right @ v
 
     check(skyformer, oracle)
 

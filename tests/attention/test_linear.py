@@ -16,6 +16,7 @@ from lra.attention.lion import LionD, LionS
 from lra.reference import linear as reference
 
 LINEAR = [({}, 12), ({"causal": True}, 12), ({"causal": True}, 130), ({"normalise": False}, 12)]
+PERFORMER = [{"scalings": scalings, "eps": eps} for scalings in (1, 2) for eps in (0.0, 1e-4)]
 
 
 @pytest.mark.parametrize(("options", "length"), LINEAR, ids=str)
@@ -28,9 +29,6 @@ def test_linear_attention_matches_quadratic_form(options, length):
         return reference.linear_attention(q, k, v, **options)
 
     check(Linear(SIZES, **options), oracle, length)
-
-
-PERFORMER = [{"scalings": scalings, "eps": eps} for scalings in (1, 2) for eps in (0.0, 1e-4)]
 
 
 @pytest.mark.parametrize("options", [*PERFORMER, {"kernel": "relu"}], ids=str)

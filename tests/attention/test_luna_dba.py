@@ -11,6 +11,7 @@ from lra.attention.luna import Luna
 from lra.attention.transformer_ls import TransformerLS
 
 L, DIM, HEADS, LATENTS, WIDTH = 9, 8, 2, 3, 6
+LS_DIM, LS_LENGTH, RANK = 6, 11, 3
 OPTIONS = {Luna: {"rows": LATENTS}, DBA: {"latents": LATENTS, "width": WIDTH}}
 
 
@@ -78,9 +79,6 @@ def test_only_first_layer_has_initial_memory_parameter(words):
         assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
 
 
-LS_DIM, LS_LENGTH, RANK = 6, 11, 3
-
-
 def make_transformer_ls(**options):
     torch.manual_seed(0)
     mixer = TransformerLS(TOKEN_SIZES, dim=LS_DIM, rank=RANK, **options).double().eval()
@@ -122,9 +120,7 @@ def transformer_ls_oracle(mixer, x, real, window):
 
 
 @PATTERNS
-@pytest.mark.parametrize(
-    ("window", "kernel"), [(1, 0), (2, 0), (4, 0), (5, 0), (11, 0), (16, 0), (4, 1), (4, 3), (4, 5)]
-)
+@pytest.mark.parametrize("window, kernel", [(1, 0), (2, 0), (4, 0), (5, 0), (11, 0), (16, 0), (4, 1), (4, 3), (4, 5)])
 @torch.no_grad()
 def test_transformer_ls_matches_definition(pattern, window, kernel):
     """Padded positions are compared too: they hold output(0)."""

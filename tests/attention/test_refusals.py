@@ -127,11 +127,9 @@ def test_block_dropout_defaults_to_model_dropout(words, dropout):
         ("mega", "attn.weights=relu", "attn.weights must be one of softmax, laplace"),
         ("mega", "block.ndim=0", "block.ndim must be 1 or more, not 0"),
         ("linear", "block=mega", "block.bias must be false around Linear, which takes no position bias"),
+        # The text of an error without the name of an option is unchanged.
+        (f"{__name__}.Broken", "model.layers=2", "numbers of rows do not match$"),
     ],
 )
 def test_error_names_option_as_on_command_line(name, word, message):
     assert_error(f"^{message}", lambda: config(name, word).classifier())
-
-
-def test_unrelated_error_message_is_unchanged():
-    assert_error(r"^numbers of rows do not match$", config(f"{__name__}.Broken").classifier)

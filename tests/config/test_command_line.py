@@ -96,7 +96,7 @@ def test_escape_quotes_names_that_are_not_hydra_syntax(name):
 
 
 VALID = "attn=sdpa,luna seeds=[0,1] x={a:1} x=glob(*,exclude=psf*) x='a' -m --cfg=job ~x x= +x=choice(1,2) x=${y}"
-VALID += r" overrides=['optim.lr=1','a=b'] x=a\=b x=[0,[1]"
+VALID += r" --config-dir=../my-conf overrides=['optim.lr=1','a=b'] x=a\=b x=[0,[1]"
 
 
 def test_valid_hydra_syntax_is_not_escaped_and_overrides_are_quoted_once():
@@ -116,10 +116,16 @@ def kill_process(number=signal.SIGKILL):
     os.kill(os.getpid(), number)
 
 
+def terminate():
+    # Without the handler that a sweep of another test has set.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    kill_process(signal.SIGTERM)
+
+
 FAILURES = {
     "attn=a: refused": lambda: "attn=a: refused",
     "attn=a: ended by SIGKILL, perhaps because memory ran out": kill_process,
-    "attn=a: ended by SIGTERM": lambda: kill_process(signal.SIGTERM),
+    "attn=a: ended by SIGTERM": terminate,
     "attn=a: stopped at step 3": interrupt,
     "attn=a: ended with exit status 1": lambda: sys.exit(2),
 }
@@ -253,6 +259,7 @@ ERRORS = {
         "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be above 0, not -1",
         "sweep=selection mechanisms=[mean]": "such as sweep=board; others have sweep.grids",
         "sweep=board block=glu": "block=glu needs attn=<name>",
+        "sweep=selection block=glu": "block is an option of sweeps with a learning-rate search",
         "sweep=board tasks=[board_recall] attn=cur_abs ~attn.pinv.steps": "attn.pinv.steps is missing",
         "sweep=board tasks=[board_recall] attn=custom attn._target_=mine.Foo": "mine.Foo cannot be imported",
         "sweep=selection hydra/launcher=nope": "hydra/launcher=nope: no such choice; hydra/launcher is one of",
@@ -306,13 +313,16 @@ NEEDED |= dict.fromkeys((bench, report, maps, prepare, lengths, inverses, dropin
 def test_wrong_value_of_each_option_is_a_one_line_error(entry, value):
     (kind, *_) = get_type_hints(entry.__wrapped__).values()
     options = OmegaConf.load(CONF / f"{kind.conf}.yaml")
+    num_errors = 0
     for key in sorted(options.keys() - {"defaults", "hydra"}):
         words = [*NEEDED[entry].split(), f"{key}={value}"]
         try:
             compose(kind, words)
         except Exception as error:
+            num_errors += 1
             assert is_user_error(error), words
             assert "\n" not in explain(error), words
+    assert num_errors
 
 
 def test_explanation_of_errors_that_caused_each_other_ends():

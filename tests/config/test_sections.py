@@ -75,20 +75,14 @@ def test_value_outside_range_raises(message):
     assert_error(f"^x must be {message}$", in_range, "x", value, bounds, "")
 
 
-WRONG = [("bigbird", "block", 1.5), ("cur_abs", "score", "best"), ("lru", "r_max", 0.0)]
-
-
-@pytest.mark.parametrize("name, option, value", WRONG)
+@pytest.mark.parametrize(
+    "name, option, value", [("bigbird", "block", 1.5), ("cur_abs", "score", "best"), ("lru", "r_max", 0.0)]
+)
 def test_command_line_and_python_raise_the_same_error(name, option, value):
-    with pytest.raises(ValueError) as from_command_line:
-        config(name, f"attn.{option}={value}")
-
-    constructor = config(name).attn.function
     sizes = Sizes(heads=2, head_dim=4, value_dim=4, length=64)
-    with pytest.raises(ValueError) as from_python:
-        constructor(sizes, **{option: value})
-
-    assert str(from_command_line.value) == f"attn.{from_python.value}"
+    from_command_line = assert_error(".", config, name, f"attn.{option}={value}")
+    from_python = assert_error(".", config(name).attn.function, sizes, **{option: value})
+    assert from_command_line == f"attn.{from_python}"
 
 
 class Own(Attention):
@@ -145,8 +139,7 @@ def test_options_are_frozen_and_replace_validates_and_rebuilds_the_meta_model():
     assert_error(r"^optim\.eval_every must divide optim\.steps 7, not 3: add optim.eval", actual.optim.replace, steps=7)
 
 
-with Path(__file__).with_name("choices.csv").open() as _file:
-    TABLE = list(csv.DictReader(_file))
+TABLE = list(csv.DictReader(Path(__file__).with_name("choices.csv").read_text().splitlines()))
 
 
 @pytest.mark.parametrize(
@@ -166,17 +159,15 @@ def test_label_has_options_that_differ_from_the_experiment(words):
     assert experiment("experiment=s4d_listops", *words.split()).label == LABELS[words]
 
 
-TASKS = [name for name in choices("experiment") if name.startswith("board_")]
-
-
 def test_board_experiments_set_board_protocol_and_are_in_the_sweep():
-    for name in TASKS:
+    names = [name for name in choices("experiment") if name.startswith("board_")]
+    for name in names:
         actual = experiment(f"experiment={name}", "attn=cur_abs")
         assert (actual.study, actual.budget, actual.protocol.name) == ("board", "board", "clean"), name
         assert f"board_{actual.task.name}" == name and actual.model.dropout == 0 and actual.optim.own_lr_max == 1e-3
         # The benchmark of the board has the same token budget.
         assert LENGTH_PER_BUDGET * actual.attn.get("count") == actual.task.length
-    assert sorted(compose(SweepOptions, ["sweep=board"]).tasks) == [task for task in TASKS if task != "board_listops"]
+    assert sorted(compose(SweepOptions, ["sweep=board"]).tasks) == [task for task in names if task != "board_listops"]
 
 
 RECIPES = """

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from conftest import LEVEL, assert_error, config, p_value, set_up
 from hydra.core.global_hydra import GlobalHydra
-from server import imdb
+from server import imdb, write_folder
 from torch.utils.data import DataLoader
 
 import lra
@@ -23,6 +23,16 @@ from lra.data import token_baselines as bag
 from lra.data.datamodule import TaskData
 from lra.data.split import EpochPermutation, Split
 from lra.ops import metrics
+
+
+def test_load_dataset_keeps_both_texts_of_a_pair(tmp_path):
+    lines = b"1.0\t1\t2\tab\tcdef\n0.0\t3\t4\tghi\tj\n"
+    folder = write_folder(tmp_path / "a", {f"new_aan_pairs.{part}.tsv": lines for part in ("train", "eval", "test")})
+    words = [f"source.release={folder}", *(f"source.{name}=null" for name in ("train", "val", "test"))]
+    dataset = lra.load_dataset("retrieval", budget="smoke", root=tmp_path / "data", download=True, overrides=words)
+    batch = dataset.collate([dataset[0], dataset[1]])
+    assert batch.mask.sum(-1).tolist() == [[2, 4], [3, 1]] and batch.label.tolist() == [1, 0]
+    assert batch.tokens[0].tolist() == [[98, 99, 0, 0], [100, 101, 102, 103]] and dataset.metadata.num_texts == 2
 
 
 def test_epoch_permutation_depends_only_on_seed_and_position():

@@ -36,6 +36,7 @@ VALUES = {
 PARAMETERS = {size: dict(zip(NAMES, values, strict=True)) for size, values in VALUES.items()}
 KINDS = [(size, margin) for size, values in PARAMETERS.items() for margin in values["paddle_margin_list"]]
 every_kind = pytest.mark.parametrize(("size", "margin"), KINDS)
+ROLES = ("target", "distractor", "marker")
 
 
 def move(point, distance, theta):
@@ -150,9 +151,6 @@ class Pieces:
 
     def anchor(self, pivot, theta):
         return move(pivot, self.length + 2 * self.margin, theta)
-
-
-ROLES = ("target", "distractor", "marker")
 
 
 def counted(edges: list[float], values: list) -> list[int]:

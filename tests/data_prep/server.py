@@ -10,7 +10,6 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from conftest import assert_error, experiment
 from PIL import Image
@@ -118,12 +117,6 @@ def prepared(source, root: Path) -> dict[str, list[tuple]]:
     """Prepare a source in `root`, verify its checksums and return the examples of each split."""
     verify(source.prepare(root))
     return {name: examples(split) for name, split in source.load(root).items()}
-
-
-def official(*names: str) -> Path:
-    """The first of these names that exists in the folder LRA_TEST_DATA; skip the test if none does."""
-    paths = [path for name in names if (path := Path(os.environ.get("LRA_TEST_DATA", "nowhere")) / name).exists()]
-    return paths[0] if paths else pytest.skip(f"LRA_TEST_DATA: a folder with {' or '.join(names)}")
 
 
 def trained(folder: Path, *args: str) -> record.RunRecord:

@@ -113,8 +113,7 @@ def read_with_tarfile(path, part):
 def test_text_splits_match_paper(tmp_path, reviews):
     source = Text(**reviews)
     splits = prepared(source, tmp_path / "data")
-    train = read_with_tarfile(reviews["archive"], "train")
-    test = read_with_tarfile(reviews["archive"], "test")
+    train, test = (read_with_tarfile(reviews["archive"], part) for part in ("train", "test"))
     assert splits == {"train": train, "val": test, "test": test} and len(train) == len(test) == 40
     # The validation set is the test set, which is stored only once.
     file_stems = {path.name.split(".")[0] for path in source.folder(tmp_path / "data").iterdir()}

@@ -13,23 +13,9 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from conftest import config
-from server import (
-    EQUAL_IMAGES,
-    INNER,
-    NO_METADATA,
-    RECORDS,
-    assert_error,
-    cifar,
-    image_files,
-    imdb,
-    nest,
-    png,
-    prepared,
-    write_folder,
-    write_release,
-    write_tar,
-)
+import server
+from conftest import assert_error, config
+from server import INNER, RECORDS, cifar, image_files, imdb, nest, png, prepared, write_folder, write_release, write_tar
 
 from data_prep import __main__ as command
 from data_prep import baselines, inspect, survey
@@ -38,6 +24,7 @@ from data_prep.adding import Adding
 from data_prep.expressions import decode
 from data_prep.image import OFFICIAL
 from data_prep.listops import ListOps
+from data_prep.pathfinder.listing import FOLDERS
 from data_prep.retrieval import Retrieval
 from data_prep.text import Text
 from lra.config.compose import compose
@@ -46,6 +33,11 @@ from lra.runs import record
 from lra.train.__main__ import train
 
 show_baselines = baselines.baselines.__wrapped__
+HEAD = b"Source\tTarget\n"
+LISTOPS = {f"basic_{name}.tsv": HEAD + b"[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
+PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\tdd\n0.0\te\tf\tg\thhh\n" for name in ("train", "eval", "test")}
+PYTHON_BATCH = pickle.dumps({b"data": RECORDS["test_batch"][:3, 1:], b"labels": [1, 2, 2]})
+PYTHON_BATCHES = {f"cifar-10-batches-py/{name}": PYTHON_BATCH for name in RECORDS}
 
 
 @pytest.fixture
@@ -141,13 +133,6 @@ def test_baselines_of_all_tasks_skip_missing_data(tmp_path, monkeypatch, capfd):
     assert_error("task must be one of all, adding", show_baselines, compose(PrepareOptions, []))
 
 
-HEAD = b"Source\tTarget\n"
-LISTOPS = {f"basic_{name}.tsv": HEAD + b"[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
-PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\tdd\n0.0\te\tf\tg\thhh\n" for name in ("train", "eval", "test")}
-PYTHON_BATCH = pickle.dumps({b"data": RECORDS["test_batch"][:3, 1:], b"labels": [1, 2, 2]})
-PYTHON_BATCHES = {f"cifar-10-batches-py/{name}": PYTHON_BATCH for name in RECORDS}
-
-
 def pickles(stem, record, count):
     return {f"lra-{stem}.{part}.pickle": pickle.dumps([record] * count) for part in ("train", "dev", "test")}
 
@@ -155,11 +140,7 @@ def pickles(stem, record, count):
 @pytest.fixture
 def inspected(capsys):
     """Run lra data inspect on a path: returns the exit status and stdout."""
-
-    def run(path):
-        return inspect.main([str(path)]), capsys.readouterr().out
-
-    return run
+    return lambda path: (inspect.main([str(path)]), capsys.readouterr().out)
 
 
 LAYOUTS = {
@@ -212,8 +193,8 @@ DAMAGED_FILES = {
     "imgs/8/sample_3.png: is empty": {IMAGE: b""},
     "sample_3.png: is no readable image of 32 x 32": {IMAGE: SMALL},
     "imgs/8/sample_3.png: is missing": {IMAGE: None},
-    "only 21 of 60 images are different": nest(INNER, EQUAL_IMAGES),
-    "has no metadata/*.npy": nest(INNER, NO_METADATA),
+    "only 21 of 60 images are different": nest(INNER, server.EQUAL_IMAGES),
+    "has no metadata/*.npy": nest(INNER, server.NO_METADATA),
     "data_batch_1.bin: has 18,437 bytes, not records of 3,073": {BATCH: RECORDS["test_batch"].tobytes()[:-1]},
     "it lacks data_batch_3": {name: PYTHON_BATCH for name in PYTHON_BATCHES if name[-1] != "3"},
     "test_batch.bin: is missing": {BATCH: RECORDS["test_batch"].tobytes()},
@@ -240,6 +221,9 @@ def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspec
     for name, line in counts.items():
         status, out = inspected(tmp_path / name)
         assert status == 0 and line in out and f"source.archive={tmp_path / name}" in out
+        # The command accepts the checksum of an archive that is not the official one; python.tar.gz has none.
+        digest = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+        assert (f" source.sha256={digest}" in out) == (name != "python.tar.gz")
     ListOps(min_length=5, max_length=20, train=5, val=5, test=5).prepare(tmp_path / "data")
     write_folder(tmp_path, {"hub/train/a.parquet": b"", "hub/test/a.parquet": b"", "my mega/input/train.src": b""})
     folders = ("train/neg", "train/pos", "test/neg", "test/pos")
@@ -255,6 +239,16 @@ def test_inspect_recognises_official_archives_and_other_formats(tmp_path, inspec
         "test          2 examples  length 4 / 4 / 4  labels 0:1 1:1",
     ):
         assert status == 0 and line in out
+
+
+def test_inspect_takes_relative_paths_and_the_empty_image_of_the_release(tmp_path, inspected, monkeypatch):
+    folder = f"pathfinder32/{FOLDERS[6]}"
+    write_folder(tmp_path / folder, image_files(contour=6, **{"imgs/0/sample_172.png": b""}))
+    for place in ("pathfinder32", folder):
+        monkeypatch.chdir(tmp_path / place)
+        status, out = inspected(".")
+        assert status == 0 and "tolerated: " in out and "sample_172.png: is empty, as in the official release" in out
+        assert "all has 60 examples, the official data 199,999" in out
 
 
 def test_zip_archive_is_rejected_at_once(tmp_path, capsys):

@@ -30,6 +30,8 @@ from data_prep.text import Text
 from lra.data.store import Split
 
 SIZES = {"train": 40, "val": 5, "test": 5}
+# Names of tokens and classes, as a source has them.
+NAMED = SimpleNamespace(alphabet=tuple("_abc"), classes=("cat", "dog"))
 
 
 def task(source, root, kind="expression", limit=64, shift=0):
@@ -191,10 +193,6 @@ def test_tfds_default_config_is_official_task(tmp_path):
     assert builder.builder_config.name == "lra" and str(builder.version) == ListOps.version
     assert builder.builder_config.source.provenance == ListOps().provenance
     assert builder.info.supervised_keys == ("source", "target")
-
-
-# Names of tokens and classes, as a source has them.
-NAMED = SimpleNamespace(alphabet=tuple("_abc"), classes=("cat", "dog"))
 
 
 def render(sequences, labels, count):

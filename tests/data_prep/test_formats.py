@@ -22,15 +22,16 @@ from data_prep.pathfinder.generator import Pathfinder
 from data_prep.retrieval import Retrieval
 from data_prep.text import Text
 
+NESTED = [{"a": np.arange(6, dtype=">i4").reshape(2, 3), "b": np.float32(1.5)}, {"c": (1, None, "t", b"u", [True])}]
+TEXTS = [(bytes([65 + i, 0, 255, 32]) * (1 + i % 3), bytes([97 + i] * 5), i % 2) for i in range(30)]
+PIXEL_LINES = [(bytes(range(256)) * 4 if i % 3 else bytes([i]) * 1024, i % 2) for i in range(30)]
+
 
 class Hostile:
     """An object whose pickle runs a shell command when pickle.load reads it."""
 
     def __reduce__(self):
         return os.system, ("touch hacked",)
-
-
-NESTED = [{"a": np.arange(6, dtype=">i4").reshape(2, 3), "b": np.float32(1.5)}, {"c": (1, None, "t", b"u", [True])}]
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -108,9 +109,6 @@ def test_listops_pickles_reject_invalid_expressions_and_labels(tmp_path):
     write_pickles(tmp_path, "listops", examples)
     message = r"train.pickle, example 4: .* evaluates to \d, its label is \d"
     assert_rejected(ListOps(release=tmp_path), tmp_path / "data", message)
-
-
-TEXTS = [(bytes([65 + i, 0, 255, 32]) * (1 + i % 3), bytes([97 + i] * 5), i % 2) for i in range(30)]
 
 
 def test_pickles_of_texts_and_images_are_read(tmp_path):
@@ -260,9 +258,6 @@ def write_pixel_lines(folder, examples):
         write_folder(folder, {f"input/{part}.src": pixels.encode(), f"label/{part}.label": labels.encode()})
 
 
-PIXEL_LINES = [(bytes(range(256)) * 4 if i % 3 else bytes([i]) * 1024, i % 2) for i in range(30)]
-
-
 def test_mega_pixel_files_are_read(tmp_path):
     write_pixel_lines(tmp_path, PIXEL_LINES)
     expected = split_examples([(label, image) for image, label in PIXEL_LINES])
@@ -334,9 +329,10 @@ def test_parquet_and_arrow_columns_are_read_for_each_task(tmp_path, suffix):
     assert_error(r"source.columns must be 1 of inputs, then the label, got \['a'\]", Text, archive=text, columns=["a"])
     trees = write("trees", [(decode(ids), y) for ids, y in listops()], ["Source", "Target"])
     assert prepared(ListOps(release=trees), data) == split_examples([(y, ids.tobytes()) for ids, y in listops()])
-    curves = write(
-        "curves", [(image_cell(np.full((32, 32, 3)[: 2 + i % 2], i)), i % 2) for i in range(30)], ["image", "label"]
-    )
+    wrong = write("wrong", [(decode(ids), (y + 1) % 10) for ids, y in listops()], ["Source", "Target"])
+    assert_rejected(ListOps(release=wrong), tmp_path / "bad", r"wrong: train, example 1: the answer is \d, not \d")
+    images = [(image_cell(np.full((32, 32, 3)[: 2 + i % 2], i)), i % 2) for i in range(30)]
+    curves = write("curves", images, ["image", "label"])
     assert prepared(Pathfinder(release=curves), data) == split_examples([(i % 2, bytes([i]) * 1024) for i in range(30)])
     message = "example 1: 1024 pixels instead of 4096, an image of another size"
     assert_rejected(Pathfinder(release=curves, size=64), tmp_path / "bad", message)
@@ -371,6 +367,7 @@ COLUMN_FILES = {
     "lacks train-1-of-9.arrow, .*, train-5-of-9.arrow, 3 more": ["data/train-0-of-9.arrow"],
     "train-0-of-1.parquet and .*/train.parquet are named": ["train-0-of-1.parquet", "train.parquet"],
     "test.arrow and .*/test.parquet are named in two": ["test.arrow", "test.parquet"],
+    "a-train.arrow and .*/b-train.arrow are named in two": ["a-train.arrow", "b-train.arrow"],
     "val-0.*a.arrow and .*b.arrow are the same part": [f"val-0-of-1-{digit * 16}.arrow" for digit in "ab"],
 }
 

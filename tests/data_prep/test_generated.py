@@ -26,6 +26,8 @@ from data_prep.synthetic import LENGTHS
 from data_prep.temporal_order import TemporalOrder
 
 SMALL = {"min_length": 5, "max_length": 60, "max_depth": 5, "max_args": 4, "p_operator": 0.4}
+TINY_EVAL_SPLITS = {"train": 100, "val": 1, "test": 1}
+DISTINCT_WRITES = {"length": 128, "writes": [4, 8, 16, 32], "registers": 64, "values": 64, "overwrite": False}
 OPERATORS = {
     "[MIN": lambda *values: min(values),
     "[MAX": lambda *values: max(values),
@@ -148,10 +150,6 @@ def test_unsatisfiable_listops_options_raise_instead_of_looping(tmp_path, argume
     assert_rejected(ListOps(**{"min_length": 20, "max_length": 40} | arguments), tmp_path, "too few new trees")
 
 
-TINY_EVAL_SPLITS = {"train": 100, "val": 1, "test": 1}
-DISTINCT_WRITES = {"length": 128, "writes": [4, 8, 16, 32], "registers": 64, "values": 64, "overwrite": False}
-
-
 @pytest.mark.parametrize(
     ("kind", "length"),
     [(Recall, 128), (TemporalOrder, 256), (Chain, 64), (Registers, 256), *((Adding, length) for length in LENGTHS)],
@@ -218,10 +216,9 @@ def test_invalid_option_error_names_option(kind, options, reason):
     assert_error(reason, kind, **options)
 
 
-TITLES = ("recall_N64_K4", "temporal_order_N128", "adding_N128", "chain_N64", "registers_N256", "majority_N128")
-
-
-@pytest.mark.parametrize("name", TITLES)
+@pytest.mark.parametrize(
+    "name", ["recall_N64_K4", "temporal_order_N128", "adding_N128", "chain_N64", "registers_N256", "majority_N128"]
+)
 def test_run_on_synthetic_task_records_length_and_stores_no_data(name, tmp_path):
     result = trained(tmp_path, f"task={name.partition('_N')[0]}", "attn=sdpa")
     assert (result.task, result.status) == (name, "done")

@@ -82,10 +82,9 @@ def test_damaged_fasta_gzip_raises(tmp_path, damage):
 
 def test_missing_fasta_error_names_source_options(sequences, tmp_path):
     options, _ = sequences
-    with pytest.raises(ValueError, match=r"lra data task=genome source.dog=<path> source.donkey=<path>"):
-        Genome(dog=options["dog"]).open(tmp_path)
-    with pytest.raises(ValueError, match=r"source.donkey=/nowhere: there is no such file"):
-        Genome(dog=options["dog"], donkey="/nowhere").open(tmp_path)
+    dog = options["dog"]
+    assert_error(r"lra data task=genome source.dog=<path> source.donkey=<path>", Genome(dog=dog).open, tmp_path)
+    assert_error("source.donkey=/nowhere: there is no such file", Genome(dog=dog, donkey="/nowhere").open, tmp_path)
     with pytest.raises(StoreError, match="prepare it with: lra data task=genome"):
         Genome(**options).open(tmp_path)
     too_short = Genome(**options | {"longer_than": 9999})

@@ -2,19 +2,8 @@
 
 import numpy as np
 import pytest
-from server import (
-    EQUAL_IMAGES,
-    INNER,
-    assert_rejected,
-    image_files,
-    labelled_images,
-    nest,
-    png,
-    prepared,
-    write_folder,
-    write_release,
-    write_tar,
-)
+import server
+from server import INNER, assert_rejected, image_files, nest, png, prepared, write_folder, write_release, write_tar
 
 from data_prep.listops import ListOps
 from data_prep.pathfinder.generator import Pathfinder
@@ -92,7 +81,7 @@ def test_splits_hold_each_image_of_folder_exactly_once(tmp_path, monkeypatch, in
     write_folder(tmp_path / "release" / inner, image_files())
     splits = prepared(Pathfinder(release=tmp_path / "release"), tmp_path / "data")
     assert {name: len(split) for name, split in splits.items()} == {"train": 48, "val": 6, "test": 6}
-    assert sorted(example for split in splits.values() for example in split) == sorted(labelled_images())
+    assert sorted(example for split in splits.values() for example in split) == sorted(server.labelled_images())
 
 
 @pytest.mark.parametrize("top", ["lra_release/lra_release/", "./lra_release/", ""])
@@ -101,6 +90,10 @@ def test_archive_gives_same_splits_as_unpacked_folder(tmp_path, top):
     source = Pathfinder(release=write_archive(tmp_path / "lra_release.gz", image_files(), top))
     assert prepared(source, tmp_path / "b") == prepared(Pathfinder(release=folder), tmp_path / "a")
     assert [path.name for path in (tmp_path / "b").glob("*/")] == [source.folder("").name]
+    # The folder of the archive, with nothing unpacked in it.
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed/lra_release.gz").write_bytes((tmp_path / "lra_release.gz").read_bytes())
+    assert Pathfinder(release=tmp_path / "packed").folder("") == source.folder("")
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -108,7 +101,8 @@ def test_empty_invalid_and_missing_images_are_skipped_and_counted(tmp_path, pack
     small, deep = png(np.zeros((16, 16), np.uint8)), png(np.full((32, 32), 300, np.uint16))
     changes = {SAMPLE: b"", "imgs/8/sample_4.png": b"PNG", "imgs/9/sample_30.png": small, "imgs/9/sample_31.png": deep}
     path = write_images(tmp_path, packed, image_files(**changes, **{"imgs/10/sample_55.png": None}))
-    assert sum(map(len, prepared(Pathfinder(release=path), tmp_path / "data").values())) == len(labelled_images()) - 5
+    splits = prepared(Pathfinder(release=path), tmp_path / "data")
+    assert sum(map(len, splits.values())) == len(server.labelled_images()) - 5
     lines = [line for line in capfd.readouterr().err.splitlines() if "skipped" in line]
     assert sum(int(line.split()[1]) for line in lines) == 5
 
@@ -120,7 +114,7 @@ def test_folder_of_another_contour_length_is_rejected(tmp_path):
 
 DAMAGED = {
     r"metadata/9.npy, line 1: not a folder, a file": {"metadata/9.npy": b"imgs/9 sample_25.png 0 2\n"},
-    r"only 1[0-9] of 48 images are different, so these are not the images": EQUAL_IMAGES,
+    r"only 1[0-9] of 48 images are different, so these are not the images": server.EQUAL_IMAGES,
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pathfinder_reference
 import pytest
+from conftest import slow
 from numba import njit
 from pathfinder_reference import KINDS, PARAMETERS, Pieces, dilate, disk, every_kind, marker, move, opposite
 from scipy.ndimage import grey_dilation, label
@@ -137,9 +138,7 @@ def test_extension_candidates_and_rejections_match_reference(size, margin):
     assert num_rejected
 
 
-@pytest.mark.parametrize(
-    ("size", "margin"), [pytest.param(*kind, marks=[pytest.mark.slow] * (kind[0] > 128)) for kind in KINDS]
-)
+@pytest.mark.parametrize("size, margin", [slow(*kind) if kind[0] > 128 else kind for kind in KINDS])
 def test_distractor_starts_are_uniform_over_free_pixels_of_reference(size, margin):
     table, oracle = paddle_table(size, margin, void=False), Pieces(size, margin)
     with_targets = curves(size, margin)[0][0]
@@ -180,11 +179,8 @@ def test_painted_images_match_reference(size, contour):
         assert abs(image - exact).max() <= 0.5 + 1e-9
 
 
-@pytest.mark.parametrize(
-    # Fast tests cover sizes 32 and 128, the two tasks of the benchmark.
-    "kind",
-    [pytest.param(kind, marks=[pytest.mark.slow] * kind.startswith(("64", "256"))) for kind in ORIGINAL["statistics"]],
-)
+# Fast tests cover sizes 32 and 128, the two tasks of the benchmark.
+@pytest.mark.parametrize("kind", [slow(k) if k.startswith(("64", "256")) else k for k in ORIGINAL["statistics"]])
 def test_image_statistics_match_original_generator(kind):
     """Two-sample chi-square tests: none significant at 1 percent after Bonferroni correction for the statistics."""
     size, contour = map(int, kind.split())

@@ -23,6 +23,7 @@ SIZES = {"train": 300, "val": 40, "test": 40}
 LARGE_SIZES = {"train": 40_000, "val": 1, "test": 1}
 # Writes to distinct registers, as the pairs of recall.
 DISTINCT = {"length": 128, "writes": [4, 8, 16, 32], "registers": 64, "values": 64, "overwrite": False}
+FEW_REGISTERS = {"length": 64, "writes": [63, 1], "registers": 2, "values": 3}
 
 
 def assert_uniform(values, size):
@@ -193,9 +194,6 @@ def split_register_tokens(sequences, source):
 def first_valid(drawn):
     """The first entry of each sequence that is not -1, (n, L) -> (n,)."""
     return drawn[np.arange(len(drawn)), (drawn >= 0).argmax(1)]
-
-
-FEW_REGISTERS = {"length": 64, "writes": [63, 1], "registers": 2, "values": 3}
 
 
 @pytest.mark.parametrize("options", [{}, DISTINCT, FEW_REGISTERS, {**FEW_REGISTERS, "writes": [43, 1], "gap": 20}])

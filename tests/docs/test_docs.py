@@ -22,6 +22,14 @@ from lra.runs import published
 UNIQUE_COMMANDS = {(c.page in OWN, *c.words): c for c in COMMANDS}.values()
 PYTHON = [block for block in BLOCKS if block.language == "python" and not block.file]
 SNIPPETS = [block for block in PYTHON if "transformers" not in block.text]
+# Overrides with which a command takes about a second.
+TRAIN = "budget=smoke seeds=[0] trainer.threads=1"
+BENCH = "n=[64] batch=1 heads=1 head_dim=16 repeats=1 warmup=0 device=cpu"
+TINY = dict.fromkeys(("data_prep", "data_prep.baselines", "data_prep.show"), "budget=smoke")
+TINY |= {"lra.train": TRAIN, "lra.bench": BENCH, "lra.checks": ""}
+EXAMPLE_PAGES = ("docs/mechanism.md", "docs/task.md")
+COMMANDS_ON_EXAMPLES = [c for c in COMMANDS if c.page in EXAMPLE_PAGES and c.words[0] == "python"]
+RUNNABLE = [c for c in COMMANDS_ON_EXAMPLES if c.words[2] in TINY and "-m" not in c.words[3:]]
 
 
 @pytest.fixture
@@ -116,13 +124,6 @@ def test_task_example_matches_its_docstring(own):
         assert len(answers) == 3 and words[6] == "?" and answers[words[7]] == str(label)
 
 
-# Overrides with which a command takes about a second.
-TRAIN = "budget=smoke seeds=[0] trainer.threads=1"
-BENCH = "n=[64] batch=1 heads=1 head_dim=16 repeats=1 warmup=0 device=cpu"
-TINY = dict.fromkeys(("data_prep", "data_prep.baselines", "data_prep.show"), "budget=smoke")
-TINY |= {"lra.train": TRAIN, "lra.bench": BENCH, "lra.checks": ""}
-
-
 def run(command: Command, patch: pytest.MonkeyPatch) -> None:
     """Run a command in this process with overrides that make it fast, in the study of the original command."""
     _, _, entry, *words = command.words
@@ -173,19 +174,10 @@ def test_first_pages_run_in_order(work, monkeypatch):
     assert len(list(runs.glob("paper-quick/listops/cur_abs/seed-0/maps/*.png"))) == 2 and len(done) > 11
 
 
-EXAMPLE_PAGES = ("docs/mechanism.md", "docs/task.md")
-COMMANDS_ON_EXAMPLES = [c for c in COMMANDS if c.page in EXAMPLE_PAGES and c.words[0] == "python"]
-RUNNABLE = [c for c in COMMANDS_ON_EXAMPLES if c.words[2] in TINY and "-m" not in c.words[3:]]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", RUNNABLE, ids=str)
 def test_command_on_example_completes(command, own, monkeypatch):
     run(on_example(command), monkeypatch)
-
-
-# Tests that run for every mechanism.
-EACH = "attention/test_checks.py config/test_config.py maps model/test_model.py studies/test_reach.py"
 
 
 @pytest.mark.slow
@@ -193,7 +185,9 @@ def test_tests_pass_with_an_added_mechanism(tmp_path):
     subprocess.run(f"git archive HEAD | tar -x -C '{tmp_path}'", shell=True, cwd=ROOT, check=True)
     write_examples(tmp_path, "docs/mechanism.md")
     options = ["-q", "-p", "no:xdist", "-m", "not slow and not gpu and not peers", "-k", "efficient_attention"]
-    command = [sys.executable, "-m", "pytest", *options, *EACH.split()]
+    # Tests that run for every mechanism.
+    tests = "attention/test_checks.py config/test_config.py maps model/test_model.py studies/test_reach.py"
+    command = [sys.executable, "-m", "pytest", *options, *tests.split()]
     env = os.environ | {"PYTHONPATH": str(tmp_path), "LRA_DATA": str(tmp_path / "data")}
     process = subprocess.run(command, cwd=tmp_path / "tests", env=env, capture_output=True, text=True)
     assert process.returncode == 0, process.stdout[-5000:]

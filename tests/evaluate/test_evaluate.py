@@ -27,6 +27,7 @@ from lra.runs.run_dir import RunDir
 from lra.studies.first_tokens.__main__ import explained, first_tokens
 
 EXAMPLES = 40
+COMPARED = 400
 pytestmark = pytest.mark.usefixtures("data_root")
 
 
@@ -203,9 +204,6 @@ def test_positional_arguments_get_option_names(tmp_path):
     assert arguments == ["verify=verify", "name=mine", "more", "--help"]
 
 
-COMPARED = 400
-
-
 def simulate(rng, mean, seeds, easiness, seed_std=0.03):
     """Sample outcomes (seeds, examples), 1 with probability mean + seed effect + easiness of the example."""
     probability = mean + rng.normal(0, seed_std, (seeds, 1)) + easiness
@@ -217,8 +215,7 @@ def simulate(rng, mean, seeds, easiness, seed_std=0.03):
 def test_confidence_interval_covers_true_difference(gap, seeds):
     """Coverage is 95 % ± 0.9 % over 600 trials; errors that ignore the variance between seeds cover less than 90 %."""
     rng = np.random.default_rng(gap)
-    covered = []
-    covered_by_examples_only = []
+    covered, covered_by_examples_only = [], []
     for _ in range(600):
         easiness = rng.choice([-0.25, 0.25], COMPARED)
         first = simulate(rng, 0.40 + gap / 100, seeds[0], easiness)
@@ -234,8 +231,7 @@ def test_shared_examples_reduce_error_of_difference(monkeypatch):
     rng = np.random.default_rng(2)
     # Every example is either solved by all or by none.
     easiness = rng.choice([-0.5, 0.5], COMPARED)
-    first = simulate(rng, 0.5, 3, easiness, seed_std=0.0)
-    second = simulate(rng, 0.5, 3, easiness, seed_std=0.0)
+    first, second = (simulate(rng, 0.5, 3, easiness, seed_std=0.0) for _ in range(2))
     shuffled = rng.permuted(second, axis=1)
     assert outcome_statistics.difference(first, second).examples_error < 0.1
     assert outcome_statistics.difference(first, shuffled).examples_error > 2
@@ -263,8 +259,7 @@ def test_single_seed_has_only_error_over_examples():
 
 def test_standard_error_matches_spread_over_seeds_and_examples():
     rng = np.random.default_rng(5)
-    scores = []
-    errors = []
+    scores, errors = [], []
     for _ in range(500):
         outcomes = simulate(rng, 0.4, 5, rng.choice([-0.25, 0.25], COMPARED))
         scores.append(100 * outcomes.mean())

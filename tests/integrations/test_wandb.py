@@ -32,6 +32,10 @@ from lra.train.callbacks import Checkpoints
 OPTIM = ("logger=wandb", "logger.wandb.timeout=5", "seeds=[0]", "optim.steps=4", "optim.eval_every=1")
 WORDS = (*OPTIM, "model.layers=1", "model.dim=16", "data.eval_batch=64", "trainer.threads=1")
 KEY = "0" * 40
+# Sizes of blocks and headers, and types of parts, of a LevelDB log.
+BLOCK, HEADER = 1 << 15, 7
+FULL, LAST = 1, 4
+needs_wandb = pytest.mark.skipif(not find_spec("wandb_workspaces"), reason="pip install '.[wandb]'")
 # A W&B thread raises when wandb.teardown stops the service process it talks to.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -168,9 +172,6 @@ def test_missing_wandb_package_raises_with_install_command(data_root, tmp_path, 
     assert_error(r"not installed: pip install '\.\[wandb\]'", run, tmp_path)
 
 
-needs_wandb = pytest.mark.skipif(not find_spec("wandb_workspaces"), reason="pip install '.[wandb]'")
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Runs of several mechanisms with one diverged seed and a control, a second study, and a board."""
@@ -260,10 +261,6 @@ def test_dashboard_shows_every_table_figure_and_curve(runs, tables):
     for study, task in expected:
         assert any(f"[{study!r}]" in text and f"[{task!r}]" in text for text in curves)
     assert "https://doi.org/10.1007/s10994-025-06768-3" in result.blocks[-1].text
-
-
-BLOCK, HEADER = 1 << 15, 7
-FULL, LAST = 1, 4
 
 
 def chunks(path: Path) -> Iterator[bytes]:

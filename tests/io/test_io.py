@@ -18,6 +18,8 @@ from lra.config.errors import explain
 from lra.io import atomic, lock
 from lra.sweep import job
 
+FORK = multiprocessing.get_context("fork")
+
 
 def is_killed_at_call(calls: int, write) -> bool:
     """Return whether a child that runs write() is killed at call ``calls`` (from 0) of os.fsync or Path.replace."""
@@ -76,9 +78,6 @@ def test_disk_full_error_names_path_and_remedy(file_name, tmp_path):
     reason = "cannot be written: File too large; make room, then the same command resumes"
     assert explain(excinfo.value).startswith(f"{tmp_path / file_name} {reason}")
     assert not list(tmp_path.iterdir())
-
-
-FORK = multiprocessing.get_context("fork")
 
 
 def start_holder(path):

@@ -201,7 +201,8 @@ def test_grouped_outputs_and_gradients_match_padded(words):
     assert shapes[0][0] == GROUP_SIZE and shapes[0][1] < shapes[-1][1]
 
 
-def test_batch_norm_keeps_padded_batches_with_a_message(data_root):
-    plan = resolve_plan("psf", "model.norm=batch", "data.pad=none")
+@pytest.mark.parametrize("words", ["psf model.norm=batch", "psf_original"])
+def test_results_that_depend_on_the_batch_keep_padded_batches_with_a_message(words, data_root):
+    plan = resolve_plan(*words.split(), "data.pad=none")
     plan.data.setup()
     assert plan.messages()[1:] == ["sequences keep their padding, because results depend on the batch: data.pad=batch"]

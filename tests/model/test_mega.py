@@ -172,15 +172,11 @@ def test_mega_head_concatenates_towers():
 def test_parameter_counts_and_epochs_match_published(task):
     cfg = experiment(f"experiment=mega_{task}")
     m, b, t = cfg.model, SimpleNamespace(**cfg.block.options), cfg.task
-    d = m.dim
-    h = m.hidden
-    z = b.z
+    d, h = m.dim, m.hidden
     per_norm = {"layer": 2 * d, "scale": 1, "batch": 2 * d}[b.norm]
     average = 2 * 4 * d * b.ndim + d
     # Values, gates and output; scales and shifts; the position bias.
-    gated = (d + 1) * h + (d + 1) * (2 * d + z + h) + (h + 1) * d
-    gated += 4 * z
-    gated += 2 * t.length - 1
+    gated = (d + 1) * h + (d + 1) * (2 * d + b.z + h) + (h + 1) * d + 4 * b.z + 2 * t.length - 1
     layer = average + gated + (d + 1) * h + (h + 1) * d + 2 * per_norm
     ends = 2 * d + per_norm if b.prenorm else t.vocab * d
     head = (t.towers * d + 1) * h + h * t.outputs

@@ -29,6 +29,11 @@ PUBLISHED = {
     "image": (512, 1024, 10, 1, 174_986),
     "pathfinder": (512, 1024, 2, 1, 173_954),
 }
+B, L = 3, 64
+SMALL = ("attn.landmarks=8", "attn.kernel=5")
+BATCH_DEPENDENT = [("nystrom_original", *SMALL), ("nystrom", *SMALL, "attn.pinv.init=batch")]
+BATCH_DEPENDENT += [(f"cur_{score}", "attn.count=8", "attn.pinv.init=batch") for score in ("abs", "step")]
+INDEPENDENT = [("nystrom", *SMALL), ("cur_abs", "attn.count=8"), ("sdpa",)]
 
 
 @pytest.mark.parametrize("task", PUBLISHED)
@@ -74,15 +79,6 @@ def test_checkpointed_softmax_gradients_match():
         grads.append([p.grad for p in model.parameters()])
     # The recomputed forward pass draws the same dropout masks.
     torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-8)
-
-
-B, L = 3, 64
-SMALL = ("attn.landmarks=8", "attn.kernel=5")
-
-
-BATCH_DEPENDENT = [("nystrom_original", *SMALL), ("nystrom", *SMALL, "attn.pinv.init=batch")]
-BATCH_DEPENDENT += [(f"cur_{score}", "attn.count=8", "attn.pinv.init=batch") for score in ("abs", "step")]
-INDEPENDENT = [("nystrom", *SMALL), ("cur_abs", "attn.count=8"), ("sdpa",)]
 
 
 def pairs(name, *words):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import KERNELS, MECHANISMS, assert_error, config, p_value
+from conftest import KERNELS, MECHANISMS, assert_error, config, p_value, slow
 from support.features import padded_ids, same_with_gradients
 
 from lra.model import dropout
@@ -14,6 +14,13 @@ from lra.model.norm import NORMS, make_norm
 from lra.ops.attention_maps import attend_thin
 
 DIM = 5
+HEADS, D, LENGTH = 2, 6, 11
+HALF = torch.bfloat16
+FAST = ("cur_abs", "cur_step", "nystrom", "sdpa", "mean", "mega", "s4d_lin")
+# Relative tolerance: about 50 roundings of 2^-9, a dozen in each pass of each of two layers, if all of them add up.
+TOLERANCE = 50 * 2**-9
+# Mechanisms that select or sort by rounded numbers choose other tokens, so they get a larger tolerance.
+TOLERANCES = dict.fromkeys(("cur_abs", "cur_embed", "cur_random", "cur_sum", "reformer", "reformer_official"), 0.25)
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -50,14 +57,6 @@ def test_batch_norm_of_one_token_is_finite():
     assert out.isfinite().all() and all(value.isfinite().all() for value in layer.state_dict().values())
 
 
-HALF = torch.bfloat16
-FAST = ("cur_abs", "cur_step", "nystrom", "sdpa", "mean", "mega", "s4d_lin")
-# Relative tolerance: about 50 roundings of 2^-9, a dozen in each pass of each of two layers, if all of them add up.
-TOLERANCE = 50 * 2**-9
-# Mechanisms that select or sort by rounded numbers choose other tokens, so they get a larger tolerance.
-TOLERANCES = dict.fromkeys(("cur_abs", "cur_embed", "cur_random", "cur_sum", "reformer", "reformer_official"), 0.25)
-
-
 def step(model, use_autocast):
     """Return the loss and the gradient of a batch of four sequences, two of them padded."""
     ids, mask = padded_ids([128, 70, 90, 128])
@@ -78,9 +77,7 @@ def build(name, *words):
 
 
 @pytest.mark.parametrize("pad", ["batch", "none"])
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in MECHANISMS if n not in KERNELS]
-)
+@pytest.mark.parametrize("name", [n if n in FAST else slow(n) for n in MECHANISMS if n not in KERNELS])
 def test_bfloat16_step_is_close_to_float32(name, pad):
     model = build(name, f"data.pad={pad}")
     # A model that needs whole padded batches is the same with both values of pad.
@@ -206,9 +203,6 @@ def test_tied_dropout_shares_mask_over_positions():
     assert out.max().item() == pytest.approx(4 / 3, rel=1e-4) and abs((out == 0).float().mean() - 0.25) < 0.05
 
 
-HEADS, D, LENGTH = 2, 6, 11
-
-
 def rotate_complex(x, positions):
     """Rotate x (n,D): features i and D/2 + i form one complex number, with the angle position · 10000^(-2i/D)."""
     angles = positions[:, None] * 10_000.0 ** (-2 * torch.arange(D // 2, dtype=torch.float64) / D)
@@ -248,11 +242,8 @@ def test_rotary_and_no_positions_have_no_position_table(positions):
     assert torch.allclose(model(ids.flip(-1)), model(ids)) == (positions == "none")
 
 
-@pytest.mark.parametrize("name", ["s4d_lin", "luna", "mega", "psf", "fnet"])
-def test_rotary_positions_need_queries_and_keys_of_heads(name):
-    assert_error(r"model\.positions must be learned or none for", config(name, "model.positions=rotary").classifier)
-
-
-def test_rotary_positions_need_even_head_dim():
-    with pytest.raises(ValueError, match="head_dim must be even for rotary positions, not 5"):
-        config("sdpa", "model.positions=rotary", "model.head_dim=5").classifier()
+@pytest.mark.parametrize("attn", ["s4d_lin", "luna", "mega", "psf", "fnet", "sdpa model.head_dim=5"])
+def test_rotary_positions_need_queries_and_keys_of_heads_of_even_size(attn):
+    learned = r"model\.positions must be learned or none for"
+    message = "head_dim must be even for rotary positions, not 5" if "head_dim=5" in attn else learned
+    assert_error(message, config(attn, "model.positions=rotary").classifier)

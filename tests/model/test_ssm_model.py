@@ -23,6 +23,8 @@ from lra.train import lit, optim
 
 FAMILIES = ("s4d", "s5", "lru")
 EXPERIMENTS = [name for name in choices("experiment") if name.split("_")[0] in FAMILIES]
+DIM, SIZES = 6, Sizes(heads=1, head_dim=6, value_dim=6, length=9)
+RELEASED = json.loads((Path(__file__).parents[1] / "attention" / "released.json").read_text())
 S4D_RATES, SLOW_S4D_RATES = (1e-3, 1e-3, 1e-2, 1e-2), (1e-3, 1e-3, 1e-3, 1e-3)
 # Parameters of the models in lindermanlab/S5 and minimal-LRU, counted there with our vocabularies and classes; learning
 # rates of the eigenvalues, B, the steps and C in the authors' scripts; dropout rate of the blocks.
@@ -101,15 +103,13 @@ def test_linear_layers_initialise_like_flax(name):
     assert biases and not any(p.any() for p in biases)
 
 
-@pytest.mark.parametrize(
-    ("name", "ends"), [("s4d_pathfinder", [0, 1]), ("s4d_pathfinder_x", [0, 1]), ("s5_pathfinder", [-1, 1])]
-)
+@pytest.mark.parametrize("name, black", [("s4d_pathfinder", 0), ("s4d_pathfinder_x", 0), ("s5_pathfinder", -1)])
 @torch.no_grad()
-def test_pathfinder_pixel_range_matches_released(name, ends):
+def test_pathfinder_pixel_range_matches_released(name, black):
     embed = experiment(f"experiment={name}", "model.layers=1").classifier().embed
     embed.scale.fill_(1)
     embed.shift.fill_(0)
-    assert embed(torch.tensor([[0, 255]]))[0, :, 0].tolist() == ends
+    assert embed(torch.tensor([[0, 255]]))[0, :, 0].tolist() == [black, 1]
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("s5")])
@@ -150,10 +150,6 @@ def test_documented_memory_is_counted_memory_with_moments(name, monkeypatch):
     cfg = experiment(f"experiment={name}")
     full_batch_bytes = count_peak_memory(cfg) + 8 * count_parameters(cfg)
     assert full_batch_bytes / 1e9 == pytest.approx(float(documented_gigabytes[name]), rel=0.05)
-
-
-DIM, SIZES = 6, Sizes(heads=1, head_dim=6, value_dim=6, length=9)
-RELEASED = json.loads((Path(__file__).parents[1] / "attention" / "released.json").read_text())
 
 
 class Shift(Mixer):

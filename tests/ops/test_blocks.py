@@ -16,6 +16,8 @@ from lra.ops import blocks
 from lra.ops.convolution import convolve_sequence
 
 L = 37
+# More positions than one block (64) of the product.
+CONV_LENGTH = 70
 
 
 def check_pairs(layer, sees, value_dim=E):
@@ -89,10 +91,7 @@ def test_sparse_fixed_matches_definition(block, summary, causal):
 @pytest.mark.parametrize("global_tokens", [0, 1, 3, 40])
 def test_longformer_matches_definition(window, global_tokens, value_dim):
     """Values as wide as keys take torch's fused kernel, with the mask as a column of the keys (``hide_keys``)."""
-
-    def sees(i, j):
-        return i - (window - 1) // 2 <= j <= i + window // 2 or i < global_tokens or j < global_tokens
-
+    sees = lambda i, j: i - (window - 1) // 2 <= j <= i + window // 2 or i < global_tokens or j < global_tokens
     check_pairs(sized(Longformer, window=window, global_tokens=global_tokens), sees, value_dim)
 
 
@@ -197,10 +196,6 @@ def test_defaults_follow_length_and_other_options():
     assert (layer.chunk, layer.buckets) == (64, 64)
     layer = sized(Reformer, length=2048, chunk=None, buckets=10)
     assert (layer.chunk, layer.buckets) == (205, 10)
-
-
-# More positions than one block (64) of the product.
-CONV_LENGTH = 70
 
 
 def conv_reference(model, x, mask):

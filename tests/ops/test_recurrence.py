@@ -30,6 +30,7 @@ GATES = {"weak": (0.1, 6.0), "medium": (1.0, 0.0), "strong": (10.0, 0.0)}
 SCANS = ("selective_scan", "diagonal_recurrence")
 OPERATORS = pytest.mark.parametrize("name", REFERENCES)
 DIRECTIONS = pytest.mark.parametrize("bidirectional", [False, True])
+H, M = 3, 4
 
 
 def normal_sampler(seed=0):
@@ -200,9 +201,6 @@ def test_diagonal_scan_matches_recurrence(length, reverse):
         state = decay * state + inputs[:, t]
         states[t] = state
     same_with_gradients(diagonal_scan(decay, inputs, reverse=reverse), torch.stack(states, 1), (decay, inputs))
-
-
-H, M = 3, 4
 
 
 def test_diagonal_scan_saves_only_decay_and_states():

@@ -57,8 +57,6 @@ GRID = [
     {"n": 300, "m": 128, "d": 64, "e": 64, "dtype": BF16, "N": 1, "content": "shifted"},
     {"n": 130, "m": 32, "d": 32, "e": 32, "dtype": BF16, "masked": True, "content": "equal"},
 ]
-
-
 LARGE = [
     {"n": n, "m": m, "d": d, "e": e, "dtype": dtype, "masked": masked, "N": 2}
     for n, m, d, e, masked in (
@@ -74,11 +72,7 @@ CASES += [(SHIFTED | {"m": m}, True, 6) for m in (16, 64)]
 CASES += [pytest.param(spec, copy, 6, marks=pytest.mark.slow) for spec in LARGE for copy in (True, False)]
 
 
-@pytest.mark.parametrize(
-    ("spec", "copy", "steps"),
-    CASES,
-    ids=lambda value: value if isinstance(value, int) else "-".join(map(str, value.values())),
-)
+@pytest.mark.parametrize("spec, copy, steps", CASES, ids=str)
 def test_kernel_error_is_at_most_twice_naive_error(spec, copy, steps):
     check(spec, copy=copy, steps=steps)
 

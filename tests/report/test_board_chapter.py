@@ -99,7 +99,7 @@ def test_lr_search_score_replaces_unfinished_seeds(tmp_path):
         add(tmp_path, **RATES, label=f"mean-optim.lr={rate}", seed=100, val=val, test=test)
     line = texts(tables(tmp_path)[0])["recall"]
     # Rate 0.01 has the best validation score; its normalised test score is (36 - 20) / 80.
-    assert line["mean"] == "20.0 (search)" and line["admitted"] == "open: none, conv, sdpa not run"
+    assert line["mean"] == "20.0 (search)" and line["admitted"] == "open: no result of none, conv, sdpa"
     # One seed does not replace it.
     add_board_seeds(tmp_path, "mean", [90.0])
     assert texts(tables(tmp_path)[0])["recall"]["mean"] == "20.0 (search)"

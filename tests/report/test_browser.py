@@ -17,6 +17,16 @@ pytestmark = pytest.mark.browser
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ARGUMENTS = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync")
 NEEDED = "needs playwright (pip install .[browser]) and Chromium (apt-get install chromium, or LRA_CHROMIUM=<path>)"
+DOCS = CONF.parent / "docs"
+# The style sheet reads these variables of the mkdocs theme.
+THEME = """
+:root { --md-default-bg-color: #fff; --md-default-fg-color: #000; --md-default-fg-color--lighter: #ccc; }
+@media (prefers-color-scheme: dark) {
+  :root { --md-default-bg-color: #1e2129; --md-default-fg-color: #ddd; --md-default-fg-color--lighter: #555; }
+}
+body { background: var(--md-default-bg-color); color: var(--md-default-fg-color); }
+.wrap { overflow-x: auto; }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +39,6 @@ def browser():
         chromium = play.chromium.launch(executable_path=path, args=ARGUMENTS, chromium_sandbox=os.geteuid() != 0)
         yield chromium
         chromium.close()
-
-
-DOCS = CONF.parent / "docs"
-# The style sheet reads these variables of the mkdocs theme.
-THEME = """
-:root { --md-default-bg-color: #fff; --md-default-fg-color: #000; --md-default-fg-color--lighter: #ccc; }
-@media (prefers-color-scheme: dark) {
-  :root { --md-default-bg-color: #1e2129; --md-default-fg-color: #ddd; --md-default-fg-color--lighter: #555; }
-}
-body { background: var(--md-default-bg-color); color: var(--md-default-fg-color); }
-.wrap { overflow-x: auto; }
-"""
 
 
 def leaderboard_html():
@@ -100,10 +98,9 @@ def number(text):
     return float(text.split(" ")[0]) if text and text != "FAIL" else None
 
 
-SORTED = [("report", "psf-table-3", 3), ("leaderboard", "#leaderboard", HEAD.index("Path-X"))]
-
-
-@pytest.mark.parametrize(("name", "table", "place"), SORTED)
+@pytest.mark.parametrize(
+    ("name", "table", "place"), [("report", "psf-table-3", 3), ("leaderboard", "#leaderboard", HEAD.index("Path-X"))]
+)
 def test_column_sorts_descending_ascending_and_resets(visit, name, table, place):
     page = visit(name)
     printed_texts = column(page, table, place)

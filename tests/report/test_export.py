@@ -41,8 +41,7 @@ def test_report_writes_all_files_and_scores(written):
     assert {"index.html", "report.md", "tables/leaderboard.tex", "tables/study-other.csv"} <= names
     assert {f"figures/paper-paper-{name}" for name in ("curves.png", "speed.pdf", "seeds.svg")} <= names
     assert not [name for name in names if name.endswith(".part")]
-    with open(out / "tables" / "study-paper-paper.csv", newline="") as file:
-        rows = {row["mechanism"]: row for row in csv.DictReader(file)}
+    rows = {row["mechanism"]: row for row in csv.DictReader((out / "tables" / "study-paper-paper.csv").open())}
     assert float(rows["cur_abs"]["listops"]) == 39.0 and rows["cur_abs"]["listops n"] == "3"
     # A second report of the same runs is byte-identical.
     export(runs / "again", summary.collect(runs)[0], records.LOST)
@@ -200,11 +199,9 @@ def test_latex_splits_wide_and_tall_tables():
     assert [line[0] for body in environments(text) for line in grid(body)[1:]] == [f"m{i}" for i in range(120)]
 
 
-CELLS = {"3.2e-07": "3.2e-7", "150%": r"150 {\%}", "5/5": "5 {/5}", "12.5 (rates)": "12.5 {~(rates)}", "-": "{-}"}
-
-
 def test_latex_number_cells_are_split_from_their_text():
-    for text, cell in CELLS.items():
+    cells = {"3.2e-07": "3.2e-7", "150%": r"150 {\%}", "5/5": "5 {/5}", "12.5 (rates)": "12.5 {~(rates)}", "-": "{-}"}
+    for text, cell in cells.items():
         (body,) = environments(latex.table(table(("mechanism", "x"), [["a", Cell(text=text)]])))
         assert grid(body)[1][1] == cell
 

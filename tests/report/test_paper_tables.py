@@ -35,7 +35,7 @@ def lines(table):
     return [(key, dict(zip(table.head, cells, strict=True))) for key, cells in table.rows()]
 
 
-def test_published_values_match_papers_and_name_mechanisms():
+def test_published_values_name_mechanisms_and_links():
     all_values = published.read()
     names = [name.partition("+") for row in all_values for name in row.attn.split()]
     assert {name for name, *_ in names} <= {path.stem for path in (CONF / "attn").glob("*.yaml")}

@@ -29,6 +29,7 @@ COLOUR_VISION = {
 # Linear sRGB to CIE XYZ with white point D65.
 XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 ATTN_NAMES = [path.stem for path in (CONF / "attn").glob("*.yaml")]
+LABELS = "sdpa none mean conv cur_abs cur_step nystrom soft psf linear s4d_lin mega performer luna s5 longformer mine"
 
 
 @pytest.fixture
@@ -136,9 +137,6 @@ def test_pdf_embeds_truetype_fonts(tmp_path):
     assert b"/FontFile2" in pdf_bytes and b"/Type3" not in pdf_bytes
     box = pdf_bytes[pdf_bytes.index(b"/MediaBox") :].split(b"]")[0].split()
     assert float(box[-2]) == pytest.approx(72 * figures.COLUMN)
-
-
-LABELS = "sdpa none mean conv cur_abs cur_step nystrom soft psf linear s4d_lin mega performer luna s5 longformer mine"
 
 
 def test_every_mechanism_has_exactly_one_family():

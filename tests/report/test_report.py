@@ -22,6 +22,15 @@ from lra.report.pretraining import pretraining
 from lra.results import bench_record, summary
 from lra.results.lr_search import lr_table
 
+PHASE = replace(records.PHASE, steps=100, tokens=600_000, step_ms=20.0)
+OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("naive", 2.0), ("cur_abs", 1.0))]
+STEP = {"what": "step", "task": "text", "roofline_ms": None, "roofline_bytes": None, "flops": None}
+STEPS = [
+    row("naive", 64, 8.0, **STEP),
+    row("cur_abs", 64, 2.0, **STEP, peak_bytes=16 * records.MB),
+    row("psf", 64, None, **STEP, status="out of memory"),
+]
+
 
 def test_mean_and_deviation_exclude_failed_seeds(tmp_path):
     for seed, test in enumerate(records.TESTS):
@@ -138,9 +147,6 @@ def test_unusable_run_folder_raises_error_with_reason(tmp_path):
     assert_error(r"no study 'c' in .*; there is a, b", summary.collect, tmp_path, "c")
 
 
-PHASE = replace(records.PHASE, steps=100, tokens=600_000, step_ms=20.0)
-
-
 def lr_cells(runs):
     return cells(lr_table(records.of_study(runs)))
 
@@ -213,15 +219,6 @@ def test_matched_run_of_other_cost_is_not_compared(tmp_path):
     add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=500_000, pretrain=PHASE)
     (line,) = cells(pretraining(records.of_study(tmp_path))).values()
     assert line["matched"].value is None and line["pretrained"].value == 45.0
-
-
-OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("naive", 2.0), ("cur_abs", 1.0))]
-STEP = {"what": "step", "task": "text", "roofline_ms": None, "roofline_bytes": None, "flops": None}
-STEPS = [
-    row("naive", 64, 8.0, **STEP),
-    row("cur_abs", 64, 2.0, **STEP, peak_bytes=16 * records.MB),
-    row("psf", 64, None, **STEP, status="out of memory"),
-]
 
 
 def test_benchmark_tables_show_times_growth_and_roofline():

@@ -9,9 +9,8 @@ from scipy import stats
 from lra.results import statistics
 from lra.results.score_cells import gain_column, mark, score
 from lra.results.statistics import (
+    bootstrap_interval,
     interquartile_mean,
-    interval,
-    mean_interval,
     mean_over_tasks,
     normalised,
     p_value,
@@ -39,7 +38,7 @@ def test_bootstrap_interval_has_nominal_coverage(statistic):
     truth = statistic(simulate(np.random.default_rng(1), seeds=100_000))
     covered = 0
     for draw in range(200):
-        low, high = interval(simulate(np.random.default_rng(draw), seeds=20), statistic, seed=draw)
+        low, high = bootstrap_interval(simulate(np.random.default_rng(draw), seeds=20), statistic, seed=draw)
         covered += low <= truth <= high
     assert covered / 200 > 0.95 - 0.03 - 3 * (0.95 * 0.05 / 200) ** 0.5
 
@@ -47,41 +46,34 @@ def test_bootstrap_interval_has_nominal_coverage(statistic):
 def test_t_interval_of_mean_matches_scipy_and_has_nominal_coverage():
     """One task is Student's interval; two tasks are half of Welch's interval of a difference of the negated scores."""
     rng = np.random.default_rng(5)
-    a = rng.normal(0.5, 0.1, 5)
-    b = rng.normal(0.2, 0.4, 4)
+    a, b = rng.normal(0.5, 0.1, 5), rng.normal(0.2, 0.4, 4)
     one_task = stats.ttest_1samp(a, 0).confidence_interval(0.95)
-    assert mean_interval([a]) == pytest.approx((one_task.low, one_task.high))
+    assert statistics.mean_interval([a]) == pytest.approx((one_task.low, one_task.high))
     two_tasks = stats.ttest_ind(a, -b, equal_var=False).confidence_interval(0.95)
-    assert mean_interval([a, b]) == pytest.approx((two_tasks.low / 2, two_tasks.high / 2))
-    assert mean_interval([a, np.array([1.0])]) is None
-    assert mean_interval([np.ones(3)]) == (1.0, 1.0)
+    assert statistics.mean_interval([a, b]) == pytest.approx((two_tasks.low / 2, two_tasks.high / 2))
+    assert statistics.mean_interval([a, np.array([1.0])]) is None
+    assert statistics.mean_interval([np.ones(3)]) == (1.0, 1.0)
     # Only the first task varies, so that few seeds decide: the bootstrap covers the mean in 84 % of the draws.
     covered = 0
     for _ in range(1000):
-        low, high = mean_interval([rng.normal(0, 1, 5), np.ones(5)])
+        low, high = statistics.mean_interval([rng.normal(0, 1, 5), np.ones(5)])
         covered += low <= 0.5 <= high
     assert covered / 1000 == pytest.approx(0.95, abs=3 * (0.95 * 0.05 / 1000) ** 0.5)
 
 
 def test_bootstrap_interval_matches_scipy_for_one_task():
     scores = np.random.default_rng(3).normal(0.5, 0.1, 40)
-
-    def trimmed_mean(x, axis):
-        return stats.trim_mean(x, 0.25, axis=axis)
-
+    trimmed_mean = lambda x, axis: stats.trim_mean(x, 0.25, axis=axis)
     resamples = stats.bootstrap((scores,), trimmed_mean, method="percentile", n_resamples=20_000, rng=0)
     low, high = resamples.confidence_interval
     # The end points of 2,000 resamples vary by about a tenth of the interval's width.
-    assert interval([scores], interquartile_mean) == pytest.approx((low, high), abs=0.1 * (high - low))
+    assert bootstrap_interval([scores], interquartile_mean) == pytest.approx((low, high), abs=0.1 * (high - low))
 
 
 def test_permutation_test_matches_scipy_and_needs_several_seeds_per_group():
     rng = np.random.default_rng(0)
     a, b = rng.normal(0, 1, 5), rng.normal(1, 1, 5)
-
-    def distance(a, b):
-        return abs(a.mean() - b.mean())
-
+    distance = lambda a, b: abs(a.mean() - b.mean())
     exact = stats.permutation_test((a, b), distance, alternative="greater", n_resamples=np.inf).pvalue
     assert permutation_test([a], [b]) == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 9999) ** 0.5 + 1e-4)
     # A shift by two standard deviations is significant, a single seed per group never is.

@@ -6,12 +6,13 @@ import re
 import shutil
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import error_message, run, slow
-from support.records import PHASE, flip
+from support.records import PHASE, flip, replace_text
 from support.training import assert_same_files, power_cut, result, seed_folder, smoke, train_config
 
 from data_prep.__main__ import prepare
@@ -20,7 +21,7 @@ from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.maps.__main__ import show
 from lra.report.__main__ import report
-from lra.runs import checkpoint, record
+from lra.runs import checkpoint, config_file, record
 from lra.runs.run_dir import RunDir
 from lra.studies.transfer.__main__ import transfer
 from lra.studies.transfer.show import show as tables
@@ -32,8 +33,9 @@ RUN = "runs/paper-smoke/listops/sdpa/seed-0"
 MOVED = f"runs/transfer/{RUN.removeprefix('runs/').replace('sdpa', 'sdpa/mean')}"
 GRAFT = [f"run={RUN}", "attn=mean", "examples=4", "spectrum=0", "trainer.device=cpu"]
 MEASURED = {"step_ms", "peak_bytes", "git", "date", "command", "sha256"}
-
-
+WORDS = ("optim.steps=6", "optim.eval_every=3")
+LOST = {"missing": Path.unlink, "a flipped bit": flip}
+OTHER_SUM = r"{} .* \(its sha256 is not the one in the record.json or pretrain.json"
 DAMAGE = {
     # Turns a digit into another digit.
     "a flipped bit": lambda path: flip(path, 0.5, bit=4),
@@ -137,9 +139,16 @@ def test_pretraining_is_reused_only_from_intact_files(name, reason, damage, tmp_
     assert target.find_finished().status == "done" and (target_dir / name).read_bytes() == content
 
 
-WORDS = ("optim.steps=6", "optim.eval_every=3")
-LOST = {"missing": Path.unlink, "a flipped bit": flip}
-OTHER_SUM = r"{} .* \(its sha256 is not the one in the record.json or pretrain.json"
+def test_pretraining_with_another_version_of_a_custom_class_is_not_reused(tmp_path, monkeypatch):
+    monkeypatch.setattr(config_file, "source_digests", lambda _: {"mine": "1"})
+    source = tmp_path / "theirs" / "pretrain"
+    target = PretrainDir(path=tmp_path / "mine" / "pretrain", choices={}, seed=0, source=source.parent)
+    pretraining = replace(PHASE, fingerprint=target.fingerprint, sources={"mine": "0"})
+    for folder, remedy in ((source, "pretrain again without pretrain.from"), (target.path, "delete that folder")):
+        folder.mkdir(parents=True, exist_ok=True)
+        record.save_pretraining(pretraining, folder)
+        message = error_message(target.find_finished)
+        assert f"{folder} was trained with another version of mine; {remedy}" in message
 
 
 @pytest.fixture(scope="module")
@@ -153,16 +162,13 @@ def halves(tmp_path_factory, data_root):
     return seed_folder(home / "cut"), seed_folder(home / "cut", seed=1), seed_folder(home / "whole")
 
 
-def change_dim(path):
-    path.write_text(path.read_text().replace("model.dim: 64", "model.dim: 63"))
-
-
 def change_form(path):
     state = torch.load(path, weights_only=True)
     state["callbacks"]["Checkpoints"]["form"] = 3
     torch.save(state, path)
 
 
+change_dim = partial(replace_text, old="model.dim: 64", new="model.dim: 63")
 HARM = {
     "last.ckpt cannot be used (its part": lambda home, other: flip(home / "last.ckpt"),
     "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),

@@ -21,6 +21,9 @@ from lra.runs.run_dir import RunDir
 
 FILLED = {"tokens": 10**12, "pretrain": PHASE, "data": "00", "collapsed": True, "live_units": 1 / 3, "command": "'b,c'"}
 CHOICES = {"attn.count": 8, "optim.lr": 1e-3, "model.head": None, "optim.betas": [0.9, 0.999], "trainer.precision": "1"}
+# Run directories with published weights, and two runs of the first one's label.
+WEIGHTS = sorted(path.parent for path in published.HOME.rglob(checkpoint.BEST))
+SOURCES = list(published.below(WEIGHTS[0].parent).values())[:2]
 
 
 def run(seed, curve=((5, 1 / 3), (10, 0.1 + 0.2)), choices=CHOICES, **fields):
@@ -71,11 +74,6 @@ def test_damaged_tables_raise_single_line_reason(study, reason):
     message = error_message(published.read, study)
     assert message.startswith(str(study)) and reason in message
     assert reader.scan(study.parent) == ({}, [message])
-
-
-# Run directories with published weights, and two runs of the first one's label.
-WEIGHTS = sorted(path.parent for path in published.HOME.rglob(checkpoint.BEST))
-SOURCES = list(published.below(WEIGHTS[0].parent).values())[:2]
 
 
 def published_runs(root):
@@ -226,9 +224,7 @@ def test_publish_keeps_runs_that_another_process_adds_meanwhile(home, publish_mi
 
 REJECTED = {
     "seed-1 was trained by uncommitted code (123-dirty)": lambda root: change(root / "seed-1", git="123-dirty"),
-    "metrics.csv is not a table of evaluations (it is missing)": lambda root: (
-        root / "seed-1" / checkpoint.METRICS
-    ).unlink(),
+    "metrics.csv is not a table of evaluations (it is missing)": lambda root: (root / "seed-1/metrics.csv").unlink(),
     "the same study, task, label and seed": lambda root: shutil.copytree(root / "seed-0", root / "again"),
 }
 

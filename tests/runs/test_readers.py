@@ -33,10 +33,7 @@ def path(tmp_path):
 
 
 def with_value(value):
-    def change(path, key):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
-
-    return change
+    return lambda path, key: path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
 
 
 CHANGES = {
@@ -153,16 +150,13 @@ def test_history_skips_run_with_rejected_configuration(tmp_path, capfd):
     assert str(bad / "config.yaml") in stderr and len(stderr.splitlines()) == 1 and len(stderr) < 400
 
 
-SWAPS = [b"", b"a,b\n1\n", b"scored with,score\nown,x\n"]
-
-
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04"])
 def test_foreign_npz_is_rejected(content, tmp_path):
     (tmp_path / "a.npz").write_bytes(content)
     assert "a.npz is not a result of this study (" in error_message(load_arrays, tmp_path / "a.npz", {})
 
 
-@pytest.mark.parametrize("content", SWAPS)
+@pytest.mark.parametrize("content", [b"", b"a,b\n1\n", b"scored with,score\nown,x\n"])
 def test_damaged_swaps_csv_is_rejected_or_skipped(content, tmp_path, capfd):
     seed = write_folder(tmp_path / "probes" / "s" / "listops" / "sdpa" / "seed-0", {"swaps.csv": content})
     message = error_message(write_matrix, seed.parents[2], "swaps.csv", {"examples": "200", "kept": ""})
@@ -205,7 +199,7 @@ def test_invalid_checkpoint_raises_reason(weights, reason):
 
 def test_best_weights_that_were_replaced_raise_reason(weights):
     _, path = weights
-    for reason in ("this training wrote another one", "it is missing"):
+    for reason in ("it is not the file that this training wrote", "it is missing"):
         message = error_message(checkpoint.weights, path, "0" * 64)
         assert f"{path} cannot be used ({reason}); delete its folder" in message
         path.unlink(missing_ok=True)

@@ -33,6 +33,7 @@ Q, K, V = (torch.randn(N, H, L, size, dtype=torch.float64, generator=GENERATOR) 
 np_softmax = partial(softmax, axis=-1)
 # Not exact even if all queries and keys are selected.
 INEXACT = ("nystrom", "nystrom_kmeans", "performer", "mean")
+TINY = ("n=2", "heads=1", "head_dim=4", "length=20", "counts=[4,6]", "cost=0")
 
 
 @pytest.mark.parametrize("name", CANDIDATES)
@@ -137,9 +138,6 @@ def test_selection_rules_match_numpy():
     assert (variants.kmeans_pp(torch.cat([K, K[:, :, :1] + 1e4], 2), 2) == L).any(-1).all()
 
 
-TINY = ("n=2", "heads=1", "head_dim=4", "length=20", "counts=[4,6]", "cost=0")
-
-
 def test_dropin_command_adds_results_to_one_table(tmp_path, call):
     command = partial(call, dropin, f"runs={tmp_path}", *TINY)
     read_errors = lambda: json.loads((tmp_path / "dropin/gaussian-20/errors.json").read_text())
@@ -182,10 +180,6 @@ def test_missing_transformers_error_names_model(tmp_path, monkeypatch):
         dropin.__wrapped__(compose(DropinOptions, [*TINY, f"runs={tmp_path}", "sources=[]", "model=x", "examples=y"]))
 
 
-# Mechanisms that are not softmax over all tokens, with an option.
-OTHER_ATTENTION = [("sdpa.SDPA", "causal", True), ("softmax.Softmax", "weights", "laplace"), ("cur.CUR", "count", 8)]
-
-
 def test_qkv_of_trained_run(data_root, tmp_path):
     train.__wrapped__(config("sdpa", f"runs={tmp_path}", "study=s", "seeds=[0]"))
     home = tmp_path / "s/listops/sdpa"
@@ -197,7 +191,9 @@ def test_qkv_of_trained_run(data_root, tmp_path):
     assert min(lengths) > 4 and len(set(lengths)) > 1
     for layers, length in zip(source.examples, lengths, strict=True):
         assert all(x.shape[:3] == (1, 2, length) and x.isfinite().all() for layer in layers for x in layer)
-    for target, option, value in OTHER_ATTENTION:
+    # Mechanisms that are not softmax over all tokens, with an option.
+    others = [("sdpa.SDPA", "causal", True), ("softmax.Softmax", "weights", "laplace"), ("cur.CUR", "count", 8)]
+    for target, option, value in others:
         (run,) = finished(home)
         for key in ("attn.causal", "attn.dropout"):
             del run.choices[key]

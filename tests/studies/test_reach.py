@@ -10,6 +10,7 @@ from conftest import MECHANISMS, assert_error, config
 from support.features import model_and_batch
 from support.records import RECORD, add, fail, finish, rows, table, texts
 
+from lra.attention.base import Attention
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
@@ -76,17 +77,15 @@ def test_confined_map_is_not_renormalised():
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_confinement_method_of_each_mechanism(name):
     model = config(name).meta_model
-    method = local_window.confinement(model)
+    expected = "map" if issubclass(config(name).attn.function, Attention) else None
     if name in ("sdpa", "softmax", "mega", "mega_chunk"):
-        assert method == "mask"
+        expected = "mask"
     elif name == "conv" or name.startswith("s4d"):
-        assert method == "kernel"
-    elif name in ("luna", "transformer_ls"):
-        assert method is None
+        expected = "kernel"
+    assert local_window.confinement(model) == expected
+    if expected is None:
         with pytest.raises(ValueError, match="no mask, map or kernel"), local_window.confined(model, 1):
             pass
-    else:
-        assert method in ("map", None)
 
 
 def test_derivative_shares_match_full_jacobian():

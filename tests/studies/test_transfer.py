@@ -31,6 +31,7 @@ from lra.train.__main__ import train
 from lra.train.lit import LitClassifier
 
 SMALL_OPTIONS = ("examples=12", "spectrum=3", "trainer.device=cpu")
+TRUE_INVERSE = ("attn.pinv._target_=lra.ops.pinv.exact", "~attn.pinv.steps", "~attn.pinv.init")
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +58,6 @@ def models(runs, *extra, run=None):
 def batches(count=2):
     data = set_up(config("softmax").task_data())
     return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
-
-
-TRUE_INVERSE = ("attn.pinv._target_=lra.ops.pinv.exact", "~attn.pinv.steps", "~attn.pinv.init")
 
 
 def results(runs, place):

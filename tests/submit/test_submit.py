@@ -11,9 +11,10 @@ from support.records import flip, replace_text, unseal
 
 from lra.checks.__main__ import failed_checks
 from lra.config import CONF
+from lra.io import typed_json
 from lra.runs import checkpoint, config_file, record
 from lra.runs import published as tables
-from lra.submit import checks
+from lra.submit import checks, verify
 from lra.submit import record as submission_record
 from lra.submit.__main__ import submit
 from lra.submit.control import check_control, find_published_control, shared_choices
@@ -258,12 +259,30 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     add(varying, "mean", 4, git="0123-dirty")
     stop, _ = command("verify=cur", f"runs={varying}")
     assert "listops mean lacks seed 3 of 0 to 4" in stop and "uncommitted changes (0123-dirty)" in stop
+    other = add_seeds(tmp_path / "other", 35.2, 17.1)
+    for seed in range(3):
+        add(other, "cur_abs", seed, published("cur_abs").choices | {"optim.lr": 1e-3}, test=35.2 + seed)
+    reason = "cur_abs has another configuration (optim.lr: 0.0001 -> "
+    assert reason in command("verify=cur", f"runs={other}", "author=B")[0]
+    for seed in range(3):
+        add(other, "cur_abs", seed, test=35.2 + seed, sources={"mine": "0" * 64})
+    assert "cur_abs has another file of its class" in command("verify=cur", f"runs={other}", "author=B")[0]
     matching = add_seeds(tmp_path / "matching", 35.2, 17.1)
     for author in ("null", "' a.  NAME'"):
         assert "author is not given" in command("verify=cur", f"runs={matching}", f"author={author}")[0]
     stop, text = command("verify=cur", f"runs={matching}", "author=B. Name")
     assert stop is None and "submitted 36.00 (n = 3), rerun 36.20 (n = 3)" in text
     assert is_verified(folder) and check_folder(folder) == []
+    # The repository's check rejects edited statements.
+    verification, statement = submission_record.load_verification(folder), submission_record.load(folder)
+    verify.write(folder, dataclasses.replace(verification, author="a. NAME"))
+    assert "verified.json is by the submission's author" in check_folder(folder)[0]
+    verify.write(folder, verification)
+    wrong = {"is of name=other": {"name": "other"}, "names ['psf']": {"labels": ["psf"]}, "by 1 checks": {"checks": 1}}
+    for reason, changes in wrong.items():
+        edited = dataclasses.replace(statement, **changes)
+        typed_json.save(edited, folder / submission_record.NAME, submission_record.listed_files(edited))
+        assert reason in check_folder(folder)[0]
     # Other runs under the same name have to be rerun again.
     assert command("runs=runs/mine", *STATEMENT)[0] is None and not is_verified(folder)
     # The tolerance is one point or two standard errors.

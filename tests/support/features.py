@@ -12,6 +12,13 @@ SIZES = Sizes(heads=H, head_dim=D, value_dim=E, length=16)
 # Sequence length for banded and block-sparse mechanisms, and sizes for mixers of whole token vectors.
 LENGTH = 48
 TOKEN_SIZES = Sizes(heads=H, head_dim=D, value_dim=D, length=16)
+PATTERNS = pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
+# Overrides by prefix of the mechanism's name, for sequences of 24 tokens.
+FITTING = {
+    **dict.fromkeys(("cur_", "flashcur_", "mega_cur_", "soft_fixed"), "attn.count=8"),
+    "nystrom": "attn.landmarks=8",
+    **dict.fromkeys(("linformer", "transformer_ls"), "attn.rank=8"),
+}
 
 
 def sized(kind, length=LENGTH, **options):
@@ -33,14 +40,6 @@ def padded_ids(lengths, towers=1):
     """Token ids (B,T,L) from 1 to 15, padded with zeros behind the end of each sequence, and their mask."""
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None, None]).expand(-1, towers, -1)
     return torch.randint(1, 16, mask.shape, generator=torch.Generator().manual_seed(0)) * mask, mask
-
-
-# Overrides by prefix of the mechanism's name, for sequences of 24 tokens.
-FITTING = {
-    **dict.fromkeys(("cur_", "flashcur_", "mega_cur_", "soft_fixed"), "attn.count=8"),
-    "nystrom": "attn.landmarks=8",
-    **dict.fromkeys(("linformer", "transformer_ls"), "attn.rank=8"),
-}
 
 
 def build(name, *words):
@@ -104,9 +103,6 @@ def same_with_gradients(actual, expected, leaves):
     weight = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=expected.dtype)
     gradients = (torch.autograd.grad((x * weight).real.sum(), leaves) for x in (actual, expected))
     torch.testing.assert_close(*gradients, rtol=1e-7, atol=1e-9)
-
-
-PATTERNS = pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
 
 
 def weights(q, k):

@@ -25,6 +25,12 @@ PHASE = record.Pretraining(
     objective="masked", fingerprint="0e1", loss=0.1, best_step=1, steps=2, tokens=3, step_ms=None, status="done"
 )
 LOST = ["lost/record.json is no record"]
+TESTS = (37.1, 38.4, 39.95, 36.6)
+SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
+MB = 2**20
+SOFTWARE = {"python": "3.11", "torch": "2.13", "triton": None, "allocator": {"MALLOC_MMAP_MAX_": "0"}}
+RATES = {"copy": 1e10, "matmul": {"fp32": 1e12}}
+MACHINE = Machine(hardware="A machine", device="cpu", threads=2, load=0.5, **SOFTWARE, **RATES)
 
 
 def unseal(path):
@@ -43,9 +49,6 @@ def flip(path, share=0.4, bit=64):
 def replace_text(path, old, new):
     """Replace the first occurrence of a text in a file."""
     path.write_text(path.read_text().replace(old, new, 1))
-
-
-TESTS = (37.1, 38.4, 39.95, 36.6)
 
 
 def add(runs, **changes):
@@ -114,12 +117,6 @@ def write_report(*words):
     report.__wrapped__(compose(ReportOptions, words))
 
 
-MB = 2**20
-SOFTWARE = {"python": "3.11", "torch": "2.13", "triton": None, "allocator": {"MALLOC_MMAP_MAX_": "0"}}
-RATES = {"copy": 1e10, "matmul": {"fp32": 1e12}}
-MACHINE = Machine(hardware="A machine", device="cpu", threads=2, load=0.5, **SOFTWARE, **RATES)
-
-
 def row(mechanism, n, ms, **changes):
     """A benchmark row with samples ms / 2, ms and 2 ms, n MB of memory, and throughputs of 1 GB/s and 2 TFLOP/s."""
     fields = {} if ms is None else {"samples": (ms / 2, ms, 2 * ms), "peak_bytes": n * MB, "roofline_ms": ms / 4}
@@ -133,9 +130,6 @@ def row(mechanism, n, ms, **changes):
 def made(rows, **changes):
     fields = {"name": "bench", "fingerprint": "0123456789ab", "git": "abc", "choices": {"reference": "naive"}}
     return dataclasses.replace(BenchRecord(**fields, machine=MACHINE, seconds=1.0, rows=rows), **changes)
-
-
-SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
 
 
 def config(name, *words):

@@ -20,6 +20,7 @@ from lra.train.callbacks import Checkpoints
 MEASURED = {"step_ms", "peak_bytes", "date", "command", "bag"}
 
 DIAGNOSTICS = {"val_loss", "output_std", "live_units", "collapsed"}
+LONGER = ("trainer.threads=1", "optim.steps=60", "optim.eval_every=5")
 # The training function without the command line.
 train_config = train.__wrapped__
 
@@ -41,9 +42,6 @@ def trained(runs, *overrides, attn="cur_random"):
     experiment = smoke(runs, *overrides, attn=attn)
     train_config(experiment)
     return experiment.home / "seed-0"
-
-
-LONGER = ("trainer.threads=1", "optim.steps=60", "optim.eval_every=5")
 
 
 def start(runs, *words, **options):

@@ -346,14 +346,33 @@ def test_window_starts_finishable_runs_first_and_skips_hopeless_ones(four, monke
     assert forever.worth([endless, short]) == [endless, short] and forever.latest(endless) == math.inf
 
 
+def test_runs_of_a_machine_take_its_gpus_in_turn(tmp_path, monkeypatch):
+    taken = []
+
+    def start(*_, env, **__):
+        taken.append(env["CUDA_VISIBLE_DEVICES"])
+        return SimpleNamespace(poll=lambda: 0, communicate=lambda: None, returncode=0)
+
+    monkeypatch.setattr(job.subprocess, "Popen", start)
+    monkeypatch.setattr(job, "overrides_of", lambda _: [])
+    monkeypatch.setattr(job, "config_dir_flags", list)
+    for number in range(3):
+        runtime = SimpleNamespace(output_dir=str(tmp_path / str(number)))
+        hydra = SimpleNamespace(runtime=runtime, job=SimpleNamespace(num=number))
+        monkeypatch.setattr(job.HydraConfig, "get", lambda hydra=hydra: hydra)
+        job.job(None, cwd=".", threads=1, gpus=["4", "6"], sweep=0, latest={})
+    assert taken == ["4", "6", "4"]
+
+
 def test_sweep_stops_at_end_of_window_and_counts_remaining_runs(tmp_path, monkeypatch, capfd):
     launched_runs = []
 
     def launch(runs, *more):
         launched_runs.extend(runs)
         finish(runs[0])
-        # Called by the timer of the window.
-        more[-1]._stop()
+        timer = more[-1].timer
+        assert timer.is_alive() and 29 * 60 < timer.interval <= 30 * 60 - 15
+        timer.function()
         time.sleep(60)
 
     stop, report = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}", "minutes=30")

@@ -1,5 +1,6 @@
 """Tests of pretraining: its losses against oracles per position, and runs that are resumed, reused or rejected."""
 
+from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from lra.data.datamodule import Batch
 from lra.model.pretrainer import Pretrainer, draw_holes
 from lra.runs import checkpoint, record
 from lra.train import pretrain
+from lra.train.lit import LitClassifier
 
 WORDS = ("pretrain=masked", "pretrain.steps=9", "pretrain.lr=0.01")
 WORDS += ("optim.steps=12", "optim.eval_every=3", "optim.micro_batch=4")
@@ -65,14 +67,19 @@ def test_pretraining_of_another_run_is_reused_only_if_identical(whole, data_root
         trained(tmp_path, *WORDS, f"pretrain.from={tmp_path / 'nowhere'}", "study=fourth")
 
 
-def test_fine_tuning_starts_from_best_encoder_and_new_head(whole, data_root):
-    made = smoke(whole, *WORDS)
+def test_fine_tuning_starts_from_best_encoder_and_new_head(whole, data_root, tmp_path, monkeypatch):
+    states, step = [], LitClassifier.training_step
+
+    def keep_weights(self, *batch):
+        states.append(deepcopy(self.model.state_dict()))
+        return step(self, *batch)
+
+    monkeypatch.setattr(LitClassifier, "training_step", keep_weights)
+    trained(tmp_path, *WORDS, f"pretrain.from={whole.parent}")
     torch.manual_seed(0)
-    model = made.classifier()
-    head = {key: value.clone() for key, value in model.head.state_dict().items()}
-    pretrain.load_encoder(model, whole)
+    head = smoke(whole, *WORDS).classifier().head.state_dict()
     best = checkpoint.read(whole / "pretrain/best.ckpt")
-    for key, value in model.state_dict().items():
+    for key, value in states[0].items():
         assert torch.equal(value, head[key.removeprefix("head.")] if key.startswith("head.") else best[key])
 
 

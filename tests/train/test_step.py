@@ -23,7 +23,7 @@ PAD = ("batch", "compact")
 
 
 # On the meta device, reading a value or selecting by a mask fails; a GPU would wait for all work. Not covered: Triton
-# kernels, and values read on purpose once per step or evaluation (``Pretrainer.error``, scores of ``LitClassifier``).
+# kernels, and values read once per step or evaluation (``Pretrainer.sum_loss``, scores of ``LitClassifier``).
 class NoWaiting(TorchDispatchMode):
     """Fails on a copy between CPU and device for which the host waits; reading a meta tensor raises an error anyway."""
 

@@ -4,7 +4,9 @@ import os
 import re
 import signal
 import subprocess
+import weakref
 from copy import deepcopy
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -16,10 +18,42 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from lra.io.lock import hold
 from lra.runs import checkpoint, record
-from lra.train import distributed, plan
+from lra.train import __main__ as main
+from lra.train import distributed, optim, plan
 from lra.train.__main__ import train
 from lra.train.callbacks import Report, Stopwatch
-from lra.train.lit import LitClassifier
+from lra.train.lit import LitClassifier, loss
+
+
+def test_run_equals_a_plain_training_loop(data_root, tmp_path):
+    """Two micro-batches per step, clipped gradients and a one-cycle schedule."""
+    words = ["optim.steps=4", "optim.eval_every=2", "optim.micro_batch=4", "optim.lr=0.01", "optim.clip_norm=0.1"]
+    words += ["model.dropout=0", "trainer.device=cpu"]
+    run_dir = trained(tmp_path, *words, attn="mean")
+
+    experiment = training.smoke(tmp_path, *words, attn="mean")
+    torch.manual_seed(0)
+    model = experiment.classifier().train()
+    batches = iter(set_up(experiment.task_data(0)).train_dataloader())
+    optimiser = optim.adamw(model, dict(experiment.optim))
+    schedule = optim.schedule(optimiser, dict(experiment.optim), cycle_momentum=True)
+    rows = checkpoint.read_metrics(run_dir)
+    assert [row["step"] for row in rows] == [2, 4]
+    for row in rows:
+        losses = []
+        for _ in range(2):
+            for _ in range(2):
+                value = loss(model, next(batches))
+                (value / 2).backward()
+                losses.append(value.item())
+            rate = optimiser.param_groups[0]["lr"]
+            assert torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1) > 0.1
+            optimiser.step()
+            optimiser.zero_grad()
+            schedule.step()
+        assert (row["train_loss"], row["lr"]) == pytest.approx((fmean(losses), rate), rel=1e-6)
+    for name, value in torch.load(run_dir / "last.ckpt", weights_only=True)["state_dict"].items():
+        torch.testing.assert_close(value, model.state_dict()[name.removeprefix("model.")])
 
 
 def test_resume_after_crash_and_full_disk_is_bit_exact(data_root, tmp_path, monkeypatch):
@@ -50,6 +84,19 @@ def test_resume_after_crash_and_full_disk_is_bit_exact(data_root, tmp_path, monk
     assert sorted(set(steps)) == list(range(6, 12))
     assert result(crashed_dir) == result(reference_dir)
     training.assert_same_files(crashed_dir, reference_dir, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
+
+
+def test_data_of_earlier_seeds_are_freed(data_root, tmp_path, monkeypatch):
+    original, references, num_alive = main.run_phase, [], []
+
+    def count(plan, run_dir, module, data):
+        num_alive.append(sum(reference() is not None for reference in references))
+        references.append(weakref.ref(data))
+        return original(plan, run_dir, module, data)
+
+    monkeypatch.setattr(main, "run_phase", count)
+    trained(tmp_path, "seeds=[0,1,2]")
+    assert num_alive == [0, 0, 0]
 
 
 def test_scoring_uses_weights_of_first_best_validation_score(data_root, tmp_path, monkeypatch):

@@ -103,7 +103,7 @@ def landmark_product(
         q_landmarks, k_landmarks: landmarks (N,H,m,D).
         rows, cols: positions (N,H,m) instead, distinct within each head.
         mask: real tokens (N,L); None: all.
-        row_mask, col_mask: real landmarks, (N,H,m) or broadcastable; None: all. Ignored with positions.
+        row_mask, col_mask: real landmarks (N,H,m), N and H may be 1; None: all. Ignored with positions.
         copy_rv: whether selected rows of the output are rows of R v; only with positions.
         impl: ``triton`` | ``triton_rounded``, which splits no factor: with 16-bit inputs, softmax weights, their
             gradients, W and d(R V) are rounded to the inputs' dtype in every product. 14 products instead of 21,

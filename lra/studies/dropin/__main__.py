@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean, mean, stdev
+from statistics import geometric_mean, mean
 from typing import Annotated, TypeVar
 
 import torch
@@ -175,7 +175,8 @@ def measure_errors(source: QKVSource, names: list[str], options: DropinOptions) 
                 pairs = zip(example, outputs, strict=True)
                 by_layer = [relative_error(function, layer, exact, count) for layer, exact in pairs]
                 by_example.append(mean(by_layer))
-            measured.values[name][str(count)] = (mean(by_example), stdev(by_example))
+            errors = torch.tensor(by_example, dtype=torch.float64)
+            measured.values[name][str(count)] = (mean(by_example), errors.std().item())
     return measured
 
 

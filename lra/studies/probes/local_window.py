@@ -79,6 +79,8 @@ def _band(length: int, reach: int, device) -> Tensor:
     return (positions[:, None] - positions).abs() <= reach
 
 
+# Each function below replaces one method of a mixer. Its arguments: the mixer, its original method (which some do not
+# need), the reach, and then the arguments of the method.
 def _confine_sdpa(mixer: SDPA, forward: Callable, reach: int, q, k, v, mask=None) -> Tensor:
     visible = _band(q.shape[2], reach, q.device)
     if mixer.causal:

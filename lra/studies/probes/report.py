@@ -18,8 +18,8 @@ from . import record
 # Share of the gain over the control that a mechanism keeps within its locality.
 KEPT = 0.95
 ABOUT = (
-    "locality: the smallest reach k of every layer that keeps "
-    f"{KEPT:.0%} of what the mechanism adds over attn=mean, median over probed seeds (lra.studies.probes); none if "
+    f"locality: the smallest reach k of every layer that keeps {KEPT:.0%} of what the mechanism adds over attn=mean, "
+    "median over probed seeds (lra.studies.probes); MEGA's moving average keeps its reach; none if "
     f"{1 - KEPT:.0%} of this gain is less than the standard error of a score on the probed examples."
 )
 MATRICES = {
@@ -128,7 +128,7 @@ def reach_tables(study: str, rows: list[Row]) -> list[Table]:
         name=f"locality/{study}",
         title="Scores within a reach",
         about="Mean test score over n seeds of the trained weights with every layer confined to tokens at most k "
-        "positions away, on the probed examples.",
+        "positions away (MEGA: its attention, not its moving average), on the probed examples.",
         cells=frame(head, lines, keys),
         words=("mechanism", "task"),
     )
@@ -225,11 +225,12 @@ def draw(home: Path) -> list[Path]:
     # All probes of a task have the same metric.
     example = next(iter(by_label.values()))[0]
     left.set_ylabel(f"test {example.metric} within the reach, %")
-    right.set(ylabel="squared derivatives beyond the reach, share", ylim=(0, 1))
+    right.set(ylabel="squared derivatives beyond the distance, share", ylim=(0, 1))
     for axes in (left, right):
         axes.set_xscale("log", base=2)
-        axes.set_xlabel("reach k: each layer sees |i - j| <= k")
         axes.axvline(WIDTH // 2, color="grey", linestyle=":", linewidth=1)
+    left.set_xlabel("reach k: each layer sees |i - j| <= k")
+    right.set_xlabel("distance k, all layers unconfined")
 
     # The published accuracy of local convolutions relative to MEGA, next to the line of their reach.
     share = PERCENT_OF_MEGA.get(example.task)
@@ -241,10 +242,9 @@ def draw(home: Path) -> list[Path]:
             fontsize=7,
             color="grey",
         )
-    left.legend(fontsize=7)
     num_examples = max(probes.examples for seeds in by_label.values() for probes in seeds)
-    title = f"{example.study}: {example.task}, at most {num_examples} test examples"
-    return [save(figure, home / "probes.png", title)]
+    title = f"{example.study}: {example.task}, scores on at most {num_examples} test examples"
+    return [save(figure, home / "probes.png", title, loc="outside lower center", ncols=3)]
 
 
 def write_matrix(home: Path, name: str, settings: dict[str, str]) -> list[Path]:

@@ -24,6 +24,7 @@ from ...train import plan as plans
 from ...train.__main__ import fit
 from ...train.trainer import evaluate
 from ..examples import gather_batches, select_by_length
+from ..qkv import mechanisms
 from ..swap import TransferOptions, experiments, swap
 from .record import FILE, TransferRecord, compare_layers, load
 
@@ -63,6 +64,9 @@ def transfer_seed(run: RunDir, options: TransferOptions) -> None:
     provenance = plan.data.source.provenance
     check_data(run, provenance)
     exact, swapped = swap(run, source, target)
+    if not mechanisms(exact).keys() & mechanisms(swapped).keys():
+        labels = f"{run.path} and attn={target.label}"
+        raise ValueError(f"{labels} have no attention in common whose outputs can be compared")
 
     # The fingerprint of a transfer covers the run's weights and the options of the measurement.
     choices = plan.experiment.choices(provenance)

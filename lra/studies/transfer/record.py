@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import MinLen
-from pydantic import NonNegativeInt
+from pydantic import ConfigDict, NonNegativeInt
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -42,6 +42,8 @@ class Layer:
             heads; zero beyond the number of real tokens; empty if none were computed.
     """
 
+    # NaN and infinity are valid distances: an approximation may overflow.
+    __pydantic_config__ = ConfigDict(strict=True)
     path: str
     mean_abs: float
     relative: float

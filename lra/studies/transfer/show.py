@@ -30,7 +30,7 @@ AXES = {
     "selection": ("selection", ("score",)),
     "inverse": ("steps of the inverse", ("pinv.steps",)),
     "pairing": ("pairing", ("pairing",)),
-    "class_token": ("class token kept", ("class_token",)),
+    "class_token": ("class token always selected", ("class_token",)),
     "tuned": ("steps of fine-tuning", ("tuned",)),
 }
 # Labels of boolean values on an axis.

@@ -14,9 +14,9 @@ from .record import TransferRecord
 # Columns whose values identify a group, which is a table, and within it a point.
 GROUP = ["study", "task", "source"]
 POINT = ["label", "tuned"]
-HEAD = ("mechanism", "kept", "tuned", "exact", "test", "change", "n", "mean |O - O'|", "relative", "stacked")
+HEAD = ("mechanism", "count", "tuned", "exact", "test", "change", "n", "mean |O - O'|", "relative", "stacked")
 LEGEND = (
-    "Test scores in percent, mean ± sample standard deviation over n seeds. kept: selected queries and keys of CUR, "
+    "Test scores in percent, mean ± sample standard deviation over n seeds. count: selected queries and keys of CUR, "
     "landmarks of Nystromformer; tuned: steps of fine-tuning, 0 for the trained weights; exact: score of the run; "
     "change: test - exact, averaged per seed. mean |O - O'|, relative (Frobenius): output of a mechanism compared with "
     "the exact output, layer by layer, on queries, keys and values of the exact model; stacked: relative, with the "
