@@ -21,7 +21,7 @@ from lra.data.progress import DELAY, Progress, ReadMeter, hash_file, reporter
 LARGE = 2**27
 # Levels of folders below the one that the user names.
 DEPTH = 4
-# Folders with thousands of images or with metadata of macOS, which hold no folder of a task.
+# Folders below which no task is: images and image lists of Pathfinder, metadata of macOS.
 SKIPPED = {"imgs", "metadata", "__MACOSX"}
 # First bytes of a zip archive.
 ZIP = b"PK\x03\x04"

@@ -24,7 +24,7 @@ def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> 
     """
     with ThreadPoolExecutor(workers) as pool:
         results = (pool.submit(function, item) for item in inputs)
-        # Two tasks per worker, so that no worker waits for the consumer.
+        # Two calls per worker are submitted ahead, so that no worker waits for the consumer.
         pending = deque(islice(results, 2 * workers))
         while pending:
             result = pending.popleft().result()

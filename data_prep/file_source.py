@@ -66,7 +66,7 @@ class FileSource(Source):
     def arguments(self) -> dict[str, Any]:
         if not (self.has_files or self._is_recorded()):
             return self.choices
-        # Finding the content may read all files, so that it is done once.
+        # Finding the content may read all files, so it is done once.
         if self._content is None:
             self._content = self._find_content()
         return {**self.choices, **self._content}
@@ -124,7 +124,9 @@ class FileSource(Source):
                 if flatten(provenance) == recorded:
                     return {key: provenance[key] for key in self.content_keys}
         # No data set has the recorded provenance: the files are needed again.
-        path = " ".join(f"source.{key}=<path>" for key in self.locations if key != "url")
+        # An official archive is a release too, so the release alone is enough.
+        keys = [key for key in self.locations if key not in ("url", "archive")] or ["archive"]
+        path = " ".join(f"source.{key}=<path>" for key in keys)
         command = f"{self.command or f'lra data task={self.name}'} {path}"
         raise StoreError(f"the data of this run are not in {self.root}; to make them from the same files: {command}")
 
@@ -215,7 +217,7 @@ class CopySource(FileSource):
     def _is_drawn(self) -> bool:
         """Whether examples are drawn from the splits of a copy.
 
-        Version 0.2.0 took the first ones, so that the content is marked to keep both apart.
+        Version 0.2.0 took the first ones; the mark in the content keeps both apart.
         """
         has_val = getattr(self.copy, "has_val", False)
         return has_val and any(self.choices[split] is not None for split in ("train", "val", "test"))

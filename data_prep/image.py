@@ -107,8 +107,8 @@ class Image(CopySource):
 
     Args:
         grey: weights of the colours, ``tensorflow`` (the Long Range Arena's) or ``pillow``.
-        order: order in which the validation set is the end of train, ``tfds`` (the Long Range Arena's, `shuffled`) or
-            ``archive``.
+        order: order of train, whose last `hold_out` images are the validation set: ``tfds`` (the Long Range Arena's,
+            see `shuffled`) or ``archive``.
         hold_out: images of the validation set.
         train, val, test: numbers of examples, drawn with a fixed seed; None for all.
         url, sha256, archive: see `download.Download`; None for the official address and checksum. `archive` may also

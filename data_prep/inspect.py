@@ -197,7 +197,7 @@ def other_copies(root: Path) -> Iterator[str]:
     for folder in subfolders(root):
         # A prepared data set is checked by its own description.
         if (folder / META).is_file():
-            yield f"\nprepared data: {_prepared(folder)}"
+            yield from _prepared(folder)
             continue
         for pattern, description in OTHERS.items():
             files = sorted(folder.glob(pattern))
@@ -245,12 +245,15 @@ def _options(folder: Path) -> str:
     return f"  use {release}, for text and image {archive}"
 
 
-def _prepared(folder: Path) -> str:
+def _prepared(folder: Path) -> Iterator[str]:
+    """Describe a prepared data set; damage is a fault."""
     try:
         provenance = read_provenance(folder)
     except StoreError as error:
-        return f"damaged: {error}"
-    return f"{folder} ({provenance['name']} {provenance['version']})"
+        yield f"\nprepared data: {folder}"
+        yield f"{FAULT}{error}"
+        return
+    yield f"\nprepared data: {folder} ({provenance['name']} {provenance['version']})"
 
 
 def _megabytes(files: list[Path]) -> str:

@@ -31,7 +31,7 @@ FILES = {"train": "basic_train.tsv", "val": "basic_val.tsv", "test": "basic_test
 OFFICIAL_TREE = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10, "p_operator": 0.25}
 OFFICIAL_SIZES = {"train": 96_000, "val": 2_000, "test": 2_000}
 
-# Trees of one task of a worker, and the bound of its buffer.
+# Trees that a thread draws at a time, and the largest size of their buffer in bytes.
 BLOCK_TREES = 2**14
 BLOCK_BYTES = 2**25
 # Give up if HOPELESS * max_length nodes hold fewer than HOPELESS_NEW new trees.

@@ -123,5 +123,5 @@ def _own_hydra() -> Iterator[None]:
     try:
         yield
     finally:
-        # Composing replaces the instance, so that it is looked up again.
+        # Composing replaces the instance, so it is looked up again.
         GlobalHydra.instance().hydra = caller

@@ -45,7 +45,7 @@ Read = Callable[[Lines, str, str], Iterator[ExampleChunk]]
 class Release:
     """One file for each split, in a folder or in the release archive.
 
-    The files are found at any depth up to four. Several copies with the same content count as one.
+    In a folder, they are found at any depth up to four. Several copies with the same content count as one.
 
     Args:
         path: a folder that holds the files or is above them, the archive, or a folder in the archive, such as
@@ -71,7 +71,7 @@ class Release:
 
     @cached_property
     def candidates(self) -> list[dict[str, Path]]:
-        """The paths of all splits, by folder that has them all, nearest first; only `path` if it is such a folder."""
+        """{split: path} of each folder with the files of all splits, nearest first; only of `path` if it is one."""
         copies = []
         for folder in subfolders(self.path):
             paths = split_files(folder, self.files)

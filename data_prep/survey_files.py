@@ -72,7 +72,7 @@ class PathfinderCollector(Collector):
         if not content:
             return EMPTY
         expected = f"{self.size} x {self.size} pixels"
-        return impostor(content) or f"is no readable image of {expected}"
+        return impostor(content) or f"is not a readable image of {expected}"
 
     def add_digest(self, name: str, digest: bytes | str) -> None:
         if isinstance(digest, str):

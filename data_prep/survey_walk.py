@@ -19,16 +19,17 @@ from .formats.detect import FORMATS
 from .formats.lra_pickle import PickleReader
 from .image import PIXELS
 from .lines import open_lines
-from .pathfinder.listing import BLOCK, CONTOURS
+from .pathfinder.listing import BLOCK, CONTOUR_OF_FOLDER
 from .survey import Collector, ListOpsCollector, RetrievalCollector, TableCollector
 from .survey_files import BatchCollector, CopyCollector, PathfinderCollector, ReviewCollector
 
 TABLES: tuple[type[TableCollector], ...] = (ListOpsCollector, RetrievalCollector)
-IMAGES = re.compile(rf"((?:.*/)?pathfinder(\d+)/({'|'.join(CONTOURS)}))/((?:metadata/[^/]+\.npy)|(?:imgs/.+))")
+_FOLDERS = "|".join(CONTOUR_OF_FOLDER)
+IMAGES = re.compile(rf"((?:.*/)?pathfinder(\d+)/({_FOLDERS}))/((?:metadata/[^/]+\.npy)|(?:imgs/.+))")
 REVIEWS = re.compile(r"((?:.*/)?aclImdb)/((?:train|test)/(?:neg|pos)/\d+_\d+\.txt)")
 BATCHES = re.compile(r"((?:.*/)?cifar-10-batches-bin)/((?:data_batch_[1-5]|test_batch)\.bin)")
 PICKLE = re.compile(r"(?:lra-)?(.+)\.(?:train|dev|test)\.pickle")
-STEM = re.compile(rf"(listops|text|retrieval|image)|pathfinder(\d+)-({'|'.join(CONTOURS)})")
+STEM = re.compile(rf"(listops|text|retrieval|image)|pathfinder(\d+)-({_FOLDERS})")
 
 # (function that makes the collector of a place, folder of the task in the archive, path of a file below that folder).
 Route = tuple[Callable[[str], Collector], str, str]
@@ -44,9 +45,9 @@ def survey_folder(root: Path, progress: Progress) -> Iterator[Collector]:
         # Images: the folder of a contour in a folder of a size.
         absolute = Path(os.path.abspath(folder))
         size = re.fullmatch(r"pathfinder(\d+)", absolute.parent.name)
-        if absolute.name in CONTOURS and size is not None:
-            yield _survey_images(folder, int(size[1]), CONTOURS[absolute.name], progress)
-        # Reviews: train or test with positive ones, as the reader finds them; the collector names missing folders.
+        if absolute.name in CONTOUR_OF_FOLDER and size is not None:
+            yield _survey_images(folder, int(size[1]), CONTOUR_OF_FOLDER[absolute.name], progress)
+        # Reviews: a folder with train/pos or test/pos, as the reader finds it; the collector names missing folders.
         # os.path.isdir is false where Path.is_dir raises an error, in a folder that this user may not read.
         if any(os.path.isdir(folder / part / "pos") for part in PARTS):
             yield _survey_reviews(folder, progress)
@@ -90,7 +91,7 @@ def _route(name: str) -> Route | None:
     match = IMAGES.fullmatch(name)
     if match is not None:
         folder, size, contour, below = match.groups()
-        return _image_collector(int(size), CONTOURS[contour]), folder, below
+        return _image_collector(int(size), CONTOUR_OF_FOLDER[contour]), folder, below
     match = REVIEWS.fullmatch(name)
     if match is not None:
         return ReviewCollector, match[1], match[2]
@@ -217,7 +218,7 @@ def _survey_pickles(folder: Path, progress: Progress) -> Iterator[CopyCollector]
         if size is not None:
             task = "pathfinder"
             length = int(size) ** 2
-            options = {"size": int(size), "contour": CONTOURS[contour]}
+            options = {"size": int(size), "contour": CONTOUR_OF_FOLDER[contour]}
         collector = CopyCollector(str(folder), task, **options)
         try:
             reader = PickleReader(folder, stem=stem, length=length, **asdict(FORMATS[task]))

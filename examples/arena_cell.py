@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.report.results import results
+from lra.report.overview import score_table
 from lra.results.summary import collect
 from lra.runs import checkpoint
 from lra.train.__main__ import run_seeds
@@ -43,7 +43,7 @@ def main(mechanism: str = "cur_abs", budget: str = "quick", seeds: str = "2") ->
     # One row per mechanism with the records of its seeds.
     studies, _ = collect(Path("runs"), study)
     rows = [row for row in studies[study] if row.label in (mechanism, CONTROL)]
-    table = results(rows).markdown()
+    table = score_table(rows).markdown()
     print(table)
 
     # Each run directory has the evaluations of one seed in metrics.csv.

@@ -68,7 +68,7 @@ class ArrayReader(Reader):
             num_tokens = _read_header(file, path)
             num_sequences = len(labels) * self.num_texts
             check_offsets(offsets, num_sequences, num_tokens, path)
-            # Sequences follow each other in the file, so that one after the other is in memory.
+            # Sequences follow each other in the file: one at a time is in memory.
             for number, label in enumerate(labels, start=1):
                 where = f"{path}, example {number}"
                 first = (number - 1) * self.num_texts

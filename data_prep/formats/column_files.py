@@ -83,7 +83,7 @@ def _style(path: Path) -> Style:
 def _check_shards(files: list[Path]) -> None:
     """Raise ValueError if shards are missing or occur twice, by the number of shards in their names."""
     first = SHARD.fullmatch(files[0].stem)
-    # All files have one style, so that all of them are shards or none is.
+    # All files have one style, so all of them are shards or none is.
     if first is None:
         return
     total = int(first["total"])

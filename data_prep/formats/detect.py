@@ -83,8 +83,8 @@ def open_reader(
         The reader; None if the path is none of these formats, so that the source reads the official one.
 
     Raises:
-        ValueError: the path is a zip archive, or a file of the copy is missing; of columns, a missing split is reported
-            when it is read.
+        ValueError: the path is a zip archive, or a file of the copy is missing. A split that parquet or arrow files
+            lack is reported when it is read.
     """
     if path is None:
         return None

@@ -2,9 +2,9 @@
 
 The mask, shared by all curves of an image, is the occupation of each pixel: uint8, 255 = 1.0, exact since every patch
 is an 8-bit image. `masks` (2, size + 2 BEYOND, same) holds the mask, and the mask dilated by the margin.
-A first paddle runs from tail to head. Its pivot is a margin before the tail; its anchor, a margin beyond the head, is
-the next paddle's pivot. In a void orientation neither a distractor nor the first target starts (`paddles.is_void`).
-`stream` (1,) uint64 is an image's random stream.
+A curve's first paddle, its seed, runs from tail to head. Its pivot is a margin before the tail; its anchor, a margin
+beyond the head, is the next paddle's pivot. In a void orientation neither a distractor nor the first target starts
+(`paddles.is_void`). `stream` (1,) uint64 is an image's random stream.
 """
 
 import math

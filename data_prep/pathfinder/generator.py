@@ -24,7 +24,7 @@ from .release import Archive, Folder
 __all__ = ["Pathfinder", "Trace", "generate", "trace"]
 
 OFFICIAL_SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
-BLOCK = 512  # images of a task of a worker, and of a chunk
+BLOCK = 512  # images that a thread draws or reads at a time, which become one chunk
 
 
 # Readers of the official images.

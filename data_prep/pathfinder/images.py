@@ -5,9 +5,9 @@ two markers, one at the start of a target and one at the end of the same (label 
 
     >>> images, labels = generate(size=32, count=2, seed=0)     # (2, 32, 32) uint8, (2,) uint8
 
-The distribution is the original generator's (see `paddles` and `curves`), old image stretch included. Most
+The distribution is the original generator's (see `paddles` and `curves`), with the contrast stretch of scipy 1.2. Most
 orientations are void at sizes 32 and 64 (see `paddles.is_void`): neither a distractor nor the first target starts in
-them, so that an image of 32 x 32 holds 1.1 of 5 distractors on average. With void=False curves start in every
+them, so an image of 32 x 32 and contour 14 holds 1.1 of 5 distractors on average. With void=False curves start in every
 orientation, and it holds 4.6.
 
 Image i depends only on (seed, size, contour, void, i): it has its own random stream, so any partition over workers

@@ -13,7 +13,7 @@ from ..formats.layout import decode_image
 from ..lines import text_lines
 
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
-CONTOURS = {folder: contour for contour, folder in FOLDERS.items()}
+CONTOUR_OF_FOLDER = {folder: contour for contour, folder in FOLDERS.items()}
 BLOCK = 512  # files that a thread reads at a time
 REMEDY = "source.release must be the folder of pathfinder32 and others, a folder above it, or the archive"
 

@@ -18,7 +18,7 @@ from lra.data.source import cores, explain_full_disk
 
 from ..archive import DEPTH, ambiguous, fingerprint, hash_states, is_metadata, members, reading, subfolders
 from ..examples import in_order
-from .listing import BLOCK, CONTOURS, FOLDERS, REMEDY, Listed, decode, listing
+from .listing import BLOCK, CONTOUR_OF_FOLDER, FOLDERS, REMEDY, Listed, decode, listing
 
 States = list[tuple[str, os.stat_result]]  # name and state of each file
 Images = list[np.ndarray | None]  # pixels (size, size) uint8, None for an image that is empty, unreadable or missing
@@ -42,7 +42,7 @@ class Folder:
     def candidates(self) -> list[Path]:
         """The path if it holds metadata, else every folder of this contour and size at or below it."""
         if (self.path / "metadata").is_dir():
-            contour = CONTOURS.get(self.path.resolve().name)
+            contour = CONTOUR_OF_FOLDER.get(self.path.resolve().name)
             if contour is not None and FOLDERS[contour] != self.inner:
                 raise ValueError(f"{self.path} holds images of contour {contour}: add source.contour={contour}")
             return [self.path]
@@ -140,7 +140,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 def _is_equal(first: Path, second: Path) -> bool:
     """Whether two folders hold the same images."""
-    # Names, labels and sizes differ in most cases, so that no image has to be read.
+    # Names, labels and sizes differ in most cases, so no image has to be read.
     if _listing(first) != _listing(second) or _sizes(first) != _sizes(second):
         return False
     return _identity(first) == _identity(second)
@@ -293,7 +293,7 @@ class Archive:
     def _image(self, name: str) -> np.ndarray | None:
         if name not in self.positions:
             return None
-        # Threads share the file, so that each read names its position.
+        # Threads share the file, so each read names its position.
         num_bytes = self.size**2
         data = os.pread(self.images.fileno(), num_bytes, self.positions[name])
         pixels = np.frombuffer(data, np.uint8)

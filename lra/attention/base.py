@@ -18,7 +18,7 @@ None means that all tokens are real.
 Every mechanism passes the checks of ``lra.checks``, except for the cases that ``tests/attention/test_checks.py`` lists.
 Among them: padding never changes the output of a real token; an example has the same result alone and in a batch;
 evaluation is repeatable; every parameter gets a finite gradient that is not zero; mask=None equals a mask of ones;
-fewer real tokens than c give the result of c = that number. A mechanism does its own scaling, chooses its own precision
+with n < c real tokens the result is the same as with c = n. A mechanism does its own scaling, chooses its own precision
 and keeps no state between calls.
 """
 
@@ -86,8 +86,8 @@ class Mechanism(Checked, nn.Module):
     # Whether the order-preserving removal of masked tokens changes no output (data.pad=compact).
     compactable: bool = False
     # Real numbers that the layer carries from one token to the next in one direction, over all heads and channels;
-    # None for a mechanism without a recurrent form, or that does not declare one. Linear and Based give the size of
-    # their causal form in either case. Buffers of short convolutions do not count.
+    # None for a mechanism without a recurrent form, or that does not declare one. Linear and Based give it even if
+    # they are not causal. Buffers of short convolutions do not count.
     state_size: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..ops.blocks import attend_blocks, gather_blocks, nonempty_attn_mask, split_blocks
+from ..ops.attention_maps import ensure_nonempty
+from ..ops.blocks import attend_blocks, gather_blocks, split_blocks
 from ..options import Positive, Whole
-from .base import Attention, Sizes
+from .base import Attention, Sizes, as_attn_mask
 
 
 class BigBird(Attention):
@@ -111,7 +112,8 @@ class BigBird(Attention):
         ends = ends[:, None].expand(-1, num_heads, -1)  # (N,H,2)
         end_queries = gather_blocks(q_blocks, ends)  # (N,H,2,b,D)
         end_queries = end_queries.flatten(2, 3)  # (N,H,2 b,D)
-        out = F.scaled_dot_product_attention(end_queries, k, v, nonempty_attn_mask(mask))
+        attn_mask = as_attn_mask(ensure_nonempty(mask))
+        out = F.scaled_dot_product_attention(end_queries, k, v, attn_mask)
         return out.unflatten(2, (2, -1))
 
     @torch.no_grad()

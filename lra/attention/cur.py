@@ -38,8 +38,7 @@ class CUR(Attention):
         pairing: which vectors, queries or keys, are scored to select I and which to select J, see the same class.
         pinv: pseudo-inverse of U.
         copy_rv: whether the outputs of selected queries are replaced by R v, step 4.
-        class_token: whether the first real token (the class token) is always selected. None counts as
-            False.
+        class_token: whether the first real token (the class token) is always selected. None counts as False.
         resample: when score=random draws new numbers. ``train``: at every training call; evaluation uses one fixed
             draw, made in the constructor and shared by all examples. ``always``: at every call, as published.
         weights: ``softmax``, or ``laplace`` as in MegaCUR. With ``laplace`` the scores are divided by the number of

@@ -57,7 +57,7 @@ class HTransformer1D(Attention):
 
         if not siblings:
             return normalise_parts([near_part])[:, :, :L]
-        # P_l, from the coarsest level down: one doubling for each level instead of a copy of each to all positions.
+        # P_l from the coarsest level down: at each level the sums of the coarser ones are repeated twice.
         far_part = siblings.pop()
         while siblings:
             repeated = [x.repeat_interleave(2, 2) for x in far_part]

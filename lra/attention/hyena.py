@@ -25,7 +25,7 @@ class Hyena(Mixer):
             over later tokens; their entry 0 is the next token.
         order: number of gates; order - 1 long convolutions.
         hidden: width of the filters' network.
-        features: entries of the encoding of a lag: the lag and (features - 1) / 2 cosines and sines.
+        features: entries of the encoding of a lag: t, (features - 1) / 2 cosines and as many sines.
         frequency: initial frequency of the sine activations.
         shift: constant added to the window exp(-|δ| t).
         rate: factor of the learning rate of the filters, which have no weight decay.
@@ -135,26 +135,26 @@ class HyenaFilter(nn.Module):
             layer.rates = dict.fromkeys(names, rate)
 
     def forward(self, length: int) -> Float[Tensor, "channels {length}"]:
-        time = torch.arange(length, device=self.decay.device, dtype=self.last.weight.dtype)
-        # Lags from 0 to 1.
-        lag = time / max(self.longest - 1, 1)
-        lag = lag[:, None]  # (L,1)
-        hidden = self.encode(time, lag)
+        lag = torch.arange(length, device=self.decay.device, dtype=self.last.weight.dtype)
+        # Relative lags t, from 0 to 1.
+        t = lag / max(self.longest - 1, 1)
+        t = t[:, None]  # (L,1)
+        hidden = self.encode(lag, t)
         for layer in self.layers:
             phase = self.frequency * layer(hidden)
             hidden = phase.sin()  # (L,hidden)
-        window = (-lag * self.decay).exp() + self.shift  # (L,channels)
+        window = (-t * self.decay).exp() + self.shift  # (L,channels)
         filters = self.last(hidden) * window
         return filters.mT
 
-    def encode(self, time: Float[Tensor, " L"], lag: Float[Tensor, "L 1"]) -> Float[Tensor, "L features"]:
+    def encode(self, lag: Float[Tensor, " L"], t: Float[Tensor, "L 1"]) -> Float[Tensor, "L features"]:
         """Encode lags as [t, cos(2π f l / longest), -sin(2π f l / longest)] with frequencies f.
 
         Args:
-            time: the lags l in tokens.
-            lag: the relative lags t, 0 to 1.
+            lag: lags l in tokens.
+            t: relative lags, 0 to 1.
         """
         bands = (self.features - 1) // 2
-        f = torch.linspace(1e-4, bands - 1, bands, device=lag.device, dtype=lag.dtype)
-        angle = 2 * math.pi * time[:, None] / self.longest * f  # (L,bands)
-        return torch.cat([lag, angle.cos(), -angle.sin()], dim=-1)
+        f = torch.linspace(1e-4, bands - 1, bands, device=t.device, dtype=t.dtype)
+        angle = 2 * math.pi * lag[:, None] / self.longest * f  # (L,bands)
+        return torch.cat([t, angle.cos(), -angle.sin()], dim=-1)

@@ -5,9 +5,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..ops.blocks import attend_blocks, band_mask, hide_keys, nonempty_attn_mask, split_blocks, windows
+from ..ops.attention_maps import ensure_nonempty
+from ..ops.blocks import attend_blocks, band_mask, hide_keys, split_blocks, windows
 from ..options import Positive, Range, in_range
-from .base import Attention, Sizes
+from .base import Attention, Sizes, as_attn_mask
 
 
 class Longformer(Attention):
@@ -44,7 +45,7 @@ class Longformer(Attention):
             return out
         # Global queries see all tokens.
         global_queries = q[:, :, :num_global]
-        attn_mask = nonempty_attn_mask(mask)
+        attn_mask = as_attn_mask(ensure_nonempty(mask))
         out_global = F.scaled_dot_product_attention(global_queries, k, v, attn_mask)  # (N,H,g,E)
         out_local = out[:, :, num_global:]
         return torch.cat([out_global, out_local], 2)
@@ -62,7 +63,7 @@ class Longformer(Attention):
         E = v.shape[-1]
         num_left = min((self.window - 1) // 2, L)
         num_right = min(self.window // 2, L)
-        # Longer blocks gather fewer keys twice, shorter ones compute fewer scores outside the band.
+        # Longer blocks copy fewer keys into two windows; shorter ones compute fewer scores outside the band.
         size = max(self.window // 4, 16)
         size = min(size, L)
 

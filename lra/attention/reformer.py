@@ -22,16 +22,18 @@ class Reformer(Attention):
 
     Each of ``hashes`` rounds
 
-        1. hashes every token: bucket(x) = argmax [x R, -x R] with a Gaussian R (section 2),
+        1. hashes every token: bucket(x) = argmax [x W, -x W] with a Gaussian W (section 2, R in print),
         2. sorts the real tokens by bucket and position and cuts them into chunks of ``chunk``,
         3. lets each chunk attend to itself and to the chunk before it, with scores x_i·x_j / |x_j| · D^power.
 
         4. One softmax joins the keys of all rounds.
 
     The first chunk has none before it, as in the paper; in the released libraries it attends to the last one. Padding
-    is sorted to the end, so the chunks of an example do not depend on it. R is drawn again at every call in training;
+    is sorted to the end, so the chunks of an example do not depend on it. W is drawn again at every call in training;
     evaluation keeps one draw. O(L hashes (chunk (D + E) + D buckets)) time. With buckets=null the second term, the
     hashing, is quadratic in L, because buckets is 2 length / chunk.
+
+    Shapes: R rounds, C chunks of c tokens.
 
     Args:
         sizes: see ``lra.attention.base.Sizes``.
@@ -84,7 +86,7 @@ class Reformer(Attention):
             buckets = 2 * num_chunks
         self.chunk = chunk
         self.buckets = buckets
-        # R of each head and round in evaluation.
+        # W of each head and round in evaluation.
         rotations = torch.randn(sizes.heads, hashes, sizes.head_dim, buckets // 2)
         self.rotations: Tensor
         self.register_buffer("rotations", rotations)
@@ -154,7 +156,7 @@ class Reformer(Attention):
             num_rounds = self._count_meetings(bucket, order, place, size)
             scores = scores - num_rounds.to(x.dtype).log()
 
-        # The token itself comes last.
+        # A token attends to itself only if it has no other key.
         if self.own_last:
             penalty = SELF_PENALTY * torch.eye(size, dtype=x.dtype, device=x.device)
             scores = scores + F.pad(penalty, (size, 0))
@@ -169,7 +171,7 @@ class Reformer(Attention):
             return torch.zeros(N, H, self.hashes, L, dtype=torch.int64, device=x.device)
         rotations = torch.randn_like(self.rotations) if self.training else self.rotations
         rotated = x[:, :, None] @ rotations.to(x.dtype)  # (N,H,R,L,buckets / 2)
-        # The largest entry of [x R, -x R] has the largest absolute value; its sign chooses the half.
+        # The largest entry of [x W, -x W] has the largest absolute value; its sign chooses the half.
         largest = rotated.abs().argmax(-1, keepdim=True)  # (N,H,R,L,1)
         is_negative = rotated.gather(-1, largest) < 0
         half = rotated.shape[-1]
@@ -184,7 +186,7 @@ class Reformer(Attention):
         size: int,
     ) -> Int[Tensor, "N H R C c 2*c"]:
         """Count the rounds in which a query attends to a key, at least 1."""
-        # Buckets and chunks of every round, in the order of each round.
+        # For the order of each round (first R): bucket and chunk of every token in all rounds (last R).
         chunk = place // size
         buckets = _cut(bucket.mT, order, size)  # (N,H,R,C,c,R)
         chunks = _cut(chunk.mT, order, size)  # (N,H,R,C,c,R)

@@ -30,8 +30,9 @@ class S5(Mixer):
     Args:
         states: P. One of each conjugate pair is kept.
         blocks: J, all alike; each has P / J states.
-        c_init: initialisation of C before the product with V, d x P complex, by the standard deviation of each part.
-            ``lecun_normal``: (P d)^-1/2. ``trunc_standard_normal``: P^-1/2. ``complex_normal``: 2^-1/2 for C V itself.
+        c_init: real and imaginary parts of C (d x P) before the product with V: truncated normal with standard
+            deviation (P d)^-1/2 (``lecun_normal``) or P^-1/2 (``trunc_standard_normal``). ``complex_normal``: C V
+            itself, normal with 2^-1/2.
         discretisation: ``zoh`` or ``bilinear``.
         bidirectional: whether to add the states of a scan from the end of the sequence, with their own C; otherwise the
             layer is causal.

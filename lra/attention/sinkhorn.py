@@ -17,9 +17,9 @@ class Sinkhorn(Attention):
 
         S_i = P(Σ_t k_it),   R = normalise(S),   k'_i = Σ_j R_ij k_j,   v'_i = Σ_j R_ij v_j
 
-    for blocks i, j of ``block`` tokens. The sort network P maps the sum of block i's keys to its scores for the blocks
-    of ``length``, row i of S (section 3.1): a linear map with bias, one per head. The paper pools the layer's input;
-    the released LRA code pools keys, which are a linear map of it. Gumbel noise is left out.
+    for blocks i, j of ``block`` tokens. The sort network P, a linear map with bias for each head, maps the sum of block
+    i's keys to row i of S, one score for each block of ``length`` (section 3.1). The paper pools the layer's input; the
+    released LRA code pools keys, which are a linear map of it. Gumbel noise is left out.
 
     Blocks without a real token take no part in R. Padded tokens enter the mixture as zeros, and a position of the mixed
     block counts as a key if some block has a real token there.

@@ -91,7 +91,7 @@ class Skyformer(Attention):
         k: Float[Tensor, "N H L D"],
         mask: Bool[Tensor, "N L"] | None,
     ) -> Float[Tensor, "N H m D"]:
-        """Draw rows of q, then of k: a random number u selects the real token floor(u n)."""
+        """Draw m/2 queries, then m/2 keys: a random number u selects the real token floor(u n)."""
         N, H, L, _ = q.shape
         draw = self.draw
         if self.training or self.resample == "always":

@@ -1,8 +1,8 @@
 """Bytes and FLOPs that a mechanism alone needs, and the rates of this machine.
 
 G = batch x heads, n length, d head size, m selected or landmark tokens. With a copy bandwidth of B bytes/s and a matmul
-rate of F FLOP/s no kernel is faster than max(bytes / B, FLOPs / F). Bytes count what attention moves once.
-If queries are keys, these are 3 and 8 G n d elements; the controls move less:
+rate of F FLOP/s no kernel is faster than max(bytes / B, FLOPs / F). Bytes count what attention moves once (if queries
+are keys, 3 and 8 G n d elements instead of 4 and 11; controls such as ``mean`` move less than is counted):
 
     forward                 read q, k, v, write the output                                              4 G n d elements
     forward and backward    and read q, k, v and the output's gradient, write the gradients of q, k, v  11 G n d

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ..results import figures, published
+from ..results import figures, paper_values
 from ..results.figures import Picture
 from ..results.palette import EXACT, INK, family, look
 from ..results.statistics import mean_over_tasks, rank_correlation
@@ -18,7 +18,7 @@ from .results import BoardResults
 # A source is compared from this number of common mechanisms on: with fewer the interval covers nearly everything.
 MIN_MECHANISMS = 10
 # Without Path-X, which most sources leave out.
-TASKS = published.TASKS[:5]
+TASKS = paper_values.TASKS[:5]
 LISTOPS = "listops"
 ABOUT = (
     "Spearman's rank correlation between the scores of this board and the mean accuracies of a published source, with "
@@ -100,9 +100,9 @@ def by_source(labels: list[str], tasks: Collection[str]) -> dict[str, dict[str, 
     printed: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for label in labels:
         # sdpa and softmax compute the same function.
-        values = published.accuracies(label, tasks)
+        values = paper_values.accuracies(label, tasks)
         if label == EXACT:
-            values += published.accuracies("softmax", tasks)
+            values += paper_values.accuracies("softmax", tasks)
         for value in values:
             if value.number is not None:
                 by_task = printed[value.source][label]
@@ -130,7 +130,7 @@ def picture(board: BoardResults) -> Picture | None:
 
 
 @rc_context(figures.PRINT)
-def draw(panels: Mapping[str, Sequence[Pair]], width: float = figures.TEXT) -> Figure:
+def draw(panels: Mapping[str, Sequence[Pair]], width: float = figures.TEXT_WIDTH) -> Figure:
     """Draw a point for each mechanism.
 
     Args:
@@ -146,6 +146,6 @@ def draw(panels: Mapping[str, Sequence[Pair]], width: float = figures.TEXT) -> F
             axes.text(pair.published, pair.board, pair.label, color=INK)
             labels.append(pair.label)
         axes.set(xlabel="published accuracy, %", ylabel="score on the board, %")
-    figures.families(figure, labels)
+    figures.add_family_legend(figure, labels)
     figures.place_labels(figure, leaders=True)
     return figure

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..results import figures
 from ..results.bench_record import BenchRecord
-from ..results.figures import TEXT, Picture
+from ..results.figures import TEXT_WIDTH, Picture
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.palette import CONTROL, family
 from ..results.statistics import SOLVED
@@ -63,7 +63,7 @@ def chapters(
     studies: Studies,
     measured: Sequence[BenchRecord],
     folder: Path,
-    width: float = TEXT,
+    width: float = TEXT_WIDTH,
 ) -> list[Chapter]:
     """Make a chapter of each board among studies.
 

@@ -112,7 +112,7 @@ def _timed(points: Sequence[Point]) -> list[Point]:
 
 
 @rc_context(figures.PRINT)
-def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> Figure:
+def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT_WIDTH) -> Figure:
     """Draw scores over costs; a control is a line, a mechanism without a cost is left out.
 
     Args:
@@ -137,7 +137,7 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
     _draw_controls(axes, controls)
     axes.set(xscale="log", xlabel=axis, ylabel="normalised score (chance = 0, perfect = 100)")
     labels = [point.label for point in timed_points]
-    figures.families(figure, labels)
+    figures.add_family_legend(figure, labels)
     figures.place_labels(figure, leaders=True)
     return figure
 

@@ -1,7 +1,7 @@
 """Sweeps with a learning-rate search: for every mechanism and task a search, then seeds at the chosen rate.
 
 Everything is read from the run directories and the published runs, so that any process on any machine may resume the
-sweep at any time. Phase one has the study ``<study>-rates`` and the rate in its labels, phase two the study itself.
+sweep at any time. The search has the study ``<study>-rates`` and the rate in its labels, the final seeds the study.
 """
 
 import itertools
@@ -68,7 +68,7 @@ class Board:
         self.skipped: list[str] = []
         self.estimates = Estimates(options.runs, options.measure)
         self.checked_dirs: set[Path] = set()
-        # Published runs of both phases.
+        # Published runs of the search and of the final seeds.
         self.published: dict[Path, published.Published] = {}
         for name in (study(options), f"{study(options)}{SEARCH_SUFFIX}"):
             self.published |= published.below(published.HOME / name)
@@ -94,29 +94,29 @@ class Board:
         for task in options.tasks:
             self.same += self._drop_duplicates(task)
 
-    def _entry(self, mechanism: str, experiment: str, overrides: list[str], options: Experiment) -> Entry:
+    def _entry(self, mechanism: str, recipe: str, overrides: list[str], experiment: Experiment) -> Entry:
         """Plan one mechanism on one task; raise ValueError if it cannot run on this machine or on this task."""
-        if options.unavailable is not None:
-            raise ValueError(options.unavailable)
-        (run,), choices = planned(options, overrides, self.estimates)
+        if experiment.unavailable is not None:
+            raise ValueError(experiment.unavailable)
+        (run,), choices = planned(experiment, overrides, self.estimates)
         run = replace(run, overrides=tuple(overrides))
-        return Entry(mechanism=mechanism, experiment=experiment, run=run, choices=choices, options=options)
+        return Entry(mechanism=mechanism, recipe=recipe, run=run, choices=choices, experiment=experiment)
 
-    def _compose_run(self, mechanism: str, experiment: str) -> tuple[list[str], Experiment]:
-        """Compose the overrides of ``lra.train`` for a mechanism on a task, and its options."""
+    def _compose_run(self, mechanism: str, recipe: str) -> tuple[list[str], Experiment]:
+        """Compose the overrides of ``lra.train`` for a mechanism on a task, and its experiment."""
         options = self.options
         attn, *mechanism_options = mechanism.split()
-        overrides = [f"experiment={experiment}", f"attn={attn}", *mechanism_options]
+        overrides = [f"experiment={recipe}", f"attn={attn}", *mechanism_options]
         shared = ("budget=", "protocol=", "protocol.")
         overrides += [line for line in options.command_overrides if line.startswith(shared)]
         overrides += [override("runs", options.runs), "trainer.threads=1", *options.overrides]
-        # A placeholder run of seed 0; ``Entry.at`` replaces its study, label and seed in both phases.
+        # A placeholder run of seed 0; ``Entry.at`` replaces its study, label and seed.
         keys = ",".join(label_keys(mechanism))
         study_override = override("study", study(options))
         names = [study_override, f"label_keys=[{keys}]", "seeds=[0]"]
         return overrides, compose(Experiment, [*overrides, *names])
 
-    def _drop_duplicates(self, experiment: str) -> list[str]:
+    def _drop_duplicates(self, recipe: str) -> list[str]:
         """Drop each mechanism that computes the same function as an earlier one or sdpa; return a line for each.
 
         Mechanisms with different options outside attn are not compared.
@@ -124,26 +124,26 @@ class Board:
         # Group the mechanisms of the task by their options outside attn.
         groups: dict[tuple[str, ...], dict[str, Experiment]] = {}
         for entry in self.entries:
-            if entry.experiment == experiment:
+            if entry.recipe == recipe:
                 _, *options = entry.mechanism.split()
                 other_options = tuple(line for line in options if not line.startswith("attn."))
                 group = groups.setdefault(other_options, {})
-                group[entry.mechanism] = entry.options
+                group[entry.mechanism] = entry.experiment
         # Exact attention is compared first, whether it is in the sweep or not.
         if () in groups:
             plain_group = groups[()]
             sdpa = plain_group.get("sdpa")
             if sdpa is None:
-                _, sdpa = self._compose_run("sdpa", experiment)
+                _, sdpa = self._compose_run("sdpa", recipe)
             groups[()] = {"sdpa": sdpa} | plain_group
 
         lines: list[str] = []
         for group in groups.values():
             duplicates = find_duplicates(group) if len(group) > 1 else {}
             for mechanism, first in duplicates.items():
-                duplicate = (mechanism, experiment)
-                self.entries = [entry for entry in self.entries if (entry.mechanism, entry.experiment) != duplicate]
-                lines.append(f"{mechanism} on {experiment}: = {first} here")
+                duplicate = (mechanism, recipe)
+                self.entries = [entry for entry in self.entries if (entry.mechanism, entry.recipe) != duplicate]
+                lines.append(f"{mechanism} on {recipe}: = {first} here")
         return lines
 
     def result(self, entry: Entry, run: PlannedRun, rate: float) -> record.RunRecord | None:
@@ -178,7 +178,7 @@ class Board:
         Raises:
             ValueError: a run directory has another configuration, or another version of a custom class.
         """
-        # Phase one: the validation score at each rate whose run has ended, None where it diverged or collapsed.
+        # Search: the validation score at each rate whose run has ended, None where it diverged or collapsed.
         search = self.search
         trials = {}
         for rate in (*search.rates, *search.further):
@@ -196,7 +196,7 @@ class Board:
         if best_rate is None:
             left = {trials[rate]: rate for rate in rates}
         else:
-            # Phase two: the seeds at the best rate that have no result yet.
+            # Final seeds: the ones at the best rate that have no result yet.
             seeds = [entry.at(best_rate, seed, search=False) for seed in self.options.seeds]
             left = {run: best_rate for run in seeds if self.result(entry, run, best_rate) is None}
 
@@ -224,7 +224,7 @@ class Board:
                 for entry in entries:
                     progress = self.progress(entry)
                     left += [run for run in progress.left if run.folder not in launched]
-                # Phase one first: phase two of the same task waits for it.
+                # Runs of the search first: the final seeds of the same task wait for them.
                 runs += sorted(left, key=lambda run: run.seed != self.search.seed)
                 if self.at_once and len(runs) >= ROUND * self.at_once:
                     break
@@ -235,7 +235,7 @@ class Board:
 
     def _fit_token_baselines(self) -> None:
         """Fit the missing bag-of-tokens baselines of tasks with runs left, so that their records have its score."""
-        left = {entry.experiment: entry.options for entry in self.entries if self.progress(entry).left}
+        left = {entry.recipe: entry.experiment for entry in self.entries if self.progress(entry).left}
         for name, options in left.items():
             task = options.task
             # Tasks with float features have no bag-of-tokens baseline.
@@ -262,7 +262,7 @@ class Board:
             foreign |= progress.foreign
             remaining = list(progress.left)
             if progress.rate is None:
-                # The seeds of phase two count for the estimate, whatever their rate will be.
+                # The final seeds count for the estimate, whatever their rate will be.
                 remaining += [entry.at(0.0, seed, search=False) for seed in options.seeds]
                 rates = f"{progress.rates_done} rates done, {len(progress.left)} left"
                 seeds_done = 0
@@ -272,8 +272,8 @@ class Board:
             left += remaining
             time_left = f"; time left {duration(remaining)}" if remaining else ""
             seeds = f"{seeds_done} of {len(options.seeds)} seeds done"
-            lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_left}")
-        # Runs of phase one have another study, the third folder above the run directory.
+            lines.append(f"  {entry.run.label} {entry.recipe}: {rates}; {seeds}{time_left}")
+        # Runs of the search have another study, the third folder above the run directory.
         trials = [run for run in left if run.folder.parents[2].name != home]
         mechanisms = plural(len(self.mechanisms), "mechanism")
         tasks = plural(len(options.tasks), "task")

@@ -17,24 +17,24 @@ class Entry:
 
     Args:
         mechanism: name of conf/attn with options of lra.train.
-        experiment: name of conf/experiment.
-        run: template with a placeholder seed and rate; ``at`` derives the runs of both phases from it.
+        recipe: name of conf/experiment.
+        run: template with a placeholder seed and rate; ``at`` derives the runs of the search and the final seeds.
         choices: its flat choices, as in config.yaml.
-        options: its experiment, which ``_drop_duplicates`` compares.
+        experiment: the parsed options, which ``_drop_duplicates`` compares.
     """
 
     mechanism: str
-    experiment: str
+    recipe: str
     run: PlannedRun
     choices: dict[str, Any]
-    options: Experiment
+    experiment: Experiment
 
     def at(self, rate: float, seed: int, *, search: bool) -> PlannedRun:
-        """Return the run of a seed at a learning rate: in phase one if ``search``, otherwise in phase two."""
+        """Return the run of a seed at a learning rate: of the search if ``search``, else one of the final seeds."""
         home = self.run.folder.parents[2]
         label = self.run.label
         keys = label_keys(self.mechanism)
-        # Runs of phase one differ in their rates, so the rate is part of the label.
+        # Runs of the search differ in their rates, so the rate is part of the label.
         if search:
             home = home.with_name(f"{home.name}{SEARCH_SUFFIX}")
             label = f"{label}-optim.lr={rate}"

@@ -249,8 +249,9 @@ _SECTIONS = {
 def delay_group_options(overrides: list[str]) -> list[str]:
     """Wrap the options of a swept group in ``choice``: attn=sdpa,cur_abs attn.count=32 -> attn.count=choice(32).
 
-    Hydra first composes without the swept overrides, that is with another attn, which may lack a plain override's key;
-    it applies a choice only in each run. The same holds for options of other sections that the group's yamls set.
+    Hydra checks plain overrides once, before it chooses the swept group, so their keys may not exist yet. It applies a
+    choice in each run, after the group is chosen. The same holds for options of other sections that the group's yamls
+    set.
     """
     # Groups that have several values.
     parser = OverridesParser.create()

@@ -110,7 +110,7 @@ class Experiment(MechanismOptions, TaskOptions):
                 )
             optim = optim.replace(steps=optim.steps - matched_steps)
         # Raises ValueError if the schedule of phase one does not fit its steps.
-        pretrain.of(optim)
+        pretrain.phase_one_optim(optim)
         return self.replace(pretrain=pretrain, optim=optim)
 
     def replace(self, **options: Any) -> Self:

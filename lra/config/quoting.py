@@ -75,8 +75,8 @@ def report_command(study: str, runs: Path) -> str:
 def escape(argument: str) -> str:
     """Quote the value of an argument if Hydra's grammar cannot read it.
 
-    A shell has removed the quotes of ``study='a (1)'``, so the argument is what Hydra would refuse. A value with "=",
-    such as a run directory, gets backslashes; any other value that the grammar refuses is one text and gets quotes.
+    The shell has removed the quotes of ``study='a (1)'``, and Hydra would refuse the rest. A value with "=", such as a
+    run directory, gets backslashes; any other value that the grammar refuses is one text and gets quotes.
 
     Args:
         argument: argument of the command line, without the shell's quotes.

@@ -195,7 +195,7 @@ class Pretrain(Section):
             raise ValueError("pretrain=none has no phase one")
         return self.objective
 
-    def of(self, optim: Optim) -> Optim:
+    def phase_one_optim(self, optim: Optim) -> Optim:
         """The optimiser of phase one: its own learning rate, steps and batch, the rest as in phase two.
 
         ``optim.cosine``, which counts steps of phase two, is dropped.

@@ -25,7 +25,7 @@ PARTIAL = "_partial_"
 
 @dataclass(frozen=True)
 class Target:
-    """A class or function with options, which a call passes on with the other arguments.
+    """A class or function with the options of the configuration; a call adds the remaining arguments.
 
     Args:
         path: dotted name of the function.
@@ -79,7 +79,7 @@ def parse(tree: Any, *, name: str, partial: bool = True, passed: Collection[str]
         tree: ``_target_`` and options.
         name: name of the section, for messages.
         partial: True if the call is completed later, once the rest of its arguments is known.
-        passed: arguments that are passed at that time, so that they are no options.
+        passed: arguments that are passed at that time, so they are no options.
         extra: options that the function does not take, with their types.
 
     Raises:

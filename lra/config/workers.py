@@ -23,7 +23,7 @@ from ..console import log
 from ..io import lock
 
 PAUSE = 0.1  # seconds between two looks at processes that are ending
-POOLS = 3  # pools in a row that break before a run begins, after which the command gives up
+POOLS = 3  # the command gives up after so many pools in a row that break without killing a run
 
 
 class Workers:

@@ -134,7 +134,7 @@ def evaluate_run(run: RunDir, options: EvaluateOptions, device: str, hashes: Exa
 
     # Score with the precision, the padding and the batch size of the training; batch= overrides the last one.
     start = time.perf_counter()
-    model = restore.best(run, trained).to(device)
+    model = restore.load_best_model(run, trained).to(device)
     metric = mean_metric(run, trained)
     batch = options.batch or trained.optim.batch
     correct = outcomes(model, fresh, metric=metric, batch=batch, precision=precision, device=device)

@@ -16,7 +16,7 @@ from ..data.datamodule import Batch, TaskData
 from ..ops.metrics import MeanMetric, is_right, is_within_tolerance
 from ..ops.precision import AUTOCAST_DTYPES, bf16_products
 from ..runs.run_dir import RunDir
-from .restore import check_data, configuration
+from .restore import check_data, restore_experiment
 
 # Random seed of all fresh data; the tasks' own data have seeds 0 and 1.
 FRESH_SEED = 20_261_127
@@ -90,8 +90,8 @@ def restore_experiments(run: RunDir, root: str, examples: int) -> tuple[Experime
     Raises:
         ValueError: the task has no generator, or its metric is not a mean over examples.
     """
-    experiment = configuration(run, root)
-    # ``configuration`` replaces the padding; scoring uses the one of the training.
+    experiment = restore_experiment(run, root)
+    # ``restore_experiment`` replaces the padding; scoring uses the one of the training.
     experiment = experiment.replace(data=experiment.data.replace(pad=run.choices["data.pad"]))
     source = experiment.source
     task = experiment.task.name

@@ -18,7 +18,7 @@ from ..runs.run_dir import RunDir
 MACHINE_OPTIONS = {"device": "auto", "devices": 1, "compile": False, "threads": None}
 
 
-def configuration(run: RunDir, root: Path | str) -> Experiment:
+def restore_experiment(run: RunDir, root: Path | str) -> Experiment:
     """Restore the experiment from which ``lra.train`` built the model and the data, with padded batches.
 
     Args:
@@ -84,12 +84,12 @@ def _provenance(run: RunDir) -> dict[str, Any]:
     return {key: value for key, value in run.choices.items() if key.startswith("provenance.")}
 
 
-def best(run: RunDir, experiment: Experiment) -> Classifier:
+def load_best_model(run: RunDir, experiment: Experiment) -> Classifier:
     """Build the model with the best weights, in eval mode on the CPU.
 
     Args:
         run: run with the weights.
-        experiment: experiment of the model, see ``configuration``.
+        experiment: experiment of the model, see ``restore_experiment``.
 
     Raises:
         ValueError: the weights are missing, damaged or of another model.
@@ -99,7 +99,7 @@ def best(run: RunDir, experiment: Experiment) -> Classifier:
     return model.eval()
 
 
-def trained(run: RunDir, experiment: Experiment) -> tuple[Classifier, TaskData]:
+def load_model_and_data(run: RunDir, experiment: Experiment) -> tuple[Classifier, TaskData]:
     """Build the best model of a run and its data.
 
     Raises:
@@ -116,7 +116,7 @@ def trained(run: RunDir, experiment: Experiment) -> tuple[Classifier, TaskData]:
     data = experiment.task_data()
     data.setup()
     check_data(run, data.source.provenance)
-    return best(run, experiment), data
+    return load_best_model(run, experiment), data
 
 
 def unflatten(flat: dict[str, Any]) -> dict[str, Any]:

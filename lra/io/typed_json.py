@@ -31,7 +31,7 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 def _check_folder_name(text: str) -> str:
     if not is_name(text) or "${" in text:
-        raise ValueError(f"{text!r} is no name of a folder")
+        raise ValueError(f"{text!r} is not a name of a folder")
     return text
 
 
@@ -73,7 +73,7 @@ def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
         remedy: remedy, for the message.
 
     Raises:
-        ValueError: the file cannot be read, has another form or checksum, or a value does not have the type of its
+        ValueError: the file cannot be read, has another format or checksum, or a value does not have the type of its
             field; the message names the first such value.
     """
     try:
@@ -175,7 +175,7 @@ def _parse_tree(text: bytes) -> dict[str, Any]:
     except (ValueError, AttributeError) as error:
         raise Unreadable(f"it is no JSON object: {str(error)[:100]}") from None
     if form != FORM:
-        raise Unreadable(f"form {form} instead of {FORM}: another version made it, below 0.2 without a form")
+        raise Unreadable(f"format {form} instead of {FORM}: another version made it, below 0.2 without a number")
     expected = tree.pop("sha256", None)
     if expected not in (None, _digest(tree)):
         raise Unreadable("its sha256 is not the one in it")

@@ -17,7 +17,7 @@ from ..config.options import Options
 from ..config.schema import Name
 from ..io import atomic
 from ..options import Range
-from ..results.published import Protocol
+from ..results.paper_values import Protocol
 from ..results.table import show
 from . import cards, mechanism
 from .lines import LeaderboardLine, Status, quoted_lines
@@ -52,7 +52,7 @@ def leaderboard(options: LeaderboardOptions) -> None:
     """Print the leaderboard or a card, or write the pages.
 
     Raises:
-        ValueError: no line is left, or there is no such mechanism.
+        ValueError: no line is left, there is no such mechanism, or ``write`` is set outside a checkout.
     """
     if options.write:
         if not (CONF.parent / "docs").is_dir():

@@ -17,7 +17,7 @@ from ..report.recurrent import state_size
 from ..results import bench_record
 from ..results.bench_record import BenchRecord
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
-from ..results.published import TITLES
+from ..results.paper_values import TITLES
 from ..results.summary import Row, Studies, collect
 from ..runs.published import HOME
 from .lines import LeaderboardLine, group_of
@@ -41,7 +41,7 @@ def card(name: str, lines: Sequence[LeaderboardLine]) -> str:
         # A typing error is the usual reason.
         similar = get_close_matches(name, mechanisms(), n=1, cutoff=0.7)
         suggestion = f"; did you mean {similar[0]}?" if similar else "; docs/mechanisms.md lists them"
-        raise ValueError(f"card={name} is no mechanism of conf/attn{suggestion}")
+        raise ValueError(f"card={name} is not a mechanism of conf/attn{suggestion}")
     mechanism = mechanisms()[name]
     parts = [f"# {name}", overview(mechanism), options(mechanism), results(name), costs(name)]
     parts.append(leaderboard_section(name, lines))

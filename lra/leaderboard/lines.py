@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Literal, get_args
 
-from ..results import published
-from ..results.published import TASKS, PrintedValue, Protocol, training_of
+from ..results import paper_values
+from ..results.paper_values import TASKS, PrintedValue, Protocol, training_of
 
 # The most reliable status first. verified: run here, or a submission that a rerun confirmed. reported: any other
 # submission. quoted: printed in a paper. digest: printed in a paper, read in a summary. recalled: not read.
@@ -89,7 +89,7 @@ def quoted_lines() -> list[LeaderboardLine]:
     """Make the lines of published.csv, and merge lines that repeat the numbers of another source."""
     # One line for each model of a table.
     by_line: dict[tuple[str, str, str], list[PrintedValue]] = {}
-    for value in published.read():
+    for value in paper_values.read():
         if value.metric == "accuracy_percent" and value.task in (*TASKS, AVERAGE):
             by_line.setdefault((value.paper, value.table, value.model), []).append(value)
     return merged(_quoted_line(values) for values in by_line.values())

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..console import log, spread_text
 from ..report.arena_entries import TWO_LAYERS, encoder_of, entries, seeds_text
-from ..results.published import TASKS, Protocol
+from ..results.paper_values import TASKS, Protocol
 from ..results.summary import collect
 from ..results.table import in_markdown
 from ..runs import published as tables
@@ -19,14 +19,14 @@ from ..submit.groups import is_control
 from ..submit.verify import is_verified
 from .lines import LeaderboardLine, Score, Status, group_of, mechanism_of
 
-# Address of a file of the repository, relative to the page in docs.
+# The repository, relative to the page in docs.
 ROOT = ".."
 # Remark on a task whose data are not the official files.
 OTHER_FILES = "on other files than the official ones"
 
 
 @dataclass
-class Training:
+class TaskScores:
     """The finished seeds of a mechanism on a task.
 
     Args:
@@ -85,12 +85,12 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
     """
     studies, _ = collect(runs)
     # One line for each name and class of protocol.
-    trainings: dict[tuple[str, Protocol], list[Training]] = {}
+    trainings: dict[tuple[str, Protocol], list[TaskScores]] = {}
     notes: dict[tuple[str, Protocol], list[str]] = {}
     for entry in chain.from_iterable(entries(studies).values()):
         # All seeds of a row have the same settings.
         choices = read_choices(next(iter(entry.row.runs)))
-        training = Training(
+        training = TaskScores(
             task=entry.row.task,
             label=entry.row.label,
             choices=choices,
@@ -147,7 +147,7 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
         commits = sorted({run.record.git or "unknown" for run in compared_runs})
 
         # One line for each class of protocol.
-        by_protocol: dict[Protocol, list[Training]] = {}
+        by_protocol: dict[Protocol, list[TaskScores]] = {}
         for training in by_task.values():
             by_protocol.setdefault(protocol_of(training.choices), []).append(training)
         for trainings in by_protocol.values():
@@ -159,12 +159,12 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
     return lines
 
 
-def trainings_of(label: str, runs: Sequence[tables.Published]) -> dict[str, Training]:
+def trainings_of(label: str, runs: Sequence[tables.Published]) -> dict[str, TaskScores]:
     """Collect the seeds of a label by task, failed ones included."""
-    by_task: dict[str, Training] = {}
+    by_task: dict[str, TaskScores] = {}
     for run in runs:
         result = run.record
-        training = by_task.setdefault(result.task, Training(result.task, label, run.choices, []))
+        training = by_task.setdefault(result.task, TaskScores(result.task, label, run.choices, []))
         # A seed that diverged has no score.
         if result.status == "done" and result.test is not None:
             training.scores.append(result.test)
@@ -196,7 +196,7 @@ def year_of(dates: Sequence[str]) -> int | None:
 
 def line_of(
     name: str,
-    trainings: Sequence[Training],
+    trainings: Sequence[TaskScores],
     *,
     status: Status,
     source: tuple[str, str],

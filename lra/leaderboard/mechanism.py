@@ -13,7 +13,7 @@ import yaml
 from ..config import CONF
 from ..results.table import in_markdown
 
-# Folder of the package ``lra``: the repository, or site-packages.
+# Folder that holds the package ``lra``: the repository, or site-packages.
 ROOT = Path(__file__).parents[2]
 FOLDER = CONF / "attn"
 # Names without facts, since they stand for a class of the user.

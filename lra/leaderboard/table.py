@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from ..results.published import TASKS, TITLES, Protocol
+from ..results.paper_values import TASKS, TITLES, Protocol
 from ..results.table import Cell, Table, frame, in_markdown
 from .lines import LeaderboardLine, Status
 

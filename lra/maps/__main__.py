@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..config.entry import main
-from ..evaluate.restore import configuration, trained
+from ..evaluate.restore import load_model_and_data, restore_experiment
 from ..io import atomic
 from ..runs.run_dir import RunDir
 from .draw import DISPLAYS
@@ -29,11 +29,11 @@ def show(options: MapsOptions) -> None:
     if options.run is None:
         raise ValueError("run is missing; name a run directory: run=runs/<study>/<task>/<label>/seed-<k>")
     run = RunDir.read(options.run, options.trust)
-    experiment = configuration(run, options.data.root)
+    experiment = restore_experiment(run, options.data.root)
     display = experiment.task.display
     if display is None:
         raise ValueError(f"{run.path}: no task of conf/task has the source {experiment.source.path} and its display")
-    model, data = trained(run, experiment)
+    model, data = load_model_and_data(run, experiment)
 
     # Check the example and the layer; the default is the last layer.
     if options.split not in data.splits:

@@ -100,7 +100,7 @@ def pixels(view: View) -> Figure:
         # A pixel that a class token has pushed out of the sequence has no weight.
         shades = np.full(num_pixels, np.nan)
         shades[: len(weights)] = weights[:num_pixels]
-        _shade(figure, axes, shades.reshape(side, side))
+        _shade(figure, axes, shades.reshape(side, side), weights[:num_pixels])
         axes.set_title(_reading_title(view, at, side), fontsize=9)
         if at is not None:
             row, column = divmod(at, side)

@@ -1,7 +1,9 @@
 """Encoder blocks: forward(x, mask, memory) -> (x, memory).
 
 ``PreNorm`` and ``Plain`` around a mixer with ``varlen`` also take packed sequences: varlen(x, layout) -> x. A block
-inherits ``compactable`` from its mixer. The blocks of this module have no memory; they pass it on.
+inherits ``compactable`` from its mixer.
+
+``memory`` goes from block to block, as Luna's packed sequence does; the blocks of this module pass it on unchanged.
 """
 
 from collections.abc import Callable

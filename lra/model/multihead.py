@@ -1,6 +1,6 @@
 """Multi-head attention: the linear projections around an attention mechanism, and rotary positions.
 
-The keys of the projections in the state_dict are the same for all mechanisms; parameters of a mechanism are under
+The names of the projections in the state_dict are the same for all mechanisms; parameters of a mechanism are under
 "attention.".
 """
 

@@ -118,7 +118,7 @@ def prepend_class_token(
     class_id: int,
     length: int,
 ) -> tuple[Int[Tensor, "N l"], Bool[Tensor, "N l"] | None, Int[Tensor, "N l"] | None]:
-    """Put the class token in front of each sequence, and drop the token at position ``length``, if any.
+    """Put the class token in front of each sequence; a token that this moves to position ``length`` is dropped.
 
     Args:
         inputs: token ids.

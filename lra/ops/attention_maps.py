@@ -158,7 +158,7 @@ def attend_thin(
 
     Torch's fused kernel computes it in O(i + j) memory, on a CPU only if values are as wide as keys. In bfloat16 on a
     CPU the backward pass of that kernel is slow, so there the map is materialised in O(i j) memory
-    (``is_slow_fused``); sums are in float32, scores, bias and weights are rounded to bfloat16.
+    (``is_slow_fused``): sums in float32; scores, bias and weights rounded to bfloat16.
 
     Args:
         q, k, v: queries, keys and values.

@@ -58,18 +58,6 @@ def real_blocks(
     return split_blocks(mask, size, 1)
 
 
-def nonempty_attn_mask(mask: Bool[Tensor, "N L"] | None) -> Bool[Tensor, "N 1 1 L"] | None:
-    """Expand a mask for torch's attention; an example without real tokens sees all its positions.
-
-    For a query without keys some of torch's kernels give NaN.
-    """
-    if mask is None:
-        return None
-    has_real = mask.any(-1, keepdim=True)
-    mask = mask | ~has_real
-    return mask[:, None, None]
-
-
 def band_mask(size: int, num_left: int, num_right: int, device: torch.device) -> Bool[Tensor, "b j"]:
     """Mark the window's keys that lie in the band of each query of a block."""
     num_keys = num_left + size + num_right
@@ -84,7 +72,7 @@ def gather_blocks(
     x: Shaped[Tensor, "N H R *rest"],
     index: Int[Tensor, "N H *places"],
 ) -> Shaped[Tensor, "..."]:
-    """Gather entries of x at index: (N,H,*places,*rest)."""
+    """Gather entries of x, such as blocks or tokens, along dimension 2 of size R: (N,H,*places,*rest)."""
     N, H, R = x.shape[:3]
     # The first entry of each head, broadcastable to index.
     first = torch.arange(0, N * H * R, R, device=x.device)  # (N·H,)
@@ -110,8 +98,8 @@ def attend_blocks(
 
     Args:
         q, k, v: queries, keys and values of each block.
-        allowed: the keys of each query, or of all queries of a block; None for all. The first dimension is N, or the
-            first two are 1.
+        allowed: the keys of each query, or of all queries of a block; None for all. Shape (N,1 or H,...) or
+            (1,1,...).
         scale: factor of the scores; None for 1 / √D.
     """
     N = q.shape[0]

@@ -1,7 +1,7 @@
 """Attention over clusters of keys, corrected by exact rows: ``cur_plus``, which needs no inverse.
 
 Each selected key is the centre of a cluster of the real keys nearest to it, with mean key k̄, mean value v̄ and size n.
-With e = R v - U v̄, the error of C v̄ for the selected queries q_I, whose exact outputs are R v,
+R v are the exact outputs of the selected queries q_I, and e = R v - U v̄ is the error of C v̄ at these queries:
 
     O = C v̄ + S g      C = softmax(q k̄ᵀ / √D + log n)      U = rows I of C      S = softmax(-|q - q_I|² / h)
 

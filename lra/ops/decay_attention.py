@@ -42,10 +42,10 @@ def scalar_decay_attention(
         q, k, v: queries, keys and values.
         log_decay: g, at most 0. A padded token needs k = 0 or v = 0 to write nothing, and g = 0 to keep the state.
         scale: factor of the queries; None: D^-1/2.
-        chunk: tokens of a chunk, C.
+        chunk: C, the tokens of each of the B chunks.
         bidirectional: add the recurrence from the right. Token i reads token j > i with the decays of tokens i to
             j - 1, or i + 1 to j with key_decays. It reads itself once.
-        key_decays: whether the decay of key j counts between query i and key j instead of the query's, as in LION.
+        key_decays: token i reads token j < i with the decays of tokens j to i - 1, as in LION, instead of j + 1 to i.
 
     Returns:
         The outputs.

@@ -95,7 +95,7 @@ def _read_earlier(
     exponents = exponents.masked_fill(~is_earlier, -torch.inf)
     decays = exponents.exp()  # Γ, (N,H,B,C,C)
 
-    # The triangular system for both right-hand sides of all chunks: (I + A) [U_v, U_k] = β [V, e^G K].
+    # (I + A) [U_v, U_k] = β [V, e^G K] for all chunks. A has a zero diagonal; ``unitriangular`` reads it as ones.
     similarities = k @ k.mT
     coefficients = beta[..., None] * similarities * decays  # A, (N,H,B,C,C)
     decayed_beta = beta * prefix.exp()

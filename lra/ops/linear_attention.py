@@ -57,7 +57,7 @@ def linear_attention(
 
 
 def unit_exp(exponents: Float[Tensor, "N H L F"], dim: int | tuple[int, ...]) -> Float[Tensor, "N H L F"]:
-    """Compute exp(x - c) with the largest exponent c over the dimensions, through which no gradient flows."""
+    """Compute exp(x - c) with c the largest exponent over ``dim``; no gradient flows through c."""
     c = exponents.detach().amax(dim, keepdim=True)
     # All of them may be -inf.
     c = c.masked_fill(c.isneginf(), 0.0)

@@ -32,10 +32,10 @@ def newton(
 
     ``soft``    α = 0.9 · 2 / ||m||_1², as in the released SOFT, together with ridge = 0.01
     ``paper``   α = 2 / ||X||_1², halved until ||I - α X X||_1 <= 1 (one X is missing in print)
-    ``softpp``  the same with 1.01 instead of 1, as in the released SOFT++, which has one α for a whole batch
+    ``softpp``  the same with 1.01 instead of 1, as in the released SOFT++ (there with one α for a whole batch)
 
-    If X X is not diagonally dominant, no α passes the test of ``paper``, and only a small one that of ``softpp``. So
-    there are at most 10 halvings, as in the released SOFT++.
+    If X X is not diagonally dominant, no α meets the bound 1, and only small α meet 1.01. So there are at most 10
+    halvings, as in the released SOFT++.
 
     Args:
         m: matrices.

@@ -16,9 +16,9 @@ from .precision import HALF_TYPES, full_precision, upcast
 
 Inverse = Callable[[Tensor], Tensor]
 CubicInit = Literal["per_matrix", "batch", "two_norms"]
-# Rounding errors of factored steps in float32, for softmax matrices of random scores of standard deviation 1: 3e-6 for
-# 4 steps, 2e-5 for 6, 1e-3 for 10 (relative, 64 x 64). With scores of standard deviation 0.01, nearly uniform matrices,
-# about ten times as large: 1e-4 for 6 steps.
+# Most steps for which ``pinv_matmul`` applies factors instead of forming the inverse. Their rounding errors in float32,
+# for softmax matrices of random scores of standard deviation 1: 3e-6 for 4 steps, 2e-5 for 6, 1e-3 for 10 (relative,
+# 64 x 64). For scores of standard deviation 0.01, nearly uniform matrices: 1e-4 for 6 steps.
 MAX_FACTORED_STEPS = 6
 
 
@@ -123,13 +123,13 @@ def cubic_chain_backward(
 ) -> tuple[Float[Tensor, "G c c"], Float[Tensor, "G c c"]]:
     """Compute the gradients of m and of Z_0 from the gradient of the last Z; ``saved`` is from ``cubic_chain``.
 
-    For a product Z = X Y the gradients are dX = dZ Yᵀ and dY = Xᵀ dZ. With G the gradient of Z' = 13/4 Z - 1/4 Z T and
+    For a product Z = X Y the gradients are dX = dZ Yᵀ and dY = Xᵀ dZ. With Z' = 13/4 Z - 1/4 Z T and
     T = 15 P - 7 P² + P³, P = m Z:
 
-        dT = -1/4 Zᵀ G
+        dT = -1/4 Zᵀ dZ'
         dP = 15 dT - 7 (dT Pᵀ + Pᵀ dT) + dT PᵀPᵀ + Pᵀ dT Pᵀ + PᵀPᵀ dT
            = 15 dT - 7 B + B Pᵀ + Pᵀ A     with A = Pᵀ dT and B = A + dT Pᵀ
-        dm = dP Zᵀ,   dZ = 13/4 G - 1/4 G Tᵀ + mᵀ dP
+        dm = dP Zᵀ,   dZ = 13/4 dZ' - 1/4 dZ' Tᵀ + mᵀ dP
     """
     dm = torch.zeros_like(m)
     for k in reversed(range(0, len(saved), 3)):
@@ -201,8 +201,7 @@ def exact(m: Float[Tensor, "*batch r c"], *, rtol: float | None = None) -> Float
 def tikhonov(m: Float[Tensor, "*batch r c"], *, ridge: float) -> Float[Tensor, "*batch c r"]:
     """Compute Tikhonov's regularised inverse (mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963).
 
-    A singular value σ is inverted to σ / (σ² + (ridge s)²), at most 1 / (2 ridge s). With ridge=0.1 the error against
-    trained softmax attention equals the error of 4 steps of ``cubic``.
+    A singular value σ is inverted to σ / (σ² + (ridge s)²), at most 1 / (2 ridge s).
 
     Args:
         m: matrices.

@@ -40,18 +40,18 @@ def apply_factors_backward(
     saved: list[Tensor],
     grad: Float[Tensor, "G c E"],
 ) -> tuple[Float[Tensor, "G c c"], Float[Tensor, "G c E"]]:
-    """Compute the gradients of a and of y from the gradient G of ``apply_factors``.
+    """Compute the gradients of a and of y from the gradient of the result of ``apply_factors``.
 
     A step is y' = y + u + S (y + u/4) with u = E y and S = E², and E' = S M with M = 3/4 E + 1/4 S. For a product
     Z = X Y the gradients are dX = dZ Yᵀ and dY = Xᵀ dZ. E and S are symmetric, so only the symmetric part of their
     gradients matters; H is the gradient of E' plus its transpose, and H/2 stands for the gradient of E'. Then M gets
     S H / 2, of which 3/4 goes to E and 1/4 to S:
 
-        dv = S G                       gradient of y + u/4
-        du = G + dv/4
-        dS = G (y + u/4)ᵀ  +  H M / 2  +  S H / 8
+        dv = S dy'                     gradient of y + u/4
+        du = dy' + dv/4
+        dS = dy' (y + u/4)ᵀ  +  H M / 2  +  S H / 8
         dE = du yᵀ  +  3/8 S H  +  E (dS + dSᵀ)
-        dy = G + dv + E du
+        dy = dy' + dv + E du
         H  = dE + dEᵀ                  for the step before;   E_0 = I - A Aᵀ gives dA = -H A
     """
     H = None

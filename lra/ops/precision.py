@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_map_only
 HALF_TYPES = (torch.float16, torch.bfloat16)
 # The dtype of autocast for each 16-bit ``trainer.precision``.
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# The operations of torch that multiply matrices.
 _FUSED_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+# The operations of torch that multiply matrices.
 _PRODUCTS = {
     torch.ops.aten.mm.default,
     torch.ops.aten.bmm.default,
@@ -77,7 +77,7 @@ def cast_stream(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def is_slow_fused(x: Tensor) -> bool:
-    """Whether a thin attention map is materialised because torch's fused kernel is slow: in bfloat16 on a CPU.
+    """Whether attention with few queries or few keys materialises its map, which is faster: in bfloat16 on a CPU.
 
     CPU time in ms of the forward and backward pass of the two thin products of ``landmark_product``: 32 sequences of
     n = 512, 1024, 2048 tokens, 2 heads of width 32, 64 landmarks, one thread of a processor with avx512_bf16, medians

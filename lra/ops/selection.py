@@ -84,7 +84,7 @@ def select(
         index = index[:, None].expand(-1, H, -1)  # (N,H,c)
         return index, index
 
-    # The vectors that score for I and for J.
+    # Scores of the first select I, scores of the second select J.
     pairs = {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}
     for_queries, for_keys = pairs[options.pairing]
     is_shared = for_queries is for_keys
@@ -112,10 +112,7 @@ def _select_side(
     layout: "VarlenLayout | None",
     draw: Float[Tensor, "H _"] | None,
 ) -> Int[Tensor, "N H count"]:
-    """Select the ``count`` tokens with the highest scores of their vectors x, or by farthest-point traversal.
-
-    With the vectors that score for queries the result is I, with those that score for keys it is J.
-    """
+    """Select the ``count`` tokens with the highest scores of their vectors x, or by farthest-point traversal."""
     if options.score == "farthest":
         return farthest(x, count, mask)
     positions = torch.arange(x.shape[2], device=x.device) if layout is None else layout.positions

@@ -23,7 +23,7 @@ from ..results.summary import Studies, collect
 from ..results.table import Chapter, show
 from . import bench_figures, bench_tables, repository
 from .export import LEGEND, every_table, export
-from .results import finding
+from .overview import finding
 from .wandb import publish
 
 
@@ -47,7 +47,8 @@ def report(options: ReportOptions) -> None:
     """Print the tables and write the report.
 
     Raises:
-        ValueError: there is nothing to show, ``show`` has an unknown name, or the folder cannot be written.
+        ValueError: there is nothing to show, ``show`` has an unknown name, the folder cannot be written, or
+            ``published`` is set outside a checkout.
     """
     if options.published:
         if not (CONF.parent / "docs").is_dir():

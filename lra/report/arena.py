@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 from ..console import plural
 from ..results import outcome_statistics
-from ..results.published import TITLES, PrintedValue, training_of
+from ..results.paper_values import TITLES, PrintedValue, training_of
 from ..results.summary import Row, Studies, common_device, step_time
 from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL

@@ -10,7 +10,7 @@ from ..console import plural
 from ..evaluate.record import FreshTest
 from ..results import outcome_statistics
 from ..results.palette import EXACT
-from ..results.published import TITLES
+from ..results.paper_values import TITLES
 from ..results.statistics import SIGNIFICANCE, holm, sample_std
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, TableRow, frame
@@ -58,7 +58,7 @@ def pair_table(task: str, lines: list[ArenaEntry]) -> Table | None:
     pairs = {}
     for (higher, lower), result in outcome_statistics.all_pairs(scored).items():
         pairs[f"{higher} - {lower}"] = result
-    # Every mechanism has two seeds or more, so that every pair has a p-value.
+    # Every mechanism has two seeds or more, so every pair has a p-value.
     p_values = {}
     for pair, result in pairs.items():
         assert result.p is not None, pair

@@ -16,7 +16,7 @@ from ..config.experiment import Experiment
 from ..console import plural, spread_text
 from ..evaluate import record as fresh_record
 from ..evaluate.record import FreshTest
-from ..results import outcome_statistics, published
+from ..results import outcome_statistics, paper_values
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.statistics import welch_interval
 from ..results.summary import Row, Studies
@@ -96,7 +96,7 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
         entry = ArenaEntry(name, row, controls.get(key), fresh_results(row), controls_fresh.get(key, {}))
         by_task[task].append(entry)
 
-    return {task: ordered(by_task[task]) for task in published.TASKS if task in by_task}
+    return {task: ordered(by_task[task]) for task in paper_values.TASKS if task in by_task}
 
 
 def ordered(lines: list[ArenaEntry]) -> list[ArenaEntry]:
@@ -168,7 +168,7 @@ def is_arena_row(row: Row) -> bool:
     is_search = row.study == BOARD or row.study.endswith(SEARCH_SUFFIX)
     is_from_scratch = not row.objective
     has_scores = bool(row.scores)
-    return row.task in published.TASKS and at_papers_budget and has_scores and is_from_scratch and not is_search
+    return row.task in paper_values.TASKS and at_papers_budget and has_scores and is_from_scratch and not is_search
 
 
 def fresh_results(row: Row) -> dict[int, FreshTest]:

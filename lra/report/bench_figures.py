@@ -23,7 +23,7 @@ def pictures(
     records: Sequence[BenchRecord],
     folder: Path,
     studies: Studies,
-    width: float = figures.TEXT,
+    width: float = figures.TEXT_WIDTH,
 ) -> list[Path]:
     """Draw the figures of benchmarks as PNG files, each with an SVG and a PDF next to it.
 

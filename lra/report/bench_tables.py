@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..console import plural
 from ..names import stem
-from ..results import published
+from ..results import paper_values
 from ..results.bench_record import BenchRecord, BenchRow
 from ..results.table import Cell, Table, frame
 from .bench_groups import MEBIBYTE, Group, groups, growth, label, three_digits
@@ -198,7 +198,7 @@ def _has_content(lines: list[dict[str, Cell | str]], name: str) -> bool:
 def _paper_values() -> dict[tuple[str, str], float | None]:
     """Return the published speed-ups and memory ratios by (mechanism, metric)."""
     values = {}
-    printed = [value for value in published.read() if value.metric in PAPER]
+    printed = [value for value in paper_values.read() if value.metric in PAPER]
     for value in printed:
         for mechanism in value.attn.split():
             values[mechanism, value.metric] = value.number

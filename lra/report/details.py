@@ -6,13 +6,13 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
-from ..results import published
+from ..results import paper_values
 from ..results.score_cells import score
 from ..results.summary import FACTS, Row
 from ..results.table import SEPARATOR, Cell, Table, TableRow, frame, joined, number
 from . import extensions
 from .arena_entries import seeds_text
-from .results import keys
+from .overview import keys
 
 # Text columns, which a terminal shows below each row.
 TEXT_COLUMNS = ("details", "published")
@@ -62,7 +62,7 @@ def details(rows: list[Row]) -> list[Table]:
 
 
 def _published_values(row: Row) -> list[str]:
-    if published.caution([row.facts]):
+    if paper_values.caution([row.facts]):
         return []
     # Values of comparable runs only.
     return [f"{value.source}: {value.text}" for value in row.published]
@@ -110,7 +110,7 @@ def _averages(rows: list[Row]) -> list[Table]:
 
     # The largest set of tasks first.
     def order(tasks: tuple[str, ...]) -> tuple:
-        return -len(tasks), list(map(published.task_order, tasks))
+        return -len(tasks), list(map(paper_values.task_order, tasks))
 
     study = rows[0].study
     tables = []
@@ -146,8 +146,8 @@ def _average_line(label: str, rows: list[Row]) -> Line:
             remarks.append(f"no finished seed on {row.task}")
 
     published_means = []
-    if not published.caution([facts]):
-        for source, published_mean in published.averages(label, tests):
+    if not paper_values.caution([facts]):
+        for source, published_mean in paper_values.averages(label, tests):
             published_means.append(f"{source}: {number(published_mean)}")
     return Line(label, {"mean": Cell.of(average)}, facts, remarks, published_means)
 
@@ -165,7 +165,7 @@ def _details_table(study: str, title: str, lines: list[Line], about: str) -> Tab
     has_published_values = any(line.published for line in lines)
     if about and (about != AVERAGED or has_published_values):
         caption.append(about)
-    caution = published.caution(line.facts for line in lines)
+    caution = paper_values.caution(line.facts for line in lines)
     if caution:
         caption.append(caution)
 

@@ -9,15 +9,15 @@ from matplotlib.figure import Figure
 
 from ..io.atomic import write
 from ..names import unique_names
-from ..results import figures, published
+from ..results import figures, paper_values
 from ..results.figures import Picture
 from ..results.lr_search import SEARCH_SUFFIX, lr_table
 from ..results.palette import Palette
-from ..results.published import PrintedValue
+from ..results.paper_values import PrintedValue
 from ..results.score_cells import MARKS
 from ..results.summary import Row, Studies
 from ..results.table import Chapter, Table, in_markdown
-from . import details, extensions, latex, page, paper_tables, results
+from . import details, extensions, latex, overview, page, paper_tables
 from .plots import learning_curves, seed_points, speed_accuracy
 from .plots.lr_curves import highlight
 from .pretraining import pretraining
@@ -41,7 +41,7 @@ def export(
     damaged: list[str],
     chapters: Sequence[Chapter] = (),
     *,
-    width: float = figures.TEXT,
+    width: float = figures.TEXT_WIDTH,
     show: Sequence[str] | None = None,
 ) -> tuple[list[str], list[Path]]:
     """Write every file of the report.
@@ -98,7 +98,7 @@ def export(
     _write_document(out, tables, captions, width, show)
 
     # The page and its Markdown version.
-    notes = published.notes(_published_values(studies))
+    notes = paper_values.notes(_published_values(studies))
     write(out / "report.md", markdown(contents, chapters, notes))
     html = page.render(contents, chapters, LEGEND, notes, damaged + unreadable, out)
     write(out / "index.html", html)
@@ -174,7 +174,7 @@ def _with_file_names(contents: list[page.Study], chapters: list[Chapter]) -> tup
 
 def _titled_tables(contents: list[page.Study], chapters: Sequence[Chapter]) -> list[Table]:
     """List all tables; the titles of a study's tables begin with its name."""
-    # A table file stands alone, so that its title has to name the study.
+    # A table file stands alone, so its title has to name the study.
     titled = []
     for study in contents:
         for table in study.results + study.details:
@@ -251,9 +251,9 @@ def tables(rows: list[Row]) -> tuple[list[Table], list[Table]]:
     search = lr_table(rows)
     if search and study.endswith(SEARCH_SUFFIX):
         return [replace(search, title=study)], []
-    candidates = [results.results(rows), results.over_control(rows), search, pretraining(rows)]
-    overview = [table for table in candidates if table]
-    return overview + extensions.tables(rows), details.details(rows)
+    candidates = [overview.score_table(rows), overview.over_control(rows), search, pretraining(rows)]
+    overview_tables = [table for table in candidates if table]
+    return overview_tables + extensions.tables(rows), details.details(rows)
 
 
 def every_table(studies: Studies, chapters: Sequence[Chapter]) -> list[Table]:

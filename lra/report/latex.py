@@ -7,7 +7,7 @@ from string import Template, ascii_lowercase
 
 import pandas as pd
 
-from ..results.figures import COLUMN, TEXT
+from ..results.figures import COLUMN_WIDTH, TEXT_WIDTH
 from ..results.score_cells import MARKS
 from ..results.table import Cell, Table
 from .latex_columns import LETTER, PrintColumn, column, superscript, tex, wrapped
@@ -73,7 +73,7 @@ def _footnote_mark(index: int) -> str:
     return letters
 
 
-def table(table: Table, width: float = TEXT) -> str:
+def table(table: Table, width: float = TEXT_WIDTH) -> str:
     """Format a table as one or more floats, which need array, booktabs and siunitx.
 
     Columns beyond the width go below the others, next to the first column again, and to the second if it holds text.
@@ -223,7 +223,7 @@ def _foot(legend: str, footnotes: Footnotes) -> str:
 
 def _environment(name: str, width: float) -> str:
     """Return the starred environment, over both columns, for a width beyond 1.25 columns."""
-    return f"{name}*" if width > 1.25 * COLUMN else name
+    return f"{name}*" if width > 1.25 * COLUMN_WIDTH else name
 
 
 def document(tables: Sequence[str], figures: Mapping[Path, str], width: float) -> str:
@@ -252,4 +252,4 @@ def document(tables: Sequence[str], figures: Mapping[Path, str], width: float) -
         group = floats[start : start + FLOATS_PER_PAGE_BREAK]
         pages.append("\n".join(group))
     body = "\n\\clearpage\n".join(pages)
-    return DOCUMENT.substitute(text=max(TEXT, width), body=body)
+    return DOCUMENT.substitute(text=max(TEXT_WIDTH, width), body=body)

@@ -9,12 +9,12 @@ from statistics import geometric_mean
 
 import yaml
 
-from ..results import published
+from ..results import paper_values
 from ..results.lr_search import base, without_search
-from ..results.published import PrintedValue
+from ..results.paper_values import PrintedValue
 from ..results.summary import Row, Studies
 from ..results.table import Cell, Table, frame
-from .results import score_columns, seed_range
+from .overview import score_columns, seed_range
 
 AVERAGE = "average"
 # Tables of ratios to the Transformer: metric -> column name.
@@ -73,13 +73,13 @@ def tables(studies: Studies) -> list[Table]:
 
 
 def _comparable(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if not published.unlike([row.facts])]
+    return [row for row in rows if not paper_values.unlike([row.facts])]
 
 
 def unnamed(rows: list[Row]) -> list[str]:
     """Return the labels without a published value for their mechanism, whatever its learning rate."""
     published_names = set()
-    for value in published.read():
+    for value in paper_values.read():
         published_names.update(value.attn.split())
     rows = without_search(rows)
     labels = {row.label for row in rows if base(row) not in published_names}
@@ -90,7 +90,7 @@ def printed(paper: Paper) -> list[PrintedValue]:
     """Return the values of a paper's table in the order of its sources, within each in the order of print."""
     values = []
     for source in paper.sources:
-        for value in published.read():
+        for value in paper_values.read():
             if [value.name, value.table] == source:
                 values.append(value)
     return values
@@ -185,7 +185,7 @@ def _our_lines(
     unnamed_labels = set()
     incomparable = []
     for study, rows in studies.items():
-        reason = published.unlike(row.facts for row in rows)
+        reason = paper_values.unlike(row.facts for row in rows)
         if reason:
             incomparable.append(f"{study} ({reason})")
 

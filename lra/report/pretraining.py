@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..results import published
+from ..results import paper_values
 from ..results.score_cells import gain_column
 from ..results.summary import Row
 from ..results.table import Cell, Table, TableRow, frame
@@ -65,7 +65,7 @@ def pretraining(rows: list[Row]) -> Table | None:
         assert first is not None
         keys.append((first.study, first.label, ""))
 
-    unlike = published.unlike(row.facts for row in rows)
+    unlike = paper_values.unlike(row.facts for row in rows)
     caption = ABOUT
     if unlike:
         # Our runs have another protocol, budget or data than the published values: part of the same sentence.
@@ -139,8 +139,8 @@ def _published(label: str, objective: str, task: str) -> str:
         names.add("softmax")
 
     values = {}
-    for value in published.read():
-        if value.task == task and value.metric == published.ACCURACY:
+    for value in paper_values.read():
+        if value.task == task and value.metric == paper_values.ACCURACY:
             values[value.paper, value.model] = value
 
     # A paper prints the pretrained model as another row.

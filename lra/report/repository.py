@@ -19,7 +19,7 @@ from ..results.summary import Row, collect
 from ..results.table import Cell, Table, rounded
 from ..runs import reader
 from ..runs.published import HOME, About, about
-from . import arena, export, extensions, recurrent, results
+from . import arena, export, extensions, overview, recurrent
 from .plots import learning_curves, seed_points
 from .pretraining import pretraining
 
@@ -192,7 +192,7 @@ def save() -> list[Path]:
     for path, text in texts.items():
         write(path, text)
     for path, picture in drawings.items():
-        figure = picture.draw(picture.panels, figures.TEXT)
+        figure = picture.draw(picture.panels, figures.TEXT_WIDTH)
         figures.write(figure, path.with_suffix(""), ["svg"], about_figure(picture.panels))
     return [*texts, *drawings]
 
@@ -203,7 +203,7 @@ def _readme_block(rows: list[Row], boards: Mapping[str, BoardResults]) -> str:
     if name in boards:
         board_results = replace(boards[name], rows=rows)
         return _short_board(board_results, "docs/")
-    table = results.results(rows)
+    table = overview.score_table(rows)
     return f"{table.about}\n\n{table.markdown()}"
 
 
@@ -265,7 +265,7 @@ def _tables(rows: list[Row], boards: Mapping[str, BoardResults]) -> list[Table]:
     if len(details) > 1:
         return [scores, *further, *details]
     # With a single task its details contain the scores. The gains, the first further table, become a column.
-    gains = results.over_control(rows)
+    gains = overview.over_control(rows)
     if gains:
         return [_with_gains(details[0], gains), *further[1:]]
     return [*details, *further]

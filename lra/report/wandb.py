@@ -12,7 +12,7 @@ import pandas as pd
 from ..console import pip_install, plural
 from ..integrations.wandb import MAX_TAG, open_run, reason, tell
 from ..names import shorten, unique_names
-from ..results import published
+from ..results import paper_values
 from ..results.summary import Studies
 from ..results.table import Chapter, Table
 from ..runs.record import git_commit
@@ -238,5 +238,5 @@ def _sources(studies: Studies) -> str:
     if not values:
         return ""
     links = dict.fromkeys(f"- [{value.paper}]({value.link})" for value in values)
-    lines = [*links, "", *published.notes(values)]
+    lines = [*links, "", *paper_values.notes(values)]
     return "\n".join(lines)

@@ -22,8 +22,8 @@ from ..names import unique_names
 from .palette import GREY, INK, KINDS, RULE, SOFT, Palette, family, look
 
 # Inches: a column of a paper in two columns, and both columns.
-COLUMN = 3.25
-TEXT = 6.75
+COLUMN_WIDTH = 3.25
+TEXT_WIDTH = 6.75
 # Inches: height of a chart.
 CHART = 2.1
 # Mean width of a letter in units of the font size, and letters of a legend entry in addition to its label.
@@ -60,7 +60,7 @@ DATELESS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None, "Creator
 
 
 def grid(
-    titles: Collection[str], width: float, chart_width: float = COLUMN, height: float = CHART, **options
+    titles: Collection[str], width: float, chart_width: float = COLUMN_WIDTH, height: float = CHART, **options
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure of charts with titles, side by side if the width has room.
 
@@ -89,7 +89,7 @@ def charts(
     panels: Mapping[str, Sequence],
     draw: Callable,
     palette: Palette,
-    width: float = TEXT,
+    width: float = TEXT_WIDTH,
     *,
     markers: bool = False,
 ) -> Figure:
@@ -124,7 +124,7 @@ def charts(
     return figure
 
 
-def families(figure: Figure, labels: Iterable[str]) -> None:
+def add_family_legend(figure: Figure, labels: Iterable[str]) -> None:
     """Add a legend of the families of labels below a figure, whose height grows."""
     kinds = sorted(set(map(family, labels)), key=KINDS.index)
     looks = {kind: look(kind) | {"linestyle": "none"} for kind in kinds}
@@ -144,17 +144,17 @@ def _add_legend(figure: Figure, looks: Mapping[str, dict], num_columns: int) -> 
     figure.legend(handles, looks.keys(), loc="outside lower center", ncols=num_columns)
 
 
-def ticks(axes: Axes, unit: str, vertical: str = "") -> None:
+def set_ticks(axes: Axes, unit: str, vertical: str = "") -> None:
     """Set at most six round ticks on both axes, and the labels of the horizontal and the vertical axis."""
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(short))
+    axes.xaxis.set_major_formatter(FuncFormatter(format_tick))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_xlabel(unit)
     axes.set_ylabel(vertical)
 
 
-def short(value: float, _position: int = 0) -> str:
+def format_tick(value: float, _position: int = 0) -> str:
     """Format a tick: 5000 -> 5k."""
     return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
 

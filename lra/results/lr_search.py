@@ -79,14 +79,14 @@ def lr_table(rows: list[Row]) -> Table | None:
         return None
 
     cells = frame(HEAD, lines, keys)
-    where = "the budget's learning rate, and at the one"
-    has_budget_rate = any(not RATE.search(row.label) for row in rows)
-    if not has_budget_rate:
-        where = "the learning rate"
+    about = "Test score at the learning rate with the highest mean validation score."
+    if any(not RATE.search(row.label) for row in rows):
+        about = (
+            "Test score at the budget's learning rate, and at the one with the highest mean validation score. The "
+            "tables of all tasks show the budget's rate."
+        )
+    else:
         cells = cells.drop(columns="budget's rate")
-    about = f"Test score at {where} with the highest mean validation score."
-    if has_budget_rate:
-        about += " The tables of all tasks show the budget's rate."
     return Table(
         name=f"rates/{study}",
         title="Best learning rate",

@@ -19,7 +19,7 @@ MARKS = (
     f"mean; for a gain, no significant difference from zero (p > {SIGNIFICANCE}, the same test, corrected for the "
     "gains of the column). Two seeds are few: a large gain may lack significance, and a small one may have it by the "
     "chance of two similar scores. A gain without ± has no test: one side has a single seed, or no score varies and "
-    "the means differ."
+    "the means differ. If no score varies and the means are equal, it has no ± and is marked ≈."
 )
 
 

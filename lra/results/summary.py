@@ -8,8 +8,8 @@ from statistics import mean, median
 
 from ..runs import reader, record
 from ..runs.record import Pretraining, RunRecord
-from . import published
-from .published import PrintedValue
+from . import paper_values
+from .paper_values import PrintedValue
 from .score_cells import remarks, score
 from .table import Cell, joined
 
@@ -70,7 +70,7 @@ class Row:
     @property
     def published(self) -> list[PrintedValue]:
         """The accuracies printed for the label on the task; none if a run used other data than the official."""
-        return [] if self.facts["data"] else published.accuracies(self.label, [self.task])
+        return [] if self.facts["data"] else paper_values.accuracies(self.label, [self.task])
 
     @property
     def chance(self) -> float:
@@ -153,7 +153,7 @@ def collect(
     # Study -> (task, label) -> run directory -> record.
     groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = defaultdict(lambda: defaultdict(dict))
     for folder, r in records.items():
-        key = (published.task_order(r.task), r.label)
+        key = (paper_values.task_order(r.task), r.label)
         groups[r.study][key][folder] = r
     if study is not None and study not in groups:
         existing = ", ".join(sorted(groups))

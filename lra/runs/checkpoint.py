@@ -110,7 +110,7 @@ def state(path: Path) -> dict | None:
     except (KeyError, TypeError):
         raise ValueError(f"{path} is not the state of a run of this version; {REMEDY}") from None
     if form != FORM:
-        raise ValueError(f"{path} has form {form} instead of {FORM}: another version wrote it; {REMEDY}")
+        raise ValueError(f"{path} has format {form} instead of {FORM}: another version wrote it; {REMEDY}")
     return checkpoint
 
 

@@ -38,8 +38,8 @@ def publish(options: PublishOptions) -> None:
 
     Raises:
         ValueError: there is no finished run, two have the same name, one was made by code that is not committed or has
-            damaged files, or another run is published under its name. Nothing is written then. Or a study cannot be
-            written or weights cannot be copied, when tables may have been written already.
+            damaged files, or another run is published under its name; nothing is written then. Or a study or weights
+            cannot be written; the studies before it may have been written then.
     """
     # 1. Read the runs. Links to folders are followed; what cannot be read is reported.
     records, messages = scan(options.runs)

@@ -41,7 +41,7 @@ class About:
     """The description of a published study, ``about.json``.
 
     Args:
-        form: number of the form of the tables.
+        form: version of the format of the tables.
         command: command line of the runs.
         hardware: machine of the runs.
         notes: sentences for the page of results.
@@ -78,12 +78,12 @@ def studies(root: Path) -> list[Path]:
 
 
 def about(study: Path) -> About:
-    """Read the description of a study. Raises ValueError if it cannot be read or has another form."""
+    """Read the description of a study. Raises ValueError if it cannot be read or has another format."""
     path = study / ABOUT
     try:
         return typed_json.validated(About, content(path))
     except Unreadable as error:
-        raise ValueError(f"{path} is not the description of a study of form {typed_json.FORM} ({error})") from None
+        raise ValueError(f"{path} is not the description of a study of format {typed_json.FORM} ({error})") from None
 
 
 def read(study: Path) -> dict[Path, Published]:
@@ -158,7 +158,7 @@ def _without_nan(line: dict[str, float]) -> dict[str, float]:
 def below(folder: Path) -> dict[Path, Published]:
     """List the published runs at a path or below it; empty unless the path is in a published study, or is one."""
     # A relative path may have the folder of its study only in its absolute form, see ``find``.
-    study_runs = _study_of(folder) or _study_of(folder.absolute())
+    study_runs = _runs_of_study(folder) or _runs_of_study(folder.absolute())
     home = folder.absolute()
     return {path: run for path, run in study_runs.items() if path.absolute().is_relative_to(home)}
 
@@ -167,10 +167,10 @@ def find(folder: Path) -> Published | None:
     """The published run of a path, None if there is none."""
     # A relative path such as cur_abs/seed-0 has the folder of its study only in its absolute form.
     folder = folder.absolute()
-    return _study_of(folder).get(folder)
+    return _runs_of_study(folder).get(folder)
 
 
-def _study_of(folder: Path) -> dict[Path, Published]:
+def _runs_of_study(folder: Path) -> dict[Path, Published]:
     """The runs of the study that contains a path; empty if the study has no tables."""
     # A path is a study, or one to three levels below one: task, label, seed.
     for path in (folder, *folder.parents[:3]):

@@ -145,7 +145,7 @@ def scan(root: Path, *, reports_unfinished: bool = True) -> tuple[dict[Path, Run
     for path in paths:
         seed_dir = path.parent
         is_config = path.name == config_file.NAME and seed_dir.name.startswith("seed-")
-        # A study may write config.yaml too, with a result of another name.
+        # ``lra study transfer`` writes config.yaml too, with a result of another name.
         has_result = any(file.name != record.FRESH_TEST_NAME for file in seed_dir.glob("*.json"))
         if reports_unfinished and is_config and not has_result:
             messages.append(f"{seed_dir} has no {record.NAME}: the run is not finished")

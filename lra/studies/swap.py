@@ -13,7 +13,7 @@ from ..config.experiment import Experiment
 from ..config.options import MechanismOptions
 from ..config.schema import Above, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust, absent
 from ..config.target import Target
-from ..evaluate.restore import best, configuration
+from ..evaluate.restore import load_best_model, restore_experiment
 from ..model.classifier import Classifier
 from ..options import Positive, Whole
 from ..runs.run_dir import RunDir
@@ -72,7 +72,7 @@ def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Expe
     Raises:
         ValueError: the mechanism has another ``attn.weights`` than the run, and no override sets it.
     """
-    source = configuration(run, options.data.root)
+    source = restore_experiment(run, options.data.root)
     overrides = [override.lstrip("+~") for override in options.command_overrides]
     # The machine, the loggers and the batch size of the evaluation come from the transfer, the rest from the run: its
     # precision too, unless the command sets trainer.precision.
@@ -190,7 +190,7 @@ def swap(run: RunDir, source: Experiment, target: Experiment) -> tuple[Classifie
         ValueError: the new model needs further weights outside the mechanism, lacks some of the run's weights or has
             other shapes, or only one of the mechanisms has a shared projection for queries and keys.
     """
-    exact = best(run, source)
+    exact = load_best_model(run, source)
     weights = exact.state_dict()
     torch.manual_seed(run.result.seed)
     swapped = target.classifier()

@@ -12,7 +12,7 @@ from ..config import CONF, recipes
 from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..options import flatten
-from ..results.published import TASKS
+from ..results.paper_values import TASKS
 from ..runs import config_file
 from ..runs.config_file import SUITE
 from ..runs.published import Published
@@ -104,7 +104,7 @@ def check_statement(runs: Sequence[Published], submission: Submission) -> list[s
     if not NAME_PATTERN.fullmatch(submission.name):
         reasons.append(f"name={submission.name} is not allowed; {NAME_RULE}")
     if submission.link and not LINK_PATTERN.fullmatch(submission.link):
-        reasons.append(f"link={submission.link} is no address; {LINK_RULE}")
+        reasons.append(f"link={submission.link} is not an address; {LINK_RULE}")
     # The author writes these.
     for name in ("author", "hardware"):
         if not getattr(submission, name).strip():

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..checks.__main__ import applicable_checks, failed_checks
 from ..checks.properties import CHECKS
 from ..config import CONF
-from ..evaluate.restore import configuration
+from ..evaluate.restore import restore_experiment
 from ..io import atomic, typed_json
 from ..runs import checkpoint
 from ..runs import published as tables
@@ -178,7 +178,7 @@ def changed_source(groups: Groups, target: str, file: Path) -> list[str]:
     digest = atomic.digest(file)
     changed = []
     for (task, label), runs in groups.items():
-        # Runs of an old version did not record their source, so that they have to be trained again.
+        # Runs of an old version did not record their source, so they have to be trained again.
         has_class = target in checks.custom_targets({(task, label): runs})
         digests = {(run.record.sources or {}).get(file.stem) for run in runs}
         if has_class and digests != {digest}:
@@ -233,7 +233,7 @@ def check_mechanisms(groups: Groups, folder: Path, trust: Trust = None) -> list[
         identity = (label, *sorted(options.items()))
         try:
             check_trust(run.choices, path, trust)
-            experiment = configuration(run, "data")
+            experiment = restore_experiment(run, "data")
             params = sum(parameter.numel() for parameter in experiment.meta_model.parameters())
             failed = [] if identity in checked else failed_checks(experiment)
         except (ValueError, ImportError) as error:

@@ -111,10 +111,10 @@ def run_rounds(launcher: Launcher, rounds: Iterable[list[PlannedRun]]) -> Watch:
                     watch.add(runs)
                     launcher.complete(runs)
         except KeyboardInterrupt:
-            if not launcher.over:
+            if not launcher.time_is_over:
                 raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command resumes") from None
             # The time limit ended the sweep: wait until the runs have written their checkpoints.
-            launcher.settle(list(watch.states))
+            launcher.wait_for_interrupted(list(watch.states))
     return watch
 
 

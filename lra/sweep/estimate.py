@@ -70,7 +70,7 @@ class Estimates:
         evaluation = num_batches * SHARE * eval_batch / optim.batch
         steps = optim.steps + optim.steps / optim.eval_every * evaluation
         if plan.experiment.pretrain.objective != "none":
-            pretrain = plan.experiment.pretrain.of(optim)
+            pretrain = plan.experiment.pretrain.phase_one_optim(optim)
             steps += pretrain.steps * pretrain.batch / optim.batch
             steps += pretrain.steps / pretrain.eval_every * evaluation
         return ms / 1000 * steps, basis

@@ -26,7 +26,7 @@ from .estimate import START_SECONDS
 from .job import fail, job
 from .options import SweepOptions
 from .plan import PlannedRun, study
-from .progress import ENDED, EVERY, all_steps, state, steps
+from .progress import ENDED, POLL_SECONDS, all_steps, state, steps
 
 # Number of runs that share a GPU, unless hydra.launcher.n_jobs is given.
 RUNS_PER_GPU = 2
@@ -97,7 +97,7 @@ class Launcher:
         left = 60 * (options.minutes or math.inf)
         self.end = time.time() + left - min(ENDING_SECONDS, ENDING_SHARE * left)
         # Whether the time limit has ended the sweep.
-        self.over = False
+        self.time_is_over = False
 
     def __enter__(self) -> "Launcher":
         self.timer = threading.Timer(min(self.end - time.time(), threading.TIMEOUT_MAX), self._stop)
@@ -109,22 +109,22 @@ class Launcher:
         self.timer.cancel()
 
     def _stop(self) -> None:
-        self.over = True
+        self.time_is_over = True
         # Not SIGINT, which a process in the background of a script ignores.
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def settle(self, runs: list[PlannedRun]) -> None:
+    def wait_for_interrupted(self, runs: list[PlannedRun]) -> None:
         """Wait a short time for interrupted runs, which end after their step."""
         last = time.monotonic() + ENDING_SECONDS
         while any(state(run) == "running" for run in runs) and time.monotonic() < last:
-            time.sleep(EVERY)
+            time.sleep(POLL_SECONDS)
 
-    def latest(self, run: PlannedRun) -> float:
+    def latest_start(self, run: PlannedRun) -> float:
         """Compute the latest start at which a run reaches its next checkpoint; unknown runs take no time."""
         seconds_to_checkpoint = (run.seconds or 0.0) * run.eval_every / run.steps
         return self.end - START_SECONDS - seconds_to_checkpoint
 
-    def worth(self, runs: list[PlannedRun]) -> list[PlannedRun]:
+    def select_startable(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         """Select the runs to start now, in their order, those that reach their end first."""
         left = self.end - time.time()
 
@@ -132,7 +132,7 @@ class Launcher:
             share_left = 1 - steps(run) / run.steps
             return START_SECONDS + (run.seconds or 0.0) * share_left > left
 
-        in_time = [run for run in runs if time.time() <= self.latest(run)]
+        in_time = [run for run in runs if time.time() <= self.latest_start(run)]
         return sorted(in_time, key=exceeds_time)
 
     def complete(self, runs: list[PlannedRun]) -> None:
@@ -149,9 +149,9 @@ class Launcher:
             # Runs that no process has started.
             free = [run for run in runs if states[run] == "left"]
             if not free:
-                time.sleep(EVERY)
+                time.sleep(POLL_SECONDS)
                 continue
-            free = self.worth(free)
+            free = self.select_startable(free)
             if not free:
                 return
             steps_before = {run: all_steps(run) for run in free}
@@ -159,7 +159,7 @@ class Launcher:
             began = any(state(run) in (*ENDED, "running") or all_steps(run) > steps_before[run] for run in free)
             idle = 0 if began else idle + 1
             # No run began: the launcher itself has failed, and launching again would not help.
-            if idle >= max_idle and len(self.worth(free)) == len(free):
+            if idle >= max_idle and len(self.select_startable(free)) == len(free):
                 for run in free:
                     run.folder.mkdir(parents=True, exist_ok=True)
                     fail(run.folder, reason or "ended without a result and without a message")
@@ -190,7 +190,7 @@ class Launcher:
             threads=self.threads,
             gpus=gpus,
             sweep=os.getpid(),
-            latest={os.path.abspath(run.folder): self.latest(run) for run in runs},
+            latest={os.path.abspath(run.folder): self.latest_start(run) for run in runs},
         )
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=HydraContext(config_loader=loader, callbacks=Callbacks()),

@@ -21,11 +21,11 @@ class Search(Section):
     seed: Whole
     rates: Some[Above]
     further: list[Above]
-    # Class that plans the rounds of runs, see ``lra.sweep.plan.RoundsPlan``. By name, since it builds on this folder.
+    # Class that plans the rounds of runs (``lra.sweep.plan.RoundsPlan``), by its dotted name: it imports this package.
     planner: str = "lra.board.runs.Board"
 
 
-class Grid(Section):
+class SweepFile(Section):
     """The keys of conf/sweep/*.yaml."""
 
     name: Name
@@ -57,7 +57,7 @@ class SweepOptions(ManyRunsOptions):
     # Overrides for the runs of a sweep with a learning-rate search.
     unread: ClassVar[tuple[str, ...]] = ("attn", "block")
 
-    sweep: Grid
+    sweep: SweepFile
     tasks: Some[str]
     mechanisms: list[str]
 

@@ -20,7 +20,7 @@ from ..runs.reader import SeedDirs
 from ..runs.run_dir import check_choices
 from ..train.plan import resolve
 from .estimate import START_SECONDS, Estimates
-from .options import Grid, SweepOptions
+from .options import SweepFile, SweepOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def study(options: SweepOptions) -> str:
 IN_LABEL = ("pretrain", "pretrain.matched")
 
 
-def points(sweep: Grid) -> list[list[str]]:
+def points(sweep: SweepFile) -> list[list[str]]:
     """List the overrides of every point of every grid of a sweep.
 
     Axes outside attn become part of the label, unless the label or the task's name shows them already.

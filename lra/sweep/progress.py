@@ -17,9 +17,9 @@ from .job import FAILED
 from .plan import PlannedRun
 
 # Seconds between reads of the run directories.
-EVERY = 1.0
+POLL_SECONDS = 1.0
 # Seconds between log lines of the summary if the output is not a terminal.
-LINE_EVERY = 60.0
+LOG_SECONDS = 60.0
 ENDED = ("done", "diverged", "failed")
 
 
@@ -105,7 +105,7 @@ class Watch:
         self.line.stop()
 
     def _watch(self) -> None:
-        while not self.end.wait(EVERY):
+        while not self.end.wait(POLL_SECONDS):
             self._update()
 
     def _update(self) -> None:
@@ -118,7 +118,7 @@ class Watch:
                     self._log(f"{run}: {outcome(run)}; {self.summary()}")
         ended = sum(run_state in ENDED for run_state in self.states.values())
         self.line.update(self.task, completed=ended, text=self.summary())
-        if self.line.disable and time.monotonic() - self.last_line > LINE_EVERY:
+        if self.line.disable and time.monotonic() - self.last_line > LOG_SECONDS:
             self._log(self.summary())
 
     def _log(self, line: str) -> None:

@@ -56,7 +56,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
         return pretraining
 
     # 1. Phase one has its own schedule and no logger.
-    optim = experiment.pretrain.of(experiment.optim)
+    optim = experiment.pretrain.phase_one_optim(experiment.optim)
     pretrain_plan = dataclasses.replace(plan, experiment=experiment.replace(optim=optim, logger={}))
 
     # 2. Model and data.

@@ -191,7 +191,7 @@ DAMAGED_FILES = {
     "basic_train.tsv, line 2: is blank": {"l/basic_train.tsv": HEAD + b"\n[SM 1 2 ]\t3\n"},
     "basic_train.tsv: 45 more faults": {"l/basic_train.tsv": HEAD + b"1\n" * 50},
     "imgs/8/sample_3.png: is empty": {IMAGE: b""},
-    "sample_3.png: is no readable image of 32 x 32": {IMAGE: SMALL},
+    "sample_3.png: is not a readable image of 32 x 32": {IMAGE: SMALL},
     "imgs/8/sample_3.png: is missing": {IMAGE: None},
     "only 21 of 60 images are different": nest(INNER, server.EQUAL_IMAGES),
     "has no metadata/*.npy": nest(INNER, server.NO_METADATA),

@@ -245,13 +245,13 @@ def test_finished_run_needs_no_source_files(home, call):
     # The run is finished, so this returns without training.
     train.__wrapped__(experiment("listops", "a"))
     run = RunDir.read(folder)
-    _, data = restore.trained(run, restore.configuration(run, "data"))
+    _, data = restore.load_model_and_data(run, restore.restore_experiment(run, "data"))
     assert len(data.splits["test"]) == 8
     check_choices(folder, run_identity(experiment("listops", "a")))
     exit_message, _, log = call(command.prepare, *["task=listops", "source.release=a", "data.root=data"], "verify=true")
     assert exit_message is None and "does not exist; using the data prepared at" in log
     with pytest.raises(ValueError, match=r"data of this run are not in .*other; to make .*source.release=<path>"):
-        restore.trained(run, restore.configuration(run, str(home / "other")))
+        restore.load_model_and_data(run, restore.restore_experiment(run, str(home / "other")))
 
 
 def test_run_on_copy_is_restored_without_its_files(home):
@@ -264,10 +264,10 @@ def test_run_on_copy_is_restored_without_its_files(home):
     assert_error(r"provenance\.file\.sha256", check_choices, folder, run_identity(experiment("text", "a")))
     shutil.rmtree(home / "a")
     run = RunDir.read(folder)
-    _, data = restore.trained(run, restore.configuration(run, "data"))
+    _, data = restore.load_model_and_data(run, restore.restore_experiment(run, "data"))
     assert len(data.splits["test"]) == 2
     with pytest.raises(ValueError, match=r"data of this run are not in .*other; to make .*source.archive=<path>"):
-        restore.trained(run, restore.configuration(run, str(home / "other")))
+        restore.load_model_and_data(run, restore.restore_experiment(run, str(home / "other")))
 
 
 def test_missing_folder_uses_data_prepared_from_same_path(home):

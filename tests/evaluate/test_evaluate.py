@@ -85,7 +85,7 @@ def test_scoring_standard_test_set_reproduces_recorded_score(run, generators, ba
     """Fresh scores use the same scoring code as training: only the examples differ."""
     experiment, _ = generators
     standard = fresh.FreshData(set_up(experiment.task_data()), np.arange(run.record.n_test), 0, "")
-    model = restore.best(run, experiment)
+    model = restore.load_best_model(run, experiment)
     score = functools.partial(fresh.outcomes, metric="accuracy", batch=batch, precision="fp32", device="cpu")
     correct = score(model, standard)
     assert 100 * correct.mean() == run.record.test
@@ -175,16 +175,16 @@ def test_unscorable_run_is_reported_with_reason(runs, command, name, damage, rea
     ],
 )
 def test_task_without_generator_raises(run, data_root, monkeypatch, options, is_generated, reason):
-    experiment = restore.configuration(run, str(data_root))
+    experiment = restore.restore_experiment(run, str(data_root))
     changed = experiment.replace(source=experiment.source.replace(**options))
     monkeypatch.setattr(type(experiment.data_source()), "generated", is_generated)
-    monkeypatch.setattr(fresh, "configuration", lambda *_: changed)
+    monkeypatch.setattr(fresh, "restore_experiment", lambda *_: changed)
     assert_error(reason, fresh.restore_experiments, run, str(data_root), EXAMPLES)
 
 
 def test_run_on_files_is_scored_on_generated_examples(run, data_root, monkeypatch):
-    trained = restore.configuration(run, str(data_root)).replace(provenance={"release": "0123"})
-    monkeypatch.setattr(fresh, "configuration", lambda *_: trained)
+    trained = restore.restore_experiment(run, str(data_root)).replace(provenance={"release": "0123"})
+    monkeypatch.setattr(fresh, "restore_experiment", lambda *_: trained)
     _, generated = fresh.restore_experiments(run, str(data_root), EXAMPLES)
     assert generated.data_source().provenance["seed"] == fresh.FRESH_SEED
 

@@ -113,6 +113,8 @@ def test_registered_names_and_config_options_are_equivalent():
         encoder.config.cur = {"count": 8}
         results[name] = states(encoder, batch)
         torch.testing.assert_close(results[name], states(model("vit", "cur_named"), batch))
+    # Random selections differ from call to call.
+    assert states(model("vit", "cur_random"), batch).isfinite().all()
     torch.testing.assert_close(results["cur"], results["cur_step"])
     assert not torch.allclose(results["cur_abs"], results["cur_step"])
     encoder = model("vit", "cur_step")

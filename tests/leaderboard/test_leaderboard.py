@@ -12,7 +12,7 @@ from lra.leaderboard import cards, table
 from lra.leaderboard.__main__ import all_lines, leaderboard, pages, parse, qualify_filters
 from lra.leaderboard.lines import LeaderboardLine, Score, convention, group_of, mechanism_of, merged
 from lra.leaderboard.measured import measured_lines, own_lines, protocol_of, submission_lines, year_of
-from lra.results import published
+from lra.results import paper_values
 from lra.results.table import Cell, Column
 from lra.runs import published as tables
 from lra.submit import folder, verify
@@ -28,7 +28,7 @@ def everything():
 
 
 def scores(*values):
-    return {task: Score(text=str(v), value=v) for task, v in zip(published.TASKS, values, strict=False)}
+    return {task: Score(text=str(v), value=v) for task, v in zip(paper_values.TASKS, values, strict=False)}
 
 
 def line(model, *values, **fields):
@@ -45,8 +45,8 @@ def test_leaderboard_pages_are_up_to_date():
 def test_leaderboard_has_every_printed_accuracy(everything):
     """Merging lines with repeated scores loses no published value."""
     board = {(name, task, score.value) for x in everything for name, _ in x.sources for task, score in x.scores.items()}
-    for value in published.read():
-        if value.metric == "accuracy_percent" and value.task in published.TASKS and value.value != "NA":
+    for value in paper_values.read():
+        if value.metric == "accuracy_percent" and value.task in paper_values.TASKS and value.value != "NA":
             assert (value.source, value.task, value.number) in board, value
 
 

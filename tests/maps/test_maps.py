@@ -196,6 +196,13 @@ def test_map_of_pairs_has_one_map_per_text():
     assert maps.attention_map(model, Batch(inputs[:1], mask[:1], None), 1).shape[0] == 2
 
 
+def test_pixel_pushed_out_by_class_token_has_no_shade():
+    figure = draw.pixels(draw.View("", np.zeros(16), [None], np.arange(15.0)[None], None, ()))
+    FigureCanvasAgg(figure).draw()
+    (image,) = figure.axes[1].images
+    assert image.get_clim() == pytest.approx((0, 13.986)) and image.get_array().mask.sum() == 1
+
+
 def test_damaged_run_directory_error_names_file(run_dir, tmp_path, message):
     run_copy = shutil.copytree(run_dir, tmp_path / "seed-0", ignore=shutil.ignore_patterns(".*"))
     (run_copy / "best.ckpt").unlink()

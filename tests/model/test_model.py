@@ -12,7 +12,7 @@ from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
-from lra.evaluate.restore import configuration
+from lra.evaluate.restore import restore_experiment
 from lra.maps import maps
 from lra.model.classifier import Head
 from lra.runs.run_dir import RunDir
@@ -219,7 +219,7 @@ def test_transfer_class_token_follows_run_unless_overridden(pool):
     record = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": "x", "seed": 0}
     choices = config("cur_abs", f"model.pool={pool}").choices({}) | {"attn.class_token": False}
     run = RunDir(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**record, sources=None))
-    assert configuration(run, "data").attn.get("class_token") is False
+    assert restore_experiment(run, "data").attn.get("class_token") is False
     for override, expected in ([], pool == "cls"), (["true"], True), (["false"], False):
         words = [f"attn.class_token={word}" for word in override]
         target = experiments(run, compose(TransferOptions, ["run=x", "attn=cur_plus", *words]))[1]

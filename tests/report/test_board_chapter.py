@@ -12,7 +12,7 @@ from lra.board import chapter as board
 from lra.board.agreement import agreement_table, by_source
 from lra.board.results import BoardResults
 from lra.report.export import export
-from lra.results import published, summary
+from lra.results import paper_values, summary
 from lra.runs.published import Published, save
 from lra.runs.reader import scan
 
@@ -163,11 +163,13 @@ PRINTED = {"softmax" if label == "sdpa" else label: 60.0 + rank for rank, label 
 def papers(monkeypatch):
     """A published source with two tasks and no text score for reformer."""
     source = {"paper": "Paper (2020)", "table": "Table 1", "metric": "accuracy_percent", "std": "", "note": ""}
-    row = lambda model, task, value: published.PrintedValue(**source, model=model, task=task, value=value, attn=model)
+    row = lambda model, task, value: paper_values.PrintedValue(
+        **source, model=model, task=task, value=value, attn=model
+    )
     rows = [row(model, "listops", str(value)) for model, value in PRINTED.items()]
     rows += [row(model, "text", "10.0") for model in PRINTED if model != "reformer"]
     rows += [row("sinkhorn", "listops", "FAIL")]
-    monkeypatch.setattr(published, "read", lambda: tuple(rows))
+    monkeypatch.setattr(paper_values, "read", lambda: tuple(rows))
 
 
 def study(runs, tests):

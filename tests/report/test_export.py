@@ -18,7 +18,7 @@ from lra.report import latex, paper_tables
 from lra.report.__main__ import report
 from lra.report.export import every_table, export
 from lra.results import summary
-from lra.results.figures import COLUMN, TEXT
+from lra.results.figures import COLUMN_WIDTH, TEXT_WIDTH
 from lra.results.table import Cell, Chapter, Table, frame
 
 
@@ -187,8 +187,8 @@ def test_latex_cells_marks_and_footnotes():
 def test_latex_splits_wide_and_tall_tables():
     head = ("mechanism", *(f"task{i}" for i in range(9)))
     rows = [["cur_abs", *(Cell(text=f"{10 * i}.25 ± 1.50", value=1.0) for i in range(9))]]
-    wide, narrow = (environments(latex.table(table(head, rows), width)) for width in (20, COLUMN))
-    assert len(wide) == 1 and len(narrow) > 2 and r"\begin{table}" in latex.table(table(head, rows), COLUMN)
+    wide, narrow = (environments(latex.table(table(head, rows), width)) for width in (20, COLUMN_WIDTH))
+    assert len(wide) == 1 and len(narrow) > 2 and r"\begin{table}" in latex.table(table(head, rows), COLUMN_WIDTH)
     lines = [grid(body) for body in narrow]
     assert {line[0] for block in lines for line in block} == {"{mechanism}", r"cur\_abs"}
     assert [cell for block in lines for cell in block[0][1:]] == [f"{{task{i}}}" for i in range(9)]
@@ -229,7 +229,7 @@ def test_show_option_selects_tables(tmp_path, without_figures):
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="apt-get install texlive-science")
-@pytest.mark.parametrize("width", [COLUMN, TEXT])
+@pytest.mark.parametrize("width", [COLUMN_WIDTH, TEXT_WIDTH])
 def test_latex_document_compiles_without_overfull_boxes(tmp_path, width):
     records.write_runs(tmp_path)
     add(tmp_path, label="mine", study="my_own.1é")

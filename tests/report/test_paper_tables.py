@@ -14,7 +14,7 @@ from lra.config import CONF
 from lra.evaluate import record as fresh_record
 from lra.io import typed_json
 from lra.report import arena, paper_tables
-from lra.results import published, summary
+from lra.results import paper_values, summary
 
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
 
@@ -36,7 +36,7 @@ def lines(table):
 
 
 def test_published_values_name_mechanisms_and_links():
-    all_values = published.read()
+    all_values = paper_values.read()
     names = [name.partition("+") for row in all_values for name in row.attn.split()]
     assert {name for name, *_ in names} <= {path.stem for path in (CONF / "attn").glob("*.yaml")}
     assert {objective for *_, objective in names} == {"", "masked", "next"}
@@ -55,7 +55,7 @@ def test_paper_tables_show_every_published_value_in_printed_order(tmp_path):
     add(tmp_path, label="cur_abs", task="image")
     tables = tables_by_name(tmp_path)
     for paper in paper_tables.PAPERS:
-        values = [v for source in paper.sources for v in published.read() if [v.name, v.table] == source]
+        values = [v for source in paper.sources for v in paper_values.read() if [v.name, v.table] == source]
         assert {(v.name, v.table) for v in values} == set(map(tuple, paper.sources))
         printed = {}
         for v in values:
@@ -89,7 +89,7 @@ def test_printed_averages_are_means_of_printed_scores():
     """Over five or six tasks, with FAIL as chance (50); older tables have notes where their averages deviate."""
     recent_papers = {name for paper in paper_tables.PAPERS[-4:] for name, _ in paper.sources}
     printed = {}
-    for row in published.read():
+    for row in paper_values.read():
         if row.name in recent_papers:
             printed.setdefault((row.source, row.model), {})[row.task] = row
     num_averages_only = 0

@@ -131,12 +131,12 @@ def test_every_label_has_a_distinct_line_and_marker(look):
 
 
 def test_pdf_embeds_truetype_fonts(tmp_path):
-    figure = figures.charts({"listops": [flat("a")]}, learning_curves.draw, Palette("a"), figures.COLUMN)
+    figure = figures.charts({"listops": [flat("a")]}, learning_curves.draw, Palette("a"), figures.COLUMN_WIDTH)
     figures.write(figure, tmp_path / "x", ["pdf"])
     pdf_bytes = (tmp_path / "x.pdf").read_bytes()
     assert b"/FontFile2" in pdf_bytes and b"/Type3" not in pdf_bytes
     box = pdf_bytes[pdf_bytes.index(b"/MediaBox") :].split(b"]")[0].split()
-    assert float(box[-2]) == pytest.approx(72 * figures.COLUMN)
+    assert float(box[-2]) == pytest.approx(72 * figures.COLUMN_WIDTH)
 
 
 def test_every_mechanism_has_exactly_one_family():

@@ -15,7 +15,7 @@ from rich.console import Console
 from support import records
 from support.records import add, add_seeds, cells, diverged, made, row, rows, table, texts
 
-from lra.report import bench_figures, bench_tables, details, paper_tables, results
+from lra.report import bench_figures, bench_tables, details, overview, paper_tables
 from lra.report.bench_groups import growth
 from lra.report.export import tables
 from lra.report.pretraining import pretraining
@@ -174,7 +174,8 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     assert lr_cells(tmp_path)["mean"]["rate"].text == "budget's"
     line = lr_cells(tmp_path)["linear-count=8"]
     assert line["val at each rate"].text == "budget's 50.00 (n = 3), 3e-05 55.00 (n = 2), 0.01 40.00 (n = 2), 0.1 -"
-    assert list(cells(results.results(records.of_study(tmp_path)))) == ["linear-count=8", "mean", "psf-optim.lr=0.1"]
+    table = overview.score_table(records.of_study(tmp_path))
+    assert list(cells(table)) == ["linear-count=8", "mean", "psf-optim.lr=0.1"]
     assert lr_table([row for row in records.of_study(tmp_path) if row.label.startswith("psf")]) is None
 
 
@@ -194,7 +195,7 @@ def test_pretraining_table_has_scratch_pretrained_and_matched_columns(tmp_path):
     costs = "scratch 1 M tokens, 1 s; pretrained 0.6 + 1 M tokens, 3 s; matched 0.6 + 0.4 M tokens, 3 s"
     assert line["cost"].text == costs
     # Other tables report the cost too.
-    assert "sdpa+masked on listops 0.6 + 1 M tokens, 3 s" in results.results(records.of_study(tmp_path)).about
+    assert "sdpa+masked on listops 0.6 + 1 M tokens, 3 s" in overview.score_table(records.of_study(tmp_path)).about
     (task_table,) = details.details(records.of_study(tmp_path))
     assert "pretrained (masked) 100 steps, 0.6 M tokens, 2 s" in texts(task_table)["sdpa+masked"]["details"]
     assert "pretrained" not in texts(task_table)["sdpa"]["details"]

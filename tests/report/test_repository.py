@@ -12,9 +12,8 @@ from conftest import assert_error
 from support.records import PHASE, RECORD, add, add_seeds, cells, diverged, of_study, table, texts
 
 from lra.config import CONF
-from lra.report import repository, results
-from lra.results import lr_search
-from lra.results import published as paper_values
+from lra.report import overview, repository
+from lra.results import lr_search, paper_values
 from lra.runs import published
 
 
@@ -23,7 +22,7 @@ def test_mean_needs_every_task(tmp_path):
         add_seeds(tmp_path, "cur_abs", (30.0, 31.0, 32.0), task=task)
     add_seeds(tmp_path, "softmax", [40.0] * 3)
     diverged(tmp_path, 5, label="softmax", task="text")
-    study_table = results.results(of_study(tmp_path))
+    study_table = overview.score_table(of_study(tmp_path))
     assert study_table.head == ["mechanism", "listops", "text", "mean"]
     cur, softmax = (cells(study_table)[label] for label in ("cur_abs", "softmax"))
     assert cur["mean"].text == "31.00 ± 1.00" and cur["mean"].n == 3
@@ -41,7 +40,7 @@ def test_gain_over_control_has_standard_error_and_significance(tmp_path):
     diverged(tmp_path, 3, label="lost")
     # Image has no run of the control.
     add(tmp_path, label="near", task="image")
-    study_table = results.over_control(of_study(tmp_path))
+    study_table = overview.over_control(of_study(tmp_path))
     lines = cells(study_table)
     assert study_table.head == ["mechanism", "listops", "text"] and lines.keys() == {"near", "far", "once", "lost"}
     # Standard error of a difference of means: sqrt(s1² / n1 + s2² / n2), here with variances 1 and 5/3.
@@ -53,14 +52,14 @@ def test_gain_over_control_has_standard_error_and_significance(tmp_path):
     assert lines["lost"]["listops"].text == lines["far"]["text"].text == ""
     assert study_table.about.endswith("No gain with a standard error is significantly different from zero on text.")
     assert "listops se" in study_table.numbers()
-    assert results.over_control([row for row in of_study(tmp_path) if row.label != "mean"]) is None
+    assert overview.over_control([row for row in of_study(tmp_path) if row.label != "mean"]) is None
     # A single mechanism next to the control is summarised in a sentence; 1.12 = sqrt(2 / 2 + 0.5 / 2).
     add_seeds(tmp_path, "cur_abs", (60.0, 62.0), study="mine")
     add_seeds(tmp_path, "mean", (50.0, 51.0), study="mine")
     sentence = "cur_abs scores +10.50 ± 1.12 points over mean, the control without attention (n = 2 and 2)"
-    assert results.finding(of_study(tmp_path, "mine")) == sentence
+    assert overview.finding(of_study(tmp_path, "mine")) == sentence
     add(tmp_path, study="mine", label="sdpa")
-    assert results.finding(of_study(tmp_path, "mine")) == ""
+    assert overview.finding(of_study(tmp_path, "mine")) == ""
 
 
 def test_every_mean_reports_collapsed_seeds(tmp_path):
@@ -73,12 +72,12 @@ def test_every_mean_reports_collapsed_seeds(tmp_path):
     assert lines["test"] == "35.00 ± 24.69 (collapsed 3/5)" and lines["n"] == "5"
     assert "collapsed 3/5, others 62.00" in lines["details"].split("; ")
     rows = of_study(tmp_path)
-    board = results.results(rows)
+    board = overview.score_table(rows)
     assert texts(board)["cur_abs"]["listops"] == "35.00 ± 24.69 (collapsed 3/5)"
     assert texts(board)["cur_abs"]["mean"].endswith(" (collapsed 3/10)")
     assert "collapsed" not in texts(board)["mean"]["listops"]
     assert board.numbers().set_index("mechanism").loc["cur_abs", "listops collapsed"] == 3
-    gain = texts(results.over_control(rows))["cur_abs"]["listops"]
+    gain = texts(overview.over_control(rows))["cur_abs"]["listops"]
     assert gain.startswith("+13.00 ± ") and gain.endswith(" (collapsed 3/5)")
     assert "1e-2 38.00 (collapsed 5/5)" in texts(lr_search.lr_table(rows))["cur_abs"]["val at each rate"]
     assert "over the 2 that did not collapse" in cells(board)["cur_abs"]["listops"].note

@@ -174,7 +174,7 @@ HARM = {
     "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),
     "config.yaml is not the configuration of a run": lambda home, other: flip(home / "config.yaml", 0.0),
     "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: change_dim(home / "config.yaml"),
-    "last.ckpt has form 3 instead of 2: another version wrote it": lambda home, other: change_form(home / "last.ckpt"),
+    "last.ckpt has format 3 instead of 2: another version": lambda home, other: change_form(home / "last.ckpt"),
     "last.ckpt is not the state of a run of this version": lambda home, other: torch.save({}, home / "last.ckpt"),
     "last.ckpt was written by another run": lambda home, other: shutil.copytree(other, home, dirs_exist_ok=True),
 }

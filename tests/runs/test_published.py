@@ -12,7 +12,7 @@ import yaml
 from conftest import error_message
 from support.records import PHASE, RECORD, replace_text
 
-from lra.evaluate.restore import best, configuration
+from lra.evaluate.restore import load_best_model, restore_experiment
 from lra.io import lock
 from lra.runs import checkpoint, config_file, published, reader, record
 from lra.runs.publish import contents as read_contents
@@ -64,7 +64,7 @@ DAMAGES = {
     "test: Input should be": lambda study: replace_text(study / published.RUNS, ",37.0,", ",137.0,"),
     "KeyError: 'f'": lambda study: replace_text(study / published.RUNS, ",0e1,", ",f,"),
     "FileNotFoundError": lambda study: (study / published.CURVES).unlink(),
-    "of a study of form 2 (form: ": lambda study: (study / published.ABOUT).write_text('{"command": "", "notes": []}'),
+    "a study of format 2 (form: ": lambda study: (study / published.ABOUT).write_text('{"command": "", "notes": []}'),
 }
 
 
@@ -95,7 +95,7 @@ def test_published_tables_are_complete_and_consistent(monkeypatch):
         assert loaded.record == run.record
         # Runs of a learning-rate search differ from seed 0 only in their rates.
         if run.record.seed == 0:
-            assert configuration(loaded, "data").label == run.record.label
+            assert restore_experiment(loaded, "data").label == run.record.label
         if run.record.status == "done":
             assert run.evaluations[-1]["step"] == run.record.steps
             assert run.record.val == max(row["val"] for row in run.evaluations)
@@ -104,8 +104,8 @@ def test_published_tables_are_complete_and_consistent(monkeypatch):
 @pytest.mark.parametrize("run", WEIGHTS, ids=lambda run: "-".join(run.parts[-4:]))
 def test_published_weights_load_into_their_model(run):
     loaded = RunDir.read(run)
-    config = configuration(loaded, "data")
-    model = best(loaded, config)
+    config = restore_experiment(loaded, "data")
+    model = load_best_model(loaded, config)
     assert loaded.is_published and sum(p.numel() for p in model.parameters()) == loaded.record.params
     ids = torch.randint(1, config.task.vocab - 1, (2, config.task.towers, min(100, config.task.length)))
     assert model(ids, None).isfinite().all()

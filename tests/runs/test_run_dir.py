@@ -18,7 +18,7 @@ from lra.attention.base import Attention
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.evaluate.restore import check_data, configuration
+from lra.evaluate.restore import check_data, restore_experiment
 from lra.maps.__main__ import show
 from lra.runs import config_file, record
 from lra.runs.reader import scan
@@ -143,12 +143,12 @@ def test_custom_mechanism_is_shown_and_transferred_if_trusted(data_root, tmp_pat
     # After an edit of the class, its seeds are neither averaged with others, resumed nor scored.
     run_dir = RunDir.read(home, __name__)
     monkeypatch.setattr("lra.evaluate.restore._task_of", lambda _: None)
-    assert configuration(run_dir, data_root).task.display is None
+    assert restore_experiment(run_dir, data_root).task.display is None
     monkeypatch.setattr(config_file, "_file_digest", lambda _: "another")
     message = f"another version of {__name__}"
     assert message in error_message(lambda: trained(tmp_path, attn=f"{__name__}.Mine"))
     assert message in error_message(run_dir._resume, {})
-    assert message in error_message(configuration, run_dir, data_root)
+    assert message in error_message(restore_experiment, run_dir, data_root)
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_finished_run_is_read_and_its_model_rebuilt(tmp_path):
     (home / "config.yaml").write_text(yaml.safe_dump(choices))
     record.save(replace(RECORD, fingerprint=config_file.fingerprint(choices | {"seed": 0})), home)
     run = RunDir.read(home)
-    experiment = configuration(run, "data")
+    experiment = restore_experiment(run, "data")
     assert experiment.attn.get("pinv").path == "lra.ops.pinv.cubic" and experiment.task.display == "expression"
     assert sum(p.numel() for p in experiment.meta_model.parameters()) == 209802
     check_data(run, {key.partition(".")[2]: value for key, value in choices.items() if key.startswith("provenance.")})

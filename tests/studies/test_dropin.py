@@ -208,7 +208,7 @@ def test_pairs_of_texts_are_selected_by_first_text(monkeypatch):
     data = TaskData(source=SimpleNamespace(open=lambda root: {"val": split}), root="", length=128, limit=128, batch=4)
     data.setup()
     model = config("sdpa", "task.towers=2").classifier().eval()
-    monkeypatch.setattr(qkv_sources.restore, "configuration", lambda run, root: None)
+    monkeypatch.setattr(qkv_sources.restore, "restore_experiment", lambda run, root: None)
     monkeypatch.setattr(qkv_sources.restore, "trained", lambda run, experiment: (model, data))
     result = SimpleNamespace(task="x", label="sdpa", study="s", test=50.0, fingerprint="f")
     run = SimpleNamespace(path=Path("seed-0"), result=result)

@@ -15,7 +15,7 @@ from lra.attention.nystrom import Nystrom
 from lra.attention.soft import Soft
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
-from lra.evaluate.restore import configuration
+from lra.evaluate.restore import restore_experiment
 from lra.ops.pinv import newton
 from lra.reference.psf import sparse_factor
 from lra.runs.reader import finished
@@ -226,5 +226,5 @@ def test_run_is_measured_at_initial_best_and_last_weights(data_root, tmp_path, c
     out_dir = tmp_path / "inverses/paper-smoke/listops/soft/seed-3"
     assert set(pd.read_csv(out_dir / "convergence.csv").weights) == {"best"}
     (run.path / "last.ckpt").unlink()
-    weights = [name for name, *_ in matrices.checkpoints(run, configuration(run, str(data_root)), None)]
+    weights = [name for name, *_ in matrices.checkpoints(run, restore_experiment(run, str(data_root)), None)]
     assert weights == ["initial", "best"]

@@ -244,6 +244,14 @@ def test_run_on_other_data_raises(runs):
         transfer_seed(run, words(runs, "attn=cur_step"))
 
 
+def test_transfer_has_the_precision_of_the_run(runs):
+    run, _ = finished(trained(runs))
+    run.choices["trainer.precision"] = "bf16"
+    for override, expected in (("trainer=gpu", "bf16"), ("trainer.precision=fp32", "fp32")):
+        _, target = experiments(run, words(runs, "attn=sdpa", override))
+        assert target.trainer.precision == expected
+
+
 def test_mechanisms_excludes_nested_mechanisms():
     outer, other, inner = (Softmax(Sizes(heads=1, head_dim=1, value_dim=1, length=1)) for _ in range(3))
     outer.inner = inner

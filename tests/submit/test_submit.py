@@ -151,7 +151,7 @@ def use_custom_class(runs, text=SOURCE):
         ("rates=null", "learning rates that were tried are not given; add 'rates=[0.0001,0.0003]'"),
         ("rates=[0.5]", "was trained at 0.0001, which is not among rates=[0.5]; name all"),
         ("author=null", "author is not given; add author='...'"), ("name=Cur", "name=Cur is not allowed; use lower"),
-        ("link=ftp", "link=ftp is no address; use http://"), ("runs=nowhere", "runs=nowhere is not a folder"),
+        ("link=ftp", "link=ftp is not an address; use http://"), ("runs=nowhere", "runs=nowhere is not a folder"),
         ("source=other.py", "source=other.py is not a file"),
         ("name=null", "runs and name are missing: runs=<folder of runs>"),
     ],

@@ -165,6 +165,6 @@ def fail(run, reason):
 def sweep(monkeypatch, capfd, launch, *words):
     """Run a small sweep with the given launcher; returns its exit message and stderr."""
     monkeypatch.setattr(launcher.Launcher, "launch", lambda self, runs: launch(runs, self))
-    monkeypatch.setattr(launcher, "EVERY", 0.01)
+    monkeypatch.setattr(launcher, "POLL_SECONDS", 0.01)
     small_grid = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
     return entry(leader.sweep, "sweep=selection", *SMOKE, *small_grid, *words, patch=monkeypatch, capfd=capfd)

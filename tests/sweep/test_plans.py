@@ -165,7 +165,7 @@ def tasks(tmp_path_factory):
 @pytest.fixture
 def board(tmp_path, tasks, monkeypatch, call, data_root):
     """Return a function that runs sweep=board on two tiny tasks and returns exit message, stdout and stderr."""
-    monkeypatch.setattr(launcher, "EVERY", 0.01)
+    monkeypatch.setattr(launcher, "POLL_SECONDS", 0.01)
     monkeypatch.setattr("lra.data.token_baselines.EPOCHS", 1)
 
     def start(launch, *words):

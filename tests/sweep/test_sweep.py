@@ -106,7 +106,7 @@ def test_plan_counts_remaining_runs_and_names_basis_of_estimate(four, tmp_path):
 
 def test_watch_reports_states_and_progress(four, capfd, monkeypatch):
     runs, _ = four
-    monkeypatch.setattr(progress, "EVERY", 0.01)
+    monkeypatch.setattr(progress, "POLL_SECONDS", 0.01)
     finish(runs[0])
     assert [progress.state(run) for run in runs] == ["done", "left", "left", "left"]
     with progress.Watch(runs) as watch:
@@ -338,12 +338,13 @@ def test_window_starts_finishable_runs_first_and_skips_hopeless_ones(four, monke
     monkeypatch.setattr(launcher, "workers", lambda: (1, None))
     # 585 of the 600 seconds are for runs.
     limited = Launcher(config("selection", "minutes=10"))
-    assert limited.worth([long, short, unknown, endless]) == [short, unknown, long]
-    assert limited.end - limited.latest(long) == pytest.approx(90) and limited.latest(unknown) == limited.end
+    assert limited.select_startable([long, short, unknown, endless]) == [short, unknown, long]
+    assert limited.end - limited.latest_start(long) == pytest.approx(90)
+    assert limited.latest_start(unknown) == limited.end
     monkeypatch.setattr(launcher, "steps", lambda run: 50)
-    assert limited.worth([long, short]) == [long, short]
+    assert limited.select_startable([long, short]) == [long, short]
     forever = Launcher(config("selection"))
-    assert forever.worth([endless, short]) == [endless, short] and forever.latest(endless) == math.inf
+    assert forever.select_startable([endless, short]) == [endless, short] and forever.latest_start(endless) == math.inf
 
 
 def test_runs_of_a_machine_take_its_gpus_in_turn(tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def _draw_bars(axes: Axes, names: Sequence[str], values_of: Mapping[str, float],
     values = [values_of[name] for name in names]
     bars = axes.barh(names, values, color=FIRST_COLOUR)
     axes.bar_label(bars, list(map(three_digits, values)), padding=2)
-    axes.xaxis.set_major_formatter(FuncFormatter(figures.short))
+    axes.xaxis.set_major_formatter(FuncFormatter(figures.format_tick))
     axes.set(xlabel=unit)
     axes.grid(visible=False)
     axes.margins(x=0.12, y=0.01)
@@ -96,7 +96,7 @@ def draw_over_length(group: Group, width: float) -> Figure:
         legend[plural(num_grey, "other")] = grey_line
     _set_axes(left, "ms", group.lengths)
     _set_axes(right, MEGABYTES, group.lengths)
-    location = "outside right upper" if width > 1.5 * figures.COLUMN else "outside lower center"
+    location = "outside right upper" if width > 1.5 * figures.COLUMN_WIDTH else "outside lower center"
     figure.legend(legend.values(), legend.keys(), loc=location)
     return figure
 
@@ -113,7 +113,7 @@ def _fastest_first(rows_of: Mapping[str, Sequence[BenchRow]]) -> list[str]:
 
 def _set_axes(axes: Axes, unit: str, lengths: list[int]) -> None:
     axes.set(xscale="log", yscale="log", xlabel="n", ylabel=unit)
-    axes.yaxis.set_major_formatter(FuncFormatter(figures.short))
+    axes.yaxis.set_major_formatter(FuncFormatter(figures.format_tick))
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
     axes.minorticks_off()
 

@@ -89,7 +89,7 @@ def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str
             axes.fill(band_steps, band_scores, color=look["color"], alpha=0.13, lw=0, **options)
         axes.plot(curve.steps, curve.mean, **options | look)
         tooltips[curve.label] = _tooltip(curve)
-    figures.ticks(axes, "step", "validation score")
+    figures.set_ticks(axes, "step", "validation score")
     return tooltips
 
 
@@ -109,7 +109,7 @@ def draw_seeds(axes: Axes, curves: dict[int, dict[int, float]], palette: Palette
         values = list(curve.values())
         options = palette.line(seed) | figures.ABOVE
         axes.plot(steps, values, gid=f"{figures.SERIES}{i}", **options)
-    figures.ticks(axes, "step")
+    figures.set_ticks(axes, "step")
     return {str(seed): f"seed {seed}" for seed in curves}
 
 
@@ -123,7 +123,7 @@ def _tooltip(curve: Curve) -> str:
     return f"{curve.label}: {score} at step {curve.steps[-1]:,}, n = {curve.n}"
 
 
-def draw_figure(panels: Mapping[str, list[Curve]], width: float = figures.TEXT) -> Figure:
+def draw_figure(panels: Mapping[str, list[Curve]], width: float = figures.TEXT_WIDTH) -> Figure:
     """Draw a chart for each task; of many labels only the references and the best ones have a colour."""
     palette = highlight(panels, _best_score)
     return figures.charts(panels, draw, palette, width)

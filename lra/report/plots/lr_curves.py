@@ -50,7 +50,7 @@ def draw(axes: Axes, curves: Sequence[LrCurve], palette: Palette) -> None:
     """Draw a line for each label; a learning rate without a score interrupts it."""
     for curve in curves:
         axes.plot(curve.rates, curve.val, marker="o", ms=2.5, **palette.line(curve.label))
-    figures.ticks(axes, "learning rate")
+    figures.set_ticks(axes, "learning rate")
     axes.set_xscale("log")
     rates = set()
     for curve in curves:
@@ -60,7 +60,7 @@ def draw(axes: Axes, curves: Sequence[LrCurve], palette: Palette) -> None:
     axes.minorticks_off()
 
 
-def draw_figure(panels: Mapping[str, list[LrCurve]], width: float = figures.TEXT) -> Figure:
+def draw_figure(panels: Mapping[str, list[LrCurve]], width: float = figures.TEXT_WIDTH) -> Figure:
     """Draw a chart for each task; of many labels only the references and the best ones have a colour."""
     palette = highlight(panels, _best_score)
     return figures.charts(panels, draw, palette, width)

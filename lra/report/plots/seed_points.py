@@ -48,7 +48,7 @@ def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
 
 
 @rc_context(figures.PRINT)
-def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.TEXT) -> Figure:
+def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.TEXT_WIDTH) -> Figure:
     """Draw a point for each seed; the charts share one row per label."""
     labels = _best_first(panels)
     num_labels = len(labels)
@@ -59,10 +59,10 @@ def draw_figure(panels: Mapping[str, list[SeedScores]], width: float = figures.T
             _draw_seeds(axes, seed_scores, labels.index(seed_scores.label))
         chance = max(seed_scores.chance for seed_scores in content)
         axes.axvline(chance, color=SOFT, lw=0.8, ls=":")
-        figures.ticks(axes, "test score")
+        figures.set_ticks(axes, "test score")
         # One row per label, the first one at the top.
         axes.set(ylim=(num_labels - 0.5, -0.5), yticks=range(num_labels), yticklabels=labels)
-    figures.families(figure, labels)
+    figures.add_family_legend(figure, labels)
     # Ticks are created while this style is active.
     figures.lay_out(figure)
     return figure

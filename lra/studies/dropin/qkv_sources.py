@@ -54,8 +54,8 @@ def record_run(run: RunDir, options: DropinOptions) -> QKVSource:
             such examples.
     """
     r = run.result
-    experiment = restore.configuration(run, options.data.root)
-    model, data = restore.trained(run, experiment)
+    experiment = restore.restore_experiment(run, options.data.root)
+    model, data = restore.load_model_and_data(run, experiment)
     # Errors are measured against softmax attention, so the run must have it.
     attentions = mechanisms(model).values()
     if not attentions or not all(map(_is_softmax, attentions)):

@@ -21,7 +21,7 @@ from ...attention.soft import Soft
 from ...config.experiment import Experiment
 from ...config.schema import Some, Threads
 from ...data.datamodule import Batch
-from ...evaluate.restore import configuration, trained
+from ...evaluate.restore import load_model_and_data, restore_experiment
 from ...maps.maps import matrix
 from ...model.classifier import Classifier
 from ...ops.pinv import newton
@@ -92,13 +92,13 @@ def run_layers(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]
         ValueError: the mechanism inverts nothing, or weights or data are missing, damaged or of another model.
     """
     r = run.result
-    experiment = configuration(run, options.data.root)
+    experiment = restore_experiment(run, options.data.root)
     if not any(hasattr(attention, "pinv") for attention in mechanisms(experiment.meta_model).values()):
         raise ValueError(
             f"run={run.path} has attn={r.label}, which inverts no matrix; "
             "name one of soft, nystrom, skyformer, cur_step, cur_abs or another cur_* except cur_plus"
         )
-    best, data = trained(run, experiment)
+    best, data = load_model_and_data(run, experiment)
     examples = [without_padding(batch) for batch in gather_test_batches(data, options.n, 1, "cpu")]
     for weights, step, model in checkpoints(run, experiment, best):
         # The arguments of all calls of each mechanism.

@@ -23,12 +23,12 @@ from ...config.schema import Some, distinct
 from ...console import log
 from ...io import atomic
 from ...options import Range
-from ...results import published
+from ...results import paper_values
 from ...results.palette import COLOURS, Palette
 from ...runs.reader import scan
 from ...runs.record import RunRecord
 from ...sweep.__main__ import carry_out
-from ...sweep.options import Grid, ManyRunsOptions, SweepOptions
+from ...sweep.options import ManyRunsOptions, SweepFile, SweepOptions
 from ...sweep.plan import study
 from ..figures import panels, save
 
@@ -84,7 +84,7 @@ def sweep_options(options: LengthsOptions) -> SweepOptions:
     """Express the study as a sweep over lengths and mechanisms."""
     # The length is the outer axis: all mechanisms of one length are trained before the next length.
     axes: dict[str, list[Any]] = {"task.length": options.lengths, "attn": options.mechanisms}
-    sweep = Grid(
+    sweep = SweepFile(
         name="lengths",
         tasks=options.tasks,
         seeds=options.seeds,
@@ -126,7 +126,7 @@ def published_errors() -> pd.DataFrame:
         conf/attn) and error. A number for a range of lengths is listed for every power of two in it.
     """
     rows = []
-    for number in published.read():
+    for number in paper_values.read():
         match = _NAME.fullmatch(number.task)
         if (number.name, number.table) != FIGURE or match is None or number.number is None:
             continue

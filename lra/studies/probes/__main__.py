@@ -19,7 +19,7 @@ from ...config.options import Options
 from ...config.quoting import override
 from ...config.schema import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
-from ...evaluate.restore import configuration, trained
+from ...evaluate.restore import load_model_and_data, restore_experiment
 from ...io import atomic, typed_json
 from ...options import Positive, Whole
 from ...runs.reader import finished
@@ -113,8 +113,8 @@ def probe_seed(run: RunDir, options: ProbesOptions, device: str) -> None:
             log(f"{title}: {describe(before)}, done before")
             return
 
-    experiment = configuration(run, options.data.root)
-    model, data = trained(run, experiment)
+    experiment = restore_experiment(run, options.data.root)
+    model, data = load_model_and_data(run, experiment)
     model = model.to(device)
     reaches = measure.reaches(experiment.task.length)
     scored = gather_test_batches(data, options.examples, options.batch, device)
@@ -162,8 +162,8 @@ def describe(probes: Probes) -> str:
 def score_swaps(run: RunDir, options: ProbesOptions, device: str) -> None:
     """Score one seed with its own mechanism and with each mechanism of ``swaps``, and save the scores."""
     r = run.result
-    experiment = configuration(run, options.data.root)
-    model, data = trained(run, experiment)
+    experiment = restore_experiment(run, options.data.root)
+    model, data = load_model_and_data(run, experiment)
     scored = gather_test_batches(data, options.examples, options.batch, device)
     exact = measure.score(model.to(device), scored, r.metric)
     # The column of the run's own mechanism comes first.
@@ -190,14 +190,14 @@ def score_by_num_tokens(run: RunDir, options: ProbesOptions, device: str) -> Non
         ValueError: the sequences of the task have no filler.
     """
     r = run.result
-    experiment = configuration(run, options.data.root)
+    experiment = restore_experiment(run, options.data.root)
     names = experiment.data_source().alphabet
     is_pixels = experiment.task.display == "pixels"
     if experiment.task.vocab is None or is_pixels or (names and names[0] not in FILLERS):
         raise ValueError(
             f"filled=true needs token 0 as filler, but in {r.task} it is an input; name runs of another task"
         )
-    model, data = trained(run, experiment)
+    model, data = load_model_and_data(run, experiment)
     scored = gather_test_batches(data, options.examples, options.batch, device)
     scores = measure.scores_by_num_tokens(model.to(device), scored, r.metric)
     summary = ", ".join(f"{count}: {score:.2f}" for count, score in scores.items())
@@ -231,7 +231,7 @@ def _transfer_options(run: RunDir, options: ProbesOptions, name: str) -> Transfe
     keys = [key for key in BUDGETS if key in transfer.attn.options]
     budget = options.kept
     if not budget:
-        run_options = configuration(run, options.data.root).attn.options
+        run_options = restore_experiment(run, options.data.root).attn.options
         run_budgets = [run_options[key] for key in BUDGETS if key in run_options]
         budget = run_budgets[0] if run_budgets else None
     if not keys or not budget:

@@ -8,19 +8,19 @@ import pandas as pd
 
 from ...console import log
 from ...io import atomic
-from ...report.results import CONTROL
 from ...results.palette import Palette
 from ...results.summary import Row
 from ...results.table import Cell, Column, Table, frame, show
+from ...runs.reader import CONTROL
 from ..figures import panels, save
 from . import record
 
 # Share of the gain over the control that a mechanism keeps within its locality.
 KEPT = 0.95
 ABOUT = (
-    f"locality: the smallest reach k of every layer that keeps {KEPT:.0%} of what the mechanism adds over attn=mean, "
-    "median over probed seeds (lra.studies.probes); MEGA's moving average keeps its reach; none if "
-    f"{1 - KEPT:.0%} of this gain is less than the standard error of a score on the probed examples."
+    "locality: the smallest reach k of every layer (of MEGA's attention; its moving average is not confined) that "
+    f"keeps {KEPT:.0%} of what the mechanism adds over attn=mean, median over probed seeds (lra.studies.probes); none "
+    f"if {1 - KEPT:.0%} of this gain is less than the standard error of a score on the probed examples."
 )
 MATRICES = {
     record.SWAPS: (

@@ -13,7 +13,7 @@ from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
 
 
-def results(rows: list[Row]) -> Table:
+def score_table(rows: list[Row]) -> Table:
     """Make the table of test scores: a row for each mechanism and a column for each task.
 
     With several tasks, all with metric accuracy, the last column is the mean over tasks, for mechanisms with a result
