@@ -21,8 +21,8 @@ class AlreadyReported(ValueError):
 
 
 OUT_OF_MEMORY = "out of memory"
-# Messages of out-of-memory errors that have no class of their own: torch's CPU allocator (by platform), C++'s operator
-# new, and CUDA and its libraries, which allocate some memory themselves.
+# Messages of out-of-memory errors without a separate class: torch's CPU allocator (by platform), C++'s operator new, and
+# CUDA and its libraries, which allocate some memory themselves.
 _ALLOCATOR_ERRORS = (
     "can't allocate memory",
     "not enough memory",
@@ -151,7 +151,7 @@ def _missing_choice(group: str, choices: list[str], overrides: Iterable[str]) ->
 
 
 def failure(error: BaseException) -> str:
-    """Describe the error that ended a measurement, in one line."""
+    """Describe the error that ended a measurement."""
     if is_out_of_memory(error):
         return OUT_OF_MEMORY
     line = first_line(error)
