@@ -98,7 +98,7 @@ def test_report_shows_intact_runs_and_lists_skipped_files(tmp_path, monkeypatch,
 def test_record_of_another_form_names_remedy(path, form):
     tree = {key: value for key, value in json.loads(path.read_text()).items() if key != "form"}
     path.write_text(json.dumps(tree if form is None else tree | {"form": form}))
-    assert_error(rf"form {form} instead of 2: .* below 0.2 .*; delete it to run that seed", record.load, path)
+    assert_error(rf"format {form} instead of 2: .* below 0.2 .*; delete it to run that seed", record.load, path)
 
 
 ROWS = {"a word": ("12.5", "twelve"), "a cell too few": (",0.0\n", "\n"), "no step": ("step", "stop")}

@@ -209,7 +209,7 @@ def test_pairs_of_texts_are_selected_by_first_text(monkeypatch):
     data.setup()
     model = config("sdpa", "task.towers=2").classifier().eval()
     monkeypatch.setattr(qkv_sources.restore, "restore_experiment", lambda run, root: None)
-    monkeypatch.setattr(qkv_sources.restore, "trained", lambda run, experiment: (model, data))
+    monkeypatch.setattr(qkv_sources.restore, "load_model_and_data", lambda run, experiment: (model, data))
     result = SimpleNamespace(task="x", label="sdpa", study="s", test=50.0, fingerprint="f")
     run = SimpleNamespace(path=Path("seed-0"), result=result)
     record_examples = lambda n: qkv_sources.record_run(run, compose(DropinOptions, ["counts=[4]", f"n={n}"])).examples
