@@ -21,8 +21,8 @@ class AlreadyReported(ValueError):
 
 
 OUT_OF_MEMORY = "out of memory"
-# Messages of out-of-memory errors without a separate class: torch's CPU allocator (by platform), C++'s operator new, and
-# CUDA and its libraries, which allocate some memory themselves.
+# Messages of out-of-memory errors without a separate class: torch's CPU allocator (by platform), C++'s operator new,
+# and CUDA and its libraries, which allocate some memory themselves.
 _ALLOCATOR_ERRORS = (
     "can't allocate memory",
     "not enough memory",
