@@ -15,7 +15,7 @@ The letters of tensor shapes, in this package and in ``lra.model``:
 Signatures declare shapes with jaxtyping, and the tests check them at every call. A mask is True at real tokens;
 None means that all tokens are real.
 
-Every mechanism passes the checks of ``lra.checks``, except for the cases that ``tests/attention/test_checks.py`` lists.
+Every mechanism passes the checks of ``lra.checks``, except for the cases that ``lra/checks/exceptions.py`` lists.
 Among them: padding never changes the output of a real token; an example has the same result alone and in a batch;
 evaluation is repeatable; every parameter gets a finite gradient that is not zero; mask=None equals a mask of ones;
 with n < c real tokens the result is the same as with c = n. A mechanism does its own scaling, chooses its own precision

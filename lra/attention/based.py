@@ -14,9 +14,9 @@ class Based(Mixer):
     """o_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j) with φ(q)·φ(k) = 1 + s + s²/2 and s = q·k D^-1/2.
 
     φ(q)·φ(k) is the second-order Taylor expansion of exp(s), at least ½, so the denominator cannot vanish. Queries and
-    keys have D = ``features`` entries for each head, so φ has 1 + D + D² of them. O(L D² E) time; a state of
-    H (1 + D + D²) (E + 1) numbers. The paper alternates it with sliding-window layers (``attn=local``); this class is
-    the linear attention alone.
+    keys have D = ``features`` entries for each head, so φ has 1 + D + D² of them. O(L D² E) time for each head; a state
+    of H (1 + D + D²) (E + 1) numbers. The paper alternates it with sliding-window layers (``attn=local``); this class
+    is the linear attention alone.
 
     Args:
         causal: only earlier tokens and the token itself, as published.

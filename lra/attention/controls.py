@@ -12,7 +12,7 @@ from .base import Attention
 
 
 class Mean(Attention):
-    """Return the mean value of the real tokens for every query: softmax attention with equal scores."""
+    """Return the mean value of the real tokens for every query, in O(L E) time: softmax attention with equal scores."""
 
     compactable = True
 
@@ -46,7 +46,7 @@ class Mean(Attention):
 
 
 class Identity(Attention):
-    """Return the value of each token: no information passes between tokens."""
+    """Return the value of each token in O(1) time: no information passes between tokens."""
 
     compactable = True
 

@@ -16,8 +16,8 @@ class DeltaNet(Mixer):
     """S_t = (I - β_t k_t k_tᵀ) S_(t-1) + β_t k_t v_tᵀ, o_t = D^-1/2 q_tᵀ S_t; then a norm for each head.
 
     A write replaces what the state holds under its key instead of adding to it. q, k and v pass a short convolution and
-    SiLU; q and k have unit length; β = σ(W_β x). Values are as wide as keys, E = D. O(L C D + L D²) time with chunks of
-    C = 64 tokens; a state of H D² numbers for each direction.
+    SiLU; q and k have unit length; β = σ(W_β x). Values are as wide as keys, E = D. O(L C D + L D²) time for each head
+    with chunks of C = 64 tokens; a state of H D² numbers for each direction.
 
     Args:
         causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,
@@ -77,7 +77,7 @@ class GatedDeltaNet(DeltaNet):
     """DeltaNet whose state decays by α_t = exp(-A softplus(W_α x_t + b)) before each write, and with an output gate.
 
     Output W_o(silu(W_g x) RMSNorm(o)). A is drawn uniformly from (0.01, 16), softplus(b) log-uniformly between step_min
-    and step_max.
+    and step_max. O(L C D + L D²) time for each head with chunks of C = 64 tokens.
 
     Args:
         step_min, step_max: range of softplus(b) at the start.
@@ -95,7 +95,7 @@ class GatedDeltaNet(DeltaNet):
         # Not from 0, whose logarithm is -inf.
         A = torch.empty(heads).uniform_(1e-2, 16)
         self.log_A = nn.Parameter(A.log())
-        # Parameters in ``rates`` have no weight decay.
+        # Parameters in ``rates`` have no weight decay, and ``optim.own_lr_max`` caps their learning rate.
         self.rates = {"decay_bias": 1.0, "log_A": 1.0}
         self.gate = nn.Linear(dim, inner, bias=False)
 

@@ -14,8 +14,8 @@ class GLA(Mixer):
     """S_t = diag(α_t) S_(t-1) + k_t v_tᵀ, o_t = D^-1/2 q_tᵀ S_t; then a norm for each head and a gate.
 
     α_t = σ(W_2 W_1 x_t + b)^(1/τ), a low-rank map of the token; output W_o(silu(W_g x) RMSNorm(o)). Queries and keys
-    have half of the values' width. O(L C (D + E) + L D E) time with chunks of C = 32 tokens; a state of H D E numbers
-    for each direction.
+    have half of the values' width. O(L C (D + E) + L D E) time for each head with chunks of C = 32 tokens; a state of
+    H D E numbers for each direction.
 
     Args:
         causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,

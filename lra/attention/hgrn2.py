@@ -14,8 +14,8 @@ from .base import Mixer, Sizes, merge_heads, split_heads
 class HGRN2(Mixer):
     """S_t = diag(f_t) S_(t-1) + (1 - f_t) v_tᵀ, o_t = q_tᵀ S_t; then a layer norm over all heads.
 
-    f = γ + (1 - γ) σ(W_f x) with a lower bound γ, q = σ(W_q x), v = silu(W_v x). O(L C (D + E) + L D E) time with
-    chunks of C = 32 tokens; a state of H D E numbers for each direction.
+    f = γ + (1 - γ) σ(W_f x) with a lower bound γ, q = σ(W_q x), v = silu(W_v x). O(L C (D + E) + L D E) time for
+    each head with chunks of C = 32 tokens; a state of H D E numbers for each direction.
 
     In the paper one table holds the lower bounds of all layers, and they increase with depth. Here each layer learns
     its own bounds, which start at ``lower_bound``: a simplification, because a mixer does not know its depth.

@@ -18,7 +18,8 @@ class LionS(Mixer):
 
     M_ij is the product of λ_t from key j, included, to query i, excluded (eq. 9). λ_t = 1 - σ(w·x_t + b) depends on the
     token (LION-S). φ(x) = (silu(x) + ½) / |silu(x) + ½| has positive entries, so the denominator cannot vanish.
-    O(L C (D + E) + L D E) time with chunks of C = 64 tokens; a state of H D (E + 1) numbers for each direction.
+    O(L C (D + E) + L D E) time for each head with chunks of C = 64 tokens; a state of H D (E + 1) numbers for each
+    direction.
 
     The decays start with horizons from 2 tokens to the sequence length, spread over the heads. The paper starts its
     Long Range Arena models "HiPPO-like" and has not released how, so this is the suite's choice.
@@ -27,7 +28,7 @@ class LionS(Mixer):
         causal: only earlier tokens and the token itself.
 
     Source: the paper, sections 3.2 and 4. The released code detaches λ; here λ has its gradient.
-    ``lra/reference/retention.py`` has the recurrence with the query's decay instead of the key's.
+    ``lra/reference/retention.py`` has the recurrence and says how LION shifts its decays.
     """
 
     compactable = True
@@ -107,7 +108,10 @@ class LionS(Mixer):
 
 
 class LionD(LionS):
-    """LION with one learned decay λ = σ(a) for each head (LION-D)."""
+    """LION with one learned decay λ = σ(a) for each head (LION-D).
+
+    O(L C (D + E) + L D E) time for each head with chunks of C = 64 tokens.
+    """
 
     def make_gate(self, dim: int, log_decays: Float[Tensor, " H"]) -> nn.Parameter:
         return nn.Parameter(torch.logit(log_decays.exp()))

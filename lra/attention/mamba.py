@@ -83,7 +83,8 @@ class Mamba(Mixer):
             log_A = torch.linspace(math.log(decay_min), math.log(decay_max), states)
         self.log_A = nn.Parameter(log_A.repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
-        # Parameters in ``rates`` have no weight decay. As released, the bias of Δ has it, unlike Mamba-2's.
+        # Parameters in ``rates`` have no weight decay, and ``optim.own_lr_max`` caps their learning rate. As released,
+        # the bias of Δ has weight decay, unlike Mamba-2's.
         self.rates = {"log_A": 1.0, "D": 1.0}
         self.output = nn.Linear(inner, dim, bias=False)
 

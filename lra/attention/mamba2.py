@@ -63,7 +63,7 @@ class Mamba2(Mixer):
         self.step_bias = nn.Parameter(initial_steps(heads, step_min, step_max))
         self.log_A = nn.Parameter(self.initial_log_A(heads))
         self.D = nn.Parameter(torch.ones(heads))
-        # Parameters in ``rates`` have no weight decay.
+        # Parameters in ``rates`` have no weight decay, and ``optim.own_lr_max`` caps their learning rate.
         self.rates = {"log_A": 1.0, "D": 1.0, "step_bias": 1.0}
         self.norm = nn.RMSNorm(inner, eps=1e-5)
         self.output = nn.Linear(inner, dim, bias=False)
@@ -143,10 +143,12 @@ class Hydra(Mamba2):
     y_i = l_(i-1) + r_(i+1) + (W_D u_i + D) u_i, where l and r are the outputs of the scans from the left and from the
     right; then RMSNorm(y) silu(z). So the state is read at token i by the maps C of its real neighbours, as in the
     release. B, C and Δ of the two directions are separate; u, z, A and the bias of Δ are shared. The short convolution
-    is centred.
+    is centred unless ``causal``. O(L b (n + E) + L n E) time for each head and direction with chunks of b = 64 tokens.
 
     Args:
-        causal: the scan from the left and the diagonal alone.
+        conv: tokens that the short convolution sees, 7 as released.
+        options: further options of ``Mamba2``; with ``causal`` the layer has the scan from the left and the diagonal
+            alone.
 
     Source: the paper, section 3; the shift and initial values by its released code. ``lra/reference/retention.py`` has
     the scans.

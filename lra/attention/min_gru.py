@@ -72,7 +72,7 @@ class MinGRU(Mixer):
 class MinLSTM(MinGRU):
     """h_t = f'_t h_(t-1) + i'_t g(W_h x_t) with f' = f / (f + i), i' = i / (f + i).
 
-    f = σ(W_f x), i = σ(W_i x).
+    f = σ(W_f x), i = σ(W_i x). O(L d) time; a state of d = expand · dim numbers for each direction.
 
     Source: the paper, section 3.2 and appendix B. In plain torch: ``lra/reference/selective_scan.py``.
     """

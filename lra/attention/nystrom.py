@@ -147,7 +147,7 @@ class Nystrom(Attention):
 
 
 class NystromOriginal(Nystrom):
-    """Nystromformer attention as released.
+    """Nystromformer attention as released, in O(L c (D + E) + c³) time.
 
     Differences from ``Nystrom``:
 

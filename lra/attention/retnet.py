@@ -19,8 +19,8 @@ class RetNet(Mixer):
     """o_i = Σ_j γ^|i-j| (q_i·k_j) D^-1/2 v_j with rotated q and k; then W_o(silu(W_g x) norm(o)), a norm for each head.
 
     The released code also divides the scores by two row sums. The norm that follows cancels both (up to its epsilon),
-    so they are left out, as in flash-linear-attention. O(L C (D + E) + L D E) time with chunks of
-    C = 64 tokens; a state of H D E numbers for each direction.
+    so they are left out, as in flash-linear-attention. Values have E = expand · D channels. O(L C (D + E) + L D E) time
+    for each head with chunks of C = 64 tokens; a state of H D E numbers for each direction.
 
     Args:
         causal: only earlier tokens and the token itself, as published.

@@ -66,7 +66,8 @@ class RGLRU(Mixer):
         squared_radius = torch.empty(dim, dtype=torch.float64).uniform_(radius_min**2, radius_max**2)
         lambda_ = inverse_softplus(-squared_radius.log() / 2)
         self.decay = nn.Parameter(lambda_.float())
-        self.rates = {"decay": 1.0}  # without weight decay
+        # Parameters in ``rates`` have no weight decay, and ``optim.own_lr_max`` caps their learning rate.
+        self.rates = {"decay": 1.0}
         self.output = nn.Linear(dim, dim)
 
     def forward(

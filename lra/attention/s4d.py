@@ -43,7 +43,8 @@ class S4D(Mixer):
     Raises:
         ValueError: ``states`` is odd, or ``step_max`` is below ``step_min``.
 
-    Source: sections 3 and 4 of the paper. B is trained, as in the paper's training configurations (docs/ssm.md).
+    Source: sections 3 and 4 of the paper. B is trained, as in the paper's training configurations (docs/ssm.md). In
+    plain torch: ``lra/reference/s4d.py``.
     """
 
     def __init__(

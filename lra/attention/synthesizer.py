@@ -98,7 +98,10 @@ class Synthesizer(Mixer):
 
 
 class Random(Synthesizer):
-    """Random: S is a free matrix (H,length,length), Xavier-uniform at the start; length² parameters per head."""
+    """Random: S is a free matrix (H,length,length), Xavier-uniform at the start; length² parameters per head.
+
+    O(L² E) time for each head.
+    """
 
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False):
         super().__init__(sizes, dim=dim, dot_product=dot_product)
@@ -179,7 +182,10 @@ class Product(Synthesizer):
 
 
 class Factorised(Product):
-    """Factorized Random: S = A B with free A (H,length,rank) and B (H,rank,length), Xavier-uniform at the start."""
+    """Factorized Random: S = A B with free A (H,length,rank) and B (H,rank,length), Xavier-uniform at the start.
+
+    O(L² (rank + E)) time for each head.
+    """
 
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False, rank: Positive = 32):
         super().__init__(sizes, dim=dim, dot_product=dot_product)
@@ -196,7 +202,10 @@ class Factorised(Product):
 
 
 class Dense(Product):
-    """Dense: S_i = W₂ relu(W₁ x_i + b₁) + b₂ of the token vector x_i, W₁ (D,d) and W₂ (length,D) per head."""
+    """Dense: S_i = W₂ relu(W₁ x_i + b₁) + b₂ of the token vector x_i, W₁ (D,d) and W₂ (length,D) per head.
+
+    O(L² (D + E)) time for each head.
+    """
 
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False):
         super().__init__(sizes, dim=dim, dot_product=dot_product)

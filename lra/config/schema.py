@@ -182,6 +182,8 @@ class Pretrain(Section):
     def check(self) -> None:
         if self.objective == "none":
             return
+        if self.objective == "next" and self.ratio is not None:
+            raise ValueError("pretrain.ratio is the share of masked positions; pretrain=next has none")
         required = ["loss", "lr", "warmup", "batch", "eval_every"]
         if self.objective == "masked":
             required.append("ratio")

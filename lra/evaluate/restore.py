@@ -36,7 +36,6 @@ def restore_experiment(run: RunDir, root: Path | str) -> Experiment:
     if run.record:
         config_file.check_sources(run.path, run.choices, run.record.sources, remedy="restore that version")
     try:
-        study, _, label = run.path.absolute().parts[-4:-1]
         provenance = _provenance(run)
         options = {key: value for key, value in run.choices.items() if key not in provenance}
         tree = unflatten(options)
@@ -60,11 +59,14 @@ def restore_experiment(run: RunDir, root: Path | str) -> Experiment:
             tree["data"]["pad"] = "batch"
         tree["trainer"] |= MACHINE_OPTIONS
 
-        # The names of the run: from its record, or else from its path.
-        tree |= {"label": label, "study": study, "budget": "unknown", "runs": str(run.path), "seeds": [run.seed]}
+        # The names of the run: from its record, or else from its path, which may be short.
         if run.record:
-            for name in ("label", "study", "budget"):
-                tree[name] = getattr(run.record, name)
+            names = {name: getattr(run.record, name) for name in ("label", "study", "budget")}
+        else:
+            parents = ("unknown",) * 3 + run.path.absolute().parts[1:-1]
+            study, _, label = parents[-3:]
+            names = {"label": label, "study": study, "budget": "unknown"}
+        tree |= names | {"runs": str(run.path), "seeds": [run.seed]}
         experiment = Experiment.parse(tree)
         return experiment.replace(task=experiment.task.replace(display=display))
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -1,30 +1,34 @@
 """A card for each mechanism: what it computes, what it costs and how it scores."""
 
 import functools
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
 from torch import nn
 
-from ..board.costs import FILE as COST_FILE
+from ..checks.exceptions import EXCEPTIONS
 from ..checks.properties import CHECKS
 from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..console import plural
+from ..ops.attention_maps import uses_kernels
 from ..report import extensions
 from ..report.arena_entries import ArenaEntry, entries, gain_cell, gains_are_fresh, score_text, seeds_text
 from ..report.recurrent import state_size
 from ..results import bench_record
 from ..results.bench_record import BenchRecord
-from ..results.lr_search import BOARD, SEARCH_SUFFIX
+from ..results.lr_search import SEARCH_SUFFIX
 from ..results.paper_values import TITLES
 from ..results.summary import Row, Studies, collect
 from ..runs.published import HOME
-from .lines import LeaderboardLine, group_of
+from .lines import LeaderboardLine, group_of, mechanism_of
 from .mechanism import MechanismFacts, format_option, mechanisms
 from .table import markdown
 
 MEGABYTE = 2**20
+# Result of ``lra bench preset=growth`` (docs/numbers.md).
+COSTS = HOME / "growth.json"
 
 
 def card(name: str, lines: Sequence[LeaderboardLine]) -> str:
@@ -63,11 +67,24 @@ def overview(mechanism: MechanismFacts) -> str:
         if state:
             facts.append(f"* State of a layer: {state:,} numbers, carried from token to token in each direction")
     facts += reach(mechanism.name)
-    facts.append(
-        f"* Checks: the test suite runs {len(CHECKS)} checks on it (`lra check attn={mechanism.name}`); "
-        "`tests/attention/test_checks.py` lists published behaviour that fails one"
-    )
+    facts.append(check_results(mechanism))
     return "\n\n".join([mechanism.markdown_sentence, "\n".join(facts)])
+
+
+def check_results(mechanism: MechanismFacts) -> str:
+    """Say how many checks a mechanism passes, and which published behaviour fails the others."""
+    failed = []
+    for (check, name), reason in EXCEPTIONS.items():
+        if name == mechanism.name:
+            failed.append(f"{check.replace('_', ' ')} ({reason})")
+    num_checks = len(CHECKS)
+    # The kernels compute in float32, which is too coarse for the difference quotient.
+    if uses_kernels(mechanism.options.get("impl") or "eager"):
+        num_checks -= 1
+    text = f"* Checks: passes {num_checks - len(failed)} of {num_checks} (`lra check attn={mechanism.name}`)"
+    if failed:
+        text += f"; published behaviour fails: {', '.join(failed)}"
+    return text
 
 
 def encoder(name: str) -> nn.Module | None:
@@ -118,9 +135,9 @@ def results(name: str) -> str:
     items = []
     # The Arena first, then every study, with pretrained runs next to runs from scratch.
     for task_entries in entries(studies).values():
-        items += [arena_result(entry) for entry in task_entries if entry.row.label == name]
+        items += [arena_result(entry) for entry in task_entries if mechanism_of(entry.row.label) == name]
     for study, rows in studies.items():
-        scores = [study_result(row) for row in rows if row.label.partition("+")[0] == name and row.scores]
+        scores = [study_result(row) for row in rows if mechanism_of(row.label) == name and row.scores]
         if scores:
             items.append(f"* {study}: {'; '.join(scores)}")
     if not items:
@@ -137,19 +154,30 @@ def arena_result(entry: ArenaEntry) -> str:
     seeds = seeds_text(entry.row.n, entry.row.num_failed)
     # The name of an entry is the label, with the remarks in brackets: cur_abs (6 layers, d 128).
     remarks = entry.name.removeprefix(entry.row.label)
-    return f"* **{TITLES[entry.row.task]}, papers' budget**{remarks}: {score_text(entry.row)} (n = {seeds}){over}"
+    title = ", ".join([TITLES[entry.row.task], "papers' budget", *label_options(entry.row.label)])
+    return f"* **{title}**{remarks}: {score_text(entry.row)} (n = {seeds}){over}"
 
 
 def study_result(row: Row) -> str:
-    """Describe the runs of a mechanism in one study: listops masked pretraining 36.02 ± 0.31 (n = 3)."""
-    pretraining = f" {row.objective} pretraining" if row.objective else ""
-    return f"{row.task}{pretraining} {score_text(row)} (n = {seeds_text(row.n, row.num_failed)})"
+    """Describe the runs of a mechanism in one study: listops (masked pretraining) 36.02 ± 0.31 (n = 3)."""
+    settings = label_options(row.label)
+    if row.facts["budget"] != "paper":
+        settings.insert(0, f"budget={row.facts['budget']}")
+    if row.objective:
+        settings.append(f"{row.objective} pretraining")
+    named = f" ({', '.join(settings)})" if settings else ""
+    return f"{row.task}{named} {score_text(row)} (n = {seeds_text(row.n, row.num_failed)})"
+
+
+def label_options(label: str) -> list[str]:
+    """List the options of a label: ["optim.lr=0.001"] of linear-optim.lr=0.001 and of sdpa+masked-optim.lr=0.001."""
+    return re.findall(r"-([\w.]+=.*?)(?=-[\w.]+=|\+(?:masked|next)|$)", label)
 
 
 def costs(name: str) -> str:
-    """List time and memory of a forward and backward pass by length, as measured for the board.
+    """List time and memory of a forward and backward pass by length.
 
-    All mechanisms were measured on one machine in one run, so that their costs compare.
+    All mechanisms were measured on one machine in one run, so that their costs compare; kernels need a GPU.
     """
     record = bench()
     if record is None:
@@ -190,6 +218,5 @@ def published_studies() -> Studies:
 
 @functools.cache
 def bench() -> BenchRecord | None:
-    """The benchmark of the board; None without one."""
-    path = HOME / BOARD / COST_FILE
-    return bench_record.load(path) if path.is_file() else None
+    """The benchmark of all mechanisms over several lengths; None without one."""
+    return bench_record.load(COSTS) if COSTS.is_file() else None

@@ -3,7 +3,7 @@
 ``PreNorm`` and ``Plain`` around a mixer with ``varlen`` also take packed sequences: varlen(x, layout) -> x. A block
 inherits ``compactable`` from its mixer.
 
-``memory`` goes from block to block, as Luna's packed sequence does; the blocks of this module pass it on unchanged.
+``memory`` goes from block to block, as the latents of Luna do; the blocks of this module pass it on unchanged.
 """
 
 from collections.abc import Callable

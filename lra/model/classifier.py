@@ -40,7 +40,8 @@ class Classifier(Checked, nn.Module):
         encoded_width: width of the encoder's output.
 
     Args:
-        embed: embedding (N,L[,F]) -> (N,L,d).
+        embed: embedding (N,L[,F]) -> (N,L,d). For packed and compacted batches it also takes the positions of the
+            tokens, see ``lra.model.embed``.
         block: a function that makes a block. Its argument is True for the first block, the only one that learns an
             initial memory (Luna).
         layers: number of blocks; at most 1 if a block changes the width.

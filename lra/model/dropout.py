@@ -64,8 +64,8 @@ class Dropout(nn.Module):
     def _draw_mask(self, x: Tensor, threshold: int, value: float, dtype: type) -> Tensor:
         """Draw a tensor of the shape of x: 0 with probability threshold / LEVELS, else ``value``."""
         # Streams: one draw of torch's generator, which was seeded from (seed, step, micro-batch, rank), is the seed of
-        # this mask. Piece i of PIECE entries has its own SFC64, seeded from (seed of the mask, i PIECE), so a mask does
-        # not depend on the number of threads.
+        # this mask. Piece i of PIECE entries has its own SFC64, seeded from (seed of the mask, i PIECE): ``_draw``
+        # advances these independent streams together.
         seed = int(torch.empty((), dtype=torch.int64).random_())
         # Four entries share a draw of 64 bits.
         size = math.ceil(x.numel() / 4) * 4

@@ -77,7 +77,7 @@ class TokenEmbedding(Checked, nn.Module):
 class PairEmbedding(nn.Module):
     """Tokens that are pairs, each the sum of two vectors, then dropout.
 
-    Id 0 is filler, a real token without a pair; id 1 + a seconds + b is the pair (a, b); a larger id is the class
+    Id 0 is filler, a real token without a pair; id 1 + a · ``seconds`` + b is the pair (a, b); a larger id is the class
     token. Filler and the class token have their own vectors.
 
     Args:

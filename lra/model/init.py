@@ -22,7 +22,7 @@ def lecun_normal_(model: nn.Module) -> None:
     Args:
         model: model, changed in place.
 
-    Source: lindermanlab/S5, whose Dense layers have flax's defaults (docs/sources.md, S5).
+    Source: lindermanlab/S5, whose Dense layers have flax's defaults (docs/ssm.md, S5).
     """
     for module in model.modules():
         # Linear maps; then embeddings of pixels and of tokens.

@@ -37,40 +37,14 @@ def boundary_states(
         increments: what a chunk adds to the state by its end.
         reverse: start from the last chunk; the state is then the one after each chunk.
     """
-    return _BoundaryStates.apply(decay, increments, reverse)
+    return _boundary_states(decay, increments, reverse)
 
 
-class _BoundaryStates(torch.autograd.Function):
-    """The recurrence over chunks, with its gradient: two tensor operations for each chunk in either pass.
-
-    Let dS_b be the incoming gradient of S_b, and λ_b the whole gradient of the state after chunk b. λ_b is also the
-    gradient of increment_b, and
-
-        λ_(b-1) = dS_b + decay_b λ_b,    d decay_b = λ_b S_b summed over the entries that share the decay.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, decay: Tensor, increments: Tensor, reverse: bool) -> Tensor:
-        states = _carry(decay, increments, reverse)
-        ctx.save_for_backward(decay, states)
-        ctx.reverse = reverse
-        return states
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        decay, states = ctx.saved_tensors
-        # λ is carried in the other direction.
-        adjoints = _carry(decay, grad, not ctx.reverse)
-        grad_decay = (adjoints * states).sum_to_size(decay.shape)
-        return grad_decay, adjoints, None
-
-
-def _carry(
-    decay: Float[Tensor, "*heads B _ 1"],
-    increments: Float[Tensor, "*heads B D E"],
-    reverse: bool,
-) -> Float[Tensor, "*heads B D E"]:
-    """Compute the state before each chunk, or after it from the last one."""
+# An operator of PyTorch: torch.compile does not trace it, so it does not unroll the loop, which would be compiled again
+# for each number of chunks.
+@torch.library.custom_op("lra::boundary_states", mutates_args=())
+def _boundary_states(decay: Tensor, increments: Tensor, reverse: bool) -> Tensor:
+    """Compute the state before each chunk, or after it from the last one: two tensor operations for each chunk."""
     chunk_decays = decay.unbind(-3)
     chunk_increments = increments.unbind(-3)
     states = torch.zeros_like(increments)
@@ -83,6 +57,45 @@ def _carry(
         torch.mul(chunk_decays[chunk], chunk_states[chunk], out=chunk_states[later])
         chunk_states[later].add_(chunk_increments[chunk])
     return states
+
+
+@_boundary_states.register_fake
+def _(decay: Tensor, increments: Tensor, reverse: bool) -> Tensor:
+    return torch.empty_like(increments)
+
+
+def _save_states(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+    decay, _, ctx.reverse = inputs
+    ctx.save_for_backward(decay, output)
+
+
+def _boundary_states_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    """Compute the gradients of decay and increments.
+
+    Let dS_b be the incoming gradient of S_b, and λ_b the whole gradient of the state after chunk b. λ_b is also the
+    gradient of increment_b, and
+
+        λ_(b-1) = dS_b + decay_b λ_b,    d decay_b = λ_b S_b summed over the entries that share the decay.
+    """
+    decay, states = ctx.saved_tensors
+    # λ is carried in the other direction.
+    adjoints = _boundary_states(decay, grad, not ctx.reverse)
+    grad_decay = (adjoints * states).sum_to_size(decay.shape)
+    return grad_decay, adjoints, None
+
+
+_boundary_states.register_autograd(_boundary_states_backward, setup_context=_save_states)
+
+
+def chunk_size(chunk: int, length: int) -> int:
+    """Return ``chunk``, or the length of a shorter sequence.
+
+    Not min(): while torch.compile traces, a minimum stays an expression of the length in every size, which its code
+    generator cannot always compare.
+    """
+    if length < chunk:
+        return length
+    return chunk
 
 
 def causal_mask(size: int, device: torch.device, *, diagonal: bool = True) -> Bool[Tensor, "size size"]:

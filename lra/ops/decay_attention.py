@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .blocks import split_blocks
-from .chunks import boundary_states, causal_mask
+from .chunks import boundary_states, causal_mask, chunk_size
 from .precision import full_precision
 
 
@@ -55,7 +55,7 @@ def scalar_decay_attention(
     length = q.shape[2]
     if scale is None:
         scale = q.shape[-1] ** -0.5
-    chunk = min(chunk, length)
+    chunk = chunk_size(chunk, length)
     q = split_blocks(q * scale, chunk, 2)  # (N,H,B,C,D)
     k = split_blocks(k, chunk, 2)
     v = split_blocks(v, chunk, 2)
@@ -148,8 +148,9 @@ def channel_decay_attention(
     if scale is None:
         scale = q.shape[-1] ** -0.5
     length = q.shape[2]
-    smallest_power = 1 << (length - 1).bit_length()
-    chunk = min(chunk, smallest_power)
+    # A power of two for a short sequence too.
+    while chunk > 1 and chunk // 2 >= length:
+        chunk //= 2
     q = split_blocks(q * scale, chunk, 2)  # (N,H,B,C,D)
     k = split_blocks(k, chunk, 2)
     v = split_blocks(v, chunk, 2)  # (N,H,B,C,E)

@@ -17,12 +17,14 @@ So the u solve a triangular system:
 states are sequential.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from .blocks import split_blocks
-from .chunks import append_reversed, causal_mask
+from .chunks import append_reversed, causal_mask, chunk_size
 from .precision import full_precision
 
 
@@ -85,7 +87,7 @@ def _read_earlier(
 ) -> tuple[Float[Tensor, "N H L E"], Float[Tensor, "N H L E"]]:
     """Compute what each token reads from the decayed state before its own write, and the value it adds to the state."""
     length = q.shape[2]
-    chunk = min(chunk, length)
+    chunk = chunk_size(chunk, length)
     q, k, v, beta, g = (split_blocks(x, chunk, 2) for x in (q, k, v, beta, log_decay))  # (N,H,B,C,·), (N,H,B,C)
 
     # Γ_ij = exp(G_i - G_j) for earlier keys j.
@@ -117,22 +119,101 @@ def _read_earlier(
     keys_to_end = (k * to_end).mT  # (N,H,B,D,C)
     chunk_decay = total.exp()[..., None]
 
-    # Chunks in order: what is really added, U = U_v - U_k S, depends on the state. unbind instead of x[:, :, i], whose
-    # gradient would be a zero-filled tensor of all chunks for every i.
-    per_chunk = [x.unbind(2) for x in (values, corrections, chunk_decay, keys_to_end)]
-    state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])  # S, (N,H,D,E)
-    states = []
-    chunks_added = []
-    for chunk_values, chunk_corrections, decay, chunk_keys in zip(*per_chunk, strict=True):
-        chunk_added = chunk_values - chunk_corrections @ state
-        states.append(state)
-        chunks_added.append(chunk_added)
-        state = decay * state + chunk_keys @ chunk_added
-
     # Queries read the state at the start of their chunk and the earlier writes within it.
-    added = torch.stack(chunks_added, dim=2)  # U, (N,H,B,C,E)
-    start_states = torch.stack(states, dim=2)
+    added, start_states = _write_chunks(values, corrections, chunk_decay, keys_to_end)
     read = queries @ start_states + scores @ added
     read = read.flatten(2, 3)
     added = added.flatten(2, 3)
     return read[:, :, :length], added[:, :, :length]
+
+
+# The loop over chunks and its gradient are operators of PyTorch. torch.compile does not trace them: it would unroll the
+# loop and compile it again for each number of chunks.
+@torch.library.custom_op("lra::write_chunks", mutates_args=())
+def _write_chunks(values: Tensor, corrections: Tensor, decay: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Write one chunk after the other, because what a chunk really adds, U = U_v - U_k S, depends on the state.
+
+    Args:
+        values: U_v, (N,H,B,C,E).
+        corrections: U_k, (N,H,B,C,D).
+        decay: factor a of the state over a whole chunk, (N,H,B,1,1).
+        keys: Kᵀ, each key decayed up to the end of its chunk, (N,H,B,D,C).
+
+    Returns:
+        U, (N,H,B,C,E), and the state S at the start of each chunk, (N,H,B,D,E).
+    """
+    state = values.new_zeros(*values.shape[:2], corrections.shape[-1], values.shape[-1])
+    added = []
+    states = []
+    for chunk in range(values.shape[2]):
+        states.append(state)
+        chunk_added = values[:, :, chunk] - corrections[:, :, chunk] @ state
+        added.append(chunk_added)
+        state = decay[:, :, chunk] * state + keys[:, :, chunk] @ chunk_added
+    return torch.stack(added, dim=2), torch.stack(states, dim=2)
+
+
+@_write_chunks.register_fake
+def _(values: Tensor, corrections: Tensor, decay: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    added = values.new_empty(values.shape)
+    states = values.new_empty(*keys.shape[:-1], values.shape[-1])
+    return added, states
+
+
+@torch.library.custom_op("lra::write_chunks_backward", mutates_args=())
+def _carry_gradients(
+    grad_added: Tensor,
+    grad_states: Tensor,
+    corrections: Tensor,
+    decay: Tensor,
+    keys: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Compute the whole gradient of U, and λ, the whole gradient of the state after each chunk, from last to first.
+
+    With the incoming gradients dU_b and dS_b, and U_k,b the corrections of chunk b:
+
+        dU_b <- dU_b + K_b λ_b,    λ_(b-1) = dS_b + a_b λ_b - U_k,bᵀ dU_b.
+    """
+    adjoint = torch.zeros_like(grad_states[:, :, 0])
+    grads = []
+    adjoints = []
+    for chunk in reversed(range(keys.shape[2])):
+        adjoints.append(adjoint)
+        chunk_grad = grad_added[:, :, chunk] + keys[:, :, chunk].mT @ adjoint
+        grads.append(chunk_grad)
+        decayed = decay[:, :, chunk] * adjoint
+        adjoint = grad_states[:, :, chunk] + decayed - corrections[:, :, chunk].mT @ chunk_grad
+    grads.reverse()
+    adjoints.reverse()
+    return torch.stack(grads, dim=2), torch.stack(adjoints, dim=2)
+
+
+@_carry_gradients.register_fake
+def _(
+    grad_added: Tensor,
+    grad_states: Tensor,
+    corrections: Tensor,
+    decay: Tensor,
+    keys: Tensor,
+) -> tuple[Tensor, Tensor]:
+    return grad_added.new_empty(grad_added.shape), grad_states.new_empty(grad_states.shape)
+
+
+def _save_chunks(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, corrections, decay, keys = inputs
+    ctx.save_for_backward(corrections, decay, keys, *output)
+
+
+def _write_chunks_backward(ctx: Any, grad_added: Tensor, grad_states: Tensor) -> tuple[Tensor | None, ...]:
+    """Compute the gradients of U_v, U_k, a and Kᵀ: dU, -dU Sᵀ, the sum of λ S, and λ Uᵀ."""
+    corrections, decay, keys, added, states = ctx.saved_tensors
+    grads, adjoints = _carry_gradients(grad_added, grad_states, corrections, decay, keys)
+    grad_corrections = -grads @ states.mT
+    grad_decay = None
+    if ctx.needs_input_grad[2]:
+        grad_decay = (adjoints * states).sum_to_size(decay.shape)
+    grad_keys = adjoints @ added.mT
+    return grads, grad_corrections, grad_decay, grad_keys
+
+
+_write_chunks.register_autograd(_write_chunks_backward, setup_context=_save_chunks)

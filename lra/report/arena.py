@@ -3,13 +3,12 @@
 from collections import Counter, defaultdict
 
 from ..console import plural
-from ..results import outcome_statistics
 from ..results.paper_values import TITLES, PrintedValue, training_of
 from ..results.summary import Row, Studies, common_device, step_time
 from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
 from .arena_compare import gap_section, pair_table, precision, precision_table
-from .arena_entries import ArenaEntry, entries, gain_cell, gains_are_fresh, outcomes, score_text, seeds_text
+from .arena_entries import ArenaEntry, entries, fresh_cell, gain_cell, gains_are_fresh, score_text, seeds_text
 
 # Sources of the same class of training, in the order in which their values are preferred.
 PREFERRED = ("CURformer T4", "PSF T3 (Xiong et al. 2021)", "SOFT T12", "CURformer T1")
@@ -140,7 +139,7 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
     about += f". {hardware}."
     files = {run_record.data for entry in lines for run_record in entry.row.done if run_record.data}
     if files:
-        about += f" Data: not the official file ({', '.join(sorted(files))})."
+        about += f" Data: not the official file ({', '.join(sorted(files))}), so published values are left out."
     keys = [(entry.row.study, entry.row.label, "") for entry in lines]
     return Table(
         name=f"arena-{task}",
@@ -159,7 +158,7 @@ def _line(entry: ArenaEntry, gain: Cell) -> list[Cell | str]:
         entry.name,
         Cell(text=score_text(row), value=row.test, n=row.n),
         Cell(text=seeds_text(row.n, row.num_failed), value=row.n),
-        fresh_cell(entry),
+        fresh_cell(entry.fresh, row.n),
         gain,
         published_cell,
         source,
@@ -181,19 +180,6 @@ def _fresh_sizes(lines: list[ArenaEntry]) -> str:
     for entry in lines:
         sizes |= {result.examples for result in entry.fresh.values()}
     return " or ".join(f"{size:,}" for size in sorted(sizes))
-
-
-def fresh_cell(entry: ArenaEntry) -> Cell:
-    """Make the cell of the fresh test, with the number of seeds if not all of them are scored."""
-    if not entry.fresh:
-        return Cell(text="-")
-    is_correct = outcomes(entry.fresh)  # (seeds, examples)
-    score = 100 * float(is_correct.mean())
-    error = outcome_statistics.standard_error(is_correct)
-    text = f"{score:.2f} ± {error:.2f}"
-    if len(is_correct) < entry.row.n:
-        text += f" (n = {len(is_correct)})"
-    return Cell(text=text, value=score, std=error, n=len(is_correct))
 
 
 def published_cells(entry: ArenaEntry) -> tuple[Cell, str]:

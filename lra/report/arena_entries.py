@@ -181,7 +181,7 @@ def fresh_results(row: Row) -> dict[int, FreshTest]:
         if path.exists():
             candidates = [fresh_record.load(path)]
         else:
-            study = folder.parents[2]
+            study = Path(*folder.parts[:-3])
             if study not in tables:
                 tables[study] = fresh_record.read_table(study)
             candidates = tables[study]
@@ -195,6 +195,24 @@ def fresh_results(row: Row) -> dict[int, FreshTest]:
         largest = max(results.values(), key=lambda result: result.examples)
         results = {seed: result for seed, result in results.items() if result.data == largest.data}
     return results
+
+
+def fresh_cell(results: Mapping[int, FreshTest], num_seeds: int) -> Cell:
+    """Make the cell of the fresh test, with the number of seeds if not all of them are scored.
+
+    Args:
+        results: fresh-test results by seed.
+        num_seeds: number of finished seeds.
+    """
+    if not results:
+        return Cell(text="-")
+    is_correct = outcomes(results)  # (seeds, examples)
+    score = 100 * float(is_correct.mean())
+    error = outcome_statistics.standard_error(is_correct)
+    text = f"{score:.2f} ± {error:.2f}"
+    if len(is_correct) < num_seeds:
+        text += f" (n = {len(is_correct)})"
+    return Cell(text=text, value=score, std=error, n=len(is_correct))
 
 
 def score_text(row: Row) -> str:

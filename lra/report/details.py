@@ -6,12 +6,13 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
+from ..evaluate.record import FreshTest
 from ..results import paper_values
 from ..results.score_cells import score
 from ..results.summary import FACTS, Row
 from ..results.table import SEPARATOR, Cell, Table, TableRow, frame, joined, number
 from . import extensions
-from .arena_entries import seeds_text
+from .arena_entries import fresh_cell, fresh_results, seeds_text
 from .overview import keys
 
 # Text columns, which a terminal shows below each row.
@@ -49,9 +50,14 @@ def details(rows: list[Row]) -> list[Table]:
         task_rows = list(group)
         # Studies may add columns, such as the locality of a mechanism.
         extra_columns = extensions.columns(task_rows)
+        fresh_tests = [_fresh_results(row) for row in task_rows]
+        has_fresh_tests = any(fresh_tests)
         lines = []
         for i, row in enumerate(task_rows):
             cells = _cells(row)
+            if has_fresh_tests:
+                # Next to the score on the standard test set.
+                cells = {"test": cells.pop("test"), "fresh test": fresh_cell(fresh_tests[i], row.n), **cells}
             for column in extra_columns:
                 cells[column.name] = column.cells[i]
             line = Line(row.label, cells, row.facts, row.remarks, _published_values(row))
@@ -59,6 +65,14 @@ def details(rows: list[Row]) -> list[Table]:
         about = " ".join(column.about for column in extra_columns)
         tables.append(_details_table(study, task, lines, about))
     return tables + _averages(rows)
+
+
+def _fresh_results(row: Row) -> dict[int, FreshTest]:
+    """Read the fresh-test results of a row; none if a file is damaged, which ``page.read_artifacts`` reports."""
+    try:
+        return fresh_results(row)
+    except ValueError:
+        return {}
 
 
 def _published_values(row: Row) -> list[str]:
@@ -185,6 +199,7 @@ def _details_table(study: str, title: str, lines: list[Line], about: str) -> Tab
         cells=frame(head, rows, keys(study, labels)),
         words=("mechanism", *TEXT_COLUMNS),
         below=TEXT_COLUMNS,
+        errors=tuple(column for column in head if column == "fresh test"),
     )
 
 

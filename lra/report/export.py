@@ -27,8 +27,9 @@ LEGEND = (
     "Scores are percentages: mean ± sample standard deviation over n seeds, each tested at its best validation "
     "checkpoint; for Text in the papers' protocol the test set selects it, so these scores are optimistic. "
     "(+k): k failed seeds, excluded from the mean. (collapsed k/n): k of n seeds give every example the same answer; "
-    f"the mean includes them. {MARKS} constant: score of the best constant answer. ms: median milliseconds per step on "
-    "the device with the most runs of the task. Published values come from the papers' own settings."
+    f"the mean includes them. {MARKS} fresh test: accuracy on further generated examples (lra evaluate), ± standard "
+    "error. constant: score of the best constant answer. ms: median milliseconds per step on the device with the most "
+    "runs of the task. Published values come from the papers' own settings."
 )
 PAPERS_ABOUT = "Rows as printed, in their order; below each row are our runs of the mechanism that it names."
 CURVES_CAPTION = "validation score over steps, mean and a band of one sample standard deviation over seeds"

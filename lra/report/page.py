@@ -18,6 +18,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from ..evaluate import record as fresh_record
 from ..io.atomic import Unreadable, content
 from ..results.figures import SERIES, STYLE, make_literal, place_labels
 from ..results.lr_search import base
@@ -188,6 +189,12 @@ def read_artifacts(folder: Path) -> tuple[Artifacts, list[str]]:
     """
     artifacts = Artifacts({}, {}, {})
     messages = []
+    fresh_test = folder / fresh_record.NAME
+    if fresh_test.exists():
+        try:
+            fresh_record.load(fresh_test)
+        except ValueError as error:
+            messages.append(str(error))
     for part, load in ((artifacts.curves, reader.read_curves), (artifacts.config, reader.read_choices)):
         try:
             part.update(load(folder))

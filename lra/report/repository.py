@@ -282,4 +282,4 @@ def _with_gains(table: Table, gains: Table) -> Table:
     # One sentence for all columns, then the caution of the table.
     facts, _, caution = table.about.partition(". ")
     explanation = f"{facts.removesuffix('.')}; gain over the control without attention, ± standard error."
-    return replace(table, cells=cells, about=f"{explanation} {caution}".rstrip(), errors=("gain",))
+    return replace(table, cells=cells, about=f"{explanation} {caution}".rstrip(), errors=("gain", *table.errors))

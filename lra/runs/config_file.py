@@ -46,8 +46,9 @@ def fingerprint(choices: dict) -> str:
 
 
 def difference(old: dict, new: dict) -> str:
-    """List every choice that differs as ``key: old -> new``; empty if none does."""
-    changes = [f"{key}: {old.get(key)} -> {new.get(key)}" for key in sorted(differing_keys(old, new))]
+    """List every choice that differs as ``key: old -> new``, a missing one as ``absent``; empty if none does."""
+    keys = sorted(differing_keys(old, new))
+    changes = [f"{key}: {old.get(key, 'absent')} -> {new.get(key, 'absent')}" for key in keys]
     return "; ".join(changes)
 
 
@@ -63,7 +64,7 @@ def read(path: Path) -> dict[str, Any]:
         choices = yaml.safe_load(content(path))
         _check_plain(choices)
         return choices
-    # Another file than this one is to be deleted.
+    # Its message names the damaged file, which is the record.
     except DamagedRecord:
         raise
     # PyYAML raises exceptions of these classes for files that are not YAML.

@@ -84,7 +84,7 @@ class RunRecord:
         val_loss: validation loss at ``best_step``.
         output_std: root of the mean, over the outputs, of their variance over the validation set, at ``best_step``.
         live_units: share of the hidden units of the head whose value varies over the validation set, at ``best_step``;
-            None for a head without hidden units and for a custom head.
+            None for a head without hidden units, ``MegaHead`` and a custom head.
         collapsed: whether the model of ``best_step`` gives every validation example the same answer, see ``diagnose``;
             None if an output is not finite.
         lr: learning rate of the configuration, the highest of the schedule.

@@ -248,7 +248,7 @@ class RunDir:
 
 
 def has_begun(path: Path) -> bool:
-    """Whether a run has written anything except its configuration and train.log."""
+    """Whether a run has written evaluations, weights or a result; other files, such as logs, do not count."""
     return any(any(path.glob(pattern)) for pattern in RESULTS)
 
 

@@ -66,13 +66,15 @@ def modes(option: bool | str, data: TaskData, device: str) -> list[str | None]:
         device: cpu | cuda.
 
     Returns:
-        ``reduce-overhead`` (CUDA graphs) comes first if the option names it or, for ``auto``, on a GPU if steps have
-        few shapes and one micro-batch: a second replay would overwrite its gradients. None, the default, is last.
+        ``reduce-overhead`` (CUDA graphs) comes first if the option names it or, for ``auto``, on a GPU if batches have
+        few widths. A step of several micro-batches has no CUDA graphs: each replay would overwrite the gradients of the
+        micro-batch before. None, the default mode, is last.
     """
+    if data.micro_batch < data.batch:
+        return [None]
     uses_graphs = option == GRAPHS
-    if option == "auto":
-        has_one_micro_batch = data.micro_batch == data.batch
-        uses_graphs = device == "cuda" and has_one_micro_batch and data.count_widths() <= MAX_NUM_WIDTHS
+    if option == "auto" and device == "cuda":
+        uses_graphs = data.count_widths() <= MAX_NUM_WIDTHS
     return [GRAPHS, None] if uses_graphs else [None]
 
 

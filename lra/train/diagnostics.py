@@ -72,7 +72,7 @@ def of_best(trainer: L.Trainer, module: LitClassifier, precision: str) -> dict:
 
 
 def _hidden_layer(model: nn.Module) -> nn.Module | None:
-    """The activation of the head; None for a head without hidden units and for a custom head."""
+    """The activation of the head; None for a head without hidden units, ``MegaHead`` and a custom head."""
     head = getattr(model, "head", None)
     if not isinstance(head, Head) or len(head.mlp) == 1:
         return None

@@ -59,7 +59,7 @@ class Plan:
         if emulates_bf16(self.device, experiment.trainer.precision):
             messages.append("this processor has no bfloat16 instructions; trainer.precision=fp32 is faster here")
         if experiment.data.pad == "compact" and self.data.pad != "compact":
-            messages.append("sequences keep their padding, because the result depends on where it is: data.pad=batch")
+            messages.append("masked pixels are kept, because the result depends on where they are: data.pad=batch")
         model = experiment.meta_model
         if experiment.data.pad == "none" and self.device == "cpu" and not model.packed:
             if model.grouped:

@@ -19,24 +19,15 @@ from lra.attention.lru import LRU
 from lra.attention.s5 import S5
 from lra.checks import __main__ as command
 from lra.checks import properties
+from lra.checks.exceptions import EXCEPTIONS
 
 EAGER = [name for name in MECHANISMS if name not in KERNELS]
-# (check, mechanism) -> why the check fails. An entry whose check passes fails the test, so the list stays current.
-EXCEPTIONS = {
-    ("alone_as_in_a_batch", "nystrom_original"): "the inverse starts from a maximum over the batch",
-    ("fewer_tokens_than_budget", "nystrom_original"): "segments are length / landmarks wide and hold padding",
-    ("padding_changes_no_real_token", "psf_original"): "links wrap around the sequence; padding is mixed in",
-    ("padding_anywhere_changes_no_real_token", "psf_original"): "padding takes part in the mixing",
-    ("padding_gets_no_gradient", "psf_original"): "padding takes part in the mixing",
-    ("alone_as_in_a_batch", "psf_original"): "links wrap around the padded sequence",
-    ("gradient_is_the_derivative", "soft"): "published: the gradient of an inverse that 20 steps do not reach",
-    ("gradient_is_the_derivative", "soft_fixed"): "published: the gradient of a converged inverse",
-}
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("check", properties.CHECKS, ids=lambda check: check.__name__)
 def test_mechanism_passes_check(check, name):
+    """An exception whose check passes fails the test, so the list stays current."""
     if check is properties.gradient_is_the_derivative and name in KERNELS:
         pytest.skip("computes in float32; tests/ops/test_triton.py compares with float64")
     # Kernels run in Triton's interpreter, which is slow.

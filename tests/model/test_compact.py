@@ -111,7 +111,7 @@ def test_position_dependent_model_keeps_padding_with_warning(words, data_root):
     plan = resolve_plan(*words, *OVERRIDES, "data.pad=compact")
     assert plan.data.pad == "batch"
     plan.data.setup()
-    warning = "sequences keep their padding, because the result depends on where it is: data.pad=batch"
+    warning = "masked pixels are kept, because the result depends on where they are: data.pad=batch"
     assert plan.messages()[1:] == [warning]
 
 

@@ -13,7 +13,7 @@ from support.records import cells as cells_by_label
 from lra.config import CONF
 from lra.evaluate import record as fresh_record
 from lra.io import typed_json
-from lra.report import arena, paper_tables
+from lra.report import arena, details, paper_tables
 from lra.results import paper_values, summary
 
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
@@ -222,6 +222,9 @@ def test_arena_table_has_paper_budget_runs_sorted_by_score(arena_runs):
     assert lines["mean"]["gain over mean"] == lines["mean"]["published"] == "-"
     assert {"n": "1 (+1)", "gain over mean": "+12.0", "fresh test": "-"}.items() <= lines["nystrom"].items()
     assert f"{EXAMPLES:,} examples" in table.about and "Hardware of the times: NVIDIA H200, fp32." in table.about
+    # The study's table of the same runs has the same column.
+    detailed = cells_by_label(details.details(studies(arena_runs)["paper-paper"])[0])
+    assert detailed["cur_abs"]["fresh test"] == cells["cur_abs"]["fresh test"]
     # The interval of a gain is Welch's.
     gain, sides = cells["cur_abs"]["gain over mean"], ([40.0, 41.0, 42.0], [17.0, 18.0, 19.0])
     interval = stats.ttest_ind(*sides, equal_var=False).confidence_interval(0.95)
