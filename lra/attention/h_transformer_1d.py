@@ -46,9 +46,10 @@ class HTransformer1D(Attention):
     ) -> Float[Tensor, "N H L E"]:
         L = q.shape[2]
         q = q * q.shape[-1] ** -0.5
-        # Level 0 has 2^levels blocks.
-        num_blocks = math.ceil(L / self.block)
-        levels = (num_blocks - 1).bit_length()
+        # Level 0 has 2^levels blocks. No bit_length(), for which torch.compile compiles every length again.
+        levels = 0
+        while self.block << levels < L:
+            levels += 1
         num_padding = (self.block << levels) - L
         if mask is None and not num_padding:
             near_part, siblings = self._full_parts(q, k, v, levels)

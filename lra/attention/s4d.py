@@ -8,6 +8,7 @@ from jaxtyping import Bool, Complex, Float
 from torch import Tensor, nn
 
 from ..ops.ssm import Discretisation, hippo_legs, long_conv, pack_bidirectional, s4d_kernel
+from ..ops.untraced import untraced
 from ..options import Above, Range, in_range
 from .base import Mixer, Sizes
 
@@ -112,9 +113,10 @@ class S4D(Mixer):
         C = torch.view_as_complex(self.C) * B  # (1 or 2,d,M)
 
         # Steps 1 to 3 for each direction.
+        compute_kernel = untraced(s4d_kernel)
         kernels = []
         for C_direction in C:
-            kernel = s4d_kernel(
+            kernel = compute_kernel(
                 self.log_dt,
                 self.log_A_real,
                 self.A_imag,

@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from ..data.datamodule import Batch
 from ..results.table import Table, frame
 from ..train.callbacks import Divergence, Stopwatch
+from ..train.compilation import allow_many_compilations
 from ..train.lit import LitClassifier
 from ..train.plan import Plan, resolve
 from ..train.trainer import make_trainer
@@ -164,6 +165,7 @@ def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, S
     torch.manual_seed(0)
     model = classifier(plan.experiment)
     if options.compile:
+        allow_many_compilations()
         model.compile()
     # Batches of data come in micro-batches, several of which may be one step.
     optim = plan.experiment.optim

@@ -15,6 +15,7 @@ from ..config.errors import OUT_OF_MEMORY, failure
 from ..config.experiment import Experiment
 from ..console import log
 from ..results.bench_record import BenchRow, Machine
+from ..train.compilation import TRIALS
 from . import contestants, roofline, workloads
 from .contestants import BenchOptions, Shape
 from .measure import LEFT_OUT, Measurement, measure
@@ -129,11 +130,16 @@ class RowGroup:
             except Exception as error:
                 rows[i] = replace(row, status=failure(error))
 
+        # Each batch of data may have its own width, which is compiled, recorded and replayed before it is timed.
+        warmup = options.warmup
+        if options.compile and options.batches == "data":
+            warmup = max(warmup, workloads.NUM_BATCHES * TRIALS)
+
         # Time all steps in turn, so that a slow moment of the machine concerns all of them.
         measurements = measure(
             steps,
             repeats=options.repeats,
-            warmup=options.warmup,
+            warmup=warmup,
             device=self.device,
             sample_ms=options.sample_ms,
             deadline=deadline,

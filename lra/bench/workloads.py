@@ -19,10 +19,12 @@ from ..model.dropout import Dropout
 from ..model.multihead import Multihead
 from ..ops.precision import bf16_products
 from ..train import lit
-from ..train.compilation import GRAPHS
+from ..train.compilation import GRAPHS, allow_many_compilations
 from ..train.optim import adamw
 from .contestants import Shape
 
+# Batches of data that the steps take in turn.
+NUM_BATCHES = 8
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -172,6 +174,7 @@ def step(
     """
     part.to(inputs.device).train(mode == "training")
     if compiled:
+        allow_many_compilations()
         part.compile(dynamic=False)
 
     def forward() -> Tensor:
@@ -216,6 +219,7 @@ def model_step(
     num_parts = optim.micro_batches if source == "data" else 1
     if compiled:
         with_graphs = isinstance(compiled, str) and num_parts == 1
+        allow_many_compilations()
         model.compile(dynamic=False, mode=GRAPHS if with_graphs else None)
     batches = cycle(_batches(experiment, source, device, num_parts))
     rounded = partial(autocast, device, dtype)
@@ -267,7 +271,7 @@ def autocast(device: str, dtype: str) -> torch.autocast:
 def _batches(experiment: Experiment, source: str, device: str, parts: int) -> list[Batch]:
     if source == "random":
         return [experiment.random_batch(device)]
-    # The micro-batches of eight batches of the task.
+    # The micro-batches of a few batches of the task.
     data = experiment.task_data()
     data.setup()
-    return [move_data_to_device(batch, device) for batch in islice(data.train_dataloader(), 8 * parts)]
+    return [move_data_to_device(batch, device) for batch in islice(data.train_dataloader(), NUM_BATCHES * parts)]

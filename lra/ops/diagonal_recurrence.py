@@ -7,7 +7,6 @@ N batch, L length, P states, H inputs and outputs.
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,57 +44,50 @@ def diagonal_recurrence(
         The states.
     """
     if not bidirectional:
-        return _recur_eagerly(log_decay, inputs)
+        return _recurrence(log_decay, inputs)
     # Both directions are one batch: the second half of the examples runs from right to left.
     both_decays = append_reversed(log_decay, 1)
     both_inputs = append_reversed(inputs, 1)
-    states = _recur_eagerly(both_decays, both_inputs)
+    states = _recurrence(both_decays, both_inputs)
     forward, backward = states.chunk(2)
     return forward + backward.flip(1) - inputs
 
 
-def _recur_eagerly(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
-    """Compute the recurrence from left to right; torch.compile runs it without tracing it (``untraced``)."""
-    recur = untraced(_Recurrence.apply)
-    return recur(log_decay, inputs)
+# The two recurrences are operators of PyTorch. torch.compile does not trace them: it would unroll their loops.
+@torch.library.custom_op("lra::recurrence", mutates_args=())
+def _recurrence(log_decay: Tensor, inputs: Tensor) -> Tensor:
+    """Compute the recurrence from left to right; only the decays and the states are saved for the backward pass."""
+    return scan(log_decay, inputs).contiguous()
 
 
-def untraced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return the function, excluded from compilation in forward and backward pass while torch.compile traces.
-
-    torch.compile would unroll its loop over tokens. As a decorator, ``torch.compiler.disable`` would import the
-    compiler and Triton with the module.
-    """
-    if torch.compiler.is_compiling():
-        return torch.compiler.disable(function)
-    return function
+@_recurrence.register_fake
+def _(log_decay: Tensor, inputs: Tensor) -> Tensor:
+    return inputs.new_empty(inputs.shape)
 
 
-class _Recurrence(torch.autograd.Function):
-    """The recurrence, with its own gradient, for which only the decays and the states are saved."""
+def _save_recurrence(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    log_decay, _ = inputs
+    ctx.save_for_backward(log_decay, output)
 
-    @staticmethod
-    def forward(ctx: Any, log_decay: Tensor, inputs: Tensor) -> Tensor:
-        states = scan(log_decay, inputs)
-        ctx.save_for_backward(log_decay, states)
-        return states
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        log_decay, states = ctx.saved_tensors
-        # The adjoint λ_t = dx_t + exp(g_(t+1)) λ_(t+1) is the same recurrence from the right, with its decays
-        # shifted by one token. The first decay meets a zero state, so its value does not matter.
-        first = torch.zeros_like(log_decay[:, :1])
-        later = log_decay[:, 1:].flip(1)
-        reversed_decay = torch.cat([first, later], dim=1)
-        reversed_adjoint = scan(reversed_decay, grad.flip(1))
-        adjoint = reversed_adjoint.flip(1)  # also the gradient of u
+def _recurrence_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    log_decay, states = ctx.saved_tensors
+    # The adjoint λ_t = dx_t + exp(g_(t+1)) λ_(t+1) is the same recurrence from the right, with its decays shifted by
+    # one token. The first decay meets a zero state, so its value does not matter.
+    first = torch.zeros_like(log_decay[:, :1])
+    later = log_decay[:, 1:].flip(1)
+    reversed_decay = torch.cat([first, later], dim=1)
+    reversed_adjoint = _recurrence(reversed_decay, grad.flip(1))
+    adjoint = reversed_adjoint.flip(1)  # also the gradient of u
 
-        # x_t contains exp(g_t) x_(t-1), so dg_t = λ_t exp(g_t) x_(t-1).
-        initial = torch.zeros_like(states[:, :1])
-        previous = torch.cat([initial, states[:, :-1]], dim=1)
-        grad_decay = adjoint * log_decay.exp() * previous
-        return grad_decay, adjoint
+    # x_t contains exp(g_t) x_(t-1), so dg_t = λ_t exp(g_t) x_(t-1).
+    initial = torch.zeros_like(states[:, :1])
+    previous = torch.cat([initial, states[:, :-1]], dim=1)
+    grad_decay = adjoint * log_decay.exp() * previous
+    return grad_decay, adjoint
+
+
+_recurrence.register_autograd(_recurrence_backward, setup_context=_save_recurrence)
 
 
 def scan(log_decay: Float[Tensor, "N L P"], inputs: Float[Tensor, "N L P"]) -> Float[Tensor, "N L P"]:
@@ -149,33 +141,41 @@ def diagonal_scan(
     Returns:
         The states.
     """
-    return _ConstantScan.apply(decay, inputs, reverse)
+    return _constant_scan(decay, inputs, reverse)
 
 
-class _ConstantScan(torch.autograd.Function):
-    """The scan with its gradient: λ_k = dx_k + conj(decay) λ_(k+1) for u, and Σ_k λ_k conj(x_(k-1)) for the decay."""
+@torch.library.custom_op("lra::constant_scan", mutates_args=())
+def _constant_scan(decay: Tensor, inputs: Tensor, reverse: bool) -> Tensor:
+    return _scan_constant(decay, inputs, reverse).contiguous()
 
-    @staticmethod
-    def forward(ctx: Any, decay: Tensor, inputs: Tensor, reverse: bool) -> Tensor:
-        states = _scan_constant(decay, inputs, reverse)
-        ctx.save_for_backward(decay, states)
-        ctx.reverse = reverse
-        return states
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        decay, states = ctx.saved_tensors
-        adjoint = _scan_constant(decay.conj(), grad, not ctx.reverse)  # λ
-        # x_k depends on decay through decay * x_(k-1), or x_(k+1) in reverse.
-        if ctx.reverse:
-            now = adjoint[:, :-1]
-            before = states[:, 1:]
-        else:
-            now = adjoint[:, 1:]
-            before = states[:, :-1]
-        products = now * before.conj()
-        grad_decay = products.sum((0, 1))  # (P,)
-        return grad_decay, adjoint, None
+@_constant_scan.register_fake
+def _(decay: Tensor, inputs: Tensor, reverse: bool) -> Tensor:
+    return inputs.new_empty(inputs.shape)
+
+
+def _save_scan(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+    decay, _, ctx.reverse = inputs
+    ctx.save_for_backward(decay, output)
+
+
+def _constant_scan_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    """Compute λ_k = dx_k + conj(decay) λ_(k+1), the gradient of u; the decay has Σ_k λ_k conj(x_(k-1))."""
+    decay, states = ctx.saved_tensors
+    adjoint = _constant_scan(decay.conj(), grad, not ctx.reverse)  # λ
+    # x_k depends on decay through decay * x_(k-1), or x_(k+1) in reverse.
+    if ctx.reverse:
+        now = adjoint[:, :-1]
+        before = states[:, 1:]
+    else:
+        now = adjoint[:, 1:]
+        before = states[:, :-1]
+    products = now * before.conj()
+    grad_decay = products.sum((0, 1))  # (P,)
+    return grad_decay, adjoint, None
+
+
+_constant_scan.register_autograd(_constant_scan_backward, setup_context=_save_scan)
 
 
 def _scan_constant(
@@ -261,7 +261,8 @@ def diagonal_ssm(
     for direction, c_direction in enumerate(c):
         states = diagonal_scan(decay, inputs, reverse=direction == 1)
         # Re(C x) = Re C Re x - Im C Im x, as one product of real matrices.
-        signs = c_direction.new_tensor([1, -1])
+        # [1, -1], made on the device: a copy from the host would wait for it.
+        signs = 1 - 2 * torch.arange(2, dtype=c_direction.dtype, device=c_direction.device)
         c_rows = (c_direction * signs).flatten(-2)  # (H,2P)
         state_parts = torch.view_as_real(states).flatten(-2)  # (N,L,2P)
         out = out + state_parts @ c_rows.mT

@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .chunks import append_reversed
-from .diagonal_recurrence import scan, untraced
+from .diagonal_recurrence import scan
 from .precision import full_precision
+from .untraced import untraced
 
 # The forward pass stores the state in front of each block, and the backward pass recomputes the others block by block.
 # With blocks of 32 tokens that is O(d n (L / 32 + 32)) memory instead of O(d n L).

@@ -17,6 +17,9 @@ GRAPHS = "reduce-overhead"
 TRIALS = 3
 # Training batches that are searched for a second width.
 SEARCHED = 20
+# Compiled graphs of one function. torch's default of 8 counts the models, shapes and modes of the whole process; beyond
+# it a function runs uncompiled.
+MAX_NUM_COMPILED = 1024
 NAMES = {GRAPHS: "CUDA graphs", None: "torch.compile"}
 
 
@@ -83,6 +86,7 @@ def compile_forward(model: nn.Module, mode: str | None) -> None:
 
     Evaluation has many shapes and is compiled without CUDA graphs.
     """
+    allow_many_compilations()
     evaluation_forward = torch.compile(model.forward)
     training_forward = torch.compile(model.forward, mode=mode) if mode else evaluation_forward
 
@@ -90,6 +94,12 @@ def compile_forward(model: nn.Module, mode: str | None) -> None:
         return training_forward(*args) if model.training else evaluation_forward(*args)
 
     model.forward = forward
+
+
+def allow_many_compilations() -> None:
+    """Let torch.compile compile a function for each model, shape and mode of this process."""
+    torch._dynamo.config.recompile_limit = MAX_NUM_COMPILED
+    torch._dynamo.config.accumulated_recompile_limit = MAX_NUM_COMPILED
 
 
 def trial_batches(loader: Iterable[Batch]) -> list[Batch]:

@@ -104,11 +104,9 @@ class LitModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         value = self.batch_loss(batch)
         self.loss_count += 1
-        # new_full fills the tensor on the device. torch.where would copy a Python number from the host, which waits.
-        step = self.bad_step.new_full((), self.global_step)
         with torch.no_grad():
             self.loss_sum += value
-            candidate = torch.where(value.isfinite(), self.bad_step, step)
+            candidate = torch.where(value.isfinite(), self.bad_step, self.global_step)
             torch.minimum(self.bad_step, candidate, out=self.bad_step)
         return value
 
