@@ -189,13 +189,7 @@ def _carry_gradients(
 
 
 @_carry_gradients.register_fake
-def _(
-    grad_added: Tensor,
-    grad_states: Tensor,
-    corrections: Tensor,
-    decay: Tensor,
-    keys: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _(grad_added: Tensor, grad_states: Tensor, *unused: Tensor) -> tuple[Tensor, Tensor]:
     return grad_added.new_empty(grad_added.shape), grad_states.new_empty(grad_states.shape)
 
 
