@@ -160,7 +160,7 @@ def _(values: Tensor, corrections: Tensor, decay: Tensor, keys: Tensor) -> tuple
     return added, states
 
 
-@torch.library.custom_op("lra::write_chunks_backward", mutates_args=())
+@torch.library.custom_op("lra::carry_gradients", mutates_args=())
 def _carry_gradients(
     grad_added: Tensor,
     grad_states: Tensor,
@@ -170,9 +170,9 @@ def _carry_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Compute the whole gradient of U, and λ, the whole gradient of the state after each chunk, from last to first.
 
-    With the incoming gradients dU_b and dS_b, and U_k,b the corrections of chunk b:
+    dU_b and dS_b are the incoming gradients of chunk b, U_k,b its corrections and G_b the whole gradient of U_b:
 
-        dU_b <- dU_b + K_b λ_b,    λ_(b-1) = dS_b + a_b λ_b - U_k,bᵀ dU_b.
+        G_b = dU_b + K_b λ_b,    λ_(b-1) = dS_b + a_b λ_b - U_k,bᵀ G_b.
     """
     adjoint = torch.zeros_like(grad_states[:, :, 0])
     grads = []
@@ -199,7 +199,7 @@ def _save_chunks(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Ten
 
 
 def _write_chunks_backward(ctx: Any, grad_added: Tensor, grad_states: Tensor) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of U_v, U_k, a and Kᵀ: dU, -dU Sᵀ, the sum of λ S, and λ Uᵀ."""
+    """Compute the gradients of U_v, U_k, a and Kᵀ: G, -G Sᵀ, the sum of λ S, and λ Uᵀ (``_carry_gradients``)."""
     corrections, decay, keys, added, states = ctx.saved_tensors
     grads, adjoints = _carry_gradients(grad_added, grad_states, corrections, decay, keys)
     grad_corrections = -grads @ states.mT
