@@ -44,6 +44,10 @@ class PrepareOptions(TaskOptions):
     force: bool
     verify: bool
 
+    def check(self) -> None:
+        if self.force and self.verify:
+            raise ValueError("force=true replaces data and verify=true only compares them; give one of them")
+
     @classmethod
     def from_config(cls, config: DictConfig, choices: DictConfig) -> Self:
         # An experiment also sets how a training reads the data, which preparation does not use.

@@ -237,6 +237,9 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
                 # tarfile keeps 1 KB for each of the release's millions of files. Its stubs lack the list of them.
                 tar.members.clear()  # type: ignore[attr-defined]
                 meter.add(raw.tell() - meter.size)
+            # tarfile takes the end of a truncated file for the end of the archive, which is a block of zeros.
+            if tar.fileobj.tell() < tar.offset + tarfile.BLOCKSIZE:
+                raise tarfile.ReadError("unexpected end of data")
             # The checksum of the compression stands behind the last member.
             while tar.fileobj.read(2**20):
                 pass

@@ -122,18 +122,9 @@ class Download:
             ValueError: `archive` is not a file, the checksum is wrong, the download failed or stalled, or the folder
                 is full or cannot be written. A failed download leaves nothing behind.
         """
-        # A copy that the user has: check it and read it in place.
+        # A copy that the user has is read in place.
         if self.archive is not None:
-            if self.archive.is_dir():
-                inspection = shlex.join(["lra", "data", "inspect", str(self.archive)])
-                remedy = f"{inspection} describes what it holds; the official file is {self.file_name}"
-                raise ValueError(f"{self.archive} is a folder in none of the layouts of source.archive: {remedy}")
-            if not self.archive.is_file():
-                raise ValueError(f"{self.archive} is not a file: source.archive must be {self.file_name}")
-            wrong = self._wrong_checksum(self.archive, progress)
-            if wrong is not None:
-                remedy = f"get {self.file_name} from {self.url} or, if another file is meant, add source.sha256={wrong}"
-                raise ValueError(f"{self.archive} has sha256 {wrong} instead of {self.sha256}: {remedy}")
+            self.check(self.archive, progress)
             return self.archive
 
         # The name in the folder of downloads: by checksum, or by address without a known checksum.
@@ -165,7 +156,20 @@ class Download:
                 shutil.rmtree(work, ignore_errors=True)
         return path
 
-    def _wrong_checksum(self, path: Path, progress: Progress) -> str | None:
+    def check(self, archive: Path, progress: Progress | None = None) -> None:
+        """Raise ValueError unless a path of the user is the file with the checksum."""
+        if archive.is_dir():
+            inspection = shlex.join(["lra", "data", "inspect", str(archive)])
+            remedy = f"{inspection} describes what it holds; the official file is {self.file_name}"
+            raise ValueError(f"{archive} is a folder in none of the layouts of source.archive: {remedy}")
+        if not archive.is_file():
+            raise ValueError(f"{archive} is not a file: source.archive must be {self.file_name}")
+        wrong = self._wrong_checksum(archive, progress)
+        if wrong is not None:
+            remedy = f"get {self.file_name} from {self.url} or, if another file is meant, add source.sha256={wrong}"
+            raise ValueError(f"{archive} has sha256 {wrong} instead of {self.sha256}: {remedy}")
+
+    def _wrong_checksum(self, path: Path, progress: Progress | None) -> str | None:
         """The checksum of a file if it is wrong, else None."""
         if self.sha256 is None:
             return None

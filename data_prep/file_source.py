@@ -223,6 +223,10 @@ class CopySource(FileSource):
         return has_val and any(self.choices[split] is not None for split in ("train", "val", "test"))
 
     def content(self) -> dict[str, Any]:
+        # The official data may be prepared already; they must not stand in for another file.
+        archive = self.download.archive
+        if self.copy is None and archive is not None and archive.exists():
+            self.download.check(archive)
         identity = (self.copy or self.download).identity
         if self._is_drawn:
             identity = identity | {"drawn": True}

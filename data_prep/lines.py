@@ -3,11 +3,11 @@
 import gzip
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from lra.data.progress import Progress, ReadMeter
+from lra.data.progress import DELAY, Progress, ReadMeter, hash_file, reporter
 
 from .archive import reading
 
@@ -48,6 +48,16 @@ def open_plain(path: Path) -> IO[bytes]:
         # GzipFile has the methods of IO, although its stubs do not declare the base class.
         return cast(IO[bytes], gzip.open(path, "rb"))
     return open(path, "rb")
+
+
+def content_digest(path: Path) -> str:
+    """Hash the content of a file, decompressed if its name ends in .gz. Raises ValueError if it is damaged."""
+    with ExitStack() as stack:
+        stack.enter_context(reading(path))
+        file = stack.enter_context(open_plain(path))
+        progress = stack.enter_context(reporter(path.name, DELAY))
+        meter = stack.enter_context(ReadMeter(str(path), progress, "checksum of the content"))
+        return hash_file(file, meter)
 
 
 @contextmanager

@@ -3,14 +3,13 @@
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from posixpath import basename, dirname
 from typing import IO, Any
 
 from lra.console import log
-from lra.data.progress import DELAY, Progress, ReadMeter, hash_file, read_blocks, reporter
+from lra.data.progress import Progress, read_blocks
 from lra.data.split import ExampleChunk
 
 from .archive import (
@@ -26,7 +25,7 @@ from .archive import (
     subfolders,
 )
 from .download import Download
-from .lines import open_lines, open_plain
+from .lines import content_digest, open_lines
 
 # No checksum is published. The address has been reported to answer with HTTP code 403; a mirror may be needed.
 OFFICIAL = Download(
@@ -120,6 +119,11 @@ class Release:
             if not _same_content(first, other):
                 folders = [_folder_of(copy) for copy in self.candidates]
                 raise ambiguous("source.release", [str(folder) for folder in folders])
+        # A plain file is read rather than its compressed copy, which must have the same content.
+        for path in first.values():
+            packed = path.with_name(f"{path.name}.gz")
+            if packed.is_file() and content_digest(packed) != content_digest(path):
+                raise ValueError(f"{path} and {packed} have different content: delete one of them")
         return first
 
     def most_complete(self) -> tuple[Path, dict[str, Path]]:
@@ -189,16 +193,7 @@ def _same_content(first: Paths, second: Paths) -> bool:
     if first_suffixes == second_suffixes:
         return False
     pairs = [(path, second[split]) for split, path in first.items()]
-    return all(_content_digest(path) == _content_digest(other) for path, other in pairs)
-
-
-def _content_digest(path: Path) -> str:
-    with ExitStack() as stack:
-        stack.enter_context(reading(path))
-        file = stack.enter_context(open_plain(path))
-        progress = stack.enter_context(reporter(path.name, DELAY))
-        meter = stack.enter_context(ReadMeter(str(path), progress, "checksum of the content"))
-        return hash_file(file, meter)
+    return all(content_digest(path) == content_digest(other) for path, other in pairs)
 
 
 class _HashedFile(io.RawIOBase):

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
+NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev", "eval"), "test": ("test",)}
 SUFFIXES = (".parquet", ".arrow")
 # Where the files of a split are below a folder.
 PLACES = ("{}[-.]*", "{}/*", "data/{}[-.]*", "*/{}/*", "*-{}[-.]*")
@@ -38,26 +38,37 @@ def find_parts(folder: Path) -> dict[str, list[Path]]:
     """Find the files of each split, in order; a split without files is left out.
 
     Raises:
-        ValueError: a file is missing among files that state their number, or files are named in two styles.
+        ValueError: a file is missing among files that state their number, files are named in two styles, or the splits
+            are in two places.
     """
     parts = {}
+    # The first file in each place.
+    places: dict[str, Path] = {}
     for split, names in NAMES.items():
-        files = _first_files(folder, names)
+        place, files = _first_files(folder, names)
         if files:
             _check_styles(files)
             _check_shards(files)
             parts[split] = files
+            places.setdefault(place, files[0])
+    if len(places) > 1:
+        first, second = list(places.values())[:2]
+        raise ValueError(f"{first} and {second} are splits in two layouts, maybe of two copies: keep one layout")
     return parts
 
 
-def _first_files(folder: Path, names: tuple[str, ...]) -> list[Path]:
-    """List the files of the first name and place that has any, so that no split is read twice."""
+def _first_files(folder: Path, names: tuple[str, ...]) -> tuple[str, list[Path]]:
+    """List the files of the first name and place that has any, so that no split is read twice.
+
+    Returns:
+        The place, one of ``PLACES``, and the files; both empty if there are none.
+    """
     for name in names:
         for pattern in PLACES:
             files = sorted(path for path in folder.glob(pattern.format(name)) if path.suffix in SUFFIXES)
             if files:
-                return files
-    return []
+                return pattern, files
+    return "", []
 
 
 def _check_styles(files: list[Path]) -> None:

@@ -4,6 +4,7 @@ Needs the extra ``parquet`` (pyarrow).
 """
 
 import itertools
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,13 +19,15 @@ from ..expressions import encode
 from .column_files import NAMES, find_parts
 from .layout import CHUNK, Export, Kind, Reader, SequenceExample, as_label, check_length, decode_image
 
-# Usual names of columns; of several, the first one is read.
-INPUTS = ("input_ids_0", "input_ids", "text1", "text", "Source", "source", "image", "img")
+# Usual names of columns; of several, the first one is read. Ids come last: another tokenizer may have made them.
+INPUTS = ("text1", "text", "Source", "source", "image", "img", "input_ids_0", "input_ids")
 SECOND = {"input_ids_0": "input_ids_1", "text1": "text2"}
 LABELS = ("label", "labels", "Target", "target")
 # What an example without an input lacks.
 NOUNS: dict[Kind, str] = {"bytes": "text", "pixels": "image", "expression": "expression"}
 BATCH = 1024  # examples read at a time
+# Last bytes of an arrow stream.
+STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 Row = tuple[list[np.ndarray], int | float]  # numbers of each text, and the label
 
@@ -190,12 +193,23 @@ def _open(arrow: Any, file: Any, path: Path) -> tuple[Any, int | None, Any]:
     try:
         # save_to_disk and the cache of the package write streams; other programs write files.
         stream = arrow.ipc.open_stream(file)
-        return stream.schema, None, lambda names: iter(stream)
     except arrow.ArrowInvalid:
         file.seek(0)
         reader = arrow.ipc.open_file(file)
         indices = range(reader.num_record_batches)
         return reader.schema, None, lambda names: map(reader.get_batch, indices)
+    _check_stream_end(file, path)
+    return stream.schema, None, lambda names: iter(stream)
+
+
+def _check_stream_end(file: Any, path: Path) -> None:
+    """Raise ValueError if a stream has no end marker; pyarrow does not notice a stream that is cut between batches."""
+    position = file.tell()
+    file.seek(-len(STREAM_END), os.SEEK_END)
+    end = file.read()
+    file.seek(position)
+    if end != STREAM_END:
+        raise ValueError(f"{path} lacks the end marker of an arrow stream, so it may be truncated: get it again")
 
 
 def _values(column: Any) -> Iterable[Any]:

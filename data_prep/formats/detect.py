@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..archive import reject_zip
+from ..archive import expand, reject_zip
 from . import aclimdb, arrays, lra_pickle, pixel_lines
 from .aclimdb import AclImdb
 from .cifar import Cifar, open_cifar
@@ -30,6 +30,8 @@ FORMATS = {
     "image": TaskFormat("pixels", 1, 10),
     "pathfinder": TaskFormat("pixels", 1, 2),
 }
+# Files of copies that are folders.
+FILE_SUFFIXES = (".parquet", ".arrow", ".npz", ".pickle")
 
 
 def open_copy(
@@ -48,7 +50,7 @@ def open_copy(
     """
     if path is None:
         return None
-    folder = Path(path).expanduser()
+    folder = expand(path)
     reject_zip(folder)
     if task == "image":
         # torchvision's archive, or an unpacked folder.
@@ -83,12 +85,12 @@ def open_reader(
         The reader; None if the path is none of these formats, so that the source reads the official one.
 
     Raises:
-        ValueError: the path is a zip archive, or a file of the copy is missing. A split that parquet or arrow files
-            lack is reported when it is read.
+        ValueError: the path is a zip archive or one file of a copy, or a file of the copy is missing. A split that
+            parquet or arrow files lack is reported when it is read.
     """
     if path is None:
         return None
-    folder = Path(path).expanduser()
+    folder = expand(path)
     reject_zip(folder)
     task_format = FORMATS[task]
     options: dict[str, Any] = {
@@ -96,6 +98,8 @@ def open_reader(
         "num_classes": task_format.num_classes,
         "length": length,
     }
+    if folder.is_file() and folder.suffix in FILE_SUFFIXES:
+        raise ValueError(f"{folder} is one file of a copy: name its folder, {folder.parent}")
     if not folder.is_dir():
         return None
     if lra_pickle.has_files(folder, stem or task):

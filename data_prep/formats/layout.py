@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from lra.console import log
 from lra.data.progress import Progress, ReadMeter
 from lra.data.source import Source
 from lra.data.split import ExampleChunk
@@ -88,6 +89,8 @@ class Reader(ABC):
         Raises:
             ValueError: the file is damaged or does not belong to the task.
         """
+        # A folder may hold the task in several formats, of which one is read.
+        log(f"reading {self.files.get(split, self.path)}")
         with ReadMeter(f"{self.path}: {split}") as meter:
             yield from self._examples(split, progress)
             # The files are read to their end by now.

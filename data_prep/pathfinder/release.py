@@ -42,7 +42,7 @@ class Folder:
     def candidates(self) -> list[Path]:
         """The path if it holds metadata, else every folder of this contour and size at or below it."""
         if (self.path / "metadata").is_dir():
-            contour = CONTOUR_OF_FOLDER.get(self.path.resolve().name)
+            contour = CONTOUR_OF_FOLDER.get(self.path.absolute().name, CONTOUR_OF_FOLDER.get(self.path.resolve().name))
             if contour is not None and FOLDERS[contour] != self.inner:
                 raise ValueError(f"{self.path} holds images of contour {contour}: add source.contour={contour}")
             return [self.path]

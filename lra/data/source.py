@@ -204,7 +204,9 @@ class Source(ABC):
             self.fetch(folder.parent, progress)
             splits = self.splits(workers=workers, progress=progress)
             with explain_full_disk(folder):
-                write(folder, splits, provenance=self.provenance, towers=self.towers, raw=raw)
+                # The files must not have changed while they were read.
+                check = lambda: self.raw
+                write(folder, splits, provenance=self.provenance, towers=self.towers, raw=raw, check=check)
         seconds = time.perf_counter() - start
         size = sum(file.stat().st_size for file in folder.iterdir())
         log(f"{self.name}: {size / 1e6:.1f} MB in {seconds:.1f} s at {folder}")

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,7 @@ def write(
     provenance: dict,
     towers: int = 1,
     raw: dict | None = None,
+    check: Callable[[], object] | None = None,
 ) -> None:
     """Write the splits chunk by chunk; `folder` appears complete or not at all, and replaces one that exists.
 
@@ -104,6 +105,7 @@ def write(
         provenance: the source's name, version and arguments, compared by ``load``.
         towers: sequences of an example.
         raw: path and state of the user's files, which are no part of the provenance; None for no raw.json.
+        check: called when the splits are written; an error that it raises discards them.
 
     Raises:
         OSError: the disk is full or cannot be written.
@@ -118,6 +120,8 @@ def write(
         files: dict[str, dict] = {}
         for split, chunks in splits.items():
             files |= _write_split(work, split, chunks, towers)
+        if check is not None:
+            check()
         meta = {"format": FORMAT, "provenance": provenance, "towers": towers, "splits": list(splits), "files": files}
         description = json.dumps(meta, indent=1)
         (work / META).write_text(description, encoding="utf-8")

@@ -66,7 +66,9 @@ def grey_records(split):
     return [(int(record[0]), grey_bytes(record[1:].reshape(3, 1024).T)) for record in CIFAR[split]]
 
 
-def test_archive_order_keeps_image_order_of_batches(tmp_path):
+def test_archive_order_keeps_image_order_of_batches(tmp_path, monkeypatch):
+    # The six images of a file are converted in parts of four and two.
+    monkeypatch.setattr("data_prep.image.CHUNK", 4)
     train = grey_records("train")
     splits = prepared(Image(**options_of(Image, tmp_path), order="archive"), tmp_path / "data")
     assert splits == {"train": train[:20], "val": train[20:], "test": grey_records("test")}
@@ -118,6 +120,10 @@ def test_text_splits_match_paper(tmp_path, reviews):
     # The validation set is the test set, which is stored only once.
     file_stems = {path.name.split(".")[0] for path in source.folder(tmp_path / "data").iterdir()}
     assert file_stems == {"train", "test", "meta", "raw", "SHA256SUMS"}
+    # Another file is not replaced by these data.
+    (tmp_path / "other.tar.gz").write_bytes(b"other")
+    with pytest.raises(ValueError, match=r"other.tar.gz has sha256 .* instead of"):
+        Text(**reviews | {"archive": tmp_path / "other.tar.gz"}).folder(tmp_path / "data")
 
 
 def test_review_texts_match_tfds(tmp_path, reviews):
@@ -222,6 +228,15 @@ def test_hard_link_in_archive_raises(tmp_path):
         tar.add(tmp_path / "second")
     with pytest.raises(ValueError, match="second is a hard link; pack it again with tar --hard-dereference"):
         list(members(tmp_path / "some.tar", lambda name: True, silent))
+
+
+def test_archive_cut_between_members_raises(tmp_path):
+    path = tmp_path / "some.tar"
+    write_tar(path, {f"a/{i}": bytes(512) for i in range(4)}, mode="w:")
+    # Two members, each with a header of 512 bytes.
+    path.write_bytes(path.read_bytes()[:2048])
+    with pytest.raises(ValueError, match="unexpected end of data"), reading(path):
+        list(members(path, lambda name: True, silent))
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, 1])

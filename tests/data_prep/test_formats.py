@@ -324,8 +324,13 @@ def test_parquet_and_arrow_columns_are_read_for_each_task(tmp_path, suffix):
     assert_rejected(source, tmp_path / "bad", "part has no .parquet or .arrow file of val; its name begins with val")
     message = r"columns left, right, cites: name them by source.columns=\[text1,text2,lab"
     assert_rejected(Retrieval(release=pairs), tmp_path / "bad", message)
-    text = write("text", [(a, y) for a, _, y in ascii_texts], ["text", "label"])
+    # Ids of another tokenizer are not read if the texts are there.
+    text = write("text", [(a, y, [9]) for a, _, y in ascii_texts], ["text", "label", "input_ids"])
     assert prepared(Text(archive=text), data) == split_examples([(y, a) for y, a, _ in expected_pairs])
+    if suffix == "stream":
+        (file,) = (text / "train").iterdir()
+        file.write_bytes(file.read_bytes()[:-8])
+        assert_rejected(Text(archive=text), tmp_path / "bad", "arrow lacks the end marker of an arrow stream")
     assert_error(r"source.columns must be 1 of inputs, then the label, got \['a'\]", Text, archive=text, columns=["a"])
     trees = write("trees", [(decode(ids), y) for ids, y in listops()], ["Source", "Target"])
     assert prepared(ListOps(release=trees), data) == split_examples([(y, ids.tobytes()) for ids, y in listops()])
@@ -368,6 +373,7 @@ COLUMN_FILES = {
     "train-0-of-1.parquet and .*/train.parquet are named": ["train-0-of-1.parquet", "train.parquet"],
     "test.arrow and .*/test.parquet are named in two": ["test.arrow", "test.parquet"],
     "a-train.arrow and .*/b-train.arrow are named in two": ["a-train.arrow", "b-train.arrow"],
+    "data/test.parquet are splits in two layouts": ["train.parquet", "data/test.parquet"],
     "val-0.*a.arrow and .*b.arrow are the same part": [f"val-0-of-1-{digit * 16}.arrow" for digit in "ab"],
 }
 
