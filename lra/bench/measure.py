@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..config.errors import failure
+from ..ops.untraced import FUNCTIONS
 
 # Status of a step for which no time is left.
 LEFT_OUT = "left out: no time"
@@ -138,8 +139,8 @@ def _milliseconds(step: Callable[[], object], calls: int, device: str, clock: Cl
 def peak_bytes(step: Callable[[], object], device: str = "cpu") -> int:
     """Measure the most bytes of tensors alive at once during step(), above the bytes before it.
 
-    On a GPU this is the allocator's own count; on a CPU it counts the storages that operators return, without the
-    scratch space inside an operator.
+    On a GPU this is the allocator's own count; on a CPU it counts the storages that operators return, also inside the
+    operators of ``lra.ops.untraced``, without the scratch space inside PyTorch's own operators.
 
     Args:
         step: function to call once.
@@ -170,7 +171,13 @@ class _LiveBytes(TorchDispatchMode):
         # The storages of the arguments exist already.
         arguments = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         argument_storages = {id(x.untyped_storage()) for x in arguments}
-        out = func(*args, **(kwargs or {}))
+        function = FUNCTIONS.get(func.name())
+        if function is None:
+            out = func(*args, **(kwargs or {}))
+        else:
+            # An operator of this package: the tensors that its function makes count too.
+            with self:
+                out = function(*args, **(kwargs or {}))
         for x in tree_leaves(out):
             if isinstance(x, torch.Tensor):
                 storage = x.untyped_storage()

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from .untraced import operator
+
 
 def append_reversed(x: Tensor, dim: int) -> Tensor:
     """Append a copy of every example with its positions reversed: (N,...) -> (2 N,...), both directions as one batch.
@@ -40,9 +42,7 @@ def boundary_states(
     return _boundary_states(decay, increments, reverse)
 
 
-# An operator of PyTorch: torch.compile does not trace it, so it does not unroll the loop, which would be compiled again
-# for each number of chunks.
-@torch.library.custom_op("lra::boundary_states", mutates_args=())
+@operator("boundary_states")
 def _boundary_states(decay: Tensor, increments: Tensor, reverse: bool) -> Tensor:
     """Compute the state before each chunk, or after it from the last one: two tensor operations for each chunk."""
     chunk_decays = decay.unbind(-3)

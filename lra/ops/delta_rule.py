@@ -26,6 +26,7 @@ from torch import Tensor
 from .blocks import split_blocks
 from .chunks import append_reversed, causal_mask, chunk_size
 from .precision import full_precision
+from .untraced import operator
 
 
 @full_precision
@@ -127,9 +128,8 @@ def _read_earlier(
     return read[:, :, :length], added[:, :, :length]
 
 
-# The loop over chunks and its gradient are operators of PyTorch. torch.compile does not trace them: it would unroll the
-# loop and compile it again for each number of chunks.
-@torch.library.custom_op("lra::write_chunks", mutates_args=())
+# The loop over chunks and its gradient. ``_carry_gradients`` has no gradient itself: there are no second derivatives.
+@operator("write_chunks")
 def _write_chunks(values: Tensor, corrections: Tensor, decay: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
     """Write one chunk after the other, because what a chunk really adds, U = U_v - U_k S, depends on the state.
 
@@ -160,7 +160,7 @@ def _(values: Tensor, corrections: Tensor, decay: Tensor, keys: Tensor) -> tuple
     return added, states
 
 
-@torch.library.custom_op("lra::carry_gradients", mutates_args=())
+@operator("carry_gradients")
 def _carry_gradients(
     grad_added: Tensor,
     grad_states: Tensor,
@@ -170,9 +170,9 @@ def _carry_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Compute the whole gradient of U, and λ, the whole gradient of the state after each chunk, from last to first.
 
-    dU_b and dS_b are the incoming gradients of chunk b, U_k,b its corrections and G_b the whole gradient of U_b:
+    dU_b and dS_b are the incoming gradients of chunk b, U_k,b its corrections and W_b the whole gradient of U_b:
 
-        G_b = dU_b + K_b λ_b,    λ_(b-1) = dS_b + a_b λ_b - U_k,bᵀ G_b.
+        W_b = dU_b + K_b λ_b,    λ_(b-1) = dS_b + a_b λ_b - U_k,bᵀ W_b.
     """
     adjoint = torch.zeros_like(grad_states[:, :, 0])
     grads = []
@@ -199,7 +199,7 @@ def _save_chunks(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Ten
 
 
 def _write_chunks_backward(ctx: Any, grad_added: Tensor, grad_states: Tensor) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of U_v, U_k, a and Kᵀ: G, -G Sᵀ, the sum of λ S, and λ Uᵀ (``_carry_gradients``)."""
+    """Compute the gradients of U_v, U_k, a and Kᵀ: W, -W Sᵀ, the sum of λ S, and λ Uᵀ (``_carry_gradients``)."""
     corrections, decay, keys, added, states = ctx.saved_tensors
     grads, adjoints = _carry_gradients(grad_added, grad_states, corrections, decay, keys)
     grad_corrections = -grads @ states.mT

@@ -17,6 +17,7 @@ from torch import Tensor
 from .blocks import split_blocks
 from .chunks import append_reversed
 from .precision import full_precision
+from .untraced import operator
 
 # Positions of a chunk of ``diagonal_scan``.
 CHUNK = 16
@@ -53,8 +54,7 @@ def diagonal_recurrence(
     return forward + backward.flip(1) - inputs
 
 
-# The two recurrences are operators of PyTorch. torch.compile does not trace them: it would unroll their loops.
-@torch.library.custom_op("lra::recurrence", mutates_args=())
+@operator("recurrence")
 def _recurrence(log_decay: Tensor, inputs: Tensor) -> Tensor:
     """Compute the recurrence from left to right; only the decays and the states are saved for the backward pass."""
     return scan(log_decay, inputs).contiguous()
@@ -144,7 +144,7 @@ def diagonal_scan(
     return _constant_scan(decay, inputs, reverse)
 
 
-@torch.library.custom_op("lra::constant_scan", mutates_args=())
+@operator("constant_scan")
 def _constant_scan(decay: Tensor, inputs: Tensor, reverse: bool) -> Tensor:
     return _scan_constant(decay, inputs, reverse).contiguous()
 
