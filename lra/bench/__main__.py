@@ -34,6 +34,8 @@ def bench(options: BenchOptions) -> None:
         ValueError: a name is unknown, a number out of range, or the record cannot be written.
     """
     device = select_device(options.device)
+    if options.clock == "cpu" and device == "cuda":
+        raise ValueError("clock=cpu measures a CPU, and the device is cuda; add device=cpu or clock=wall")
     if options.threads:
         torch.set_num_threads(options.threads)
     options = contestants.expand_mechanisms(options)

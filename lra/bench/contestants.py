@@ -16,7 +16,7 @@ from ..config.compose import compose, config_dirs, mechanism_overrides
 from ..config.experiment import Experiment
 from ..config.options import Options
 from ..config.schema import Compile, Device, Name, Number, Precision, Some, Threads, Trainer
-from ..options import Least, Positive, Whole
+from ..options import Least, Positive, Range, Whole
 from .measure import Clock
 
 MECHANISMS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")  # mechanisms=all
@@ -28,6 +28,9 @@ Pad = Annotated[
         description="fixed, batch, none or compact, or with micro-batches, such as batch/8",
     ),
 ]
+
+# Lists of which every combination is measured.
+LISTS = ("modes", "n", "batch", "heads", "head_dim", "dtype", "tasks", "pads")
 
 
 class BenchOptions(Options):
@@ -65,18 +68,33 @@ class BenchOptions(Options):
     sample_ms: Least
     clock: Clock
     # Limits of the time, steps of a profile, and the record.
-    limit: Least | None
-    budget_s: Least | None
+    limit: Annotated[Number, Range(above=0)] | None
+    budget_s: Annotated[Number, Range(above=0)] | None
     steps: Positive
     runs: Path
     claims: dict[str, Number]
 
+    def check(self) -> None:
+        if self.batches == "random" and self.pads != ["fixed"]:
+            raise ValueError("pads needs batches=data; batches=random has full sequences without padding")
+        if "step" not in self.what and self.what != "profile" and self.pads != ["fixed"]:
+            raise ValueError("pads needs what=step or what=profile; other measurements have no padding")
+        if any(line.lstrip("+~").startswith("trainer") for line in self.overrides):
+            raise ValueError("overrides cannot set the trainer; use trainer=, dtype=, compile=, threads= or device=")
+
     def resolve(self) -> Self:
-        """Override device, dtype, compilation and threads by the options of ``trainer=``."""
-        trainer = self.trainer
+        """Drop repeated values, and override device, dtype, compilation and threads by the options of ``trainer=``."""
+        # Two rows of one length would have no growth.
+        lists = {key: list(dict.fromkeys(getattr(self, key))) for key in LISTS}
+        if isinstance(self.what, list):
+            lists["what"] = list(dict.fromkeys(self.what))
+        options = self.replace(**lists)
+        trainer = options.trainer
         if trainer is None:
-            return self
-        return self.replace(
+            return options
+        if trainer.devices != 1:
+            raise ValueError(f"trainer.devices must be 1, not {trainer.devices}: a benchmark is one process")
+        return options.replace(
             device=trainer.device,
             dtype=[trainer.precision],
             compile=trainer.compile,

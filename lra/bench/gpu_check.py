@@ -224,6 +224,9 @@ def _done(home: Path, name: str) -> Path:
 
 def main() -> None:
     """Run the check if there is a GPU."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print("usage: lra bench gpu-check minutes=25    (default: 8)")
+        return
     arguments = " ".join(sys.argv[1:]) or "minutes=8"
     match = re.fullmatch(r"minutes=(\d+(?:\.\d+)?)", arguments)
     minutes = float(match[1]) if match else 0.0

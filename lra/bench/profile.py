@@ -12,6 +12,7 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEventAvg
 from torch.profiler import ProfilerActivity, profile
 
+from ..console import log
 from ..data.datamodule import Batch
 from ..results.table import Table, frame
 from ..train.callbacks import Divergence, Stopwatch
@@ -85,6 +86,14 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     Raises:
         ValueError: the mechanism cannot run here.
     """
+    keys = ["tasks", *Shape._fields]
+    if options.batches == "data":
+        # The length is the task's own.
+        keys.remove("n")
+        keys.append("pads")
+    shortened = [key for key in keys if len(getattr(options, key)) > 1]
+    if shortened:
+        log(f"what=profile takes the first value of {', '.join(shortened)}")
     first_values = [getattr(options, key)[0] for key in Shape._fields]
     shape = Shape(*first_values)
     pad = None

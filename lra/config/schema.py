@@ -16,7 +16,7 @@ from ..model.pretrainer import Loss, MaskId, Objective
 from ..ops.metrics import Metric
 from ..options import Above, Positive, Range, Share, Whole, is_name
 from .base import Section
-from .target import Constructor, Constructors, Target
+from .target import Constructor, Constructors, Target, options_of
 
 T = TypeVar("T")
 as_list = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
@@ -107,6 +107,13 @@ class Model(Section):
     def check(self) -> None:
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(f"model.heads must divide model.dim {self.dim}, not {self.heads}; or set model.head_dim")
+        if self.embed and self.positions == "none" and self.embed.get("positions", True):
+            kinds, _ = options_of(self.embed.function)
+            if "positions" in kinds:
+                # Hydra adds an option that the configuration does not have only with a plus.
+                plus = "" if "positions" in self.embed.options else "+"
+                remedy = f"add {plus}model.embed.positions=false"
+                raise ValueError(f"model.positions=none does not reach model.embed; {remedy}")
 
 
 def nearest_divisor(number: int, value: int) -> int:
@@ -142,6 +149,10 @@ class Optim(Section):
     def check(self) -> None:
         if self.micro_batch and self.batch % self.micro_batch:
             raise ValueError(f"optim.micro_batch must divide optim.batch {self.batch}, not {self.micro_batch}")
+        if self.cosine and self.schedule != "cosine":
+            raise ValueError(f"optim.cosine must be null with optim.schedule={self.schedule}, not {self.cosine}")
+        if self.warmup_power != 1 and self.schedule == "one_cycle":
+            raise ValueError(f"optim.warmup_power must be 1 with optim.schedule=one_cycle, not {self.warmup_power}")
         # Both faults of the schedule at once, with the overrides that correct them.
         faults: list[str] = []
         remedies: list[str] = []

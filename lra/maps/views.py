@@ -122,9 +122,11 @@ def positions(at: int | list, side: int | None, real: Tensor) -> list[int]:
         real: whether a position is a real token (L,).
 
     Raises:
-        ValueError: a position does not exist or is padding.
+        ValueError: there is no position, a position does not exist or is padding.
     """
     places: list = list(at) if isinstance(at, list) else [at]
+    if not places:
+        raise ValueError("at=[] names no position; name one, as in at=0, or leave out at")
     # Two numbers of an image are the row and the column of one pixel.
     are_numbers = all(isinstance(place, int) for place in places)
     if side and len(places) == 2 and are_numbers:

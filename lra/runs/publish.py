@@ -54,6 +54,10 @@ def publish(options: PublishOptions) -> None:
         remedy = "name a folder with one of them"
         raise ValueError(f"two runs below {options.runs} have the same study, task, label and seed; {remedy}")
 
+    missing = sorted(set(options.weights) - {run.seed for run in runs.values()})
+    if missing:
+        raise ValueError(f"weights={missing}: {options.runs} has no run with such a seed")
+
     # 2. Check all runs, study by study, before anything is written.
     studies: dict[Path, dict[Path, RunDir]] = defaultdict(dict)
     for path, run in runs.items():

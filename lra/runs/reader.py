@@ -181,14 +181,16 @@ def differing_choices(seed_dirs: Iterable[Path]) -> list[str]:
 
     Training refuses such seeds, so they come from folders that were merged, or from an earlier version.
     """
-    # Seeds with equal choices have equal files.
-    folder_of = {}
-    for seed_dir in seed_dirs:
-        path = seed_dir / config_file.NAME
-        if path.is_file():
-            folder_of[path.read_bytes()] = seed_dir
+    # Seeds with equal choices have equal files. Published seeds have no files, so each of them is compared.
+    folder_of: dict[Path | bytes, Path] = {}
     keys = set()
     with contextlib.suppress(ValueError):
+        for seed_dir in seed_dirs:
+            path = seed_dir / config_file.NAME
+            if published.find(seed_dir):
+                folder_of[seed_dir] = seed_dir
+            elif path.is_file():
+                folder_of[path.read_bytes()] = seed_dir
         all_choices = [read_choices(seed_dir) for seed_dir in folder_of.values()]
         for choices in all_choices[1:]:
             keys |= config_file.differing_keys(all_choices[0], choices)

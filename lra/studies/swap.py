@@ -58,6 +58,11 @@ class TransferOptions(MechanismOptions):
         if "task" in tree:
             raise ValueError("a transfer has the task of its run; leave out task=")
 
+    def check(self) -> None:
+        for key, value in self.optim:
+            if value is not None and not self.steps:
+                raise ValueError(f"optim.{key} is an option of the fine-tuning; add steps=<number>")
+
 
 def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Experiment]:
     """Restore the experiment of a finished run, and derive the one with the mechanism and fine-tuning of a transfer.

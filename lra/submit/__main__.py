@@ -130,7 +130,10 @@ def verify_submission(name: str, options: SubmitOptions) -> None:
     if reasons:
         raise ValueError(rejection(folder, reasons))
     # The commands that a verification without reruns prints write them to runs/verify-<name>.
-    rerun_folder = options.runs or Path("runs") / f"verify-{name}"
+    default_folder = Path("runs") / f"verify-{name}"
+    rerun_folder = options.runs or default_folder
+    if rerun_folder != default_folder and not rerun_folder.is_dir():
+        raise ValueError(f"runs={rerun_folder} is not a folder; name the folder of the rerun")
     reruns: list[Published] = []
     if rerun_folder.is_dir():
         with importable(folder):

@@ -38,6 +38,15 @@ class SweepFile(Section):
     mechanisms: list[str] = Field([])
 
 
+# Options that a sweep sets for each of its runs.
+SWEEP_KEYS = ("runs", "study", "seeds", "budget", "protocol")
+
+
+def override_keys(overrides: list[str]) -> list[str]:
+    """List the keys that overrides set or remove."""
+    return [line.lstrip("+~").partition("=")[0] for line in overrides]
+
+
 class ManyRunsOptions(Options):
     """The options that commands on many runs share."""
 
@@ -50,6 +59,11 @@ class ManyRunsOptions(Options):
     overrides: list[str]
     measure: Least
     minutes: Above | None
+
+    def check(self) -> None:
+        for key in override_keys(self.overrides):
+            if key in SWEEP_KEYS:
+                raise ValueError(f"overrides: {key}= is an option of the command itself, not of its overrides")
 
 
 class SweepOptions(ManyRunsOptions):
@@ -68,6 +82,11 @@ class SweepOptions(ManyRunsOptions):
                 raise ValueError(f"{group} {SEARCH_ONLY}")
 
     def check(self) -> None:
+        super().check()
+        if self.sweep.search and "optim.lr" in override_keys(self.overrides):
+            raise ValueError("overrides: the search decides optim.lr; set its rates by sweep.search.rates=[...]")
+        if not all(text.strip() for text in self.mechanisms):
+            raise ValueError("mechanisms must be names of conf/attn with options, not ''")
         if not self.sweep.grids and not self.sweep.search:
             raise ValueError(f"sweep={self.sweep.name} has no run: its yaml needs grids or search")
         if self.mechanisms and not self.sweep.search:

@@ -174,7 +174,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     if skipped and not runs:
         raise ValueError(skipped[0])
     if len({run.folder for run in runs}) < len(runs):
-        raise ValueError(f"sweep={options.sweep.name} has the same run twice; every axis must change the label")
+        raise ValueError("the sweep has the same run twice: a value is listed twice, or an axis is not in the label")
     return runs, skipped
 
 

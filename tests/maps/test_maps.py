@@ -133,7 +133,9 @@ def test_reading_weights_and_positions_from_options():
         assert views.reading_weights([None, 1], mask, pool, 5).tolist() == [[1, 0, 0, 0, 0], [0, 0, 1, 0, 0]]
     assert views.positions([[0, 1], [1, 0]], 2, mask) == [1, 2]
     assert views.positions([1, 0], 2, mask) == [2] and views.positions([1, 0], None, mask) == [1, 0]
-    for at, side, reason in ((3, None, "masked as padding"), (4, None, "from 0 to 3"), ([[2, 0]], 2, "a row of at")):
+    cases = [(3, None, "masked as padding"), (4, None, "from 0 to 3")]
+    cases += [([[2, 0]], 2, "a row of at"), ([], 2, "no position")]
+    for at, side, reason in cases:
         assert_error(reason, views.positions, at, side, mask)
 
 

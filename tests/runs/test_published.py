@@ -173,6 +173,7 @@ def test_publish_adds_complete_runs_once_in_any_number_of_steps(home, publish_mi
 def test_publish_copies_weights_of_selected_seeds_exactly(home, publish_mine, monkeypatch):
     publish_mine()
     old_files = contents(home / "out")
+    assert "weights=[9]: " in publish_mine("weights=[0,9]")[0]
     publish_mine("weights=[0]")
     (copy,) = (home / "out").rglob(checkpoint.BEST)
     assert copy.parent.name == "seed-0" and copy.read_bytes() == (WEIGHTS[0] / checkpoint.BEST).read_bytes()

@@ -291,5 +291,7 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
 
 
 def test_submissions_in_repository_are_valid():
-    for folder in submission_record.folders(CONF.parent / "submissions"):
+    folders = submission_record.folders(CONF.parent / "submissions")
+    assert folders
+    for folder in folders:
         assert check_folder(folder) == [], folder

@@ -127,7 +127,7 @@ def factorise(options: FactoriseOptions) -> None:
     kinds = KINDS if "all" in options.kinds else options.kinds
     home = options.runs / "factorise"
     results = []
-    for kind in kinds:
+    for kind in dict.fromkeys(kinds):
         results_of_kind = []
         try:
             for name, x in KINDS[kind]():

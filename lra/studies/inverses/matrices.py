@@ -53,6 +53,12 @@ class InversesOptions(QKVOptions):
     counts: Some[Annotated[int, Range(2)]]
     threads: Threads | None
 
+    def check(self) -> None:
+        super().check()
+        largest = max(self.counts)
+        if self.run is None and largest > self.length:
+            raise ValueError(f"counts must be at most {self.length}, the length, not {largest}")
+
 
 def random_layers(options: InversesOptions) -> Iterator[InvertedLayer]:
     """Yield the matrices of SOFT, Nystromformer and CUR on random tokens, for every kind of tokens and every m.
@@ -62,13 +68,13 @@ def random_layers(options: InversesOptions) -> Iterator[InvertedLayer]:
     """
     D = options.head_dim
     sizes = Sizes(heads=options.heads, head_dim=D, value_dim=D, length=options.length)
-    for kind in options.kinds:
+    for kind in dict.fromkeys(options.kinds):
         # An example of random tokens has one layer.
         examples = []
         for (layer,) in generate(kind, options).examples:
             q, k, v = layer
             examples.append({"q": q, "k": k, "v": v})
-        for m in options.counts:
+        for m in dict.fromkeys(options.counts):
             attentions = {
                 "soft": Soft(sizes, count=m),
                 "nystrom": Nystrom(sizes, landmarks=m, kernel=0),

@@ -40,5 +40,7 @@ class PretrainedOptions(Options):
             value = getattr(self, name)
             if value > self.train:
                 raise ValueError(f"{name} must be at most {self.train}, the number of training examples, got {value}")
+        if self.out and self.out.is_dir():
+            raise ValueError(f"out={self.out} is a folder; name a .json file")
         if self.out and self.out.suffix == ".png":
             raise ValueError(f"out={self.out} is the path of the figure; name a .json file")

@@ -171,10 +171,12 @@ def score_swaps(run: RunDir, options: ProbesOptions, device: str) -> None:
     for name in options.swaps:
         transfer = _transfer_options(run, options, name)
         try:
+            if transfer.unavailable:
+                raise ValueError(transfer.unavailable)
             source, target = experiments(run, transfer)
             _, other = swap(run, source, target)
         except ValueError as error:
-            # The weights do not fit the other mechanism, or it has other attention weights: the cell stays empty.
+            # The mechanism cannot run here, has other attention weights, or the run's do not fit: the cell stays empty.
             log(f"{r.task} {r.label} -> {name} seed {r.seed}: {error}")
             continue
         score = measure.score(other.to(device), scored, r.metric)
