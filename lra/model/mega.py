@@ -28,7 +28,7 @@ class Mega(Checked, nn.Module):
         5. x ← x + sigmoid(u) (SiLU(h + (o SiLU(r)) W_o) - x)
         6. x + W_2 SiLU(W_1 norm(x))
 
-    Softmax attention takes O(L² (z + hidden)) time, within chunks O(L chunk (z + hidden)) time. Like every block it
+    Softmax attention takes O(L min(chunk, L) (z + hidden)) time; without chunks the minimum is L. Like every block it
     takes a ``memory`` and passes it on (``lra.model.blocks``). ``lra/reference/mega.py`` has the same equations for one
     sequence.
 

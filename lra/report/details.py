@@ -68,7 +68,7 @@ def details(rows: list[Row]) -> list[Table]:
 
 
 def _fresh_results(row: Row) -> dict[int, FreshTest]:
-    """Read the fresh-test results of a row; none if a file is damaged, which ``page.read_artifacts`` reports."""
+    """Read the fresh-test results of a row; none if a file is damaged, which ``export`` reports."""
     try:
         return fresh_results(row)
     except ValueError:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ..evaluate import record as fresh_record
 from ..io.atomic import write
 from ..names import unique_names
 from ..results import figures, paper_values
@@ -141,6 +142,12 @@ def _read_studies(studies: Studies) -> tuple[list[page.Study], list[str]]:
             runs[folder] = files
             run_curves[folder] = files.curves
             unreadable += messages
+        # The published runs of a study share one table of fresh tests.
+        for home in dict.fromkeys(Path(*folder.parts[:-3]) for folder in runs):
+            try:
+                fresh_record.read_table(home)
+            except ValueError as error:
+                unreadable.append(str(error))
         curves = learning_curves.by_task(rows, run_curves)
         # The trials of a mechanism all have the same speed: their bubbles would cover each other.
         is_search = name.endswith(SEARCH_SUFFIX)

@@ -10,6 +10,7 @@ from ..board import chapter as board
 from ..board import costs
 from ..board.results import BoardResults
 from ..config import CONF
+from ..evaluate import record as fresh_record
 from ..io.atomic import write
 from ..names import stem
 from ..results import bench_record, figures
@@ -57,6 +58,9 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     studies, damaged = collect(home)
     if damaged:
         raise ValueError("; ".join(damaged))
+    # The tables of details would leave out damaged fresh tests without a message; this raises.
+    for name in studies:
+        fresh_record.read_table(home / name)
     benchmarks = []
     cost_file = home / BOARD / costs.FILE
     if cost_file.is_file():

@@ -99,7 +99,7 @@ def lr_table(rows: list[Row]) -> Table | None:
 def _scores_by_rate(by_rate: dict[str, Row]) -> str:
     """Format the validation score of each rate: "0.001 40.00, 0.01 38.00 (collapsed 5/5)".
 
-    The number of seeds is shown if it differs between rates.
+    The number of seeds is shown if it differs between rates. A score is the mean over the seeds that did not diverge.
     """
     seed_counts = {row.n for row in by_rate.values() if row.val is not None}
     parts = []
@@ -108,6 +108,8 @@ def _scores_by_rate(by_rate: dict[str, Row]) -> str:
         part = f"{rate} {number(row.val)}"
         if len(seed_counts) > 1 and row.val is not None:
             part += f" (n = {row.n})"
+        if row.num_failed and row.n:
+            part += f" (diverged {row.num_failed}/{row.n + row.num_failed})"
         if row.collapsed:
             part += f" (collapsed {len(row.collapsed)}/{row.n})"
         parts.append(part)

@@ -123,7 +123,8 @@ def test_card_shows_results_costs_and_published_scores(everything):
     parts = ("masked pretraining", "Complexity: O(L² (D + E)) time, O(L) memory\n", "SOFT T12")
     assert all(part in sdpa for part in parts) and "| nystrom-optim.lr=0.001" in cards.card("nystrom", everything)
     mega = cards.card("mega", everything)
-    assert "A whole layer: gated attention over a moving average" in mega and "O(L² (z + hidden)) time" in mega
+    parts = ("A whole layer: gated attention over a moving average", "O(L min(chunk, L) (z + hidden)) time\n")
+    assert all(part in mega for part in parts)
     # Runs with another learning rate and checks that published behaviour fails.
     assert "papers' budget, optim.lr=0.001**: 36.18 ± 0.19" in cards.card("linear", everything)
     assert "passes 10 of 12" in cards.card("nystrom_original", everything)

@@ -158,10 +158,11 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     add_seeds(tmp_path, "linear-count=8-optim.lr=3e-05", (51.0, 53.0), val=55.0)
     add_seeds(tmp_path, "mean", (19.0, 21.0), val=20.0)
     diverged(tmp_path, 7, label="linear-count=8-optim.lr=0.1")
+    diverged(tmp_path, 7, label="linear-count=8-optim.lr=0.01", seed=2)
     (line,) = lr_cells(tmp_path).values()
     assert (line["budget's rate"].value, line["best rate"].value, line["rate"].text) == (49.0, 52.0, "3e-05")
     assert line["best rate"].n == 2 and line["best rate"].std == pytest.approx(2**0.5)
-    assert line["val at each rate"].text == "budget's 50.00, 3e-05 55.00, 0.01 40.00, 0.1 -"
+    assert line["val at each rate"].text == "budget's 50.00, 3e-05 55.00, 0.01 40.00 (diverged 1/3), 0.1 -"
     # Other tables show the default rate.
     tables_by_title = {table.title: table for table in tables(records.of_study(tmp_path))[0]}
     assert "Best learning rate" in tables_by_title and "Pretraining on the task's own inputs" not in tables_by_title
@@ -172,8 +173,8 @@ def test_lr_search_chooses_rate_by_validation_score(tmp_path):
     add_seeds(tmp_path, "psf-optim.lr=0.1", (29.0, 31.0))
     add(tmp_path, label="mean-optim.lr=0.01", val=10.0)
     assert lr_cells(tmp_path)["mean"]["rate"].text == "budget's"
-    line = lr_cells(tmp_path)["linear-count=8"]
-    assert line["val at each rate"].text == "budget's 50.00 (n = 3), 3e-05 55.00 (n = 2), 0.01 40.00 (n = 2), 0.1 -"
+    parts = lr_cells(tmp_path)["linear-count=8"]["val at each rate"].text.split(", ")
+    assert parts == ["budget's 50.00 (n = 3)", "3e-05 55.00 (n = 2)", "0.01 40.00 (n = 2) (diverged 1/3)", "0.1 -"]
     table = overview.score_table(records.of_study(tmp_path))
     assert list(cells(table)) == ["linear-count=8", "mean", "psf-optim.lr=0.1"]
     assert lr_table([row for row in records.of_study(tmp_path) if row.label.startswith("psf")]) is None

@@ -36,11 +36,16 @@ def simulate(rng, tasks=4, seeds=5, centre=0.5):
 def test_bootstrap_interval_has_nominal_coverage(statistic):
     """Nominal coverage is 95 %; allow 3 points for only 20 seeds per task and 3 binomial standard errors."""
     truth = statistic(simulate(np.random.default_rng(1), seeds=100_000))
-    covered = 0
+    covered, widths, values = 0, [], []
     for draw in range(200):
-        low, high = bootstrap_interval(simulate(np.random.default_rng(draw), seeds=20), statistic, seed=draw)
+        scores = simulate(np.random.default_rng(draw), seeds=20)
+        low, high = bootstrap_interval(scores, statistic, seed=draw)
         covered += low <= truth <= high
+        widths.append(high - low)
+        values.append(statistic(scores))
     assert covered / 200 > 0.95 - 0.03 - 3 * (0.95 * 0.05 / 200) ** 0.5
+    # Resampling the tasks too would make the interval about ten times as wide as the spread over draws.
+    assert np.mean(widths) == pytest.approx(2 * 1.96 * np.std(values), rel=0.3)
 
 
 def test_t_interval_of_mean_matches_scipy_and_has_nominal_coverage():
