@@ -73,7 +73,7 @@ test: setup lint ## the tests, in parallel, without the slow ones
 
 test-fast: setup ## mathematics, mechanisms and models on short sequences, without triton's interpreter
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers" tests/ops tests/attention tests/model \
-		-k "not flashcur and not triton and not however_far and not lengths_of_the_tasks"
+		-k "not flashcur and not triton and not task_lengths"
 
 test-all: setup lint ## every test that needs no other package and no GPU
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not gpu and not peers and not browser and not compiles"

@@ -287,29 +287,6 @@ def run_with_gradients(function, tensors, weights):
     return out.detach(), torch.autograd.grad((out * weights.to(out.dtype)).sum(), tensors)
 
 
-def check_case(seed):
-    tensors, mask, options, weights = draw_case(seed)
-    (N, H, L, _), dtype = tensors[0].shape, tensors[0].dtype
-    real = torch.ones(N, L, dtype=torch.bool) if mask is None else mask.expand(N, L)
-    wide = real[:, None, :, None].expand(-1, H, -1, 1)
-    function = partial(cur_attention, attn_mask=mask, **options)
-    out, gradients = run_with_gradients(function, tensors, weights * wide)
-    assert all(x.isfinite().all() for x in (out, *gradients)), options
-
-    # Padding has no gradient.
-    for gradient in gradients:
-        x = gradient.double()
-        assert (x * ~wide).abs().max() <= 1e3 * torch.finfo(dtype).eps * x.abs().max(), options
-
-    # Other padding does not change the outputs of real tokens.
-    changed_tensors = [torch.where(wide, x, torch.randn_like(x)) for x in tensors]
-    new_out, _ = run_with_gradients(function, changed_tensors, weights * wide)
-    largest = (tensors[2].double().abs() * wide).max().item()
-    scale = max(largest, (out.double() * wide).abs().max().item())
-    assert ((new_out - out).double() * wide).abs().max() <= 1e-2 * scale, options
-    check_exact_outputs(tensors, real, options, out, largest)
-
-
 def check_exact_outputs(tensors, real, options, out, largest):
     """Copied outputs must equal softmax, and so must all outputs of columns=cells if all tokens are selected."""
     N, _, L, D = tensors[0].shape
@@ -336,4 +313,23 @@ def check_exact_outputs(tensors, real, options, out, largest):
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(1000, 6000), marks=pytest.mark.slow)], ids=len)
 def test_cur_attention_on_random_cases(seeds):
     for seed in seeds:
-        check_case(seed)
+        tensors, mask, options, weights = draw_case(seed)
+        (N, H, L, _), dtype = tensors[0].shape, tensors[0].dtype
+        real = torch.ones(N, L, dtype=torch.bool) if mask is None else mask.expand(N, L)
+        wide = real[:, None, :, None].expand(-1, H, -1, 1)
+        function = partial(cur_attention, attn_mask=mask, **options)
+        out, gradients = run_with_gradients(function, tensors, weights * wide)
+        assert all(x.isfinite().all() for x in (out, *gradients)), options
+
+        # Padding has no gradient.
+        for gradient in gradients:
+            x = gradient.double()
+            assert (x * ~wide).abs().max() <= 1e3 * torch.finfo(dtype).eps * x.abs().max(), options
+
+        # Other padding does not change the outputs of real tokens.
+        changed_tensors = [torch.where(wide, x, torch.randn_like(x)) for x in tensors]
+        new_out, _ = run_with_gradients(function, changed_tensors, weights * wide)
+        largest = (tensors[2].double().abs() * wide).max().item()
+        scale = max(largest, (out.double() * wide).abs().max().item())
+        assert ((new_out - out).double() * wide).abs().max() <= 1e-2 * scale, options
+        check_exact_outputs(tensors, real, options, out, largest)

@@ -79,17 +79,21 @@ def test_only_first_layer_has_initial_memory_parameter(words):
         assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
 
 
-def make_transformer_ls(**options):
+@PATTERNS
+@pytest.mark.parametrize("window, kernel", [(1, 0), (2, 0), (4, 0), (5, 0), (11, 0), (16, 0), (4, 1), (4, 3), (4, 5)])
+@torch.no_grad()
+def test_transformer_ls_matches_definition(pattern, window, kernel):
+    """Padded positions are compared too: they hold output(0)."""
     torch.manual_seed(0)
-    mixer = TransformerLS(TOKEN_SIZES, dim=LS_DIM, rank=RANK, **options).double().eval()
+    mixer = TransformerLS(TOKEN_SIZES, dim=LS_DIM, rank=RANK, window=window, kernel=kernel).double().eval()
     for norm in (mixer.token_norm, mixer.compressed_norm):
         torch.nn.init.normal_(norm.weight)
         torch.nn.init.normal_(norm.bias)
-    return mixer
-
-
-def transformer_ls_oracle(mixer, x, real, window):
-    length, side, width = x.shape[1], max(window // 2, 1), H * D
+    if kernel:
+        assert not mixer.conv.weight.any()
+        torch.nn.init.normal_(mixer.conv.weight)
+    x, mask = tokens(LS_DIM, LS_LENGTH), masks(LS_LENGTH)[pattern]
+    real, length, side, width = all_real(mask, LS_LENGTH), LS_LENGTH, max(window // 2, 1), H * D
     mixed = torch.zeros(len(x), length, width, dtype=x.dtype)
     for n in range(len(x)):
         q, k, v = mixer.inputs(x[n]).split(width, -1)  # (L,H D)
@@ -116,18 +120,4 @@ def transformer_ls_oracle(mixer, x, real, window):
                     if real[n, j]:
                         for h in range(H):
                             mixed[n, i, head(h)] += mixer.conv.weight[h, 0, j - i + radius, 0] * v[j, head(h)]
-    return mixer.output(mixed)
-
-
-@PATTERNS
-@pytest.mark.parametrize("window, kernel", [(1, 0), (2, 0), (4, 0), (5, 0), (11, 0), (16, 0), (4, 1), (4, 3), (4, 5)])
-@torch.no_grad()
-def test_transformer_ls_matches_definition(pattern, window, kernel):
-    """Padded positions are compared too: they hold output(0)."""
-    mixer, x = make_transformer_ls(window=window, kernel=kernel), tokens(LS_DIM, LS_LENGTH)
-    mask = masks(LS_LENGTH)[pattern]
-    if kernel:
-        assert not mixer.conv.weight.any()
-        torch.nn.init.normal_(mixer.conv.weight)
-    expected = transformer_ls_oracle(mixer, x, all_real(mask, LS_LENGTH), window)
-    torch.testing.assert_close(mixer(x, mask), expected, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(mixer(x, mask), mixer.output(mixed), rtol=1e-11, atol=1e-12)

@@ -204,20 +204,16 @@ def test_based_matches_released():
     compare(Based(SIZES, dim=8, causal=True, features=4).attend(*qkv(), None), "based", rtol=2e-6, atol=1e-9)
 
 
-def released_selective_scan():
-    """The released scan takes channels before time and includes softplus(delta + bias), D u and a gate silu(z)."""
-    u, delta, z = (waves(N, 6, L, seed=seed).mT for seed in (1, 2, 7))
-    B, C = (waves(N, 4, L, seed=seed).mT for seed in (4, 5))
-    scan = recurrence.selective_scan(u, F.softplus(delta + waves(6, seed=8)), -waves(6, 4, seed=3).exp(), B, C)
-    return ((scan + waves(6, seed=6) * u) * F.silu(z)).mT
-
-
 @pytest.mark.parametrize("case", ["simple_gla", "gla", "delta_rule", "gated_delta_rule", "selective_scan", "retention"])
 def test_recurrence_operator_matches_released(case):
     q, k, v = qkv()
     gate = F.logsigmoid(3 * waves(N, H, L, seed=4))
     if case == "selective_scan":
-        compare(released_selective_scan(), case, 1e-12)
+        # The released scan takes channels before time and includes softplus(delta + bias), D u and a gate silu(z).
+        u, delta, z = (waves(N, 6, L, seed=seed).mT for seed in (1, 2, 7))
+        B, C = (waves(N, 4, L, seed=seed).mT for seed in (4, 5))
+        scan = recurrence.selective_scan(u, F.softplus(delta + waves(6, seed=8)), -waves(6, 4, seed=3).exp(), B, C)
+        compare(((scan + waves(6, seed=6) * u) * F.silu(z)).mT, case, 1e-12)
     elif case == "simple_gla":
         compare(recurrence.scalar_decay_attention(q, k, v, gate), case, 1e-12)
     elif case == "gla":

@@ -3,6 +3,7 @@
 import functools
 import re
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -116,13 +117,9 @@ def test_trainer_gpu_sets_device_precision_and_compile(measured, monkeypatch):
     """The step runs on the CPU, with a compiler that only traces."""
     cfg = compose(BenchOptions, ["what=step", "trainer=gpu"])
     assert (cfg.device, cfg.dtype, cfg.compile) == ("cuda", ["bf16"], "auto")
-    original_compile, modes = torch.compile, []
-
-    def compile_eagerly(function, dynamic, mode):
-        modes.append(mode)
-        return original_compile(function, dynamic=dynamic, backend="eager")
-
-    monkeypatch.setattr(torch, "compile", compile_eagerly)
+    modes, original = [], torch.compile
+    trace = lambda f, dynamic, mode: modes.append(mode) or original(f, dynamic=dynamic, backend="eager")
+    monkeypatch.setattr(torch, "compile", trace)
     (row,) = measured(*STEP, "mechanisms=[mean]", "reference=null", "trainer=gpu", "trainer.device=cpu").rows
     assert modes == ["reduce-overhead"] and (row.status, row.dtype) == ("ok", "bf16")
 
@@ -151,13 +148,9 @@ def test_mechanism_name_may_have_several_options():
 
 def test_row_has_time_or_reason_of_failure(measured, monkeypatch, capfd):
     """All subjects and modes, a Mixer and a Block; failures: out of memory, no GPU, a count above the length."""
-
-    def raise_out_of_memory(*_):
-        raise torch.OutOfMemoryError("no room")
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(SDPA, "forward", raise_out_of_memory)
+    monkeypatch.setattr(SDPA, "forward", Mock(side_effect=torch.OutOfMemoryError("no room")))
     expected = {
         "sdpa": "out of memory",
         "flash": "needs a GPU",
@@ -317,14 +310,9 @@ def test_profile_shares_sum_to_100_percent(capfd):
 
 
 def test_profiled_step_has_all_micro_batches_of_its_batch(monkeypatch, data_root, capfd):
-    steps = []
-    original_step = LitClassifier.training_step
-
-    def training_step(module, batch, batch_idx):
-        steps.append((module.global_step, len(batch.label)))
-        return original_step(module, batch, batch_idx)
-
-    monkeypatch.setattr(LitClassifier, "training_step", training_step)
+    steps, step = [], LitClassifier.training_step
+    record_step = lambda self, batch, *i: steps.append((self.global_step, len(batch.label))) or step(self, batch, *i)
+    monkeypatch.setattr(LitClassifier, "training_step", record_step)
     words = ["what=profile", "mechanisms=mean", "tasks=listops", "budget=smoke", "batches=data", "pads=batch/2"]
     run(compose(BenchOptions, [*words, "batch=8", "steps=2", "device=cpu"]))
     # A bare and a profiled run of 5 steps, the first 3 of them the warm-up.

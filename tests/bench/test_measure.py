@@ -40,18 +40,13 @@ def test_peak_bytes_counts_only_live_storages():
 
 
 def test_measure_interleaves_rounds_and_records_failures_as_status():
-    calls = []
-
-    def oom():
-        raise torch.OutOfMemoryError
+    calls, oom = [], Mock(side_effect=torch.OutOfMemoryError)
+    reject = Mock(side_effect=ValueError("attn.count is too large"))
 
     def fail_in_second_round():
         calls.append("once")
         if calls.count("once") > 2:
             raise RuntimeError("no kernel\nfor this")
-
-    def reject():
-        raise ValueError("attn.count is too large")
 
     steps = {"a": lambda: calls.append("a"), "full": oom, "full_cpu": lambda: torch.empty(2**60), "refused": reject}
     result = measure(steps | {"late": fail_in_second_round, "b": lambda: calls.append("b")}, repeats=3, warmup=0)
@@ -166,16 +161,13 @@ STOPS = {
 
 @pytest.mark.parametrize("message", STOPS)
 def test_gpu_check_needs_gpu_and_names_command_that_resumes(call, monkeypatch, tmp_path, message):
-    def check(*arguments):
-        raise STOPS[message]
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert call(gpu_check.main, "minutes=25")[2] == "gpu-check: torch sees no GPU, nothing was run\n"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
     monkeypatch.setattr(gpu_check.signal, "signal", lambda *arguments: None)
-    monkeypatch.setattr(gpu_check, "check", check)
+    monkeypatch.setattr(gpu_check, "check", Mock(side_effect=STOPS[message]))
     assert call(gpu_check.main, "minutes=25")[0] == message
 
 
@@ -198,11 +190,8 @@ def test_peer_row_has_ratios_and_same_function_verdict(factor, remark, verdict):
 
 
 def test_peer_row_reports_missing_package_or_failure():
-    def fail(*_):
-        raise RuntimeError("no room")
-
     def build(n, batch, dtype):
-        forward = fail if n == 64 else lambda: torch.ones(3)
+        forward = Mock(side_effect=RuntimeError("no room")) if n == 64 else lambda: torch.ones(3)
         return PeerPair(mechanism=forward, reference=forward, inputs=[], modules=[])
 
     for error, reason in ((ImportError(), "not installed"), (ValueError("too short"), "too short")):

@@ -56,7 +56,8 @@ def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
     if layout == "parquet":
         pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
     monkeypatch.setattr(write_release, "IMAGES_PER_FOLDER", 7)
-    monkeypatch.setattr("data_prep.formats.layout.CHUNK", 3)
+    for module in ("layout", "columns"):
+        monkeypatch.setattr(f"data_prep.formats.{module}.CHUNK", 3)
     data = tmp_path / "data"
     curves = partial(Pathfinder, contour=9)
     exports = {

@@ -54,21 +54,16 @@ def reference_node(rng, depth=1):
     return [operator, *(word for words, _ in children for word in words), "]"], value
 
 
-def reference(n):
-    """Draw n distinct trees of allowed length with the options SMALL."""
+@pytest.fixture(scope="module")
+def drawn():
+    """20,000 trees of the generator and 20,000 distinct ones of the reference, each as (text, value)."""
+    generated = [(decode(ids), value) for ids, value in islice(ListOps(**SMALL, seed=3).examples(), 20_000)]
     rng, trees = random.Random(5), {}
-    while len(trees) < n:
+    while len(trees) < 20_000:
         words, value = reference_node(rng)
         if SMALL["min_length"] < len(words) < SMALL["max_length"]:
             trees.setdefault(" ".join(words), value)
-    return list(trees.items())
-
-
-@pytest.fixture(scope="module")
-def drawn():
-    """20,000 trees of the generator and 20,000 of the reference, each as (text, value)."""
-    generated = [(decode(ids), value) for ids, value in islice(ListOps(**SMALL, seed=3).examples(), 20_000)]
-    return generated, reference(20_000)
+    return generated, list(trees.items())
 
 
 def depths(text):
@@ -89,19 +84,15 @@ STATISTICS = {
 }
 
 
-def compare(samples, statistic):
-    """p-value of a chi-square test of homogeneity; bins with a mean count below 20 are merged into one."""
-    observed = [Counter(STATISTICS[statistic](*tree) for tree in trees) for trees in samples]
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_listops_matches_reference_distribution(drawn, statistic):
+    """A chi-square test of homogeneity; bins with a mean count below 20 are merged into one."""
+    observed = [Counter(STATISTICS[statistic](*tree) for tree in trees) for trees in drawn]
     bins = [key for key, n in sum(observed, Counter()).items() if n >= 20 * len(observed)]
     table = torch.tensor([[counts[key] for key in bins] for counts in observed], dtype=torch.float64)
     rare_counts = torch.tensor([[counts.total()] for counts in observed]) - table.sum(1, keepdim=True)
     table = torch.cat([table, rare_counts], 1) if rare_counts.sum() >= 20 * len(observed) else table
-    return chi2_contingency(table, correction=False).pvalue
-
-
-@pytest.mark.parametrize("statistic", STATISTICS)
-def test_listops_matches_reference_distribution(drawn, statistic):
-    assert compare(drawn, statistic) > LEVEL
+    assert chi2_contingency(table, correction=False).pvalue > LEVEL
 
 
 def test_listops_trees_are_distinct_with_correct_labels_and_lengths(drawn):

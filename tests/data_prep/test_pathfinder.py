@@ -186,15 +186,10 @@ def test_image_statistics_match_original_generator(kind):
     size, contour = map(int, kind.split())
     images, labels, result = trace(size=size, contour=contour, count=COUNTS[size], seed=11)
     assert abs(labels.mean() - 0.5) < 4 * 0.5 / len(labels) ** 0.5
-    assert_same_distribution(kind, list(pathfinder_reference.drawn(images, labels, result)))
-
-
-def assert_same_distribution(kind, images):
-    """Compare the statistics of images with the recorded ones; images: a dictionary of statistics per image."""
-    p = {}
+    drawn, p = list(pathfinder_reference.drawn(images, labels, result)), {}
     for name, recorded in ORIGINAL["statistics"][kind].items():
         if isinstance(recorded, dict):
-            counts = pathfinder_reference.counted(recorded["edges"], [image[name] for image in images])
+            counts = pathfinder_reference.counted(recorded["edges"], [image[name] for image in drawn])
             table = np.array([recorded["counts"], counts])
             table = table[:, table.any(0)]
             p[name] = chi2_contingency(table).pvalue if table.shape[1] > 1 else 1.0

@@ -140,19 +140,16 @@ def run(command: Command, patch: pytest.MonkeyPatch) -> None:
         assert not stop.code, f"{command}: {stop.code}"
 
 
-def publish_small_board(home: Path) -> None:
-    """Write two mechanisms and two tasks of the published board, since the page draws two charts for each pair."""
-    for study in board.published():
-        runs = published.read(study).values()
-        runs = [run for run in runs if re.fullmatch(r"(sdpa|mean)(-optim\.lr=.*)?", run.record.label)]
-        published.save(home / study.name, [run for run in runs if run.record.task in ("chain", "recall")])
-
-
 @pytest.mark.first
 def test_first_pages_run_in_order(work, monkeypatch):
     """All commands run in one working directory and build on each other."""
     write_examples(work, "README.md")
-    publish_small_board(work / "published")
+    # Two mechanisms and two tasks of the published board, since the page draws two charts for each pair.
+    for study in board.published():
+        runs = published.read(study).values()
+        runs = [run for run in runs if re.fullmatch(r"(sdpa|mean)(-optim\.lr=.*)?", run.record.label)]
+        small_runs = [run for run in runs if run.record.task in ("chain", "recall")]
+        published.save(work / "published" / study.name, small_runs)
     monkeypatch.setattr(board, "HOME", work / "published")
     monkeypatch.syspath_prepend(str(work))
     pages = ("README.md", "docs/train.md", "docs/report.md")

@@ -94,19 +94,15 @@ def pairs(name, *words):
     return model, Batch(ids * mask, mask, torch.zeros(B, dtype=torch.int64))
 
 
-def encode_each_tower(model, batch):
-    """Logits of a model that encodes the first texts and the second texts as separate batches."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model.head, "forward", lambda pooled: pooled)
-        pooled = [model(batch.inputs[:, [tower]], batch.mask[:, [tower]]) for tower in range(2)]
-    return model.head(torch.cat(pooled, 1))
-
-
 @pytest.mark.parametrize("pad", ["batch", "none"])
 @pytest.mark.parametrize("words", BATCH_DEPENDENT + INDEPENDENT, ids=" ".join)
 def test_towers_are_encoded_as_separate_batches(words, pad):
     model, batch = pairs(*words, f"data.pad={pad}")
-    out, expected = model(batch.inputs, batch.mask), encode_each_tower(model, batch)
+    # The first texts and the second texts as separate batches.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.head, "forward", lambda pooled: pooled)
+        pooled = [model(batch.inputs[:, [tower]], batch.mask[:, [tower]]) for tower in range(2)]
+    out, expected = model(batch.inputs, batch.mask), model.head(torch.cat(pooled, 1))
     torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-12)
     gradients = (torch.autograd.grad(x.square().sum(), list(model.parameters())) for x in (out, expected))
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)

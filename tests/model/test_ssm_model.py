@@ -27,7 +27,7 @@ DIM, SIZES = 6, Sizes(heads=1, head_dim=6, value_dim=6, length=9)
 RELEASED = json.loads((Path(__file__).parents[1] / "attention" / "released.json").read_text())
 S4D_RATES, SLOW_S4D_RATES = (1e-3, 1e-3, 1e-2, 1e-2), (1e-3, 1e-3, 1e-3, 1e-3)
 # Parameters of the models in lindermanlab/S5 and minimal-LRU, counted there with our vocabularies and classes; learning
-# rates of the eigenvalues, B, the steps and C in the authors' scripts; dropout rate of the blocks.
+# rates of the eigenvalues, B, the steps or gains and C in the authors' scripts; dropout rate of the blocks.
 PUBLISHED = {
     "s4d_listops": (None, S4D_RATES, 0), "s4d_text": (None, S4D_RATES, 0), "s4d_retrieval": (None, S4D_RATES, 0),
     "s4d_image": (None, SLOW_S4D_RATES, 0.1), "s4d_image_small": (None, SLOW_S4D_RATES, 0.1),
@@ -36,9 +36,11 @@ PUBLISHED = {
     "s5_retrieval": (825_090, (1e-3, 1e-3, 2e-3, 2e-3), 0),
     "s5_image": (5_133_706, (1e-3, 4.5e-3, 1e-3, 4.5e-3), 0.1),
     "s5_pathfinder": (1_113_602, (9e-4, 9e-4, 9e-4, 4.5e-3), 0.05),
-    "s5_pathfinder_x": (694_018, (6e-4, 6e-4, 6e-4, 1.8e-3), 0), "lru_listops": (997_002, None, 0),
-    "lru_text": (2_109_058, None, 0.1), "lru_retrieval": (None, None, 0.1), "lru_image": (7_892_746, None, 0.1),
-    "lru_pathfinder": (None, None, 0), "lru_pathfinder_x": (None, None, 0),
+    "s5_pathfinder_x": (694_018, (6e-4, 6e-4, 6e-4, 1.8e-3), 0),
+    "lru_listops": (997_002, (5e-4, 5e-4, 5e-4, 1e-3), 0), "lru_text": (2_109_058, (1e-4, 1e-4, 1e-4, 1e-3), 0.1),
+    "lru_retrieval": (None, (5e-4, 5e-4, 5e-4, 1e-3), 0.1), "lru_image": (7_892_746, (1e-3, 1e-3, 1e-3, 4e-3), 0.1),
+    "lru_pathfinder": (None, (2.5e-4, 2.5e-4, 2.5e-4, 1e-3), 0),
+    "lru_pathfinder_x": (None, (2.5e-4, 2.5e-4, 2.5e-4, 1e-3), 0),
 }  # fmt: skip
 
 
@@ -71,11 +73,11 @@ def test_rates_decay_dropout_and_norms_match_released(name):
     block_names = {"blocks.0.gate.bias", "blocks.0.norm.weight", "blocks.0.norm.bias"}
     assert free == (norms | block_names if family == "s4d" else set())
     block = model.blocks[0]
-    if rates:
-        names = ("A_imag", "B", "log_dt", "C") if family == "s4d" else ("frequency", "b", "log_step", "c")
-        parameters = [groups[id(getattr(block.mixer, key))] for key in names]
-        assert [group["lr"] for group in parameters] == pytest.approx(rates, rel=1e-6)
-        assert parameters[-1]["weight_decay"] == cfg.optim.weight_decay
+    names = {"s4d": ("A_imag", "B", "log_dt", "C"), "s5": ("frequency", "b", "log_step", "c")}
+    names["lru"] = ("nu", "b", "gamma", "c")
+    parameters = [groups[id(getattr(block.mixer, key))] for key in names[family]]
+    assert [group["lr"] for group in parameters] == pytest.approx(rates, rel=1e-6)
+    assert parameters[-1]["weight_decay"] == cfg.optim.weight_decay
 
     dropouts = {key: (part.p, part.tied) for key, part in model.named_modules() if isinstance(part, Dropout) and part.p}
     is_tied = name != "s4d_image_small"

@@ -182,13 +182,6 @@ def test_full_precision_compiles_without_graph_break():
         assert torch.equal(compiled(a, b), a @ b) is False and torch.equal(compiled(a, b), product(a, b)[0])
 
 
-def pairwise_auc(scores, labels):
-    """ROC-AUC in percent: the share of (positive, negative) pairs ranked correctly; a tie counts half."""
-    ones = [s for s, label in zip(scores, labels, strict=True) if label == 1]
-    zeros = [s for s, label in zip(scores, labels, strict=True) if label == 0]
-    return 100 * sum((a > b) + (a == b) / 2 for a in ones for b in zeros) / (len(ones) * len(zeros))
-
-
 def draw_labels(n, g):
     """Draw labels with both classes, about 27 % of them 1."""
     return torch.cat([torch.tensor([0, 1]), (torch.rand(n - 2, generator=g) < 0.27).long()])
@@ -201,7 +194,9 @@ def test_roc_auc_matches_pairwise_definition(n, levels):
     labels = draw_labels(n, g)
     scores = torch.randint(levels, (n,), generator=g).double() / 8 + labels / 8
     outputs = torch.stack([torch.ones(n), 1 + scores], 1)
-    expected = pairwise_auc(scores.tolist(), labels.tolist())
+    # The percentage of (positive, negative) pairs that are ranked correctly; a tie counts half.
+    ones, zeros = scores[labels == 1].tolist(), scores[labels == 0].tolist()
+    expected = 100 * sum((a > b) + (a == b) / 2 for a in ones for b in zeros) / (len(ones) * len(zeros))
     assert metrics.roc_auc(outputs, labels) == pytest.approx(expected, abs=1e-9)
     assert metrics.roc_auc(outputs.flip(1), labels) == pytest.approx(100 - expected, abs=1e-9)
     assert metrics.roc_auc(outputs, 1 - labels) == pytest.approx(100 - expected, abs=1e-9)

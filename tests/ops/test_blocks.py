@@ -95,24 +95,19 @@ def test_longformer_matches_definition(window, global_tokens, value_dim):
     check_pairs(sized(Longformer, window=window, global_tokens=global_tokens), sees, value_dim)
 
 
-def bigbird_pairs(layer, h, last, block, window, random):
-    """Mask of the query-key pairs of head h; ``last`` is the last block with a real token."""
-    sees = torch.zeros(L, L, dtype=torch.bool)
-    for i in range(last + 1):
-        reachable = {j for j in range(i - window // 2, i + window // 2 + 1) if 0 <= j <= last} | {0, last}
-        candidates = [j for j in range(last + 1) if j not in reachable]
-        selected = reachable | set(sorted(candidates, key=lambda j: -layer.draw[h, i, j])[:random])
-        for j in range(last + 1) if i in (0, last) else selected:
-            sees[i * block : (i + 1) * block, j * block : (j + 1) * block] = True
-    return sees
-
-
 @pytest.mark.parametrize(("block", "window", "random"), [(4, 3, 3), (4, 1, 2), (3, 5, 0), (10, 3, 3), (64, 3, 3)])
 def test_bigbird_matches_definition(block, window, random):
     layer = sized(BigBird, block=block, window=window, random=random)
 
     def oracle(h, at, q, k, v):
-        sees = bigbird_pairs(layer, h, int(at.max()) // block, block, window, random)
+        # The last block with a real token.
+        last, sees = int(at.max()) // block, torch.zeros(L, L, dtype=torch.bool)
+        for i in range(last + 1):
+            reachable = {j for j in range(i - window // 2, i + window // 2 + 1) if 0 <= j <= last} | {0, last}
+            candidates = [j for j in range(last + 1) if j not in reachable]
+            selected = reachable | set(sorted(candidates, key=lambda j: -layer.draw[h, i, j])[:random])
+            for j in range(last + 1) if i in (0, last) else selected:
+                sees[i * block : (i + 1) * block, j * block : (j + 1) * block] = True
         return mean(weights(q, k) * sees[at][:, at], v)
 
     check(layer, oracle, L)

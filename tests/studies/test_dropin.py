@@ -5,6 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -166,10 +167,7 @@ def test_ratio_is_geometric_mean_and_errors_are_formatted():
 
 
 def test_failed_cost_measurement_names_candidate_and_reason(monkeypatch):
-    def fail(q, k, v, count):
-        raise RuntimeError("some reason")
-
-    monkeypatch.setitem(CANDIDATES, "failing", SimpleNamespace(function=fail))
+    monkeypatch.setitem(CANDIDATES, "failing", SimpleNamespace(function=Mock(side_effect=RuntimeError("some reason"))))
     options = SimpleNamespace(seed=0, heads=1, head_dim=4, cost=8, counts=[4], threads=1)
     assert_error("failing with count 4 cannot be measured", measure_cost, ["failing"], options)
 

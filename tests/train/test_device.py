@@ -117,15 +117,10 @@ class Small(torch.nn.Module):
         return inputs[:, 0, :1].float() * (1 if mask is None else mask[:, 0, :1])
 
 
-def evaluation(model):
-    module = LitClassifier.of(config("mean"), model, seed=0).eval()
-    inputs = torch.arange(14)[:, None, None]
-    return module, Batch(inputs, torch.ones_like(inputs, dtype=torch.bool), torch.zeros(14))
-
-
 @pytest.mark.parametrize("error", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
 def test_evaluation_halves_batch_when_out_of_memory(error):
-    module, batch = evaluation(Small(3, error))
+    module, inputs = LitClassifier.of(config("mean"), Small(3, error), seed=0).eval(), torch.arange(14)[:, None, None]
+    batch = Batch(inputs, torch.ones_like(inputs, dtype=torch.bool), torch.zeros(14))
     for _ in range(2):
         module.validation_step(batch, 0)
     assert [out.flatten().tolist() for out, _ in module._evaluated] == [list(range(14))] * 2

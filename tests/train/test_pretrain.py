@@ -29,12 +29,6 @@ def comparable(folder):
     return values
 
 
-def assert_same(one, two):
-    assert comparable(one) == comparable(two)
-    files = ["last.ckpt", "best.ckpt", "pretrain/last.ckpt", "pretrain/best.ckpt"]
-    assert_same_files(one, two, ["metrics.csv", "pretrain/metrics.csv"], files)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, data_root):
     """Train without interruption."""
@@ -49,7 +43,10 @@ def test_resume_after_crash_in_either_phase_is_bit_exact(phase, step, whole, dat
     assert bool([*tmp_path.rglob("pretrain/pretrain.json")]) == (phase == "seed-0")
     # What a kill may leave behind is removed.
     next(tmp_path.rglob("pretrain")).joinpath(".best.ckpt.1.part").touch()
-    assert_same(trained(tmp_path, *WORDS), whole)
+    resumed = trained(tmp_path, *WORDS)
+    assert comparable(resumed) == comparable(whole)
+    files = ["last.ckpt", "best.ckpt", "pretrain/last.ckpt", "pretrain/best.ckpt"]
+    assert_same_files(resumed, whole, ["metrics.csv", "pretrain/metrics.csv"], files)
     assert not list(tmp_path.rglob("*.part"))
 
 
@@ -69,11 +66,7 @@ def test_pretraining_of_another_run_is_reused_only_if_identical(whole, data_root
 
 def test_fine_tuning_starts_from_best_encoder_and_new_head(whole, data_root, tmp_path, monkeypatch):
     states, step = [], LitClassifier.training_step
-
-    def keep_weights(self, *batch):
-        states.append(deepcopy(self.model.state_dict()))
-        return step(self, *batch)
-
+    keep_weights = lambda self, *batch: states.append(deepcopy(self.model.state_dict())) or step(self, *batch)
     monkeypatch.setattr(LitClassifier, "training_step", keep_weights)
     trained(tmp_path, *WORDS, f"pretrain.from={whole.parent}")
     torch.manual_seed(0)

@@ -198,6 +198,14 @@ def test_diverged_seed_does_not_stop_the_next_seed(data_root, tmp_path, capfd):
     assert "not finite at step" in capfd.readouterr().err
 
 
+def test_divergence_is_noticed_between_evaluations(data_root, tmp_path, monkeypatch):
+    steps = []
+    monkeypatch.setattr("lra.train.callbacks.CHECK_EVERY", 2)
+    monkeypatch.setattr(LitClassifier, "on_train_batch_end", lambda module, *_: steps.append(module.global_step))
+    run_dir = trained(tmp_path, "optim.lr=1e30", "optim.eval_every=6", attn="softmax")
+    assert result(run_dir)["status"] == "diverged" and max(steps) < 6
+
+
 def test_nonfinite_weights_are_not_saved(data_root, tmp_path, monkeypatch):
     """An update may overflow while its loss is finite; a kill before the next loss would leave NaN."""
 
