@@ -72,6 +72,8 @@ def prepare(options: PrepareOptions) -> None:
         make(options, options.data_source())
     elif "task=all" in options.data_overrides:
         make_all(options)
+    elif options.verify or options.force:
+        raise ValueError("verify=true and force=true need a task: task=all, or one of its tasks")
     else:
         for line in overview(options):
             print(line)

@@ -26,8 +26,8 @@ from .survey_files import BatchCollector, CopyCollector, PathfinderCollector, Re
 TABLES: tuple[type[TableCollector], ...] = (ListOpsCollector, RetrievalCollector)
 _FOLDERS = "|".join(CONTOUR_OF_FOLDER)
 IMAGES = re.compile(rf"((?:.*/)?pathfinder(\d+)/({_FOLDERS}))/((?:metadata/[^/]+\.npy)|(?:imgs/.+))")
-REVIEWS = re.compile(r"((?:.*/)?aclImdb)/((?:train|test)/(?:neg|pos)/\d+_\d+\.txt)")
-BATCHES = re.compile(r"((?:.*/)?cifar-10-batches-bin)/((?:data_batch_[1-5]|test_batch)\.bin)")
+REVIEWS = re.compile(r"(aclImdb)/((?:train|test)/(?:neg|pos)/\d+_\d+\.txt)")
+BATCHES = re.compile(r"(cifar-10-batches-bin)/((?:data_batch_[1-5]|test_batch)\.bin)")
 PICKLE = re.compile(r"(?:lra-)?(.+)\.(?:train|dev|test)\.pickle")
 STEM = re.compile(rf"(listops|text|retrieval|image)|pathfinder(\d+)-({_FOLDERS})")
 

@@ -262,6 +262,11 @@ def write_parquet(task: Export, folder: Path, progress: Progress) -> str:
         finally:
             if writer is not None:
                 writer.close()
+    if task.kind == "series":
+        return (
+            f"Columns {', '.join(inputs)}, lists of the features of all positions one after the other, and label. The "
+            f"model reads the first {task.limit} positions of a sequence."
+        )
     return (
         f"Columns {', '.join(inputs)}, lists of stored ids, and label. The model reads the first {task.limit} ids of a "
         f"sequence, plus {task.shift}."

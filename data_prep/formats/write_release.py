@@ -84,8 +84,8 @@ def _write_retrieval(task: Export, folder: Path, progress: Progress) -> str:
                     )
                 file.write(b"%d.0\t%d\t%d\t%s\t%s\n" % (label, 2 * number - 1, 2 * number, first, second))
     return (
-        "`tsv_data/new_aan_pairs.{train,eval,test}.tsv`: label, two numbers instead of the papers' ids, two texts of "
-        "up to 10,000 bytes, separated by tabs."
+        "`tsv_data/new_aan_pairs.{train,eval,test}.tsv`: label, two numbers instead of the papers' ids, two "
+        "texts, separated by tabs. Readers cut a text to 10,000 bytes."
     )
 
 

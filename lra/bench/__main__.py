@@ -68,7 +68,10 @@ def bench(options: BenchOptions) -> None:
         except OSError as error:
             raise ValueError(f"cannot write to {options.runs}: {error.strerror}; choose a folder with runs=") from None
     show(bench_tables.tables([measured]), bench_tables.LEGEND)
-    print(f"written to {path}")
+    if bench_record.load(path) == measured:
+        print(f"written to {path}")
+    else:
+        print(f"not written: {path} has an earlier measurement of more rows")
 
 
 if __name__ == "__main__":

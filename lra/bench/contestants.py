@@ -79,6 +79,8 @@ class BenchOptions(Options):
             raise ValueError("pads needs batches=data; batches=random has full sequences without padding")
         if "step" not in self.what and self.what != "profile" and self.pads != ["fixed"]:
             raise ValueError("pads needs what=step or what=profile; other measurements have no padding")
+        if self.sample_ms and self.batches == "data":
+            raise ValueError("sample_ms needs batches=random; batches=data would give contestants different batches")
         if any(line.lstrip("+~").startswith("trainer") for line in self.overrides):
             raise ValueError("overrides cannot set the trainer; use trainer=, dtype=, compile=, threads= or device=")
 

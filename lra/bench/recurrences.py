@@ -223,6 +223,9 @@ def times(n: int, batch: int, repeats: int) -> Iterator[list[str]]:
         for bidirectional in (False, True):
             steps[name, bidirectional] = training_pass(operator, inputs, bidirectional)
     measured = measure(steps, repeats=repeats, clock="cpu")
+    for (name, _), measurement in measured.items():
+        if not measurement.samples:
+            sys.exit(f"lra: {name} cannot be timed: {measurement.status}")
     # The lowest sample: other work on the machine only adds time.
     lowest_ms = {step: min(measurement.samples) for step, measurement in measured.items()}
     exact_ms = lowest_ms["exact attention", True]

@@ -89,7 +89,10 @@ def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tenso
     columns = []
     for part in values.split(WIDTH, -1):
         arguments["v"] = part
-        columns.append(attention(**arguments))
+        # With resample=always, every group of columns gets the same random selection.
+        with torch.random.fork_rng(devices=[v.device] if v.is_cuda else []):
+            torch.manual_seed(0)
+            columns.append(attention(**arguments))
     return torch.cat(columns, -1)
 
 

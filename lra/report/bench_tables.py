@@ -159,7 +159,9 @@ def _details(group: Group) -> Table:
     """Make a table of every number; columns without any number, except ms, are left out."""
     # The papers print the speed and memory of training steps.
     first = group.rows[0]
-    has_paper_values = first.what == "step" and first.mode == "training"
+    # The papers' values are relative to exact attention that is written out.
+    has_paper_baseline = group.source.choices.get("reference") in ("naive", "softmax")
+    has_paper_values = has_paper_baseline and first.what == "step" and first.mode == "training"
     paper_values = _paper_values() if has_paper_values else {}
     lines = []
     for row in sorted(group.rows, key=lambda row: row.n):

@@ -152,21 +152,26 @@ def fingerprint(choices: Mapping, machine: Machine) -> str:
 
 
 def save(bench_record: BenchRecord, runs: Path) -> Path:
-    """Write runs/bench/<name>/<fingerprint>/bench.json, unless the record there has more rows.
+    """Write runs/bench/<name>/<fingerprint>/bench.json, unless the record there has more rows that were not left out.
 
-    So an interrupted repetition does not replace a finished benchmark.
+    So a repetition that is interrupted or has less time does not replace a finished benchmark.
 
     Raises:
         OSError: the file cannot be written.
     """
     path = runs / "bench" / bench_record.name / bench_record.fingerprint / FILE
     try:
-        num_earlier = len(load(path).rows)
+        num_earlier = _num_tried(load(path).rows)
     except (ValueError, OSError):
         num_earlier = 0
-    if len(bench_record.rows) >= num_earlier:
+    if _num_tried(bench_record.rows) >= num_earlier:
         typed_json.save(bench_record, path)
     return path
+
+
+def _num_tried(rows: list[BenchRow]) -> int:
+    """Count the rows that were measured or failed, without those left out for lack of time."""
+    return sum(not row.status.startswith("left out") for row in rows)
 
 
 def load(path: Path) -> BenchRecord:

@@ -114,6 +114,10 @@ def _names_by_class(archive: tarfile.TarFile, split: str) -> dict[str, list[str]
             files = names[folder].setdefault(label, [])
             files.append(member.name)
     test_classes = names["test"].keys()
+    # Labels number the classes, so both splits need the same ones.
+    missing = sorted(test_classes - names[split].keys())
+    if missing and names[split]:
+        raise ValueError(f"{split}/ lacks classes that test/ has: {', '.join(missing)}; remove them from test/")
     return {label: files for label, files in names[split].items() if label in test_classes}
 
 

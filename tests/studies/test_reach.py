@@ -151,7 +151,8 @@ def test_probe_command_caches_results_and_writes_tables(data_root, tmp_path, cap
     assert_error("line 1 is not a record of probes", record.load_collection, tmp_path)
     probe.__wrapped__(compose(ProbesOptions, [*args, "swaps=[sdpa,nystrom]"]))
     swaps = record.read_table(home.parent / "swaps.csv").set_index(["task", "trained with"]).loc["listops"]
-    assert swaps.sdpa["nystrom"] == "" and swaps.nystrom["sdpa"]
+    # The convolution of nystrom has no weights in the other run, and the other way round.
+    assert swaps.sdpa["nystrom"] == "" and swaps.nystrom["sdpa"] == ""
     scores = {name: str(collected[name].score) for name in names}
     assert swaps.own.to_dict() == {name: swaps[name][name] for name in names} == scores
     assert "| task | trained with | own | nystrom | sdpa |" in (home.parent / "swaps.md").read_text()

@@ -216,7 +216,7 @@ def measure_cost(names: list[str], options: DropinOptions) -> Cost:
     for name in names:
         values[name] = {str(count): costs[name, count] for count in counts}
     sizes = f"{options.cost} tokens, {options.heads} heads of {options.head_dim}"
-    about = f"{sizes}, {plural(options.threads, 'CPU thread')}, median of {REPEATS}"
+    about = f"{sizes}, {plural(options.threads, 'thread')} of {record.processor()}, median of {REPEATS}"
     return Cost(about, costs[EXACT, 0], values)
 
 

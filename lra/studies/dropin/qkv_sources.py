@@ -150,7 +150,7 @@ def record_encoder(model: Path, examples: Path, options: DropinOptions) -> QKVSo
 
     first_q = recorded[0][0][0]
     _, H, L, _ = first_q.shape
-    about = f"{examples.name}, {options.drawn} drawn, {len(recorded[0])} layers of {H} heads, {L} tokens"
+    about = f"{model}, {examples.name}, {options.drawn} drawn, {len(recorded[0])} layers of {H} heads, {L} tokens"
     return QKVSource(f"{model.name}-{L}", about, recorded)
 
 

@@ -53,7 +53,7 @@ def first_tokens(options: FirstTokensOptions) -> None:
     for line in unreadable:
         log(f"skipped: {line}")
     hashes = ExampleHashes()
-    # Runs whose fresh tests have the same checksum share the examples.
+    # Runs whose fresh tests have the same checksum and whose training data are the same share the examples.
     by_digest: dict[str, Examples] = {}
     rows = []
     for folder in sorted(records):
@@ -68,10 +68,13 @@ def first_tokens(options: FirstTokensOptions) -> None:
         if result.metric != "accuracy":
             log(f"skipped: {folder} has no classes to answer with")
             continue
-        examples = by_digest.get(result.data)
+        # The most frequent answers belong to the training data.
+        provenance = sorted((name, str(value)) for name, value in run.choices.items() if name.startswith("provenance."))
+        key = f"{result.data} {provenance}"
+        examples = by_digest.get(key)
         if examples is None:
             examples = scored_examples(run, result, str(options.data.root), hashes)
-            by_digest[result.data] = examples
+            by_digest[key] = examples
             rows += comparison_rows(result.task, examples)
         rows.append((result.task, result.label, result.seed, *shares(result.is_correct(), examples)))
     if not rows:

@@ -175,6 +175,11 @@ def score_swaps(run: RunDir, options: ProbesOptions, device: str) -> None:
                 raise ValueError(transfer.unavailable)
             source, target = experiments(run, transfer)
             _, other = swap(run, source, target)
+            # Random weights would be scored as if they had been trained.
+            trained = dict(model.named_parameters())
+            untrained = [path for path, _ in other.named_parameters() if path not in trained]
+            if untrained:
+                raise ValueError(f"{untrained[0]} is not trained; lra study transfer sets its options or fine-tunes it")
         except ValueError as error:
             # The mechanism cannot run here, has other attention weights, or the run's do not fit: the cell stays empty.
             log(f"{r.task} {r.label} -> {name} seed {r.seed}: {error}")

@@ -26,7 +26,7 @@ MATRICES = {
     record.SWAPS: (
         "Swapped mechanisms",
         "Mean test score over seeds of the trained weights (row) with each mechanism (column), without training, on "
-        "the scored examples. own: the run's mechanism; empty: the weights do not fit.",
+        "the scored examples. own: the run's mechanism; empty: the weights do not fit, or some would be untrained.",
     ),
     record.FILLED: (
         "Scores over the number of tokens",
