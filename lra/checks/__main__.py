@@ -8,6 +8,7 @@ if __name__ == "__main__":
 
 from typing import ClassVar
 
+from ..attention.base import Attention, Mixer
 from ..config.compose import compose
 from ..config.entry import main
 from ..config.experiment import Experiment
@@ -92,6 +93,11 @@ def failed_checks(experiment: Experiment) -> list[str]:
         if (attn.get(option) or 0) > LENGTH:
             attn = attn.replace(**{option: LENGTH})
     small = compose(SmallExperiment, ["attn=mean"]).replace(attn=attn, block=experiment.block)
+    is_class = isinstance(attn.function, type)
+    if is_class and not issubclass(attn.function, Attention | Mixer):
+        # A whole layer may have widths that must be multiples of the heads, such as DBA's.
+        heads = experiment.model.heads
+        small = small.replace(model=small.model.replace(heads=heads, dim=8 * heads))
     failed = []
     for mechanism_check in applicable_checks(small):
         problem = failure(mechanism_check, small)

@@ -61,6 +61,9 @@ def evaluate(options: EvaluateOptions) -> None:
     devices.prepare_process(device, options.threads)
     records, unreadable = scan(options.runs)
     if not records:
+        # A task, a label or a seed of a published study.
+        records = {path: run.record for path, run in published.below(options.runs).items()}
+    if not records:
         reasons = f" ({'; '.join(unreadable)})" if unreadable else ""
         raise ValueError(f"runs={options.runs} has no finished run{reasons}; train one with lra train")
     for line in unreadable:

@@ -140,7 +140,7 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
         remarks: dict[str, str] = {}
         for run in label_runs:
             task = run.record.task
-            remarks[task] = f"{task} {run.choices['optim.steps']:,} steps"
+            remarks[task] = f"{task} {run.choices['optim.steps']:,} steps, {run.record.params:,} parameters"
             if run.record.data:
                 remarks[task] += f" {OTHER_FILES}"
         compared_runs = [run for run in runs if run.record.label == label or is_control([run])]
@@ -152,6 +152,8 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
             by_protocol.setdefault(protocol_of(training.choices), []).append(training)
         for trainings in by_protocol.values():
             texts = [about, *(remarks[training.task] for training in trainings)]
+            if "unknown" in commits:
+                texts.append("code of an unknown commit")
             if len(commits) > 1:
                 texts.append(f"seeds and control of several commits: {', '.join(commits)}")
             note = "; ".join(texts)

@@ -116,6 +116,9 @@ def check_statement(runs: Sequence[Published], submission: Submission) -> list[s
             reasons.append(f"the runs have several values of {name} ({', '.join(values)}); submit each on its own")
         if "unknown" in values:
             reasons.append(f"the {name} of a run is not known; train with {name}=<name>")
+        stated = getattr(submission, name)
+        if len(values) == 1 and stated != values[0]:
+            reasons.append(f"the statement has {name}={stated}, the runs have {values[0]}; submit again")
     return reasons
 
 
@@ -131,7 +134,8 @@ def check_benchmark(groups: Groups) -> list[str]:
             reasons.append(f"{task} {label} was trained at budget={budget}, the leaderboard has budget={BUDGET}")
             continue
         if task in TASKS:
-            reasons += check_data(runs[0], compose_benchmark(f"task={task}", f"attn={CONTROL}"))
+            benchmark = compose_benchmark(f"task={task}", f"attn={CONTROL}", *suite_protocol(runs[0]))
+            reasons += check_data(runs[0], benchmark)
             reasons += check_training(runs[0], suite_configuration(runs[0]))
     return reasons
 
@@ -143,8 +147,7 @@ def suite_configuration(run: Published) -> Experiment:
     """
     arguments = shlex.split(run.record.command or "")
     names = [item.partition("=")[2] for item in arguments if item.lstrip("+").startswith("experiment=")]
-    protocol = run.record.protocol
-    protocols = [f"protocol={protocol}"] if (CONF / "protocol" / f"{protocol}.yaml").is_file() else []
+    protocols = suite_protocol(run)
     if names and names[-1] in recipes.choices(recipes.GROUP):
         # Some experiments have a mechanism with options, others need attn=.
         for mechanism in ([], [f"attn={CONTROL}"]):
@@ -155,22 +158,34 @@ def suite_configuration(run: Published) -> Experiment:
     return compose_benchmark(f"task={run.record.task}", f"attn={CONTROL}", *protocols)
 
 
+def suite_protocol(run: Published) -> list[str]:
+    """The override of the suite's protocol of a run; empty for a custom protocol."""
+    protocol = run.record.protocol
+    return [f"protocol={protocol}"] if (CONF / "protocol" / f"{protocol}.yaml").is_file() else []
+
+
 def compose_benchmark(*overrides: str) -> Experiment:
     """Compose an experiment at the budget of the leaderboard."""
-    return compose(Experiment, [*overrides, f"budget={BUDGET}"])
+    # The environment may name official files, which would replace the arguments of the generator.
+    return compose(Experiment, [*overrides, f"budget={BUDGET}", "data.release=null"])
 
 
 def check_data(run: Published, benchmark: Experiment) -> list[str]:
-    """Generated data have the arguments of the benchmark; data from files have as many validation and test examples."""
+    """Generated data have the arguments of the benchmark, data from files the options of its source."""
     source = benchmark.data_source()
     if not source.generated:
-        return []
-    official = source.arguments
-    # Generated data have a random seed. Of data from files, the record has the numbers of validation and test examples.
-    if "provenance.seed" in run.choices:
+        # The options of the source select and convert examples. The record says which files were read.
+        suite_choices = flatten(benchmark.to_dict())
+        data = {key: value for key, value in run.choices.items() if key.startswith("source.")}
+        data.pop("source.sha256", None)
+        official = {key: suite_choices.get(key) for key in data}
+    elif "provenance.seed" in run.choices:
+        # Generated data have a random seed.
+        official = source.arguments
         data = {key: run.choices.get(f"provenance.{key}") for key in official}
     else:
-        official = {key: official[key] for key in ("val", "test")}
+        # Of generated tasks that were read from files, the record has the numbers of validation and test examples.
+        official = {key: source.arguments[key] for key in ("val", "test")}
         data = {"val": run.record.n_val, "test": run.record.n_test}
     difference = config_file.difference(official, data)
     title = f"{run.record.task} {run.record.label}"

@@ -68,8 +68,10 @@ def add_remedies(messages: Iterable[str]) -> list[str]:
 def check_unedited(path: Path) -> None:
     """Raise ValueError if a record.json lacks its checksum, which somebody who edits it by hand has to delete.
 
-    A published run is a row of a table and has no record.json.
+    Tables have no checksums, so only tables of the repository count.
     """
+    if tables.find(path) and not path.absolute().is_relative_to(tables.HOME):
+        raise ValueError(f"{path} is a row of a table without checksum; name the folder of the run directories")
     file = path / RECORD
     if file.is_file() and "sha256" not in json.loads(atomic.content(file)):
         raise ValueError(f"{file} has no sha256, so it may have been edited; restore the file or train the seed again")
@@ -229,7 +231,8 @@ def check_mechanisms(groups: Groups, folder: Path, trust: Trust = None) -> list[
         path = folder.absolute() / "study" / task / label / f"seed-{runs[0].record.seed}"
         run = RunDir(path=path, choices=runs[0].choices, seed=runs[0].record.seed, record=runs[0].record)
         # The checks depend on these options only, which a label may change from task to task.
-        options = {key: str(value) for key, value in runs[0].choices.items() if key.startswith(("attn.", "block."))}
+        prefixes = ("attn.", "block.", "model.heads")
+        options = {key: str(value) for key, value in runs[0].choices.items() if key.startswith(prefixes)}
         identity = (label, *sorted(options.items()))
         try:
             check_trust(run.choices, path, trust)

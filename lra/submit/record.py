@@ -122,6 +122,7 @@ def load(folder: Path) -> Submission:
     path = folder / NAME
     submission = typed_json.parse(Submission, path, "the statement of a submission", "run lra submit again")
     # The file of the statement also lists the sha256 of the other files, under "files".
+    check_sealed(path, "run lra submit again")
     sums = json.loads(atomic.content(path)).get("files", {})
     for name in listed_files(submission):
         try:
@@ -144,7 +145,15 @@ def load_verification(folder: Path) -> Verification | None:
     if not path.exists():
         return None
     remedy = "run lra submit verify=<name> again"
-    return typed_json.parse(Verification, path, "the verification of a submission", remedy)
+    verification = typed_json.parse(Verification, path, "the verification of a submission", remedy)
+    check_sealed(path, remedy)
+    return verification
+
+
+def check_sealed(path: Path, remedy: str) -> None:
+    """Raise ValueError if a file lacks its checksum, which somebody who edits it by hand has to delete."""
+    if "sha256" not in json.loads(atomic.content(path)):
+        raise ValueError(f"{path} has no sha256, so it may have been edited; {remedy}")
 
 
 def is_same_author(author: str, other: str) -> bool:

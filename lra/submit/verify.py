@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
+from ..console import log, plural
 from ..io import typed_json
 from ..results.score_cells import gain_error
 from ..runs import config_file
@@ -59,6 +60,9 @@ def compare(folder: Path, reruns: Sequence[Published]) -> list[Comparison]:
         rerun_runs = repeated[task, label]
         scores = finished_scores(runs)
         rerun_scores = finished_scores(rerun_runs)
+        num_failed = len(rerun_runs) - len(rerun_scores)
+        if num_failed:
+            log(f"{task} {label}: {plural(num_failed, 'seed')} of the rerun diverged, excluded from the mean")
         # Devices, threads and folders are no choices, so another machine is no difference.
         for rerun_run in rerun_runs:
             difference = config_file.difference(runs[0].choices, rerun_run.choices)

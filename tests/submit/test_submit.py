@@ -290,6 +290,14 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     assert tolerance([30.0, 36.0, 42.0], [36.0, 36.0, 36.0]) == pytest.approx(2 * (36 / 3) ** 0.5)
 
 
+def test_subset_of_files_is_other_data():
+    run = next(iter(tables.read(tables.HOME / "text").values()))
+    benchmark = checks.compose_benchmark("task=text", "attn=mean", "protocol=paper")
+    assert checks.check_data(run, benchmark) == []
+    (reason,) = checks.check_data(run._replace(choices=run.choices | {"source.test": 200}), benchmark)
+    assert "on other data than the benchmark's (source.test: None -> 200)" in reason
+
+
 def test_submissions_in_repository_are_valid():
     folders = submission_record.folders(CONF.parent / "submissions")
     assert folders
