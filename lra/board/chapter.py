@@ -14,7 +14,7 @@ from ..results.table import Cell, Chapter, Table
 from ..runs.published import HOME
 from . import agreement
 from .admission import admission_table
-from .costs import costs
+from .costs import costs, not_timed
 from .costs import picture as cost_picture
 from .results import BoardResults, mean_cell, plateau_table, ranking_table
 
@@ -54,7 +54,8 @@ def boards(studies: Studies, measured: Sequence[BenchRecord]) -> dict[str, Board
     found_boards = {}
     for search_name, search in studies.items():
         name = search_name.removesuffix(SEARCH_SUFFIX)
-        if search_name.endswith(SEARCH_SUFFIX) and name not in NO_BOARDS:
+        # The protocol and the budget may follow the name of a sweep.
+        if search_name.endswith(SEARCH_SUFFIX) and name.partition("-")[0] not in NO_BOARDS:
             found_boards[name] = BoardResults(name, studies.get(name, []), search, measured)
     return found_boards
 
@@ -77,7 +78,11 @@ def chapters(
     for name, board in boards(studies, measured).items():
         files = figures.save(pictures(board), folder, width)
         title = "Board" if name == BOARD else f"Board {name}"
-        board_chapters.append(Chapter(title, ABOUT, tables(board), files))
+        about = ABOUT
+        left_out = not_timed(board)
+        if cost_picture(board) and left_out:
+            about += f" Not in the picture, since they were not timed with the others: {', '.join(left_out)}."
+        board_chapters.append(Chapter(title, about, tables(board), files))
     return board_chapters
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -79,10 +79,13 @@ def has_board_budget(record: BenchRecord) -> bool:
 
 
 def _step_times(board: BoardResults) -> dict[str, float]:
-    """Return the median step time of each mechanism over the tasks."""
+    """Return the median step time of each mechanism over the tasks, on the device with the most results."""
+    timed_rows = [row for row in board.rows if row.ms is not None]
+    devices = Counter(row.ms_device for row in timed_rows)
+    device = max(devices, key=lambda name: (devices[name], name), default="")
     times = {}
     for label in board.scores:
-        values = [row.ms for row in board.rows if row.label == label and row.ms is not None]
+        values = [row.ms for row in timed_rows if row.label == label and row.ms_device == device]
         if values:
             times[label] = median(values)
     return times

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..config.experiment import Experiment
+from ..ops.attention_maps import uses_kernels
+from ..train.optim import parameter_groups
 
 # Difference relative to the largest output. Blocks compute in float64, some of them partly in float32.
 ROUNDING = 1e-6
@@ -28,7 +30,9 @@ def find_duplicates(experiments: Mapping[str, Experiment]) -> dict[str, str]:
     duplicates: dict[str, str] = {}
     firsts: dict[str, list[Tensor]] = {}
     for label, experiment in experiments.items():
-        if experiment.unavailable:
+        # Outputs are compared on the CPU in float64, where kernels of a GPU do not run.
+        needs_gpu = experiment.attn.get("requires") == "gpu" or uses_kernels(experiment.attn.get("impl") or "eager")
+        if experiment.unavailable or needs_gpu:
             continue
         outputs = _outputs(experiment)
         # The first earlier label with the same outputs, if any.
@@ -42,7 +46,7 @@ def find_duplicates(experiments: Mapping[str, Experiment]) -> dict[str, str]:
 
 @torch.no_grad()
 def _outputs(experiment: Experiment) -> list[Tensor]:
-    """The outputs for real tokens, in evaluation and in training."""
+    """The outputs for real tokens, in evaluation and in training, and the factors of the learning rates."""
     length = experiment.task.length + (experiment.model.pool == "class")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -61,6 +65,14 @@ def _outputs(experiment: Experiment) -> list[Tensor]:
             block.train(is_training)
             out, *_ = block(x, mask)
             outputs.append(out[mask])
+
+        # Factors of the learning rate and of the weight decay, which change the training.
+        defaults = {"lr": 1.0, "weight_decay": 1.0}
+        rules = []
+        for group in parameter_groups(block, defaults):
+            rule = defaults | group
+            rules.append((rule["lr"], rule["weight_decay"]))
+        outputs.append(torch.tensor(sorted(rules), dtype=torch.float64))
         return outputs
 
 
@@ -84,6 +96,8 @@ def _set_weights(block: nn.Module) -> nn.Module:
 def _same(outputs: list[Tensor], reference: list[Tensor]) -> bool:
     """Return whether all outputs are equal up to rounding."""
     for a, b in zip(outputs, reference, strict=True):
+        if a.shape != b.shape:
+            return False
         difference = (a - b).abs().max()
         if not difference <= ROUNDING * b.abs().max():
             return False

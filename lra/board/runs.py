@@ -26,7 +26,7 @@ from ..sweep.plan import PlannedRun, disk, duration, planned, study
 from ..sweep.progress import state
 from ..train.baselines import baselines_of
 from .duplicates import find_duplicates
-from .search import Entry, decide, label_keys
+from .search import Entry, check_distinct, decide, label_keys
 
 # Runs per worker that are launched together, so that few workers wait for the last ones.
 ROUND = 8
@@ -93,6 +93,7 @@ class Board:
         self.same: list[str] = []
         for task in options.tasks:
             self.same += self._drop_duplicates(task)
+        check_distinct(self.entries)
 
     def _entry(self, mechanism: str, recipe: str, overrides: list[str], experiment: Experiment) -> Entry:
         """Plan one mechanism on one task; raise ValueError if it cannot run on this machine or on this task."""
@@ -107,8 +108,9 @@ class Board:
         options = self.options
         attn, *mechanism_options = mechanism.split()
         overrides = [f"experiment={recipe}", f"attn={attn}", *mechanism_options]
-        shared = ("budget=", "protocol=", "protocol.")
-        overrides += [line for line in options.command_overrides if line.startswith(shared)]
+        shared = [line for line in options.command_overrides if line.startswith(("budget=", "protocol=", "protocol."))]
+        # The defaults of conf/sweep.yaml stand for the budget and the protocol of the experiment.
+        overrides += [line for line in shared if line not in ("budget=paper", "protocol=paper")]
         overrides += [override("runs", options.runs), "trainer.threads=1", *options.overrides]
         # A placeholder run of seed 0; ``Entry.at`` replaces its study, label and seed.
         keys = ",".join(label_keys(mechanism))
@@ -157,7 +159,7 @@ class Board:
         # A run of this machine, whose configuration is checked once.
         if state(run) in ("done", "diverged"):
             if run.folder not in self.checked_dirs:
-                check_choices(run.folder, entry.choices | {"optim.lr": rate})
+                check_choices(run.folder, entry.choices_at(rate))
                 SeedDirs(run.folder.parent).check_sources(entry.choices)
                 warn_of_missing_files(run.folder)
                 self.checked_dirs.add(run.folder)
@@ -165,7 +167,7 @@ class Board:
         other = self.published.get(self._published_path(run))
         if other is None:
             return None
-        choices = entry.choices | {"optim.lr": rate, "seed": run.seed}
+        choices = entry.choices_at(rate) | {"seed": run.seed}
         same_choices = other.record.fingerprint == config_file.fingerprint(choices)
         return other.record if same_choices else None
 
@@ -205,8 +207,7 @@ class Board:
         for run, rate in left.items():
             path = self._published_path(run)
             if path in self.published:
-                choices = entry.choices | {"optim.lr": rate}
-                foreign[path] = config_file.difference(self.published[path].choices, choices)
+                foreign[path] = config_file.difference(self.published[path].choices, entry.choices_at(rate))
         return Progress(list(left), best_rate, len(scores), foreign)
 
     def rounds(self) -> Iterator[list[PlannedRun]]:

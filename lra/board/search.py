@@ -1,10 +1,12 @@
 """The learning-rate search of one mechanism on one task: its runs, the rates to try next, and the best one."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..config.quoting import override
 from ..results.lr_search import SEARCH_SUFFIX
@@ -28,6 +30,14 @@ class Entry:
     run: PlannedRun
     choices: dict[str, Any]
     experiment: Experiment
+
+    def choices_at(self, rate: float) -> dict[str, Any]:
+        """Return the choices at a learning rate, which phase one has too unless an option sets ``pretrain.lr``."""
+        choices = self.choices | {"optim.lr": rate}
+        if self.experiment.pretrained:
+            experiment = compose(Experiment, [*self.run.overrides, f"optim.lr={rate}"])
+            choices["pretrain.lr"] = experiment.pretrain.lr
+        return choices
 
     def at(self, rate: float, seed: int, *, search: bool) -> PlannedRun:
         """Return the run of a seed at a learning rate: of the search if ``search``, else one of the final seeds."""
@@ -53,6 +63,18 @@ class Entry:
             seed=seed,
             folder=home / self.run.task / label / f"seed-{seed}",
         )
+
+
+def check_distinct(entries: Iterable[Entry]) -> None:
+    """Raise ValueError if two mechanisms or tasks have the same run directories: one would get the other's results."""
+    firsts: dict[Path, Entry] = {}
+    for entry in entries:
+        first = firsts.setdefault(entry.run.folder, entry)
+        if first is not entry:
+            raise ValueError(
+                f"'{first.mechanism}' on {first.recipe} and '{entry.mechanism}' on {entry.recipe} have the same label "
+                f"{entry.run.label} on {entry.run.task}; run one of them in another study with study=<name>"
+            )
 
 
 def label_keys(mechanism: str) -> tuple[str, ...]:
@@ -97,7 +119,9 @@ def decide(
         return missing, None
 
     # The rates that were tried are neighbours on the ladder of all rates, from low to high.
-    ladder = sorted({*rates, *further})
+    # A further rate inside the range of the grid is never tried.
+    outside = [rate for rate in further if not min(rates) <= rate <= max(rates)]
+    ladder = sorted({*rates, *outside})
     top = len(ladder) - 1
     low = ladder.index(min(rates))
     high = ladder.index(max(rates))

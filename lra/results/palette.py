@@ -116,8 +116,10 @@ def family(label: str) -> str:
     """Return the family of the longest name in ``FAMILIES`` that is the label, or begins it before "_", "-" or "+"."""
     kind_of = {name: kind for kind, names in FAMILIES.items() for name in names}
     matches = []
-    for name in kind_of:
-        if label == name or label.startswith((f"{name}_", f"{name}-", f"{name}+")):
+    for name, kind in kind_of.items():
+        # Only options and pretraining may follow the name of a control: conv_mixer is none.
+        separators = "-+" if kind == CONTROL else "_-+"
+        if label == name or (label.startswith(name) and label[len(name)] in separators):
             matches.append(name)
     return kind_of[max(matches, key=len)] if matches else OTHER
 

@@ -40,6 +40,8 @@ class SweepFile(Section):
 
 # Options that a sweep sets for each of its runs.
 SWEEP_KEYS = ("runs", "study", "seeds", "budget", "protocol")
+# Options that a learning-rate search sets for each of its runs.
+SEARCH_KEYS = ("runs", "study", "seeds", "label_keys", "optim.lr")
 
 
 def override_keys(overrides: list[str]) -> list[str]:
@@ -85,8 +87,14 @@ class SweepOptions(ManyRunsOptions):
         super().check()
         if self.sweep.search and "optim.lr" in override_keys(self.overrides):
             raise ValueError("overrides: the search decides optim.lr; set its rates by sweep.search.rates=[...]")
-        if not all(text.strip() for text in self.mechanisms):
-            raise ValueError("mechanisms must be names of conf/attn with options, not ''")
+        if self.sweep.search and "label_keys" in override_keys(self.overrides):
+            raise ValueError("overrides: the search decides label_keys; name runs with other options by study=<name>")
+        for text in self.mechanisms:
+            if not text.strip():
+                raise ValueError("mechanisms must be names of conf/attn with options, not ''")
+            for key in override_keys(text.split()[1:]):
+                if key in SEARCH_KEYS:
+                    raise ValueError(f"mechanisms: {text}: {key} is decided by the search; leave it out")
         if not self.sweep.grids and not self.sweep.search:
             raise ValueError(f"sweep={self.sweep.name} has no run: its yaml needs grids or search")
         if self.mechanisms and not self.sweep.search:

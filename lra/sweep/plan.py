@@ -20,7 +20,7 @@ from ..runs.reader import SeedDirs
 from ..runs.run_dir import check_choices
 from ..train.plan import resolve
 from .estimate import START_SECONDS, Estimates
-from .options import SweepFile, SweepOptions
+from .options import SweepFile, SweepOptions, override_keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def points(sweep: SweepFile) -> list[list[str]]:
         axes = [_axis(key, values) for key, values in grid.items()]
         # Options of attn are part of a label by default.
         label_keys = []
-        for key in grid:
+        for key in override_keys(list(grid)):
             is_attn = key.split(".")[0] == "attn"
             if not is_attn and key not in IN_LABEL and key not in sweep.shown:
                 label_keys.append(key)
@@ -162,7 +162,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
             seeds, choices = planned(composed, overrides, estimates)
         except ValueError as error:
             # Only a value of an axis may be rejected; any other error is the user's.
-            prefixes = tuple(line.split("=")[0] + " " for line in point)
+            prefixes = tuple(f"{key} " for key in override_keys(point))
             if not str(error).startswith(prefixes):
                 raise ValueError(f"{title}: {error}") from None
             skipped.append(f"{task}: {error}")

@@ -144,8 +144,9 @@ def test_every_mechanism_has_exactly_one_family():
     members = list(itertools.chain(*FAMILIES.values()))
     assert len(set(members)) == len(members) and {family(name) for name in members} == set(FAMILIES)
     longest = {"softpp": "low rank", "soft-steps=3": "low rank", "softmax": "exact", "mega_cur_abs": "MEGA"}
-    longest |= {"sdpa+masked": "exact", "cur_abs+next": "CUR"}
-    assert {label: family(label) for label in (*longest, "sofa")} == longest | {"sofa": OTHER}
+    longest |= {"sdpa+masked": "exact", "cur_abs+next": "CUR", "conv-width=3": CONTROL}
+    others = ("sofa", "conv_mixer")
+    assert {label: family(label) for label in (*longest, *others)} == longest | dict.fromkeys(others, OTHER)
 
 
 def test_cost_figure_needs_a_mechanism_and_shows_median_step_times(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from conftest import MECHANISMS, config, of_session
+from conftest import MECHANISMS, assert_error, config, of_session
 from support.records import RECORD, SMOKE, expand, fail, finish, finish_each
 from support.records import config as options_of
 
@@ -146,6 +146,9 @@ def test_search_chooses_best_rate_inside_the_tried_range():
 )
 def test_search_prefers_middle_rate_within_standard_error(scores, examples, further, chosen):
     assert decide(dict(zip(RATES, scores, strict=True)), RATES, further, examples=examples) == ([], chosen)
+    # A further rate between those of the grid is not tried.
+    inner = [*further, RATES[0] * 1.5]
+    assert decide(dict(zip(RATES, scores, strict=True)), RATES, inner, examples=examples) == ([], chosen)
 
 
 def test_board_lists_each_cpu_mechanism_once():
@@ -270,6 +273,19 @@ def test_mechanism_equal_to_earlier_one_at_task_length_is_not_run(board):
     assert attempts == {*distinct, ("listops", "local-block=64")}
     stop, out, _ = board(pytest.fail, "mechanisms=['local attn.block=64']", no_dropout, "tasks=[tiny_recall]")
     assert stop is None and duplicate_note in out
+
+
+def test_default_budget_and_protocol_leave_experiment_of_board():
+    words = ["sweep=board", "tasks=[board_recall]", "mechanisms=[mean]", "budget=paper", "protocol=paper", "measure=0"]
+    (entry,) = Board(compose(SweepOptions, words), 1).entries
+    assert (entry.experiment.budget, entry.experiment.protocol.name) == ("board", "clean")
+
+
+def test_mechanisms_with_equal_labels_or_options_of_search_raise():
+    made = lambda mechanisms: compose(SweepOptions, ["sweep=board", "tasks=[board_recall]", "measure=0", mechanisms])
+    assert_error("sdpa optim.lr=1: optim.lr is decided by the search", made, "mechanisms=['sdpa optim.lr=1']")
+    options = made("mechanisms=['sdpa block=glu','sdpa block=glu block.norm=scale']")
+    assert_error("have the same label sdpa-block=glu on recall", Board, options, 1)
 
 
 def test_published_runs_of_same_configuration_count_as_finished(board, tmp_path, monkeypatch):

@@ -348,12 +348,8 @@ def test_window_starts_finishable_runs_first_and_skips_hopeless_ones(four, monke
 
 
 def test_runs_of_a_machine_take_its_gpus_in_turn(tmp_path, monkeypatch):
-    taken = []
-
-    def start(*_, env, **__):
-        taken.append(env["CUDA_VISIBLE_DEVICES"])
-        return SimpleNamespace(poll=lambda: 0, communicate=lambda: None, returncode=0)
-
+    taken, process = [], SimpleNamespace(poll=lambda: 0, communicate=lambda: None, returncode=0)
+    start = lambda *_, env, **__: taken.append(env["CUDA_VISIBLE_DEVICES"]) or process
     monkeypatch.setattr(job.subprocess, "Popen", start)
     monkeypatch.setattr(job, "overrides_of", lambda _: [])
     monkeypatch.setattr(job, "config_dir_flags", list)
