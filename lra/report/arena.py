@@ -17,17 +17,16 @@ LEGEND = """\
 * **(longer training)**: the training that CURformer's authors released for ListOps, 20,000 steps of 128 sequences at a
   learning rate of 0.0007 instead of 5,000 of 32 at 0.0001 (`experiment=curformer_listops`).
 * **test**: accuracy on the standard test set at the best validation checkpoint, mean ± sample standard deviation over n
-  seeds. Text has no validation set in the papers' protocol: the test set selects the checkpoint, so its scores are
-  optimistic.
+  seeds. Text has no validation set in the papers' protocol: the test set selects the checkpoint and favours the score.
 * **fresh test**: accuracy on examples that were generated from another random seed, the same for all mechanisms, ±
-  standard error over seeds and examples, over examples alone for one seed. A table is sorted by it
-  if all lines have it.
+  standard error over seeds and examples, over examples alone for one seed. A table is sorted by it if
+  all lines have it on the same examples.
 * **gain**: difference from `attn=mean`, the control without attention, at the same learning rate, on the fresh test,
   with a 95 % interval over seeds and examples (two-way random effects). If a mechanism with a control, or the control,
   lacks the fresh test, all gains of the task are on the standard test set, with Welch's interval over seeds. The
   intervals are not corrected for the number of lines. They assume normally distributed seeds: if some seeds learn and
-  others do not, they cover less than 95 % with few seeds. A gain without an interval has one seed. The longer training
-  has no control.
+  others do not, they cover less than 95 % with few seeds. A gain without an interval has one seed on a side, or no
+  score varies. The longer training has no control.
 * **published**: the value that a paper prints for this two-layer encoder; without one, the range of the values for
   other encoders, which say little about this one.
 * **source**: paper and table (T4: Table 4) of that value; in parentheses the paper from which the table quotes it;
@@ -75,7 +74,9 @@ def readme(studies: Studies) -> str:
         about = table.about
         if len(shown) < len(lines):
             omitted_lines = plural(len(lines) - len(shown), "line")
-            about += f" {omitted_lines} with other learning rates: [docs/results.md](docs/results.md#{task})."
+            # The heading is the title: ### Path-X.
+            anchor = TITLES[task].lower()
+            about += f" {omitted_lines} with other learning rates: [docs/results.md](docs/results.md#{anchor})."
         parts += [f"**{table.title}**", table.markdown(), about]
     if parts:
         parts.append(README_LEGEND)

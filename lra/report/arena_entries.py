@@ -16,11 +16,13 @@ from ..config.experiment import Experiment
 from ..console import plural, spread_text
 from ..evaluate import record as fresh_record
 from ..evaluate.record import FreshTest
+from ..io import typed_json
 from ..results import outcome_statistics, paper_values
 from ..results.lr_search import BOARD, SEARCH_SUFFIX
 from ..results.statistics import welch_interval
 from ..results.summary import Row, Studies
 from ..results.table import Cell
+from ..runs import checkpoint
 from ..runs.reader import CONTROL, read_choices
 
 # The longer training of ListOps that the authors of CURformer released, ``experiment=curformer_listops``.
@@ -44,7 +46,8 @@ class ArenaEntry:
     Args:
         name: name of the line; the label, with what differs from the usual training: the encoder, "longer training".
         row: runs of the mechanism.
-        control: runs of the control in the same study with the same steps, batch and learning rate; None without any.
+        control: runs of the control in the same study with the same encoder, steps, batch and learning rate; None
+            without any.
         fresh: fresh-test results by seed.
         control_fresh: the same of the control; empty without a control.
     """
@@ -69,19 +72,19 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
 
     Returns:
         The entries of each task of the benchmark that has a finished run, the highest score first: on fresh examples
-        if all entries have been scored on them, otherwise the test score.
+        if all entries have been scored on the same ones, otherwise the test score.
     """
     rows = arena_rows(studies)
     # Candidates for each line, and the number of seeds of each study.
     candidates: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    controls: dict[tuple[str, str, Training], Row] = {}
+    controls: dict[tuple[str, str, str, Training], Row] = {}
     num_seeds: dict[str, int] = defaultdict(int)
     for row in rows:
         candidates[row.task, line_name(row)].append(row)
         num_seeds[row.study] += row.n
         training = training_of(row)
         if row.label in (CONTROL, f"{CONTROL}-optim.lr={training.lr}"):
-            controls[row.study, row.task, training] = row
+            controls[control_key(row)] = row
 
     def rank(row: Row) -> tuple[int, int, str]:
         # With the same number of seeds of a mechanism, the study with more seeds in all counts.
@@ -92,7 +95,7 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
     by_task: dict[str, list[ArenaEntry]] = defaultdict(list)
     for (task, name), named_rows in candidates.items():
         row = max(named_rows, key=rank)
-        key = (row.study, task, training_of(row))
+        key = control_key(row)
         entry = ArenaEntry(name, row, controls.get(key), fresh_results(row), controls_fresh.get(key, {}))
         by_task[task].append(entry)
 
@@ -101,9 +104,16 @@ def entries(studies: Studies) -> dict[str, list[ArenaEntry]]:
 
 def ordered(lines: list[ArenaEntry]) -> list[ArenaEntry]:
     """Sort the entries of a task by their scores, see ``entries``."""
-    if all(entry.fresh for entry in lines):
+    digests = {result.data for entry in lines for result in entry.fresh.values()}
+    if len(digests) == 1 and all(entry.fresh for entry in lines):
         return sorted(lines, key=lambda entry: -mean(result.fresh_test for result in entry.fresh.values()))
     return sorted(lines, key=lambda entry: -(entry.row.test or 0.0))
+
+
+def control_key(row: Row) -> tuple[str, str, str, Training]:
+    """What a mechanism and its control share: study, task, encoder, and length and learning rate of the training."""
+    encoder = encoder_of(read_choices(next(iter(row.runs))))
+    return row.study, row.task, encoder, training_of(row)
 
 
 def training_of(row: Row) -> Training:
@@ -168,7 +178,8 @@ def is_arena_row(row: Row) -> bool:
     is_search = row.study == BOARD or row.study.endswith(SEARCH_SUFFIX)
     is_from_scratch = not row.objective
     has_scores = bool(row.scores)
-    return row.task in paper_values.TASKS and at_papers_budget and has_scores and is_from_scratch and not is_search
+    is_benchmark = row.task in paper_values.TASKS and row.facts["metric"] == "accuracy"
+    return is_benchmark and at_papers_budget and has_scores and is_from_scratch and not is_search
 
 
 def fresh_results(row: Row) -> dict[int, FreshTest]:
@@ -179,7 +190,10 @@ def fresh_results(row: Row) -> dict[int, FreshTest]:
         # A run of this machine has its own file, a published study has one table.
         path = folder / fresh_record.NAME
         if path.exists():
-            candidates = [fresh_record.load(path)]
+            # A result of weights that were trained again since does not count.
+            result = fresh_record.load(path)
+            is_current = typed_json.listed(folder / checkpoint.BEST) in (None, result.weights)
+            candidates = [result] if is_current else []
         else:
             study = Path(*folder.parts[:-3])
             if study not in tables:

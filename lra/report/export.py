@@ -30,7 +30,8 @@ LEGEND = (
     "(+k): k failed seeds, excluded from the mean. (collapsed k/n): k of n seeds give every example the same answer; "
     f"the mean includes them. {MARKS} fresh test: accuracy on further generated examples (lra evaluate), ± standard "
     "error. constant: score of the best constant answer. ms: median milliseconds per step on the device with the most "
-    "runs of the task. Published values come from the papers' own settings."
+    "runs of the task; CPUs of different models with as many threads count as one device. Published values come from "
+    "the papers' own settings."
 )
 PAPERS_ABOUT = "Rows as printed, in their order; below each row are our runs of the mechanism that it names."
 CURVES_CAPTION = "validation score over steps, mean and a band of one sample standard deviation over seeds"

@@ -154,6 +154,9 @@ def _lines_of(lines: list[Line], labels: Collection[str]) -> list[Line]:
 def _caption(paper: Paper, seeds: str, incomparable: list[str]) -> str:
     """Explain the measurement of the published values and of our runs, and name studies that are left out."""
     differences = [seeds, paper.unlike]
+    # Tables of ratios have no numbers of seeds and no marks.
+    if seeds:
+        differences.append("bold and ≈ compare the runs of one study with each other")
     if incomparable:
         differences.append(f"left out as not comparable: {', '.join(incomparable)}")
     return f"Published: {paper.protocol}. Ours: {'; '.join(filter(None, differences))}."

@@ -23,8 +23,8 @@ ABOUT = (
     "without attention and over the control of convolutions, ± standard error. ≈: no significant difference "
     "(p > 0.05, Welch's t-test with Holm's correction for the gains of the column). rate: learning rate with the best "
     "validation accuracy of seed 100; of rates within one standard error of the difference (about 1.5 points) from the "
-    "best, the middle one. parameters: of the whole model. state: numbers that a layer carries from token to token in "
-    "each direction."
+    "best, the one nearest to the middle of the grid. parameters: of the whole model. state: numbers that a layer "
+    "carries from token to token in each direction."
 )
 
 

@@ -247,7 +247,9 @@ def _section(rows: list[Row], info: About, boards: Mapping[str, BoardResults], p
     ]
     # Figures, then tables.
     parts += [f"![{picture.caption}]({file})" for file, picture in pictures.items()]
-    parts += [table.section() for table in _tables(rows, boards)]
+    for table in _tables(rows, boards):
+        # A single table with the title of the study needs no second heading.
+        parts += [table.about, table.markdown()] if table.title == rows[0].study else [table.section()]
     return _paragraphs(parts)
 
 
@@ -264,9 +266,9 @@ def _tables(rows: list[Row], boards: Mapping[str, BoardResults]) -> list[Table]:
     if compared:
         return [compared]
 
-    # A study of several tasks has an overview and the details of each task.
+    # A study of several tasks has an overview and the details of each task, a learning-rate search one table alone.
     (scores, *further), details = export.tables(rows)
-    if len(details) > 1:
+    if len(details) != 1:
         return [scores, *further, *details]
     # With a single task its details contain the scores. The gains, the first further table, become a column.
     gains = overview.over_control(rows)

@@ -42,7 +42,7 @@ class Row:
         num_failed: number of diverged seeds without a finished run.
         remarks: diverged and collapsed seeds, seeds with several results or with different options.
         ms, ms_device: median milliseconds per step on the device with the most runs of the task, and its name.
-        peak: median peak memory in bytes on a GPU; None on a CPU, where it is the memory of the whole process.
+        peak: median peak memory in bytes on that device; None on a CPU, where it is the memory of the whole process.
         objective: objective of pretraining; "" without.
         facts: values of FACTS shared by the seeds, or all values joined by " / ".
         runs: records by run directory.
@@ -69,8 +69,9 @@ class Row:
 
     @property
     def published(self) -> list[PrintedValue]:
-        """The accuracies printed for the label on the task; none if a run used other data than the official."""
-        return [] if self.facts["data"] else paper_values.accuracies(self.label, [self.task])
+        """The accuracies printed for the label on the task; none if a run used other data or another metric."""
+        is_comparable = not self.facts["data"] and self.facts["metric"] == "accuracy"
+        return paper_values.accuracies(self.label, [self.task]) if is_comparable else []
 
     @property
     def chance(self) -> float:
@@ -91,20 +92,23 @@ class Row:
         """Tokens of each phase and the time of all steps: "3.1 + 3.2 M tokens, 41 s"; "" without tokens."""
         if self.tokens is None:
             return ""
-        # Tokens of each phase in millions, averaged over seeds; the time only if every phase has it.
+        # Tokens of each phase in millions, averaged over seeds.
         tokens = []
-        milliseconds = 0.0
-        has_time = True
         for seeds in zip(*map(phases, self.done), strict=True):
             millions = mean(seed.tokens or 0 for seed in seeds) / 1e6
             tokens.append(f"{millions:.3g}")
-            for seed in seeds:
-                has_time = has_time and seed.step_ms is not None
-                milliseconds += seed.steps * (seed.step_ms or 0.0)
         text = f"{' + '.join(tokens)} M tokens"
-        if not has_time:
+        # The time of the runs on the device of ``ms``, only if every phase has it.
+        milliseconds = 0.0
+        timed = [r for r in self.done if r.device_name == self.ms_device]
+        if not timed:
             return text
-        seconds = milliseconds / 1000 / len(self.done)
+        for r in timed:
+            for phase in phases(r):
+                if phase.step_ms is None:
+                    return text
+                milliseconds += phase.steps * phase.step_ms
+        seconds = milliseconds / 1000 / len(timed)
         return f"{text}, {seconds:.3g} s"
 
 
@@ -117,11 +121,7 @@ def phases(r: RunRecord) -> list[Pretraining | RunRecord]:
     return [r.pretrain, r] if r.pretrain else [r]
 
 
-def collect(
-    runs: Path,
-    study: str | None = None,
-    further: Sequence[Path] = (),
-) -> tuple[Studies, list[str]]:
+def collect(runs: Path, study: str | None = None, further: Sequence[Path] = ()) -> tuple[Studies, list[str]]:
     """Summarise the records below a folder.
 
     Args:
@@ -231,7 +231,7 @@ def _summarise(runs: dict[Path, RunRecord], devices: Mapping[str, int]) -> Row:
         val=mean(val_scores.values()) if val_scores else None,
         ms=step_time(done, device) if device else None,
         ms_device=joined(r.device_name for r in done if r.device == device),
-        peak=_peak(done),
+        peak=_peak([r for r in done if r.device == device]),
         objective=first.pretrain.objective if first.pretrain else "",
         facts=facts,
         runs=runs,

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ...results import figures
 from ...results.figures import Picture
-from ...results.lr_search import RATE, SEARCH_SUFFIX
+from ...results.lr_search import RATE, SEARCH_SUFFIX, without_search
 from ...results.palette import GROUND, INK, SOFT, family, look
 from ...results.summary import Row
 from . import lr_curves
@@ -37,13 +37,15 @@ class SeedScores(NamedTuple):
 
 
 def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
-    """List the seeds of each task, without the trials of a learning-rate search."""
+    """List the seeds of each task, without trials of a search and other rates than the budget's, as in overviews."""
     points: dict[str, list[SeedScores]] = defaultdict(list)
-    for row in rows:
-        if not RATE.search(row.label):
-            scores = list(row.scores.values())
-            seed_scores = SeedScores(row.label, scores, row.num_failed, row.chance)
-            points[row.task].append(seed_scores)
+    is_search = rows[0].study.endswith(SEARCH_SUFFIX)
+    for row in without_search(rows):
+        if is_search and RATE.search(row.label):
+            continue
+        scores = list(row.scores.values())
+        seed_scores = SeedScores(row.label, scores, row.num_failed, row.chance)
+        points[row.task].append(seed_scores)
     return points
 
 
