@@ -8,6 +8,7 @@ import csv
 import errno
 import io
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -185,3 +186,10 @@ def format_metrics(evaluations: list[dict[str, float]]) -> str:
     """Format evaluations as metrics.csv, with the columns of the last one."""
     table = pd.DataFrame(evaluations, columns=list(evaluations[-1]))
     return table.to_csv(index=False, lineterminator="\n")
+
+
+def check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+    """Raise ValueError unless weights have the names and shapes of a model's."""
+    weight_shapes = {name: value.shape for name, value in weights.items()}
+    if weight_shapes != shapes:
+        raise ValueError(f"{path} does not hold the weights of this model; {REMEDY}")

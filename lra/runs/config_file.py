@@ -177,12 +177,28 @@ def source_digests(choices: dict[str, Any]) -> dict[str, str] | None:
     """
     digests = {}
     for key, value in _items(choices):
-        module_name = str(value).rpartition(".")[0]
-        if key.rpartition(".")[2] == "_target_" and not _is_inside(module_name, SUITE):
-            digest = _file_digest(sys.modules.get(module_name))
+        module_name, _, name = str(value).rpartition(".")
+        if key.rpartition(".")[2] != "_target_" or _is_inside(module_name, SUITE):
+            continue
+        # A package may re-export a class, so the module that defines it counts too.
+        function = getattr(sys.modules.get(module_name), name, None)
+        home = getattr(function, "__module__", None) or module_name
+        for module in (module_name, home):
+            digest = None if _is_inside(module, SUITE) else _file_digest(sys.modules.get(module))
             if digest:
-                digests[module_name] = digest
+                digests[module] = digest
     return digests or None
+
+
+@functools.cache
+def code_digest() -> str:
+    """The sha256 of the suite's files that compute a training, read once per process."""
+    suite = Path(__file__).parents[1]
+    digests = []
+    for name in ("attention", "data", "model", "ops", "train"):
+        for path in sorted((suite / name).rglob("*.py")):
+            digests.append(atomic.digest(path))
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def check_sources(path: Path, choices: dict[str, Any], recorded: dict[str, str] | None, *, remedy: str) -> None:

@@ -13,7 +13,7 @@ from ..io import typed_json
 from ..io.typed_json import find_files
 from . import checkpoint, config_file, published, record
 from .record import RunRecord
-from .run_dir import RunDir, Trust
+from .run_dir import RunDir, Trust, has_begun
 
 # Label of the control: the mechanism without attention, where every query gets the mean of the values.
 CONTROL = "mean"
@@ -41,6 +41,9 @@ class SeedDirs:
     def saved_padding(self) -> str | None:
         """The padding, ``batch`` or ``compact``, of the first seed that has begun; None if none has."""
         for path in sorted(self.home.glob(f"seed-*/{config_file.NAME}")):
+            # The configuration of a run that was killed before its first evaluation does not count.
+            if not has_begun(path.parent):
+                continue
             # A configuration that cannot be read is reported when its seed is run.
             with contextlib.suppress(ValueError):
                 padding = config_file.read(path).get("data.pad")

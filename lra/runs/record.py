@@ -243,7 +243,7 @@ def git_commit() -> str | None:
     """The commit of the checkout that the code runs from; None outside one.
 
     It ends in ``-dirty`` if tracked files differ, or if the folders of the code hold files that are not committed. It
-    is read once per process: a later change of the checkout does not change the imported code.
+    is cached; ``lra train`` reads it again for each job of -m, which imports its mechanism only then.
     """
     package = Path(__file__).parent
     root = package.parents[1]

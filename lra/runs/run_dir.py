@@ -27,6 +27,8 @@ TEMPORARY = ".*.part"
 RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")
 # Choices that may differ between seeds of a label: a transfer starts from the weights of its seed.
 SEED_CHOICES = ("weights",)
+# Code of a training that was resumed by other code.
+MIXED = "mixed"
 # Modules outside the suite whose classes a config.yaml may name.
 Trust = str | Iterable[str] | None
 
@@ -50,6 +52,7 @@ class RunDir:
         title: title of its log messages during training.
         curve: evaluations so far, during training.
         digest: sha256 of the best weights, on rank 0; None before the first evaluation and on other ranks.
+        code: digest of the code of all steps before a resume, on rank 0, or ``MIXED``; None without a resume.
     """
 
     path: Path
@@ -60,6 +63,7 @@ class RunDir:
     title: str = ""
     curve: list[dict[str, float]] = field(default_factory=list)
     digest: str | None = None
+    code: str | None = None
 
     @classmethod
     def read(cls, path: Path, trust: Trust = None) -> Self:
@@ -190,11 +194,16 @@ class RunDir:
 
         # Both checkpoints must hold the parameters of this model.
         last_weights = {name.removeprefix("model."): value for name, value in state["state_dict"].items()}
-        _check_shapes(self.last, last_weights, shapes)
-        _check_shapes(self.weights, checkpoint.weights(self.weights), shapes)
+        checkpoint.check_shapes(self.last, last_weights, shapes)
+        checkpoint.check_shapes(self.weights, checkpoint.weights(self.weights), shapes)
 
         # metrics.csv may be newer than last.ckpt, or damaged: it is written from the evaluations in last.ckpt.
         self.digest = callback["digest"]
+        # Checkpoints of early versions do not name their code.
+        self.code = callback.get("code", config_file.code_digest())
+        if self.code != config_file.code_digest():
+            self.code = MIXED
+            log(f"{self.title}: warning: the code of lra has changed since step {state['global_step']:,}")
         self.curve[:] = callback["curve"]
         self._write_curve()
         return state["global_step"]
@@ -210,9 +219,9 @@ class RunDir:
     def save_best(self, weights: Mapping[str, Tensor]) -> str:
         """Write ``best.ckpt``, before the ``last.ckpt`` of the same step.
 
-        After a kill between the two, the run resumes from the older last.ckpt. On the same CPU it reaches the same
-        score and writes best.ckpt again. On a GPU the score may differ; then last.ckpt may name another best.ckpt,
-        which ``best_weights`` rejects.
+        After a kill or a full disk between the two, the run resumes from the older last.ckpt. On the same CPU it
+        reaches the same score and writes best.ckpt again. On a GPU the score may differ; then last.ckpt may name
+        another best.ckpt, which ``best_weights`` rejects.
 
         Args:
             weights: weights with the best validation score so far.
@@ -235,7 +244,8 @@ class RunDir:
     def state(self) -> dict[str, Any]:
         """What ``last.ckpt`` holds to identify the run and the files of its classes, and the evaluations so far."""
         sources = config_file.source_digests(self.choices)
-        return {"form": FORM, "fingerprint": self.fingerprint, "sources": sources, "curve": self.curve}
+        code = self.code or config_file.code_digest()
+        return {"form": FORM, "fingerprint": self.fingerprint, "sources": sources, "code": code, "curve": self.curve}
 
     def save_last(self) -> contextlib.AbstractContextManager[Path]:
         """Yield a path for the state of the training, which becomes ``last.ckpt`` at the end of the block."""
@@ -271,13 +281,6 @@ def _check_siblings(path: Path, choices: dict[str, Any]) -> None:
         is_open = (folder / config_file.NAME).exists() and lock.holder(folder / lock.NAME) is not None
         if folder != path and (has_begun(folder) or is_open):
             config_file.check(folder, choices, remedy=remedy, ignored=SEED_CHOICES)
-
-
-def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
-    """Raise ValueError unless weights have the names and shapes of a model's."""
-    weight_shapes = {name: value.shape for name, value in weights.items()}
-    if weight_shapes != shapes:
-        raise ValueError(f"{path} does not hold the weights of this model; {REMEDY}")
 
 
 def _seed_of_name(path: Path) -> int:

@@ -21,7 +21,7 @@ from ..console import log
 from ..ranks import on_rank_zero, rank_zero_first
 from ..runs import config_file, record
 from ..runs.reader import SeedDirs, warn_of_missing_files
-from ..runs.run_dir import RunDir
+from ..runs.run_dir import MIXED, RunDir
 from . import device, diagnostics, distributed, pretrain
 from .baselines import Baselines
 from .lit import LitClassifier
@@ -32,7 +32,9 @@ from .trainer import Phase, resumable, run_phase
 @main(Experiment)
 def train(experiment: Experiment) -> None:
     """Train each seed in runs/<study>/<task>/<label>/seed-<k>. Raises ValueError if a configuration cannot run."""
-    # Read the commit before training, during which the checkout may change.
+    # Read the commit before training, during which the checkout may change. Each job of -m reads it again, because it
+    # imports its mechanism only now.
+    record.git_commit.cache_clear()
     record.git_commit()
     reason = experiment.unavailable
     if reason and experiment.multirun:
@@ -145,10 +147,15 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
             phase.trainer.test(module, data, verbose=False)
             # Read the score first: the diagnostics evaluate the validation set and overwrite it.
             test_score = module.score
+        with resumable(phase.trainer, run_dir):
             diagnosis = diagnostics.of_best(phase.trainer, module, experiment.trainer.precision)
 
     # 4. The record.
     baselines = Baselines(data, experiment.task.metric)
+    commit = record.git_commit()
+    # The steps before a resume by other code are in no single commit.
+    if commit and run_dir.code == MIXED:
+        commit = f"{commit.removesuffix('-dirty')}-dirty"
     result = record.RunRecord(
         study=experiment.study,
         task=experiment.task.name,
@@ -179,7 +186,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
         lr=experiment.optim.lr,
         # Validation loss, spread of the outputs, live hidden units, collapse; nothing if the run diverged.
         **diagnosis,
-        git=record.git_commit(),
+        git=commit,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=record.command(experiment.command_overrides),
         torch=torch.__version__,

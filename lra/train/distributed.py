@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from ..config.compose import config_dir_flags
 from ..config.errors import AlreadyReported
 from ..config.schema import Trainer
+from ..config.workers import killed_by
 from ..console import first_line
 from ..data.source import cores
 
@@ -108,6 +110,7 @@ def launch(count: int, overrides: Sequence[str]) -> None:
 
     Raises:
         AlreadyReported: one of the processes failed, and has reported the reason.
+        ValueError: a signal ended one of them.
         KeyboardInterrupt: they were stopped.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
@@ -115,13 +118,23 @@ def launch(count: int, overrides: Sequence[str]) -> None:
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = threads or str(max(1, cores() // count))
     arguments = ["--standalone", f"--nproc-per-node={count}", "--module", "lra.train", *config_dir_flags(), *overrides]
+    # torchrun leaves handlers that raise an Exception, which -m would count as the failure of a later job.
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     try:
         torchrun.run(torchrun.parse_args(arguments))
-    except ChildFailedError:
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        # A process that a signal ended has said nothing.
+        if failure.exitcode < 0:
+            reason = killed_by(-failure.exitcode)
+            raise ValueError(f"process {rank} {reason}; the same command resumes from the last checkpoint") from None
         raise AlreadyReported("one of its processes failed and said why") from None
     except SignalException:
         raise KeyboardInterrupt("stopped; the same command resumes from the last checkpoint") from None
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         # The next job of -m may have another number of processes.
         if threads is None:
             del os.environ["OMP_NUM_THREADS"]

@@ -142,8 +142,12 @@ class PretrainDir(RunDir):
         return on_rank_zero(self._find)
 
     def _find(self) -> Pretraining | None:
-        self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / record.PRETRAIN_NAME
+        run_path = self.path.parent
+        if not path.exists() and (run_path / checkpoint.LAST).exists():
+            remedy = f"restore that folder, or delete {run_path} to run that seed again"
+            raise ValueError(f"{path} is missing, but the fine-tuning after it has begun; {remedy}")
+        self.path.mkdir(parents=True, exist_ok=True)
         if not path.exists() and self.source:
             self._copy_from(self.source)
         if not path.exists():

@@ -141,6 +141,9 @@ def resumable(trainer: L.Trainer, run_dir: RunDir) -> Iterator[None]:
     """Turn the SystemExit by which Lightning ends after Ctrl-C or SIGTERM into a KeyboardInterrupt with the remedy."""
     try:
         yield
+        # Lightning does not look at a signal after the last batch of an evaluation.
+        if trainer.received_sigterm:
+            raise SystemExit
     except SystemExit:
         remedy = f"the same command resumes from step {run_dir.saved_step()}"
         raise KeyboardInterrupt(f"stopped at step {trainer.global_step}; {remedy}") from None

@@ -14,10 +14,10 @@ import torch
 from conftest import config, error_message, set_up, slow, small_disk
 from support import training
 from support.training import DIAGNOSTICS, LONGER, result, seed_folder, trained
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from lra.io.lock import hold
-from lra.runs import checkpoint, record
+from lra.runs import checkpoint, config_file, record
 from lra.train import __main__ as main
 from lra.train import distributed, optim, plan
 from lra.train.__main__ import train
@@ -198,6 +198,13 @@ def test_diverged_seed_does_not_stop_the_next_seed(data_root, tmp_path, capfd):
     assert "not finite at step" in capfd.readouterr().err
 
 
+def test_resume_by_other_code_is_logged(data_root, tmp_path, monkeypatch, capfd):
+    (trained(tmp_path) / "record.json").unlink()
+    monkeypatch.setattr(config_file, "code_digest", lambda: "other")
+    trained(tmp_path)
+    assert "warning: the code of lra has changed since step 6" in capfd.readouterr().err
+
+
 def test_divergence_is_noticed_between_evaluations(data_root, tmp_path, monkeypatch):
     steps = []
     monkeypatch.setattr("lra.train.callbacks.CHECK_EVERY", 2)
@@ -275,11 +282,11 @@ def test_failed_multirun_job_is_listed_and_others_finish(data_root, tmp_path, mo
 
 
 def test_failed_ddp_job_is_listed_once_and_others_finish(tmp_path, monkeypatch, call):
-    calls = []
+    calls, exitcodes = [], (1, -9, 1)
 
     def launch(arguments):
         calls.append(arguments.training_script_args)
-        raise ChildFailedError.__new__(ChildFailedError)
+        raise ChildFailedError("train", {0: ProcessFailure(0, 1, exitcodes[len(calls) - 1], "")})
 
     monkeypatch.setattr(distributed.torchrun, "run", launch)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -287,6 +294,7 @@ def test_failed_ddp_job_is_listed_once_and_others_finish(tmp_path, monkeypatch, 
     words += ["trainer=ddp", "trainer.devices=2", "trainer.device=cpu"]
     stop, *_ = call(train, "-m", *words, "attn=mean,sdpa")
     assert len(calls) == 2
-    assert stop.startswith("lra: 2 runs failed") and "attn=sdpa: one of its processes failed" in stop
+    assert stop.startswith("lra: 2 runs failed") and "attn=mean: one of its processes failed" in stop
+    assert "attn=sdpa: process 0 ended by SIGKILL, perhaps because memory ran out" in stop
     stop, _, error = call(train, *words, "attn=mean")
     assert (stop, error) == (1, "")
