@@ -32,7 +32,7 @@ class Linear(Attention):
         normalise: divide by the denominator. False follows the PyTorch LRA code, which has no denominator and divides
             φ(q) and φ(k) by length^¼ each. Its length is the padded length of the batch; here it is ``sizes.length``,
             so padding does not affect the result.
-        causal: sum over j <= i (eq. 8 and 9).
+        causal: sum over j <= i (eq. 8 and 9). Denominators are at least 1e-6; not causal, 1e-6 for each real key.
     """
 
     compactable = True

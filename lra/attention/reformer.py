@@ -14,7 +14,8 @@ from ..options import Positive
 from .base import Attention, Sizes
 
 Scope = Literal["chunk", "bucket"]
-SELF_PENALTY = -1e5  # added to a token's score with itself (appendix A)
+# Added to a token's score with itself (appendix A).
+SELF_PENALTY = -1e5
 
 
 class Reformer(Attention):

@@ -132,6 +132,9 @@ class Random(Synthesizer):
             scores = scores + q @ k.mT
         key_mask = None if mask is None else mask[:, None]
         weights = attention_weights(scores, key_mask)  # (N or 1,H,L,L)
+        if self.training and self.sizes.dropout:
+            # Without a mask and q kᵀ all examples share the weights, but not the dropout.
+            weights = weights.expand(len(v), -1, -1, -1)  # (N,H,L,L)
         weights = F.dropout(weights, self.sizes.dropout, self.training)
         return torch.einsum("nhij,nhjd->nhid", weights, v)
 

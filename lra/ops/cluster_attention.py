@@ -142,21 +142,21 @@ def form_clusters(
         Mean keys, mean values and sizes, in float32 or wider.
     """
     N, H, c = k_J.shape[:3]
-
+    cluster = nearest(k, k_J, key_mask)  # (N,H,L,1)
     # Number the clusters of all examples and heads, so that one index_add sums over all of them.
-    heads = torch.arange(N * H, device=k.device)
-    first_cluster = c * heads.view(N, H, 1, 1)
-    cluster = nearest(k, k_J, key_mask) + first_cluster  # (N,H,L,1)
-    cluster = cluster.flatten()
+    first_cluster = torch.arange(0, N * H * c, c, device=k.device).view(N, H, 1, 1)
+    index = (cluster + first_cluster).flatten()
 
     def cluster_sums(x: Tensor) -> Tensor:
         if mask is not None:
             x = x * mask[:, None, :, None]
-        width = x.shape[-1]
-        tokens = x.flatten(0, 2)  # (N H L,width)
-        zeros = x.new_zeros(N * H * c, width)
-        sums = zeros.index_add(0, cluster, tokens)
-        return sums.view(N, H, c, width)
+        if x.device.type != "cpu":
+            # On a GPU index_add adds in no fixed order, so evaluation would not be repeatable.
+            is_member = cluster == torch.arange(c, device=x.device)  # (N,H,L,c)
+            return is_member.to(x.dtype).mT @ x
+        zeros = x.new_zeros(N * H * c, x.shape[-1])
+        sums = zeros.index_add(0, index, x.flatten(0, 2))
+        return sums.view(N, H, c, -1)
 
     size = cluster_sums(torch.ones_like(k[..., :1]))  # (N,H,c,1)
     divisor = size.clamp(min=1)

@@ -4,7 +4,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-BLOCK = 64  # positions of a block
+# Positions of a block.
+BLOCK = 64
 
 
 def convolve_sequence(

@@ -10,7 +10,8 @@ from torch import Tensor
 Metric = Literal["accuracy", "within_tolerance", "balanced_accuracy", "roc_auc"]
 # Metrics that are means over examples.
 MeanMetric = Literal["accuracy", "within_tolerance"]
-TOLERANCE = 0.04  # the absolute error of a correct answer is smaller (PSF-Attn, Adding)
+# The absolute error of a correct answer is smaller (PSF-Attn, Adding).
+TOLERANCE = 0.04
 
 
 def metric_function(name: Metric) -> Callable[[Tensor, Tensor], float]:

@@ -101,11 +101,8 @@ def test_resumed_online_run_sends_missing_evaluations(service, data_root, tmp_pa
     """The service has the first two evaluations of an offline run; only the other two are sent."""
     run_dir = run(tmp_path, "logger.wandb.mode=offline")
     upload, resume_args = [], []
-
-    def open_run(run_info, *, resume, **_):
-        resume_args.append(resume)
-        return SimpleNamespace(step=3, log=lambda row, step, commit: upload.append({"step": step, **row}))
-
+    sent_run = SimpleNamespace(step=3, log=lambda row, step, commit: upload.append({"step": step, **row}))
+    open_run = lambda run_info, *, resume, **_: resume_args.append(resume) or sent_run
     service.setattr(logger, "open_run", open_run)
     result = config("sdpa", f"runs={tmp_path}", *WORDS)
     logger.WandB(folder=run_dir, first_step=4, experiment=result, seed=0, fingerprint="f", project="lra")

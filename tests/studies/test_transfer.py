@@ -201,11 +201,8 @@ def test_transfer_without_tuning_records_scores_once(runs, capfd):
 
 def test_fine_tuning_starts_from_trained_weights_and_updates_them(runs, monkeypatch):
     modes, start = [], LitClassifier.on_train_batch_start
-
-    def record_mode(self, *args):
-        modes.append(all(module.training for module in self.model.modules()))
-        start(self, *args)
-
+    is_training = lambda model: all(module.training for module in model.modules())
+    record_mode = lambda self, *args: modes.append(is_training(self.model)) or start(self, *args)
     monkeypatch.setattr(LitClassifier, "on_train_batch_start", record_mode)
     seed = f"run={trained(runs) / 'seed-0'}"
     transfer.__wrapped__(words(runs, "attn=cur_random", "attn.count=8", "steps=4", "optim.lr=1e-12", seed))
