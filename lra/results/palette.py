@@ -113,7 +113,10 @@ class Palette:
 
 
 def family(label: str) -> str:
-    """Return the family of the longest name in ``FAMILIES`` that is the label, or begins it before "_", "-" or "+"."""
+    """Return the family of the longest name in ``FAMILIES`` that is the label or begins it.
+
+    A name ends before "_", "-" or "+", the name of a control before "-" or "+".
+    """
     kind_of = {name: kind for kind, names in FAMILIES.items() for name in names}
     matches = []
     for name, kind in kind_of.items():

@@ -123,7 +123,8 @@ def contents(run: RunDir) -> Published:
         raise ValueError(f"{run.path} is not finished; run the same command again to resume it")
     if result.git is None or result.git.endswith("-dirty"):
         commit = result.git or "unknown commit"
-        raise ValueError(f"{run.path} was trained by uncommitted code ({commit}); commit it and train the run again")
+        reason = f"was trained by uncommitted code, or resumed by other code ({commit})"
+        raise ValueError(f"{run.path} {reason}; commit the code and train the run again")
     published_run = published.find(run.path)
     if published_run:
         return published_run

@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from ..console import log, spread_text
-from ..io import typed_json
+from ..io import lock, typed_json
 from ..io.typed_json import find_files
 from . import checkpoint, config_file, published, record
 from .record import RunRecord
@@ -39,10 +39,11 @@ class SeedDirs:
         return sum(not path.exists() for path in paths)
 
     def saved_padding(self) -> str | None:
-        """The padding, ``batch`` or ``compact``, of the first seed that has begun; None if none has."""
+        """The padding, ``batch`` or ``compact``, of the first seed that has begun or is open; None if none has."""
         for path in sorted(self.home.glob(f"seed-*/{config_file.NAME}")):
-            # The configuration of a run that was killed before its first evaluation does not count.
-            if not has_begun(path.parent):
+            # The configuration of a run that was killed before its first evaluation does not count, an open run does.
+            is_open = lock.holder(path.parent / lock.NAME) is not None
+            if not (has_begun(path.parent) or is_open):
                 continue
             # A configuration that cannot be read is reported when its seed is run.
             with contextlib.suppress(ValueError):

@@ -203,7 +203,7 @@ class RunDir:
         self.code = callback.get("code", config_file.code_digest())
         if self.code != config_file.code_digest():
             self.code = MIXED
-            log(f"{self.title}: warning: the code of lra has changed since step {state['global_step']:,}")
+            log(f"{self.title}: warning: the code of lra has changed since this training began")
         self.curve[:] = callback["curve"]
         self._write_curve()
         return state["global_step"]

@@ -236,7 +236,8 @@ def check_commits(runs: Sequence[Published]) -> list[str]:
     """No run is marked as made by uncommitted code; a run of an unknown commit passes."""
     changed = sorted({run.record.git for run in runs if run.record.git and run.record.git.endswith("-dirty")})
     if changed:
-        return [f"runs were made by code with uncommitted changes ({', '.join(changed)}); commit and train again"]
+        reason = "by code with uncommitted changes, or resumed by other code"
+        return [f"runs were made {reason} ({', '.join(changed)}); commit and train again"]
     return []
 
 

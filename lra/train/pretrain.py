@@ -16,7 +16,7 @@ from ..console import log
 from ..ranks import on_rank_zero, rank
 from ..runs import checkpoint, config_file, record
 from ..runs.record import Pretraining
-from ..runs.run_dir import RunDir
+from ..runs.run_dir import MIXED, RunDir
 from .lit import LitPretrainer
 from .plan import Plan
 from .trainer import run_phase
@@ -67,6 +67,9 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
 
     # 3. Fit, and write the record.
     phase = run_phase(pretrain_plan, pretrain_dir, module, data)
+    # The record of the run names the code of both phases.
+    if pretrain_dir.code == MIXED:
+        run_dir.code = MIXED
     pretraining = Pretraining(
         objective=experiment.pretrain.phase_objective(),
         fingerprint=pretrain_dir.fingerprint,

@@ -224,7 +224,7 @@ def test_publish_keeps_runs_that_another_process_adds_meanwhile(home, publish_mi
 
 
 REJECTED = {
-    "seed-1 was trained by uncommitted code (123-dirty)": lambda root: change(root / "seed-1", git="123-dirty"),
+    "code, or resumed by other code (123-dirty)": lambda root: change(root / "seed-1", git="123-dirty"),
     "metrics.csv is not a table of evaluations (it is missing)": lambda root: (root / "seed-1/metrics.csv").unlink(),
     "the same study, task, label and seed": lambda root: shutil.copytree(root / "seed-0", root / "again"),
 }

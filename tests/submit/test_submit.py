@@ -132,7 +132,7 @@ def use_custom_class(runs, text=SOURCE):
         (remove("mean"), "listops has no control; train attn=mean"), (edit(record.NAME, unseal), "json has no sha256"),
         (retrain(ALL[3:], {"optim.steps": 9}), "have different settings (optim.steps: 9 -> 5000)"),
         (retrain(ALL[1:2], {"optim.batch": 16}), "seeds 0 and 1 have different configurations (optim.batch: 32 -> 16)"),
-        (retrain(ALL[1:2], git="0123-dirty"), "uncommitted changes (0123-dirty); commit and train again"),
+        (retrain(ALL[1:2], git="0123-dirty"), "or resumed by other code (0123-dirty); commit and train again"),
         (retrain(ALL[1:2], budget="quick"), "several values of budget (paper, quick); submit each on its own"),
         (retrain(ALL, budget="unknown"), "the budget of a run is not known; train with budget=<name>"),
         (retrain(ALL, budget="quick"), "cur_abs was trained at budget=quick, the leaderboard has budget=paper"),
@@ -258,7 +258,7 @@ def test_only_matching_rerun_verifies_submission(runs, command, tmp_path):
     assert "listops cur_abs seed 0, 1, 2 is the submitted run itself" in command("verify=cur", "runs=runs/mine")[0]
     add(varying, "mean", 4, git="0123-dirty")
     stop, _ = command("verify=cur", f"runs={varying}")
-    assert "listops mean lacks seed 3 of 0 to 4" in stop and "uncommitted changes (0123-dirty)" in stop
+    assert "listops mean lacks seed 3 of 0 to 4" in stop and "resumed by other code (0123-dirty)" in stop
     other = add_seeds(tmp_path / "other", 35.2, 17.1)
     for seed in range(3):
         add(other, "cur_abs", seed, published("cur_abs").choices | {"optim.lr": 1e-3}, test=35.2 + seed)

@@ -37,7 +37,10 @@ class SeedScores(NamedTuple):
 
 
 def by_task(rows: list[Row]) -> dict[str, list[SeedScores]]:
-    """List the seeds of each task, without trials of a search and other rates than the budget's, as in overviews."""
+    """List the seeds of each task, without trials of a search.
+
+    As in overviews, other rates than the budget's are left out if the mechanism has runs at the budget's.
+    """
     points: dict[str, list[SeedScores]] = defaultdict(list)
     is_search = rows[0].study.endswith(SEARCH_SUFFIX)
     for row in without_search(rows):
