@@ -116,7 +116,8 @@ def test_dropin_command_on_pretrained_encoder(bert, reviews, tmp_path, call):
     words += ["counts=[4]", "candidates=[cur_plus]"]
     assert call(dropin, *words, "length=12")[0] is None
     result = json.loads((tmp_path / "dropin" / f"{bert.name}-12" / "errors.json").read_text())
-    assert result["n"] == 3 and result["about"] == "reviews.tar.gz, 24 drawn, 2 layers of 2 heads, 12 tokens"
+    about = f"{bert}, reviews.tar.gz, 24 drawn, 2 layers of 2 heads, 12 tokens"
+    assert (result["n"], result["about"]) == (3, about)
     assert 0 < result["values"]["cur_plus"]["4"][0] < result["values"]["cur_step"]["4"][0]
     assert "0 of drawn=24 are texts that fill length=500, and n=3" in call(dropin, *words, "length=500")[0]
 
