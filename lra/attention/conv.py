@@ -15,7 +15,7 @@ class Conv(Mixer):
     """Projection to values, depth-wise convolution and output projection, O(L d (width + d)) time.
 
         y_ic = Σ_j w_c,j-i v_jc / Σ_j |w_c,j-i|,  over the real tokens j with |j - i| <= width // 2,
-                                                with ``causal`` i - width < j <= i
+                                                  with ``causal`` i - width < j <= i
 
     The weights depend on the distance only and, unlike attention weights, have a sign. Dividing by the sum of their
     magnitudes keeps y at the scale of the values for every width, at both ends of a sequence and next to padding.

@@ -73,8 +73,8 @@ def check_unedited(path: Path) -> None:
     if tables.find(path) and not path.absolute().is_relative_to(tables.HOME):
         raise ValueError(f"{path} is a row of a table without checksum; name the folder of the run directories")
     file = path / RECORD
-    if file.is_file() and "sha256" not in json.loads(atomic.content(file)):
-        raise ValueError(f"{file} has no sha256, so it may have been edited; restore the file or train the seed again")
+    if file.is_file():
+        record.check_sealed(file, "restore the file or train the seed again")
 
 
 def check_weights(run: RunDir) -> None:

@@ -121,8 +121,8 @@ def load(folder: Path) -> Submission:
     """
     path = folder / NAME
     submission = typed_json.parse(Submission, path, "the statement of a submission", "run lra submit again")
-    # The file of the statement also lists the sha256 of the other files, under "files".
     check_sealed(path, "run lra submit again")
+    # The file of the statement also lists the sha256 of the other files, under "files".
     sums = json.loads(atomic.content(path)).get("files", {})
     for name in listed_files(submission):
         try:
