@@ -49,13 +49,14 @@ class PrepareOptions(TaskOptions):
             raise ValueError("force=true replaces data and verify=true only compares them; give one of them")
 
     @classmethod
-    def from_config(cls, config: DictConfig, choices: DictConfig) -> Self:
+    def from_config(cls, config: DictConfig, hydra_config: DictConfig) -> Self:
+        groups = hydra_config.runtime.choices
         # An experiment also sets how a training reads the data, which preparation does not use.
-        if choices.runtime.choices.get("experiment"):
+        if groups.get("experiment"):
             data = {"root": config.data.root, "release": config.data.release}
             config = OmegaConf.create(to_tree(config) | {"data": data})
-        options = super().from_config(config, choices)
-        task = choices.runtime.choices.get("task")
+        options = super().from_config(config, hydra_config)
+        task = groups.get("task")
         if options.source is None and task not in (None, "null", "all"):
             raise ValueError(f"task={task}: no such choice; task is one of all, {', '.join(TASKS)}")
         return options
@@ -126,12 +127,18 @@ def overview(options: PrepareOptions) -> Iterable[str]:
     """Describe every task in lines: its data under data.root, their origin and licence, and the command for them."""
     root = options.data.root
     sources = {}
+    left_out = {}
     for task in TASKS:
         # A task without this budget has no data.
         try:
             sources[task] = of_task(options, task).data_source()
         except (ValueError, HydraException) as error:
-            yield f"{task}\n  left out      {explain(error)}"
+            left_out[task] = explain(error)
+    # An option that every task refuses is a mistake.
+    if not sources:
+        raise ValueError(left_out[TASKS[0]])
+    for task, reason in left_out.items():
+        yield f"{task}\n  left out      {reason}"
     folders = {}
     obstacles = {}
     for task, source in sources.items():

@@ -38,7 +38,7 @@ def subfolders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
     """Yield a folder and the folders below it, level by level and in the order of their names.
 
     Links to folders are followed; a folder that several paths lead to is yielded once. Hidden folders, those in
-    `SKIPPED` and those that this user may not read, such as lost+found of a disk, are left out.
+    ``SKIPPED`` and those that this user may not read, such as lost+found of a disk, are left out.
     """
     # Breadth first, so that the nearest folder comes first.
     level = [root]
@@ -212,7 +212,7 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
 
     Yields:
         Name and content of each wanted file; the content is readable until the next is requested. Code that reads it
-        belongs into a block of `reading`.
+        belongs into a block of ``reading``.
 
     Raises:
         ValueError: the archive is damaged, or a zip archive.

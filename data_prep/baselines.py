@@ -40,6 +40,7 @@ def baselines(options: PrepareOptions) -> None:
     if has_task:
         baselines_of_tasks[options.task.name] = baselines_of(options, force=options.force)
     else:
+        reasons = {}
         for task in TASKS:
             # A task without this budget, or whose data are not prepared, is skipped.
             try:
@@ -47,7 +48,10 @@ def baselines(options: PrepareOptions) -> None:
                 check_prepared(task_options)
                 baselines_of_tasks[task_options.task.name] = baselines_of(task_options, force=options.force)
             except (ValueError, HydraException) as error:
-                log(f"{task}: skipped, {explain(error)}")
+                reasons[task] = explain(error)
+                log(f"{task}: skipped, {reasons[task]}")
+        if not baselines_of_tasks:
+            raise ValueError(f"no task is left; {TASKS[0]}: {reasons[TASKS[0]]}")
 
     print_table(baselines_of_tasks)
 
@@ -70,10 +74,12 @@ def print_table(baselines_of_tasks: Mapping[str, Baselines]) -> None:
             remarks.append(f"{name}, first 1, 2, ... tokens: {tests}; {first.num_tokens} by validation")
 
     width = max(map(len, scores), default=0)
-    print(" ".join([" " * width, *(f"{name:>8}" for name in HEAD)]))
+    heads = [f"{name:>8}" for name in HEAD]
+    print(" ".join([" " * width, *heads]))
     for name, columns in scores.items():
         cells = ["-" if score is None else f"{score:.2f}" for score in columns]
-        print(" ".join([f"{name:<{width}}", *(f"{cell:>8}" for cell in cells)]))
+        padded_cells = [f"{cell:>8}" for cell in cells]
+        print(" ".join([f"{name:<{width}}", *padded_cells]))
     for remark in remarks:
         print(remark)
 

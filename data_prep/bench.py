@@ -6,6 +6,7 @@ if __name__ == "__main__":
     begin()  # before torch is imported
 
 import argparse
+import sys
 import time
 from itertools import islice
 from statistics import median
@@ -16,6 +17,7 @@ import torch
 
 from lra.data.source import cores
 from lra.data.split import Split
+from lra.startup import abandon_stdout, interruptible
 
 from .adding import Adding
 from .listops import ListOps
@@ -111,4 +113,14 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    interruptible()
+    try:
+        main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit("lra: interrupted")
+    except BrokenPipeError:
+        abandon_stdout()
+        sys.exit(1)
+    except (ValueError, OSError) as error:
+        sys.exit(f"lra: {error}")

@@ -83,7 +83,7 @@ class Download:
         return self
 
     def stamp(self) -> str | None:
-        """Summarise the state of `archive`; without one, the address. None if it has no checksum and does not exist."""
+        """The state of ``archive``; without one, the address. None if it has no checksum and does not exist."""
         # A checksum is part of it: data that were prepared without it may come from another file.
         suffix = "" if self.sha256 is None else f" sha256 {self.sha256}"
         if self.archive is None:
@@ -93,7 +93,7 @@ class Download:
         return hash_states([("archive", self.archive.stat())]) + suffix
 
     def location(self) -> str:
-        """The address, or the path of `archive`."""
+        """The address, or the path of ``archive``."""
         return self.url if self.archive is None else str(self.archive.absolute())
 
     @property
@@ -116,10 +116,10 @@ class Download:
             progress: reports the bytes.
 
         Returns:
-            The path of the file, or `archive`.
+            The path of the file, or ``archive``.
 
         Raises:
-            ValueError: `archive` is not a file, the checksum is wrong, the download failed or stalled, or the folder
+            ValueError: ``archive`` is not a file, the checksum is wrong, the download failed or stalled, or the folder
                 is full or cannot be written. A failed download leaves nothing behind.
         """
         # A copy that the user has is read in place.
@@ -186,7 +186,7 @@ class Download:
         return ValueError(f"cannot download {self.file_name} from {self.url}: {reason}; {remedy}")
 
     def _load(self, work: Path, progress: Progress) -> Path:
-        """Download into the folder `work` in another process. Raises ValueError on failure."""
+        """Download into the folder ``work`` in another process. Raises ValueError on failure."""
         if importlib.util.find_spec("tensorflow_datasets") is None:
             raise self._failure(f"tensorflow-datasets is not installed: {pip_install('tfds')}")
         free = shutil.disk_usage(work).free

@@ -33,7 +33,7 @@ def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> 
 
 
 def first_of(order: np.ndarray, count: int | None, name: str) -> np.ndarray:
-    """Take the first `count` indices of an order (n,), all for None, in ascending order.
+    """Take the first ``count`` indices of an order (n,), all for None, in ascending order.
 
     Args:
         order: indices (n,).

@@ -81,7 +81,7 @@ def export(options: ExportOptions) -> None:
         shift=options.task.shift,
     )
     arguments = [*portable(options.data_overrides), f"layout={options.layout}", override("out", options.out.name)]
-    write(task, options.layout, options.out.expanduser(), command_line("data export", *arguments))
+    write(task, options.layout, options.out, command_line("data export", *arguments))
 
 
 def portable(overrides: Iterable[str]) -> Iterator[str]:

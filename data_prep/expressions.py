@@ -74,7 +74,9 @@ def evaluate(ids):
     values = np.empty(len(ids), np.int64)
     operators = np.empty(len(ids), np.int64)
     bases = np.empty(len(ids), np.int64)
-    depth = top = 0
+    # Numbers of open operators and of values on the stack.
+    depth = 0
+    top = 0
     for position in range(len(ids)):
         token = ids[position]
         # An operator opens a level, a digit is a value, a bracket applies the operator to the values of its level.

@@ -32,7 +32,7 @@ class FileSource(Source):
     files: as long as the stamp is the same, the content is the one that was stored. If the files do not exist any more,
     the prepared data are found by the other arguments; if a run is restored, by the provenance in its config.yaml.
 
-    Attributes of a class: `content_keys` names the arguments that identify the files.
+    Attributes of a class: ``content_keys`` names the arguments that identify the files.
     """
 
     content_keys: ClassVar[tuple[str, ...]]
@@ -52,7 +52,7 @@ class FileSource(Source):
 
     @abstractmethod
     def content(self) -> dict[str, Any]:
-        """Identify the files: a value for each key of `content_keys`. Raises ValueError if a file is missing."""
+        """Identify the files: a value for each key of ``content_keys``. Raises ValueError if a file is missing."""
 
     @abstractmethod
     def stamp(self) -> str | None:

@@ -107,13 +107,13 @@ class Image(CopySource):
 
     Args:
         grey: weights of the colours, ``tensorflow`` (the Long Range Arena's) or ``pillow``.
-        order: order of train, whose last `hold_out` images are the validation set: ``tfds`` (the Long Range Arena's,
-            see `shuffled`) or ``archive``.
+        order: order of train, whose last ``hold_out`` images are the validation set: ``tfds`` (the Long Range Arena's,
+            see ``shuffled``) or ``archive``.
         hold_out: images of the validation set.
         train, val, test: numbers of examples, drawn with a fixed seed; None for all.
-        url, sha256, archive: see `download.Download`; None for the official address and checksum. `archive` may also
-            be a copy in a format of `data_prep.formats`, such as torchvision's; the validation set of a copy replaces
-            `hold_out`.
+        url, sha256, archive: see ``download.Download``; None for the official address and checksum. ``archive`` may
+            also be a copy in a format of ``data_prep.formats``, such as torchvision's; the validation set of a copy
+            replaces ``hold_out``.
         columns: names of the columns of parquet and arrow files: the input, then the label; None for the usual names.
     """
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from posixpath import basename
 
 from lra.config.quoting import command_line, override, quote
+from lra.console import visible
 from lra.data.progress import reporter
 from lra.data.store import META, StoreError, read_provenance
 from lra.startup import abandon_stdout, interruptible
@@ -78,14 +79,16 @@ def inspect(path: Path) -> int:
             collectors = list(survey(path, progress))
         other_lines = [*other_copies(path), *column_copies(path)]
     except (ValueError, OSError) as error:
-        print(f"lra: {error}", file=sys.stderr)
+        print(visible(f"lra: {error}"), file=sys.stderr)
         return 1
-    print(f"layout: {layout(path, collectors)}")
+    lines = [f"layout: {layout(path, collectors)}"]
     for collector in collectors:
-        print(*report(collector, path), sep="\n")
+        lines += report(collector, path)
     # Lines that concern several tasks, other formats, and tasks without files.
-    for line in [*copies(collectors), *other_lines, *missing(collectors)]:
-        print(line)
+    lines += [*copies(collectors), *other_lines, *missing(collectors)]
+    # The names of foreign files may hold anything.
+    for line in lines:
+        print(visible(line))
     sys.stdout.flush()
     is_damaged = any(collector.faults for collector in collectors) or any(map(is_fault, other_lines))
     is_empty = not (collectors or other_lines)

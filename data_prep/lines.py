@@ -67,7 +67,7 @@ def open_lines(path: Path, progress: Progress, work: str) -> Iterator[Iterator[b
     Args:
         path: path of the file.
         progress: reports the megabytes.
-        work: name of the work for `progress`.
+        work: name of the work for ``progress``.
 
     Raises:
         ValueError: the compressed file is damaged.

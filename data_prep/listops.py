@@ -160,7 +160,7 @@ class ListOps(ReleaseSource):
 
     Example: [MED 3 [MIN [SM 3 6 1 2 ] 6 ] ] is 2: the sum is 12, so 2; the smaller of 2 and 6; 2.5 becomes 2.
 
-    Trees are exchangeable, so the splits are the first `train` kept trees, the next `val` and the next `test`.
+    Trees are exchangeable, so the splits are the first ``train`` kept trees, the next ``val`` and the next ``test``.
 
     Args:
         min_length, max_length: strict bounds on the number of tokens.
@@ -169,7 +169,7 @@ class ListOps(ReleaseSource):
         seed: seed of the trees.
         release: the folder of the official basic_{train,val,test}.tsv, a folder up to four levels above it, or the
             release archive, to read these files instead of generating; their sequences are kept whole. Or a copy in a
-            format of `data_prep.formats`.
+            format of ``data_prep.formats``.
         columns: names of the columns of parquet and arrow files: the expression, then the value; None: the usual ones.
     """
 
@@ -241,8 +241,9 @@ class ListOps(ReleaseSource):
         trees = max(1, min(BLOCK_TREES, BLOCK_BYTES // max_length))
         grow = partial(_grow, self.seed, trees=trees, **self.tree)
         digests: set[bytes] = set()
-        nodes = new = 0
-        for tokens, lengths, answers, num_nodes in in_order(grow, count(0, trees), workers):
+        num_drawn = 0
+        num_new = 0
+        for tokens, lengths, answers, block_nodes in in_order(grow, count(0, trees), workers):
             end = 0
             for length, answer in zip(lengths.tolist(), answers.tolist(), strict=True):
                 ids = tokens[end : end + length]
@@ -251,12 +252,14 @@ class ListOps(ReleaseSource):
                 digest = hashlib.blake2b(ids, digest_size=16).digest()
                 if digest not in digests:
                     digests.add(digest)
-                    new += 1
+                    num_new += 1
                     yield ids, answer
-            nodes += num_nodes
-            if nodes > HOPELESS * max_length:
-                if new < HOPELESS_NEW:
-                    counts = f"{new} among the last {nodes} nodes drawn"
+            num_drawn += block_nodes
+            if num_drawn > HOPELESS * max_length:
+                if num_new < HOPELESS_NEW:
+                    counts = f"{num_new} among the last {num_drawn} nodes drawn"
                     remedy = "widen min_length..max_length or ask for fewer examples"
                     raise ValueError(f"ListOps finds too few new trees with {self.tree}, {counts}: {remedy}")
-                nodes = new = 0
+                # Count again from here.
+                num_drawn = 0
+                num_new = 0

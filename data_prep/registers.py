@@ -140,7 +140,7 @@ class Registers(Synthetic):
             (writes_fit, f"source.writes from 1 to {most_writes}{bounds}"),
         )
         self.alphabet = assignment_tokens(self.registers, self.values, "r")
-        # Chance level of a guess among the values of a sequence; unknown with `overwrite`.
+        # Chance level of a guess among the values of a sequence; unknown with ``overwrite``.
         if not self.overwrite:
             chances = [1 / n for n in self.writes]
             self.floor = 100 * float(np.mean(chances))

@@ -70,7 +70,7 @@ class Release:
 
     @cached_property
     def candidates(self) -> list[dict[str, Path]]:
-        """{split: path} of each folder with the files of all splits, nearest first; only of `path` if it is one."""
+        """The file of each split in every folder that has all of them, nearest first; only ``path`` if it has them."""
         copies = []
         for folder in subfolders(self.path):
             paths = split_files(folder, self.files)
@@ -147,7 +147,7 @@ class Release:
         return ValueError(f"{folder / missing} is missing: {remedy}")
 
     def splits(self, read: Read, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
-        """Read each file by `read`."""
+        """Read each file by ``read``."""
         if self.archive is not None:
             archive, inner = self.archive
             return _ArchiveSplits(archive, inner, self.files, read, progress)
@@ -222,7 +222,7 @@ def _read(path: Path, read: Read, split: str, progress: Progress) -> Iterator[Ex
 
 
 class _ArchiveSplits(Mapping):
-    """Splits of an archive: `items` reads all of them in its order, in one pass, which takes minutes.
+    """Splits of an archive: ``items`` reads all of them in its order, in one pass, which takes minutes.
 
     The first folder with one of the files is read. Copies elsewhere in the archive must have the same content.
     The chunks of a split must be consumed before the next split is requested.
@@ -243,7 +243,7 @@ class _ArchiveSplits(Mapping):
 
     def __getitem__(self, split: str) -> Iterator[ExampleChunk]:
         for name, chunks in self.items():
-            # Not `return chunks`: the archive is closed when `items` is released.
+            # Not ``return chunks``: the archive is closed when ``items`` is released.
             if name == split:
                 yield from chunks
                 return

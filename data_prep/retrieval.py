@@ -93,12 +93,12 @@ class Retrieval(FileSource):
 
     Args:
         release: the folder of new_aan_pairs.{train,eval,test}.tsv, plain or .gz, a folder up to four levels above it,
-            or the release archive; None to download that. Or a copy in a format of `data_prep.formats`, whose texts
+            or the release archive; None to download that. Or a copy in a format of ``data_prep.formats``, whose texts
             are read whole.
         literals: whether to evaluate texts of the official files that are Python bytes literals (b'...'), which the
             official pipeline reads as they are written.
         train, val, test: numbers of examples, the first ones with equal numbers of both labels; None for all.
-        url, sha256, archive: see `download.Download`.
+        url, sha256, archive: see ``download.Download``.
         columns: names of the columns of parquet and arrow files: both texts, then the label; None for the usual names.
     """
 

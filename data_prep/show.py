@@ -1,7 +1,7 @@
 """lra data show task=listops count=16 [out=<png>]: a figure of the first examples of a split.
 
-`display` of conf/task/*.yaml is the kind of sequence: pixels, expression (ids of the source's alphabet), bytes or
-series. Sequences are (L,) ids or (L, F) features without their padding, possibly cut; `length` is the stored length.
+``display`` of conf/task/*.yaml is the kind of sequence: pixels, expression (ids of the source's alphabet), bytes or
+series. Sequences are (L,) ids or (L, F) features without their padding, possibly cut; ``length`` is the stored length.
 """
 
 if __name__ == "__main__":
@@ -106,7 +106,7 @@ DISPLAYS: dict[str, Draw] = {
 
 
 def draw_text(text: str, size: str = "") -> Image.Image:
-    """Draw a text in monospaced lines; one that does not fit is cut, and `size` is the whole size of the sequence."""
+    """Draw a text in monospaced lines; one that does not fit is cut, and ``size`` is the whole size of the sequence."""
     lines = textwrap.wrap(text, COLUMNS) or [""]
     if len(lines) > LINES:
         lines = lines[: LINES - 1]

@@ -93,7 +93,7 @@ class Collector(ABC):
 
     @abstractmethod
     def summarise(self) -> list[SplitSummary]:
-        """Summarise the splits, once all files are added; faults that need all files are added to `faults`."""
+        """Summarise the splits, once all files are added; faults that need all files are added to ``faults``."""
 
     def differences(self, splits: list[SplitSummary]) -> list[str]:
         """List what differs from the official data: numbers of examples, and splits that are equal."""

@@ -206,7 +206,7 @@ class BatchCollector(Collector):
 
 
 class CopyCollector(Collector):
-    """A copy of a task in a format of `formats`, which a reader opens."""
+    """A copy of a task in a format of ``formats``, which a reader opens."""
 
     def __init__(self, place: str, task: str, *, size: int | None = None, contour: int | None = None):
         super().__init__(place)

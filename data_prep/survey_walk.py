@@ -65,14 +65,14 @@ def survey_archive(path: Path, progress: Progress) -> list[Collector]:
     if cifar is not None:
         return [_survey_batches(cifar, progress)]
     # A collector for each task and place, in the order of the archive.
-    collectors: dict[str, Collector] = {}
+    collectors: dict[tuple[Callable[[str], Collector], str], Collector] = {}
     for name, file in members(path, _route, progress):
         route = _route(name)
         if route is None:
             continue
         make_collector, folder, below = route
         place = f"{path}/{folder}".rstrip("/")
-        key = f"{make_collector} {place}"
+        key = (make_collector, place)
         if key not in collectors:
             collectors[key] = make_collector(place)
         # Tables are read by line, other files in blocks.
@@ -101,6 +101,7 @@ def _route(name: str) -> Route | None:
     return None
 
 
+# Cached, so that images of one size and contour share a function, which is part of the collector's key.
 @functools.cache
 def _image_collector(size: int, contour: int) -> Callable[[str], Collector]:
     return functools.partial(PathfinderCollector, size=size, contour=contour)

@@ -77,7 +77,9 @@ def draw_distinct(state, first, numbers, order):
     # The first K steps of a Fisher-Yates shuffle.
     for i in range(len(numbers)):
         j = i + draw_below(state, first + i, len(order) - i)
-        numbers[i], order[j] = order[j], order[i]
+        numbers[i] = order[j]
+        # Number i of the order was not drawn, so it takes the place of the drawn one.
+        order[j] = order[i]
 
 
 @compiled
@@ -130,7 +132,7 @@ class GeneratedSplit:
         return torch.full((len(self), 1), self.source.length)
 
     def to(self, device: torch.device | str) -> "GeneratedSplit":
-        """Move labels and batches to `device`; sequences are still generated on the CPU."""
+        """Move labels and batches to ``device``; sequences are still generated on the CPU."""
         return replace(self, labels=self.labels.to(device))
 
     def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]:
@@ -150,7 +152,7 @@ class GeneratedSplit:
 
 @dataclass(kw_only=True, eq=False)
 class Synthetic(Source):
-    """A source that stores nothing, since generating is as fast as reading; `dtype` and `features` (F,) of a token.
+    """A source that stores nothing, since generating is as fast as reading; ``dtype`` and ``features`` (F,) of a token.
 
     Args:
         length: L.
@@ -192,7 +194,7 @@ class Synthetic(Source):
 
     @abstractmethod
     def fill(self, key: np.uint64, index: np.ndarray, num_tokens: int, tokens: np.ndarray) -> None:
-        """Write the first `num_tokens` tokens of the examples index (B,) into zeros, tokens (B, width[, F])."""
+        """Write the first ``num_tokens`` tokens of the examples index (B,) into zeros, tokens (B, width[, F])."""
 
     @abstractmethod
     def answers(self, key: np.uint64, n: int) -> np.ndarray:
@@ -203,7 +205,7 @@ class Synthetic(Source):
         return {option.name: getattr(self, option.name) for option in fields(self) if option.init}
 
     def load(self, root: Path | str) -> dict[str, GeneratedSplit]:
-        """Make the splits; nothing is read from `root`."""
+        """Make the splits; nothing is read from ``root``."""
         splits = {}
         for number, (name, n) in enumerate(self.sizes.items()):
             # numba returns a Python int.

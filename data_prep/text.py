@@ -77,9 +77,9 @@ class Text(CopySource):
         hold_out: number of reviews of train, drawn with a fixed seed, for the validation set; 0 if the test set is
             also the validation set, as in the papers; it is stored once.
         train, val, test: numbers of examples, drawn with a fixed seed; None for all.
-        url, sha256, archive: see `download.Download`; None for the official address and checksum. `archive` may also
-            be a copy in a format of `data_prep.formats`, such as the unpacked folder aclImdb; the validation set of a
-            copy replaces `hold_out`.
+        url, sha256, archive: see ``download.Download``; None for the official address and checksum. ``archive`` may
+            also be a copy in a format of ``data_prep.formats``, such as the unpacked folder aclImdb; the validation
+            set of a copy replaces ``hold_out``.
         columns: names of the columns of parquet and arrow files: the input, then the label; None for the usual names.
     """
 
@@ -158,6 +158,7 @@ class Text(CopySource):
         splits = {}
         for split, numbers in index.items():
             pool = reviews["test" if split == "test" else "train"]
+            # map binds this split's pool now; a generator would look the name up when it is read, after the loop.
             splits[split] = chunks(map(pool.__getitem__, numbers), split, len(numbers), progress)
         return splits
 

@@ -5,8 +5,8 @@
     builder.download_and_prepare()
     train = builder.as_data_source("train")
 
-Another source needs a subclass of SourceBuilder with VERSION, BUILDER_CONFIGS, KEYS, `features` and, unless an input is
-one sequence as stored, `value`.
+Another source needs a subclass of SourceBuilder with VERSION, BUILDER_CONFIGS, KEYS, ``features`` and, unless an input
+is one sequence as stored, ``value``.
 """
 
 from abc import abstractmethod

@@ -1,7 +1,7 @@
 """Downloads one file by TFDS's download manager and prints its path: python -P tfds_download.py URL FOLDER.
 
 It is a separate program, since TFDS waits without a time limit and its threads outlive an interrupt.
-`download.Download` ends this process instead. It also ends when its standard input is closed, and so with its
+``download.Download`` ends this process instead. It also ends when its standard input is closed, and so with its
 parent process. The last line on stderr is the reason of a failure.
 """
 
@@ -37,7 +37,7 @@ def reason(error: Exception, url: str) -> str:
 
 
 def download(url: str, folder: Path) -> Path:
-    """Download the file into `folder`. Its checksum is registered, not compared; the caller does that."""
+    """Download the file into ``folder``. Its checksum is registered, not compared; the caller does that."""
     # TFDS doubles its pauses ten times, which takes minutes without a network.
     downloader.MAX_RETRIES = 3
     tfds.disable_progress_bar()
@@ -49,8 +49,14 @@ def download(url: str, folder: Path) -> Path:
     return Path(manager.download(url))
 
 
+def end_with_parent() -> None:
+    """End this process when its standard input is closed."""
+    sys.stdin.read()
+    os._exit(1)
+
+
 if __name__ == "__main__":
-    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         print(download(sys.argv[1], Path(sys.argv[2])))
     except Exception as error:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,4 +77,6 @@ def compiled(function: Callable, *, forceinline: bool = False) -> Callable:
             SETTINGS.CACHE_DIR = before
 
 
-inlined = partial(compiled, forceinline=True)
+def inlined(function: Callable) -> Callable:
+    """Compile a function that numba inlines into its callers."""
+    return compiled(function, forceinline=True)

@@ -1,4 +1,4 @@
-"""File names and keys made from titles: readable, without special characters, and never two alike."""
+"""File names and keys made from titles: readable, without special characters and, by ``unique_names``, distinct."""
 
 import hashlib
 import re

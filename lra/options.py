@@ -167,7 +167,7 @@ def _expected_instead(kind: Any, value: Any) -> str:
         base, rule, *_ = arguments
         if isinstance(rule, Range) and accepts(base, value):
             return str(rule)
-    # The same with null.
+    # A union with null: describe the other part in this way, then add null.
     if origin in (Union, UnionType) and NoneType in arguments:
         parts = [part for part in arguments if part is not NoneType]
         if len(parts) == 1:

@@ -43,7 +43,7 @@ def end_quietly() -> None:
 
 
 def abandon_stdout() -> None:
-    """Write the rest of stdout to the null device; without this, Python reports a reader that is gone at its end."""
+    """Write the rest of stdout to the null device, since nobody reads it; otherwise Python prints an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -226,7 +226,7 @@ def work(tmp_path, data_root, monkeypatch):
 @pytest.fixture
 def service(tmp_path, monkeypatch):
     """Isolate W&B: no API key or settings, a new session, and a working directory that must stay empty."""
-    wandb = pytest.importorskip("wandb", reason="pip install '.[wandb]'")
+    wandb = pytest.importorskip("wandb", reason="pip install -e '.[wandb]'")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE", "WANDB_PROJECT", "NETRC"):
         monkeypatch.delenv(name, raising=False)

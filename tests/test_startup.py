@@ -116,7 +116,7 @@ def test_missing_package_error_names_extra(module, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     for package in ("transformers", "onnx"):
         monkeypatch.setitem(sys.modules, package, None)
-    line = re.escape("{} is not installed, or too old: pip install '.[{}]'".format(*MISSING[module]))
+    line = re.escape("{} is not installed, or too old: pip install -e '.[{}]'".format(*MISSING[module]))
     if module.startswith("studies"):
         with pytest.raises(SystemExit, match=f"^lra: {line}$"):
             runpy.run_module(f"lra.{module}", run_name="__main__")

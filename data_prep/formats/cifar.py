@@ -93,7 +93,7 @@ class CifarPythonArchive:
         return hash_states([("archive", self.path.stat())])
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, bytes, str]]:
-        """Read the batches as `CifarFolder.batches` does, but in the order of the archive.
+        """Read the batches as ``CifarFolder.batches`` does, but in the order of the archive.
 
         Raises:
             ValueError: the archive or a batch is damaged, or a batch is missing.

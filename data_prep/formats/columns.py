@@ -45,7 +45,7 @@ class ColumnReader(Reader):
         allow_colours: whether images may have colours.
 
     Raises:
-        ValueError: files are missing or named in two styles, or `columns` has another number of names.
+        ValueError: files are missing or named in two styles, or ``columns`` has another number of names.
 
     A column of inputs holds lists of stored ids, or text and bytes (an expression for ListOps), or images as PNG or
     JPEG, with or without a dictionary around their bytes. Images with colours become three planes R, G, B

@@ -99,7 +99,7 @@ class Reader(ABC):
 
     @abstractmethod
     def _examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
-        """Read the examples of a split, see `examples`."""
+        """Read the examples of a split, see ``examples``."""
 
     def chunks(
         self,

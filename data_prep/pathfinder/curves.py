@@ -1,10 +1,10 @@
 """Drawing of Pathfinder's dashed curves: seeds, extensions, targets and distractors (tasks: Linsley et al. 2018).
 
 The mask, shared by all curves of an image, is the occupation of each pixel: uint8, 255 = 1.0, exact since every patch
-is an 8-bit image. `masks` (2, size + 2 BEYOND, same) holds the mask, and the mask dilated by the margin.
+is an 8-bit image. ``masks`` (2, size + 2 BEYOND, same) holds the mask, and the mask dilated by the margin.
 A curve's first paddle, its seed, runs from tail to head. Its pivot is a margin before the tail; its anchor, a margin
 beyond the head, is the next paddle's pivot. In a void orientation neither a distractor nor the first target starts
-(`paddles.is_void`). `stream` (1,) uint64 is an image's random stream.
+(``paddles.is_void``). ``stream`` (1,) uint64 is an image's random stream.
 """
 
 import math
@@ -139,7 +139,7 @@ def _segment(seeds, paddle, y, x):
 
 @inlined
 def _seed(seeds, mask, paddle, frame, stream):
-    """The first segment of a curve at any free pixel inside the frame; `paddle` is the orientation tried first."""
+    """The first segment of a curve at any free pixel inside the frame; ``paddle`` is the orientation tried first."""
     for _ in range(PADDLE_RETRIALS + 1):
         y, x = draw_tail(seeds, mask, paddle, frame, stream)
         if y < 0:
@@ -176,7 +176,7 @@ def _room(paddles, dilated, paddle, c, anchor_y, anchor_x):
 
 @inlined
 def _extend(paddles, masks, last, stream):
-    """Draw the segment after `last`; on success the patch of `last` is written into the mask."""
+    """Draw the segment after ``last``; on success the patch of ``last`` is written into the mask."""
     paddle = last.paddle
     anchor_y, anchor_x = _moved(last.pivot_y, last.pivot_x, paddles.anchor[paddle])
     dilated = masks[1]
@@ -223,7 +223,7 @@ def _note(record, segment):
 
 @inlined
 def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
-    """Draw two targets into masks and record, the first at first in orientation `paddle`; False if either fails."""
+    """Draw two targets into masks and record; False if either fails. The first begins in orientation ``paddle``."""
     # Seeds of both targets on an empty image.
     first = _seed(seeds, blank[0], paddle, 2 * seeds.distance, stream)
     if first.paddle < 0:
@@ -279,7 +279,7 @@ def _is_full(mask):
 
 @inlined
 def draw_distractor(paddles, seeds, padding, before, masks, record, stream):
-    """Draw a distractor into record (length, 3) and masks, a copy of `before`; False, masks undefined, if it fails."""
+    """Draw a distractor into record (length, 3) and masks, a copy of ``before``; False if it fails, masks undefined."""
     if _is_full(before[0]):
         return False
     # The mask's frame (padding >= 1) is the frame of ones that the original adds here.

@@ -1,4 +1,4 @@
-"""Pathfinder: are two round markers on the same dashed curve? Drawn images, see `images`, or images of the release."""
+"""Pathfinder: are two round markers on the same dashed curve? Images drawn by ``images``, or images of the release."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,8 +34,8 @@ ReleaseImages = Archive | Folder
 class Pathfinder(ReleaseSource):
     """Grey images (size, size) as sequences of size**2 pixels, 0..255, and whether both markers lie on one curve.
 
-    Generated images are exchangeable, so the splits are the first `train` images of the seed, the next `val` and the
-    next `test`.
+    Generated images are exchangeable, so the splits are the first ``train`` images of the seed, the next ``val`` and
+    the next ``test``.
 
     Args:
         size: side in pixels.
@@ -45,7 +45,7 @@ class Pathfinder(ReleaseSource):
         void: True as in the original, whose images of 32 x 32 and 64 x 64 lack many distractors; False for nearly all.
         release: the folder of the official images, a folder above it, or the release archive, to read the images of
             this size and contour instead: all of them, split 80 / 10 / 10 percent by a fixed seed; empty and unreadable
-            images are skipped and counted. Or a copy in a format of `data_prep.formats`, with its splits.
+            images are skipped and counted. Or a copy in a format of ``data_prep.formats``, with its splits.
         columns: names of the columns of parquet and arrow files: the image, then the label; None for the usual names.
     """
 
@@ -139,8 +139,8 @@ class Pathfinder(ReleaseSource):
         splits = {}
         for split, index in zip(self.sizes, np.split(order, bounds), strict=True):
             splits[split] = self._read(self.release, index, workers, partial(progress, split), digests)
-        # The last split is read last and closes the files.
-        splits[split] = _closing(splits[split], self.release.close)
+        # Test is read last and closes the files.
+        splits["test"] = _closing(splits["test"], self.release.close)
         return splits
 
     def _drawn_splits(self, workers: int, progress: Progress) -> dict[str, Iterator[ExampleChunk]]:

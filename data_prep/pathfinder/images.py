@@ -1,14 +1,14 @@
 """Pathfinder images with two round markers, labelled by whether both are on the same dashed curve.
 
-An image holds two long curves ("targets", `contour` paddles each), shorter distractors of contour // 3 paddles, and
+An image holds two long curves ("targets", ``contour`` paddles each), shorter distractors of contour // 3 paddles, and
 two markers, one at the start of a target and one at the end of the same (label 1) or of the other target (label 0):
 
     >>> images, labels = generate(size=32, count=2, seed=0)     # (2, 32, 32) uint8, (2,) uint8
 
-The distribution is the original generator's (see `paddles` and `curves`), with the contrast stretch of scipy 1.2. Most
-orientations are void at sizes 32 and 64 (see `paddles.is_void`): neither a distractor nor the first target starts in
-them, so an image of 32 x 32 and contour 14 holds 1.1 of 5 distractors on average. With void=False curves start in every
-orientation, and it holds 4.6.
+The distribution is the original generator's (see ``paddles`` and ``curves``), with the contrast stretch of scipy 1.2.
+Most orientations are void at sizes 32 and 64 (see ``paddles.is_void``): neither a distractor nor the first target
+starts in them, so an image of 32 x 32 and contour 14 holds 1.1 of 5 distractors on average. With void=False curves
+start in every orientation, and it holds 4.6.
 
 Image i depends only on (seed, size, contour, void, i): it has its own random stream, so any partition over workers
 gives the same bytes.
@@ -78,7 +78,7 @@ def generate(
 def trace(
     *, size: int, count: int, seed: int, contour: int = 14, first: int = 0, void: bool = True
 ) -> tuple[np.ndarray, np.ndarray, Trace]:
-    """Draw images as `generate` does, with the record of their parts."""
+    """Draw images as ``generate`` does, with the record of their parts."""
     check(size, contour)
     # Distractors are a third as long as targets; the setting's number of paddles bounds their number.
     length = contour // 3
@@ -101,7 +101,7 @@ def trace(
 
 @compiled
 def _draw_images(table, margin, choice, choices, seed, contour, first, images, labels, parts):
-    """Draw the images with margin number `choice` of `choices`."""
+    """Draw the images with margin number ``choice`` of ``choices``."""
     size = images.shape[1]
     length = contour // 3
     stream = np.zeros(1, np.uint64)

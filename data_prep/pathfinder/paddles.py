@@ -1,9 +1,9 @@
 """Pathfinder's parameters, and tables of the finitely many shapes in its images.
 
-A dash ("paddle") is drawn `SCALE` times finer than the image, shrunk by Lanczos resampling and pasted at an integer
+A dash ("paddle") is drawn ``SCALE`` times finer than the image, shrunk by Lanczos resampling and pasted at an integer
 pixel, so its pixels depend only on its direction. Directions are from a finite set: the first paddle of a curve points
 in one of 360 integer degrees, every further one along one of a few dozen integer displacements (end minus anchor).
-`paddle_table` renders each of them once, with everything else that depends only on the direction.
+``paddle_table`` renders each of them once, with everything else that depends only on the direction.
 
 Coordinates are (y, x) in pixels, angles radians with theta = atan2(dy, dx). A point moved by distance d along theta
 is rounded up, (ceil(y + d sin theta), ceil(x + d cos theta)). The sum is rounded, so tables hold d sin theta and
@@ -79,7 +79,7 @@ class Seeds(NamedTuple):
     element: np.ndarray  # (E, 2) int64 cells of all dilation elements, relative to the pixel that is dilated
     element_from: np.ndarray  # (361,) int64, element i is element[element_from[i] : element_from[i + 1]]
     reach: np.ndarray  # (360, 4) int64 least and greatest y, least and greatest x of an element
-    void: np.ndarray  # (360,) bool, no seed is accepted in this orientation (see `is_void`)
+    void: np.ndarray  # (360,) bool, no seed is accepted in this orientation (see ``is_void``)
 
 
 class PaddleTable(NamedTuple):
@@ -151,13 +151,13 @@ def elements(masks: np.ndarray, half: int) -> list[np.ndarray]:
     The paddle starts at index half + 1 of that square, one past its centre. Cells that are not fully 1 (255) and cells
     outside the square are dropped.
     """
-    elements = []
+    cells_of_masks = []
     for mask in masks:
         centre = mask.shape[0] // 2
         cells = np.argwhere(mask == 255) - centre + 1
         is_within = (abs(cells) <= half).all(1)
-        elements.append(cells[is_within])
-    return elements
+        cells_of_masks.append(cells[is_within])
+    return cells_of_masks
 
 
 def is_void(cells: np.ndarray) -> bool:
@@ -201,7 +201,7 @@ def followers(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def turn_weights(theta: np.ndarray, continuity: float) -> np.ndarray:
-    """Weight every displacement as the next one after a paddle, by cos² of `continuity` times the turn: (P, K)."""
+    """Weight every displacement as the next one after a paddle, by cos² of ``continuity`` times the turn: (P, K)."""
     angle = abs(theta[SEEDS:] - theta[:, None])
     angle = np.minimum(angle, 2 * np.pi - angle)
     angle = np.minimum(continuity * angle, np.pi / 2)
@@ -225,7 +225,7 @@ def extents(cells: np.ndarray) -> list[int]:
 
 @functools.cache
 def paddle_table(size: int, margin: int, void: bool = True) -> PaddleTable:
-    """Make the table of an image's size and margin; with void=False no orientation is void (see `is_void`)."""
+    """Make the table of an image's size and margin; with void=False no orientation is void (see ``is_void``)."""
     setting = SETTINGS[size]
     length = setting.length
 

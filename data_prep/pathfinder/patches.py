@@ -1,4 +1,4 @@
-"""Pasting of Pathfinder's patches into masks and layers, and of layers into an image (see `paddles`).
+"""Pasting of Pathfinder's patches into masks and layers, and of layers into an image (see ``paddles``).
 
 The functions are inlined, which halves the time of an image: passing the tables costs as much as most calls here.
 """
@@ -16,7 +16,7 @@ def paste(image, patches, paddle, centre_y, centre_x):
     patch = patches[paddle]
     side = patches.shape[1]
     width = patches.shape[2]
-    # The centre is the start of a curve's first paddle, the end of any other one (`paddles.Paddles`).
+    # The centre is the start of a curve's first paddle, the end of any other one (``paddles.Paddles``).
     half = side // 2
     top = centre_y - half + BEYOND
     left = centre_x - half + BEYOND
@@ -73,7 +73,7 @@ def paint(table, targets, distractors, first, last, layers):
         table: table of the size and margin.
         targets: paddles (contour, 2, 3).
         distractors: paddles (., 3).
-        first, last: the markers are at the start of target `first` and the end of target `last`.
+        first, last: the markers are at the start of target ``first`` and the end of target ``last``.
         layers: (3, size + 2 BEYOND, same) uint8, written.
     """
     layers[:] = 0

@@ -1,4 +1,4 @@
-"""The official Pathfinder images, from a folder or streamed from the release archive; see `listing` for the files."""
+"""The official Pathfinder images, from a folder or streamed from the release archive; see ``listing`` for the files."""
 
 import hashlib
 import os
@@ -113,12 +113,12 @@ def _listing(folder: Path) -> Listed:
 def _states(folder: Path) -> States:
     """The name and the state of every file of a contour, sorted by name in each of its folders."""
     states = []
-    subfolders = [folder / "metadata", *sorted(folder.glob("imgs/*"))]
+    folders = [folder / "metadata", *sorted(folder.glob("imgs/*"))]
     with reporter(folder.name, DELAY) as progress:
-        for number, subfolder in enumerate(subfolders, start=1):
+        for number, subfolder in enumerate(folders, start=1):
             if subfolder.is_dir():
                 states += _states_of_files(subfolder)
-            progress("folders", number, len(subfolders))
+            progress("folders", number, len(folders))
     return states
 
 
@@ -203,8 +203,8 @@ class _Copy:
 class Archive:
     """The images of one size and contour in the release archive.
 
-    One pass over it, in `fetch`, stores the decoded images in an unnamed file in `root`, so that memory is bounded and
-    a killed process leaves nothing behind.
+    One pass over it, in ``fetch``, stores the decoded images in an unnamed file in ``root``, so that memory is bounded
+    and a killed process leaves nothing behind.
 
     Args:
         path: the archive.
@@ -232,7 +232,7 @@ class Archive:
     def fetch(self, root: Path, progress: Progress) -> None:
         copies: dict[str, _Copy] = {}
         root.mkdir(parents=True, exist_ok=True)
-        self.images = tempfile.TemporaryFile(dir=root)  # noqa: SIM115 read by `pixels`, closed by `close`
+        self.images = tempfile.TemporaryFile(dir=root)  # noqa: SIM115 read by ``pixels``, closed by ``close``
         count = 0
         with reading(self.path), explain_full_disk(root):
             for folder, name, content in self._members(progress):
@@ -281,7 +281,7 @@ class Archive:
             log(f"{self.path}: {' and '.join(folders)} are equal")
 
     def pixels(self, names: list[str]) -> tuple[Images, int]:
-        """Return the images that `fetch` decoded, and the number of bytes read."""
+        """Return the images that ``fetch`` decoded, and the number of bytes read."""
         images = [self._image(name) for name in names]
         num_images = sum(image is not None for image in images)
         return images, num_images * self.size**2

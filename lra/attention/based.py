@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import full_precision
 from ..options import Positive
-from .base import Mixer, Sizes, merge_heads, split_heads
+from .base import Mixer, Sizes, merge_heads, split_heads, zero_padding
 
 
 class Based(Mixer):
@@ -59,9 +59,7 @@ class Based(Mixer):
         """Compute o_i of all tokens."""
         phi_q = _taylor_features(q)  # (N,H,L,F)
         phi_k = _taylor_features(k)  # (N,H,L,F)
-        if mask is not None:
-            is_real = mask[:, None, :, None]  # (N,1,L,1)
-            phi_k = phi_k * is_real
+        phi_k = zero_padding(phi_k, mask)
 
         # Numerator and denominator in one product: a column of ones is appended to the values.
         ones = torch.ones_like(v[..., :1])
@@ -74,6 +72,7 @@ class Based(Mixer):
             sums = phi_q @ (phi_k.mT @ v_ones)
         if mask is not None:
             # A padded query may see no key at all.
+            is_real = mask[:, None, :, None]  # (N,1,L,1)
             sums = torch.where(is_real, sums, 1)
         numerator = sums[..., :-1]
         denominator = sums[..., -1:]

@@ -150,13 +150,14 @@ class BigBird(Attention):
         if self.training:
             draw = torch.rand(N, H, B, B, device=device)
         is_near = (block - block[:, None]).abs() <= reach  # (B,B)
-        is_global = (block == 0) | (block >= last)  # (N,1,1,B)
-        draw = draw.masked_fill(is_near | is_global, -1.0)
+        is_global_or_outside = (block == 0) | (block >= last)  # (N,1,1,B)
+        # Random numbers are at least 0; -1 marks blocks that are listed already or lie outside the example.
+        draw = draw.masked_fill(is_near | is_global_or_outside, -1.0)
         num_random = min(self.random, B)
-        numbers, random_index = draw.topk(num_random, sorted=False)
-        is_random_listed = numbers >= 0
+        largest, random_index = draw.topk(num_random, sorted=False)  # (N,H,B,random)
+        is_random_listed = largest >= 0
 
-        # All four lists.
+        # All four lists, m = 2 + window + random entries.
         index = torch.cat([first_index, last_index, window_index, random_index], -1)
         is_listed = torch.cat([is_first_listed, is_last_listed, is_window_listed, is_random_listed], -1)
         return index, is_listed

@@ -41,9 +41,9 @@ class CUR(Attention):
         class_token: whether the first real token (the class token) is always selected. None counts as False.
         resample: when score=random draws new numbers. ``train``: at every training call; evaluation uses one fixed
             draw, made in the constructor and shared by all examples. ``always``: at every call, as published.
-        weights: ``softmax``, or ``laplace`` as in MegaCUR. With ``laplace`` the scores are divided by the number of
-            real keys instead of √D, and impl=eager is required. The rows of its U do not sum to one, so set pinv to
-            cubic(init="two_norms"); this is not checked.
+        weights: ``softmax``, or ``laplace`` as in MegaCUR on images. With ``laplace`` the scores are divided by the
+            number of real keys instead of √D, and impl=eager is required. The rows of its U do not sum to one, so set
+            pinv to cubic(init="two_norms"); this is not checked.
         impl: ``sdpa``: C and R by torch's fused attention; ``eager``: by maps in memory; ``triton*``: kernels, see
             ``lra.ops.attention_maps.landmark_product``.
 

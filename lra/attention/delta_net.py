@@ -9,7 +9,7 @@ from ..ops.delta_rule import delta_rule_attention
 from ..ops.precision import upcast
 from ..options import Above, Positive
 from .base import Mixer, Sizes, merge_heads, split_heads
-from .recurrent_parts import ShortConvolution, initial_steps
+from .recurrent_parts import ShortConvolution, initial_step_biases
 
 
 class DeltaNet(Mixer):
@@ -91,7 +91,7 @@ class GatedDeltaNet(DeltaNet):
         heads = sizes.heads
         inner = heads * sizes.head_dim
         self.decay = nn.Linear(dim, heads, bias=False)
-        self.decay_bias = nn.Parameter(initial_steps(heads, step_min, step_max))
+        self.decay_bias = nn.Parameter(initial_step_biases(heads, step_min, step_max))
         # Not from 0, whose logarithm is -inf.
         A = torch.empty(heads).uniform_(1e-2, 16)
         self.log_A = nn.Parameter(A.log())

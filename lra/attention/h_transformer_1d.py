@@ -28,6 +28,8 @@ class HTransformer1D(Attention):
 
     O(L block D) time and O(L block) memory.
 
+    Shapes: C cells of a level.
+
     Args:
         block: cells of a block.
     """
@@ -77,7 +79,8 @@ class HTransformer1D(Attention):
         siblings = []
         for level in range(levels):
             part = self._attend(q, k, v, from_sibling=True)
-            # A mean stands for 2^l keys: log 2^l is added to all scores of the level.
+            # A mean stands for 2^l keys: log 2^l is added to all scores. The sums are relative to the largest score,
+            # ``top``, so only ``top`` changes.
             top = part.top + level * math.log(2)
             siblings.append(part._replace(top=top))
             if level + 1 < levels:
@@ -108,10 +111,12 @@ class HTransformer1D(Attention):
         k = F.pad(k * n, padding)  # (N,H,C,D)
         v = F.pad(v * n, padding)  # (N,H,C,E)
         n = F.pad(n, padding)  # (N or 1,1,C,1)
-        near_part = self._attend(*_means(q, k, v, n), n)
+        means = _means(q, k, v, n)
+        near_part = self._attend(*means, n)
         siblings = []
         for level in range(levels):
-            part = self._attend(*_means(q, k, v, n), n, from_sibling=True)
+            means = _means(q, k, v, n)
+            part = self._attend(*means, n, from_sibling=True)
             siblings.append(part)
             if level + 1 < levels:
                 # Sums over pairs of cells.

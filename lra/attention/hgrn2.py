@@ -62,7 +62,7 @@ class HGRN2(Mixer):
             is_padding = ~mask[:, None, :, None]
             f = f.masked_fill(is_padding, 1)
 
-        # The keys are what the decays forget.
+        # Keys k = 1 - f.
         k = 1 - f
         out = channel_decay_attention(q, k, v, f.log(), scale=1.0, bidirectional=not self.causal)
         normed = self.norm(merge_heads(out))  # (N,L,H D)

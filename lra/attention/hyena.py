@@ -86,12 +86,16 @@ class Hyena(Mixer):
         convolved = self.conv(self.inputs(x), mask)
         *gates, v = convolved.chunk(self.order + 1, dim=-1)  # (N,L,d)
         with torch.autocast(x.device.type, enabled=False):
-            filters = torch.stack([network(L) for network in self.filters])
-            kernels = pack_bidirectional(filters).unflatten(0, (num_filters, -1))  # (order - 1,d,L or 2 L)
-            # v ← h_i * (x_i v) + D_i (x_i v), i = order - 1, ..., 1
-            for n, gate in enumerate(reversed(gates[1:])):
-                gated = gate * v
-                v = fft_conv(gated.mT, kernels[n], mask).mT + self.D[n] * gated
+            filters = torch.stack([network(L) for network in self.filters])  # (1 or 2,(order - 1) d,L)
+            kernels = pack_bidirectional(filters)  # ((order - 1) d,L or 2 L)
+            kernels = kernels.unflatten(0, (num_filters, -1))  # (order - 1,d,L or 2 L)
+            # v ← h_i * (x_i v) + D_i (x_i v) for i = order - 1, ..., 1. The filters are stored in this order, so
+            # h_i and D_i have index n = order - 1 - i.
+            for n, x_i in enumerate(reversed(gates[1:])):
+                gated = x_i * v  # (N,L,d)
+                filtered = fft_conv(gated.mT, kernels[n], mask).mT
+                v = filtered + self.D[n] * gated
+            # x_0 v
             mixed = gates[0] * v
         return self.output(mask_tokens(mixed, mask).to(x.dtype))
 

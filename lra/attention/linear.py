@@ -20,7 +20,8 @@ from .base import Attention, Sizes, zero_padding
 Kernel = Literal["exp", "relu"]
 Redraw = Literal["train", "never"]
 Scalings = Literal[1, 2]
-BLOCK = 64  # block length of causal sums
+# Tokens of a block of causal sums.
+BLOCK = 64
 
 
 class Linear(Attention):
@@ -32,7 +33,7 @@ class Linear(Attention):
         normalise: divide by the denominator. False follows the PyTorch LRA code, which has no denominator and divides
             φ(q) and φ(k) by length^¼ each. Its length is the padded length of the batch; here it is ``sizes.length``,
             so padding does not affect the result.
-        causal: sum over j <= i (eq. 8 and 9). Denominators are at least 1e-6; not causal, 1e-6 for each real key.
+        causal: sum over j <= i (eq. 8 and 9). Denominators are at least 1e-6 if causal, else 1e-6 times the real keys.
     """
 
     compactable = True
@@ -56,22 +57,16 @@ class Linear(Attention):
         # Eq. 7: φ(x) = elu(x) + 1.
         phi_q = F.elu(q) + 1  # (N,H,L,D)
         phi_k = F.elu(k) + 1  # (N,H,L,D)
-        # Eq. 5.
-        if self.normalise and not self.causal:
-            return linear_attention(phi_q, phi_k, v, mask)
-
-        phi_k = zero_padding(phi_k, mask)
         scale = self.sizes.length**-0.5
-        # Eq. 5 without its denominator.
-        if not self.causal:
-            state = phi_k.mT @ v  # (N,H,D,E)
-            return (phi_q @ state) * scale
-
-        # Eq. 9: sums over the keys up to each query.
-        numerator, denominator = causal_sums(phi_q, phi_k, v)
+        if self.causal:
+            # Eq. 9: sums over the keys up to each query.
+            numerator, denominator = causal_sums(phi_q, zero_padding(phi_k, mask), v)
+            return numerator / denominator.clamp(min=1e-6) if self.normalise else numerator * scale
+        # Eq. 5, with and without its denominator.
         if self.normalise:
-            return numerator / denominator.clamp(min=1e-6)
-        return numerator * scale
+            return linear_attention(phi_q, phi_k, v, mask)
+        state = zero_padding(phi_k, mask).mT @ v  # (N,H,D,E)
+        return (phi_q @ state) * scale
 
 
 class Performer(Attention):

@@ -16,7 +16,7 @@ class Linformer(Attention):
     """softmax(q (E k)ᵀ / √D) (F v) with learned matrices E and F that compress L keys and values to ``rank`` (eq. 7).
 
     Column j of E and F belongs to position j, so a sequence shorter than ``length`` uses the first L columns. Padding
-    is zero before it is compressed. O(L rank (D + E)) time.
+    is zero before it is compressed. O(L rank) time per channel of the keys or values.
 
     Args:
         sizes: its dropout acts on the weights.

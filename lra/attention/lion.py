@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import full_precision, upcast
-from .base import Mixer, Sizes, merge_heads, split_heads
-from .recurrent_parts import decays_by_horizon
+from .base import Mixer, Sizes, merge_heads, split_heads, zero_padding
+from .recurrent_parts import log_decays_by_horizon
 
 
 class LionS(Mixer):
@@ -43,7 +43,7 @@ class LionS(Mixer):
         self.state_size = width * (sizes.head_dim + 1)
         self.inputs = nn.Linear(dim, 3 * width)
         self.output = nn.Linear(width, dim)
-        log_decays = decays_by_horizon(sizes.heads, 2, sizes.length)
+        log_decays = log_decays_by_horizon(sizes.heads, 2, sizes.length)
         self.gate = self.make_gate(dim, log_decays)
 
     def make_gate(self, dim: int, log_decays: Float[Tensor, " H"]) -> nn.Module | nn.Parameter:
@@ -88,9 +88,7 @@ class LionS(Mixer):
         """Compute o_i of all tokens."""
         phi_q = _feature_map(q)  # (N,H,L,D)
         phi_k = _feature_map(k)  # (N,H,L,D)
-        if mask is not None:
-            is_real = mask[:, None, :, None]  # (N,1,L,1)
-            phi_k = phi_k * is_real
+        phi_k = zero_padding(phi_k, mask)
 
         # Numerator and denominator by one recurrence: a column of ones is appended to the values.
         ones = torch.ones_like(v[..., :1])
@@ -101,6 +99,7 @@ class LionS(Mixer):
         )
         if mask is not None:
             # A padded query may see no key at all: avoid 0 / 0.
+            is_real = mask[:, None, :, None]  # (N,1,L,1)
             sums = torch.where(is_real, sums, 1)
         numerator = sums[..., :-1]
         denominator = sums[..., -1:]
@@ -123,5 +122,6 @@ class LionD(LionS):
 
 
 def _feature_map(x: Float[Tensor, "N H L D"]) -> Float[Tensor, "N H L D"]:
+    """Compute φ(x) = (silu(x) + ½) / |silu(x) + ½|."""
     positive = F.silu(x) + 0.5
     return F.normalize(positive, dim=-1)

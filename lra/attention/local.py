@@ -36,14 +36,16 @@ class Local(Attention):
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N H L E"]:
         L = q.shape[2]
+        # The sequence is folded into rows of ``size`` tokens. A group is a row (contiguous: size = b) or a column
+        # (strided: size = s, the number of groups).
         is_strided = self.grouping == "strided"
         size = min(self.block, L)
         if is_strided:
             size = self.sizes.length // self.block + 1
 
-        # Fold the sequence. The groups are the rows (contiguous) or the columns (strided).
-        q, k, v = (split_blocks(x, size) for x in (q, k, v))  # (N,H,L / size,size,.)
-        real = real_blocks(mask, L, size, q.device)  # (N or 1,L / size,size)
+        # Fold the sequence.
+        q, k, v = (split_blocks(x, size) for x in (q, k, v))  # (N,H,rows,size,.)
+        real = real_blocks(mask, L, size, q.device)  # (N or 1,rows,size)
         if is_strided:
             q, k, v = (x.transpose(2, 3) for x in (q, k, v))  # (N,H,s,members,.)
             real = None if real is None else real.mT

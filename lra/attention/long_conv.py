@@ -13,7 +13,7 @@ from .base import Mixer, Sizes
 
 
 class LongConv(Mixer):
-    """y = K * u + D u with one kernel per channel whose entries are parameters, O(d L log L) time.
+    """y = K * x + D x with one kernel per channel whose entries are parameters, O(d L log L) time.
 
     K = squash(weights) with squash(k) = sign(k) max(|k| - λ, 0) (section 3.2), then dropout of its entries in training.
     The kernel is as long as the longest sequence: O(d length) parameters. Masked tokens enter the convolution as zeros.
@@ -54,7 +54,7 @@ class LongConv(Mixer):
         x: Float[Tensor, "N L d"],
         mask: Bool[Tensor, "N L"] | None = None,
     ) -> Float[Tensor, "N L d"]:
-        # y = K * u + D u
+        # y = K * x + D x; ``skip`` is D.
         return long_conv(x, self.skip, self.kernel, mask).to(x.dtype)
 
     def kernel(self, length: int) -> Float[Tensor, "d lags"]:

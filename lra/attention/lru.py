@@ -70,6 +70,7 @@ class LRU(Mixer):
         num_scans = 2 if bidirectional else 1
         self.b = nn.Parameter(torch.randn(states, dim, 2) * (2 * dim) ** -0.5)
         self.c = nn.Parameter(torch.randn(num_scans, dim, states, 2) * states**-0.5)
+        # D.
         self.skip = nn.Parameter(torch.randn(dim))
 
     def forward(
@@ -83,5 +84,6 @@ class LRU(Mixer):
         # exp(γ) B
         exp_gamma = self.gamma.exp()[:, None, None]  # (N,1,1)
         normalised_b = exp_gamma * self.b  # (N,d,2)
+        # y = Re(C x) + D u with the states x; the input u of the equations is the argument ``x``.
         y = diagonal_ssm(x, lambda_, normalised_b, self.c, mask)  # (batch,L,d)
         return (y + self.skip * x).to(x.dtype)

@@ -12,16 +12,16 @@ from .base import Sizes, as_attn_mask, merge_heads, split_heads
 class Luna(Checked, nn.Module):
     """A whole pre-norm layer over tokens X (N,L,d) and a packed sequence P (N,rows,d) (section 3.1).
 
-        1. Q = Attn(P, X, X)   pack the tokens into ``rows`` vectors
-        2. Y = Attn(X, Q, Q)   unpack them
-        3. X + Y, then the feed-forward layer; P + Q is the P of the next layer
+        1. P' = Attn(P, X, X)    pack the tokens into ``rows`` vectors
+        2. Y = Attn(X, P', P')   unpack them
+        3. X + Y, then the feed-forward layer; P + P' is the P of the next layer
 
     X and P stand for LN(X) and LN(P) in steps 1 and 2. Attn projects queries, keys and values and divides the scores by
-    √D; only Y has an output projection. Step 2 reads Q without its residual. Both steps take O(L rows d) time without
+    √D; only Y has an output projection. Step 2 reads P' without its residual. Both steps take O(L rows d) time without
     the projections.
 
     Args:
-        sizes: its dropout acts on the P of the first layer, on the Q that is added to P, on both residual branches and
+        sizes: its dropout acts on the P of the first layer, on the P' that is added to P, on both residual branches and
             on the hidden units.
         dim: d, which must be heads * head_dim.
         hidden: width of the feed-forward layer.
@@ -82,18 +82,18 @@ class Luna(Checked, nn.Module):
         # 1. Pack.
         query = self.pack_query(packed)
         context = self.pack_context(tokens)
-        q = self._attend(query, context, mask)  # (N,rows,d)
+        packed_tokens = self._attend(query, context, mask)  # P', (N,rows,d)
 
         # 2. Unpack.
         query = self.unpack_query(tokens)
-        context = self.unpack_context(q)
+        context = self.unpack_context(packed_tokens)
         mixed = self._attend(query, context)  # (N,L,d)
         y = self.output(mixed)
 
         # 3. Residuals and the feed-forward layer.
         x = x + self.dropout(y)
         x = x + self.mlp(self.mlp_norm(x))
-        return x, memory + self.dropout(q)
+        return x, memory + self.dropout(packed_tokens)
 
     def _attend(
         self,

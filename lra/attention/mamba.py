@@ -12,7 +12,7 @@ from ..ops.precision import upcast
 from ..ops.selective_scan import selective_scan
 from ..options import Above, Positive, Range, in_range
 from .base import Mixer, Sizes
-from .recurrent_parts import ShortConvolution, initial_steps
+from .recurrent_parts import ShortConvolution, initial_step_biases
 
 Spacing = Literal["linear", "log"]
 
@@ -42,7 +42,8 @@ class Mamba(Mixer):
     Raises:
         ValueError: step_max is below step_min, or decay_max below decay_min.
 
-    Source: the paper, section 3.4 and algorithm 2. In plain torch: ``lra/reference/selective_scan.py``.
+    Source: the paper, section 3.4 and algorithm 2, with B̄ = Δ B (Euler's rule) as in the released code; eq. 4 of the
+    paper has B̄ = (ΔA)⁻¹ (exp(ΔA) - 1) Δ B. In plain torch: ``lra/reference/selective_scan.py``.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Mamba(Mixer):
         # The same distribution as nn.Linear's own initialisation. The second draw keeps the random numbers of published
         # runs.
         nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
-        self.step_bias = nn.Parameter(initial_steps(inner, step_min, step_max))
+        self.step_bias = nn.Parameter(initial_step_biases(inner, step_min, step_max))
         # A = -1, -2, ..., -n in every channel as published, or another range.
         if spacing == "linear":
             log_A = torch.linspace(decay_min, decay_max, states).log()

@@ -9,15 +9,15 @@ from ..ops.decay_attention import scalar_decay_attention
 from ..ops.precision import upcast
 from ..options import Above, Positive
 from .base import Mixer, Sizes, split_heads
-from .recurrent_parts import ShortConvolution, initial_steps
+from .recurrent_parts import ShortConvolution, initial_step_biases
 
 
 class Mamba2(Mixer):
     """S_t = exp(Δ_t A) S_(t-1) + B_t (Δ_t u_t)ᵀ, o_t = C_tᵀ S_t + D u_t for each head, then RMSNorm(o silu(z)).
 
-    One linear map gives z, u, B, C and Δ; u, B and C pass a short convolution and SiLU. B and C, of n entries, are
-    shared by the heads, whose width is E = expand · dim / heads. O(L b (n + E) + L n E) time for each head with chunks
-    of b = 64 tokens; a state of n E numbers for each head and direction.
+    One linear map gives z, u, B, C and Δ; u, B and C pass a short convolution and SiLU, Δ a bias and softplus. B and C,
+    of n entries, are shared by the heads, whose width is E = expand · dim / heads. O(L b (n + E) + L n E) time for each
+    head with chunks of b = 64 tokens; a state of n E numbers for each head and direction.
 
     Args:
         causal: only earlier tokens and the token itself, as published. Otherwise the same recurrence from the right,
@@ -60,7 +60,7 @@ class Mamba2(Mixer):
         self.delta_width = self.num_sets * heads
         self.inputs = nn.Linear(dim, 2 * inner + self.bc_width + self.delta_width, bias=False)
         self.conv = ShortConvolution(inner + self.bc_width, conv, causal=causal, bias=True)
-        self.step_bias = nn.Parameter(initial_steps(heads, step_min, step_max))
+        self.step_bias = nn.Parameter(initial_step_biases(heads, step_min, step_max))
         self.log_A = nn.Parameter(self.initial_log_A(heads))
         self.D = nn.Parameter(torch.ones(heads))
         # Parameters in ``rates`` have no weight decay, and ``optim.own_lr_max`` caps their learning rate.

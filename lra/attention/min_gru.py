@@ -53,9 +53,10 @@ class MinGRU(Mixer):
     ) -> Float[Tensor, "N L d"]:
         """Run the recurrence over the projections of the tokens."""
         candidate, log_forget, log_write = self.gates(projected)
-        # g(W_h x_t); the next line multiplies it by z_t (minLSTM: i'_t).
+        # g(W_h x_t), then the write z_t g(W_h x_t); minLSTM has i'_t for z_t.
         candidate = torch.where(candidate >= 0, candidate + 0.5, candidate.sigmoid())
-        inputs = mask_tokens(log_write.exp() * candidate, mask)
+        write = log_write.exp() * candidate
+        inputs = mask_tokens(write, mask)
         # A padded token is the identity: its decay is 1.
         log_decay = mask_tokens(log_forget, mask)
         return diagonal_recurrence(log_decay, inputs, bidirectional=not self.causal)
@@ -64,7 +65,7 @@ class MinGRU(Mixer):
         self,
         projected: Float[Tensor, "N L maps"],
     ) -> tuple[Float[Tensor, "N L d"], Float[Tensor, "N L d"], Float[Tensor, "N L d"]]:
-        """Split the projections to W_h x, log(1 - z) and log z."""
+        """Compute W_h x, log(1 - z) and log z from the projections."""
         candidate, gate = projected.chunk(2, dim=-1)
         return candidate, F.logsigmoid(-gate), F.logsigmoid(gate)
 
@@ -83,7 +84,7 @@ class MinLSTM(MinGRU):
         self,
         projected: Float[Tensor, "N L maps"],
     ) -> tuple[Float[Tensor, "N L d"], Float[Tensor, "N L d"], Float[Tensor, "N L d"]]:
-        """Split the projections to W_h x, log f' and log i'."""
+        """Compute W_h x, log f' and log i' from the projections."""
         candidate, forget, write = projected.chunk(3, dim=-1)
         # log f' = -log(1 + i / f), log i' = -log(1 + f / i)
         difference = F.logsigmoid(write) - F.logsigmoid(forget)

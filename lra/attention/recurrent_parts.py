@@ -60,7 +60,7 @@ class ShortConvolution(nn.Module):
         return mask_tokens(convolved, mask)
 
 
-def decays_by_horizon(heads: int, shortest: int, longest: int) -> Float[Tensor, " H"]:
+def log_decays_by_horizon(heads: int, shortest: int, longest: int) -> Float[Tensor, " H"]:
     """Return log decays of the heads, whose horizons 1 / (1 - decay) are log-spaced from shortest to longest tokens.
 
     A single head has the longest.
@@ -80,8 +80,8 @@ def inverse_softplus(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return x + torch.log(one_minus_exp)
 
 
-def initial_steps(count: int, step_min: float, step_max: float) -> Float[Tensor, " count"]:
-    """Draw step sizes log-uniformly and return their biases b, so that softplus(b) is the step (Gu and Dao 2023).
+def initial_step_biases(count: int, step_min: float, step_max: float) -> Float[Tensor, " count"]:
+    """Draw step sizes log-uniformly and return biases b with softplus(b) = step size (Gu and Dao 2023).
 
     Raises:
         ValueError: step_max is below step_min.

@@ -140,24 +140,24 @@ class Reformer(Attention):
     ) -> Float[Tensor, "N H R places E+2"]:
         """Compute step 3: the sums of ``lra.ops.blocks.Part``, side by side, at the sorted places of each round."""
         D = q.shape[-1]
-        x = _cut(q, order, size)  # (N,H,R,C,c,D)
+        x = _sort_and_cut(q, order, size)  # (N,H,R,C,c,D)
         keys = F.normalize(x, dim=-1) if self.unit_keys else x
-        keys = with_previous(keys)  # (N,H,R,C,2 c,D)
-        values = with_previous(_cut(v, order, size))  # (N,H,R,C,2 c,E)
+        keys = _with_previous(keys)  # (N,H,R,C,2 c,D)
+        values = _with_previous(_sort_and_cut(v, order, size))  # (N,H,R,C,2 c,E)
         scores = (x @ keys.mT) * D**self.power  # (N,H,R,C,c,2 c)
-        is_real = with_previous(_cut(real, order, size))  # (N,H,R,C,2 c)
+        is_real = _with_previous(_sort_and_cut(real, order, size))  # (N,H,R,C,2 c)
         allowed = is_real[..., None, :]  # (N,H,R,C,1,2 c)
 
         # Only keys of the query's bucket. A key that is met in several rounds counts once.
         if self.scope == "bucket":
             sorted_bucket = split_blocks(bucket.gather(-1, order), size, 3)  # (N,H,R,C,c)
             query_bucket = sorted_bucket[..., None]  # (N,H,R,C,c,1)
-            key_bucket = with_previous(query_bucket).mT  # (N,H,R,C,1,2 c)
+            key_bucket = _with_previous(query_bucket).mT  # (N,H,R,C,1,2 c)
             allowed = allowed & (query_bucket == key_bucket)
             num_rounds = self._count_meetings(bucket, order, place, size)
             scores = scores - num_rounds.to(x.dtype).log()
 
-        # A token attends to itself only if it has no other key.
+        # A token attends to itself only if it has no other key. The second half of the keys is the query's own chunk.
         if self.own_last:
             penalty = SELF_PENALTY * torch.eye(size, dtype=x.dtype, device=x.device)
             scores = scores + F.pad(penalty, (size, 0))
@@ -189,10 +189,10 @@ class Reformer(Attention):
         """Count the rounds in which a query attends to a key, at least 1."""
         # For the order of each round (first R): bucket and chunk of every token in all rounds (last R).
         chunk = place // size
-        buckets = _cut(bucket.mT, order, size)  # (N,H,R,C,c,R)
-        chunks = _cut(chunk.mT, order, size)  # (N,H,R,C,c,R)
-        key_buckets = with_previous(buckets)  # (N,H,R,C,2 c,R)
-        key_chunks = with_previous(chunks)
+        buckets = _sort_and_cut(bucket.mT, order, size)  # (N,H,R,C,c,R)
+        chunks = _sort_and_cut(chunk.mT, order, size)  # (N,H,R,C,c,R)
+        key_buckets = _with_previous(buckets)  # (N,H,R,C,2 c,R)
+        key_chunks = _with_previous(chunks)
         count = torch.zeros((), dtype=torch.int32, device=bucket.device)
         for r in range(self.hashes):
             same_bucket = buckets[..., r, None] == key_buckets[..., None, :, r]  # (N,H,R,C,c,2 c)
@@ -202,7 +202,7 @@ class Reformer(Attention):
         return count.clamp(min=1)
 
 
-def _cut(
+def _sort_and_cut(
     x: Shaped[Tensor, "N H L *rest"],
     order: Int[Tensor, "N H R L"],
     size: int,
@@ -211,7 +211,7 @@ def _cut(
     return split_blocks(gather_blocks(x, order), size, 3)
 
 
-def with_previous(x: Shaped[Tensor, "N H R C c *rest"]) -> Shaped[Tensor, "N H R C 2*c *rest"]:
+def _with_previous(x: Shaped[Tensor, "N H R C c *rest"]) -> Shaped[Tensor, "N H R C 2*c *rest"]:
     """Put each chunk behind the one before it, zeros before the first."""
     before_first = torch.zeros_like(x[:, :, :, :1])
     previous = torch.cat([before_first, x[:, :, :, :-1]], 3)

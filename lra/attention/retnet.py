@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ..ops.decay_attention import scalar_decay_attention
 from ..options import Positive
-from .base import Mixer, Sizes, merge_heads, split_heads
-from .recurrent_parts import decays_by_horizon
+from .base import Mixer, Sizes, merge_heads, split_heads, zero_padding
+from .recurrent_parts import log_decays_by_horizon
 
 Decays = Literal["length", "published"]
 
@@ -18,9 +18,10 @@ Decays = Literal["length", "published"]
 class RetNet(Mixer):
     """o_i = Σ_j γ^|i-j| (q_i·k_j) D^-1/2 v_j with rotated q and k; then W_o(silu(W_g x) norm(o)), a norm for each head.
 
-    The released code also divides the scores by two row sums. The norm that follows cancels both (up to its epsilon),
-    so they are left out, as in flash-linear-attention. Values have E = expand · D channels. O(L C (D + E) + L D E) time
-    for each head with chunks of C = 64 tokens; a state of H D E numbers for each direction.
+    norm is an RMS norm without parameters, as released; the paper has a group norm. The released code also divides the
+    scores by two row sums. The norm cancels both (up to its epsilon), so they are left out, as in
+    flash-linear-attention. Values have E = expand · D channels. O(L C (D + E) + L D E) time for each head with chunks
+    of C = 64 tokens; a state of H D E numbers for each direction.
 
     Args:
         causal: only earlier tokens and the token itself, as published.
@@ -65,7 +66,7 @@ class RetNet(Mixer):
             exponent = 5 + torch.arange(sizes.heads)
             log_decay = torch.log1p(-(2.0**-exponent))
         else:
-            log_decay = decays_by_horizon(sizes.heads, 32, sizes.length)
+            log_decay = log_decays_by_horizon(sizes.heads, 32, sizes.length)
         self.log_decay: Tensor
         self.register_buffer("log_decay", log_decay, persistent=False)
 
@@ -83,10 +84,8 @@ class RetNet(Mixer):
         # Retention.
         N, L, _ = x.shape
         log_decay = self.log_decay[None, :, None].expand(N, -1, L)
-        if mask is not None:
-            # A padded token writes nothing. The decay follows the position, so it acts at padding too.
-            is_real = mask[:, None, :, None]  # (N,1,L,1)
-            k = k * is_real
+        # A padded token writes nothing. The decay follows the position, so it acts at padding too.
+        k = zero_padding(k, mask)
         out = scalar_decay_attention(q, k, v, log_decay, bidirectional=not self.causal)  # (N,H,L,E)
 
         # Norm of each head, then the gate.

@@ -62,7 +62,7 @@ class RGLRU(Mixer):
         gate_weight = torch.randn(2, sizes.heads, block, block)
         self.gate_weight = nn.Parameter(gate_weight * block**-0.5)
         self.gate_bias = nn.Parameter(torch.zeros(2, sizes.heads, block))
-        # softplus(Λ) = -log(radius) = -log(radius²) / 2
+        # Λ, in checkpoints "decay": softplus(Λ) = -log(radius) = -log(radius²) / 2
         squared_radius = torch.empty(dim, dtype=torch.float64).uniform_(radius_min**2, radius_max**2)
         lambda_ = inverse_softplus(-squared_radius.log() / 2)
         self.decay = nn.Parameter(lambda_.float())

@@ -28,7 +28,7 @@ class S5(Mixer):
     O(P L + P d L) time for the scan and for B and C; O(P L) memory.
 
     Args:
-        states: P. One of each conjugate pair is kept.
+        states: P. One of each conjugate pair is stored.
         blocks: J, all alike; each has P / J states.
         c_init: real and imaginary parts of C (d x P) before the product with V: truncated normal with standard
             deviation (P d)^-1/2 (``lecun_normal``) or P^-1/2 (``trunc_standard_normal``). ``complex_normal``: C V
@@ -89,6 +89,7 @@ class S5(Mixer):
         V_block = eigenvectors[:, :half]  # (P/J,P/2J)
         V = torch.block_diag(*[V_block] * blocks)  # (P,P/2)
         eigenvalues = eigenvalues[:half]  # (P/2J,)
+        # λ, ω and log Δ. Checkpoints contain these names.
         self.decay = nn.Parameter(eigenvalues.real.repeat(blocks).float())
         self.frequency = nn.Parameter(eigenvalues.imag.repeat(blocks).float())
         log_step = torch.empty(num_pairs).uniform_(math.log(step_min), math.log(step_max))
@@ -109,6 +110,7 @@ class S5(Mixer):
             c = torch.view_as_complex(c).to(V) @ V  # (1 or 2,d,P/2)
             c = torch.view_as_real(c).float()
         self.c = nn.Parameter(c)
+        # D.
         self.skip = nn.Parameter(torch.randn(dim))
 
     def forward(
@@ -125,6 +127,6 @@ class S5(Mixer):
         b = torch.view_as_complex(self.b)  # (P/2,d)
         b_bar = gain[:, None] * b
 
-        # y = 2 Re(C x) + D u
+        # y = 2 Re(C x) + D u with the states x; the input u of the equations is the argument ``x``.
         y = diagonal_ssm(x, lambda_bar, torch.view_as_real(b_bar), 2 * self.c, mask)
         return (y + self.skip * x).to(x.dtype)

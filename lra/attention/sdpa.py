@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops import varlen_attention
+from ..ops.chunks import causal_mask
 from .base import Attention, Sizes
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ class SDPA(Attention):
         attn_mask = mask[:, None, None, :]  # (N,1,1,L)
         if self.causal:
             # A padded query attends to itself too: it may have no real key at or before it.
-            L = q.shape[2]
-            lower = torch.ones(L, L, dtype=torch.bool, device=q.device).tril()
+            lower = causal_mask(q.shape[2], q.device)  # (L,L)
             diagonal = lower & lower.mT
             attn_mask = (attn_mask & lower) | diagonal  # (N,1,L,L)
         return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p=dropout_p)

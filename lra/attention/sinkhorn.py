@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..ops.blocks import MIN_SCORE, attend_blocks, real_blocks, split_blocks
-from ..ops.precision import full_precision
+from ..ops.precision import full_precision, upcast
 from ..options import Above, Positive, Whole
 from .base import Attention, Sizes
 
@@ -15,7 +15,7 @@ from .base import Attention, Sizes
 class Sinkhorn(Attention):
     """Every query attends to its own block and to one block that is sorted, or mixed, from all blocks, in one softmax.
 
-        S_i = P(Σ_t k_it),   R = normalise(S),   k'_i = Σ_j R_ij k_j,   v'_i = Σ_j R_ij v_j
+        S_i = P(Σ_t k_it),   R = normalise(S / temperature),   k'_i = Σ_j R_ij k_j,   v'_i = Σ_j R_ij v_j
 
     for blocks i, j of ``block`` tokens. The sort network P, a linear map with bias for each head, maps the sum of block
     i's keys to row i of S, one score for each block of ``length`` (section 3.1). The paper pools the layer's input; the
@@ -68,7 +68,7 @@ class Sinkhorn(Attention):
             allowed = is_key[:, None, :, None]  # (N,1,B,1,2 b)
 
         # k' and v', the block that is mixed for each block.
-        mixed_k, mixed_v = self._mixed(k, v, self.weight, self.bias, real)  # (N,H,B,b,.)
+        mixed_k, mixed_v = self._mix_blocks(k, v, real)  # (N,H,B,b,.)
 
         # One softmax over both blocks.
         keys = torch.cat([k, mixed_k.to(k.dtype)], 3)  # (N,H,B,2 b,D)
@@ -77,17 +77,16 @@ class Sinkhorn(Attention):
         return out.flatten(2, 3)[:, :, :L]
 
     @full_precision
-    def _mixed(
+    def _mix_blocks(
         self,
         k: Float[Tensor, "N H B b D"],
         v: Float[Tensor, "N H B b E"],
-        weight: Float[Tensor, "H D blocks"],
-        bias: Float[Tensor, "H 1 blocks"],
         real: Bool[Tensor, "#N B b"] | None,
     ) -> tuple[Float[Tensor, "N H B b D"], Float[Tensor, "N H B b E"]]:
         """Compute k' and v'."""
         B = k.shape[2]
         # P of the pooled keys: row i has the scores of block i.
+        weight, bias = upcast((self.weight, self.bias))  # (H,D,blocks), (H,1,blocks)
         pooled = k.sum(3)  # (N,H,B,D)
         scores = pooled @ weight[..., :B] + bias[..., :B]  # (N,H,B,B)
         is_used = None if real is None else real.any(-1)  # (N,B)

@@ -77,13 +77,15 @@ class Skyformer(Attention):
         eye = torch.eye(S.shape[2], dtype=S.dtype, device=S.device)
         M = gaussian_kernel(S, S) + self.ridge * eye  # (N,H,m,m)
 
-        # 3. and 4. Products from right to left.
+        # 3. and 4. Products from right to left: w = κ(S,K) V, then M⁻¹ w, then κ(Q,S) M⁻¹ w.
         r = M.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1), the diagonal of R^-½
         v = zero_padding(v, mask)
         w = gaussian_kernel(S, k) @ v  # (N,H,m,E)
         query_map = gaussian_kernel(q, S)  # (N,H,L,m)
         inverse = self.pinv(r * M * r.mT)  # (N,H,m,m)
-        return query_map @ (r * (inverse @ (r * w)))
+        scaled_w = r * w
+        solved = r * (inverse @ scaled_w)  # M⁻¹ w, (N,H,m,E)
+        return query_map @ solved
 
     def landmarks(
         self,

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..ops.blocks import Part, attend_blocks, attend_part, band_mask, normalise_parts, split_blocks, windows
+from ..ops.chunks import causal_mask
 from ..ops.precision import full_precision
 from ..options import Positive, Range, in_range
 from .base import Attention, Sizes
@@ -115,8 +116,8 @@ class Sparse(Attention):
 
         scores = q_blocks @ k_windows.mT  # (N,H,B,l,window)
         part = attend_part(scores, v_windows, allowed)
-        positions = [x.flatten(2, 3) for x in part]
-        return Part(*positions)
+        flat_part = [x.flatten(2, 3) for x in part]
+        return Part(*flat_part)
 
     def _column(
         self,
@@ -134,8 +135,8 @@ class Sparse(Attention):
         allowed = is_other & is_real[:, None, :, None]  # (N or 1,1,l,B,B)
         scores = q @ k.mT  # (N,H,l,B,B)
         part = attend_part(scores, v, allowed)
-        positions = [x.transpose(2, 3).flatten(2, 3) for x in part]
-        return Part(*positions)
+        flat_part = [x.transpose(2, 3).flatten(2, 3) for x in part]
+        return Part(*flat_part)
 
     def _fixed(
         self,
@@ -157,20 +158,20 @@ class Sparse(Attention):
         summaries = torch.cat([first, last])  # (c + 1,)
 
         # Keys of the query's block.
-        inside = real[:, None, :, None]  # (N or 1,1,B,1,b)
+        allowed_inside = real[:, None, :, None]  # (N or 1,1,B,1,b)
         if self.causal:
-            is_earlier = position <= position[:, None]  # (b,b)
-            inside = inside & is_earlier  # (N or 1,1,B,b,b)
+            is_seen = causal_mask(block, q.device)  # (b,b)
+            allowed_inside = allowed_inside & is_seen  # (N or 1,1,B,b,b)
 
         # Summaries of the other blocks, only of earlier ones if causal; S of all blocks together.
         is_other = self._other_blocks(q.shape[2], q.device)  # (B,B)
-        outside = is_other[..., None] & real[:, None, :, summaries]  # (N or 1,B,B,c + 1)
-        outside = outside.flatten(2)[:, None, :, None]  # (N or 1,1,B,1,S)
-        outside = outside.expand(-1, -1, -1, inside.shape[3], -1)  # (N or 1,1,B,1 or b,S)
+        allowed_outside = is_other[..., None] & real[:, None, :, summaries]  # (N or 1,B,B,c + 1)
+        allowed_outside = allowed_outside.flatten(2)[:, None, :, None]  # (N or 1,1,B,1,S)
+        allowed_outside = allowed_outside.expand(-1, -1, -1, allowed_inside.shape[3], -1)  # (N or 1,1,B,1 or b,S)
 
         keys = _append_summaries(k, summaries)
         values = _append_summaries(v, summaries)
-        allowed = torch.cat([inside, outside], -1)
+        allowed = torch.cat([allowed_inside, allowed_outside], -1)
         out = attend_blocks(q, keys, values, allowed)  # (N,H,B,b,E)
         return out.flatten(2, 3)[:, :, :L]
 

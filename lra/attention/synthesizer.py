@@ -214,6 +214,7 @@ class Dense(Product):
         super().__init__(sizes, dim=dim, dot_product=dot_product)
         H = sizes.heads
         D = sizes.head_dim
+        # W₁ and b₁ of all heads, then W₂ and b₂. Checkpoints contain these names.
         self.hidden = nn.Linear(dim, H * D)
         self.scores = nn.Parameter(xavier(H, sizes.length, D))
         self.bias = nn.Parameter(torch.zeros(H, sizes.length, 1))

@@ -10,7 +10,7 @@ from ..ops.blocks import split_blocks, windows
 from ..ops.convolution import convolve_sequence
 from ..ops.precision import full_precision
 from ..options import Positive, Whole
-from .base import Mixer, Sizes, merge_heads, split_heads
+from .base import Mixer, Sizes, merge_heads, split_heads, zero_padding
 
 
 class TransformerLS(Mixer):
@@ -109,7 +109,7 @@ class TransformerLS(Mixer):
         mixed = mixed.masked_fill(~is_real, 0.0)
         if self.conv is None:
             return mixed
-        return mixed + convolve_sequence(v * is_real, self.conv.weight)
+        return mixed + convolve_sequence(zero_padding(v, mask), self.conv.weight)
 
     def _compress(
         self,

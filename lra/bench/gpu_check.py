@@ -28,6 +28,7 @@ import torch
 
 from ..config import CONF
 from ..config.quoting import override
+from ..config.workers import killed_by
 from ..console import log
 from ..io import atomic
 from ..report import bench_tables
@@ -149,6 +150,9 @@ def run_part(home: Path, part: CheckPart, seconds: float, env: dict[str, str]) -
         status = _limited(command, limit, stdout=output, stderr=subprocess.STDOUT, cwd=CONF.parent, env=env)
     if status is None:
         return f"stopped after {limit:.0f} s"
+    # A part that a signal ended, perhaps because memory ran out, is repeated.
+    if status < 0:
+        return killed_by(-status)
     atomic.write(_done(home, part.name), f"{status}\n")
     return f"exit status {status}"
 
@@ -174,7 +178,11 @@ def summarise_tests(report: Path) -> list[str]:
     """Summarise pytest's JUnit report in paragraphs: counts, failed tests, and the values that tests measured."""
     if not report.exists():
         return ["No test has ended."]
-    (suite,) = xml.parse(report).getroot().findall("testsuite")
+    try:
+        (suite,) = xml.parse(report).getroot().findall("testsuite")
+    # A full disk may have cut the report.
+    except (xml.ParseError, ValueError):
+        return [f"{report} is damaged; delete it and {report.parent}/tests.done to run the tests again."]
 
     # Tests that failed or raised an error, each name once: a test whose teardown fails too has a second entry.
     failures = []

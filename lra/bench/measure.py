@@ -57,14 +57,15 @@ def measure(
 ) -> dict[Name, Measurement]:
     """Time steps in rounds, one sample of each step per round, so that a drift of the machine affects all alike.
 
-    Before the first round each step is warmed up, called once for its peak memory, and with ``sample_ms`` once to
-    choose the calls per sample. On a GPU another round precedes the first one, in which the allocator finds blocks for
+    Before the first round each step is warmed up, its peak memory is measured, and with ``sample_ms`` one more call
+    chooses the calls per sample. On a GPU another round precedes the first one, in which the allocator finds blocks for
     all steps; it is not counted. A sample is the time between two CUDA events there.
 
     Args:
         steps: functions by name.
         repeats: number of rounds.
-        warmup: calls of each step before its peak memory is measured.
+        warmup: calls of each step before the one whose peak memory is measured. On a GPU all of these calls but the
+            first are measured, and the highest peak counts.
         device: ``cpu`` or ``cuda``.
         sample_ms: least duration of a sample, which is at least one call.
         deadline: time on the clock of ``time.monotonic``. Steps whose warm-up has not begun by then are left out, and
@@ -92,9 +93,12 @@ def measure(
             measurements[name] = Measurement(status=LEFT_OUT)
             continue
         with recorded(name):
-            for _ in range(warmup):
+            # On a GPU all calls but the first count: recording a CUDA graph allocates its memory, a replay none.
+            num_measured = max(1, warmup) if device == "cuda" else 1
+            num_unmeasured = warmup + 1 - num_measured
+            for _ in range(num_unmeasured):
                 step()
-            peak = peak_bytes(step, device)
+            peak = max(peak_bytes(step, device) for _ in range(num_measured))
             calls = 1
             if sample_ms:
                 call_ms = max(_milliseconds(step, 1, device, clock), 1e-3)

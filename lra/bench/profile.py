@@ -29,11 +29,14 @@ WARMUP = 3
 TOP = 15
 HEAD = ("operator", "kind", "ms", "share", "calls")
 PYTHON = "Python and the trainer, or the device idle"
+ELEMENTWISE = "element-wise and reductions"
 # Kinds of operators with a pattern of their names. The first match counts; the rest are element-wise or reductions.
 KINDS = {
     PYTHON: r"^Optimizer|^\[pl\]|^enumerate|autograd::|Backward\d*$|^_[A-Z]",
-    "matrix products": r"mm$|mm_|bmm|matmul|linear|conv|_scaled_dot_product|attention",
-    "selection and random numbers": r"topk|sort|rand|bernoulli|uniform_|normal_|dropout$",
+    # Kernels of torch.compile on a GPU: their names list all operators that they fuse.
+    ELEMENTWISE: r"^triton_",
+    "matrix products": r"mm$|mm_|bmm|matmul|linear|conv|_scaled_dot_product|attention|landmark_product",
+    "selection and random numbers": r"topk|sort|rand|bernoulli|uniform_|normal_|dropout$|token_scores",
     "waiting for the device": r"_local_scalar_dense|item|is_nonzero|Synchronize|equal$",
     "moving data": r"copy|clone|cat$|stack|contiguous|gather|scatter|index|embedding|zero|fill|empty|pad|repeat"
     r"|select_backward|slice_backward|Memcpy|Memset|detach|view|reshape|transpose|expand|as_strided|resize"
@@ -41,7 +44,7 @@ KINDS = {
     "optimiser": r"adam",
 }
 # Kinds that count as arithmetic.
-ARITHMETIC = ("matrix products", "element-wise and reductions", "optimiser", "selection and random numbers")
+ARITHMETIC = ("matrix products", ELEMENTWISE, "optimiser", "selection and random numbers")
 
 
 class _Watch(L.Callback):
@@ -134,7 +137,7 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     slowest_first = sorted(ms, key=lambda key: -ms[key])
     for key in slowest_first[:TOP]:
         num_calls = f"{calls[key]:.0f}"
-        lines.append([key, kind(key), *_time(ms[key], profiled_ms), num_calls])
+        lines.append([key, kind(key), *_time_cells(ms[key], profiled_ms), num_calls])
 
     # Sums of each kind; in the remaining time Python runs, or the device is idle.
     sums = Counter({PYTHON: profiled_ms - sum(ms.values())})
@@ -143,7 +146,7 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     arithmetic = sum(sums[kind_name] for kind_name in ARITHMETIC)
     kinds = [*sums.most_common(), ("not arithmetic", profiled_ms - arithmetic)]
     for kind_name, value in kinds:
-        lines.append(["all", kind_name, *_time(value, profiled_ms), ""])
+        lines.append(["all", kind_name, *_time_cells(value, profiled_ms), ""])
     threads = torch.get_num_threads()
     return Table(
         name="profile",
@@ -155,18 +158,18 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     )
 
 
-def _time(ms: float, total: float) -> tuple[str, str]:
+def _time_cells(ms: float, total: float) -> tuple[str, str]:
     """Format milliseconds, and their share of the total."""
     share = ms / total
     return f"{ms:.2f}", f"{share:.1%}"
 
 
 def kind(operator: str) -> str:
-    """The kind of an operator, a key of KINDS or "element-wise and reductions"."""
+    """Return the kind of an operator, a key of KINDS: the first whose pattern matches, else ELEMENTWISE."""
     for name, pattern in KINDS.items():
         if re.search(pattern, operator):
             return name
-    return "element-wise and reductions"
+    return ELEMENTWISE
 
 
 def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, Sequence[FunctionEventAvg]]:

@@ -11,7 +11,7 @@ FLOPs count matrix products, 2 a b c for a product of a x b and b x c. The backw
 each product of the forward pass. For exact attention one more product is counted, the scores that fused kernels
 recompute in the backward pass:
 
-    exact                   4 G n² d, 14 G n² d in both passes
+    exact                   4 G n² d, 14 G n² d in both passes; n (n + 1) / 2 instead of n² if it is causal
     CUR, Nystromformer      G (8 n m d + 4 m² d + 8 s m³), three times that in both passes; s steps of the cubic
                             iteration at four products each. The released CUR takes U out of C, 2 m² d fewer, which is
                             neglected. So is that impl=sdpa in 16 bits applies factors of the inverse, in the forward
@@ -58,10 +58,11 @@ def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> in
         d: head size.
         backward: whether the backward pass is included.
     """
-    # Exact attention.
+    # Exact attention. A causal mask leaves half of the pairs, and the diagonal.
     if isinstance(attention, Exact | SDPA | Softmax):
         factor = 14 if backward else 4
-        return factor * G * n * n * d
+        num_pairs = n * (n + 1) // 2 if attention.causal else n * n
+        return factor * G * num_pairs * d
 
     # CUR and Nystromformer, with the cubic iteration.
     steps = None

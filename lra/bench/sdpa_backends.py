@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from ..attention.base import Attention, Sizes
+from ..train.compilation import allow_many_compilations
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -49,6 +50,8 @@ class Exact(Attention):
 
 @functools.cache
 def _flex():
+    # Beyond torch's default limit a further shape would run without the fused kernel.
+    allow_many_compilations()
     return torch.compile(flex_attention, dynamic=False)
 
 

@@ -90,9 +90,9 @@ class Board:
         if not self.entries:
             raise ValueError(self.skipped[0] if self.skipped else "mechanisms must be names of conf/attn, not []")
         # Drop duplicates; a line describes each.
-        self.same: list[str] = []
+        self.duplicates: list[str] = []
         for task in options.tasks:
-            self.same += self._drop_duplicates(task)
+            self.duplicates += self._drop_duplicates(task)
         check_distinct(self.entries)
 
     def _entry(self, mechanism: str, recipe: str, overrides: list[str], experiment: Experiment) -> Entry:
@@ -109,7 +109,7 @@ class Board:
         attn, *mechanism_options = mechanism.split()
         overrides = [f"experiment={recipe}", f"attn={attn}", *mechanism_options]
         shared = [line for line in options.command_overrides if line.startswith(("budget=", "protocol=", "protocol."))]
-        # The defaults of conf/sweep.yaml stand for the budget and the protocol of the experiment.
+        # budget=paper and protocol=paper, the defaults of conf/sweep.yaml, leave the experiment's own values.
         overrides += [line for line in shared if line not in ("budget=paper", "protocol=paper")]
         overrides += [override("runs", options.runs), "trainer.threads=1", *options.overrides]
         # A placeholder run of seed 0; ``Entry.at`` replaces its study, label and seed.
@@ -225,7 +225,7 @@ class Board:
                 for entry in entries:
                     progress = self.progress(entry)
                     left += [run for run in progress.left if run.folder not in launched]
-                # Runs of the search first: the final seeds of the same task wait for them.
+                # Runs of the search, recognised by its seed, come first: the final seeds of the task wait for them.
                 runs += sorted(left, key=lambda run: run.seed != self.search.seed)
                 if self.at_once and len(runs) >= ROUND * self.at_once:
                     break
@@ -236,24 +236,24 @@ class Board:
 
     def _fit_token_baselines(self) -> None:
         """Fit the missing bag-of-tokens baselines of tasks with runs left, so that their records have its score."""
-        left = {entry.recipe: entry.experiment for entry in self.entries if self.progress(entry).left}
-        for name, options in left.items():
-            task = options.task
+        experiments = {entry.recipe: entry.experiment for entry in self.entries if self.progress(entry).left}
+        for recipe, experiment in experiments.items():
+            task = experiment.task
             # Tasks with float features have no bag-of-tokens baseline.
             if task.vocab is None:
                 continue
-            path = token_baselines.path(options.task_data(), task.metric)
+            path = token_baselines.path(experiment.task_data(), task.metric)
             if token_baselines.read(path) is None:
                 try:
-                    baselines_of(options)
+                    baselines_of(experiment)
                 except StoreError as error:
-                    log(f"{name}: no bag-of-tokens baseline, {error}")
+                    log(f"{recipe}: no bag-of-tokens baseline, {error}")
 
     def describe(self) -> Iterable[str]:
         """Describe in lines what is finished and what is left, its time and its disk space."""
         options = self.options
         search = self.search
-        home = study(options)
+        study_name = study(options)
         lines: list[str] = []
         left: list[PlannedRun] = []
         foreign: dict[Path, str] = {}
@@ -275,16 +275,16 @@ class Board:
             seeds = f"{seeds_done} of {len(options.seeds)} seeds done"
             lines.append(f"  {entry.run.label} {entry.recipe}: {rates}; {seeds}{time_left}")
         # Runs of the search have another study, the third folder above the run directory.
-        trials = [run for run in left if run.folder.parents[2].name != home]
+        trials = [run for run in left if run.folder.parents[2].name != study_name]
         mechanisms = plural(len(self.mechanisms), "mechanism")
         tasks = plural(len(options.tasks), "task")
         yield (
-            f"{home}: {mechanisms} on {tasks} in {options.runs / home} and "
-            f"{home}{SEARCH_SUFFIX}; rates {', '.join(map(str, search.rates))} with seed {search.seed}, then seeds "
+            f"{study_name}: {mechanisms} on {tasks} in {options.runs / study_name} and {study_name}{SEARCH_SUFFIX}; "
+            f"rates {', '.join(map(str, search.rates))} with seed {search.seed}, then seeds "
             f"{', '.join(map(str, options.seeds))}"
         )
         yield from lines
-        yield from (f"  {line}" for line in self.same)
+        yield from (f"  {line}" for line in self.duplicates)
         if foreign:
             path, difference = next(iter(foreign.items()))
             yield (

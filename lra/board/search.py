@@ -32,7 +32,7 @@ class Entry:
     experiment: Experiment
 
     def choices_at(self, rate: float) -> dict[str, Any]:
-        """Return the choices at a learning rate, which phase one has too unless an option sets ``pretrain.lr``."""
+        """Return the choices at a learning rate, which pretraining has too unless an option sets ``pretrain.lr``."""
         choices = self.choices | {"optim.lr": rate}
         if self.experiment.pretrained:
             experiment = compose(Experiment, [*self.run.overrides, f"optim.lr={rate}"])

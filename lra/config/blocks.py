@@ -23,7 +23,7 @@ def block_factory(*, model: Model, attn: Target, block: Target, length: int) -> 
     """Make a factory of blocks from a mechanism, which is an Attention, a Mixer or a whole Block.
 
     A block that takes an ``attention`` gets the Attention itself; any other block gets a Mixer, which is ``Multihead``
-    around an Attention. A mechanism that is a whole Block is put in no other.
+    around an Attention. A mechanism that is a whole Block is not wrapped in another one.
 
     Args:
         model: options of the encoder. A mechanism that is a Block has ``model.dropout`` unless ``attn.dropout`` is

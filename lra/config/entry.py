@@ -8,7 +8,6 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
@@ -229,7 +228,8 @@ def name_positional(arguments: list[str], *names: str) -> list[str]:
     remaining = list(names)
     named_arguments = []
     for argument in arguments:
-        is_path = Path(argument).exists()
+        # Unlike Path.exists, False for a text longer than a file name, and in a folder that this user may not read.
+        is_path = os.path.exists(argument)
         is_positional = (is_path or "=" not in argument) and not argument.startswith("-")
         if is_positional and remaining:
             name = remaining.pop(0)
@@ -238,7 +238,8 @@ def name_positional(arguments: list[str], *names: str) -> list[str]:
     return named_arguments
 
 
-# Sections that the yamls of a group may set, in addition to the section of its name.
+# Sections whose keys depend on the yaml that a group chooses, in addition to the section of its name. The keys of
+# others, such as optim, always exist.
 _SECTIONS = {
     "task": {"source", "masking", "budgets"},
     "experiment": {"task", "source", "masking", "budgets", "attn", "block", "model", "pretrain"},
@@ -257,18 +258,21 @@ def delay_group_options(overrides: list[str]) -> list[str]:
     parser = OverridesParser.create()
     parsed = {}
     for text in overrides:
-        with contextlib.suppress(HydraException):  # an option of Hydra itself, or a mistake that Hydra reports
+        # An option of Hydra itself, or a mistake that Hydra reports.
+        with contextlib.suppress(HydraException):
             parsed[text] = parser.parse_override(text)
-    swept = {o.key_or_group for o in parsed.values() if o.is_sweep_override() and (CONF / o.key_or_group).is_dir()}
-
-    sections = swept.union(*(_SECTIONS.get(group, set()) for group in swept))
+    sections: set[str] = set()
+    for parsed_override in parsed.values():
+        group = parsed_override.key_or_group
+        if parsed_override.is_sweep_override() and (CONF / group).is_dir():
+            sections |= {group} | _SECTIONS.get(group, set())
 
     # Options in these sections become a choice with one value.
     delayed = []
     for text in overrides:
-        parsed_override = parsed.get(text)
-        if parsed_override is not None and not (parsed_override.is_sweep_override() or parsed_override.is_delete()):
-            key = parsed_override.key_or_group
+        option = parsed.get(text)
+        if option is not None and not (option.is_sweep_override() or option.is_delete()):
+            key = option.key_or_group
             if "." in key and key.partition(".")[0] in sections:
                 text = re.sub("=(.*)", r"=choice(\1)", text, count=1, flags=re.DOTALL)
         delayed.append(text)

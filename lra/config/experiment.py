@@ -58,7 +58,7 @@ class Experiment(MechanismOptions, TaskOptions):
     logger: Loggers = Field({})
 
     def check_pretraining(self) -> None:
-        """Raise ValueError unless the options of phase one fit the task and the model."""
+        """Raise ValueError unless the pretraining options fit the task and the model."""
         task = self.task
         pretrain = self.pretrain
         option = f"pretrain={pretrain.objective}"
@@ -79,7 +79,7 @@ class Experiment(MechanismOptions, TaskOptions):
             raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
 
     def resolve(self) -> Self:
-        """Compute the steps of both phases; ``pretrain.matched`` makes room for phase one in ``optim.steps``.
+        """Compute the steps of pretraining and fine-tuning; ``pretrain.matched`` takes both from ``optim.steps``.
 
         Raises:
             ValueError: the batches, evaluations or warm-up of a phase do not fit its steps, or no steps are left.
@@ -90,7 +90,7 @@ class Experiment(MechanismOptions, TaskOptions):
         if pretrain.objective == "none":
             return self.replace(pretrain=schema.Pretrain(objective="none"))
 
-        # Default of phase one: ``optim.steps``; if matched, half of them, rounded down to whole evaluation intervals.
+        # Default: ``optim.steps``; if matched, half of them, rounded down to whole evaluation intervals.
         steps = pretrain.steps
         if steps is None:
             steps = optim.steps
@@ -109,8 +109,8 @@ class Experiment(MechanismOptions, TaskOptions):
                     f"optim.batch={optim.batch} and less than optim.batch · optim.steps (optim.steps={optim.steps})"
                 )
             optim = optim.replace(steps=optim.steps - matched_steps)
-        # Raises ValueError if the schedule of phase one does not fit its steps.
-        pretrain.phase_one_optim(optim)
+        # Raises ValueError if the schedule of pretraining does not fit its steps.
+        pretrain.pretraining_optim(optim)
         return self.replace(pretrain=pretrain, optim=optim)
 
     def replace(self, **options: Any) -> Self:
@@ -131,7 +131,7 @@ class Experiment(MechanismOptions, TaskOptions):
 
     @property
     def pretrained(self) -> bool:
-        """Whether the encoder has a phase one."""
+        """Whether the encoder is pretrained."""
         return self.pretrain.objective != "none"
 
     def block_factory(self) -> Callable[..., nn.Module]:
@@ -183,7 +183,7 @@ class Experiment(MechanismOptions, TaskOptions):
         return TokenEmbedding(vocab=self.task.vocab, std=self.model.embed_std, positions=has_positions, **shared)
 
     def pretrainer(self) -> Pretrainer:
-        """Make the encoder of the classifier with the head of phase one, see ``lra.train.pretrain``."""
+        """Make the encoder of the classifier with a prediction head, see ``lra.train.pretrain``."""
         # Cross-entropy predicts token ids; a regression predicts the features of a position, or its grey level.
         predicts_tokens = self.pretrain.loss == "cross_entropy"
         outputs = self.task.vocab if predicts_tokens else (self.task.features or 1)

@@ -18,8 +18,16 @@ from .base import ABSENT, Section, typed
 from .quoting import command_line
 
 _OF_DATA = (
-    *("experiment=", "task=", "task.", "budget=", "budgets.", "source.", "protocol=", "protocol."),
-    *("data.root=", "data.release="),
+    "experiment=",
+    "task=",
+    "task.",
+    "budget=",
+    "budgets.",
+    "source.",
+    "protocol=",
+    "protocol.",
+    "data.root=",
+    "data.release=",
 )
 
 
@@ -146,8 +154,8 @@ class TaskOptions(Options):
         if self.provenance is not None:
             source.recorded = self.provenance
         elif self.data.release is not None:
-            release = self.data.release.expanduser()
-            if not release.exists():
+            # A leading ~ was expanded when the options were parsed.
+            if not self.data.release.exists():
                 raise ValueError(f"data.release={self.data.release} does not exist")
             source.use_release(self.data.release)
         return source

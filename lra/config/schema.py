@@ -176,7 +176,7 @@ class Masking(Section):
 
 
 class Pretrain(Section):
-    """Phase one; the other options may be absent if ``objective`` is none."""
+    """Pretraining; the other options may be absent if ``objective`` is none."""
 
     objective: Literal["none", "masked", "next"]
     ratio: Masked = absent()
@@ -203,15 +203,15 @@ class Pretrain(Section):
             raise ValueError(f"pretrain.{missing[0]} is missing; pretrain={self.objective} needs it")
 
     def phase_objective(self) -> Objective:
-        """The objective of phase one. Raises ValueError without a phase one."""
+        """The pretraining objective. Raises ValueError without pretraining."""
         if self.objective == "none":
-            raise ValueError("pretrain=none has no phase one")
+            raise ValueError("pretrain=none has no pretraining objective")
         return self.objective
 
-    def phase_one_optim(self, optim: Optim) -> Optim:
-        """The optimiser of phase one: its own learning rate, steps and batch, the rest as in phase two.
+    def pretraining_optim(self, optim: Optim) -> Optim:
+        """The optimiser of pretraining: its own learning rate, steps and batch, the rest as in fine-tuning.
 
-        ``optim.cosine``, which counts steps of phase two, is dropped.
+        ``optim.cosine``, which counts steps of fine-tuning, is dropped.
 
         Raises:
             ValueError: its evaluations or its warm-up do not fit its steps, or ``optim.micro_batch`` its batch.
@@ -220,7 +220,7 @@ class Pretrain(Section):
         try:
             return optim.replace(**schedule, cosine=None)
         except ValueError as error:
-            # Name the options as options of phase one.
+            # Name the options as options of pretraining.
             keys = "|".join(schedule)
             raise ValueError(re.sub(rf"optim\.({keys})\b", r"pretrain.\1", str(error))) from None
 

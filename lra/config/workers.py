@@ -22,15 +22,17 @@ from typing import Self
 from ..console import log
 from ..io import lock
 
-PAUSE = 0.1  # seconds between two looks at processes that are ending
-POOLS = 3  # the command gives up after so many pools in a row that break without killing a run
+# Seconds between two looks at processes that are ending.
+PAUSE = 0.1
+# The command gives up after so many pools in a row that break without killing a run.
+POOLS = 3
 
 
 class Workers:
     """The state of the runs of one command, in files of a temporary folder that its processes share.
 
     <number>.title      overrides of the run with this number
-    <number>.failed     why it failed; empty if it ended well
+    <number>.outcome    written when the run has ended: why it failed, or nothing
     <number>.orphaned   written when the run's worker was killed
     <number>.running    lock that the process of the run holds
 
@@ -75,7 +77,8 @@ class Workers:
             title: its overrides, for the reason of a failure.
             compute: computes it; returns title and reason of a failure, an empty text if it ended well.
         """
-        if self._failed(number).exists():  # before the pool broke
+        # The run ended before the pool broke.
+        if self._outcome(number).exists():
             return
         (self.folder / f"{number}.title").write_text(title)
         # The forked process notices the end of this worker by the pipe, of which only the worker has the writing end.
@@ -90,23 +93,23 @@ class Workers:
         os.close(writing)
         if os.WIFSIGNALED(status):
             self._fail(number, killed_by(os.WTERMSIG(status)))
-        elif status and not self._failed(number).exists():
+        elif status and not self._outcome(number).exists():
             self._fail(number, f"ended with exit status {os.waitstatus_to_exitcode(status)}")
 
     def failures(self) -> dict[int, str]:
         """The runs that failed, by number, each with the reason."""
-        reasons = {int(path.stem): path.read_text() for path in self.folder.glob("*.failed")}
+        reasons = {int(path.stem): path.read_text() for path in self.folder.glob("*.outcome")}
         return {number: reasons[number] for number in sorted(reasons) if reasons[number]}
 
-    def _failed(self, number: int) -> Path:
-        return self.folder / f"{number}.failed"
+    def _outcome(self, number: int) -> Path:
+        return self.folder / f"{number}.outcome"
 
     def _fail(self, number: int, explanation: str) -> None:
         """Log that the process of a run ended early and mark the run as failed."""
         title = (self.folder / f"{number}.title").read_text()
         reason = f"{title}: {explanation}"
         log(f"lra: failed: {reason}")
-        self._failed(number).write_text(reason)
+        self._outcome(number).write_text(reason)
 
     def _compute(self, number: int, compute: Callable[[], str], worker: int) -> None:
         """Compute a run in the forked process and end it.
@@ -121,7 +124,7 @@ class Workers:
             with lock.hold(self.folder / f"{number}.running"):
                 threading.Thread(target=self._end_with_worker, args=(number, worker), daemon=True).start()
                 reason = compute()
-                self._failed(number).write_text(reason)
+                self._outcome(number).write_text(reason)
             status = 0
         except KeyboardInterrupt as stop:
             self._fail(number, str(stop) or "interrupted")
@@ -148,10 +151,12 @@ class Workers:
             while lock.holder(path):
                 time.sleep(PAUSE)
         # The worker that was killed left its run first; runs that ended in time do not count.
-        orphaned = {path: path.read_text() for path in self.folder.glob("*.orphaned")}
-        times = {int(path.stem): int(text) for path, text in orphaned.items() if text}
-        times = {number: moment for number, moment in times.items() if not self._failed(number).exists()}
-        for path in orphaned:
+        times: dict[int, int] = {}
+        for path in list(self.folder.glob("*.orphaned")):
+            number = int(path.stem)
+            text = path.read_text()
+            if text and not self._outcome(number).exists():
+                times[number] = int(text)
             path.unlink()
         if not times:
             return False

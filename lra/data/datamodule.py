@@ -85,7 +85,7 @@ class TaskData(L.LightningDataModule):
         self.limit = min(limit, length)
         self.shift = shift
         self.masked_id = masked_id
-        self.mask = mask
+        self.has_mask = mask
         self.batch = batch
         self.micro_batch = micro_batch or batch
         self.eval_batch = eval_batch or batch
@@ -104,14 +104,14 @@ class TaskData(L.LightningDataModule):
 
         # Lengths (n,) of the shortest and the longest sequence of each example stay on the CPU, to choose shapes there.
         self.shortest = {}
-        self.sequence_lengths = {}
+        self.longest = {}
         for name, split in splits.items():
             lengths = split.lengths.clamp(max=self.limit)  # (n,T)
             self.shortest[name] = lengths.amin(1)
             if self.compact:
-                self.sequence_lengths[name] = self._unmasked_lengths(self.splits[name])
+                self.longest[name] = self._unmasked_lengths(self.splits[name])
             else:
-                self.sequence_lengths[name] = lengths.amax(1)
+                self.longest[name] = lengths.amax(1)
 
     @property
     def rank(self) -> int:
@@ -168,7 +168,7 @@ class TaskData(L.LightningDataModule):
             inputs = inputs + self.shift
             if mask is not None:
                 inputs = inputs * mask
-        if not self.mask:
+        if not self.has_mask:
             mask = None
         return Batch(inputs, mask, stored.labels[part], positions)
 
@@ -176,7 +176,7 @@ class TaskData(L.LightningDataModule):
         """Return the number of positions L of a batch of the examples index (B,)."""
         if self.pad == "fixed":
             return self.length
-        lengths = self.sequence_lengths[split][index]  # (B,)
+        lengths = self.longest[split][index]  # (B,)
         longest = max(int(lengths.max()), 1)
         return min(self.length, round_up(longest))
 
@@ -226,7 +226,7 @@ class TaskData(L.LightningDataModule):
     def _training_batches(self) -> Iterator[Batch]:
         """Yield this rank's micro-batches without end, from step ``first_step`` on."""
         stream = EpochPermutation(len(self.splits["train"]), self.seed)
-        lengths = self.sequence_lengths["train"].numpy()
+        lengths = self.longest["train"].numpy()
         device = self.splits["train"].labels.device
         share = slice(self.rank, None, self.world_size)
         first = self.first_step * self.batch
@@ -247,7 +247,7 @@ class TaskData(L.LightningDataModule):
 
     def evaluation_batches(self, split: str) -> Iterator[Batch]:
         """Yield this rank's batches of a split; over all ranks every example comes once."""
-        index = self.sequence_lengths[split].argsort(stable=True).numpy()
+        index = self.longest[split].argsort(stable=True).numpy()
         device_index = copy_async(torch.from_numpy(index), self.splits[split].labels.device)
         start = self.rank * self.eval_batch
         stride = self.world_size * self.eval_batch
@@ -259,7 +259,7 @@ class TaskData(L.LightningDataModule):
         """Count the different widths of the undivided batches that fit into the first epoch, at least one batch."""
         if self.pad == "fixed":
             return 1
-        lengths = self.sequence_lengths["train"].numpy()
+        lengths = self.longest["train"].numpy()
         num_batches = max(1, len(lengths) // self.batch)
         index = EpochPermutation(len(lengths), self.seed)[0 : num_batches * self.batch]
         batch_lengths = lengths[index].reshape(num_batches, self.batch)

@@ -111,7 +111,7 @@ class ReadMeter:
         self.name = name
         self.progress = progress
         self.work = f"{work}, MB"
-        self.total = None if total is None else round(total / 1e6)
+        self.total_megabytes = None if total is None else round(total / 1e6)
         self.size = 0
 
     def __enter__(self) -> Self:
@@ -126,7 +126,7 @@ class ReadMeter:
         has_new_block = self.size // BLOCK > before
         if self.progress is not None and has_new_block:
             megabytes = round(self.size / 1e6)
-            self.progress(self.work, megabytes, self.total)
+            self.progress(self.work, megabytes, self.total_megabytes)
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         seconds = time.perf_counter() - self.start

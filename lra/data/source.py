@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 from ..console import log
 from ..io import lock
 from ..io.atomic import NO_ROOM
+from . import store
 from .progress import Progress, reporter
 from .split import ExampleChunk, Examples
-from .store import StoreError, load
+from .store import StoreError
 from .store_writer import write
 
 
@@ -65,18 +66,18 @@ class Source(ABC):
 
     Class attributes:
         version: changes whenever the same arguments give other bytes.
-        generated: whether no download is needed, so that `open` prepares the data if they are missing.
+        generated: whether no download is needed, so that ``open`` prepares the data if they are missing.
         stored: False if examples are generated when they are read; then nothing is prepared, and the class overrides
-            `load`.
+            ``load``.
         manual: whether the user has to provide files.
         towers: sequences per example.
         locations: constructor arguments that say where files are. They are not part of a run's identity, which has the
             content of the files.
 
     Attributes:
-        root: folder of all data, set by `at`.
+        root: folder of all data, set by ``at``.
         recorded: flat provenance of a restored run.
-        command: command that prepares the data; None for `lra data task=<name>`.
+        command: command that prepares the data; None for ``lra data task=<name>``.
     """
 
     name: ClassVar[str]
@@ -106,7 +107,7 @@ class Source(ABC):
         """Use the files of a folder with the official files of all tasks, unless the source has other files."""
 
     def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 nothing to do for what is generated
-        """Get the files that `splits` reads; downloads are kept in root/downloads. Raises ValueError on failure."""
+        """Get the files that ``splits`` reads; downloads are kept in root/downloads. Raises ValueError on failure."""
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         """Make the chunks of examples of each split; they are consumed once, split by split in the mapping's order."""
@@ -151,7 +152,7 @@ class Source(ABC):
         """Open the prepared splits. Raises StoreError, with the remedy, if they are missing or damaged."""
         folder = self.folder(root)
         try:
-            return load(folder, self.provenance)
+            return store.load(folder, self.provenance)
         except StoreError as error:
             command = self.command or f"lra data task={self.name}"
             if folder.exists():
@@ -159,7 +160,7 @@ class Source(ABC):
             raise StoreError(f"{error}; prepare it with: {command}") from None
 
     def open(self, root: Path | str) -> Mapping[str, Examples]:
-        """Open the splits as `load` does, and prepare a generated data set first if it is stored and missing."""
+        """Open the splits as ``load`` does, and prepare a generated data set first if it is stored and missing."""
         if self.generated and self.stored and not self.folder(root).exists():
             log(f"{self.name}: no data at {self.folder(root)} yet, preparing it once")
             self.prepare(root)
@@ -179,7 +180,7 @@ class Source(ABC):
             Its folder.
 
         Raises:
-            StoreError: a damaged data set exists, and `force` is false.
+            StoreError: a damaged data set exists, and ``force`` is false.
             ValueError: the files cannot be fetched or read, the root cannot be written, or the disk is full.
         """
         folder = self.folder(root)
@@ -204,9 +205,8 @@ class Source(ABC):
             self.fetch(folder.parent, progress)
             splits = self.splits(workers=workers, progress=progress)
             with explain_full_disk(folder):
-                # The files must not have changed while they were read.
-                check = lambda: self.raw
-                write(folder, splits, provenance=self.provenance, towers=self.towers, raw=raw, check=check)
+                # Reading ``raw`` raises ValueError if the files have changed since they were identified.
+                write(folder, splits, provenance=self.provenance, towers=self.towers, raw=raw, check=lambda: self.raw)
         seconds = time.perf_counter() - start
         size = sum(file.stat().st_size for file in folder.iterdir())
         log(f"{self.name}: {size / 1e6:.1f} MB in {seconds:.1f} s at {folder}")

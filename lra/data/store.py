@@ -1,7 +1,7 @@
 """One packed on-disk form of a data set.
 
-A data set is a folder. Each split has three plain binary files. `meta.json` describes them. `SHA256SUMS` has the
-checksums of these files and of `meta.json`, in the format of `sha256sum -c`:
+A data set is a folder. Each split has three plain binary files. ``meta.json`` describes them. ``SHA256SUMS`` has the
+checksums of these files and of ``meta.json``, in the format of ``sha256sum -c``:
 
     <split>.tokens.bin    all sequences concatenated, (total,) ids or (total, F) float features
     <split>.offsets.bin   int64 (n * T + 1,), sequence s is tokens[offsets[s] : offsets[s + 1]]; tower t of example i is

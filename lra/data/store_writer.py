@@ -24,7 +24,7 @@ class _Column:
 
     def __init__(self, path: Path):
         self.path = path
-        self.file = open(path, "wb")  # noqa: SIM115 closed by `close`
+        self.file = open(path, "wb")  # noqa: SIM115 closed by ``close``
         self.sha = hashlib.sha256()
         self.kind: tuple[np.dtype, tuple[int, ...]] | None = None
         self.size = 0
@@ -95,9 +95,9 @@ def write(
     raw: dict | None = None,
     check: Callable[[], object] | None = None,
 ) -> None:
-    """Write the splits chunk by chunk; `folder` appears complete or not at all, and replaces one that exists.
+    """Write the splits chunk by chunk; ``folder`` appears complete or not at all, and replaces one that exists.
 
-    Until then the files stand next to it in `<folder>.tmp-*`, which is removed on every exception.
+    Until then the files stand next to it in ``<folder>.tmp-*``, which is removed on every exception.
 
     Args:
         folder: the data set.

@@ -74,7 +74,7 @@ def fit(
     outputs: int,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[str, float]:
-    """Train an MLP on the counts; compute the test score of the epoch with the best validation score.
+    """Train an MLP on these features; compute the test score of the epoch with the best validation score.
 
     The result is deterministic, and torch's global CPU generator is left as it was.
 
@@ -89,19 +89,18 @@ def fit(
         The scores ``val`` and ``test`` in percent.
     """
     with reporter(f"{data.source.name} bag of tokens", DELAY) as progress:
-        counts = {}
+        split_features = {}
         labels = {}
         for number, split in enumerate(SPLITS, start=1):
-            split_counts = features(data, split, vocab)  # (n,ids)
-            counts[split] = split_counts
+            split_features[split] = features(data, split, vocab)  # (n,features)
             labels[split] = data.splits[split].labels[fitted_examples(data, split)]
             progress("counts of splits", number, len(SPLITS))
 
-        # Standardise each count; drop ids that every training example has equally often.
-        std, mean = torch.std_mean(counts["train"], 0, correction=0)
+        # Standardise each feature; drop those that are the same in every training example.
+        std, mean = torch.std_mean(split_features["train"], 0, correction=0)
         varies = std > 0
         inputs = {}
-        for split, part in counts.items():
+        for split, part in split_features.items():
             centred = part[:, varies] - mean[varies]
             inputs[split] = centred / std[varies]
 
@@ -246,7 +245,8 @@ def answer_tables(data: TaskData) -> list[dict[tuple, int]]:
             counts[key][label] += 1
         table = {}
         for key, counter in counts.items():
-            ((table[key], _),) = counter.most_common(1)
+            label, _ = counter.most_common(1)[0]
+            table[key] = label
         tables.append(table)
     return tables
 

@@ -22,7 +22,7 @@ from ..io import atomic, typed_json
 from ..options import Positive
 from ..results.outcome_statistics import binomial_error
 from ..runs import checkpoint, published
-from ..runs.reader import scan
+from ..runs.reader import scan, unreadable
 from ..runs.record import RunRecord, git_commit
 from ..runs.run_dir import RunDir
 from ..train import device as devices
@@ -59,15 +59,15 @@ def evaluate(options: EvaluateOptions) -> None:
     git_commit()
     device = devices.select_device(options.device)
     devices.prepare_process(device, options.threads)
-    records, unreadable = scan(options.runs)
+    records, messages = scan(options.runs)
     if not records:
         # A task, a label or a seed of a published study.
         records = {path: run.record for path, run in published.below(options.runs).items()}
     if not records:
-        reasons = f" ({'; '.join(unreadable)})" if unreadable else ""
+        reasons = f" ({'; '.join(messages)})" if messages else ""
         raise ValueError(f"runs={options.runs} has no finished run{reasons}; train one with lra train")
-    for line in unreadable:
-        log(f"skipped: {line}")
+    for message in messages:
+        log(f"skipped: {message}")
 
     if options.collect:
         for study in sorted({run_record.study for run_record in records.values()}):
@@ -77,7 +77,8 @@ def evaluate(options: EvaluateOptions) -> None:
     # Score one run after the other; the hashes of the examples are shared.
     hashes = ExampleHashes()
     results = []
-    failures = []
+    # A finished run whose record cannot be read is not scored either.
+    failures = [f"{path} cannot be read" for path in unreadable(options.runs, records)]
     for folder in sorted(records):
         if records[folder].status != "done":
             log(f"skipped: {folder} diverged and has no final score")

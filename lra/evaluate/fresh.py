@@ -190,7 +190,7 @@ def outcomes(
     # Mechanisms with random selection draw the same numbers for every run.
     torch.manual_seed(0)
     # Sort by length, so that batches have little padding.
-    all_lengths = fresh.data.sequence_lengths["test"].numpy()
+    all_lengths = fresh.data.longest["test"].numpy()
     order = all_lengths[fresh.index].argsort(kind="stable")
     correct = np.zeros(len(order), bool)
     dtype = AUTOCAST_DTYPES.get(precision)

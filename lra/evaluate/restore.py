@@ -59,19 +59,22 @@ def restore_experiment(run: RunDir, root: Path | str) -> Experiment:
             tree["data"]["pad"] = "batch"
         tree["trainer"] |= MACHINE_OPTIONS
 
-        # The names of the run: from its record, or else from its path, which may be short.
-        if run.record:
-            names = {name: getattr(run.record, name) for name in ("label", "study", "budget")}
-        else:
-            parents = ("unknown",) * 3 + run.path.absolute().parts[1:-1]
-            study, _, label = parents[-3:]
-            names = {"label": label, "study": study, "budget": "unknown"}
-        tree |= names | {"runs": str(run.path), "seeds": [run.seed]}
+        tree |= _names(run) | {"runs": str(run.path), "seeds": [run.seed]}
         experiment = Experiment.parse(tree)
         return experiment.replace(task=experiment.task.replace(display=display))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"{run.path / NAME} is not the configuration of a run ({reason})") from None
+
+
+def _names(run: RunDir) -> dict[str, str]:
+    """Return label, study and budget of a run: from its record, else from its path <study>/<task>/<label>/seed-<k>."""
+    if run.record:
+        return {name: getattr(run.record, name) for name in ("label", "study", "budget")}
+    # A path with fewer folders gives "unknown".
+    folders = ("unknown",) * 3 + run.path.absolute().parts[1:-1]
+    study, _, label = folders[-3:]
+    return {"label": label, "study": study, "budget": "unknown"}
 
 
 def check_data(run: RunDir, provenance: dict) -> None:

@@ -159,7 +159,9 @@ def padding(
     """
     kind = getattr(config, "model_type", "this model")
     if local_size is not None:
-        if "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"]):
+        # Without layer types, every layer has the window.
+        layer_types = getattr(config, "layer_types", None)
+        if not layer_types or "sliding_attention" in layer_types:
             raise ValueError(
                 f"{kind} has layers of local attention, in which a token attends to a window; CUR attention is for "
                 "layers that attend to all tokens, in ModernBERT global_attn_every_n_layers=1"
@@ -178,15 +180,20 @@ def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
     """Return the real keys (N,1,1,L) of a mask, which is bool or added to the scores.
 
     Raises:
-        ValueError: the keys differ between heads or queries.
+        ValueError: the keys differ between heads or queries, or the mask has a position bias.
     """
     if mask is None:
         return None
-    # An additive mask has the most negative value at padding.
-    if mask.dtype is not torch.bool:
-        mask = mask > torch.finfo(mask.dtype).min / 2
-    keys = mask[:, :1, :1]
-    if mask.shape[1:3] != (1, 1) and not (mask == keys).all():
+    # An additive mask has the most negative value at padding and 0 elsewhere.
+    is_additive = mask.dtype is not torch.bool
+    is_real = mask > torch.finfo(mask.dtype).min / 2 if is_additive else mask
+    keys = is_real[:, :1, :1]
+    # One row for all heads and queries needs no check, for which a GPU would wait.
+    if mask.shape[1:3] == (1, 1):
+        return keys
+    if is_additive and mask.masked_fill(~is_real, 0).any():
+        raise ValueError(f"{kind} adds a position bias to the scores, which CUR attention does not have")
+    if not (is_real == keys).all():
         raise ValueError(f"{kind} masks keys query by query or head by head; CUR attention takes one mask for all")
     return keys
 

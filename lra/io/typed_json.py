@@ -78,6 +78,7 @@ def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
     """
     try:
         text = atomic.content(path)
+        # Check form and checksum. pydantic parses the text again, since it takes lists for tuples from JSON only.
         _parse_tree(text)
         return validated(kind, text)
     except Unreadable as error:
@@ -93,15 +94,15 @@ def check_seed(path: Path, seed: int) -> None:
 
 def validated(kind: type[T], text: bytes) -> T:
     """Read a dataclass from JSON. Raises Unreadable, which names the first value without the type of its field."""
+    adapter = _adapter(cast(Hashable, kind))
     try:
-        adapter = _adapter(cast(Hashable, kind))
         return adapter.validate_json(text)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False, include_context=False)
-    first = details[0]
-    key = ".".join(str(part) for part in first["loc"])
-    message = first["msg"]
-    raise Unreadable(f"{key}: {message}" if key else message)
+        first = details[0]
+        key = ".".join(str(part) for part in first["loc"])
+        message = first["msg"]
+        raise Unreadable(f"{key}: {message}" if key else message) from None
 
 
 class DamagedRecord(Unreadable):

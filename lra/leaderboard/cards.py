@@ -199,7 +199,8 @@ def costs(name: str) -> str:
         f"{clock} and memory of forward and backward, batch {first.batch}, width {first.heads * first.head_dim}, "
         f"{first.dtype}, {plural(record.machine.threads, 'thread')} of {record.machine.hardware}. Attention on "
         f"queries, keys and values ({first.heads} heads of {first.head_dim}) is measured without its projections, a "
-        "mixer of token vectors with them, and a mechanism that is a whole layer, such as MEGA, with all of its parts."
+        "mixer of token vectors with them, and a mechanism that is a whole layer, such as MEGA, with all of its parts. "
+        "MB: 2^20 bytes."
     )
     head = ["| tokens | ms | MB |", "| ---: | ---: | ---: |"]
     return "\n".join(["## Time and memory over length", "", about, "", *head, *rows])

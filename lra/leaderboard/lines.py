@@ -137,26 +137,34 @@ def merged(lines: Iterable[LeaderboardLine]) -> list[LeaderboardLine]:
     by_group: dict[str, list[LeaderboardLine]] = {}
     for line in lines:
         same_model = by_group.setdefault(line.group, [])
-        for i, other in enumerate(same_model):
-            if repeats(line, other):
-                # The numbers belong to the older source, unless it prints fewer of them.
-                longer, shorter = sorted((other, line), key=lambda x: (-len(x.scores), x.year or 9999))
-                status = min(line.status, other.status, key=STATUSES.index)
-                sources = tuple(dict.fromkeys(longer.sources + shorter.sources))
-                scores = {**shorter.scores, **longer.scores}
-                names = tuple(dict.fromkeys(longer.names + shorter.names))
-                same_model[i] = replace(longer, scores=scores, sources=sources, status=status, names=names)
-                break
-        else:
+        index = next((i for i, other in enumerate(same_model) if repeats(line, other)), None)
+        if index is None:
             same_model.append(line)
+        else:
+            same_model[index] = _merge(same_model[index], line)
     return [line for same_model in by_group.values() for line in same_model]
 
 
+def _merge(earlier: LeaderboardLine, line: LeaderboardLine) -> LeaderboardLine:
+    """Merge two lines of one model that print the same numbers, see ``merged``."""
+    # The numbers belong to the older source, unless it prints fewer of them.
+    longer, shorter = sorted((earlier, line), key=lambda x: (-len(x.scores), x.year or 9999))
+    return replace(
+        longer,
+        scores={**shorter.scores, **longer.scores},
+        sources=tuple(dict.fromkeys(longer.sources + shorter.sources)),
+        status=min(line.status, earlier.status, key=STATUSES.index),
+        names=tuple(dict.fromkeys(longer.names + shorter.names)),
+    )
+
+
 def repeats(line: LeaderboardLine, other: LeaderboardLine) -> bool:
-    """Tell whether two lines print the same numbers on at least two common tasks."""
+    """Return whether two lines print the same numbers on at least two common tasks."""
     common = line.scores.keys() & other.scores.keys()
     differing = [task for task in common if line.scores[task].value != other.scores[task].value]
-    return len(common) > 1 and not differing
+    # Two FAILs agree without a number that could identify the source.
+    numbers = [task for task in common if line.scores[task].value is not None]
+    return len(numbers) > 1 and not differing
 
 
 def group_of(model: str, attn: str) -> str:
@@ -224,11 +232,16 @@ def averaging_rules(values: Mapping[str, float | None]) -> dict[str, list[float]
     if not other_tasks:
         return {}
     rules = {}
-    # With a score on Path-X: all six tasks, or without ListOps.
+    # With a score on Path-X: all tasks, or without ListOps.
     if path_x is not None:
-        rules["six tasks"] = [*other_tasks, path_x]
+        with_path_x = [*other_tasks, path_x]
         without_listops = [value for task, value in values.items() if task != "listops" and value is not None]
-        rules["five tasks, ListOps left out"] = without_listops
+        if len(with_path_x) == 6:
+            rules["six tasks"] = with_path_x
+        elif with_path_x != without_listops:
+            rules[f"{len(with_path_x)} tasks, Path-X among them"] = with_path_x
+        if len(without_listops) == 5:
+            rules["five tasks, ListOps left out"] = without_listops
     num_tasks = len(other_tasks)
     number_word = {4: "four", 5: "five"}.get(num_tasks, num_tasks)
     left_out = "Path-X" if num_tasks == 5 else "the others"

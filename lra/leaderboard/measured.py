@@ -85,12 +85,12 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
     """
     studies, _ = collect(runs)
     # One line for each name and class of protocol.
-    trainings: dict[tuple[str, Protocol], list[TaskScores]] = {}
+    scores_by_line: dict[tuple[str, Protocol], list[TaskScores]] = {}
     notes: dict[tuple[str, Protocol], list[str]] = {}
     for entry in chain.from_iterable(entries(studies).values()):
         # All seeds of a row have the same settings.
         choices = read_choices(next(iter(entry.row.runs)))
-        training = TaskScores(
+        task_scores = TaskScores(
             task=entry.row.task,
             label=entry.row.label,
             choices=choices,
@@ -102,21 +102,21 @@ def own_lines(runs: Path) -> list[LeaderboardLine]:
         # The name of an entry has the size of a larger encoder, which differs between tasks; the label does not.
         name = entry.name if protocol == "two-layer" else entry.row.label
         # A line has one score per task: two encoders of one label on a task are two lines.
-        if any(other.task == training.task for other in trainings.get((name, protocol), [])):
+        if any(other.task == task_scores.task for other in scores_by_line.get((name, protocol), [])):
             name = entry.name
-        trainings.setdefault((name, protocol), []).append(training)
+        scores_by_line.setdefault((name, protocol), []).append(task_scores)
         line_notes = notes.setdefault((name, protocol), [])
         if entry.row.facts["data"]:
-            line_notes.append(f"{training.task} {OTHER_FILES}")
+            line_notes.append(f"{task_scores.task} {OTHER_FILES}")
     # Old records have no date; the newest one dates the table.
     all_rows = chain.from_iterable(studies.values())
     dates = [result.date for row in all_rows for result in row.done if result.date]
     source = ("results of this repository", "results.md#long-range-arena")
     lines = []
-    for key, line_trainings in trainings.items():
+    for key, line_scores in scores_by_line.items():
         name, _ = key
         note = "; ".join(notes[key])
-        line = line_of(name, line_trainings, status="verified", source=source, year=year_of(dates), note=note)
+        line = line_of(name, line_scores, status="verified", source=source, year=year_of(dates), note=note)
         lines.append(line)
     return lines
 
@@ -135,7 +135,7 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
     for label in submission.labels:
         # Only tasks of the benchmark have a column.
         label_runs = [run for run in runs if run.record.label == label and run.record.task in TASKS]
-        by_task = trainings_of(label, label_runs)
+        by_task = scores_by_task(label, label_runs)
         # The last run of a task gives its remark.
         remarks: dict[str, str] = {}
         for run in label_runs:
@@ -148,31 +148,31 @@ def submission_lines(folder: Path) -> list[LeaderboardLine]:
 
         # One line for each class of protocol.
         by_protocol: dict[Protocol, list[TaskScores]] = {}
-        for training in by_task.values():
-            by_protocol.setdefault(protocol_of(training.choices), []).append(training)
-        for trainings in by_protocol.values():
-            texts = [about, *(remarks[training.task] for training in trainings)]
+        for task_scores in by_task.values():
+            by_protocol.setdefault(protocol_of(task_scores.choices), []).append(task_scores)
+        for line_scores in by_protocol.values():
+            texts = [about, *(remarks[task_scores.task] for task_scores in line_scores)]
             if "unknown" in commits:
                 texts.append("code of an unknown commit")
             if len(commits) > 1:
                 texts.append(f"seeds and control of several commits: {', '.join(commits)}")
             note = "; ".join(texts)
-            lines.append(line_of(label, trainings, status=status, source=source, year=year_of(dates), note=note))
+            lines.append(line_of(label, line_scores, status=status, source=source, year=year_of(dates), note=note))
     return lines
 
 
-def trainings_of(label: str, runs: Sequence[tables.Published]) -> dict[str, TaskScores]:
+def scores_by_task(label: str, runs: Sequence[tables.Published]) -> dict[str, TaskScores]:
     """Collect the seeds of a label by task, failed ones included."""
     by_task: dict[str, TaskScores] = {}
     for run in runs:
         result = run.record
-        training = by_task.setdefault(result.task, TaskScores(result.task, label, run.choices, []))
+        task_scores = by_task.setdefault(result.task, TaskScores(result.task, label, run.choices, []))
         # A seed that diverged has no score.
         if result.status == "done" and result.test is not None:
-            training.scores.append(result.test)
-            training.num_collapsed += bool(result.collapsed)
+            task_scores.scores.append(result.test)
+            task_scores.num_collapsed += bool(result.collapsed)
         else:
-            training.num_failed += 1
+            task_scores.num_failed += 1
     return by_task
 
 
@@ -198,26 +198,26 @@ def year_of(dates: Sequence[str]) -> int | None:
 
 def line_of(
     name: str,
-    trainings: Sequence[TaskScores],
+    line_scores: Sequence[TaskScores],
     *,
     status: Status,
     source: tuple[str, str],
     year: int | None,
     note: str,
 ) -> LeaderboardLine:
-    """Make a line of trainings of one mechanism on several tasks.
+    """Make a line of the results of one mechanism on several tasks.
 
     Args:
         name: name of the line.
-        trainings: trainings of one class of protocol.
+        line_scores: results with one class of protocol.
         status, source, year, note: fields of ``LeaderboardLine``.
     """
     scores = {}
-    for training in trainings:
-        if training.scores:
-            scores[training.task] = Score(text=training.text, value=mean(training.scores))
-    first = trainings[0]
-    sizes = dict.fromkeys(encoder_of(training.choices) for training in trainings)
+    for task_scores in line_scores:
+        if task_scores.scores:
+            scores[task_scores.task] = Score(text=task_scores.text, value=mean(task_scores.scores))
+    first = line_scores[0]
+    sizes = dict.fromkeys(encoder_of(task_scores.choices) for task_scores in line_scores)
     return LeaderboardLine(
         model=name,
         group=group_of(first.label, first.label),

@@ -42,7 +42,8 @@ def views(
     """Make a view for each tower of an example; a class token in front of the sequence is left out.
 
     Args:
-        options: options of the command: split, example, layer, head, at.
+        options: options of the command, of which split, example, head and at are read.
+        layer: index of the block.
         experiment: experiment of the run.
         model: model of the run.
         data: data of the run.
@@ -80,7 +81,7 @@ def views(
         if options.at is not None:
             at = positions(options.at, side, masks[tower, :length])
         elif experiment.source.path.endswith(".Pathfinder"):
-            # Pathfinder asks whether two marked points are connected, so the default are these two queries.
+            # Pathfinder asks whether two marked points are connected, so these two are the default queries.
             size = isqrt(len(sequence))
             image = sequence[: size * size].reshape(size, size)
             at = markers(image.numpy())
@@ -91,16 +92,16 @@ def views(
 
     readings = torch.stack(tower_readings)  # (T,R,L)
     full_maps, weights, description = _weights(model, batch, layer, options.head, readings)
-    example = _title(options, experiment, model, data, batch)
+    example_title = _title(options, experiment, model, data, batch)
     tower_views = []
     for tower, sequence in enumerate(sequences):
-        # A class token is no key of the figure.
+        # Leave out the column of the class token.
         keys = slice(first, first + len(sequence))
         full_map = None
         if full_maps is not None:
             full_map = full_maps[tower, keys, keys].numpy()
         view = View(
-            title=f"{example}; {description}",
+            title=f"{example_title}; {description}",
             inputs=sequence,
             at=positions_by_tower[tower],
             weights=weights[tower, :, keys].numpy(),
@@ -124,23 +125,23 @@ def positions(at: int | list, side: int | None, real: Tensor) -> list[int]:
     Raises:
         ValueError: there is no position, a position does not exist or is padding.
     """
-    places: list = list(at) if isinstance(at, list) else [at]
-    if not places:
+    entries: list = list(at) if isinstance(at, list) else [at]
+    if not entries:
         raise ValueError("at=[] names no position; name one, as in at=0, or leave out at")
     # Two numbers of an image are the row and the column of one pixel.
-    are_numbers = all(isinstance(place, int) for place in places)
-    if side and len(places) == 2 and are_numbers:
-        places = [places]
+    are_numbers = all(isinstance(entry, int) for entry in entries)
+    if side and len(entries) == 2 and are_numbers:
+        entries = [entries]
     indices = []
-    for place in places:
-        is_pixel = isinstance(place, list) and len(place) == 2
+    for entry in entries:
+        is_pixel = isinstance(entry, list) and len(entry) == 2
         if side and is_pixel:
             # Row and column become a position of the sequence.
-            row, column = place
+            row, column = entry
             row = whole_number("a row of at", row, side)
             column = whole_number("a column of at", column, side)
-            place = row * side + column
-        index = whole_number("at", place, len(real))
+            entry = row * side + column
+        index = whole_number("at", entry, len(real))
         if not real[index]:
             raise ValueError(f"at: position {index} is masked as padding, choose another")
         indices.append(index)

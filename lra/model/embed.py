@@ -56,7 +56,8 @@ class TokenEmbedding(Checked, nn.Module):
         self.bound = bound
         self.padding = padding
         # Both tables have the same distribution.
-        for table in filter(None, (self.token, self.position)):
+        tables = [self.token] if self.position is None else [self.token, self.position]
+        for table in tables:
             if bound is None:
                 nn.init.normal_(table.weight, std=self.std)
             else:

@@ -21,9 +21,9 @@ from .norm import Norm, make_norm
 class Mega(Checked, nn.Module):
     """A whole layer: gated attention over a moving average, then a feed-forward layer (section 3).
 
-        1. c = EMA(x̂),   x̂ = norm(x),   v = SiLU(x̂ W_v)
-        2. u, z, r, h = split(c W)
-        3. q = SiLU(z) κ_q + μ_q,   k = SiLU(z) κ_k + μ_k
+        1. x̂ = norm(x),   v = SiLU(x̂ W_v),   c = EMA(x̂)
+        2. u, Z, r, h = split(c W)
+        3. q = SiLU(Z) κ_q + μ_q,   k = SiLU(Z) κ_k + μ_k
         4. o = attention(q, k, v)
         5. x ← x + sigmoid(u) (SiLU(h + (o SiLU(r)) W_o) - x)
         6. x + W_2 SiLU(W_1 norm(x))
@@ -106,18 +106,18 @@ class Mega(Checked, nn.Module):
         mask: Bool[Tensor, "N L"] | None,
         memory: Any = None,
     ) -> tuple[Float[Tensor, "N L d"], Any]:
-        # 1. Moving average and values.
+        # 1. Values and moving average.
         normed = self.norm(x, mask) if self.prenorm else x
         v = F.silu(self.values(normed))  # (N,L,hidden)
         c = self.ema(normed, mask).to(normed.dtype)  # (N,L,d)
 
         # 2. Gates.
         gates = self.gates(self.dropout(c))
-        u, z, r, h = gates.split(self.widths, -1)
+        u, Z, r, h = gates.split(self.widths, -1)
 
         # 3. Queries and keys.
-        z = F.silu(z)[..., None, :]  # (N,L,1,z)
-        qk = z * self.qk_scale + self.qk_shift  # (N,L,1 or 2,z)
+        shared = F.silu(Z)[..., None, :]  # (N,L,1,z)
+        qk = shared * self.qk_scale + self.qk_shift  # (N,L,1 or 2,z)
 
         # 4. Attention with one head.
         q = qk[:, None, :, 0]  # (N,1,L,z)

@@ -267,9 +267,10 @@ def landmark_product(
 
     key_mask = None if mask is None else mask[:, None]  # (N,1,L)
     with autocast:
+        # R v, then U⁺ (R v), then C (U⁺ (R v)).
         rv = attend(q_landmarks, k, v, key_mask, bias_R)  # (N,H,c,E)
-        w = pinv_matmul(pinv, U, rv).to(v.dtype)  # (N,H,c,E)
-        out = attend(q, k_landmarks, w, k_landmark_mask, bias_C)  # (Nq,H,L,E)
+        weighted_rv = pinv_matmul(pinv, U, rv).to(v.dtype)  # (N,H,c,E)
+        out = attend(q, k_landmarks, weighted_rv, k_landmark_mask, bias_C)  # (Nq,H,L,E)
     if impl == "eager":
         return out, rv
     return out.to(dtype), rv

@@ -43,7 +43,7 @@ def cur_plus(
     *,
     draw: Float[Tensor, "2 H _"] | None = None,
 ) -> Float[Tensor, "N H L E"]:
-    """Compute attention over clusters of keys, corrected by the smoothed error of the selected queries.
+    """Compute the steps of ``lra.attention.cur_plus.CURPlus``: attention over clusters of keys, with a correction.
 
     Args:
         q, k, v: queries, keys and values.
@@ -61,7 +61,7 @@ def cur_plus(
         q = q.masked_fill(is_padding, 0)
         k = k.masked_fill(is_padding, 0)
 
-    # Select queries I and keys J.
+    # 1. Select queries I and keys J.
     I, J = select(q, k, options, mask, draw=draw)  # (N,H,c)
     q_I = gather_tokens(q, I)  # (N,H,c,D)
     k_J = gather_tokens(k, J)  # (N,H,c,D)
@@ -69,6 +69,7 @@ def cur_plus(
     key_mask = gather_mask(mask, J)
     impl: Impl = "eager" if options.impl == "eager" else "sdpa"
     out, rv = corrected_attention(q, k, v, q_I, k_J, mask=mask, query_mask=query_mask, key_mask=key_mask, impl=impl)
+    # 5. The exact outputs of the selected queries.
     if options.copy_rv:
         out = scatter_tokens(out, I, rv)
     return out
@@ -101,21 +102,21 @@ def corrected_attention(
     Returns:
         The corrected outputs of all queries, and R v, the exact outputs of the selected queries.
     """
-    # Clusters of keys; an empty one has the bias -inf.
+    # 2. Clusters of keys. Their scores get the bias log n, which is -inf for an empty cluster.
     mean_k, mean_v, cluster_size = form_clusters(k, v, k_J, mask, key_mask)
     bias = cluster_size.log()[:, :, None]  # (N,H,1,c)
     scale = q.shape[-1] ** -0.5
 
-    # Exact outputs R v of the selected queries, and C v̄ for all.
+    # 3. Exact outputs R v of the selected queries, and C v̄ for all queries.
     token_mask = None if mask is None else mask[:, None]  # (N,1,L)
     rv = _attend(q_I, k, v, scale, token_mask, None, impl)  # (N,H,c,E)
     out = _attend(q, mean_k, mean_v, scale, None, bias, impl)  # (N,H,L,E)
 
-    # S g, added in float32 or wider. The gradients of q and q_I are rounded once if these are converted once.
+    # 4. S g, added in float32 or wider. q and q_I are upcast once, here, so that their gradients are rounded once.
     min_h = _min_bandwidth(mean_k, torch.finfo(rv.dtype).eps)
     q, q_I = upcast((q, q_I))
-    error = _error_of_clusters(q_I, rv, mean_k, mean_v, bias, query_mask)  # (N,H,c,E)
-    correction = _smoothed(q, q_I, error, min_h, mask, query_mask, impl)  # (N,H,L,E)
+    error = _compute_error(q_I, rv, mean_k, mean_v, bias, query_mask)  # (N,H,c,E)
+    correction = _smooth_error(q, q_I, error, min_h, mask, query_mask, impl)  # (N,H,L,E)
     corrected = (out + correction).to(rv.dtype)
     return corrected, rv
 
@@ -184,7 +185,7 @@ def nearest(
 
 
 @full_precision
-def _error_of_clusters(
+def _compute_error(
     q_I: Float[Tensor, "N H c D"],
     rv: Float[Tensor, "N H c E"],
     mean_k: Float[Tensor, "N H c D"],
@@ -199,7 +200,7 @@ def _error_of_clusters(
 
 
 @full_precision
-def _smoothed(
+def _smooth_error(
     q: Float[Tensor, "N H L D"],
     q_I: Float[Tensor, "N H c D"],
     error: Float[Tensor, "N H c E"],
@@ -275,8 +276,8 @@ def _min_bandwidth(mean_k: Float[Tensor, "N H c D"], eps: float) -> Float[Tensor
     squared_norm = mean_k.detach().square().sum(-1)  # (N,H,c)
     largest = squared_norm.amax(-1)[..., None, None]
     largest = largest.clamp(min=limits.tiny)
-    bandwidth = eps * mean_k.shape[-1] / largest
-    return bandwidth.clamp(limits.tiny, limits.max)
+    smallest = eps * mean_k.shape[-1] / largest
+    return smallest.clamp(limits.tiny, limits.max)
 
 
 def _attend(

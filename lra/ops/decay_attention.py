@@ -61,7 +61,8 @@ def scalar_decay_attention(
     v = split_blocks(v, chunk, 2)
     g = split_blocks(log_decay, chunk, 2)  # (N,H,B,C)
 
-    # prefix_i: log of the decay from the start of the chunk to token i, token i included; before_i: token i excluded.
+    # prefix_i is G_i, the log of the decay from the start of the chunk to token i, token i included; before_i: token i
+    # excluded.
     prefix = g.cumsum(-1)
     before = prefix - g
     total = prefix[..., -1:]  # (N,H,B,1)
@@ -156,7 +157,8 @@ def channel_decay_attention(
     v = split_blocks(v, chunk, 2)  # (N,H,B,C,E)
     g = split_blocks(log_decay, chunk, 2)
 
-    # prefix_i: log of the decay from the start of the chunk to token i, token i included; before_i: token i excluded.
+    # prefix_i is G_i, the log of the decay from the start of the chunk to token i, token i included; before_i: token i
+    # excluded.
     prefix = g.cumsum(-2)
     before = prefix - g
     total = prefix[..., -1:, :]  # (N,H,B,1,D)

@@ -78,7 +78,8 @@ def _recurrence_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     later = log_decay[:, 1:].flip(1)
     reversed_decay = torch.cat([first, later], dim=1)
     reversed_adjoint = _recurrence(reversed_decay, grad.flip(1))
-    adjoint = reversed_adjoint.flip(1)  # also the gradient of u
+    # λ is also the gradient of u.
+    adjoint = reversed_adjoint.flip(1)
 
     # x_t contains exp(g_t) x_(t-1), so dg_t = λ_t exp(g_t) x_(t-1).
     initial = torch.zeros_like(states[:, :1])
@@ -146,7 +147,7 @@ def diagonal_scan(
 
 @operator("constant_scan")
 def _constant_scan(decay: Tensor, inputs: Tensor, reverse: bool) -> Tensor:
-    return _scan_constant(decay, inputs, reverse).contiguous()
+    return _scan_recursively(decay, inputs, reverse).contiguous()
 
 
 @_constant_scan.register_fake
@@ -178,7 +179,7 @@ def _constant_scan_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Non
 _constant_scan.register_autograd(_constant_scan_backward, setup_context=_save_scan)
 
 
-def _scan_constant(
+def _scan_recursively(
     decay: Complex[Tensor, "P"],
     inputs: Complex[Tensor, "N L P"],
     reverse: bool,
@@ -212,7 +213,7 @@ def _scan_constant(
         for j in order:
             sums.mul_(decay)
             sums.add_(chunks[:, :, j])
-        last_states = _scan_constant(decay**CHUNK, sums, reverse)
+        last_states = _scan_recursively(decay**CHUNK, sums, reverse)
 
         # The state that enters a chunk is the last one of the chunk before.
         first = order[0]
@@ -260,9 +261,9 @@ def diagonal_ssm(
     out = torch.zeros_like(u)
     for direction, c_direction in enumerate(c):
         states = diagonal_scan(decay, inputs, reverse=direction == 1)
-        # Re(C x) = Re C Re x - Im C Im x, as one product of real matrices.
-        # [1, -1], made on the device: a copy from the host would wait for it.
+        # Signs [1, -1], made on the device: a copy from the host would wait for it.
         signs = 1 - 2 * torch.arange(2, dtype=c_direction.dtype, device=c_direction.device)
+        # Re(C x) = Re C Re x - Im C Im x, as one product of real matrices.
         c_rows = (c_direction * signs).flatten(-2)  # (H,2P)
         state_parts = torch.view_as_real(states).flatten(-2)  # (N,L,2P)
         out = out + state_parts @ c_rows.mT

@@ -59,15 +59,16 @@ def cubic(
     shape = m.shape
     m = m.flatten(0, -3) if m.dim() > 2 else m[None]  # (G,c,c)
 
-    # The starting value; a matrix of zeros has zeros as its inverse. Of equal sums in a matrix, one gets the gradient.
+    # The starting value; a matrix of zeros has zeros as its inverse. If several sums are equal, the gradient flows
+    # through one of them.
     tiny = torch.finfo(m.dtype).tiny
     absolute = m.abs()
     column_sums = absolute.sum(-2)  # (G,c)
     largest_column = column_sums.max(-1).values  # (G,)
-    scale = largest_column.clamp(min=tiny)[:, None, None]  # (G,1,1)
+    s = largest_column.clamp(min=tiny)[:, None, None]  # (G,1,1)
     if init == "batch":
-        scale = scale.max()
-    z = m.mT / scale
+        s = s.max()
+    z = m.mT / s
     if init == "two_norms":
         row_sums = absolute.sum(-1)  # (G,c)
         largest_row = row_sums.max(-1).values  # (G,)
@@ -108,8 +109,8 @@ def cubic_chain(
     """
     for _ in range(steps):
         p = m @ z
-        t = torch.baddbmm(p, p, p, beta=7, alpha=-1)  # 7 P - P²
-        t = torch.baddbmm(p, p, t, beta=15, alpha=-1)  # 15 P - P (7 P - P²)
+        inner = torch.baddbmm(p, p, p, beta=7, alpha=-1)  # 7 P - P²
+        t = torch.baddbmm(p, p, inner, beta=15, alpha=-1)  # 15 P - P (7 P - P²)
         if saved is not None:
             saved += [z, p, t]
         z = torch.baddbmm(z, z, t, beta=13 / 4, alpha=-1 / 4)  # (13 Z - Z T) / 4
@@ -263,13 +264,13 @@ def pinv_matmul(
         column_sums = a.abs().sum(-2)  # (G,c)
         largest_column = column_sums.max(-1).values
         largest_column = largest_column.clamp(min=tiny)  # (G,)
-        scale = largest_column.rsqrt()[:, None, None]
-        a = a * scale
+        inverse_root = largest_column.rsqrt()[:, None, None]  # (G,1,1)
+        a = a * inverse_root
 
         # Z x = Aᵀ g(E_0) g(E_1) ... x / √s.
         y = x.reshape(-1, *x.shape[-2:])  # (G,c,E)
         y = Factors.apply(a, y, steps)
-        product = a.mT @ (scale * y)
+        product = a.mT @ (inverse_root * y)
         return product.view(x.shape)
 
 

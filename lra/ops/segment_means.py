@@ -51,7 +51,7 @@ def segment_means(
     is_used = numbers < num_segments  # (N,count)
 
     if mask.device.type == "cpu":
-        # The number `count` collects the padding.
+        # The number ``count`` collects the padding.
         segment = segment.masked_fill(~mask, count)
         return [_scattered_means(x, segment, count) for x in tensors], is_used
 

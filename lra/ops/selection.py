@@ -265,14 +265,10 @@ def farthest(
 
 
 def gather_tokens(
-    x: Num[Tensor, "N H L D"] | Bool[Tensor, "N L"],
+    x: Num[Tensor, "N H L D"],
     index: Int[Tensor, "N H c"],
-) -> Num[Tensor, "N H c D"] | Bool[Tensor, "N H c"]:
-    """Gather the tokens of x, or of a mask x, at ``index``."""
-    if x.dim() == 2:
-        H = index.shape[1]
-        expanded = x[:, None].expand(-1, H, -1)  # (N,H,L)
-        return expanded.gather(2, index)
+) -> Num[Tensor, "N H c D"]:
+    """Gather the tokens of x at ``index``."""
     D = x.shape[-1]
     token_index = index[..., None].expand(-1, -1, -1, D)  # (N,H,c,D)
     return x.gather(2, token_index)
@@ -282,7 +278,9 @@ def gather_mask(mask: Bool[Tensor, "N L"] | None, index: Int[Tensor, "N H c"]) -
     """Gather the mask of selected tokens; None if all tokens are real."""
     if mask is None:
         return None
-    return gather_tokens(mask, index)
+    H = index.shape[1]
+    expanded = mask[:, None].expand(-1, H, -1)  # (N,H,L)
+    return expanded.gather(2, index)
 
 
 def scatter_tokens(

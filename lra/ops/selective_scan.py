@@ -52,10 +52,10 @@ def selective_scan(
     Source: Gu and Dao 2023 (Mamba), algorithm 2; lra/reference/selective_scan.py is the recurrence token by token.
     """
     if not bidirectional:
-        return _scan_eagerly(u, delta, A, B, C)
+        return _scan_in_groups(u, delta, A, B, C)
     # Both directions are one batch: the second half of the examples runs from right to left.
     u_both, delta_both, B_both, C_both = (append_reversed(x, 1) for x in (u, delta, B, C))
-    outputs = _scan_eagerly(u_both, delta_both, A, B_both, C_both)
+    outputs = _scan_in_groups(u_both, delta_both, A, B_both, C_both)
     forward, backward = outputs.chunk(2)
     # Both scans contain the token's own input.
     maps = (B * C).sum(-1, keepdim=True)
@@ -63,19 +63,22 @@ def selective_scan(
     return forward + backward.flip(1) - self_outputs
 
 
-def _scan_eagerly(
+def _scan_in_groups(
     u: Float[Tensor, "N L d"],
     delta: Float[Tensor, "N L d"],
     A: Float[Tensor, "d n"],
     B: Float[Tensor, "N L n"],
     C: Float[Tensor, "N L n"],
 ) -> Float[Tensor, "N L d"]:
+    """Scan from left to right without tracing; on a CPU in groups of examples whose states stay in the cache."""
     run_scan = untraced(_SelectiveScan.apply)
     if u.device.type != "cpu":
         return run_scan(u, delta, A, B, C)
     group_size = max(1, CPU_STATES // (BLOCK * A.numel()))
     groups = zip(*(x.split(group_size) for x in (u, delta, B, C)), strict=True)
-    outputs = [run_scan(u_group, delta_group, A, B_group, C_group) for u_group, delta_group, B_group, C_group in groups]
+    outputs = []
+    for u_group, delta_group, B_group, C_group in groups:
+        outputs.append(run_scan(u_group, delta_group, A, B_group, C_group))
     return torch.cat(outputs)
 
 

@@ -7,7 +7,7 @@ One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V 
     out = C U⁺ (R V),   U⁺ by the iteration of Nystromformer                                 (3)
     out_I = R V, the output of softmax attention for the selected queries                    (4)
 
-Numbers refer to this list. Time O(n m (d + e) + m³). MegaCUR (section 9): f = laplace(Q Kᵀ / n), lra/reference/mega.py.
+Numbers refer to this list. Time O(n m (d + e) + m³). MegaCUR (section 9): MEGA's f, softmax or laplace (mega.py).
 """
 
 from collections.abc import Callable

@@ -36,7 +36,7 @@ def recurrence(
     return y.flip(0) if reverse else y
 
 
-def bidirectional(
+def layer(
     lambda_bar: Complex[Tensor, "P"],
     B_bar: Complex[Tensor, "P H"],
     C: list[Complex[Tensor, "H P"]],
@@ -80,7 +80,7 @@ def s5(
         gain = step / (1 - half_step)
     B_bar = gain[:, None] * B
     doubled = [2 * read_out for read_out in C]
-    return bidirectional(lambda_bar, B_bar, doubled, D, u)
+    return layer(lambda_bar, B_bar, doubled, D, u)
 
 
 def lru(
@@ -105,4 +105,4 @@ def lru(
     log_lambda_bar = torch.complex(-nu.exp(), theta.exp())
     lambda_bar = log_lambda_bar.exp()
     B_bar = gamma.exp()[:, None] * B
-    return bidirectional(lambda_bar, B_bar, C, D, u)
+    return layer(lambda_bar, B_bar, C, D, u)

@@ -2,7 +2,7 @@
 
 One sequence of n tokens, X (n, d); hidden width v, attention width z; N averages per channel.
 
-    EMA(x)_t = γᵀ h_t / √N + the same from the right end, SiLU(EMA(x) + ω x)                 (1)
+    EMA(x)_t = SiLU(y_t + ω x_t),   y_t = γᵀ h_t / √N + the same from the right end          (1)
         h_t = (1 - p sigmoid(α)) h_t-1 + p β x_t,   p = sigmoid(δ)
     V = SiLU(X̂ W_v),   X̂ = norm(X);   u, Z, R, H = split(X' W),   X' = EMA(X̂)                (2)
     Q = κ_q SiLU(Z) + μ_q,   K = κ_k SiLU(Z) + μ_k                                           (3)
@@ -47,7 +47,7 @@ def damped_ema(
 def ema(
     x: Float[Tensor, "n d"], delta: Both, alpha: Both, beta: Both, gamma: Both, omega: Float[Tensor, "d"]
 ) -> Float[Tensor, "n d"]:
-    """Compute SiLU(EMA(x) + ω x) in both directions."""
+    """Compute EMA(x), step 1, in both directions."""
     forward = damped_ema(x, delta[0], alpha[0], beta[0], gamma[0])
     backward = damped_ema(x.flip(0), delta[1], alpha[1], beta[1], gamma[1])
     return F.silu(forward + backward.flip(0) + omega * x)
@@ -115,6 +115,6 @@ def gated_attention(
     gated = O * F.silu(R)
 
     # Step 5.
-    H_hat = F.silu(H + W_o(gated))
+    H_prime = F.silu(H + W_o(gated))
     gate = u.sigmoid()
-    return gate * H_hat + (1 - gate) * X
+    return gate * H_prime + (1 - gate) * X

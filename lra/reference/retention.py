@@ -3,8 +3,8 @@
     S_t = exp(g_t) S_(t-1) + k_t v_tᵀ        (state, D x E)
     o_t = scale q_tᵀ S_t                     (output)
 
-LION multiplies the decays of tokens j to i - 1, this recurrence those of j + 1 to i. So LION is this recurrence with
-g_(t-1) in place of g_t; from the right, with g_(t+1).
+LION multiplies the decays of tokens j to i - 1; this recurrence multiplies the decays of tokens j + 1 to i. So LION is
+this recurrence with g_(t-1) instead of g_t; from the right, with g_(t+1).
 
 Sources: Sun et al. 2023 (RetNet), eq. 6; Dao and Gu 2024 (Mamba-2), section 3; Afzal et al. 2025 (LION), eq. 9.
 """

@@ -1,6 +1,7 @@
-"""Diagonal recurrences whose decays vary over time: Mamba's selective scan, and the scan of RG-LRU, minGRU and HGRN.
+"""Diagonal recurrences with varying decays: Mamba's selective scan, and the scan of RG-LRU, minGRU and minLSTM.
 
-Sources: Gu and Dao 2023 (Mamba), eq. 2 and algorithm 2; De et al. 2024 (Griffin), eq. 4.
+Sources: Gu and Dao 2023 (Mamba), eq. 2 and algorithm 2, with B̄ = Δ B (Euler's rule) as released instead of eq. 4;
+De et al. 2024 (Griffin), eq. 4.
 """
 
 import torch

@@ -4,7 +4,7 @@ One head of one sequence of n tokens. Queries and keys are one projection Q (n, 
 
     Q̃ = m bottleneck tokens of Q                                                             (1)
     P = κ(Q̃, Q)    A = κ(Q̃, Q̃)    κ(x, y) = exp(-‖x - y‖² / (2 √d))                         (2)
-    A_0 = α A,   A_k+1 = 2 A_k - A_k A A_k                                                   (3)
+    Y_0 = α X,   Y_k+1 = 2 Y_k - Y_k X Y_k,   X = A + ridge I,   A⁺ = the last Y_k           (3)
     SOFT:   out = Pᵀ A⁺ P V                                                                  (4)
     SOFT++: out = Pᵀ D^-½ A⁺ D^-½ P V,   D = diag(row sums of A)                             (5)
 

@@ -7,6 +7,7 @@ from ..results.paper_values import TITLES, PrintedValue, training_of
 from ..results.summary import Row, Studies, common_device, step_time
 from ..results.table import Cell, Table, frame
 from ..runs.reader import CONTROL
+from ..runs.record import on_cpu
 from .arena_compare import gap_section, pair_table, precision, precision_table
 from .arena_entries import ArenaEntry, entries, fresh_cell, gain_cell, gains_are_fresh, score_text, seeds_text
 
@@ -38,12 +39,13 @@ The papers' budget is `protocol=paper budget=paper`."""
 
 README_LEGEND = """\
 * **test**: accuracy on the standard test set at the best validation checkpoint, mean ± sample standard deviation over n
-  seeds.
+  seeds. Text has no validation set in the papers' protocol: the test set selects the checkpoint and favours the score.
 * **fresh test**: accuracy on further generated examples, the same for all mechanisms, ± standard error over seeds and
   examples, over examples alone for one seed.
 * **gain**: difference from `attn=mean`, a control in which every query gets the mean of the values, on the fresh test
   if all mechanisms have it; 95 % interval over seeds and examples, not corrected for the number of lines.
-* **published**: the value that a paper prints for this encoder; without one, the values for other encoders.
+* **published**: the value that a paper prints for this encoder; without one, the values for other encoders. Its source
+  is a paper and a table (T4: Table 4).
 * **(longer training)**: 20,000 steps of 128 sequences as released by CURformer's authors, instead of 5,000 of 32.
 * **ms**: time per training step. Runs shared their device, so it does not rank mechanisms; `lra bench` measures speed.
 
@@ -55,7 +57,7 @@ def tables(studies: Studies) -> list[Table]:
     results = []
     comparisons = []
     for task, lines in entries(studies).items():
-        results.append(task_table(task, lines))
+        results.append(task_table(task, lines, is_fresh=gains_are_fresh(lines)))
         comparisons.append(pair_table(task, lines))
     comparisons.append(precision_table(studies))
     return results + [table for table in comparisons if table]
@@ -70,7 +72,7 @@ def readme(studies: Studies) -> str:
     for task, lines in entries(studies).items():
         at_papers_rate = [entry for entry in lines if "optim.lr=" not in entry.row.label]
         shown = at_papers_rate if at_papers_rate else lines
-        table = task_table(task, shown)
+        table = task_table(task, shown, is_fresh=gains_are_fresh(lines))
         about = table.about
         if len(shown) < len(lines):
             omitted_lines = plural(len(lines) - len(shown), "line")
@@ -96,12 +98,13 @@ def section(studies: Studies) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def task_table(task: str, lines: list[ArenaEntry]) -> Table:
+def task_table(task: str, lines: list[ArenaEntry], *, is_fresh: bool) -> Table:
     """Make the table of results of one task.
 
     Args:
         task: name of the task.
         lines: entries of the task.
+        is_fresh: whether the gains are on the fresh examples, see ``gains_are_fresh`` of all lines of the task.
     """
     # Show the times on the device with the most runs of the table, or on another one if a mechanism has no run there.
     devices = Counter(run_record.device for entry in lines for run_record in entry.row.done)
@@ -109,7 +112,6 @@ def task_table(task: str, lines: list[ArenaEntry]) -> Table:
     rows = []
     machines = []
     num_elsewhere = 0
-    is_fresh = gains_are_fresh(lines)
     for entry in lines:
         device = common_device(entry.row.done, devices)
         gain = gain_cell(entry, is_fresh=is_fresh)
@@ -202,7 +204,7 @@ def published_cells(entry: ArenaEntry) -> tuple[Cell, str]:
     best = min(values, key=lambda value: (has_other_encoder(value), order.get(value.source, len(order))))
     numbers = [value.number for value in values if value.number is not None]
     if has_other_encoder(best) and min(numbers) < max(numbers):
-        return Cell(text=f"{min(numbers):g} to {max(numbers):g}"), f"{len(values)} values; other encoders"
+        return Cell(text=f"{min(numbers):g} to {max(numbers):g}"), f"{len(set(numbers))} values; other encoders"
     return Cell(text=best.text, value=best.number), source_text(best)
 
 
@@ -224,8 +226,7 @@ def machine(row: Row, device: str) -> str:
             continue
         name = run_record.device_name
         # The name of a CPU device lacks the processor.
-        is_cpu = " CPU, " in run_record.device
-        if is_cpu and run_record.processor:
+        if on_cpu(run_record.device) and run_record.processor:
             name = f"{run_record.processor}, {name}"
         names.add(name)
     # Old records lack the processor. Their name is the end of a fuller name, which stands for both.

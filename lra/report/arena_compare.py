@@ -139,17 +139,18 @@ def gap_section(runs: dict[str, Runs]) -> str:
         return ""
     gap, score, examples = gap_of(runs[LABEL])
     # Two scores differ by the errors of both test sets.
-    two_draws = 1.96 * math.sqrt(2) * gap.draw
+    two_draws = 1.96 * math.sqrt(2) * gap.draw_error
     parts = [
         "### When a gap to a published value means something",
         f"A test set is one random draw of examples, and all seeds of a paper share it. For a score near {score:.0f} % "
-        f"a draw of {PUBLISHED_EXAMPLES:,} examples has a standard deviation of √(p (1 - p) / n) = {gap.draw:.2f} "
-        "points, which more seeds do not reduce. In 95 % of cases two scores on two draws of this size differ by up to "
-        f"1.96 · √2 · {gap.draw:.2f} = {two_draws:.1f} points by chance alone, even without any error of the seeds: "
-        "**if the test sets differ, a gap below about 3 points may be chance.** On the same test set the limit is "
-        "smaller, since the mechanisms share this error, but papers do not print what is needed to compute it.",
-        f"Our score: {score:.2f} on {examples:,} examples. The standard error of our mean is {gap.own_error:.2f}, of "
-        f"the published mean over its seeds {gap.published_error:.2f}, of its test set {gap.draw:.2f}, together "
+        f"a draw of {PUBLISHED_EXAMPLES:,} examples has a standard deviation of √(p (1 - p) / n) = "
+        f"{gap.draw_error:.2f} points, which more seeds do not reduce. In 95 % of cases two scores on two draws of "
+        f"this size differ by up to 1.96 · √2 · {gap.draw_error:.2f} = {two_draws:.1f} points by chance alone, even "
+        "without any error of the seeds: **if the test sets differ, a gap below about 3 points may be chance.** On the "
+        "same test set the limit is smaller, since the mechanisms share this error, but papers do not print what is "
+        "needed to compute it.",
+        f"Our score: {score:.2f} on {examples:,} examples. The standard error of our mean is {gap.our_error:.2f}, of "
+        f"the published mean over its seeds {gap.published_error:.2f}, of its test set {gap.draw_error:.2f}, together "
         f"{gap.standard_error:.2f}: a gap is significant from {gap.threshold:.1f} points. The error of our mean "
         "is larger than in the table above, because it assumes a standard deviation over seeds of at least the "
         f"published {PUBLISHED_STD} and, for the examples, the variance p (1 - p).",

@@ -284,7 +284,8 @@ def difference_cell(scores: Mapping[int, float], others: Mapping[int, float]) ->
     """
     values = list(scores.values())
     other_values = list(others.values())
-    low = high = None
+    low: float | None = None
+    high: float | None = None
     if min(len(values), len(other_values)) > 1:
         low, high = welch_interval(values, other_values) or (None, None)
     return interval_cell(mean(values) - mean(other_values), low, high)

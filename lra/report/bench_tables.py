@@ -36,18 +36,18 @@ def tables(records: Iterable[BenchRecord]) -> list[Table]:
     Args:
         records: records of benchmarks.
     """
-    tables = []
+    all_tables = []
     for group in groups(records):
         if group.rows[0].what == "error":
-            tables.append(_errors(group))
+            all_tables.append(_errors(group))
             continue
         num_lengths = len(group.lengths)
         if num_lengths > 1:
-            tables.append(_over_lengths(group))
+            all_tables.append(_over_lengths(group))
         if num_lengths == 1 or len(group.rows) <= MAX_DETAILED_ROWS:
-            tables.append(_details(group))
+            all_tables.append(_details(group))
     # The number makes equal titles of several records distinct.
-    return [replace(table, name=stem(f"efficiency-{i}-{table.title}")) for i, table in enumerate(tables)]
+    return [replace(table, name=stem(f"efficiency-{i}-{table.title}")) for i, table in enumerate(all_tables)]
 
 
 def markdown(tables: Iterable[Table]) -> str:
@@ -116,10 +116,10 @@ def _summary(rows: list[BenchRow]) -> dict[str, Cell]:
     sizes = [(row.n, row.peak_bytes) for row in rows]
     # Spread: the largest over all lengths; memory: at the largest length.
     largest_spread = max(map(_spread, rows), default=None)
-    megabytes = rows[-1].peak_bytes / MEBIBYTE if rows else None
+    mebibytes = rows[-1].peak_bytes / MEBIBYTE if rows else None
     return {
         "spread": Cell.of(largest_spread, "{:.0%}".format),
-        "MB": Cell.of(megabytes, three_digits),
+        "MB": Cell.of(mebibytes, three_digits),
         "growth": Cell.of(growth(times), "{:.2f}".format),
         "MB growth": Cell.of(growth(sizes), "{:.2f}".format),
     }
@@ -162,7 +162,7 @@ def _details(group: Group) -> Table:
     # The papers' values are relative to exact attention that is written out.
     has_paper_baseline = group.source.choices.get("reference") in ("naive", "softmax")
     has_paper_values = has_paper_baseline and first.what == "step" and first.mode == "training"
-    paper_values = _paper_values() if has_paper_values else {}
+    published = _paper_values() if has_paper_values else {}
     lines = []
     for row in sorted(group.rows, key=lambda row: row.n):
         # All columns in their order, then the values of this row.
@@ -173,7 +173,7 @@ def _details(group: Group) -> Table:
             line |= _measurements(row, reference_row)
         if has_paper_values:
             for metric, name in PAPER.items():
-                value = paper_values.get((row.mechanism, metric))
+                value = published.get((row.mechanism, metric))
                 line[name] = Cell.of(value, "{:g}".format)
         line["status"] = "" if row.status == "ok" else row.status
         lines.append(line)

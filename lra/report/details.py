@@ -129,9 +129,11 @@ def _averages(rows: list[Row]) -> list[Table]:
     study = rows[0].study
     tables = []
     for tasks in sorted(by_tasks, key=order):
+        lines = by_tasks[tasks]
         title = f"mean of {', '.join(tasks)}"
-        table = _details_table(study, title, by_tasks[tasks], AVERAGED)
-        tables.append(table)
+        # A table without published means does not explain them.
+        about = AVERAGED if any(line.published for line in lines) else ""
+        tables.append(_details_table(study, title, lines, about))
     return tables
 
 
@@ -171,13 +173,11 @@ def _details_table(study: str, title: str, lines: list[Line], about: str) -> Tab
     # Facts of all rows go into the caption.
     shared = _shared_facts(lines)
     caption = []
-    common = _facts(shared)
+    common = _format_facts(shared)
     if common:
         sentence = "; ".join(common)
         caption.append(f"{sentence[0].upper()}{sentence[1:]}.")
-    # A table without published means does not explain them.
-    has_published_values = any(line.published for line in lines)
-    if about and (about != AVERAGED or has_published_values):
+    if about:
         caption.append(about)
     caution = paper_values.caution(line.facts for line in lines)
     if caution:
@@ -187,7 +187,7 @@ def _details_table(study: str, title: str, lines: list[Line], about: str) -> Tab
     rows: list[TableRow] = []
     for line in lines:
         other_facts = {key: value for key, value in line.facts.items() if key not in shared}
-        notes = line.remarks + _facts(other_facts)
+        notes = line.remarks + _format_facts(other_facts)
         cells: TableRow = [*line.cells.values(), "; ".join(notes), "\n".join(line.published)]
         rows.append([line.label, *cells])
     head = ("mechanism", *lines[0].cells, *TEXT_COLUMNS)
@@ -199,11 +199,11 @@ def _details_table(study: str, title: str, lines: list[Line], about: str) -> Tab
         cells=frame(head, rows, keys(study, labels)),
         words=("mechanism", *TEXT_COLUMNS),
         below=TEXT_COLUMNS,
-        errors=tuple(column for column in head if column == "fresh test"),
+        errors=("fresh test",) if "fresh test" in head else (),
     )
 
 
-def _facts(facts: dict[str, str]) -> list[str]:
+def _format_facts(facts: dict[str, str]) -> list[str]:
     """Format facts in the order of FACTS, without empty ones."""
     return [form.format(facts[key]) for key, form in FACTS.items() if facts.get(key)]
 

@@ -75,21 +75,21 @@ def export(
     study_pictures = _study_pictures(contents)
     papers_chapter = Chapter("Published tables", PAPERS_ABOUT, paper_tables.tables(studies))
     contents, chapters = _with_file_names(contents, [*chapters, papers_chapter])
-    tables = _titled_tables(contents, chapters)
+    all_tables = _titled_tables(contents, chapters)
 
     # A wrong name in ``show`` is reported before the figures are drawn, which takes longest.
-    names = [table.name for table in tables]
+    names = [table.name for table in all_tables]
     for chapter in chapters:
         names += [path.stem for path in chapter.pictures]
     names += unique_names(picture.name for picture in seeds_and_rates).values()
-    names += study_pictures
+    names += study_pictures.keys()
     _check_names(show, names)
 
     # Tables as CSV and LaTeX, figures as PNG and PDF, and the document that shows them.
-    for table in tables:
+    for table in all_tables:
         path = out / "tables" / table.name
         write(path.with_name(f"{table.name}.csv"), table.csv())
-        write(path.with_name(f"{table.name}.tex"), latex.table(table, width))
+        write(path.with_name(f"{table.name}.tex"), latex.format_table(table, width))
     files = figures.save(seeds_and_rates, out / "figures", width)
     # The page needs the papers' tables as the last chapter.
     chapters.insert(-1, Chapter("Seeds and learning rates", seed_points.ABOUT, [], files))
@@ -98,7 +98,7 @@ def export(
         for path, caption in chapter.pictures.items():
             captions[path.with_suffix(".pdf")] = f"{chapter.title}: {caption}"
     captions |= _draw_studies(study_pictures, out / "figures", width)
-    _write_document(out, tables, captions, width, show)
+    _write_document(out, all_tables, captions, width, show)
 
     # The page and its Markdown version.
     notes = paper_values.notes(_published_values(studies))
@@ -153,8 +153,8 @@ def _read_studies(studies: Studies) -> tuple[list[page.Study], list[str]]:
         # The trials of a mechanism all have the same speed: their bubbles would cover each other.
         is_search = name.endswith(SEARCH_SUFFIX)
         bubbles = {} if is_search else speed_accuracy.by_task_and_device(rows)
-        overview, by_task = tables(rows)
-        contents.append(page.Study(name, rows, overview, by_task, curves, bubbles, runs))
+        study_tables, task_tables = tables(rows)
+        contents.append(page.Study(name, rows, study_tables, task_tables, curves, bubbles, runs))
     return contents, unreadable
 
 
@@ -201,7 +201,7 @@ def _study_pictures(contents: list[page.Study]) -> dict[str, Picture]:
     pictures = []
     for study in contents:
         # Both figures of a study use the same colours; of many labels only references and the best ones have one.
-        coloured = highlight({study.name: study.rows}, lambda row: row.test or 0.0).place
+        coloured = highlight({study.name: study.rows}, lambda row: row.test or 0.0).position
         palette = Palette(sorted({row.label for row in study.rows if row.label in coloured}))
         pictures += [_curves_picture(study, palette), _speed_picture(study, palette)]
     # File names are unique among all figures that a study may have.
@@ -269,8 +269,8 @@ def every_table(studies: Studies, chapters: Sequence[Chapter]) -> list[Table]:
     """List the tables of studies, titled by their names, details first, then the tables of chapters."""
     all_tables = []
     for name, rows in studies.items():
-        overview, by_task = tables(rows)
-        for table in by_task + overview:
+        study_tables, task_tables = tables(rows)
+        for table in task_tables + study_tables:
             titled_table = replace(table, title=f"{name}: {table.title}")
             all_tables.append(titled_table)
     for chapter in chapters:

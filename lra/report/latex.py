@@ -73,7 +73,7 @@ def _footnote_mark(index: int) -> str:
     return letters
 
 
-def table(table: Table, width: float = TEXT_WIDTH) -> str:
+def format_table(table: Table, width: float = TEXT_WIDTH) -> str:
     """Format a table as one or more floats, which need array, booktabs and siunitx.
 
     Columns beyond the width go below the others, next to the first column again, and to the second if it holds text.
@@ -97,7 +97,8 @@ def table(table: Table, width: float = TEXT_WIDTH) -> str:
     foot_height = FOOT_SCALE * num_letters * LETTER / width
     if height + foot_height > PAGE_LINES:
         has_several = len(floats[-1]) > 1
-        floats.append([floats[-1].pop()] if has_several else [])
+        moved = [floats[-1].pop()] if has_several else []
+        floats.append(moved)
 
     # The legend and the footnotes are below the last float.
     feet = [""] * len(floats)

@@ -215,7 +215,7 @@ def _picture(path: Path) -> bytes:
     return data
 
 
-def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:
+def svg(title: str, draw: Callable, contents: Sequence | dict, palette: Palette, study: str = "") -> str:
     """Draw one chart as SVG, with a group of class ``series`` and a tooltip for each label.
 
     Colours and fonts come from the page's style sheet. Ids are removed, since they would not be unique in the page.
@@ -223,14 +223,14 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
     Args:
         title: text for screen readers.
         draw: drawing function of ``plots`` that returns a tooltip for each label.
-        content: contents of the chart, as ``draw`` takes them.
+        contents: contents of the chart, as ``draw`` takes them.
         palette: colours and dashes of the labels.
         study: value of the groups' ``data-study``.
     """
     width, height = CHART_SIZE
     with rc_context(CHART_SETTINGS):
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
-        tooltips = draw(figure.subplots(), content, palette)
+        tooltips = draw(figure.subplots(), contents, palette)
         place_labels(figure)
         make_literal(figure)
         file = io.StringIO()

@@ -124,7 +124,8 @@ def table(paper: Paper, studies: Studies) -> Table:
         cells = [_printed_cell(row_values.get(column)) for column in columns]
         # All values of a printed row name the same mechanisms.
         attn = next(iter(row_values.values())).attn
-        lines.append((("", "", attn), [model, run, *cells]))
+        key = ("", "", attn)
+        lines.append((key, [model, run, *cells]))
         lines += _lines_of(our_lines, attn.split())
     # Mechanisms that no paper names come last.
     lines += _lines_of(our_lines, unnamed_labels)

@@ -270,10 +270,11 @@ def _tables(rows: list[Row], boards: Mapping[str, BoardResults]) -> list[Table]:
     (scores, *further), details = export.tables(rows)
     if len(details) != 1:
         return [scores, *further, *details]
-    # With a single task its details contain the scores. The gains, the first further table, become a column.
+    # With a single task its details contain the scores, and the gains become a column.
     gains = overview.over_control(rows)
     if gains:
-        return [_with_gains(details[0], gains), *further[1:]]
+        others = [table for table in further if table.name != gains.name]
+        return [_with_gains(details[0], gains), *others]
     return [*details, *further]
 
 

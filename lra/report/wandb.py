@@ -38,7 +38,7 @@ def publish(
 ) -> None:
     """Send the tables, the figures and, if there is a connection, the Report.
 
-    The report of the same studies continues the same run. A failure of W&B is logged and stops nothing.
+    A later report of the same studies resumes this run. A failure of W&B is logged and stops nothing.
 
     Args:
         options: options of W&B: project, entity, tags, mode, timeout.
@@ -150,9 +150,9 @@ def numbers(table: Table) -> pd.DataFrame:
 def dashboard(
     project: str,
     entity: str,
-    run: str,
+    run_name: str,
     studies: Studies,
-    tables: dict[str, Table],
+    named_tables: dict[str, Table],
     pictures: list[str],
 ):
     """Build a Report of W&B without a connection; None if wandb_workspaces is not installed.
@@ -160,9 +160,9 @@ def dashboard(
     Args:
         project: project of W&B.
         entity: entity of W&B, "" for the default one.
-        run: name of the run that holds ``tables`` and ``pictures``.
+        run_name: name of the run that holds ``named_tables`` and ``pictures``.
         studies: rows of each study by name.
-        tables: tables by their keys in the run.
+        named_tables: tables by their keys in the run.
         pictures: keys in the run.
     """
     try:
@@ -185,11 +185,11 @@ def dashboard(
         return wr.PanelGrid(runsets=[runs], panels=list(panels))
 
     # Tables of the report's own run.
-    report_run = f"Name == {run!r}"
+    report_run = f"Name == {run_name!r}"
     blocks: list[Any] = [wr.P(LEGEND), wr.TableOfContents()]
-    for key, table in tables.items():
+    for key, table in named_tables.items():
         panel = wr.WeavePanelSummaryTable(table_name=key)
-        blocks += [wr.H2(table.title), wr.P(table.about), grid(run, report_run, panel)]
+        blocks += [wr.H2(table.title), wr.P(table.about), grid(run_name, report_run, panel)]
 
     # Speed and accuracy of all seeds.
     points = wr.ScatterPlot(
@@ -212,13 +212,13 @@ def dashboard(
             blocks += [wr.H3(task), charts]
     if pictures:
         browser = wr.MediaBrowser(media_keys=pictures)
-        blocks += [wr.H2("Pictures"), grid(run, report_run, browser)]
+        blocks += [wr.H2("Pictures"), grid(run_name, report_run, browser)]
 
     sources = _sources(studies)
     if sources:
         blocks += [wr.H2("Published values"), wr.MarkdownBlock(sources)]
     description = "Computed from the records on disk."
-    return wr.Report(project=project, entity=entity, title=run, description=description, blocks=blocks)
+    return wr.Report(project=project, entity=entity, title=run_name, description=description, blocks=blocks)
 
 
 def _filters(study: str, task: str) -> str:

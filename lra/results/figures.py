@@ -103,7 +103,7 @@ def charts(
         markers: whether the legend shows markers instead of lines.
     """
     labels = {item.label for content in panels.values() for item in content}
-    coloured = sorted(labels & palette.place.keys())
+    coloured = sorted(labels & palette.position.keys())
     if markers:
         looks = {label: palette.marker(label) | {"linestyle": "none"} for label in coloured}
     else:
@@ -116,7 +116,7 @@ def charts(
     figure, axes = grid(panels, width)
     for chart, content in zip(axes, panels.values(), strict=True):
         # Grey lines are drawn first, behind the coloured ones.
-        draw(chart, sorted(content, key=lambda item: item.label in palette.place), palette)
+        draw(chart, sorted(content, key=lambda item: item.label in palette.position), palette)
     letters = LEGEND_LETTERS + max(map(len, looks), default=0)
     points_per_entry = LETTER * PRINT["font.size"] * letters
     _add_legend(figure, looks, int(width * 72 / points_per_entry))

@@ -82,8 +82,8 @@ def lr_table(rows: list[Row]) -> Table | None:
     about = "Test score at the learning rate with the highest mean validation score."
     if any(not RATE.search(row.label) for row in rows):
         about = (
-            "Test score at the budget's learning rate, and at the one with the highest mean validation score. The "
-            "tables of all tasks show the budget's rate."
+            "Test score at the budget's learning rate, and at the one with the highest mean validation score. Tables "
+            "over all tasks show the budget's rate, tables of one task every rate."
         )
     else:
         cells = cells.drop(columns="budget's rate")

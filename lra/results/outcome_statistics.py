@@ -113,8 +113,8 @@ def standard_error(outcomes: np.ndarray) -> float:
         return 100 * math.sqrt(examples_variance)
     seed_variance = outcomes.mean(1).var(ddof=1) / num_seeds
     # Both variances contain the residual; take it out once.
-    repeated = residual_variance(outcomes) / outcomes.size
-    total = examples_variance + seed_variance - repeated
+    residual = residual_variance(outcomes) / outcomes.size
+    total = examples_variance + seed_variance - residual
     # The variance over examples is a lower bound.
     return 100 * math.sqrt(max(examples_variance, total))
 
@@ -158,15 +158,15 @@ class Gap:
     """The smallest significant difference between our score and a published one, and its parts.
 
     Args:
-        draw: standard deviation of a score over draws of the published test set, in percentage points.
-        own_error: standard error of our mean, over seeds and our own examples.
+        draw_error: standard deviation of a score over draws of the published test set, in percentage points.
+        our_error: standard error of our mean, over seeds and our own examples.
         published_error: standard error of the published mean over seeds.
         standard_error: standard error of the difference.
         threshold: gap in percentage points that is significant at 5 %.
     """
 
-    draw: float
-    own_error: float
+    draw_error: float
+    our_error: float
     published_error: float
     standard_error: float
     threshold: float
@@ -201,13 +201,13 @@ def significant_gap(
     """
     share = score / 100
     example_std = 100 * math.sqrt(share * (1 - share))
-    draw = example_std / math.sqrt(published_examples)
-    own_error = math.hypot(example_std / math.sqrt(examples), seed_std / math.sqrt(seeds))
+    draw_error = example_std / math.sqrt(published_examples)
+    our_error = math.hypot(example_std / math.sqrt(examples), seed_std / math.sqrt(seeds))
     published_error = seed_std / math.sqrt(published_seeds)
-    error = math.sqrt(draw**2 + own_error**2 + published_error**2)
+    error = math.sqrt(draw_error**2 + our_error**2 + published_error**2)
     return Gap(
-        draw=draw,
-        own_error=own_error,
+        draw_error=draw_error,
+        our_error=our_error,
         published_error=published_error,
         standard_error=error,
         threshold=normal_quantile() * error,

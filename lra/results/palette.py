@@ -77,15 +77,15 @@ class Palette:
     """
 
     def __init__(self, labels: Iterable[Hashable]):
-        self.place = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+        self.position = {label: i for i, label in enumerate(dict.fromkeys(labels))}
 
     def colour(self, label: Hashable) -> int:
         """Return the index of a label's colour in COLOURS."""
-        return self.place[label] % len(COLOURS)
+        return self.position[label] % len(COLOURS)
 
     def turn(self, label: Hashable) -> int:
         """Return the number of earlier labels of the same colour."""
-        return self.place[label] // len(COLOURS)
+        return self.position[label] // len(COLOURS)
 
     def dash(self, label: Hashable) -> str:
         """Return the dash of a label in SVG's notation: none, then dashes with a growing number of dots between."""
@@ -97,7 +97,7 @@ class Palette:
 
     def line(self, label: Hashable) -> dict[str, Any]:
         """Return the colour and dash of a label as options of matplotlib."""
-        if label not in self.place:
+        if label not in self.position:
             return {"color": GREY, "lw": 0.8, "zorder": 1}
         # SVG counts in pixels, matplotlib in line widths of 1.8 pixels.
         lengths = [float(length) / 1.8 for length in self.dash(label).split()]
@@ -106,7 +106,7 @@ class Palette:
 
     def marker(self, label: Hashable) -> dict[str, Any]:
         """Return the colour and marker of a label as options of matplotlib."""
-        if label not in self.place:
+        if label not in self.position:
             return {"color": GREY, "marker": "o"}
         marker = MARKERS[self.turn(label) % len(MARKERS)]
         return {"color": COLOURS[self.colour(label)][0], "marker": marker}

@@ -83,7 +83,7 @@ class Row:
         """Mean number of tokens of all phases over finished seeds; None without one or if a record does not have it."""
         if not self.done or any(r.tokens is None for r in self.done):
             return None
-        # Phase one counts too.
+        # Pretraining counts too.
         totals = [sum(phase.tokens or 0 for phase in phases(r)) for r in self.done]
         return mean(totals)
 
@@ -94,15 +94,15 @@ class Row:
             return ""
         # Tokens of each phase in millions, averaged over seeds.
         tokens = []
-        for seeds in zip(*map(phases, self.done), strict=True):
-            millions = mean(seed.tokens or 0 for seed in seeds) / 1e6
+        for same_phase in zip(*map(phases, self.done), strict=True):
+            millions = mean(phase.tokens or 0 for phase in same_phase) / 1e6
             tokens.append(f"{millions:.3g}")
         text = f"{' + '.join(tokens)} M tokens"
         # The time of the runs on the device of ``ms``, only if every phase has it.
-        milliseconds = 0.0
         timed = [r for r in self.done if r.device_name == self.ms_device]
         if not timed:
             return text
+        milliseconds = 0.0
         for r in timed:
             for phase in phases(r):
                 if phase.step_ms is None:
@@ -151,15 +151,13 @@ def collect(runs: Path, study: str | None = None, further: Sequence[Path] = ()) 
         raise ValueError(f"{runs} has no record of a training run{details}; lra train makes them")
 
     # Study -> (task, label) -> run directory -> record.
-    groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = defaultdict(lambda: defaultdict(dict))
+    groups: dict[str, dict[tuple[str, str], dict[Path, RunRecord]]] = defaultdict(lambda: defaultdict(dict))
     for folder, r in records.items():
-        key = (paper_values.task_order(r.task), r.label)
-        groups[r.study][key][folder] = r
+        groups[r.study][r.task, r.label][folder] = r
     if study is not None and study not in groups:
         existing = ", ".join(sorted(groups))
         raise ValueError(f"no study {study!r} in {runs}; there is {existing}")
 
-    # Summarise each group, tasks in the order of the benchmark.
     names = sorted(groups, key=lambda name: (name not in first_studies, name))
     studies = {}
     for name in names:
@@ -168,14 +166,15 @@ def collect(runs: Path, study: str | None = None, further: Sequence[Path] = ()) 
     return studies, messages
 
 
-def _summarise_study(by_mechanism: dict[tuple, dict[Path, RunRecord]]) -> list[Row]:
-    """Summarise the records of a study by (task, label)."""
+def _summarise_study(by_mechanism: dict[tuple[str, str], dict[Path, RunRecord]]) -> list[Row]:
+    """Summarise the records of a study by (task, label), tasks in the order of the benchmark."""
     # The number of finished runs on each device, by task.
-    devices: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
+    devices: dict[str, Counter[str]] = defaultdict(Counter)
     for (task, _), runs in by_mechanism.items():
         devices[task].update(r.device for r in runs.values() if r.status == "done")
+    keys = sorted(by_mechanism, key=lambda key: (paper_values.task_order(key[0]), key[1]))
     rows = []
-    for task, label in sorted(by_mechanism):
+    for task, label in keys:
         rows.append(_summarise(by_mechanism[task, label], devices[task]))
     return rows
 

@@ -69,7 +69,7 @@ def _check_crc(file: BinaryIO) -> None:
     file.seek(0)
 
 
-def weights(path: Path, digest: str | None = None) -> dict[str, Tensor]:
+def read_weights(path: Path, digest: str | None = None) -> dict[str, Tensor]:
     """Read the weights of a best.ckpt.
 
     Args:
@@ -91,7 +91,7 @@ def _is_number_tensor(value: Any) -> bool:
     return isinstance(value, Tensor) and not bool(value.isnan().any())
 
 
-def state(path: Path) -> dict | None:
+def read_state(path: Path) -> dict | None:
     """Read the state of a training from a last.ckpt.
 
     Args:
@@ -117,7 +117,7 @@ def state(path: Path) -> dict | None:
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load the weights of a best.ckpt into a model. Raises ValueError if they cannot be read or do not fit."""
-    state_dict = weights(path)
+    state_dict = read_weights(path)
     try:
         model.load_state_dict(state_dict)
     except RuntimeError as error:

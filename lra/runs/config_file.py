@@ -30,6 +30,8 @@ NAME = "config.yaml"
 SUITE = ("lra", "data_prep")
 # Modules of the functions that invert the inner matrix of CUR, Nystromformer and SOFT.
 INVERSES = (pinv.__name__, newton.__name__)
+# Modules outside the suite whose classes and functions a config.yaml may name.
+TrustedModules = str | Iterable[str] | None
 _PLAIN_TYPES = str | int | float | bool | None
 # Dotted keys of options. OmegaConf would read a[b] as a.b.
 _KEY = re.compile(r"[\w-]+(\.[\w-]+)*")
@@ -115,7 +117,7 @@ def _check_plain(choices: Any) -> None:
             raise Unreadable(f"{key}: {text[:60]} is not a plain value")
 
 
-def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] | None = None) -> None:
+def check_trust(choices: dict[str, Any], path: Path, trust: TrustedModules = None) -> None:
     """Check that a run's choices call only parts of a model, sources and inverses of the suite.
 
     Args:
@@ -129,11 +131,13 @@ def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] 
     trusted_modules = (trust,) if isinstance(trust, str) else tuple(trust or ())
     for key, value in _items(choices):
         names = key.split(".")
-        is_partial = names[-1] == "_partial_" and value is True
         if names[-1] == "_target_":
             _check_target(key, value, path, trusted_modules)
+            continue
         # Other keys of Hydra, such as _args_, could call anything.
-        elif not is_partial and not key.startswith(_PROVENANCE) and any(name.startswith("_") for name in names):
+        is_hydra_key = any(name.startswith("_") for name in names) and not key.startswith(_PROVENANCE)
+        is_partial = names[-1] == "_partial_" and value is True
+        if is_hydra_key and not is_partial:
             allowed = "of keys with an underscore in front, only _target_ and _partial_: true are"
             raise ValueError(f"{path}: {key}: {value} is not allowed; {allowed}")
 

@@ -19,7 +19,7 @@ from ..io import atomic, lock
 from ..options import Whole
 from . import checkpoint, published
 from .published import Published
-from .reader import is_expected, scan
+from .reader import is_expected, scan, unreadable
 from .run_dir import RunDir
 
 
@@ -45,11 +45,15 @@ def publish(options: PublishOptions) -> None:
     records, messages = scan(options.runs)
     for message in messages:
         log(f"skipped: {message}")
+    # Without a seed that cannot be read, the tables would have the mean of the other seeds.
+    damaged = unreadable(options.runs, records)
+    if damaged:
+        raise ValueError(f"{', '.join(map(str, damaged))} cannot be read, see above; nothing was published")
     if not records:
         raise ValueError(f"runs={options.runs} has no finished run; name a folder of finished runs, runs=runs/<study>")
     runs: dict[Path, RunDir] = {}
     for path, result in sorted(records.items()):
-        runs[published.place(options.out / result.study, result)] = RunDir.read(path, options.trust)
+        runs[published.run_path(options.out / result.study, result)] = RunDir.read(path, options.trust)
     if len(runs) < len(records):
         remedy = "name a folder with one of them"
         raise ValueError(f"two runs below {options.runs} have the same study, task, label and seed; {remedy}")
@@ -146,9 +150,9 @@ def _copy_weights(runs: dict[Path, RunDir], seeds: list[int]) -> None:
         target = path / checkpoint.BEST
         if has_weights and run.seed in seeds and not target.exists():
             # Damaged weights raise an error before the folder is created.
-            checkpoint.weights(run.weights)
+            checkpoint.read_weights(run.weights)
             path.mkdir(parents=True, exist_ok=True)
-            atomic.copy(run.weights, target, checkpoint.weights)
+            atomic.copy(run.weights, target, checkpoint.read_weights)
 
 
 if __name__ == "__main__":

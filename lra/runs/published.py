@@ -66,7 +66,7 @@ class Published(NamedTuple):
     evaluations: list[dict[str, float]]
 
 
-def place(study: Path, record: RunRecord) -> Path:
+def run_path(study: Path, record: RunRecord) -> Path:
     """The path of a run below the folder of its study, which a copy or a submission may have renamed."""
     return study / record.task / record.label / f"seed-{record.seed}"
 
@@ -109,11 +109,10 @@ def _read(study: Path, _modified: tuple[int, ...]) -> dict[Path, Published]:
         values = {name: _value(name, cell) for name, cell in line.items()}
         text = json.dumps(values)
         record = typed_json.validated(RunRecord, text.encode())
-        key = (record.task, record.label, record.seed)
-        path = place(study, record)
+        path = run_path(study, record)
         if path in runs:
             raise ValueError(f"two runs are {record.task} {record.label} seed {record.seed}")
-        runs[path] = Published(record, choices[record.fingerprint], curves.get(key, []))
+        runs[path] = Published(record, choices[record.fingerprint], curves.get(_key(record), []))
     return runs
 
 
@@ -228,5 +227,6 @@ def _format_configs(runs: list[Published]) -> str:
     return "".join(lines)
 
 
-def _key(record: RunRecord) -> list:
-    return [getattr(record, name) for name in KEY]
+def _key(record: RunRecord) -> tuple[str, str, int]:
+    """The values of the columns ``KEY``."""
+    return record.task, record.label, record.seed

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -12,8 +12,9 @@ from ..console import log, spread_text
 from ..io import lock, typed_json
 from ..io.typed_json import find_files
 from . import checkpoint, config_file, published, record
+from .config_file import TrustedModules
 from .record import RunRecord
-from .run_dir import RunDir, Trust, has_begun
+from .run_dir import RunDir, has_begun
 
 # Label of the control: the mechanism without attention, where every query gets the mean of the values.
 CONTROL = "mean"
@@ -33,7 +34,7 @@ class SeedDirs:
         """The run directory of a seed."""
         return self.home / f"seed-{seed}"
 
-    def unfinished(self, seeds: Iterable[int]) -> int:
+    def count_unfinished(self, seeds: Iterable[int]) -> int:
         """Count the seeds without a record."""
         paths = [self.path(seed) / record.NAME for seed in seeds]
         return sum(not path.exists() for path in paths)
@@ -58,41 +59,48 @@ class SeedDirs:
         Raises:
             ValueError: a file has changed since.
         """
-        records, _ = typed_json.load_all(sorted(self.home.glob(f"seed-*/{record.NAME}")), record.load)
         remedy = "seeds are averaged: start a new study with study=<name> or delete that folder"
-        for folder, result in records.items():
+        for folder, result in self._records().items():
             config_file.check_sources(folder, choices, result.sources, remedy=remedy)
 
-    def finished(self) -> list[RunRecord]:
-        """The records of the seeds that did not diverge."""
+    def _records(self) -> dict[Path, RunRecord]:
+        """Read the records of the seeds by run directory, without those that cannot be read."""
         paths = sorted(self.home.glob(f"seed-*/{record.NAME}"))
         records, _ = typed_json.load_all(paths, record.load)
-        return [result for result in records.values() if result.status == "done"]
+        return records
+
+    def _finished_records(self) -> list[RunRecord]:
+        """The records of the seeds that did not diverge."""
+        return [result for result in self._records().values() if result.status == "done"]
 
     def summary(self) -> str | None:
         """Describe the finished seeds: mean, sample standard deviation, number, and the gain over the control.
 
-        The control is the label ``mean`` next to this one, if it has a finished seed of the same protocol and budget.
+        The control is the label ``mean`` next to this one, at the learning rate that this label names, if it has a
+        finished seed of the same protocol and budget.
 
         Returns:
             "listops cur_abs: test 35.60 ± 0.14 (n = 5), +17.60 over mean (n = 5)"; None without a finished seed.
         """
-        done = self.finished()
+        done = self._finished_records()
         if not done:
             return None
         first = done[0]
         scores = _test_scores(done)
         text = f"{first.task} {first.label}: test {spread_text(scores)} (n = {len(scores)})"
-        if first.label == CONTROL:
+        # A label with a learning rate is compared with the control at this rate.
+        _, key, rate = first.label.partition("-optim.lr=")
+        control = f"{CONTROL}{key}{rate}"
+        if first.label == control:
             return text
 
         # The control counts only if it was trained in the same way.
         treatment = (first.protocol, first.budget)
-        controls = SeedDirs(self.home.parent / CONTROL).finished()
+        controls = SeedDirs(self.home.parent / control)._finished_records()
         control_scores = _test_scores(result for result in controls if (result.protocol, result.budget) == treatment)
         if control_scores:
             gain = mean(scores) - mean(control_scores)
-            text += f", {gain:+.2f} over {CONTROL} (n = {len(control_scores)})"
+            text += f", {gain:+.2f} over {control} (n = {len(control_scores)})"
         return text
 
 
@@ -100,7 +108,7 @@ def _test_scores(records: Iterable[RunRecord]) -> list[float]:
     return [result.test for result in records if result.test is not None]
 
 
-def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
+def finished(folder: Path, trust: TrustedModules = None) -> list[RunDir]:
     """Read the finished seeds of a label, or the one of a run directory.
 
     Args:
@@ -164,6 +172,17 @@ def scan(root: Path, *, reports_unfinished: bool = True) -> tuple[dict[Path, Run
         for path, run in runs.items():
             records[path] = run.record
     return records, messages
+
+
+def unreadable(root: Path, records: Mapping[Path, RunRecord]) -> list[Path]:
+    """List the files of records below a folder that ``scan`` could not read.
+
+    Args:
+        root: the folder.
+        records: records that ``scan`` found.
+    """
+    paths, _ = find_files(root, {record.NAME})
+    return [path for path in paths if path.parent not in records]
 
 
 def read_choices(seed_dir: Path) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _ABSOLUTE_PATH = re.compile(r"""(?<![\w./])(/(?!/)|~)[^][{},'"]*""")
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining:
-    """The result and the cost of pretraining, phase one of a run.
+    """The result and the cost of pretraining, the first phase of a run.
 
     Args:
         objective: masked | next.

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,7 @@ from ..io.typed_json import FORM
 from ..ranks import on_rank_zero, rank
 from . import checkpoint, config_file, published, record
 from .checkpoint import BEST, LAST, REMEDY
+from .config_file import TrustedModules
 from .record import RunRecord
 
 # Files that a killed process leaves, see lra.io.atomic.
@@ -29,8 +30,6 @@ RESULTS = (checkpoint.METRICS, LAST, BEST, "*.json", f"pretrain/{BEST}")
 SEED_CHOICES = ("weights",)
 # Code of a training that was resumed by other code.
 MIXED = "mixed"
-# Modules outside the suite whose classes a config.yaml may name.
-Trust = str | Iterable[str] | None
 
 
 @dataclass(kw_only=True)
@@ -66,7 +65,7 @@ class RunDir:
     code: str | None = None
 
     @classmethod
-    def read(cls, path: Path, trust: Trust = None) -> Self:
+    def read(cls, path: Path, trust: TrustedModules = None) -> Self:
         """Read the configuration and the record of a seed.
 
         Args:
@@ -168,7 +167,7 @@ class RunDir:
 
     def saved_step(self) -> int:
         """The step from which the same command resumes; 0 without a checkpoint."""
-        state = checkpoint.state(self.last)
+        state = checkpoint.read_state(self.last)
         return state["global_step"] if state else 0
 
     def resume(self, model: torch.nn.Module) -> int:
@@ -184,7 +183,7 @@ class RunDir:
         return on_rank_zero(lambda: self._resume(shapes))
 
     def _resume(self, shapes: dict[str, torch.Size]) -> int:
-        state = checkpoint.state(self.last)
+        state = checkpoint.read_state(self.last)
         if state is None:
             return 0
         callback = state["callbacks"][checkpoint.CALLBACK]
@@ -195,7 +194,7 @@ class RunDir:
         # Both checkpoints must hold the parameters of this model.
         last_weights = {name.removeprefix("model."): value for name, value in state["state_dict"].items()}
         checkpoint.check_shapes(self.last, last_weights, shapes)
-        checkpoint.check_shapes(self.weights, checkpoint.weights(self.weights), shapes)
+        checkpoint.check_shapes(self.weights, checkpoint.read_weights(self.weights), shapes)
 
         # metrics.csv may be newer than last.ckpt, or damaged: it is written from the evaluations in last.ckpt.
         self.digest = callback["digest"]
@@ -216,7 +215,7 @@ class RunDir:
     def _write_curve(self) -> None:
         atomic.write(self.path / checkpoint.METRICS, checkpoint.format_metrics(self.curve))
 
-    def save_best(self, weights: Mapping[str, Tensor]) -> str:
+    def save_best(self, weights: Mapping[str, Tensor]) -> None:
         """Write ``best.ckpt``, before the ``last.ckpt`` of the same step.
 
         After a kill or a full disk between the two, the run resumes from the older last.ckpt. On the same CPU it
@@ -225,9 +224,6 @@ class RunDir:
 
         Args:
             weights: weights with the best validation score so far.
-
-        Returns:
-            The sha256 of the file.
         """
         # Torch's own writer raises no OSError on a full disk, so the file is written from a buffer.
         buffer = io.BytesIO()
@@ -235,11 +231,10 @@ class RunDir:
         with atomic.replacing(self.weights) as part:
             part.write_bytes(buffer.getbuffer())
         self.digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
-        return self.digest
 
     def best_weights(self) -> dict[str, Tensor]:
         """Read the best weights. Raises ValueError if the file cannot be read, or another process has replaced it."""
-        return checkpoint.weights(self.weights, self.digest)
+        return checkpoint.read_weights(self.weights, self.digest)
 
     def state(self) -> dict[str, Any]:
         """What ``last.ckpt`` holds to identify the run and the files of its classes, and the evaluations so far."""
@@ -248,7 +243,7 @@ class RunDir:
         return {"form": FORM, "fingerprint": self.fingerprint, "sources": sources, "code": code, "curve": self.curve}
 
     def save_last(self) -> contextlib.AbstractContextManager[Path]:
-        """Yield a path for the state of the training, which becomes ``last.ckpt`` at the end of the block."""
+        """Return a context manager that yields a path for the state of the training, ``last.ckpt`` when it ends."""
         return atomic.replacing(self.last)
 
     def finish(self) -> None:
@@ -263,7 +258,9 @@ def has_begun(path: Path) -> bool:
 
 
 def check_choices(path: Path, choices: dict[str, Any]) -> None:
-    """Check that a run with these choices may use a directory. Tables average the seeds of a label, so all share them.
+    """Check that a run with these choices may use a directory.
+
+    All seeds of a label must have the same choices, because tables average them.
 
     Raises:
         ValueError: a run with other choices has begun in it or in the directory of another seed.

@@ -27,7 +27,7 @@ def select_by_length(data: TaskData, split: str, examples: int) -> np.ndarray:
     Returns:
         Indices of the examples, from the shortest to the longest.
     """
-    lengths = data.sequence_lengths[split]
+    lengths = data.longest[split]
     order = lengths.argsort(stable=True).numpy()
     # Equidistant ranks, the first and the last included.
     count = min(examples, len(order))

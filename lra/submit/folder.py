@@ -19,18 +19,18 @@ from ..evaluate.restore import restore_experiment
 from ..io import atomic, typed_json
 from ..runs import checkpoint
 from ..runs import published as tables
-from ..runs.config_file import check_trust
+from ..runs.config_file import TrustedModules, check_trust
 from ..runs.published import Published
 from ..runs.reader import is_expected, scan
 from ..runs.record import NAME as RECORD
-from ..runs.run_dir import RunDir, Trust
+from ..runs.run_dir import RunDir
 from . import checks, record
 from .control import check_control
 from .groups import Groups, by_mechanism, labels_of
 from .record import Submission
 
 
-def read_runs(folder: Path, trust: Trust) -> tuple[list[Published], list[str]]:
+def read_runs(folder: Path, trust: TrustedModules) -> tuple[list[Published], list[str]]:
     """Read every run below a folder and compare its files with their checksums.
 
     Args:
@@ -124,7 +124,9 @@ def check_author(folder: Path, author: str) -> list[str]:
     return [] if is_same else [f"{folder} is a submission by {earlier}; choose another name="]
 
 
-def check_submission(runs: Sequence[Published], submission: Submission, folder: Path, trust: Trust = None) -> list[str]:
+def check_submission(
+    runs: Sequence[Published], submission: Submission, folder: Path, trust: TrustedModules = None
+) -> list[str]:
     """Run all checks of a submission, and list every reason for which it cannot be accepted.
 
     Args:
@@ -215,7 +217,7 @@ from {file.stem} import {name}
     return lines[-1] if lines else f"exit status {result.returncode}"
 
 
-def check_mechanisms(groups: Groups, folder: Path, trust: Trust = None) -> list[str]:
+def check_mechanisms(groups: Groups, folder: Path, trust: TrustedModules = None) -> list[str]:
     """Every mechanism has the parameters of its records and passes the checks of all mechanisms on 128 tokens.
 
     Args:

@@ -57,7 +57,7 @@ def carry_out(options: SweepOptions) -> str | None:
     if options.sweep.search:
         search = plan_search(options, options.sweep.search.planner, launcher.at_once)
         skipped = search.skipped
-        duplicates = search.same
+        duplicates = search.duplicates
         rounds = search.rounds()
         plan = search.describe()
     else:

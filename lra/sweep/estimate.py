@@ -63,14 +63,14 @@ class Estimates:
         if not ms:
             return None, "unknown"
 
-        # Steps and evaluations of both phases, each in steps of phase two.
+        # Steps and evaluations of both phases, each in steps of fine-tuning.
         optim = plan.experiment.optim
         eval_batch = plan.experiment.data.eval_batch or optim.batch
         num_batches = math.ceil(n_val / eval_batch)
         evaluation = num_batches * SHARE * eval_batch / optim.batch
         steps = optim.steps + optim.steps / optim.eval_every * evaluation
         if plan.experiment.pretrain.objective != "none":
-            pretrain = plan.experiment.pretrain.phase_one_optim(optim)
+            pretrain = plan.experiment.pretrain.pretraining_optim(optim)
             steps += pretrain.steps * pretrain.batch / optim.batch
             steps += pretrain.steps / pretrain.eval_every * evaluation
         return ms / 1000 * steps, basis
@@ -116,6 +116,9 @@ def _measured(plan: Plan) -> float | None:
 
     # Scale to the full batch, which the processes share.
     ms = measure({"step": step}, repeats=1, device=device)["step"].ms
+    # The process of a sweep lives as long as its runs, which need the memory.
+    if device == "cuda":
+        torch.cuda.empty_cache()
     if ms is None:
         return None
     return ms * optim.batch / size / plan.processes.count

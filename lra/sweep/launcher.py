@@ -144,23 +144,24 @@ class Launcher:
         idle = 0
         while True:
             states = {run: state(run) for run in runs}
-            if all(state_ in ENDED for state_ in states.values()):
+            if all(run_state in ENDED for run_state in states.values()):
                 return
-            # Runs that no process has started.
-            free = [run for run in runs if states[run] == "left"]
-            if not free:
+            # Runs that no process is running: never started, or interrupted.
+            not_running = [run for run in runs if states[run] == "left"]
+            if not not_running:
                 time.sleep(POLL_SECONDS)
                 continue
-            free = self.select_startable(free)
-            if not free:
+            startable = self.select_startable(not_running)
+            if not startable:
                 return
-            steps_before = {run: all_steps(run) for run in free}
-            reason = self.launch(free)
-            began = any(state(run) in (*ENDED, "running") or all_steps(run) > steps_before[run] for run in free)
+            steps_before = {run: all_steps(run) for run in startable}
+            reason = self.launch(startable)
+            began = any(state(run) in (*ENDED, "running") or all_steps(run) > steps_before[run] for run in startable)
             idle = 0 if began else idle + 1
-            # No run began: the launcher itself has failed, and launching again would not help.
-            if idle >= max_idle and len(self.select_startable(free)) == len(free):
-                for run in free:
+            # No run began although the time allows all of them: the launcher itself has failed, so launching again is
+            # no help.
+            if idle >= max_idle and len(self.select_startable(startable)) == len(startable):
+                for run in startable:
                     run.folder.mkdir(parents=True, exist_ok=True)
                     fail(run.folder, reason or "ended without a result and without a message")
 
@@ -178,10 +179,11 @@ class Launcher:
         if name == "joblib":
             overrides += [f"hydra.launcher.n_jobs={self.at_once}", "hydra.launcher.batch_size=1"]
         loader = GlobalHydra.instance().config_loader()
-        # Runs on this machine take its GPUs in turn; a cluster assigns its own.
+        # Several runs at once take the GPUs of this machine in turn. A single run sees all of them, for trainer=ddp; a
+        # cluster assigns its own.
         gpus: list[str] = []
         count = torch.cuda.device_count()
-        if self.at_once and count > 1:
+        if self.at_once and self.at_once > 1 and count > 1:
             gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
         # Each run is a process of lra train, which a worker of the launcher starts.
         task = functools.partial(

@@ -63,11 +63,11 @@ class RoundsPlan(Protocol):
 
     Args:
         skipped: a line for each mechanism that this machine cannot run.
-        same: a line for each mechanism that computes the same function as another one.
+        duplicates: a line for each mechanism that computes the same function as another one.
     """
 
     skipped: list[str]
-    same: list[str]
+    duplicates: list[str]
 
     def rounds(self) -> Iterator[list[PlannedRun]]:
         """Yield the runs to launch next, until none is left."""
@@ -198,7 +198,7 @@ def planned(
     plan = resolve(composed)
     choices = plan.experiment.choices(plan.data.source.provenance)
     seed_dirs = SeedDirs(composed.home)
-    seconds, basis = estimates.of(plan, choices, left=seed_dirs.unfinished(composed.seeds) > 0)
+    run_seconds, basis = estimates.of(plan, choices, left=seed_dirs.count_unfinished(composed.seeds) > 0)
     # Pretraining has checkpoints as well.
     num_phases = 2 if composed.pretrained else 1
     disk_bytes = checkpoint.disk_bytes(plan.params) * num_phases
@@ -213,7 +213,7 @@ def planned(
             steps=composed.optim.steps,
             eval_every=composed.optim.eval_every,
             disk=disk_bytes,
-            seconds=seconds,
+            seconds=run_seconds,
             basis=basis,
         )
         runs.append(run)
@@ -289,7 +289,7 @@ def _time(runs: list[PlannedRun]) -> str:
         return "nothing to do"
     if seconds(runs) is None:
         return "time unknown: no earlier run on this kind of device; measure=<seconds> times a step"
-    # How many runs each source of an estimate stands for.
+    # The number of runs by the source of their estimate.
     texts = {
         "record": "{} by earlier runs on this kind of device",
         "measured": "{} by a step measured alone on sequences of full length",

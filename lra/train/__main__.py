@@ -113,7 +113,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     pretraining = None
     if model is None and experiment.pretrained:
         pretraining = pretrain.run(plan, run_dir)
-        # The optimiser and the data of phase one are in reference cycles with its trainer.
+        # The optimiser and the data of pretraining are in reference cycles with its trainer.
         gc.collect()
 
     # 1. Model and data.
@@ -154,8 +154,8 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     baselines = Baselines(data, experiment.task.metric)
     commit = record.git_commit()
     # The steps before a resume by other code are in no single commit.
-    if commit and run_dir.code == MIXED:
-        commit = f"{commit.removesuffix('-dirty')}-dirty"
+    if commit and run_dir.code == MIXED and not commit.endswith("-dirty"):
+        commit = f"{commit}-dirty"
     result = record.RunRecord(
         study=experiment.study,
         task=experiment.task.name,

@@ -20,7 +20,7 @@ class Diverged(Exception):
     """A loss or a weight was not finite.
 
     Args:
-        step: the step.
+        step: step of the first loss that was not finite, or of the evaluation that found the weight.
     """
 
     def __init__(self, step: int):
@@ -38,7 +38,7 @@ class Divergence(L.Callback):
         self._checked_step = 0
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
-        # It is called after every micro-batch, of which a step may have several.
+        # Lightning calls this after every micro-batch; a step may have several.
         step = trainer.global_step
         if step % CHECK_EVERY == 0 and step != self._checked_step:
             self._checked_step = step
@@ -46,7 +46,7 @@ class Divergence(L.Callback):
 
     def on_validation_start(self, trainer, module) -> None:
         self._check_loss(module)
-        # No checkpoint holds such weights.
+        # Stop before a checkpoint is written with weights that are not finite.
         if not all(value.isfinite().all() for value in module.model.parameters()):
             raise Diverged(trainer.global_step)
 
@@ -102,7 +102,6 @@ class Checkpoints(L.Callback):
         self.run_dir = run_dir
         self.best_score: float | None = None
         self.best_step: int | None = None
-        self.digest: str | None = None
         self.train_loss: float | None = None
 
     def on_validation_end(self, trainer, module) -> None:
@@ -122,7 +121,7 @@ class Checkpoints(L.Callback):
         if trainer.is_global_zero:
             self.run_dir.save_metrics({"step": step, **values})
             if is_best:
-                self.digest = self.run_dir.save_best(module.model.state_dict())
+                self.run_dir.save_best(module.model.state_dict())
             saving = self.run_dir.save_last()
         with saving as path:
             # Every rank takes part; rank 0 writes.
@@ -131,13 +130,17 @@ class Checkpoints(L.Callback):
         trainer.strategy.barrier()
 
     def state_dict(self) -> dict:
-        best = {"best_score": self.best_score, "best_step": self.best_step, "digest": self.digest}
-        return best | {"train_loss": self.train_loss} | self.run_dir.state()
+        progress = {
+            "best_score": self.best_score,
+            "best_step": self.best_step,
+            "digest": self.run_dir.digest,
+            "train_loss": self.train_loss,
+        }
+        return progress | self.run_dir.state()
 
     def load_state_dict(self, state: dict) -> None:
         self.best_score = state["best_score"]
         self.best_step = state["best_step"]
-        self.digest = state["digest"]
         self.train_loss = state["train_loss"]
 
 

@@ -16,7 +16,7 @@ GRAPHS = "reduce-overhead"
 # Trials of one step: the first compiles, the second records a CUDA graph, the third replays it.
 TRIALS = 3
 # Training batches that are searched for a second width.
-SEARCHED = 20
+MAX_SEARCHED_BATCHES = 20
 # Compiled graphs of one function. torch's default of 8 counts the models, shapes and modes of the whole process; beyond
 # it a function runs uncompiled.
 MAX_NUM_COMPILED = 1024
@@ -47,20 +47,21 @@ class Compile(L.Callback):
         training_batches = trial_batches(data.train_dataloader())
         # None if this rank has no validation batch.
         evaluation_batch = next(iter(data.val_dataloader()), None)
-        for mode in modes(self.option, data, device):
+        for mode in list_modes(self.option, data, device):
             compile_forward(module.model, mode)
             try:
                 with trainer.precision_plugin.forward_context():
-                    _try(module, training_batches, evaluation_batch)
-                return
+                    _run_trial(module, training_batches, evaluation_batch)
             # The compiler, a kernel or an allocator may raise any exception.
             except Exception as error:
                 del module.model.forward
                 message = " ".join(f"{type(error).__name__} {error}".split())
                 log(f"{self.title}: continues without {NAMES[mode]}: {message[:200]}")
+            else:
+                return
 
 
-def modes(option: bool | str, data: TaskData, device: str) -> list[str | None]:
+def list_modes(option: bool | str, data: TaskData, device: str) -> list[str | None]:
     """List the modes of torch.compile in the order in which they are tried.
 
     Args:
@@ -103,13 +104,13 @@ def allow_many_compilations() -> None:
 
 
 def trial_batches(loader: Iterable[Batch]) -> list[Batch]:
-    """Choose the training batches of a trial: the first one, and the first of another width among SEARCHED.
+    """Choose the training batches of a trial: the first one, and the first of another width among MAX_SEARCHED_BATCHES.
 
     The second width makes torch.compile generate kernels for any width, which can fail where the first width succeeds.
     """
     batches: list[Batch] = []
     widths = set()
-    for batch in itertools.islice(loader, SEARCHED):
+    for batch in itertools.islice(loader, MAX_SEARCHED_BATCHES):
         width = batch.inputs.shape[2]
         if width not in widths:
             batches.append(batch)
@@ -119,7 +120,7 @@ def trial_batches(loader: Iterable[Batch]) -> list[Batch]:
     return batches
 
 
-def _try(module, training_batches: list[Batch], evaluation_batch: Batch | None) -> None:
+def _run_trial(module, training_batches: list[Batch], evaluation_batch: Batch | None) -> None:
     """Run training steps and an evaluation without an optimiser, and restore the buffers of the model."""
     model = module.model
     buffers = [buffer.clone() for buffer in model.buffers()]

@@ -65,9 +65,9 @@ def of_best(trainer: L.Trainer, module: LitClassifier, precision: str) -> dict:
             hook.remove()
 
     # Every rank has the units of the batches that it evaluated; some have none.
-    own_units = torch.cat(hidden_parts) if hidden_parts else None
-    rank_units = [units for units in ranks.gather(own_units) if units is not None]
-    hidden = torch.cat(rank_units) if rank_units else None
+    rank_units = torch.cat(hidden_parts) if hidden_parts else None
+    all_units = [units for units in ranks.gather(rank_units) if units is not None]
+    hidden = torch.cat(all_units) if all_units else None
     return diagnose(module.outputs, module.labels, hidden, module.loss_kind, precision)
 
 

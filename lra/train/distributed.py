@@ -48,7 +48,7 @@ class Processes:
         return self.count > 1 and not self.environment.creates_processes_externally
 
 
-def processes(options: Trainer) -> Processes:
+def find_processes(options: Trainer) -> Processes:
     """Find the number of processes from ``trainer.devices`` and the launcher.
 
     Args:
@@ -71,18 +71,21 @@ def processes(options: Trainer) -> Processes:
             raise ValueError(str(error)) from None
     # The number of processes, and how many of them run on this machine.
     launched = environment.world_size() if environment.creates_processes_externally else None
-    count = _count(options.devices, options.device, launched)
+    count = _num_processes(options.devices, options.device, launched)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", count // nodes))
     return Processes(count, local, environment)
 
 
-def _count(devices: int | str, device: str, launched: int | None) -> int:
+def _num_processes(devices: int | str, device: str, launched: int | None) -> int:
     """Return the number of processes.
 
     Args:
         devices: option ``trainer.devices``.
         device: option ``trainer.device``.
         launched: number that torchrun or srun started; None without them.
+
+    Raises:
+        ValueError: this machine or the launcher does not provide them.
     """
     gpus = torch.cuda.device_count()
     if devices == "launched":
@@ -125,11 +128,11 @@ def launch(count: int, overrides: Sequence[str]) -> None:
         torchrun.run(torchrun.parse_args(arguments))
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        # A process that a signal ended has said nothing.
+        # A process that was killed by a signal printed no message.
         if failure.exitcode < 0:
             reason = killed_by(-failure.exitcode)
             raise ValueError(f"process {rank} {reason}; the same command resumes from the last checkpoint") from None
-        raise AlreadyReported("one of its processes failed and said why") from None
+        raise AlreadyReported("one of its processes failed and reported the reason") from None
     except SignalException:
         raise KeyboardInterrupt("stopped; the same command resumes from the last checkpoint") from None
     finally:

@@ -55,7 +55,8 @@ def seed_device(seed: int, device: torch.device) -> None:
 class LitModule(L.LightningModule):
     """The training of a model: AdamW, a learning-rate schedule, and an RNG that is seeded before every micro-batch.
 
-    Reported values are aggregated over all ranks. An evaluation sets ``score``; higher is better.
+    Reported values are aggregated over all ranks. An evaluation sets ``score``; higher is better. ``rate`` is the
+    learning rate of the last step.
 
     Args:
         model: model to train.
@@ -126,6 +127,8 @@ class LitModule(L.LightningModule):
 
 class LitClassifier(LitModule):
     """A classifier with the loss of its task. ``score`` is the metric over all examples of a split.
+
+    An evaluation also sets ``outputs`` and ``labels``: logits and labels of these examples from all ranks.
 
     Args:
         model: model to train.
@@ -203,8 +206,8 @@ class LitClassifier(LitModule):
 
     def on_validation_epoch_end(self) -> None:
         # The batches of all ranks, one rank after the other; a rank may have none.
-        own_batches = [(outputs.cpu(), labels.cpu()) for outputs, labels in self._evaluated]
-        batches = [batch for rank_batches in ranks.gather(own_batches) for batch in rank_batches]
+        local_batches = [(outputs.cpu(), labels.cpu()) for outputs, labels in self._evaluated]
+        batches = [batch for rank_batches in ranks.gather(local_batches) for batch in rank_batches]
         self.outputs = torch.cat([outputs for outputs, _ in batches])
         self.labels = torch.cat([labels for _, labels in batches])
         self.score = self.metric(self.outputs, self.labels)

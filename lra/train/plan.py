@@ -12,7 +12,7 @@ from ..ops.precision import emulates_bf16
 from ..runs import checkpoint
 from ..runs.reader import SeedDirs
 from . import device as devices
-from .distributed import Processes, processes
+from .distributed import Processes, find_processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Plan:
             f"validation on {plural(examples, 'example')} every {plural(optim.eval_every, 'step')}; "
             f"{self.params:,} parameters; about {megabytes} MB per seed in {experiment.home}"
         ]
-        messages += _cut_sequences(self.data)
+        messages += _describe_cut_sequences(self.data)
         # Options that are valid but do not have their effect here.
         if emulates_bf16(self.device, experiment.trainer.precision):
             messages.append("this processor has no bfloat16 instructions; trainer.precision=fp32 is faster here")
@@ -80,8 +80,8 @@ def resolve(experiment: Experiment) -> Plan:
     if device == "cpu" and experiment.trainer.precision == "fp16":
         raise ValueError("trainer.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
     # The processes and the padding are known only on this machine.
-    run_processes = processes(experiment.trainer)
-    check_batches(experiment.optim, experiment.pretrain, run_processes.count)
+    processes = find_processes(experiment.trainer)
+    check_batches(experiment.optim, experiment.pretrain, processes.count)
     if experiment.data.pad == "auto":
         # The seeds of a configuration have the same padding.
         padding = SeedDirs(experiment.home).saved_padding() or experiment.padding
@@ -96,7 +96,7 @@ def resolve(experiment: Experiment) -> Plan:
     return Plan(
         experiment=experiment,
         device=device,
-        processes=run_processes,
+        processes=processes,
         data=experiment.task_data(),
         params=params,
         title=f"{experiment.task.name} {experiment.label}",
@@ -109,7 +109,7 @@ def check_batches(optim: Optim, pretrain: Pretrain, count: int) -> None:
     if optim.micro_batch:
         batches = {"optim.micro_batch": optim.micro_batch}
     for option, size in batches.items():
-        # A run without phase one has no pretrain.batch.
+        # A run without pretraining has no pretrain.batch.
         if size is not None and size % count:
             raise ValueError(f"trainer.devices must divide {option} {size}, not {count}")
 
@@ -186,7 +186,7 @@ def _check_tokens(task: Task, name: str, tokens: torch.Tensor, has_class_token: 
         raise ValueError(f"task.vocab must be above {last_id}, {reason}, not {task.vocab}")
 
 
-def _cut_sequences(data: TaskData) -> list[str]:
+def _describe_cut_sequences(data: TaskData) -> list[str]:
     """Warn of training sequences that are cut: an expression without its end has no answer."""
     # Texts, genomes and images are cut on purpose.
     if not data.source.generated:

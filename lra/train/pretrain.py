@@ -1,9 +1,10 @@
-"""Pretraining, phase one of a run: the encoder is trained on the inputs of the task, without labels.
+"""Pretraining, the first phase of a run: the encoder is trained on the inputs of the task, without labels.
 
-Phase one has its own run directory, ``pretrain`` in the run directory, with ``pretrain.json`` instead of a
+Pretraining has its own run directory, ``pretrain`` in the run directory, with ``pretrain.json`` instead of a
 ``record.json``.
 """
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,9 @@ from .plan import Plan
 from .trainer import run_phase
 
 FOLDER = "pretrain"
-# Choices of a run that may differ from the run of ``pretrain.from``: the schedule of the fine-tuning, the head, and how
-# the task is scored. The model of phase one is drawn after a classifier, so another head gives its prediction layer
-# other initial values.
+# Choices of a run that may differ from the run of ``pretrain.from``: the schedule of the fine-tuning, pooling and head,
+# and how the task is scored. Pretraining initialises the whole classifier before its prediction layer, so another head
+# changes the initial values of that layer.
 _FINE_TUNING = {
     "optim.lr",
     "optim.steps",
@@ -34,14 +35,22 @@ _FINE_TUNING = {
     "optim.cosine",
     "pretrain.matched",
 }
-_HEAD = ("model.head", "model.pool", "task.metric", "task.loss", "task.outputs", "protocol.mean_over", "protocol.name")
+_READOUT = (
+    "model.head",
+    "model.pool",
+    "task.metric",
+    "task.loss",
+    "task.outputs",
+    "protocol.mean_over",
+    "protocol.name",
+)
 
 
 def run(plan: Plan, run_dir: RunDir) -> Pretraining:
     """Train the encoder of a run, or resume it, or read its record if it is finished.
 
     Raises:
-        ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` is another phase one.
+        ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` is another pretraining.
     """
     experiment = plan.experiment
     pretrain_dir = PretrainDir(
@@ -53,10 +62,16 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
     )
     pretraining = pretrain_dir.find_finished()
     if pretraining:
+        # Fine-tuning by other code than pretraining is in no single commit.
+        if pretrain_dir.code == MIXED:
+            run_dir.code = MIXED
         return pretraining
 
-    # 1. Phase one has its own schedule and no logger.
-    optim = experiment.pretrain.phase_one_optim(experiment.optim)
+    # Before training, during which the file of a custom class may be edited.
+    sources = config_file.source_digests(pretrain_dir.choices)
+
+    # 1. Pretraining has its own schedule and no logger.
+    optim = experiment.pretrain.pretraining_optim(experiment.optim)
     pretrain_plan = dataclasses.replace(plan, experiment=experiment.replace(optim=optim, logger={}))
 
     # 2. Model and data.
@@ -79,7 +94,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
         tokens=data.count_tokens(phase.steps),
         step_ms=phase.step_ms,
         status=phase.status,
-        sources=config_file.source_digests(pretrain_dir.choices),
+        sources=sources,
     )
     pretrain_dir.finish_pretraining(pretraining)
     message = f"{pretrain_dir.title}: {pretraining.status}"
@@ -90,7 +105,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
 
 
 def load_encoder(model: nn.Module, run_path: Path) -> None:
-    """Load the encoder of phase one into a classifier, whose pooling and head stay as they are.
+    """Load the pretrained encoder into a classifier, whose pooling and head stay as they are.
 
     Args:
         model: the classifier.
@@ -100,7 +115,7 @@ def load_encoder(model: nn.Module, run_path: Path) -> None:
         ValueError: the weights are not the encoder of this model.
     """
     path = run_path / FOLDER / checkpoint.BEST
-    weights = checkpoint.weights(path)
+    weights = checkpoint.read_weights(path)
     try:
         missing_keys = model.load_state_dict(weights, strict=False).missing_keys
         fits = all(name.startswith("head.") for name in missing_keys)
@@ -112,32 +127,32 @@ def load_encoder(model: nn.Module, run_path: Path) -> None:
 
 
 def choices_of(choices: dict[str, Any]) -> dict[str, Any]:
-    """Select the choices of a run, flat, that decide the result of its phase one."""
+    """Select the choices of a run, flat, that decide the result of its pretraining."""
     # With a dot at the end a prefix is a whole option, or a section with its options.
-    head_prefixes = tuple(f"{name}." for name in _HEAD)
+    readout_prefixes = tuple(f"{name}." for name in _READOUT)
     selected = {}
     for key, value in choices.items():
-        is_of_head = f"{key}.".startswith(head_prefixes)
-        if key not in _FINE_TUNING and not is_of_head:
+        is_readout = f"{key}.".startswith(readout_prefixes)
+        if key not in _FINE_TUNING and not is_readout:
             selected[key] = value
     return selected
 
 
 @dataclass(kw_only=True)
 class PretrainDir(RunDir):
-    """A run directory of phase one. Its choices are a subset of the choices of the run.
+    """The run directory of a pretraining. Its choices are a subset of the choices of the run.
 
     Args:
-        source: another run, or the folder of its seeds, to copy phase one from; None to train it.
+        source: another run, or the folder of its seeds, to copy the pretraining from; None to train it.
     """
 
     source: Path | None = None
 
     def find_finished(self) -> Pretraining | None:
-        """Create the directory, and find the record of a finished phase one in it or in ``source``.
+        """Create the directory, and find the record of a finished pretraining in it or in ``source``.
 
         Returns:
-            The record; None if phase one has to be trained.
+            The record; None if the encoder has to be pretrained.
 
         Raises:
             ValueError: the record or the source cannot be used.
@@ -158,10 +173,19 @@ class PretrainDir(RunDir):
         pretraining = record.load_pretraining(path, self.fingerprint)
         remedy = "delete that folder to pretrain again"
         config_file.check_sources(self.path, self.choices, pretraining.sources, remedy=remedy)
+        # A copied pretraining has no state, and states of early versions do not name their code. A damaged state does
+        # not matter: the weights are complete.
+        state = None
+        with contextlib.suppress(ValueError):
+            state = checkpoint.read_state(self.last)
+        code = state["callbacks"][checkpoint.CALLBACK].get("code") if state else None
+        if code not in (None, config_file.code_digest()):
+            self.code = MIXED
+            log(f"{self.title}: warning: the code of lra has changed since this pretraining began")
         return pretraining
 
     def _copy_from(self, source: Path) -> None:
-        """Copy the phase one of another run. Raises ValueError if it is damaged, not finished, or another one."""
+        """Copy the pretraining of another run. Raises ValueError if it is damaged, not finished, or another one."""
         seed_name = f"seed-{self.seed}"
         candidates = [path for path in (source, source / seed_name) if (path / FOLDER / record.PRETRAIN_NAME).exists()]
         if not candidates:
@@ -170,7 +194,7 @@ class PretrainDir(RunDir):
         source_folder = source_run / FOLDER
         pretraining = record.load_pretraining(source_folder / record.PRETRAIN_NAME)
 
-        # It must be the phase one that this run would train.
+        # It must be the pretraining that this run would do.
         if pretraining.fingerprint != self.fingerprint:
             source_choices = choices_of(config_file.read(source_run / config_file.NAME))
             difference = config_file.difference(source_choices, self.choices) or "seed"
@@ -178,7 +202,7 @@ class PretrainDir(RunDir):
         remedy = "pretrain again without pretrain.from"
         config_file.check_sources(source_folder, self.choices, pretraining.sources, remedy=remedy)
 
-        # A phase one that diverged before its first evaluation has neither file.
+        # A pretraining that diverged before its first evaluation has neither file.
         for name in (checkpoint.METRICS, checkpoint.BEST):
             checkpoint.copy(source_folder / name, self.path, remedy=remedy)
         record.save_pretraining(pretraining, self.path)

@@ -16,6 +16,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
+from ..attention import controls
 from ..console import log
 from ..data.datamodule import TaskData
 from ..data.progress import live_line
@@ -33,7 +34,7 @@ PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "
 # Warnings of Lightning and torch about settings that are intended.
 _EXPECTED_WARNINGS = (
     "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers|no `val_dataloader`|"
-    r"lr_scheduler.step\(\).*before.*optimizer.step\(\)|"
+    r"lr_scheduler.step\(\).*before.*optimizer.step\(\)|find_unused_parameters=True was specified|"
     "TensorFloat32 tensor cores|Online softmax is disabled|code generation for complex operators"
 )
 
@@ -185,7 +186,11 @@ def make_trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) ->
     processes = plan.processes
     heap_callbacks = [TrimHeap()] if plan.device == "cpu" else []
     # Do not broadcast buffers: they are equal on all ranks, and a rank with more evaluation batches would wait forever.
-    strategy = DDPStrategy(broadcast_buffers=False) if processes.count > 1 else "auto"
+    strategy: Any = "auto"
+    if processes.count > 1:
+        # A control reads no queries and keys, so their scale and shift in MEGA have no gradient.
+        is_control = plan.experiment.attn.path.startswith(controls.__name__)
+        strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=is_control)
     plugins: list[Any] = [processes.environment, CheckpointFile()]
     settings = plan.experiment.trainer
     precision = PRECISIONS[settings.precision]
@@ -215,9 +220,13 @@ def evaluate(plan: Plan, model: nn.Module, data: TaskData) -> tuple[float, float
     # The seed acts in training only.
     module = LitClassifier.of(plan.experiment, model, seed=0)
     trainer = make_trainer(plan, logger=False)
-    trainer.validate(module, data, verbose=False)
-    val_score = module.score
-    trainer.test(module, data, verbose=False)
+    try:
+        trainer.validate(module, data, verbose=False)
+        val_score = module.score
+        trainer.test(module, data, verbose=False)
+    # Lightning ends the process after Ctrl-C, without a message.
+    except SystemExit:
+        raise KeyboardInterrupt from None
     return val_score, module.score
 
 

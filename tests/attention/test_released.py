@@ -76,11 +76,8 @@ def copy_linear(layer: nn.Linear, parameters: dict[str, Tensor], *names: str) ->
             ours.copy_(torch.cat([parameters[f"{name}.{part}"] for name in names]))
 
 
-def test_cosformer_matches_released():
+def test_cosformer_and_hedgehog_match_released():
     compare(CosFormer(SIZES)(*qkv()), "cosformer")
-
-
-def test_hedgehog_matches_released():
     weight = torch.stack([waves(H, D, D, seed=4), waves(H, D, D, seed=5)])
     compare(set_parameters(Hedgehog(SIZES).double(), weight=weight)(*qkv()), "hedgehog")
 

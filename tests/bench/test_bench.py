@@ -295,6 +295,8 @@ def test_flop_formulas_match_torch_flop_counter():
     assert formula(exact) == count_flops(exact, forward)
     # The formula also counts the scores that the backward pass recomputes.
     assert formula(exact, True) == count_flops(exact, forward_backward) + 4 * 2 * 96 * 96 * 8
+    exact.causal = True
+    assert 2 * formula(exact) == 4 * 4 * 96 * 97 * 8
     # The steps of another iteration cost something else.
     assert formula(CUR(SIZES, count=16, pinv=functools.partial(newton, steps=20))) is None
 
@@ -323,5 +325,6 @@ def test_profiled_step_has_all_micro_batches_of_its_batch(monkeypatch, data_root
 def test_operator_kind_matches_its_name():
     assert profile.kind("aten::is_nonzero") == "waiting for the device"
     assert profile.kind("aten::zero_") == "moving data" and profile.kind("aten::_fused_adamw_") == "optimiser"
+    assert profile.kind("triton_poi_fused_mm_copy_0") == profile.ELEMENTWISE
     assert profile.kind("aten::t") == "moving data" and profile.kind("AddmmBackward0") == profile.PYTHON
     assert profile.kind("Optimizer.zero_grad#AdamW.zero_grad") == profile.PYTHON

@@ -147,9 +147,6 @@ def test_gpu_check_saves_results_of_stopped_part_and_resumes_elsewhere(tmp_path,
     # On another GPU with nothing left to do, there is still a page with its name.
     gpu_check.check(0.3, moved_home, [], {}, "other-gpu")
     assert "exit status: {'quick': 0, 'slow': 0}" in (moved_home / "other-gpu.md").read_text()
-
-
-def test_gpu_test_files_lists_triton_tests():
     assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}
 
 

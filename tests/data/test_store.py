@@ -233,12 +233,9 @@ def test_open_prepares_generated_source_or_names_command(tmp_path, capsys):
     assert unstored().open(tmp_path / "empty") == "examples" and not (tmp_path / "empty").exists()
 
 
-def test_unwritable_root_error_suggests_another_folder(tmp_path):
+def test_folder_name_depends_only_on_arguments_and_version_and_must_be_writable(tmp_path):
     (tmp_path / "file").write_text("")
     assert_error(r"cannot be written .*: choose another data folder", Slow().prepare, tmp_path / "file" / "data")
-
-
-def test_folder_name_depends_only_on_arguments_and_version(tmp_path):
     assert Slow().folder(tmp_path) == Slow(gate="/").folder(tmp_path)
     assert re.fullmatch(r"slow-[0-9a-f]{8}", Slow().folder(tmp_path).name)
     assert type("Slow", (Slow,), {"version": "1.0.1"})().folder(tmp_path) != Slow().folder(tmp_path)

@@ -77,7 +77,7 @@ def test_archive_order_keeps_image_order_of_batches(tmp_path, monkeypatch):
 @pytest.fixture
 def cifar10(tmp_path, monkeypatch):
     """The cifar10 builder of TFDS on the same images: its keys, shuffle and slices, without TensorFlow."""
-    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
+    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install -e '.[tfds]'")
     from tensorflow_datasets.image_classification import cifar as theirs
 
     class Small(theirs.Cifar10, skip_registration=True):
@@ -127,7 +127,7 @@ def test_text_splits_match_paper(tmp_path, reviews):
 
 
 def test_review_texts_match_tfds(tmp_path, reviews):
-    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
+    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install -e '.[tfds]'")
     builder = tfds.builder_cls("imdb_reviews")(data_dir=tmp_path)
     splits = prepared(Text(**reviews), tmp_path / "data")
     with tarfile.open(reviews["archive"]) as tar:

@@ -54,7 +54,7 @@ def pairs(folder):
 @pytest.mark.parametrize("layout", ["release", "pickle", "npz", "parquet"])
 def test_exported_files_round_trip_exactly(layout, tmp_path, monkeypatch):
     if layout == "parquet":
-        pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
+        pytest.importorskip("pyarrow", reason="pip install -e '.[parquet]'")
     monkeypatch.setattr(write_release, "IMAGES_PER_FOLDER", 7)
     for module in ("layout", "columns"):
         monkeypatch.setattr(f"data_prep.formats.{module}.CHUNK", 3)
@@ -138,7 +138,7 @@ def test_export_command_prepares_and_writes_files(tmp_path, monkeypatch, capfd):
 
 
 def builders():
-    pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
+    pytest.importorskip("tensorflow_datasets", reason="pip install -e '.[tfds]'")
     from data_prep import tfds
 
     return tfds

@@ -291,7 +291,7 @@ def image_cell(pixels):
 
 def write_columns(folder, splits, names, suffix="parquet"):
     """Write the examples of each split to a file in the parquet, arrow stream or arrow file format."""
-    arrow = pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
+    arrow = pytest.importorskip("pyarrow", reason="pip install -e '.[parquet]'")
     import pyarrow.parquet
 
     for split, examples in splits.items():
@@ -385,7 +385,7 @@ def test_missing_or_repeated_column_file_error_names_files(tmp_path, message):
 
 
 def test_damaged_parquet_raises_and_unknown_folder_is_no_copy(tmp_path):
-    pytest.importorskip("pyarrow", reason="pip install '.[parquet]'")
+    pytest.importorskip("pyarrow", reason="pip install -e '.[parquet]'")
     for name in ("train", "validation", "test"):
         (tmp_path / f"{name}.parquet").write_bytes(b"PAR1 nothing of it PAR1")
     assert_rejected(Text(archive=tmp_path), tmp_path / "data", "train.parquet is damaged or not a parquet file: ")

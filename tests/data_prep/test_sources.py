@@ -62,7 +62,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 def server(tmp_path, monkeypatch):
     """A local HTTP server of tmp_path/served, which contains file.tar.gz with the content DATA."""
     if importlib.util.find_spec("tensorflow_datasets") is None:
-        pytest.skip("pip install '.[tfds]'")
+        pytest.skip("pip install -e '.[tfds]'")
     monkeypatch.setenv("NO_PROXY", "*")
     folder = write_folder(tmp_path / "served", {"file.tar.gz": DATA})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder)) as running:
@@ -131,7 +131,7 @@ def test_interrupted_download_leaves_no_file(server, tmp_path):
 def test_download_without_tfds_error_names_alternatives(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     message = refused(IMDB, tmp_path / "downloads")
-    assert "tensorflow-datasets is not installed: pip install '.[tfds]'" in message
+    assert "tensorflow-datasets is not installed: pip install -e '.[tfds]'" in message
     assert "source.archive=<path of aclImdb_v1.tar.gz" in message and "stanfordnlp/imdb" in message
     assert "source.release=<a copy of the release" in refused(RELEASE, tmp_path / "downloads")
 
@@ -157,7 +157,7 @@ def test_invalid_url_or_checksum_error_hides_password(wrong):
 
 
 def test_official_urls_and_checksums_match_tfds():
-    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
+    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install -e '.[tfds]'")
     from tensorflow_datasets.core.download.checksums import load_url_infos
 
     home = Path(tfds.__file__).parent

@@ -202,24 +202,18 @@ def pictures(tmp_path, data_root, monkeypatch):
     plt.close("all")
 
 
-def test_cur_from_scratch_error_decreases_with_budget(pictures):
+def test_examples_of_cur_and_s4d_compute_what_they_claim(pictures):
     step, magnitude = example("cur_from_scratch", "128").values()
     assert step[0] > 10 * step[-1] and magnitude[0] > 10 * magnitude[-1]
     assert (pictures / "cur_from_scratch.png").exists()
-
-
-def test_s4d_kernel_equals_recurrence(pictures):
     differences = example("s4d_kernel", "40")
     assert set(differences) == {"S4D-Lin", "S4D-Inv"} and max(differences.values()) < 1e-12
     assert (pictures / "s4d_kernel.png").exists()
 
 
-def test_arena_cell_example_trains_and_prints_table(pictures):
+def test_examples_of_training_print_scores_and_tables(pictures, capsys):
     lines = [line.split("|")[1].strip(" `") for line in example("arena_cell", "cur_step", "smoke", "1").splitlines()]
     assert lines == ["mechanism", "---", "cur_step", "mean"] and (pictures / "arena_cell.png").exists()
-
-
-def test_add_mechanism_example_trains_and_scores(pictures, capsys):
     assert 0 <= example("add_mechanism", "3", "efficient")["efficient"] <= 100
     assert "efficient: test" in capsys.readouterr().out and (pictures / "add_mechanism.png").exists()
 

@@ -189,8 +189,12 @@ def test_run_on_files_is_scored_on_generated_examples(run, data_root, monkeypatc
     assert generated.data_source().provenance["seed"] == fresh.FRESH_SEED
 
 
-def test_folder_without_runs_raises(command, tmp_path):
-    assert "has no finished run" in command(f"runs={tmp_path}")[0]
+def test_unreadable_record_is_not_scored_and_folder_without_runs_raises(runs, command, tmp_path):
+    home = seed_folder(runs, "cur_abs")
+    damaged = shutil.copytree(home, home.with_name("seed-1")) / "record.json"
+    damaged.write_text("{}")
+    assert f"1 of 2 finished runs were not scored: {damaged} cannot be read" in command(f"runs={runs}")[0]
+    assert "has no finished run" in command(f"runs={tmp_path / 'nowhere'}")[0]
 
 
 def test_positional_arguments_get_option_names(tmp_path):
@@ -280,7 +284,7 @@ def test_significant_gap_matches_two_test_set_samples():
     assert np.mean(np.abs(draws[:, 0] - draws[:, 1]) > gap.threshold) == pytest.approx(0.05, abs=0.015)
     # The variance between seeds enters for both the published and our score: 1² / 4 = 0.25 each.
     wide = gap_of(examples=20_000, seed_std=1.0, seeds=4, published_seeds=4)
-    assert wide.standard_error**2 == pytest.approx(wide.draw**2 + wide.own_error**2 + 0.25)
+    assert wide.standard_error**2 == pytest.approx(wide.draw_error**2 + wide.our_error**2 + 0.25)
 
 
 def test_share_of_outcomes_that_a_table_explains():

@@ -35,7 +35,7 @@ KEY = "0" * 40
 # Sizes of blocks and headers, and types of parts, of a LevelDB log.
 BLOCK, HEADER = 1 << 15, 7
 FULL, LAST = 1, 4
-needs_wandb = pytest.mark.skipif(not find_spec("wandb_workspaces"), reason="pip install '.[wandb]'")
+needs_wandb = pytest.mark.skipif(not find_spec("wandb_workspaces"), reason="pip install -e '.[wandb]'")
 # A W&B thread raises when wandb.teardown stops the service process it talks to.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -79,9 +79,7 @@ def test_run_has_config_history_and_summary(service, data_root, tmp_path):
     assert logged(data) == rows(run_dir) and [row["step"] for row in rows(run_dir)] == [1, 2, 3, 4]
     assert data.summary["test"] == saved.test and data.summary["record"] == asdict(saved)
     assert data.messages["exit"].exit_code == 0
-
-
-def test_logger_does_not_change_fingerprint():
+    # The logger does not change the fingerprint.
     assert config("sdpa", *WORDS).choices({}) == config("sdpa", *WORDS[2:]).choices({})
 
 
@@ -166,7 +164,7 @@ def test_diverged_seed_is_a_failed_run(service, data_root, tmp_path):
 
 def test_missing_wandb_package_raises_with_install_command(data_root, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert_error(r"not installed: pip install '\.\[wandb\]'", run, tmp_path)
+    assert_error(r"not installed: pip install -e '\.\[wandb\]'", run, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -168,7 +168,7 @@ def grid(body):
 
 
 def test_latex_cells_marks_and_footnotes():
-    text = latex.table(table())
+    text = latex.format_table(table())
     (body,) = environments(text)
     assert grid(body) == [
         ["{mechanism}", "{listops}", "{text}"],
@@ -188,14 +188,15 @@ def test_latex_cells_marks_and_footnotes():
 def test_latex_splits_wide_and_tall_tables():
     head = ("mechanism", *(f"task{i}" for i in range(9)))
     rows = [["cur_abs", *(Cell(text=f"{10 * i}.25 ± 1.50", value=1.0) for i in range(9))]]
-    wide, narrow = (environments(latex.table(table(head, rows), width)) for width in (20, COLUMN_WIDTH))
-    assert len(wide) == 1 and len(narrow) > 2 and r"\begin{table}" in latex.table(table(head, rows), COLUMN_WIDTH)
+    wide, narrow = (environments(latex.format_table(table(head, rows), width)) for width in (20, COLUMN_WIDTH))
+    assert len(wide) == 1 and len(narrow) > 2
+    assert r"\begin{table}" in latex.format_table(table(head, rows), COLUMN_WIDTH)
     lines = [grid(body) for body in narrow]
     assert {line[0] for block in lines for line in block} == {"{mechanism}", r"cur\_abs"}
     assert [cell for block in lines for cell in block[0][1:]] == [f"{{task{i}}}" for i in range(9)]
     # A tall table continues below another caption.
     rows = [[f"m{i}", Cell(text="1.0", value=1.0)] for i in range(120)]
-    text = latex.table(Table(name="g", title="T", about="", cells=frame(("mechanism", "x"), rows)))
+    text = latex.format_table(Table(name="g", title="T", about="", cells=frame(("mechanism", "x"), rows)))
     assert text.count(r"\caption{T (continued).}") == 2 and text.count(r"\label{") == 1
     assert [line[0] for body in environments(text) for line in grid(body)[1:]] == [f"m{i}" for i in range(120)]
 
@@ -203,7 +204,7 @@ def test_latex_splits_wide_and_tall_tables():
 def test_latex_number_cells_are_split_from_their_text():
     cells = {"3.2e-07": "3.2e-7", "150%": r"150 {\%}", "5/5": "5 {/5}", "12.5 (rates)": "12.5 {~(rates)}", "-": "{-}"}
     for text, cell in cells.items():
-        (body,) = environments(latex.table(table(("mechanism", "x"), [["a", Cell(text=text)]])))
+        (body,) = environments(latex.format_table(table(("mechanism", "x"), [["a", Cell(text=text)]])))
         assert grid(body)[1][1] == cell
 
 

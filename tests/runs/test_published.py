@@ -47,8 +47,8 @@ def study(tmp_path):
 
 def test_published_tables_round_trip_is_exact(study):
     loaded = published.read(study)
-    assert loaded == {published.place(study, run.record): run for run in RUNS}
-    row = loaded[published.place(study, RUNS[0].record)].evaluations[0]
+    assert loaded == {published.run_path(study, run.record): run for run in RUNS}
+    row = loaded[published.run_path(study, RUNS[0].record)].evaluations[0]
     assert [type(value) for value in row.values()] == [int, float, float]
     old_files = {path: path.read_bytes() for path in study.iterdir()}
     published.save(study, loaded.values())
@@ -226,6 +226,7 @@ def test_publish_keeps_runs_that_another_process_adds_meanwhile(home, publish_mi
 REJECTED = {
     "code, or resumed by other code (123-dirty)": lambda root: change(root / "seed-1", git="123-dirty"),
     "metrics.csv is not a table of evaluations (it is missing)": lambda root: (root / "seed-1/metrics.csv").unlink(),
+    "seed-1/record.json cannot be read, see above": lambda root: (root / "seed-1/record.json").write_text("{}"),
     "the same study, task, label and seed": lambda root: shutil.copytree(root / "seed-0", root / "again"),
 }
 

@@ -134,6 +134,13 @@ def test_file_that_is_no_picture_is_not_shown(tmp_path):
     assert run_artifacts.pictures == {"a": page.PNG + b"a"} and message.endswith("b.png is not shown: it is no PNG")
 
 
+def test_gain_is_over_the_control_at_the_same_learning_rate(tmp_path):
+    for label, test in (("mean", 20.0), ("mean-optim.lr=0.01", 25.0), ("cur_abs-optim.lr=0.01", 30.0)):
+        path = add(tmp_path, label=label, test=test)
+    summary = reader.SeedDirs(path.parents[1]).summary()
+    assert summary.endswith("test 30.00 (n = 1), +5.00 over mean-optim.lr=0.01 (n = 1)")
+
+
 def test_missing_file_is_not_explained_as_full_disk(tmp_path):
     with pytest.raises(FileNotFoundError), explain_disk_errors(tmp_path):
         (tmp_path / "best.ckpt").read_bytes()
@@ -194,12 +201,12 @@ def test_invalid_checkpoint_raises_reason(weights, reason):
     assert re.search(reason, message) and str(path) in message and "delete its folder" in message
     # A buffer may be infinite, such as a causal mask.
     torch.save({"mask": torch.tensor([0.0, -torch.inf])}, path)
-    assert checkpoint.weights(path)["mask"].isinf().any()
+    assert checkpoint.read_weights(path)["mask"].isinf().any()
 
 
 def test_best_weights_that_were_replaced_raise_reason(weights):
     _, path = weights
     for reason in ("it is not the file that this training wrote", "it is missing"):
-        message = error_message(checkpoint.weights, path, "0" * 64)
+        message = error_message(checkpoint.read_weights, path, "0" * 64)
         assert f"{path} cannot be used ({reason}); delete its folder" in message
         path.unlink(missing_ok=True)

@@ -84,9 +84,9 @@ def test_factorise_command_caches_results_and_writes_summary(tmp_path, monkeypat
 @pytest.mark.parametrize("kind", KINDS)
 def test_study_matrices_are_square_and_finite(kind):
     if kind in ("image", "gradient", "covariance"):
-        pytest.importorskip("skimage", reason="pip install '.[factorise]'")
+        pytest.importorskip("skimage", reason="pip install -e '.[factorise]'")
     if kind in ("dense_graph", "covariance"):
-        pytest.importorskip("sklearn", reason="pip install '.[factorise]'")
+        pytest.importorskip("sklearn", reason="pip install -e '.[factorise]'")
     names = []
     for name, x in KINDS[kind]():
         assert x.ndim == 2 and x.shape[0] == x.shape[1] and np.isfinite(x).all() and np.ptp(x) > 0

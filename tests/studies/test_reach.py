@@ -121,9 +121,7 @@ def test_derivative_distances_count_from_token_to_token_with_class_vector_or_tok
     # The class token does not depend on the token behind it, so only the derivatives of that token are beyond 0.
     model, _ = model_and_batch("conv attn.causal=true", "model.pool=cls", "model.layers=1")
     assert measure.shares_beyond(model, [only(0)], [0], rows=20)[0] > 0.001
-
-
-def test_reaches_are_powers_of_two_and_length():
+    # The reaches of a length are powers of two, and the length.
     assert measure.reaches(24) == [1, 2, 4, 8, 16, 24] and measure.reaches(32) == [1, 2, 4, 8, 16, 32]
 
 

@@ -53,7 +53,7 @@ def test_missing_launcher_error_names_its_extra(word, extra, monkeypatch, call):
     Plugins.instance()
     monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{word}.yaml", raising=False)
     stop, *_ = call(leader.sweep, "sweep=selection", f"hydra/launcher={word}")
-    assert stop == f"lra: hydra/launcher={word} is not installed: pip install '.[{extra}]'"
+    assert stop == f"lra: hydra/launcher={word} is not installed: pip install -e '.[{extra}]'"
 
 
 def test_run_folder_of_another_configuration_is_rejected(four, tmp_path):

@@ -16,7 +16,7 @@ from lra.config.experiment import MIN_GPU_EVAL_BATCH
 from lra.data.datamodule import Batch
 from lra.ops import precision
 from lra.train import trainer
-from lra.train.compilation import GRAPHS, MAX_NUM_WIDTHS, modes, trial_batches
+from lra.train.compilation import GRAPHS, MAX_NUM_WIDTHS, list_modes, trial_batches
 from lra.train.lit import LitClassifier
 
 # Live small blocks between freed large ones fragment the heap. Each trim returns more than 10 MB.
@@ -215,7 +215,7 @@ def test_gpu_compiles_all_steps(name, pad, data_root, tmp_path, monkeypatch, cap
 def test_cuda_graphs_need_few_shapes_and_one_micro_batch(data_root, words, wanted, device, graphs):
     data = config("sdpa", *words).task_data()
     data.setup()
-    assert modes(wanted, data, device) == [GRAPHS] * graphs + [None]
+    assert list_modes(wanted, data, device) == [GRAPHS] * graphs + [None]
 
 
 def test_many_batch_widths_disable_cuda_graphs(data_root):
@@ -227,4 +227,4 @@ def test_many_batch_widths_disable_cuda_graphs(data_root):
     # The second width makes torch.compile generate kernels for any width.
     assert len({batch.inputs.shape[2] for batch in trial}) == len(trial) == 2
     data.count_widths = lambda: MAX_NUM_WIDTHS + 1
-    assert modes("auto", data, "cuda") == [None]
+    assert list_modes("auto", data, "cuda") == [None]

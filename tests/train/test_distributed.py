@@ -115,7 +115,7 @@ def test_nonfinite_loss_ends_seed_on_both_ranks(data_root, tmp_path):
 
 
 def run_in_group(function):
-    with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *MULTINODE).trainer)):
+    with distributed.group(distributed.find_processes(smoke("unused", "trainer.device=cpu", *MULTINODE).trainer)):
         function(ranks.rank())
 
 
@@ -258,7 +258,7 @@ def test_launched_process_count_must_match_trainer_devices(data_root, tmp_path, 
 def test_slurm_environment_sets_process_count_of_multinode_trainer(monkeypatch):
     for key, value in {"NTASKS": "8", "NNODES": "2", "JOB_NAME": "job", "PROCID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{key}", value)
-    processes = lambda *words: distributed.processes(smoke("unused", *words).trainer)
+    processes = lambda *words: distributed.find_processes(smoke("unused", *words).trainer)
     assert "--ntasks-per-node=8" in error_message(processes, *MULTINODE)
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
     one, launched = processes(), processes(*MULTINODE)

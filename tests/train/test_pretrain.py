@@ -1,7 +1,8 @@
 """Tests of pretraining: its losses against oracles per position, and runs that are resumed, reused or rejected."""
 
+import shutil
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,7 @@ from support.training import assert_same_files, power_cut, result, smoke, traine
 
 from lra.data.datamodule import Batch
 from lra.model.pretrainer import Pretrainer, draw_holes
-from lra.runs import checkpoint, record
+from lra.runs import checkpoint, config_file, record
 from lra.train import pretrain
 from lra.train.lit import LitClassifier
 
@@ -62,6 +63,17 @@ def test_pretraining_of_another_run_is_reused_only_if_identical(whole, data_root
         trained(tmp_path, *words, "pretrain.lr=0.02", "study=third")
     with pytest.raises(ValueError, match=r"pretrain.from=\S+nowhere: no finished pretraining in it or in its seed-0"):
         trained(tmp_path, *WORDS, f"pretrain.from={tmp_path / 'nowhere'}", "study=fourth")
+
+
+def test_fine_tuning_by_other_code_than_pretraining_has_no_commit(whole, data_root, tmp_path, monkeypatch, capfd):
+    root = whole.parents[3]
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    for name in ("record.json", "last.ckpt", "best.ckpt"):
+        (tmp_path / whole.relative_to(root) / name).unlink()
+    monkeypatch.setattr(config_file, "code_digest", lambda: "other")
+    monkeypatch.setattr(record, "git_commit", cache(lambda: "0123"))
+    assert record.load(trained(tmp_path, *WORDS) / "record.json").git == "0123-dirty"
+    assert "warning: the code of lra has changed since this pretraining" in capfd.readouterr().err
 
 
 def test_fine_tuning_starts_from_best_encoder_and_new_head(whole, data_root, tmp_path, monkeypatch):

@@ -122,13 +122,10 @@ def test_single_predicted_class_is_collapsed_unless_logits_are_informative():
     assert diagnose(outputs, rare[torch.randperm(1000, generator=torch.Generator().manual_seed(1))])["collapsed"]
 
 
-def test_regression_outputs_are_collapsed_only_if_constant():
+def test_regression_outputs_are_collapsed_only_if_constant_and_nonfinite_ones_have_no_diagnostics():
     labels = noise(1000)
     assert diagnose(torch.full((1000, 1), 0.3), labels, loss="mse")["collapsed"]
     assert not diagnose(0.3 + 1e-3 * noise(1000, 1), labels, loss="mse")["collapsed"]
-
-
-def test_nonfinite_outputs_have_no_diagnostics():
     outputs = noise(1000, 4)
     outputs[3, 1] = torch.nan
     assert diagnose(outputs) == {"val_loss": None, "output_std": None, "live_units": None, "collapsed": None}

@@ -223,7 +223,7 @@ def test_nonfinite_weights_are_not_saved(data_root, tmp_path, monkeypatch):
     monkeypatch.setattr(LitClassifier, "on_train_batch_end", overflow_weights)
     run_dir = trained(tmp_path)
     assert result(run_dir)["status"] == "diverged" and result(run_dir)["steps"] == 6
-    assert checkpoint.state(run_dir / checkpoint.LAST)["global_step"] == 3
+    assert checkpoint.read_state(run_dir / checkpoint.LAST)["global_step"] == 3
 
 
 @pytest.mark.first
@@ -253,9 +253,9 @@ def test_label_outside_the_classes_is_rejected():
     # Of 16 token ids the last one is 15, here the stored token 14.
     check = lambda vocab: plan._check_tokens(run.task.replace(vocab=vocab, shift=1), "a", torch.tensor([3, 14]), False)
     check(16)
-    assert plan._cut_sequences(data) == []
+    assert plan._describe_cut_sequences(data) == []
     data.limit = 3
-    assert "are longer than 3 tokens (task.limit and task.length) and lose" in plan._cut_sequences(data)[0]
+    assert "are longer than 3 tokens (task.limit and task.length) and lose" in plan._describe_cut_sequences(data)[0]
     message = "task.vocab must be above 15, the largest token id of the a set with task.shift=1"
     assert message in error_message(check, 15)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lightning.pytorch.loggers import WandbLogger
-from lightning.pytorch.utilities import rank_zero_only
 
 from ...config.experiment import Experiment
 from ...options import Range
+from ...ranks import rank
 from ...runs import checkpoint
 from ...runs.record import RunRecord, git_commit
 from . import Mode, check_installed, close_service, open_run, reason, tell
@@ -77,9 +77,11 @@ class WandB(WandbLogger):
         """The run; None without one. Lightning's property would open one and raise its errors."""
         return self._experiment
 
-    @rank_zero_only
     def _open(self, last_step: int) -> None:
-        """Start or resume the run and send the evaluations up to ``last_step`` that it lacks."""
+        """On rank 0, start or resume the run and send the evaluations up to ``last_step`` that it lacks."""
+        # Lightning's rank_zero_only takes SLURM_PROCID for the rank, which independent tasks of one srun have too.
+        if rank():
+            return
         self._experiment = open_run(
             self._about, folder=self._folder, mode=self._mode, timeout=self._timeout, resume=last_step > 0
         )
@@ -90,7 +92,6 @@ class WandB(WandbLogger):
             if step <= last_step:
                 self.log_metrics(metrics, step)
 
-    @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Send the metrics of an evaluation, unless the run has them."""
         if self._experiment is None:
@@ -104,7 +105,6 @@ class WandB(WandbLogger):
             self._experiment = None
             close_service()
 
-    @rank_zero_only
     def log_record(self, record: RunRecord) -> None:
         """Send the record and finish the run."""
         if self._experiment is None:

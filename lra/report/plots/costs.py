@@ -25,17 +25,18 @@ def draw_bars(group: Group, width: float) -> Figure:
     """
     # There is one length, so each contestant has at most one row.
     times = {}
-    megabytes = {}
+    mebibytes = {}
     for name, rows in group.over_n().items():
         if rows:
             times[name] = rows[0].ms
-            megabytes[name] = rows[0].peak_bytes / MEBIBYTE
+            mebibytes[name] = rows[0].peak_bytes / MEBIBYTE
+    # matplotlib draws the first bar at the bottom.
     slowest_first = sorted(times, key=lambda name: -times[name])
 
     height = _bar_height(group)
     figure, (left, right) = figures.grid(("", ""), width, height=height, sharey=True)
     _draw_bars(left, slowest_first, times, "ms")
-    _draw_bars(right, slowest_first, megabytes, MEGABYTES)
+    _draw_bars(right, slowest_first, mebibytes, MEGABYTES)
     return figure
 
 
@@ -58,24 +59,24 @@ def _bar_height(group: Group) -> float:
 def draw_over_length(group: Group, width: float) -> Figure:
     """Draw a line for each contestant with a time, both axes logarithmic, as in CURformer's Figure 4.
 
-    Of many contestants only the first of ``_fastest_first`` have a colour.
+    Of many contestants only the first of ``_longest_then_fastest`` have a colour.
 
     Args:
         group: rows of a benchmark.
         width: width in inches.
     """
     rows_of = {name: rows for name, rows in group.over_n().items() if rows}
-    by_time = _fastest_first(rows_of)
-    coloured = by_time
+    ordered_names = _longest_then_fastest(rows_of)
+    coloured = ordered_names
     # A single grey line is not worth an entry of the legend.
-    if len(by_time) > COLOURED + 1:
-        coloured = by_time[:COLOURED]
+    if len(ordered_names) > COLOURED + 1:
+        coloured = ordered_names[:COLOURED]
     palette = Palette(coloured)
 
     # The first contestants are drawn last, in front of the others.
     figure, (left, right) = figures.grid(("", ""), width, height=2.8)
     lines = {}
-    for name in reversed(by_time):
+    for name in reversed(ordered_names):
         style = palette.line(name)
         if name in coloured:
             style |= palette.marker(name)
@@ -84,9 +85,9 @@ def draw_over_length(group: Group, width: float) -> Figure:
         lengths = [row.n for row in rows]
         times = [row.ms for row in rows]
         # A logarithmic axis has no zero.
-        megabytes = [max(row.peak_bytes or 0, 1) / MEBIBYTE for row in rows]
+        mebibytes = [max(row.peak_bytes or 0, 1) / MEBIBYTE for row in rows]
         (lines[name],) = left.plot(lengths, times, **style)
-        right.plot(lengths, megabytes, **style)
+        right.plot(lengths, mebibytes, **style)
 
     # One legend for both charts; all grey lines have one entry.
     legend = {name: lines[name] for name in coloured}
@@ -101,7 +102,7 @@ def draw_over_length(group: Group, width: float) -> Figure:
     return figure
 
 
-def _fastest_first(rows_of: Mapping[str, Sequence[BenchRow]]) -> list[str]:
+def _longest_then_fastest(rows_of: Mapping[str, Sequence[BenchRow]]) -> list[str]:
     """Sort contestants: those that reach the largest n first, the fastest of them in front."""
 
     def order(name: str) -> tuple[int, float]:

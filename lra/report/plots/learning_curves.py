@@ -82,7 +82,7 @@ def draw(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str
         look = palette.line(curve.label)
         series_id = f"{figures.SERIES}{len(tooltips)}"
         options = {"gid": series_id, **figures.ABOVE}
-        if curve.n > 1 and curve.label in palette.place:
+        if curve.n > 1 and curve.label in palette.position:
             # The outline of the band: along its upper end and back along its lower end.
             band_steps = curve.steps + curve.steps[::-1]
             band_scores = curve.high + curve.low[::-1]

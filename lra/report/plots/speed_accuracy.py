@@ -52,7 +52,7 @@ def draw(axes: Axes, bubbles: Sequence[Bubble], palette: Palette) -> dict[str, s
     axes.margins(0.12)
     largest_peak = max(bubble.peak or 0 for bubble in bubbles)
     # Grey bubbles are drawn first, then large ones, behind the small ones.
-    back_to_front = sorted(bubbles, key=lambda bubble: (bubble.label in palette.place, -(bubble.peak or 0)))
+    back_to_front = sorted(bubbles, key=lambda bubble: (bubble.label in palette.position, -(bubble.peak or 0)))
     tooltips: dict[str, str] = {}
     for bubble in back_to_front:
         options = {"gid": f"{SERIES}{len(tooltips)}", **ABOVE}
@@ -62,7 +62,7 @@ def draw(axes: Axes, bubbles: Sequence[Bubble], palette: Palette) -> dict[str, s
         axes.scatter(bubble.ms, bubble.test, area, alpha=0.9, **look, **options)
 
         # The name of a coloured bubble, in front of all bubbles.
-        if bubble.label in palette.place:
+        if bubble.label in palette.position:
             name = " ".join(bubble.label.split())
             options["zorder"] = 4
             axes.text(bubble.ms, bubble.test, name, color=INK, **options)

@@ -33,8 +33,8 @@ from . import chord
 from .matrices import EXTRA, KINDS
 
 HEAD = ("kind", "matrix", "n", "numbers", "SF", "SVD, paper's rank", "SVD, equal numbers", "iterations", "SF half way")
-# Keys of ``chord.ranks``, with their descriptions.
-RANKS = {"paper": "paper's rank", "equal": "equal numbers"}
+# Keys of ``chord.ranks``, in the order of the columns of SUMMARY.
+RANKS = ("paper", "equal")
 SUMMARY = (
     "kind",
     "matrices",

@@ -137,7 +137,7 @@ def checkpoints(run: RunDir, experiment: Experiment, best: Classifier) -> Iterat
     best_step = run.result.best_step
     assert best_step is not None, "a finished run has a best step"
     yield "best", best_step, best
-    state = checkpoint.state(run.path / checkpoint.LAST)
+    state = checkpoint.read_state(run.path / checkpoint.LAST)
     if state and state["global_step"] != best_step:
         weights = {}
         for key, value in state["state_dict"].items():

@@ -215,7 +215,7 @@ def _panel(axes: Axes, runs: pd.DataFrame, paper: pd.DataFrame, labels: list[str
 
     def style_of(label: str) -> dict:
         colour = COLOURS[palette.colour(label)][0]
-        marker = MARKERS[palette.place[label] % len(MARKERS)]
+        marker = MARKERS[palette.position[label] % len(MARKERS)]
         return {"color": colour, "marker": marker}
 
     constant = runs.groupby("length").constant.last()

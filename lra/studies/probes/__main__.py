@@ -23,7 +23,7 @@ from ...evaluate.restore import load_model_and_data, restore_experiment
 from ...io import atomic, typed_json
 from ...options import Positive, Whole
 from ...runs.reader import finished
-from ...runs.record import RunRecord, git_commit
+from ...runs.record import git_commit
 from ...runs.run_dir import RunDir
 from ...train.device import select_device
 from ..examples import gather_test_batches
@@ -109,7 +109,7 @@ def probe_seed(run: RunDir, options: ProbesOptions, device: str) -> None:
     title = f"{r.task} {r.label} seed {r.seed}"
     if path.exists():
         before = record.load(path)
-        if _is_up_to_date(before, r, options):
+        if _is_up_to_date(before, run, options):
             log(f"{title}: {describe(before)}, done before")
             return
 
@@ -139,13 +139,18 @@ def probe_seed(run: RunDir, options: ProbesOptions, device: str) -> None:
         beyond=shares,
         derived=options.derived,
         rows=options.rows,
+        weights=atomic.digest(run.weights),
     )
     typed_json.save(probes, path)
     log(f"{title}: {describe(probes)}")
 
 
-def _is_up_to_date(probes: Probes, r: RunRecord, options: ProbesOptions) -> bool:
+def _is_up_to_date(probes: Probes, run: RunDir, options: ProbesOptions) -> bool:
     """Return whether a record belongs to the run and has the examples and derivatives that the options ask for."""
+    r = run.result
+    # The same configuration may have been trained again. Early records do not name their weights.
+    if run.weights.exists() and probes.weights not in (None, atomic.digest(run.weights)):
+        return False
     if probes.fingerprint != r.fingerprint or probes.examples != min(options.examples, r.n_test):
         return False
     return not options.derived or (probes.derived, probes.rows) == (options.derived, options.rows)

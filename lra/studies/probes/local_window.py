@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,20 @@ from ..qkv import mechanisms
 Method = Literal["mask", "map", "kernel"]
 
 
+class LayerConfinement(NamedTuple):
+    """How layers of one class are confined.
+
+    Args:
+        method: confinement method, see ``confinement``.
+        attribute: name of the function of the module that is replaced.
+        replacement: gets the module, its original function and the reach before the arguments of the call.
+    """
+
+    method: Method
+    attribute: str
+    replacement: Callable
+
+
 def confinement(model: Classifier) -> Method | None:
     """Return the confinement method of all layers of a model.
 
@@ -34,7 +48,7 @@ def confinement(model: Classifier) -> Method | None:
     methods: set[Method | None] = set()
     for block in model.blocks:
         mixer = _mixer(block)
-        methods.add(None if mixer is None else _method(mixer)[0])
+        methods.add(None if mixer is None else _confinement_of(mixer).method)
     return methods.pop() if len(methods) == 1 else None
 
 
@@ -51,11 +65,11 @@ def confined(model: Classifier, reach: int) -> Iterator[None]:
         raise ValueError("a layer of this model has no mask, map or kernel to confine")
     with contextlib.ExitStack() as stack:
         for mixer in filter(None, map(_mixer, model.blocks)):
-            _, name, replacement = _method(mixer)
+            layer = _confinement_of(mixer)
             # The instance attribute hides the method of the class until it is deleted.
-            original = getattr(mixer, name)
-            setattr(mixer, name, partial(replacement, mixer, original, reach))
-            stack.callback(delattr, mixer, name)
+            original = getattr(mixer, layer.attribute)
+            setattr(mixer, layer.attribute, partial(layer.replacement, mixer, original, reach))
+            stack.callback(delattr, mixer, layer.attribute)
         yield
 
 
@@ -68,9 +82,9 @@ def _mixer(block: nn.Module) -> nn.Module | None:
     return mixer if isinstance(mixer, Conv | S4D) else None
 
 
-def _method(mixer: nn.Module) -> tuple[Method, str, Callable]:
-    """Return the entry of ``_METHODS`` for a mixer."""
-    return next(method for kind, method in _METHODS.items() if isinstance(mixer, kind))
+def _confinement_of(mixer: nn.Module) -> LayerConfinement:
+    """Return how a mixer is confined."""
+    return next(layer for kind, layer in _CONFINEMENTS.items() if isinstance(mixer, kind))
 
 
 def _band(length: int, reach: int, device) -> Tensor:
@@ -132,12 +146,11 @@ def _confine_conv(mixer: Conv, mix: Callable, reach: int, v: Tensor, mask: Tenso
         mixer.filters.data = filters
 
 
-# Confinement method, name of the function of the module that is replaced, and its replacement, which gets the module,
-# the original function and the reach before the arguments of the call. The first class that matches counts.
-_METHODS: dict[type[nn.Module], tuple[Method, str, Callable]] = {
-    SDPA: ("mask", "forward", _confine_sdpa),
-    Softmax: ("mask", "forward", _confine_softmax),
-    Conv: ("kernel", "_mix", _confine_conv),
-    S4D: ("kernel", "kernel", _confine_s4d),
-    Attention: ("map", "forward", _confine_map),
+# The first class that matches counts.
+_CONFINEMENTS = {
+    SDPA: LayerConfinement("mask", "forward", _confine_sdpa),
+    Softmax: LayerConfinement("mask", "forward", _confine_softmax),
+    Conv: LayerConfinement("kernel", "_mix", _confine_conv),
+    S4D: LayerConfinement("kernel", "kernel", _confine_s4d),
+    Attention: LayerConfinement("map", "forward", _confine_map),
 }

@@ -11,7 +11,8 @@ from typing import Literal
 import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ...io import atomic, typed_json
+from ...console import log
+from ...io import atomic, lock, typed_json
 from ...io.atomic import Unreadable
 from ...io.typed_json import FolderName, Percent
 from ...ops.metrics import Metric
@@ -42,6 +43,7 @@ class Probes:
         beyond: share of the squared derivatives of the last hidden states that belongs to inputs further away than k;
             None if no derivatives were taken.
         derived, rows: number of examples for the derivatives, and number of positions of each sequence.
+        weights: sha256 of ``best.ckpt``; None in early records.
     """
 
     __pydantic_config__ = typed_json.STRICT
@@ -61,6 +63,7 @@ class Probes:
     beyond: list[NonNegativeFloat] | None
     derived: NonNegativeInt
     rows: PositiveInt
+    weights: str | None = None
 
 
 def folder(runs: Path, r: RunRecord | Probes) -> Path:
@@ -125,12 +128,14 @@ def collect(records: Iterable[Probes], root: Path) -> Path:
     Raises:
         ValueError: the file does not hold records of probes.
     """
-    merged = load_collection(root)
-    merged.update((key(probes), probes) for probes in records)
-    lines = [json.dumps(asdict(merged[name])) + "\n" for name in sorted(merged)]
     path = root / FOLDER / COLLECTION
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, "".join(lines))
+    # Of two processes that add records at once, the second one waits and reads the file of the first.
+    with lock.hold(path.parent / lock.NAME, lambda owner: log(f"waiting for {owner}, which writes {path}")):
+        merged = load_collection(root)
+        merged.update((key(probes), probes) for probes in records)
+        lines = [json.dumps(asdict(merged[name])) + "\n" for name in sorted(merged)]
+        atomic.write(path, "".join(lines))
     return path
 
 
